@@ -1,0 +1,54 @@
+"""Every error the planner reports to its user, each with the exit status of the command line.
+
+A message names the object, what was expected, what was found and what to do.  Anything else that
+escapes is a bug.
+"""
+
+from __future__ import annotations
+
+__all__ = ["InfeasibleError", "InputError", "NoPlanError", "PlannerError", "UsageError", "VerificationError"]
+
+
+class PlannerError(Exception):
+    """Base of all errors meant for the user; `exit_status` is what the command line returns."""
+
+    exit_status = 1
+
+
+class VerificationError(PlannerError):
+    """A plan was executed and its numbers differ from the whole model's."""
+
+    exit_status = 1
+
+
+class UsageError(PlannerError):
+    """An option is unknown, malformed or inconsistent with another."""
+
+    exit_status = 2
+
+
+class InputError(PlannerError):
+    """The model, profile or plan given cannot be understood or is invalid."""
+
+    exit_status = 3
+
+
+class InfeasibleError(PlannerError):
+    """No plan fits the memory limit.
+
+    `sufficient_bytes` is a limit shown to suffice by a plan (None when none was found) and
+    `lower_bound_bytes` the proven bound below which nothing fits.
+    """
+
+    exit_status = 4
+
+    def __init__(self, message: str, *, lower_bound_bytes: int, sufficient_bytes: int | None) -> None:
+        super().__init__(message)
+        self.lower_bound_bytes = lower_bound_bytes
+        self.sufficient_bytes = sufficient_bytes
+
+
+class NoPlanError(PlannerError):
+    """The search ended at its limit without a plan."""
+
+    exit_status = 5

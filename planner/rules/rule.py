@@ -1,0 +1,81 @@
+"""What the planner knows of an operator: a sharding rule over named index dimensions (factors).
+
+A rule is bound to one operator's shapes.  It names, for every dimension of every operand and result,
+the factors that make it up; splitting a factor over a mesh axis splits every dimension that carries it.
+From this alone follow all layouts, forward and backward (see `strategy`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+__all__ = ["Combine", "Dims", "InnerCollective", "Rule"]
+
+Dims = tuple[tuple[str, ...], ...]  # per tensor dimension, its factors from major to minor
+
+
+class Combine(StrEnum):
+    """What becomes of a result that lacks a split factor."""
+
+    SUM = "sum"  # pending sum of the local results
+    MEAN = "mean"  # pending sum of the local results, each divided by the number of shards
+    MAX = "max"  # pending maximum
+    MIN = "min"  # pending minimum
+    INNER = "inner"  # whole on every rank: the operator itself communicates (see `inner`)
+
+
+@dataclass(frozen=True, slots=True)
+class InnerCollective:
+    """Communication inside an operator while `factor` is split.
+
+    The payload of one rank has the dimensions `dims` (factors, sharded as the strategy says) and
+    `item_bytes` each; it travels among the ranks of the axes that split `factor`.
+    """
+
+    factor: str
+    kind: str  # all_reduce, all_gather, all_to_all, permute
+    dims: tuple[str, ...]
+    item_bytes: int
+    backward: bool = False
+    reduction: str = "sum"
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`operands[i]` and `results[j]` are None for tensors that take no part in sharding (shape
+    arguments, absent optionals): they stay whole.
+
+    factors        name → size, in the order in which strategies are listed
+    whole          factors that may never be split
+    combine        for factors that some result lacks; SUM where not stated
+    additive       operands that are added to the result (a bias): they arrive partial where the
+                   result is partial, and their gradient then needs no reduction
+    linear         groups of operands in which the operator is jointly linear: all of a group may
+                   arrive partial and the result is partial, too
+    differentiable operands that receive a gradient
+    saved_operands, saved_results   what the backward reads
+    flops, backward_flops           of the whole operator
+    kind           cost class: matmul conv attention elementwise normalization reduction gather layout free
+    shape_operand  operand that states the result's shape; executed with the local shape instead
+    inner          communication inside the operator, by split factor
+    """
+
+    factors: Mapping[str, int]
+    operands: tuple[Dims | None, ...]
+    results: tuple[Dims | None, ...]
+    whole: frozenset[str] = frozenset()
+    combine: Mapping[str, Combine] = field(default_factory=dict)
+    additive: frozenset[int] = frozenset()
+    linear: tuple[frozenset[int], ...] = ()
+    differentiable: frozenset[int] = frozenset()
+    saved_operands: frozenset[int] = frozenset()
+    saved_results: frozenset[int] = frozenset()
+    flops: float = 0.0
+    backward_flops: float = 0.0
+    kind: str = "elementwise"
+    shape_operand: int | None = None
+    inner: tuple[InnerCollective, ...] = ()
+    text: str = ""

@@ -1,0 +1,228 @@
+"""Expansion of a rule over a mesh.
+
+Every mesh axis plays one *role* for an operator.  With X an operand, Y a result, dX and dY their
+gradients, and S, R, P for split, replicated and partial (pending sum):
+
+| role      | X has f | X lacks f | X added* | Y has f | Y lacks f | dX (has, lacks, added) | dY has f | dY lacks f |
+|-----------|---------|-----------|----------|---------|-----------|------------------------|----------|------------|
+| split f   | S       | R         | P        | S       | P         | S, P, R                | S        | R          |
+| replicate | R       | R         | R        | R       | R         | R                      | R        | R          |
+| defer     | R       | R         | R        | R       | R         | P                      | P        | P          |
+
+(* an additive operand such as a bias, where f is contracted)
+
+and `linear g`: operands of the group g arrive P (dX R), the others R (dX P), Y is P and dY is R.
+
+`defer` exists because a vector-Jacobian product is linear in dY: a gradient that is still a pending sum
+may flow through an operator whose work is replicated, and be reduced later, or never.
+
+The roles of different axes are independent, apart from composite dimensions: an axis may split a minor
+factor of a dimension only when every more major factor is already split down to single elements.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from planner.ir import DeviceMesh, Layout, Reduction
+from planner.rules.rule import Combine, Dims, Rule
+
+__all__ = ["AxisRole", "BoundCollective", "Strategy", "axis_roles", "bind", "strategies"]
+
+_REDUCTION = {
+    Combine.SUM: Reduction.SUM,
+    Combine.MEAN: Reduction.SUM,
+    Combine.MAX: Reduction.MAX,
+    Combine.MIN: Reduction.MIN,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AxisRole:
+    """What one mesh axis does for an operator: split `factor`, or be linear in `Rule.linear[group]`, …"""
+
+    kind: Literal["split", "replicate", "defer", "linear"]
+    factor: str = ""
+    group: int = -1
+
+    def __str__(self) -> str:
+        if self.kind == "split":
+            return self.factor
+        return {"replicate": "_", "defer": "d~", "linear": f"+{self.group}"}[self.kind]
+
+
+REPLICATE = AxisRole("replicate")
+DEFER = AxisRole("defer")
+
+
+@dataclass(frozen=True, slots=True)
+class BoundCollective:
+    """An inner collective of a strategy: `bytes` is the payload of one rank, over the group of `axes`."""
+
+    kind: str
+    axes: tuple[str, ...]
+    bytes: int
+    backward: bool
+    reduction: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """One way to run an operator on a mesh: `roles[a]` is what mesh axis a does.
+
+    Layouts are None where the rule leaves the tensor out.  `parallelism` is the number of ranks
+    among which the work is divided; `scale` multiplies the local results (mean reductions).
+    """
+
+    roles: tuple[AxisRole, ...]
+    operands: tuple[Layout | None, ...]
+    results: tuple[Layout | None, ...]
+    operand_gradients: tuple[Layout | None, ...]
+    result_gradients: tuple[Layout | None, ...]
+    parallelism: int
+    scale: float
+    inner: tuple[BoundCollective, ...]
+
+    def split(self, mesh: DeviceMesh) -> dict[str, tuple[str, ...]]:
+        """Factor → the mesh axes that split it."""
+        out: dict[str, tuple[str, ...]] = {}
+        for name, role in zip(mesh.names, self.roles, strict=True):
+            if role.kind == "split":
+                out[role.factor] = (*out.get(role.factor, ()), name)
+        return out
+
+    def text(self, mesh: DeviceMesh) -> str:
+        """One line: `m=x k=y`; axes that replicate are left out."""
+        named = zip(mesh.names, self.roles, strict=True)
+        return " ".join(f"{role}={name}" for name, role in named if role.kind != "replicate") or "replicated"
+
+
+def axis_roles(rule: Rule, *, training: bool) -> tuple[AxisRole, ...]:
+    """All roles that one mesh axis can play, sizes aside."""
+    roles = [AxisRole("split", factor=f) for f, n in rule.factors.items() if n > 1 and f not in rule.whole]
+    if training and rule.differentiable:
+        # The gradient of a maximum needs to know which rank held it; no rule for that is offered yet.
+        roles = [r for r in roles if rule.combine.get(r.factor) not in (Combine.MAX, Combine.MIN)]
+    roles += [AxisRole("linear", group=g) for g in range(len(rule.linear))]
+    roles.append(REPLICATE)
+    if training and rule.differentiable:
+        roles.append(DEFER)
+    return tuple(roles)
+
+
+def strategies(rule: Rule, mesh: DeviceMesh, *, training: bool) -> tuple[Strategy, ...]:
+    """Every strategy of the rule on the mesh, in a fixed order; full replication is always among them."""
+    roles = axis_roles(rule, training=training)
+    found = []
+    for combination in itertools.product(roles, repeat=len(mesh.axes)):
+        strategy = bind(rule, mesh, combination)
+        if strategy is not None:
+            found.append(strategy)
+    return tuple(found)
+
+
+def bind(rule: Rule, mesh: DeviceMesh, roles: tuple[AxisRole, ...]) -> Strategy | None:
+    """The strategy in which mesh axis a plays `roles[a]`; None where sizes do not allow it."""
+    split: dict[str, tuple[str, ...]] = {}
+    for name, role in zip(mesh.names, roles, strict=True):
+        if role.kind == "split":
+            split[role.factor] = (*split.get(role.factor, ()), name)
+    for factor, over in split.items():
+        if rule.factors[factor] % mesh.size(over):
+            return None
+    for dims in (*rule.operands, *rule.results):
+        if dims is not None and not _composites_allow(rule, mesh, split, dims):
+            return None
+
+    def place(dims: Dims | None, partial: list[str], reduction: Reduction = Reduction.SUM) -> Layout | None:
+        if dims is None:
+            return None
+        placed = tuple(tuple(a for f in d for a in split.get(f, ())) for d in dims)
+        return Layout(placed, tuple((a, reduction) for a in partial))
+
+    operands, gradients = [], []
+    for i, dims in enumerate(rule.operands):
+        forward, backward = _operand_partials(rule, mesh, roles, i, dims)
+        operands.append(place(dims, forward))
+        gradients.append(place(dims, backward))
+    results, result_gradients = [], []
+    for dims in rule.results:
+        pending: dict[Reduction, list[str]] = {}
+        deferred = []
+        for name, role in zip(mesh.names, roles, strict=True):
+            if role.kind == "linear":
+                pending.setdefault(Reduction.SUM, []).append(name)
+            elif role.kind == "defer":
+                deferred.append(name)
+            elif role.kind == "split" and dims is not None and not _has(dims, role.factor):
+                combine = rule.combine.get(role.factor, Combine.SUM)
+                if combine is not Combine.INNER:
+                    pending.setdefault(_REDUCTION[combine], []).append(name)
+        if len(pending) > 1:
+            return None  # sums of maxima: the order of reduction would matter
+        reduction, axes = next(iter(pending.items())) if pending else (Reduction.SUM, [])
+        results.append(place(dims, axes, reduction))
+        result_gradients.append(place(dims, deferred))
+    scale = math.prod(
+        1 / mesh.sizes[name]
+        for name, role in zip(mesh.names, roles, strict=True)
+        if role.kind == "split" and rule.combine.get(role.factor) is Combine.MEAN
+    )
+    inner = tuple(
+        BoundCollective(
+            c.kind,
+            split[c.factor],
+            c.item_bytes * math.prod(rule.factors[f] // mesh.size(split.get(f, ())) for f in c.dims),
+            c.backward,
+            c.reduction,
+            c.count,
+        )
+        for c in rule.inner
+        if c.factor in split
+    )
+    return Strategy(
+        roles,
+        tuple(operands),
+        tuple(results),
+        tuple(gradients),
+        tuple(result_gradients),
+        math.prod(mesh.size(a) for a in split.values()),
+        scale,
+        inner,
+    )
+
+
+def _operand_partials(
+    rule: Rule, mesh: DeviceMesh, roles: tuple[AxisRole, ...], index: int, dims: Dims | None
+) -> tuple[list[str], list[str]]:
+    """Axes over which operand `index` arrives partial, and over which its gradient leaves partial."""
+    forward: list[str] = []
+    backward: list[str] = []
+    for name, role in zip(mesh.names, roles, strict=True):
+        if role.kind == "defer":
+            backward.append(name)
+        elif role.kind == "linear":
+            (forward if index in rule.linear[role.group] else backward).append(name)
+        elif role.kind == "split" and dims is not None and not _has(dims, role.factor):
+            contracted = not any(r is not None and _has(r, role.factor) for r in rule.results)
+            (forward if index in rule.additive and contracted else backward).append(name)
+    return forward, backward
+
+
+def _has(dims: Dims, factor: str) -> bool:
+    return any(factor in d for d in dims)
+
+
+def _composites_allow(rule: Rule, mesh: DeviceMesh, split: dict[str, tuple[str, ...]], dims: Dims) -> bool:
+    for d in dims:
+        whole_so_far = False  # a more major factor has more than one element per shard
+        for f in d:
+            shards = mesh.size(split.get(f, ()))
+            if shards > 1 and whole_so_far:
+                return False
+            whole_so_far = whole_so_far or rule.factors[f] // shards > 1
+    return True

@@ -1,0 +1,1 @@
+"""Solvers over plain arrays; nothing here knows of tensors."""

@@ -1,0 +1,1 @@
+"""Proof by execution on virtual devices."""

@@ -1,0 +1,115 @@
+"""Collectives on virtual devices, each as the real one moves data: group by group, rank by rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from planner.ir import DeviceMesh, Reduction
+from planner.redistribute import Step, StepKind
+from planner.verify.shards import Array, Shards, combine
+
+__all__ = ["apply"]
+
+
+def apply(step: Step, shards: Shards, mesh: DeviceMesh) -> Shards:
+    """The shards after `step`.  Ranks that end with the same value by construction share one array."""
+    return _KINDS[step.kind](step, shards, mesh)
+
+
+def _grouped(step: Step, shards: Shards, mesh: DeviceMesh, work: Callable[[list[Array]], list[Array]]) -> Shards:
+    """Runs `work` on the values of every group; groups with the very same arrays are computed once."""
+    out: list[Array] = list(shards)
+    done: dict[tuple[int, ...], list[Array]] = {}
+    for group in mesh.groups(step.axes):
+        values = [shards[r] for r in group]
+        key = tuple(map(id, values))
+        if key not in done:
+            done[key] = work(values)
+        for r, v in zip(group, done[key], strict=True):
+            out[r] = v
+    return tuple(out)
+
+
+def _reduction(step: Step) -> Reduction:
+    return next(op for a, op in step.source.partial if a in step.axes)
+
+
+def _all_reduce(step: Step, shards: Shards, mesh: DeviceMesh) -> Shards:
+    return _grouped(step, shards, mesh, lambda v: [combine(v, _reduction(step))] * len(v))
+
+
+def _reduce_scatter(step: Step, shards: Shards, mesh: DeviceMesh) -> Shards:
+    return _grouped(
+        step, shards, mesh, lambda v: list(np.split(combine(v, _reduction(step)), len(v), axis=step.dim))
+    )
+
+
+def _all_gather(step: Step, shards: Shards, mesh: DeviceMesh) -> Shards:
+    return _grouped(step, shards, mesh, lambda v: [np.concatenate(v, axis=step.dim)] * len(v))
+
+
+def _all_to_all(step: Step, shards: Shards, mesh: DeviceMesh) -> Shards:
+    def exchange(values: list[Array]) -> list[Array]:
+        parts = [np.split(v, len(values), axis=step.to_dim) for v in values]
+        return [np.concatenate([p[i] for p in parts], axis=step.dim) for i in range(len(values))]
+
+    return _grouped(step, shards, mesh, exchange)
+
+
+def _slice(step: Step, shards: Shards, mesh: DeviceMesh) -> Shards:
+    (axis,) = step.axes
+    pieces: dict[int, list[Array]] = {}
+    out = []
+    for rank, value in enumerate(shards):
+        if id(value) not in pieces:
+            pieces[id(value)] = list(np.split(value, mesh.sizes[axis], axis=step.dim))
+        out.append(pieces[id(value)][mesh.coordinates(rank)[axis]])
+    return tuple(out)
+
+
+def _to_partial(step: Step, shards: Shards, mesh: DeviceMesh) -> Shards:
+    (axis,) = step.axes
+    zeros: dict[int, Array] = {}
+    out = []
+    for rank, value in enumerate(shards):
+        if mesh.coordinates(rank)[axis] == 0:
+            out.append(value)
+        else:
+            out.append(zeros.setdefault(id(value), np.zeros_like(value)))
+    return tuple(out)
+
+
+def _permute(step: Step, shards: Shards, mesh: DeviceMesh) -> Shards:
+    """Every rank receives one whole shard from the rank that held its new region, replicas by the nearest rank."""
+    split = {*step.source.split_axes, *step.target.split_axes}
+    fixed = [n for n in mesh.names if n not in split]
+
+    def place(rank: int, dims: tuple[tuple[str, ...], ...]) -> tuple[int, ...]:
+        c = mesh.coordinates(rank)
+        index = []
+        for axes in dims:
+            i = 0
+            for a in axes:
+                i = i * mesh.sizes[a] + c[a]
+            index.append(i)
+        return (*index, *(c[n] for n in fixed))
+
+    holders: dict[tuple[int, ...], list[int]] = {}
+    for rank in range(mesh.devices):
+        holders.setdefault(place(rank, step.source.dims), []).append(rank)
+    return tuple(
+        shards[min(holders[place(rank, step.target.dims)], key=lambda r: abs(r - rank))] for rank in range(mesh.devices)
+    )
+
+
+_KINDS: dict[StepKind, Callable[[Step, Shards, DeviceMesh], Shards]] = {
+    StepKind.ALL_REDUCE: _all_reduce,
+    StepKind.REDUCE_SCATTER: _reduce_scatter,
+    StepKind.ALL_GATHER: _all_gather,
+    StepKind.ALL_TO_ALL: _all_to_all,
+    StepKind.PERMUTE: _permute,
+    StepKind.SLICE: _slice,
+    StepKind.TO_PARTIAL: _to_partial,
+}

@@ -1,0 +1,120 @@
+"""Values on virtual devices: one array per rank.  Cutting a whole value up, and putting it together again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import VerificationError
+from planner.ir import DeviceMesh, Layout, Reduction
+
+__all__ = ["Array", "Shards", "assemble", "combine", "shard"]
+
+Array = NDArray[Any]
+Shards = tuple[Array, ...]  # index = rank
+
+
+def combine(values: list[Array], reduction: Reduction) -> Array:
+    """Reduction of equally shaped values."""
+    if reduction is Reduction.SUM:
+        total = values[0].copy()
+        for v in values[1:]:
+            total = total + v
+        return total
+    stacked = np.stack(values)
+    return stacked.max(axis=0) if reduction is Reduction.MAX else stacked.min(axis=0)
+
+
+def shard(value: Array, layout: Layout, mesh: DeviceMesh, rng: np.random.Generator | None = None) -> Shards:
+    """Lay a whole value out.  Ranks that hold the same piece share one array.
+
+    A pending sum is decomposed into random, unequal terms when `rng` is given, so that errors cannot
+    cancel; otherwise the first rank of each group holds the value and the others zero.  A pending
+    maximum or minimum is lowered (raised) at random on all but one rank per element.
+    """
+    pieces: dict[tuple[tuple[int, int], ...], Array] = {}
+    out: list[Array] = []
+    for rank in range(mesh.devices):
+        region = layout.region(value.shape, mesh, rank)
+        key = tuple((s.start, s.stop) for s in region)
+        if key not in pieces:
+            pieces[key] = np.ascontiguousarray(value[region])
+        out.append(pieces[key])
+    for axis, reduction in layout.partial:
+        out = _decompose(out, axis, reduction, mesh, rng)
+    return tuple(out)
+
+
+def _decompose(
+    shards: list[Array], axis: str, reduction: Reduction, mesh: DeviceMesh, rng: np.random.Generator | None
+) -> list[Array]:
+    out = list(shards)
+    terms: dict[tuple[int, ...], list[Array]] = {}
+    for group in mesh.groups([axis]):
+        # Replicas of the same pieces must stay replicas: decompose each distinct piece once.
+        key = tuple(id(shards[r]) for r in group)
+        if key not in terms:
+            terms[key] = _terms(shards[group[0]], len(group), reduction, rng)
+        for r, term in zip(group, terms[key], strict=True):
+            out[r] = term
+    return out
+
+
+def _terms(whole: Array, n: int, reduction: Reduction, rng: np.random.Generator | None) -> list[Array]:
+    if reduction is Reduction.SUM:
+        if rng is None:
+            return [whole, *(np.zeros_like(whole) for _ in range(n - 1))]
+        if np.issubdtype(whole.dtype, np.floating):
+            scale = float(np.std(whole)) or 1.0
+            parts = [(rng.standard_normal(whole.shape) * scale * (i + 1)).astype(whole.dtype) for i in range(n - 1)]
+        else:
+            parts = [rng.integers(-5, 5, size=whole.shape).astype(whole.dtype) for _ in range(n - 1)]
+        return [*parts, (whole - sum(parts[1:], parts[0])).astype(whole.dtype)] if parts else [whole]
+    if rng is None:
+        return [whole] * n
+    owner = rng.integers(0, n, size=whole.shape)
+    sign = -1 if reduction is Reduction.MAX else 1
+    noise = [rng.integers(1, 4, size=whole.shape) * sign for _ in range(n)]
+    return [np.where(owner == i, whole, whole + noise[i]).astype(whole.dtype) for i in range(n)]
+
+
+def assemble(shards: Shards, layout: Layout, shape: tuple[int, ...], mesh: DeviceMesh, *, what: str = "value") -> Array:
+    """The whole value that the shards stand for.
+
+    VerificationError where a shard has the wrong shape, or ranks that should hold replicas differ.
+    """
+    local = layout.local_shape(shape, mesh)
+    for rank, piece in enumerate(shards):
+        if piece.shape != local:
+            raise VerificationError(
+                f"{what}: rank {rank} holds shape {piece.shape}, layout {layout} of {shape} means {local}"
+            )
+    values: list[Array] = list(shards)
+    for axis, reduction in reversed(layout.partial):
+        reduced: dict[tuple[int, ...], Array] = {}
+        for group in mesh.groups([axis]):
+            key = tuple(id(values[r]) for r in group)
+            if key not in reduced:
+                reduced[key] = combine([values[r] for r in group], reduction)
+            for r in group:
+                values[r] = reduced[key]
+    whole = np.empty(shape, dtype=values[0].dtype)
+    seen: dict[tuple[tuple[int, int], ...], Array] = {}
+    for rank, piece in enumerate(values):
+        region = layout.region(shape, mesh, rank)
+        key2 = tuple((s.start, s.stop) for s in region)
+        first = seen.setdefault(key2, piece)
+        if first is not piece and not _replicas_agree(first, piece):
+            raise VerificationError(f"{what}: ranks that should hold replicas under {layout} hold different values")
+        whole[region] = piece
+    return whole
+
+
+def _replicas_agree(a: Array, b: Array) -> bool:
+    if np.issubdtype(a.dtype, np.floating):
+        # Replicas may have been reduced in different orders.
+        scale = float(np.max(np.abs(a), initial=0.0))
+        return bool(np.allclose(a, b, rtol=1e-3, atol=1e-4 * scale + 1e-7, equal_nan=True))
+    return bool(np.array_equal(a, b))

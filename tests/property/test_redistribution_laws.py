@@ -1,0 +1,101 @@
+"""Laws of redistribution, on integer data: the steps are executed, not trusted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from planner.ir import DeviceMesh, Layout
+from planner.redistribute import Redistributions, StepKind
+from planner.verify.collectives import apply
+from planner.verify.shards import assemble, shard
+
+
+class LinearPrices:
+    """α + β·bytes with the ring factors; axes have different speeds."""
+
+    def __init__(self, mesh: DeviceMesh, alpha: int, beta: float) -> None:
+        self.mesh, self.alpha, self.beta = mesh, alpha, beta
+
+    def collective(self, kind: str, axes: tuple[str, ...], group_bytes: NDArray[np.float64]) -> NDArray[np.int64]:
+        n = self.mesh.size(axes)
+        factor = {"all_reduce": 2 * (n - 1) / n, "all_to_all": (n - 1) / n**2, "permute": 1.0}.get(kind, (n - 1) / n)
+        slow = 3 if self.mesh.names[0] in axes else 1
+        return np.ceil(self.alpha * slow + self.beta * slow * factor * group_bytes).astype(np.int64)
+
+
+MESHES = [DeviceMesh.of(4), DeviceMesh.of(2, 3), DeviceMesh.of(4, 2), DeviceMesh.of(2, 2, 2), DeviceMesh.of(7)]
+cases = st.tuples(
+    st.sampled_from(MESHES),
+    st.lists(st.sampled_from([1, 2, 6, 8, 12]), min_size=1, max_size=3).map(tuple),
+    st.integers(0, 10_000),
+    st.sampled_from([0.001, 1.0, 100.0]),
+    st.randoms(use_true_random=False),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(cases)
+def test_steps_reach_exactly_the_target(case: tuple) -> None:
+    mesh, shape, alpha, beta, random = case
+    table = Redistributions(shape, 8 * int(np.prod(shape)), mesh, LinearPrices(mesh, alpha, beta))
+    source, target = random.choice(table.layouts), random.choice(table.layouts)
+    whole = np.arange(int(np.prod(shape)), dtype=np.int64).reshape(shape)
+    shards = shard(whole, source, mesh, np.random.default_rng(0))
+    layout = source
+    for step in table.path(source, target):
+        assert step.source == layout
+        shards, layout = apply(step, shards, mesh), step.target
+    assert layout == target
+    np.testing.assert_array_equal(assemble(shards, target, shape, mesh), whole)
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases)
+def test_prices_form_a_metric_below_gather_then_slice(case: tuple) -> None:
+    mesh, shape, alpha, beta, _ = case
+    table = Redistributions(shape, 8 * int(np.prod(shape)), mesh, LinearPrices(mesh, alpha, beta))
+    costs = table.costs
+    assert (costs >= 0).all()
+    assert (np.diag(costs) == 0).all()
+    assert all(table.path(a, a) == () for a in table.layouts)
+    through = np.min(costs[:, :, None] + costs[None, :, :], axis=1)
+    assert (costs <= through).all(), "triangle inequality"
+    whole = table.index[Layout.replicated(len(shape))]
+    assert (costs <= costs[:, [whole]]).all(), "from a replica every layout is free, so gather-then-slice bounds"
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases)
+def test_price_of_a_path_is_the_sum_of_its_steps(case: tuple) -> None:
+    mesh, shape, alpha, beta, random = case
+    prices = LinearPrices(mesh, alpha, beta)
+    table = Redistributions(shape, 8 * int(np.prod(shape)), mesh, prices)
+    source, target = random.choice(table.layouts), random.choice(table.layouts)
+    total = 0
+    for step in table.path(source, target):
+        if step.kind not in (StepKind.SLICE, StepKind.TO_PARTIAL):
+            total += int(prices.collective(step.kind, step.axes, np.array([step.group_bytes(table.bytes, mesh)]))[0])
+    assert total == table.cost(source, target)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "kinds"),
+    [
+        ("[x,_]", "[_,x]", ["all_to_all"]),
+        ("[x,_]", "[_,_]", ["all_gather"]),
+        ("[_,_]", "[_,x]", ["slice"]),
+        ("[_,_]+x", "[x,_]", ["reduce_scatter"]),
+        ("[_,_]+x", "[_,_]", ["all_reduce"]),
+        ("[_,_]", "[_,_]+x", ["to_partial"]),
+        ("[_,_]+x", "[_,_]+x", []),
+    ],
+)
+def test_textbook_pairs(source: str, target: str, kinds: list[str]) -> None:
+    mesh = DeviceMesh.of(4)
+    table = Redistributions((8, 8), 256, mesh, LinearPrices(mesh, 10, 1.0))
+    by_text = {str(layout): layout for layout in table.layouts}
+    assert [s.kind for s in table.path(by_text[source], by_text[target])] == kinds
