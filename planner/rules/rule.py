@@ -23,7 +23,7 @@ class Combine(StrEnum):
     MEAN = "mean"  # pending sum of the local results, each divided by the number of shards
     MAX = "max"  # pending maximum
     MIN = "min"  # pending minimum
-    INNER = "inner"  # whole on every rank: the operator itself communicates (see `inner`)
+    INNER = "inner"  # whole on every rank: it does not depend on the factor, or the operator communicates (see `inner`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,8 @@ class Rule:
     flops, backward_flops           of the whole operator
     kind           cost class: matmul conv attention elementwise normalization reduction gather layout free
     shape_operand  operand that states the result's shape; executed with the local shape instead
+    counts         attribute → factors: an integer attribute that counts these factors (`group`,
+                   `num_heads`); executed divided by their number of shards
     inner          communication inside the operator, by split factor
     """
 
@@ -79,3 +81,4 @@ class Rule:
     shape_operand: int | None = None
     inner: tuple[InnerCollective, ...] = ()
     text: str = ""
+    counts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

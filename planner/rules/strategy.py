@@ -30,7 +30,7 @@ from typing import Literal
 from planner.ir import DeviceMesh, Layout, Reduction
 from planner.rules.rule import Combine, Dims, Rule
 
-__all__ = ["AxisRole", "BoundCollective", "Strategy", "axis_roles", "bind", "strategies"]
+__all__ = ["DEFER", "REPLICATE", "AxisRole", "BoundCollective", "Strategy", "axis_roles", "bind", "strategies"]
 
 _REDUCTION = {
     Combine.SUM: Reduction.SUM,

@@ -41,9 +41,7 @@ def _all_reduce(step: Step, shards: Shards, mesh: DeviceMesh) -> Shards:
 
 
 def _reduce_scatter(step: Step, shards: Shards, mesh: DeviceMesh) -> Shards:
-    return _grouped(
-        step, shards, mesh, lambda v: list(np.split(combine(v, _reduction(step)), len(v), axis=step.dim))
-    )
+    return _grouped(step, shards, mesh, lambda v: list(np.split(combine(v, _reduction(step)), len(v), axis=step.dim)))
 
 
 def _all_gather(step: Step, shards: Shards, mesh: DeviceMesh) -> Shards:

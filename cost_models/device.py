@@ -1,0 +1,169 @@
+"""Seconds an operator takes on one device: a roofline with launch latency.
+
+    seconds = max(arithmetic, traffic) + launch                         (0 when nothing is computed or moved)
+    traffic = bytes_moved / (memory bandwidth * memory efficiency)
+    arithmetic = (flops + fill) / (peak of the dtype * efficiency of the kind * utilisation)
+
+`fill` is the work of one tile step on every compute unit: what passes before the matrix units are busy.
+It makes efficiency depend on size, as flops / (flops + fill), and is zero for vector kinds.  The roofline
+is Williams, Waterman and Patterson, "Roofline: an insightful visual performance model", CACM 52(4), 2009.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cost_models.machine import DeviceSpec, HardwareProfile, RateType
+
+__all__ = ["DTYPES", "KINDS", "OperatorKind", "compute_seconds", "matmul_utilisation"]
+
+FloatArray = NDArray[np.float64]
+
+OperatorKind = Literal[
+    "matmul",
+    "conv",
+    "attention",
+    "elementwise",
+    "normalization",
+    "reduction",
+    "gather",
+    "layout",
+    "optimizer",
+]
+KINDS: Final[tuple[str, ...]] = get_args(OperatorKind)
+_MATRIX_KINDS: Final = frozenset({"matmul", "conv", "attention"})
+
+# A type the machine has no rate for is computed in the next one of its row.  fp16 ends them: matrix units that
+# know nothing wider (Ascend 910A) are fed what was cast down.
+_FALLBACK: Final[dict[RateType, tuple[RateType, ...]]] = {
+    "fp64": ("fp64", "fp32", "tf32", "fp16"),
+    "fp32": ("fp32", "tf32", "fp16"),
+    "tf32": ("tf32", "fp32", "fp16"),
+    "bf16": ("bf16", "fp32", "fp16"),
+    "fp16": ("fp16", "fp32"),
+    "fp8": ("fp8", "bf16", "fp16", "fp32"),
+    "int8": ("int8", "fp16", "fp32"),
+}
+_ALIASES: Final[dict[str, RateType]] = {
+    **{name: name for name in _FALLBACK},
+    "float64": "fp64",
+    "double": "fp64",
+    "float32": "fp32",
+    "float": "fp32",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "uint8": "int8",
+    # Integer and boolean tensors are moved and added by the vector units at the rate of 32-bit floats.
+    **dict.fromkeys(("int16", "uint16", "int32", "uint32", "int64", "uint64", "bool"), "fp32"),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"), "fp8"),
+}
+DTYPES: Final[tuple[str, ...]] = tuple(sorted(_ALIASES))
+
+
+def compute_seconds(
+    profile: HardwareProfile,
+    *,
+    kind: OperatorKind,
+    flops: ArrayLike,
+    bytes_moved: ArrayLike,
+    dtype: str,
+    utilisation: ArrayLike = 1.0,
+    launches: ArrayLike = 1,
+) -> FloatArray:
+    """Seconds of operators of one kind on one device.
+
+    Args:
+        kind: class of the operator. A copy-free reshape is `layout` with `bytes_moved` 0 and costs nothing.
+        flops: floating-point operations on this device (a multiply-add counts two), any shape.
+        bytes_moved: bytes read from and written to device memory, broadcast against `flops`.
+        dtype: type the arithmetic runs in, as in `DTYPES`.
+        utilisation: fraction of the compute units' work that is useful (`matmul_utilisation`), in (0, 1].
+        launches: kernels the operator consists of; their latencies add up.
+
+    Returns:
+        Seconds, of the broadcast shape (0-d for scalars).  Zero everywhere if the profile has no device.
+
+    Raises:
+        ValueError: unknown kind or dtype; a negative or non-finite amount; utilisation outside (0, 1].
+    """
+    if kind not in KINDS:
+        raise ValueError(f"operator kind {kind!r}: expected one of {', '.join(KINDS)}")
+    work = _amount("flops", flops)
+    traffic = _amount("bytes_moved", bytes_moved)
+    kernels = _amount("launches", launches)
+    used = np.asarray(utilisation, dtype=np.float64)
+    if not bool(np.all((used > 0) & (used <= 1))):
+        raise ValueError(f"utilisation: expected fractions in (0, 1], found {utilisation!r}")
+    resolved = _resolve(dtype)
+    device = profile.device
+    if device is None:
+        return np.zeros(np.broadcast_shapes(work.shape, traffic.shape, kernels.shape, used.shape))
+    rate, fill, launch = _arithmetic(device, kind, resolved)
+    arithmetic = np.where(work > 0, work + fill, 0.0) / (rate * used)
+    moving = traffic / (device.memory_bandwidth_bytes_per_s * device.memory_efficiency)
+    busy = np.maximum(arithmetic, moving)
+    return np.asarray(np.where((work > 0) | (traffic > 0), busy + kernels * launch, 0.0), dtype=np.float64)
+
+
+def matmul_utilisation(
+    profile: HardwareProfile, *, rows: ArrayLike, columns: ArrayLike, batch: ArrayLike = 1
+) -> FloatArray:
+    """Useful fraction of the tiles computed for `batch` products of `rows` x `columns` results.
+
+    Tiles are cut off at the borders (tile quantisation), and the last wave leaves compute units idle
+    (wave quantisation): NVIDIA, "Matrix Multiplication Background User's Guide".
+    When there are fewer tiles than units the depth is assumed to be split among the idle ones, so only
+    the border counts there.  Broadcasts its arguments; fractions in (0, 1].
+
+    Raises:
+        ValueError: a size below 1.
+    """
+    m, n, b = (np.asarray(x, dtype=np.float64) for x in (rows, columns, batch))
+    for name, value in (("rows", m), ("columns", n), ("batch", b)):
+        if not bool(np.all(value >= 1)):
+            raise ValueError(f"{name}: expected sizes of at least 1, found {value.min():g}")
+    device = profile.device
+    if device is None:
+        return np.ones(np.broadcast_shapes(m.shape, n.shape, b.shape))
+    tiles = np.ceil(m / device.tile_rows) * np.ceil(n / device.tile_columns) * b
+    border = m * n * b / (tiles * device.tile_rows * device.tile_columns)
+    waves = tiles / device.compute_units
+    last_wave = np.where(waves > 1, waves / np.ceil(waves), 1.0)
+    return np.asarray(border * last_wave, dtype=np.float64)
+
+
+def _arithmetic(device: DeviceSpec, kind: str, dtype: RateType) -> tuple[float, float, float]:
+    """Attainable FLOP/s, FLOPs to fill the units, seconds per launch."""
+    if kind not in _MATRIX_KINDS:
+        rate = _rate(device.vector_flops_per_s, dtype) * device.vector_efficiency
+        return rate, 0.0, device.vector_launch_latency_s
+    efficiency = {
+        "matmul": device.matmul_efficiency,
+        "conv": device.convolution_efficiency,
+        "attention": device.attention_efficiency,
+    }[kind]
+    fill = 2.0 * device.compute_units * device.tile_rows * device.tile_columns * device.tile_depth
+    return _rate(device.matmul_flops_per_s, dtype) * efficiency, fill, device.matrix_launch_latency_s
+
+
+def _rate(rates: Mapping[RateType, float], dtype: RateType) -> float:
+    return next((rates[name] for name in _FALLBACK[dtype] if name in rates), min(rates.values()))
+
+
+def _resolve(dtype: str) -> RateType:
+    found = _ALIASES.get(dtype)
+    if found is None:
+        raise ValueError(f"data type {dtype!r}: expected one of {', '.join(DTYPES)}")
+    return found
+
+
+def _amount(name: str, value: ArrayLike) -> FloatArray:
+    array = np.asarray(value, dtype=np.float64)
+    if not bool(np.all((array >= 0) & np.isfinite(array))):
+        raise ValueError(f"{name}: expected finite amounts of at least 0, found {value!r}")
+    return array

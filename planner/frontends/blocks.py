@@ -1,0 +1,167 @@
+"""Repeated blocks: layers that are the same but for their weights.
+
+Every operator gets a signature: type, attributes, operand kinds with shapes, result shapes.  A run is a
+stretch of the operator sequence that is periodic in its signatures and whose data flow is periodic, too:
+an operand from inside the block or from the block before comes from the corresponding place of every
+block; one from outside is the same tensor for all (a mask), or for each a source of the same kind (its
+weights), or for each the result of another operator of the same shape (activations kept for a backward
+run).  Of overlapping runs the one that covers most operators is taken, with the shortest period; then what
+is left to either side is searched again.  Module paths are not needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from planner.ir import Graph, Op, Role
+
+__all__ = ["BlockRun", "repeated_blocks"]
+
+MIN_PERIOD = 3  # shorter repetitions are chains of the same arithmetic, not layers
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRun:
+    """`blocks[k]` are the names of block k's operators, in graph order; corresponding ones share a position."""
+
+    start: int  # index in graph.ops of the first operator
+    blocks: tuple[tuple[str, ...], ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.blocks)
+
+    @property
+    def size(self) -> int:
+        return len(self.blocks[0])
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.count * self.size
+
+
+def repeated_blocks(graph: Graph) -> tuple[BlockRun, ...]:
+    """Maximal runs of at least two structurally identical consecutive blocks, in graph order."""
+    numbers: dict[str, int] = {}
+    signature = np.array([numbers.setdefault(_signature(graph, op), len(numbers)) for op in graph.ops], dtype=np.int64)
+    index = {op.name: i for i, op in enumerate(graph.ops)}
+    sources = [_sources(graph, op, index) for op in graph.ops]
+    runs: list[BlockRun] = []
+    pending = [(0, len(graph.ops))]
+    while pending:
+        low, high = pending.pop()
+        found = _best(graph, signature, sources, low, high)
+        if found is None:
+            continue
+        start, period, count = found
+        names = [op.name for op in graph.ops[start : start + count * period]]
+        blocks = tuple(tuple(names[k * period : (k + 1) * period]) for k in range(count))
+        runs.append(BlockRun(start, blocks))
+        pending += [(low, start), (start + count * period, high)]
+    return tuple(sorted(runs, key=lambda r: r.start))
+
+
+def _signature(graph: Graph, op: Op) -> str:
+    def kind(t: str) -> str:
+        if not t:
+            return "-"
+        tensor = graph.tensors[t]
+        role = tensor.role if t not in graph.producers else Role.ACTIVATION
+        value = ""
+        if tensor.value is not None:
+            value = hashlib.sha256(np.ascontiguousarray(tensor.value).tobytes()).hexdigest()[:16]
+        return f"{role}{tensor.dtype}{tensor.shape}{value}"
+
+    attributes = [(k, v.tobytes() if isinstance(v, np.ndarray) else v) for k, v in sorted(op.attributes.items())]
+    return repr((op.type, op.opset, attributes, [kind(t) for t in op.inputs], [kind(t) for t in op.outputs]))
+
+
+def _sources(graph: Graph, op: Op, index: dict[str, int]) -> list[tuple[int, int, str]]:
+    """For each operand (producer's index or −1, which of its outputs, name)."""
+    out = []
+    for t in op.inputs:
+        producer = graph.producers.get(t)
+        out.append((-1, 0, t) if producer is None else (index[producer.name], producer.outputs.index(t), t))
+    return out
+
+
+def _best(
+    graph: Graph, signature: Array, sources: Sequence[list[tuple[int, int, str]]], low: int, high: int
+) -> tuple[int, int, int] | None:
+    """(start, period, count) of the run that covers most of ops[low:high]."""
+    window = signature[low:high]
+    n = len(window)
+    candidates: list[tuple[int, int, int, int]] = []  # (−coverage bound, period, start, matched length)
+    for period in _periods(window):
+        same = np.concatenate(([False], window[:-period] == window[period:], [False]))
+        edges = np.flatnonzero(same[1:] != same[:-1])
+        for a, b in zip(edges[::2], edges[1::2], strict=True):
+            if b - a >= period:
+                candidates.append((-((b - a) // period + 1) * period, period, int(a), int(b - a)))
+    candidates.sort()
+    best: tuple[int, int, int] | None = None
+    covered = 0
+    for bound, period, start, length in candidates:
+        if -bound <= covered:
+            break
+        for s, count in _verified(sources, low + start, period, length, n + low):
+            if count * period > covered:
+                best, covered = (_aligned(graph, sources, s, period, count, low + start + length + period), period, count), count * period
+    return best
+
+
+def _periods(window: Array) -> list[int]:
+    """Distances between successive operators with the same signature, the only periods there can be."""
+    order = np.lexsort((np.arange(len(window)), window))
+    ranked = window[order]
+    gaps = np.diff(order)[ranked[1:] == ranked[:-1]]
+    return [int(p) for p in np.unique(gaps) if MIN_PERIOD <= p <= len(window) // 2]
+
+
+def _verified(
+    sources: Sequence[list[tuple[int, int, str]]], start: int, period: int, length: int, end: int
+) -> list[tuple[int, int]]:
+    """(start, count) of the stretches of a signature-periodic range whose data flow is periodic as well."""
+    good = np.array([_corresponds(sources, i, period, start) for i in range(start, start + length)])
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], good.astype(np.int8), [0]))))
+    return [
+        (start + int(a), int(b - a) // period + 1) for a, b in zip(edges[::2], edges[1::2], strict=True) if b - a >= period
+    ]
+
+
+def _corresponds(sources: Sequence[list[tuple[int, int, str]]], i: int, period: int, start: int) -> bool:
+    """Whether operator i + period reads what operator i reads, one block later."""
+    for (p, k, t), (q, m, u) in zip(sources[i], sources[i + period], strict=True):
+        if p < 0 or q < 0:
+            if (p < 0) != (q < 0):
+                return False  # a source for one and a result for the other
+        elif p >= start:
+            if (q, m) != (p + period, k):
+                return False
+        elif q >= start + period and t != u:
+            return False  # only the first block may read from before the run what the others read from their predecessor
+    return True
+
+
+def _aligned(
+    graph: Graph, sources: Sequence[list[tuple[int, int, str]]], start: int, period: int, count: int, end: int
+) -> int:
+    """Of the possible starts of the run the one whose block boundaries the fewest tensors cross."""
+    slack = min((end - start) - count * period, period - 1)
+    if slack <= 0:
+        return start
+    best, least = start, -1
+    for s in range(start, start + slack + 1):
+        boundary = s + period
+        crossing = {
+            (p, k) for i in range(boundary, min(boundary + period, len(sources))) for p, k, _ in sources[i] if s <= p < boundary
+        }
+        if least < 0 or len(crossing) < least:
+            best, least = s, len(crossing)
+    return best

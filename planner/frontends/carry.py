@@ -1,0 +1,231 @@
+"""The state of one rebinding: old and new shapes, factors of dimensions, resized constants.
+
+See `planner.frontends.rebind` for the method; the knowledge of single operator types is in
+`planner.frontends.carry_rules`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from planner.errors import InputError
+from planner.frontends.infer import infer_op
+from planner.frontends.resize import resize_value
+from planner.ir import Graph, Op, Role, Tensor
+
+__all__ = ["Carrier", "Factors", "join"]
+
+Factors = tuple[tuple[int, int], ...]  # (old, new), outermost first; their products are the sizes
+Shape = tuple[int, ...]
+
+
+def join(factors: Factors) -> int:
+    return math.prod(n for _, n in factors)
+
+
+class Carrier:
+    """Mutable walk over a graph; `walk` returns True when a pass made no demand upstream."""
+
+    def __init__(self, graph: Graph, rebound: Iterable[str] = ()) -> None:
+        self.graph = graph
+        self.rebound = frozenset(rebound)  # inputs that have the user's sizes; the others follow
+        self.old = graph.tensors
+        self.ops: list[Op] = []
+        self.tensors: dict[str, Tensor] = {}
+        self.resized: dict[str, Tensor] = {}  # sources with new sizes
+        self.fixed: dict[tuple[str, int], Any] = {}  # (operator, operand) → rewritten constant
+        self.wanted: dict[tuple[str, int], int] = {}  # sizes that results must have
+        self.factors: dict[str, tuple[Factors, ...]] = {}
+        self.again = False  # this walk made a new demand
+        self.unmet = ""  # a demand that an earlier walk made and this one found again
+
+    # -- what handlers ask ----------------------------------------------------------------------
+
+    def before(self, t: str) -> Shape:
+        """Old shape; InputError where it depends on data."""
+        shape = self.old[t].shape
+        if shape is None:
+            raise InputError(f"cannot carry the new size through '{t}', whose shape depends on data.")
+        return shape
+
+    def after(self, t: str) -> Shape:
+        shape = self.tensors[t].shape
+        if shape is None:
+            raise InputError(f"cannot carry the new size through '{t}', whose shape depends on data.")
+        return shape
+
+    def changed(self, t: str) -> bool:
+        return bool(t) and (self.tensors[t].shape != self.old[t].shape)
+
+    def parts(self, t: str) -> tuple[Factors, ...]:
+        """Factors of each dimension."""
+        known = self.factors.get(t)
+        if known is not None:
+            return known
+        return tuple(((o, n),) for o, n in zip(self.before(t), self.after(t), strict=True))
+
+    def value(self, t: str) -> np.ndarray[Any, Any] | None:
+        return self.old[t].value if t else None
+
+    # -- what handlers do -----------------------------------------------------------------------
+
+    def set_source(self, t: str, axis: int, size: int) -> None:
+        """Resize a tensor that no operator computes.  InputError naming it when it cannot be."""
+        tensor = self.resized.get(t, self.old[t])
+        shape = tensor.shape or ()
+        if shape[axis] == size:
+            return
+        if shape[axis] != (self.old[t].shape or ())[axis]:
+            raise InputError(f"'{t}': dimension {axis} would have to be {shape[axis]} and {size} at once.")
+        if tensor.role is Role.PARAMETER and size > shape[axis]:
+            raise InputError(
+                f"parameter '{t}' of shape {list(shape)} stops the new size: its dimension {axis} would have to grow "
+                f"from {shape[axis]} to {size}. Export the model with that size, or with a symbolic dimension."
+            )
+        value = tensor.value
+        if value is not None:
+            value = resize_value(value, axis, size)
+            if value is None:
+                raise InputError(
+                    f"constant '{t}' of shape {list(shape)} stops the new size: its dimension {axis} would have to grow "
+                    f"from {shape[axis]} to {size}, and its values do not show how they continue. "
+                    "Export the model with that size, or with a symbolic dimension."
+                )
+        new = (*shape[:axis], size, *shape[axis + 1 :])
+        self.resized[t] = replace(tensor, shape=new, value=value)
+        self.again = True
+
+    def demand(self, t: str, axis: int, size: int, reader: Op) -> None:
+        """The reader needs `size` along the axis of `t`; whoever makes `t` is told, up to its sources."""
+        if self.after(t)[axis] == size:
+            return
+        if t not in self.graph.producers:
+            if t in self.rebound:
+                raise InputError(
+                    f"input '{t}' of shape {list(self.before(t))} stops the new size: {reader.type} '{reader.name}' needs "
+                    f"{size} along its dimension {axis}, which is {self.after(t)[axis]}."
+                )
+            self.set_source(t, axis, size)
+            return
+        if self.wanted.get((t, axis), size) != size:
+            raise InputError(f"'{t}': dimension {axis} would have to be {self.wanted[t, axis]} and {size} at once.")
+        if (t, axis) not in self.wanted:
+            self.wanted[t, axis] = size
+            self.again = True
+        else:
+            self.unmet = self.unmet or (
+                f"{self.graph.producers[t].type} '{t}' stops the new size: its dimension {axis} stays "
+                f"{self.after(t)[axis]}, but {reader.type} '{reader.name}' needs {size}."
+            )
+
+    def rewrite(self, op: Op, operand: int, value: Sequence[int] | np.ndarray[Any, Any]) -> None:
+        """Give this operator a constant of its own in place of the shared one."""
+        self.fixed[op.name, operand] = np.asarray(value, dtype=np.int64)
+
+    # -- the walk -------------------------------------------------------------------------------
+
+    def walk(self) -> bool:
+        from planner.frontends.carry_rules import handle
+
+        self.again, self.unmet = False, ""
+        self.tensors = dict(self.old) | self.resized
+        self.factors, self.ops = {}, []
+        for op in self.graph.ops:
+            wants = any((o, d) in self.wanted for o in op.outputs if o for d in range(self.old[o].rank))
+            if not wants and not any(self._differs(t) for t in op.inputs if t):
+                self.ops.append(op)
+                continue
+            handle(self, op)
+            inputs = tuple(self._operand(op, k) for k in range(len(op.inputs)))
+            new = replace(op, inputs=inputs) if inputs != op.inputs else op
+            attributes = self.fixed.get((op.name, -1))
+            if attributes is not None:
+                new = replace(new, attributes={**op.attributes, **attributes})
+            self.ops.append(new)
+            if not self._infer(op, new):
+                return False
+        if self.unmet and not self.again:
+            raise InputError(self.unmet)
+        return not self.again
+
+    def result(self) -> dict[str, Tensor]:
+        """Tensors of the new graph: those still mentioned."""
+        named = {t for op in self.ops for t in (*op.inputs, *op.outputs)} | {*self.graph.inputs, *self.graph.outputs}
+        return {t: v for t, v in self.tensors.items() if t in named}
+
+    def _differs(self, t: str) -> bool:
+        return self.tensors[t] is not self.old[t] and (self.changed(t) or self.tensors[t].value is not self.old[t].value)
+
+    def _operand(self, op: Op, k: int) -> str:
+        value = self.fixed.get((op.name, k))
+        t = op.inputs[k]
+        if value is None or not t:
+            return t
+        original = self.old[t].value
+        if original is not None and original.shape == value.shape and (original == value).all():
+            return t
+        name = f"{t}@{op.name}"
+        dtype = self.old[t].dtype
+        self.tensors[name] = Tensor(name, value.shape, dtype, Role.CONSTANT, value.astype(dtype))
+        return name
+
+    def _infer(self, op: Op, new: Op) -> bool:
+        """Shapes of the results; False where they are unknown until a demand under way is met."""
+        pending = self.again or bool(self.unmet)
+        try:
+            inferred = infer_op(new, self.tensors)
+        except InputError as error:
+            if not pending:
+                raise InputError(f"{op.type} '{op.name}' stops the new size. {error}") from None
+            inferred = [(None, None)] * len(op.outputs)
+        for o, (_, shape) in zip(op.outputs, inferred, strict=True):
+            if not o:
+                continue
+            old = self.old[o].shape
+            if shape is None and old is not None:
+                expected = self.factors.get(o)
+                if pending and expected is not None and len(expected) == len(old):
+                    shape = tuple(join(f) for f in expected)
+                elif self.again:
+                    return False
+                else:
+                    raise InputError(
+                        self.unmet
+                        or f"{op.type} '{op.name}' stops the new size: the shape of its result '{o}' cannot be inferred."
+                    )
+            self.tensors[o] = replace(self.old[o], shape=shape)
+            if shape is not None and old is not None and len(shape) == len(old):
+                self._keep_factors(op, o, old, shape)
+        return True
+
+    def _keep_factors(self, op: Op, o: str, old: Shape, shape: Shape) -> None:
+        """The handler's factors where they agree with the shape; else those of an operand's dimension that changed alike."""
+        stated = self.factors.get(o)
+        out: list[Factors] = []
+        for axis, pair in enumerate(zip(old, shape, strict=True)):
+            if stated is not None and len(stated) == len(old) and join(stated[axis]) == pair[1]:
+                out.append(stated[axis])
+            else:
+                out.append(self._alike(op, axis, pair) or (pair,))
+        self.factors[o] = tuple(out)
+
+    def _alike(self, op: Op, axis: int, pair: tuple[int, int]) -> Factors | None:
+        """Factors of the operand dimension with the same sizes, preferably in the same position."""
+        if pair[0] == pair[1]:
+            return None
+        found: Factors | None = None
+        for t in op.inputs:
+            if t not in self.factors:
+                continue
+            sizes = zip(self.old[t].shape or (), self.tensors[t].shape or (), strict=False)
+            for k, other in enumerate(sizes):
+                if other == pair and (found is None or k == axis):
+                    found = self.factors[t][k]
+                    if k == axis:
+                        return found
+        return found

@@ -1,0 +1,22 @@
+"""Element types: ONNX's numbers ↔ the names the planner uses."""
+
+from __future__ import annotations
+
+import onnx
+
+__all__ = ["ELEM_TYPE", "dtype_name"]
+
+_NAMES = {"float": "float32", "double": "float64"}
+
+# Name → TensorProto.DataType, for every type a tensor of the graph may have.
+ELEM_TYPE: dict[str, int] = {
+    _NAMES.get(key.lower(), key.lower()): number
+    for key, number in onnx.TensorProto.DataType.items()
+    if key != "UNDEFINED"
+}
+_BY_NUMBER = {number: name for name, number in ELEM_TYPE.items()}
+
+
+def dtype_name(elem_type: int) -> str | None:
+    """Name of a TensorProto.DataType; None when undefined or unknown to this version of onnx."""
+    return _BY_NUMBER.get(elem_type)

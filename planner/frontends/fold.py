@@ -1,0 +1,91 @@
+"""Constant folding of one operator: small known operands → small known results.
+
+ONNX's own reference implementation computes them, so no operator is written twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from planner.frontends.draft import split_type
+from planner.frontends.nodes import node_of
+from planner.ir import Op
+
+__all__ = ["FOLDED_BYTES", "fold", "fold_shape"]
+
+FOLDED_BYTES = 64 * 1024
+
+# Different at every run, or with effects or state beyond their operands.
+_NEVER = frozenset({
+    "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli",
+    "If", "Loop", "Scan", "Dropout", "SequenceMap",
+})  # fmt: skip
+
+Array = np.ndarray[Any, Any]
+
+
+def fold_shape(op: Op, shape: Sequence[int]) -> Array:
+    """Result of Shape or Size on a tensor of known shape."""
+    if op.type == "Size":
+        return np.array(int(np.prod(shape, dtype=np.int64)), dtype=np.int64)
+    start, end = op.attributes.get("start", 0), op.attributes.get("end", len(shape))
+    return np.array(tuple(shape)[slice(start, end)], dtype=np.int64)
+
+
+def fold(op: Op, values: Mapping[str, Array], bytes_out: int) -> dict[str, Array] | None:
+    """Values of all outputs, or None where the operator cannot or should not be computed now.
+
+    `bytes_out` is the size of the results as inferred; above FOLDED_BYTES nothing is computed.
+    """
+    domain, name = split_type(op.type)
+    if domain or name in _NEVER or bytes_out > FOLDED_BYTES or not all(t in values for t in op.inputs if t):
+        return None
+    if not onnx.defs.has(name, op.opset, ""):
+        return None
+    feeds = {t: values[t] for t in op.inputs if t}
+    wanted = [o for o in op.outputs if o]
+    try:
+        with np.errstate(all="ignore"):
+            results = _evaluator(_key(op), _Boxed(op)).run(wanted, feeds)
+    except (RuntimeError, ValueError, TypeError, IndexError, KeyError, NotImplementedError, AttributeError):
+        return None  # what the reference implementation cannot do stays an operator
+    arrays = [np.asarray(r) for r in results]
+    return None if any(a.dtype == object or a.dtype.kind in "US" for a in arrays) else dict(zip(wanted, arrays, strict=True))
+
+
+class _Boxed:
+    """Carries an Op past the cache key: equal keys mean equal evaluators."""
+
+    def __init__(self, op: Op) -> None:
+        self.op = op
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Boxed)
+
+
+def _key(op: Op) -> str:
+    return repr((op.type, op.opset, op.inputs, op.outputs, sorted(op.attributes.items(), key=lambda kv: kv[0])))
+
+
+@lru_cache(maxsize=2048)
+def _evaluator(key: str, boxed: _Boxed) -> Any:
+    from onnx.reference import ReferenceEvaluator  # slow to import, and many graphs fold nothing
+
+    op = boxed.op
+    empty = onnx.TypeProto()
+    graph = helper.make_graph(
+        [node_of(op)],
+        "fold",
+        [helper.make_value_info(t, empty) for t in dict.fromkeys(op.inputs) if t],
+        [helper.make_value_info(t, empty) for t in op.outputs if t],
+    )
+    return ReferenceEvaluator(helper.make_model(graph, opset_imports=[helper.make_opsetid("", op.opset)]))

@@ -1,0 +1,57 @@
+"""The import, step by step: parse → read → bind → infer and fold → un-merge → roles → loss → (rebind)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from planner.errors import InputError
+from planner.frontends.bind import bind_dimensions
+from planner.frontends.draft import Draft, read
+from planner.frontends.infer import propagate
+from planner.frontends.loss import find_loss
+from planner.frontends.parse import parse
+from planner.frontends.rebind import batch_axes, rebind
+from planner.frontends.roles import assign_roles
+from planner.frontends.unmerge import fill_sources, unmerge
+from planner.ir import Graph
+
+__all__ = ["import_bytes"]
+
+
+def import_bytes(
+    data: bytes, *, name: str = "model", bind: Mapping[str, int] | None = None, batch: int | None = None
+) -> Graph:
+    """A Graph with every input dimension bound, from a serialised ModelProto.
+
+    `bind`: sizes of symbolic dimensions, by name or as `<input>.<axis>`.  `batch`: binds the batch dimension
+    where it is symbolic and rebinds it where it is static.  Tensors whose shape depends on data have shape
+    None.  Raises InputError for a model that cannot be understood and UsageError for unknown names in `bind`.
+    """
+    draft = read(parse(data, name), name)
+    sizes, batch_used = bind_dimensions(draft, bind or {}, batch)
+    propagate(draft, sizes)
+    fill_sources(draft)
+    unmerge(draft)
+    assign_roles(draft)
+    graph = _freeze(draft)
+    if batch is None or batch_used:
+        return graph
+    return rebind(graph, batch_axes(graph, batch))
+
+
+def _freeze(draft: Draft) -> Graph:
+    """The Graph of what the outputs need; inputs stay even when nothing reads them."""
+    needed = {o for o in draft.outputs}
+    ops = []
+    for op in reversed(draft.ops):
+        if any(o in needed for o in op.outputs):
+            ops.append(op)
+            needed.update(t for t in op.inputs if t)
+    ops.reverse()
+    named = needed | set(draft.inputs) | {o for op in ops for o in op.outputs if o}
+    tensors = {t: draft.tensors[t] for t in draft.tensors if t in named}
+    missing = [t for t in named if t not in tensors]
+    if missing:
+        raise InputError(f"{draft.name}: tensor '{missing[0]}' has no source.")
+    inputs, outputs = tuple(draft.inputs), tuple(draft.outputs)
+    return Graph(tuple(ops), tensors, inputs, outputs, draft.name, find_loss(ops, inputs, outputs, tensors))

@@ -1,0 +1,226 @@
+"""bytes → ModelProto that keeps ONNX's rules, as far as they matter for planning.
+
+Checked here: the message parses, operator sets are known, names are defined once and before use (nodes in
+another order are sorted), nothing depends on itself, calls of local functions do not recurse or explode.
+The rest is left to `onnx.checker`, which sees the model without its external weights (they are declared,
+not stored, and must not be looked for) and without operators it has never heard of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import onnx
+import onnx.inliner
+from google.protobuf.message import DecodeError
+
+from planner.errors import InputError
+
+__all__ = ["captured", "nodes_of", "parse", "subgraphs"]
+
+MAX_NODES = 200_000  # after inlining; the largest known training graphs have under 50,000
+MAX_DEPTH = 32  # of control flow inside control flow
+
+
+def parse(data: bytes, name: str = "model") -> onnx.ModelProto:
+    """A checked model with its local functions inlined and its nodes in topological order.
+
+    Raises InputError naming what is wrong.
+    """
+    if not data:
+        raise InputError(f"{name}: the file is empty; expected a serialised ONNX model.")
+    try:
+        model = onnx.ModelProto.FromString(data)
+    except DecodeError:
+        raise InputError(
+            f"{name}: not an ONNX model, or a truncated one: the {len(data)} bytes do not parse as a ModelProto."
+        ) from None
+    if not model.HasField("graph") or not (model.graph.node or model.graph.output):
+        raise InputError(f"{name}: the file parses but holds no graph; expected a serialised ONNX ModelProto.")
+    if not model.opset_import:
+        model.opset_import.add(domain="", version=1)  # what IR versions below 3 mean by saying nothing
+    _check_opsets(model, name)
+    if model.functions:
+        model = _inline(model, name)
+    if len(model.graph.node) > MAX_NODES:
+        raise InputError(f"{name}: {len(model.graph.node)} nodes; at most {MAX_NODES} are accepted.")
+    _check_inputs(model, name)
+    _sort(model.graph, name)
+    _check_rest(model, name)
+    return model
+
+
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for a in node.attribute:
+        if a.type == onnx.AttributeProto.GRAPH:
+            yield a.g
+        elif a.type == onnx.AttributeProto.GRAPHS:
+            yield from a.graphs
+
+
+def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Every node, those of sub-graphs included."""
+    for node in graph.node:
+        yield node
+        for g in subgraphs(node):
+            yield from nodes_of(g)
+
+
+def captured(graphs: Sequence[onnx.GraphProto], depth: int = 0) -> list[str]:
+    """Names that sub-graphs read from outside, in order of first use."""
+    if depth > MAX_DEPTH:
+        raise InputError(f"control flow is nested more than {MAX_DEPTH} deep.")
+    outer: dict[str, None] = {}
+    for g in graphs:
+        own = {i.name for i in g.input} | {i.name for i in g.initializer} | {i.values.name for i in g.sparse_initializer}
+        for node in g.node:
+            reads = [*node.input, *captured(list(subgraphs(node)), depth + 1)]
+            outer.update((r, None) for r in reads if r and r not in own)
+            own.update(node.output)
+        outer.update((o.name, None) for o in g.output if o.name not in own)
+    return list(outer)
+
+
+def _check_opsets(model: onnx.ModelProto, name: str) -> None:
+    newest = onnx.defs.onnx_opset_version()
+    for entry in model.opset_import:
+        if entry.domain in ("", "ai.onnx") and entry.version > newest:
+            raise InputError(f"{name}: operator set {entry.version}; this version of onnx knows up to {newest}.")
+
+
+def _check_inputs(model: onnx.ModelProto, name: str) -> None:
+    if model.ir_version >= 4:
+        return
+    declared = {i.name for i in model.graph.input}
+    for i in model.graph.initializer:
+        if i.name not in declared:
+            raise InputError(
+                f"{name}: initializer '{i.name}' is not among the graph's inputs, which IR version {model.ir_version} "
+                "demands (4 and later do not). Add it to the inputs or raise ir_version to 4."
+            )
+
+
+def _inline(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    bodies = {(f.domain, f.name): f for f in model.functions}
+    size: dict[tuple[str, str], int] = {}
+
+    def expanded(nodes: Iterator[onnx.NodeProto], path: tuple[tuple[str, str], ...]) -> int:
+        total = 0
+        for node in nodes:
+            key = (node.domain, node.op_type)
+            total += 1
+            if key in bodies:
+                if key in path:
+                    raise InputError(f"{name}: local function '{key[1]}' calls itself; functions must not recurse.")
+                if key not in size:
+                    if len(path) > MAX_DEPTH:
+                        raise InputError(f"{name}: local functions are nested more than {MAX_DEPTH} deep.")
+                    body = (n for top in bodies[key].node for n in _with_nested(top))
+                    size[key] = expanded(body, (*path, key))
+                total += size[key]
+            if total > MAX_NODES:
+                raise InputError(f"{name}: its functions expand to more than {MAX_NODES} nodes.")
+        return total
+
+    for key, function in bodies.items():
+        if key not in size:
+            size[key] = expanded((n for top in function.node for n in _with_nested(top)), (key,))
+    expanded(nodes_of(model.graph), ())
+    try:
+        return onnx.inliner.inline_local_functions(model)
+    except (RuntimeError, ValueError) as error:
+        raise InputError(f"{name}: its local functions cannot be inlined: {_first_line(error)}") from None
+
+
+def _with_nested(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    yield node
+    for g in subgraphs(node):
+        yield from nodes_of(g)
+
+
+def _sort(graph: onnx.GraphProto, name: str) -> None:
+    """Topological order, keeping the file's where it is one.  InputError on undefined, double or cyclic names."""
+    known = {i.name for i in graph.input} | {i.name for i in graph.initializer}
+    known |= {i.values.name for i in graph.sparse_initializer}
+    producer: dict[str, int] = {}
+    for i, node in enumerate(graph.node):
+        for o in node.output:
+            if o and (o in producer or o in known):
+                raise InputError(f"{name}: '{o}' is defined twice; every tensor must have one source.")
+            if o:
+                producer[o] = i
+    needs: list[list[int]] = []
+    for i, node in enumerate(graph.node):
+        sources = []
+        for t in [*node.input, *captured(list(subgraphs(node)))]:
+            if t in producer:
+                sources.append(producer[t])
+            elif t and t not in known:
+                raise InputError(
+                    f"{name}: {node.op_type} node '{node.name or (node.output[0] if node.output else i)}' reads '{t}', "
+                    "which is no input, initializer or result of the graph."
+                )
+        needs.append(sources)
+    for o in graph.output:
+        if o.name not in producer and o.name not in known:
+            raise InputError(f"{name}: graph output '{o.name}' is computed by no node.")
+    if all(s < i for i, sources in enumerate(needs) for s in sources):
+        return
+    order = _order(needs)
+    if len(order) < len(needs):
+        node = graph.node[next(i for i in range(len(needs)) if i not in set(order))]
+        raise InputError(f"{name}: the graph is cyclic: {node.op_type} '{node.output[0]}' depends on its own result.")
+    nodes = [graph.node[i] for i in order]
+    copies = [onnx.NodeProto.FromString(n.SerializeToString()) for n in nodes]
+    del graph.node[:]
+    graph.node.extend(copies)
+
+
+def _order(needs: Sequence[Sequence[int]]) -> list[int]:
+    """Kahn's algorithm; shorter than `needs` when there is a cycle."""
+    waiting = [len(set(sources)) for sources in needs]
+    readers: list[list[int]] = [[] for _ in needs]
+    for i, sources in enumerate(needs):
+        for s in set(sources):
+            readers[s].append(i)
+    ready = [i for i, n in enumerate(waiting) if n == 0]
+    for i in ready:
+        for r in readers[i]:
+            waiting[r] -= 1
+            if waiting[r] == 0:
+                ready.append(r)
+    return ready
+
+
+def _check_rest(model: onnx.ModelProto, name: str) -> None:
+    """`onnx.checker` over a copy without external data and unknown operators."""
+    copy = onnx.ModelProto.FromString(model.SerializeToString())
+    graph = copy.graph
+    declared = {i.name for i in graph.input}
+    stored = [i for i in graph.initializer if i.data_location != onnx.TensorProto.EXTERNAL]
+    for i in graph.initializer:
+        if i.data_location == onnx.TensorProto.EXTERNAL and i.name not in declared:
+            graph.input.append(onnx.helper.make_tensor_value_info(i.name, i.data_type, list(i.dims)))
+    stored = [onnx.TensorProto.FromString(i.SerializeToString()) for i in stored]
+    del graph.initializer[:]
+    graph.initializer.extend(stored)
+    del graph.value_info[:]
+    versions = {o.domain: o.version for o in copy.opset_import}
+    for node in nodes_of(graph):
+        for a in node.attribute:
+            if a.type == onnx.AttributeProto.TENSOR and a.t.data_location == onnx.TensorProto.EXTERNAL:
+                a.t.CopyFrom(onnx.TensorProto(name=a.t.name, data_type=onnx.TensorProto.FLOAT, dims=[0]))
+        if node.domain in ("", "ai.onnx"):
+            version = versions.get("", versions.get("ai.onnx", 1))
+            if not onnx.defs.has(node.op_type, version, ""):
+                node.domain = "unregistered"  # the checker passes over domains it does not know
+    copy.opset_import.add(domain="unregistered", version=1)
+    try:
+        onnx.checker.check_model(copy)
+    except onnx.checker.ValidationError as error:
+        raise InputError(f"{name}: not a valid ONNX model: {_first_line(error)}") from None
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return " ".join(text.split())[:600]

@@ -1,0 +1,58 @@
+"""Which dimensions of a Reshape's result carry the dimensions that changed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from planner.frontends.carry import Factors
+
+__all__ = ["reshaped"]
+
+
+def reshaped(parts: Sequence[Factors], old_out: Sequence[int]) -> tuple[Factors, ...] | None:
+    """Factors of each dimension of the result, from those of the operand and the result's old sizes.
+
+    Factors are laid out in row-major order over the result's old dimensions.  One that straddles a boundary
+    is cut there; if it changed, the change goes to its outermost piece.  None where that is impossible.
+    """
+    queue = [f for part in parts for f in part if f != (1, 1)]
+    if math.prod(o for o, _ in queue) != math.prod(old_out):
+        return None
+    out: list[Factors] = []
+    for j, size in enumerate(old_out):
+        rest, mine = size, []
+        while queue:
+            old, new = queue[0]
+            if old == 1:  # a dimension of one that grew: it belongs to the first place it can stand
+                mine.append(queue.pop(0))
+                if rest == 1:
+                    break
+            elif rest == 1:
+                break
+            elif rest % old == 0:
+                mine.append(queue.pop(0))
+                rest //= old
+            elif old % rest == 0:
+                inner = old // rest
+                if old == new:
+                    queue[0] = (inner, inner)
+                    mine.append((rest, rest))
+                elif new % inner == 0:
+                    queue[0] = (inner, inner)
+                    mine.append((rest, new // inner))
+                elif new % rest == 0 and rest <= new:
+                    queue[0] = (inner, new // rest)
+                    mine.append((rest, rest))
+                else:
+                    return None
+                rest = 1
+            else:
+                return None
+        if rest != 1:
+            return None
+        if j == len(old_out) - 1:
+            mine.extend(queue)
+            queue = []
+        out.append(tuple(mine) or ((1, 1),))
+    return None if queue else tuple(out)

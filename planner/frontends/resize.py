@@ -1,0 +1,34 @@
+"""New lengths for constants whose values are known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["resize_value"]
+
+Array = np.ndarray[Any, Any]
+
+
+def resize_value(value: Array, axis: int, size: int) -> Array | None:
+    """`value` with `size` elements along `axis`: its leading part, or its continuation.
+
+    It continues where neighbours along the axis differ by the same step everywhere (zero for equal ones):
+    masks, position ids, the sample numbers of index tables.  None where the values do not say how.
+    """
+    old = value.shape[axis]
+    if size <= old:
+        return np.ascontiguousarray(np.take(value, range(size), axis=axis))
+    first = np.take(value, [0], axis=axis)
+    if old == 1 or not (value != first).any():
+        return np.ascontiguousarray(np.repeat(first, size, axis=axis))
+    if value.dtype.kind not in "iu":
+        return None
+    step = np.diff(value, axis=axis)
+    if (step != np.take(step, [0], axis=axis)).any():
+        return None
+    shape = [1] * value.ndim
+    shape[axis] = size
+    counts = np.arange(size, dtype=value.dtype).reshape(shape)
+    return np.ascontiguousarray(first + counts * np.take(step, [0], axis=axis))

@@ -1,0 +1,202 @@
+"""Which tensors are trained.
+
+A PARAMETER is a float source of at least two elements that reaches, unchanged but for views (Transpose,
+Reshape, Cast, …) and unary functions, a place where models keep weights:
+
+- a weight operand by definition: filters and biases of convolutions, either factor of a product, scale and
+  bias of normalisations (not running statistics), tables of Gather, recurrent weights, PRelu slopes;
+- an operand of element-wise arithmetic with something that depends on the input: biases, norm scales,
+  position embeddings.  Not when it is added to attention scores (masks, folded relative positions), and
+  not when its name says that an exporter made it (`zeros`, `val_7`, `Constant_3`) and its value is inline.
+
+Graph inputs count when all their readers use them so (graphs whose weights are fed), when the graph
+returns their gradient, or when they have a module path for a name and the right shape of use.
+Everything else a graph is fed is INPUT; everything else fixed is CONSTANT.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from planner.frontends.draft import Draft, split_type
+from planner.ir import Op, Role, Tensor
+
+__all__ = ["WEIGHT_SLOTS", "assign_roles", "gradient_outputs", "is_weight_slot", "stand_for_weights"]
+
+# Operator → operand positions that hold weights.
+WEIGHT_SLOTS: dict[str, frozenset[int]] = {
+    "BatchNormalization": frozenset({1, 2}),
+    "Conv": frozenset({1, 2}),
+    "ConvTranspose": frozenset({1, 2}),
+    "DeformConv": frozenset({1, 3}),
+    "Einsum": frozenset({0, 1, 2}),
+    "FusedMatMul": frozenset({0, 1}),
+    "GRU": frozenset({1, 2, 3}),
+    "Gather": frozenset({0}),
+    "GatherND": frozenset({0}),
+    "Gemm": frozenset({0, 1, 2}),
+    "GroupNormalization": frozenset({1, 2}),
+    "InstanceNormalization": frozenset({1, 2}),
+    "LSTM": frozenset({1, 2, 3, 7}),
+    "LayerNormalization": frozenset({1, 2}),
+    "MatMul": frozenset({0, 1}),
+    "PRelu": frozenset({1}),
+    "RMSNormalization": frozenset({1}),
+    "RNN": frozenset({1, 2, 3}),
+    "SimplifiedLayerNormalization": frozenset({1}),
+    "SkipLayerNormalization": frozenset({2, 3, 4}),
+    "SkipSimplifiedLayerNormalization": frozenset({2, 3}),
+}  # fmt: skip
+
+# Either factor of these may be data; a weight factor has at least two dimensions.
+_PRODUCTS = frozenset({"MatMul", "FusedMatMul", "Einsum", "Gather", "GatherND"})
+_VIEWS = frozenset({
+    "Cast", "CastLike", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze",
+})  # fmt: skip
+_UNARY = frozenset({"Exp", "Neg", "Sigmoid", "Softplus", "Tanh", "Abs", "Relu", "Reciprocal", "Sqrt"})
+_ELEMENTWISE = frozenset({"Add", "Sub", "Mul", "Div", "Sum"})
+
+# Names that exporters give what they made themselves: fills, folded casts, numbered values.
+_MADE = re.compile(
+    r"^(zeros|ones|full|fill|arange|eye|tril|triu|new_(zeros|ones|full)|_?to_copy|_tensor_constant|lifted_tensor|expand)"
+    r"(_like)?(_?\d+)*$"
+)
+_ANONYMOUS = re.compile(r"^(val_|const|Constant|c_|scalar|onnx::|/.*Constant|\d+$|p2o\.pd_op\.(full|assign))", re.IGNORECASE)
+_MODULE_PATH = re.compile(r"^[A-Za-z_]\w*(\.\w+)+$")
+
+
+def assign_roles(draft: Draft) -> None:
+    """Set the role of every source in `draft.tensors`; parameters lose their values, which planning never reads."""
+    readers = _readers(draft.ops)
+    moving = _depends_on_input(draft)
+    to_softmax = _before_softmax(draft.ops)
+    gradients = gradient_outputs(draft.outputs, draft.tensors, draft.inputs)
+    for name, source in draft.sources.items():
+        t = draft.tensors.get(name)
+        if t is None or not t.is_float or t.elements < 2:
+            continue
+        uses = list(_uses(name, readers, draft.tensors, moving))
+        if source.fed:
+            trained = name in gradients if gradients else bool(uses) and _fed_weight(t, uses)
+        else:
+            inline_made = source.inline and t.elements <= 16 and bool(_ANONYMOUS.match(name))
+            trained = not _MADE.match(name) and any(
+                _keeps_weights(op, k, v) or (not inline_made and _arithmetic(op, k, v, moving, to_softmax))
+                for op, k, v in uses
+            )
+        if trained:
+            draft.tensors[name] = replace(t, role=Role.PARAMETER, value=None)
+
+
+def stand_for_weights(draft: Draft, fills: Iterable[str]) -> set[str]:
+    """Those of the fills that weight operands (running statistics, too) read, directly or by views.
+
+    Where there are any, the graph was stripped of its weights, and fills in arithmetic count as well.
+    """
+    readers, moving, to_softmax = _readers(draft.ops), _depends_on_input(draft), _before_softmax(draft.ops)
+    found, arithmetic = set(), set()
+    for name in fills:
+        for op, k, t in _uses(name, readers, draft.tensors, moving):
+            statistic = split_type(op.type)[1] == "BatchNormalization" and k >= 1
+            if statistic or _keeps_weights(op, k, t):
+                found.add(name)
+            elif _arithmetic(op, k, t, moving, to_softmax):
+                arithmetic.add(name)
+    return found | arithmetic if found else found
+
+
+def is_weight_slot(op: Op, operand: int) -> bool:
+    return operand in WEIGHT_SLOTS.get(split_type(op.type)[1], ())
+
+
+def gradient_outputs(outputs: Iterable[str], tensors: Mapping[str, Tensor], inputs: Iterable[str]) -> dict[str, str]:
+    """Tensor → the graph output that is its gradient, by the naming of ONNX Runtime and autodiff exporters."""
+    known = set(tensors) | set(inputs)
+    found = {}
+    for o in outputs:
+        for base in (o.removesuffix("_grad"), o.removeprefix("adj_"), o.removeprefix("grad_")):
+            if base != o and base in known:
+                found[base] = o
+    return found
+
+
+def _readers(ops: Iterable[Op]) -> dict[str, list[tuple[Op, int]]]:
+    found: dict[str, list[tuple[Op, int]]] = {}
+    for op in ops:
+        for k, t in enumerate(op.inputs):
+            if t:
+                found.setdefault(t, []).append((op, k))
+    return found
+
+
+def _uses(
+    name: str, readers: Mapping[str, list[tuple[Op, int]]], tensors: Mapping[str, Tensor], moving: set[str]
+) -> Iterable[tuple[Op, int, Tensor]]:
+    """(operator, operand position, tensor as it arrives) of every use behind views and unary functions."""
+    pending, seen = [name], {name}
+    while pending:
+        t = pending.pop()
+        for op, k in readers.get(t, ()):
+            kind = split_type(op.type)[1]
+            if (kind in _VIEWS and k == 0) or kind in _UNARY or _joins(op, k, moving):
+                fresh = [o for o in op.outputs if o and o not in seen]
+                seen.update(fresh)
+                pending.extend(fresh)
+            else:
+                yield op, k, tensors[t]
+
+
+def _joins(op: Op, k: int, moving: set[str]) -> bool:
+    """Weights pass through dequantisation, and through concatenation with other weights (recurrent gates)."""
+    kind = split_type(op.type)[1]
+    return (kind == "DequantizeLinear" and k == 0) or (kind == "Concat" and moving.isdisjoint(op.inputs))
+
+
+def _keeps_weights(op: Op, k: int, t: Tensor) -> bool:
+    if not is_weight_slot(op, k):
+        return False
+    kind = split_type(op.type)[1]
+    return not (kind in _PRODUCTS or (kind == "Gemm" and k < 2)) or t.rank >= 2
+
+
+def _arithmetic(op: Op, k: int, t: Tensor, moving: set[str], to_softmax: set[str]) -> bool:
+    kind = split_type(op.type)[1]
+    if kind not in _ELEMENTWISE or not any(o in moving for i, o in enumerate(op.inputs) if i != k):
+        return False
+    return not (op.outputs[0] in to_softmax and kind in ("Add", "Sub", "Sum") and t.rank >= 2)
+
+
+def _fed_weight(t: Tensor, uses: list[tuple[Op, int, Tensor]]) -> bool:
+    """Whether a graph input is a weight: its readers are weight operands where data cannot stand."""
+    named = bool(_MODULE_PATH.match(t.name))
+    slots = [(split_type(op.type)[1], k, v) for op, k, v in uses]
+    strict = any(
+        is_weight_slot(op, k) and (kind not in _PRODUCTS | {"Gemm"} or (k == 1 and v.rank == 2) or (kind == "Gemm" and k == 2))
+        for (op, _, _), (kind, k, v) in zip(uses, slots, strict=True)
+    )
+    if strict or (named and any(_keeps_weights(op, k, v) for op, k, v in uses)):
+        return not any(k == 0 and kind in ("Conv", "LSTM", "GRU", "RNN") for kind, k, _ in slots)
+    return named and any(kind in _ELEMENTWISE for kind, _, _ in slots)
+
+
+def _depends_on_input(draft: Draft) -> set[str]:
+    moving = {n for n in draft.inputs if not _MODULE_PATH.match(n)}
+    for op in draft.ops:
+        if any(t in moving for t in op.inputs):
+            moving.update(o for o in op.outputs if o)
+    return moving
+
+
+def _before_softmax(ops: Iterable[Op]) -> set[str]:
+    """Tensors that go into a Softmax through additions and views alone: attention scores."""
+    scores: set[str] = set()
+    for op in reversed(list(ops)):
+        kind = split_type(op.type)[1]
+        follows = kind in _VIEWS | {"Add", "Where", "Max", "Clip"} and any(o in scores for o in op.outputs)
+        if kind == "Softmax" or follows:
+            scores.update(t for t in op.inputs if t)
+        elif kind == "Attention" and len(op.inputs) > 3:
+            scores.add(op.inputs[3])
+    return scores

@@ -1,0 +1,170 @@
+"""Import in a child process that can be killed.
+
+Parsing and shape inference run native code that holds the GIL and may allocate without end, so neither a
+thread nor a timer in this process can stop them.  The child has an address-space limit and a CPU limit of
+its own; the parent reads its answer from a pipe against a wall-clock deadline and kills it when that passes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import resource
+import select
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from planner import errors
+from planner.ir import Graph
+
+__all__ = ["Limits", "load_model", "run_limited"]
+
+MAX_FILE_BYTES = 2 * 1024**3 - 1  # protobuf cannot hold more in one message
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the child may use: memory beyond what the parent already maps, CPU time, wall time."""
+
+    memory_bytes: int = 4 * 1024**3
+    cpu_seconds: int = 60
+    wall_seconds: float = 120.0
+
+
+DEFAULT_LIMITS = Limits()
+
+
+def load_model(
+    path: str | os.PathLike[str],
+    *,
+    bind: Mapping[str, int] | None = None,
+    batch: int | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+) -> Graph:
+    """Read an ONNX file into a Graph, in a child process under `limits`.
+
+    `bind` gives sizes of symbolic dimensions by name (`batch`) or by input and axis (`input_ids.0`);
+    `batch` binds the batch dimension, or rebinds it where the file has a static one.  External weight
+    data is never read.  Raises InputError for anything wrong with the file and UsageError for a name in
+    `bind` that the model does not have.
+    """
+    sizes = dict(bind or {})
+    file = Path(path)
+
+    def work() -> Graph:
+        from planner.frontends import importer
+
+        return importer.import_bytes(_read(file), name=file.stem, bind=sizes, batch=batch)
+
+    graph = run_limited(work, limits=limits, what=f"importing {file.name}")
+    if not isinstance(graph, Graph):
+        raise TypeError(f"the importer returned {type(graph).__name__}, not a Graph")
+    return graph
+
+
+def run_limited(work: Callable[[], Any], *, limits: Limits, what: str) -> Any:
+    """Result of `work()` computed in a forked child; planner errors come back as themselves.
+
+    InputError when the child runs out of memory, CPU or wall time, or dies.
+    """
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(read_end)
+        _child(work, write_end, limits)
+    os.close(write_end)
+    status: int | None = None
+    try:
+        payload = _receive(read_end, time.monotonic() + limits.wall_seconds)
+        if payload is None:
+            raise errors.InputError(
+                f"{what}: no result after {limits.wall_seconds:g} s, so it was stopped. The model is far larger or "
+                "stranger than any known one; simplify it, or strip what is not part of the graph."
+            )
+    finally:
+        os.close(read_end)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)  # after its whole answer the child has nothing left to do
+        _, status = os.waitpid(pid, 0)
+    return _answer(payload, status, limits, what)
+
+
+def _answer(payload: bytes, status: int, limits: Limits, what: str) -> Any:
+    try:
+        kind, value = pickle.loads(payload)
+    except (EOFError, pickle.UnpicklingError):
+        raise errors.InputError(f"{what}: {_death(status, limits)}") from None
+    if kind == "ok":
+        return value
+    if kind == "memory":
+        raise errors.InputError(f"{what}: it needed more than {limits.memory_bytes / 2**30:g} GiB of memory.")
+    name, message = value
+    error = getattr(errors, name, None)
+    if isinstance(error, type) and issubclass(error, errors.PlannerError):
+        raise error(message)
+    raise errors.InputError(f"{what}: the model could not be understood ({name}: {message[:400]}).")
+
+
+def _death(status: int, limits: Limits) -> str:
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        if number == signal.SIGXCPU or number == signal.SIGKILL:
+            return f"it was stopped after {limits.cpu_seconds} s of CPU time or for want of memory."
+        return f"the importer was ended by {signal.Signals(number).name}; the file is malformed in a way it cannot bear."
+    return "the importer ended without an answer; the file is malformed in a way it cannot bear."
+
+
+def _child(work: Callable[[], Any], write_end: int, limits: Limits) -> None:
+    """Runs in the child and never returns."""
+    try:
+        mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        ceiling = mapped + limits.memory_bytes
+        resource.setrlimit(resource.RLIMIT_AS, (ceiling, ceiling))
+        used = int(sum(resource.getrusage(resource.RUSAGE_SELF)[:2]))
+        resource.setrlimit(resource.RLIMIT_CPU, (used + limits.cpu_seconds, used + limits.cpu_seconds + 1))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        try:
+            payload = pickle.dumps(("ok", work()), protocol=pickle.HIGHEST_PROTOCOL)
+        except MemoryError:
+            payload = pickle.dumps(("memory", None))
+        except BaseException as error:  # nothing may escape a forked child; the parent reports it
+            payload = pickle.dumps(("error", (type(error).__name__, str(error))))
+        with os.fdopen(write_end, "wb") as pipe:
+            pipe.write(payload)
+    finally:
+        os._exit(0)
+
+
+def _receive(read_end: int, deadline: float) -> bytes | None:
+    """Everything up to the end of file, or None when the deadline passes first."""
+    chunks: list[bytes] = []
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([read_end], [], [], left)[0]:
+            return None
+        chunk = os.read(read_end, 1 << 20)
+        if not chunk:
+            return b"".join(chunks)
+        chunks.append(chunk)
+
+
+def _read(file: Path) -> bytes:
+    try:
+        size = file.stat().st_size
+        if not file.is_file():
+            raise errors.InputError(f"{file}: expected a file with an ONNX model, found a directory or device.")
+        if size > MAX_FILE_BYTES:
+            raise errors.InputError(
+                f"{file}: {size} bytes, but protobuf holds at most 2 GiB. Save the weights as external data; "
+                "planning needs only the graph."
+            )
+        return file.read_bytes()
+    except FileNotFoundError:
+        raise errors.InputError(f"{file}: no such file. Give the path of an ONNX model.") from None
+    except OSError as error:
+        raise errors.InputError(f"{file}: cannot be read: {error.strerror}.") from None

@@ -1,0 +1,100 @@
+"""A smaller graph of the same kind: a few of many equal layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from planner.frontends.blocks import BlockRun, repeated_blocks
+from planner.ir import Graph, Op
+
+__all__ = ["cut_layers"]
+
+
+def cut_layers(graph: Graph, keep: int) -> tuple[Graph, Mapping[str, str]]:
+    """The graph with only the first `keep` blocks of each run, and sibling operator → original operator.
+
+    What stands after a run reads the last kept block where it read the last one, and in general block
+    j − (count − keep) where it read the removed block j, so that a backward run cut in the same way finds the
+    activations of the blocks that are there.  Weights of removed blocks are replaced alike.  Outputs
+    that removed blocks alone computed are dropped.  ValueError when `keep` < 1.
+    """
+    if keep < 1:
+        raise ValueError(f"keep={keep}: at least one block must stay")
+    runs = [r for r in repeated_blocks(graph) if r.count > keep]
+    if not runs:
+        return graph, {op.name: op.name for op in graph.ops}
+    removed = {name for r in runs for block in r.blocks[keep:] for name in block}
+    renamed = _closed(_results(graph, runs, keep) | _sources(graph, runs, keep))
+    ops: list[Op] = []
+    for op in graph.ops:
+        if op.name not in removed:
+            inputs = tuple(renamed.get(t, t) for t in op.inputs)
+            ops.append(op if inputs == op.inputs else replace(op, inputs=inputs))
+    made = {t for op in ops for t in op.outputs if t}
+    outputs = tuple(o for o in graph.outputs if o in made or o not in graph.producers)
+    if not outputs or (graph.loss is not None and graph.loss not in made):
+        outputs = tuple(dict.fromkeys(renamed.get(o, o) for o in graph.outputs))
+    named = {t for op in ops for t in (*op.inputs, *op.outputs) if t} | {*graph.inputs, *outputs}
+    tensors = {t: v for t, v in graph.tensors.items() if t in named}
+    inputs = tuple(t for t in graph.inputs if t not in renamed)
+    loss = graph.loss if graph.loss in made else None
+    tensors = {t: v for t, v in tensors.items() if t not in graph.inputs or t in inputs}
+    sibling = Graph(tuple(ops), tensors, inputs, outputs, graph.name, loss)
+    return sibling, {op.name: op.name for op in ops}
+
+
+def _closed(renamed: Mapping[str, str]) -> dict[str, str]:
+    """Follow chains: the stand-in of one run's source may itself have one in another run."""
+    found = {}
+    for name in renamed:
+        seen, last = {name}, renamed[name]
+        while last in renamed and last not in seen:
+            seen.add(last)
+            last = renamed[last]
+        found[name] = last
+    return {a: b for a, b in found.items() if a != b}
+
+
+def _results(graph: Graph, runs: list[BlockRun], keep: int) -> dict[str, str]:
+    """Result of a removed block → the corresponding result of the kept block that takes its place."""
+    found: dict[str, str] = {}
+    for run in runs:
+        shift = run.count - keep
+        for j in range(keep, run.count):
+            stand_in = run.blocks[max(j - shift, 0)]
+            for gone, kept in zip(run.blocks[j], stand_in, strict=True):
+                pairs = zip(graph.op(gone).outputs, graph.op(kept).outputs, strict=True)
+                found.update((a, b) for a, b in pairs if a and b)
+    return found
+
+
+def _sources(graph: Graph, runs: list[BlockRun], keep: int) -> dict[str, str]:
+    """Source that a removed block introduces (its weights) → that of the kept block in its place.
+
+    A source belongs to the first run that reads it, if only one of the run's blocks does.
+    """
+    found: dict[str, str] = {}
+    owned: set[str] = set()
+    for run in runs:
+        shift = run.count - keep
+        readers: dict[str, set[int]] = {}
+        place: dict[tuple[int, int, int], str] = {}
+        where: dict[str, tuple[int, int]] = {}
+        for j, block in enumerate(run.blocks):
+            for i, name in enumerate(block):
+                for k, t in enumerate(graph.op(name).inputs):
+                    if t and t not in graph.producers:
+                        readers.setdefault(t, set()).add(j)
+                        place[j, i, k] = t
+                        where.setdefault(t, (i, k))
+        for t, blocks in readers.items():
+            if t in owned or len(blocks) > 1:
+                continue
+            owned.add(t)
+            j = next(iter(blocks))
+            if j >= keep:
+                stand_in = place.get((max(j - shift, 0), *where[t]))
+                if stand_in is not None and stand_in != t:
+                    found[t] = stand_in
+    return found

@@ -1,0 +1,124 @@
+"""Assignment -> Program.
+
+Forward, in graph order: what an operator reads is loaded or converted before it, what it writes is converted
+for all its readers behind it.  Backward, in reverse: a gradient is converted as soon as its last contribution
+is there, so that the collectives of parameter gradients can overlap the operators that remain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from planner.ir import DeviceMesh, Graph, Layout, Op, Role
+from planner.lowering.program import Convert, Instruction, Load, Program, Run, Seed
+from planner.pricing.assignment import Assignment, Move
+from planner.redistribute import Step, StepKind
+from planner.rules.rule import Rule
+
+__all__ = ["lower"]
+
+
+def lower(
+    graph: Graph, mesh: DeviceMesh, rules: Mapping[str, Rule], active: frozenset[str], assignment: Assignment
+) -> Program:
+    """The program that does precisely what the assignment says.
+
+    `rules` maps operator names to rules; `active` holds the tensors that carry a gradient.
+    """
+    return _Lowering(graph, mesh, rules, active, assignment).program()
+
+
+class _Lowering:
+    def __init__(
+        self,
+        graph: Graph,
+        mesh: DeviceMesh,
+        rules: Mapping[str, Rule],
+        active: frozenset[str],
+        assignment: Assignment,
+    ) -> None:
+        self.graph, self.mesh, self.rules, self.active = graph, mesh, rules, active
+        self.assignment = assignment
+        self.out: list[Instruction] = []
+        self.loaded: set[tuple[str, Layout]] = set()
+        self.final: dict[str, Layout] = {}
+
+    def program(self) -> Program:
+        for op in self.graph.ops:
+            self._forward(op)
+        if self.active:
+            self._backward()
+        return Program(
+            self.graph,
+            self.mesh,
+            self.rules,
+            self.assignment.strategies,
+            tuple(self.out),
+            self.active,
+            self.final,
+        )
+
+    def _convert(self, tensor: str, moves: Iterable[Move]) -> None:
+        self.out += [Convert(tensor, m.gradient, m.source, m.target, m.steps, m.reader) for m in moves]
+
+    def _forward(self, op: Op) -> None:
+        for slot, name in enumerate(op.inputs):
+            if name:
+                self._provide(op, slot, name)
+        self.out.append(Run(op.name))
+        for name in op.outputs:
+            if name in self.assignment.flows:
+                self._convert(name, self.assignment.flows[name].shared(gradient=False))
+
+    def _provide(self, op: Op, slot: int, name: str) -> None:
+        flow = self.assignment.flows.get(name)
+        if flow is None:
+            if name not in self.graph.producers:
+                layout = self.assignment.strategies[op.name].operands[slot]
+                self._load(name, layout or Layout.replicated(self.graph.tensors[name].rank))
+            return
+        if self.graph.tensors[name].role is Role.PARAMETER and (name, flow.produced) not in self.loaded:
+            self.loaded.add((name, flow.produced))
+            self.out.append(Load(name, flow.produced))
+            self._convert(name, flow.shared(gradient=False))
+        if slot == op.inputs.index(name):
+            self._convert(name, flow.of_reader(op.name, gradient=False))
+
+    def _load(self, name: str, layout: Layout) -> None:
+        """Inputs and constants come in any layout; a pending sum is made from them for free."""
+        bare = Layout(layout.dims)
+        if (name, bare) not in self.loaded:
+            self.loaded.add((name, bare))
+            self.out.append(Load(name, bare))
+        if (name, layout) not in self.loaded:
+            self.loaded.add((name, layout))
+            steps = []
+            here = bare
+            for axis, reduction in layout.partial:
+                there = Layout(bare.dims, (*here.partial, (axis, reduction)))
+                steps.append(Step(StepKind.TO_PARTIAL, (axis,), here, there))
+                here = there
+            self.out.append(Convert(name, False, bare, layout, tuple(steps)))
+
+    def _backward(self) -> None:
+        loss = self.graph.loss
+        assert loss is not None, "tensors carry gradients only where there is a loss"
+        flows = self.assignment.flows
+        wanted = flows[loss].wanted
+        assert wanted is not None
+        self.out.append(Seed(loss, wanted))
+        first_reader = {t: readers[0][0].name for t, readers in self.graph.consumers.items()}
+        for op in reversed(self.graph.ops):
+            if not any(t in self.active for t in op.outputs):
+                continue
+            for name in op.outputs:
+                if name in self.active and name != loss:
+                    self._convert(name, flows[name].shared(gradient=True))
+            self.out.append(Run(op.name, backward=True))
+            for name in dict.fromkeys(op.inputs):
+                if name not in self.active or name not in flows:
+                    continue
+                self._convert(name, flows[name].of_reader(op.name, gradient=True))
+                if name in self.assignment.stored and first_reader[name] == op.name:
+                    self._convert(name, flows[name].shared(gradient=True))
+                    self.final[name] = self.assignment.stored[name]

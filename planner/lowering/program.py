@@ -1,0 +1,99 @@
+"""The program that every rank runs: the same instructions, on its own shards.
+
+A value is named by its tensor and the layout it lies in.  Gradients live beside values under the same names:
+contributions to one (tensor, layout) add up, and converting a gradient takes it away from its source.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from planner.ir import DeviceMesh, Graph, Layout
+from planner.redistribute import Step
+from planner.redistribute.steps import FREE
+from planner.rules.rule import Rule
+from planner.rules.strategy import Strategy
+
+__all__ = ["Convert", "Instruction", "Load", "Program", "Run", "Seed", "Traffic"]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A parameter (in its stored layout), an input or a constant appears in `layout`, without communication."""
+
+    tensor: str
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """An operator, or its vector-Jacobian product, on local shards."""
+
+    op: str
+    backward: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Convert:
+    """A redistribution of a tensor or its gradient; `reader` is the operator it serves alone, if only one."""
+
+    tensor: str
+    gradient: bool
+    source: Layout
+    target: Layout
+    steps: tuple[Step, ...]
+    reader: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """The gradient of the loss with respect to itself: one."""
+
+    tensor: str
+    layout: Layout
+
+
+Instruction = Load | Run | Convert | Seed
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Collectives of one kind: how many, and the bytes of the tensors they work on, summed over one group each."""
+
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """`instructions` in order of execution; `final_gradients` is where each parameter's gradient ends up."""
+
+    graph: Graph
+    mesh: DeviceMesh
+    rules: Mapping[str, Rule]
+    strategies: Mapping[str, Strategy]
+    instructions: tuple[Instruction, ...]
+    active: frozenset[str]
+    final_gradients: Mapping[str, Layout]
+
+    def converts(self) -> list[Convert]:
+        return [i for i in self.instructions if isinstance(i, Convert)]
+
+    def traffic(self, tensor_bytes: Mapping[str, int]) -> dict[str, Traffic]:
+        """Collectives by kind, those inside operators included.  `tensor_bytes`: whole size by tensor."""
+        counts: Counter[str] = Counter()
+        sizes: Counter[str] = Counter()
+        for convert in self.converts():
+            for step in convert.steps:
+                if step.kind not in FREE:
+                    counts[str(step.kind)] += 1
+                    sizes[str(step.kind)] += round(step.group_bytes(tensor_bytes[convert.tensor], self.mesh))
+        for run in (i for i in self.instructions if isinstance(i, Run)):
+            for c in self.strategies[run.op].inner:
+                if c.backward == run.backward:
+                    counts[c.kind] += c.count
+                    ranks = 1 if c.kind in ("all_reduce", "permute") else self.mesh.size(c.axes)
+                    sizes[c.kind] += c.count * c.bytes * ranks
+        return {kind: Traffic(counts[kind], sizes[kind]) for kind in sorted(counts)}

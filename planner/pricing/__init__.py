@@ -1,0 +1,20 @@
+"""Graph x rules x mesh x profile -> Problem, and a choice back to layouts."""
+
+from planner.pricing.activity import active_tensors
+from planner.pricing.assignment import Assignment, Flow, Move
+from planner.pricing.build import price
+from planner.pricing.machine import Machine, Settings
+from planner.pricing.operators import bind_rules
+from planner.pricing.priced import PricedProblem
+
+__all__ = [
+    "Assignment",
+    "Flow",
+    "Machine",
+    "Move",
+    "PricedProblem",
+    "Settings",
+    "active_tensors",
+    "bind_rules",
+    "price",
+]

@@ -1,0 +1,56 @@
+"""Which tensors carry a gradient, which must live until the backward pass, and what is computed once for all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from planner.ir import Graph, Role
+from planner.rules.rule import Rule
+
+__all__ = ["active_tensors", "fixed_operators", "saved_for_backward"]
+
+
+def active_tensors(graph: Graph, rules: Mapping[str, Rule]) -> frozenset[str]:
+    """Tensors with a gradient: float, reached by a parameter, and leading to the loss through
+    differentiable operands.  `rules` maps operator names to rules.  Empty when there is no loss."""
+    if graph.loss is None:
+        return frozenset()
+    reached = {t.name for t in graph.parameters if t.is_float}
+    for op in graph.ops:
+        rule = rules[op.name]
+        if any(op.inputs[i] in reached for i in rule.differentiable if i < len(op.inputs)):
+            reached.update(t for t in op.outputs if t and graph.tensors[t].is_float)
+    wanted = {graph.loss}
+    for op in reversed(graph.ops):
+        if any(t in wanted for t in op.outputs):
+            rule = rules[op.name]
+            wanted.update(op.inputs[i] for i in rule.differentiable if i < len(op.inputs) and op.inputs[i])
+    return frozenset(reached & wanted)
+
+
+def saved_for_backward(graph: Graph, rules: Mapping[str, Rule], active: frozenset[str]) -> frozenset[str]:
+    """Tensors that some operator's backward reads."""
+    saved: set[str] = set()
+    for op in graph.ops:
+        if any(t in active for t in op.outputs):
+            rule = rules[op.name]
+            saved.update(op.inputs[i] for i in rule.saved_operands if i < len(op.inputs))
+            saved.update(op.outputs[i] for i in rule.saved_results if i < len(op.outputs))
+    saved.discard("")
+    return frozenset(saved)
+
+
+def fixed_operators(graph: Graph) -> frozenset[str]:
+    """Operators that compute with constants alone (rotary tables, causal masks): the same at every step.
+
+    A runtime computes them once, so they are kept whole on every rank and priced at nothing.
+    """
+    fixed: set[str] = set()
+    known = {t.name for t in graph.tensors.values() if t.role is Role.CONSTANT}
+    for op in graph.ops:
+        if op.type.startswith("Random") or op.type in ("Bernoulli", "Multinomial", "Dropout"):
+            continue
+        if all(t in known for t in op.inputs if t):
+            fixed.add(op.name)
+            known.update(t for t in op.outputs if t)
+    return frozenset(fixed)

@@ -1,0 +1,340 @@
+"""The Problem of a graph on one mesh.
+
+Nodes: every operator (states: its strategies); every parameter (states: the layouts it is stored in, with
+its gradient and optimizer state); every tensor with several readers (states: see `hubs`); every output of the
+graph (states: layouts without pending sums).  Inputs and constants (what is computed from constants alone
+included) need no node: the loader delivers inputs in any layout, and every layout of a replica is a free slice.
+Edges carry redistribution, forward and back.
+
+Memory: parameters and what belongs to them always; in training what the backward pass reads, from the forward
+to the backward of its operator; in inference results until their last reader.  Time counts operators: i in
+the forward pass, 2N - i in the backward pass.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from planner.ir import Graph, Layout, Op, Reduction, Tensor
+from planner.pricing.activity import fixed_operators, saved_for_backward
+from planner.pricing.hubs import MAX_SET_READERS, Read, SetHub, StarHub, direct_costs
+from planner.pricing.machine import IntArray, Machine
+from planner.pricing.operators import OperatorTable, operator_tables
+from planner.pricing.priced import PricedProblem, Reader
+from planner.redistribute import Redistributions
+from planner.redistribute.steps import layouts_of
+from planner.rules.rule import Rule
+from planner.search.problem import FORBIDDEN, Edge, Node, Problem
+
+__all__ = ["price", "stored_layouts"]
+
+
+def price(
+    graph: Graph, machine: Machine, rules: Mapping[str, Rule], active: frozenset[str], memory_limit: int | None
+) -> PricedProblem:
+    """Problem of planning `graph` on the machine's mesh under `memory_limit` bytes per device (None: no limit).
+
+    `rules` maps operator names to rules and `active` holds the tensors that carry a gradient.
+    """
+    return _Builder(graph, machine, rules, active).build(memory_limit)
+
+
+def stored_layouts(tensor: Tensor, machine: Machine) -> tuple[Layout, ...]:
+    """Layouts a parameter may be stored in: any even split, axes of a dimension in mesh order, nothing pending."""
+    order = {name: i for i, name in enumerate(machine.mesh.names)}
+    return tuple(
+        layout
+        for layout in layouts_of(tensor.shape or (), machine.mesh)
+        if not layout.partial and all(list(d) == sorted(d, key=order.__getitem__) for d in layout.dims)
+    )
+
+
+class _Builder:
+    """Builds nodes and edges; arrays are made once per distinct case and shared by all layers that look alike."""
+
+    def __init__(self, graph: Graph, machine: Machine, rules: Mapping[str, Rule], active: frozenset[str]) -> None:
+        self.graph, self.machine, self.rules, self.active = graph, machine, rules, active
+        self.training = machine.settings.training
+        self.position = {op.name: i for i, op in enumerate(graph.ops)}
+        self.end = 2 * len(graph.ops) + 1
+        self.tables: dict[str, OperatorTable] = operator_tables(graph, rules, active, machine)
+        self.nodes: list[Node] = []
+        self.edges: list[Edge] = []
+        self.op_nodes: dict[str, int] = {}
+        self.parameter_nodes: dict[str, int] = {}
+        self.stored: dict[str, tuple[Layout, ...]] = {}
+        self.readers: dict[str, list[Reader]] = {}
+        self.hubs: dict[str, tuple[int, SetHub | StarHub]] = {}
+        self._memo: dict[object, Any] = {}
+
+    def build(self, memory_limit: int | None) -> PricedProblem:
+        self.fixed = fixed_operators(self.graph)
+        free = [op for op in self.graph.ops if op.name not in self.fixed]
+        for op in free:
+            self.op_nodes[op.name] = self._add(Node(self.tables[op.name].costs, name=op.name))
+        for t in self.graph.parameters:
+            if t.name in self.graph.consumers:
+                self._add_parameter(t)
+        results = [o for op in free for o in op.outputs if o and self.graph.tensors[o].shape is not None]
+        for name in [*self.parameter_nodes, *results]:
+            self.readers[name] = self._readers_of(name)
+            self._connect(self.graph.tensors[name])
+        self._hold_activations()
+        return PricedProblem(
+            self.graph,
+            self.machine,
+            self.rules,
+            self.active,
+            self.tables,
+            Problem(self.nodes, self.edges, memory_limit),
+            self.op_nodes,
+            self.parameter_nodes,
+            self.stored,
+            self.hubs,
+            self.readers,
+            self.fixed,
+            self._redistributions,
+        )
+
+    def _add(self, node: Node) -> int:
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+    def _once(self, key: object, make: Callable[[], Any]) -> Any:
+        if key not in self._memo:
+            self._memo[key] = make()
+        return self._memo[key]
+
+    def _redistributions(self, tensor: Tensor) -> Redistributions:
+        size = self.machine.settings.tensor_bytes(tensor)
+        reduction = Reduction.SUM
+        producer = self.graph.producers.get(tensor.name)
+        if producer is not None:
+            writes = self.tables[producer.name].writes[producer.outputs.index(tensor.name)] or ()
+            reduction = next((op for layout, _ in writes for _, op in layout.partial), Reduction.SUM)
+        shape = tensor.shape or ()
+        return self._once(
+            ("redistributions", shape, size, reduction),
+            lambda: Redistributions(shape, size, self.machine.mesh, self.machine, reduction),
+        )
+
+    # Parameters
+
+    def _add_parameter(self, tensor: Tensor) -> None:
+        trained = tensor.name in self.active
+
+        def make() -> tuple[tuple[Layout, ...], IntArray, IntArray]:
+            layouts = stored_layouts(tensor, self.machine)
+            elements = tensor.elements // np.array([x.shards(self.machine.mesh) for x in layouts], dtype=np.int64)
+            each = self.machine.settings.per_parameter
+            if not (trained and tensor.is_float):
+                width = self.machine.settings.tensor_bytes(tensor) // max(1, tensor.elements)
+                return layouts, np.zeros_like(elements), elements * width
+            own_copy = each.compute_copy if not each.master else 0
+            stored = elements * (each.gradient + each.master + each.optimizer + own_copy)
+            return layouts, self.machine.optimizer_update(elements), stored
+
+        layouts, costs, usage = self._once(("parameter", tensor.shape, tensor.dtype, trained), make)
+        self.stored[tensor.name] = layouts
+        self.parameter_nodes[tensor.name] = self._add(Node(costs, usage, (0, self.end), tensor.name))
+
+    def _copy_bytes(self, tensor: Tensor, stored: Layout, held: Sequence[Layout]) -> int:
+        """Bytes of the copies that compute reads; the stored parameter is one itself unless there is a master."""
+        each = self.machine.settings.per_parameter
+        separate = each.master > 0 and tensor.name in self.active
+        size = self.machine.settings.tensor_bytes(tensor)
+        return sum(size // x.shards(self.machine.mesh) for x in held if separate or x != stored)
+
+    # Readers and the edges to them
+
+    def _readers_of(self, name: str) -> list[Reader]:
+        slots: dict[str, list[int]] = defaultdict(list)
+        for op, i in self.graph.consumers.get(name, ()):
+            if self.tables[op.name].reads[i] is not None:
+                slots[op.name].append(i)
+        readers = []
+        for op_name, indices in slots.items():
+            table = self.tables[op_name]
+            key = ("reader", id(table), tuple(indices))
+            combinations, rows = self._once(
+                key, partial(_distinct, list(zip(*(table.reads[i] or () for i in indices), strict=True)))
+            )
+            readers.append(Reader(self.op_nodes[op_name], combinations, rows, key, op_name))
+        delivered = name in self.graph.outputs and (not self.training or name == self.graph.loss)
+        if delivered:
+            readers.append(self._output(self.graph.tensors[name]))
+        return readers
+
+    def _output(self, tensor: Tensor) -> Reader:
+        key = ("output", tensor.shape, tensor.dtype)
+        layouts = self._once(key, lambda: stored_layouts(tensor, self.machine))
+        costs = self._once((*key, "costs"), lambda: np.zeros(len(layouts), dtype=np.int64))
+        node = self._add(Node(costs, name=f"output {tensor.name}"))
+        return Reader(node, tuple(((x, None),) for x in layouts), np.arange(len(layouts)), key, "")
+
+    def _writes(self, tensor: Tensor) -> tuple[int, tuple[Read, ...], np.ndarray, tuple[object, ...]]:
+        """Node of the producer, its distinct writes, the write of each state, and a key for both."""
+        active = tensor.name in self.active
+        if tensor.name in self.parameter_nodes:
+            layouts = self.stored[tensor.name]
+            key: tuple[object, ...] = ("parameter", tensor.shape, tensor.dtype, active)
+            writes = tuple((x, x if active else None) for x in layouts)
+            return self.parameter_nodes[tensor.name], writes, np.arange(len(writes)), key
+        op = self.graph.producers[tensor.name]
+        table, j = self.tables[op.name], op.outputs.index(tensor.name)
+        key = ("write", id(table), j)
+        distinct, rows = self._once(key, lambda: _distinct(list(table.writes[j] or ())))
+        return self.op_nodes[op.name], distinct, rows, key
+
+    def _connect(self, tensor: Tensor) -> None:
+        readers = self.readers[tensor.name]
+        if not readers:
+            return
+        table = self._redistributions(tensor)
+        producer, writes, rows, write_key = self._writes(tensor)
+        parameter = tensor.name in self.parameter_nodes
+        if len(readers) == 1 and len(readers[0].combinations[0]) == 1:
+            (reader,) = readers
+            reads = [c[0] for c in reader.combinations]
+            key = ("direct", id(table), write_key, reader.key, parameter)
+
+            def direct() -> tuple[IntArray, IntArray | None]:
+                costs = direct_costs(table, writes, reads)
+                held = [(r[0],) for r in reads]
+                return self._parameter_edge(tensor, costs, writes, held, rows, reader.rows, parameter)
+
+            costs, usage = self._once(key, direct)
+            self.edges.append(Edge(producer, reader.node, costs, usage, (0, self.end) if usage is not None else None))
+            return
+        hub = self._hub(table, readers)
+        node = self._add(Node(self._zeros(len(hub.states)), name=f"hub {tensor.name}"))
+        self.hubs[tensor.name] = node, hub
+
+        def to_hub() -> tuple[IntArray, IntArray | None]:
+            held = [hub.held(s) for s in range(len(hub.states))]
+            costs = hub.producer_costs(writes)
+            return self._parameter_edge(tensor, costs, writes, held, rows, np.arange(len(held)), parameter)
+
+        costs, usage = self._once(("to hub", id(hub), write_key, parameter), to_hub)
+        self.edges.append(Edge(producer, node, costs, usage, (0, self.end) if usage is not None else None))
+        for reader in readers:
+            costs = self._once(("from hub", id(hub), reader.key), partial(_from_hub, hub, reader))
+            self.edges.append(Edge(node, reader.node, costs))
+
+    def _hub(self, table: Redistributions, readers: list[Reader]) -> SetHub | StarHub:
+        reads = tuple(dict.fromkeys(read for r in readers for c in r.combinations for read in c))
+        few = len(readers) <= MAX_SET_READERS
+        key = ("hub", id(table), few, reads)
+        return self._once(key, lambda: SetHub(table, reads) if few else StarHub.of(table, reads))
+
+    def _zeros(self, n: int) -> IntArray:
+        return self._once(("zeros", n), lambda: np.zeros(n, dtype=np.int64))
+
+    def _parameter_edge(
+        self,
+        tensor: Tensor,
+        costs: IntArray,
+        writes: Sequence[Read],
+        held: Sequence[tuple[Layout, ...]],
+        rows: np.ndarray,
+        columns: np.ndarray,
+        parameter: bool,
+    ) -> tuple[IntArray, IntArray | None]:
+        """Expands costs to states, and for parameters adds the memory of the copies that compute reads."""
+        if not parameter:
+            return costs[rows][:, columns], None
+        if self.machine.settings.target == "mindspore":  # one layout per parameter, stored as computed with
+            differs = np.array([[h != (w[0],) for h in held] for w in writes])
+            costs = np.where(differs, FORBIDDEN, costs)
+        usage = None
+        if self.training:
+            copies = [[self._copy_bytes(tensor, w[0], h) for h in held] for w in writes]
+            usage = np.array(copies, dtype=np.int64)[rows][:, columns]
+        return costs[rows][:, columns], usage
+
+    # Memory of activations
+
+    def _hold_activations(self) -> None:
+        held: dict[int, list[tuple[object, IntArray]]] = defaultdict(list)
+        last: dict[int, int] = {}
+        saved = saved_for_backward(self.graph, self.rules, self.active) if self.training else frozenset()
+        for op in self.graph.ops:
+            for j, name in enumerate(op.outputs):
+                if not name or name not in self.readers:
+                    continue
+                if self.training and name in saved:
+                    self._hold_saved(op, j, name, held)
+                elif not self.training:
+                    node = self.op_nodes[op.name]
+                    held[node].append(self._local_bytes(op, j, "result"))
+                    ends = [self.position[c.name] for c, _ in self.graph.consumers.get(name, ())]
+                    last[node] = max([last.get(node, 0), self.position[op.name], *ends])
+        for node, parts in held.items():
+            key = ("held", tuple(k for k, _ in parts))
+            usage = self._once(key, partial(np.sum, [u for _, u in parts], axis=0))
+            interval = self._interval(node, last)
+            self.nodes[node] = replace(self.nodes[node], usage=usage, interval=interval)
+
+    def _interval(self, node: int, last: dict[int, int]) -> tuple[int, int]:
+        begin = self._begins[node]
+        return (begin, self.end - 1 - begin) if self.training else (begin, last[node] + 1)
+
+    @property
+    def _begins(self) -> dict[int, int]:
+        """Node → position in the forward pass, of operators and of hubs (their producer's)."""
+
+        def make() -> dict[int, int]:
+            begins = {n: self.position[name] for name, n in self.op_nodes.items()}
+            for name, (n, _) in self.hubs.items():
+                op = self.graph.producers.get(name)
+                begins[n] = 0 if op is None else self.position[op.name]
+            return begins
+
+        return self._once("begins", make)
+
+    def _hold_saved(self, op: Op, j: int, name: str, held: dict[int, list[tuple[object, IntArray]]]) -> None:
+        """A saved tensor is held where its readers see it (once per distinct layout), else where it is produced."""
+        if name in self.hubs:
+            node, hub = self.hubs[name]
+            size = self.machine.settings.tensor_bytes(self.graph.tensors[name])
+            mesh = self.machine.mesh
+            usage = self._once(
+                ("hub bytes", id(hub), size),
+                lambda: np.array(
+                    [sum(size // x.shards(mesh) for x in hub.held(s)) for s in range(len(hub.states))], dtype=np.int64
+                ),
+            )
+            held[node].append((("hub bytes", id(hub), size), usage))
+            return
+        readers = [(c, i) for c, i in self.graph.consumers.get(name, ()) if i in self.rules[c.name].saved_operands]
+        if readers:
+            (reader, i), *_ = readers
+            held[self.op_nodes[reader.name]].append(self._local_bytes(reader, i, "operand"))
+        else:
+            held[self.op_nodes[op.name]].append(self._local_bytes(op, j, "result"))
+
+    def _local_bytes(self, op: Op, index: int, side: str) -> tuple[object, IntArray]:
+        table = self.tables[op.name]
+        key = ("local bytes", id(table), index, side)
+        name = op.inputs[index] if side == "operand" else op.outputs[index]
+        layouts = (table.reads if side == "operand" else table.writes)[index] or ()
+        size = self.machine.settings.tensor_bytes(self.graph.tensors[name])
+        mesh = self.machine.mesh
+        return key, self._once(key, lambda: np.array([size // x.shards(mesh) for x, _ in layouts], dtype=np.int64))
+
+
+def _from_hub(hub: SetHub | StarHub, reader: Reader) -> IntArray:
+    return np.ascontiguousarray(hub.reader_costs(reader.combinations)[reader.rows].T)
+
+
+def _distinct(items: list[Any]) -> tuple[tuple[Any, ...], np.ndarray]:
+    """The distinct items in order of appearance, and each item's index among them."""
+    position: dict[Any, int] = {}
+    rows = np.array([position.setdefault(x, len(position)) for x in items], dtype=np.intp)
+    return tuple(position), rows

@@ -1,0 +1,218 @@
+"""Tensors with several readers.
+
+A redistribution belongs to the tensor, not to each reader: a tensor read in the same layout three times is
+converted once, and its gradient contributions are added before they are converted back.  A hub node of the
+Problem carries that shared state.  A *read* is a pair (layout, layout of the gradient contribution).
+
+`SetHub` (up to three readers): the state is the set of at most two reads that the tensor is held in.  The way
+from the producer to the set is the cheapest tree (through a meeting layout M where that helps):
+
+    forward   min_M  d(P, M) + d(M, C1) + d(M, C2)
+    gradient  min_M  d(G1, M) + d(G2, M) + d(M, D)
+
+`StarHub` (more readers): the tensor is held in one layout M, its gradient gathered in one layout D'; each
+reader converts from and to these by itself.  Exact where all readers agree, an upper bound otherwise, and
+the program does precisely what is priced.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from planner.ir import Layout
+from planner.pricing.assignment import Move, Style
+from planner.pricing.machine import IntArray
+from planner.redistribute import Redistributions
+from planner.search.problem import FORBIDDEN
+
+__all__ = ["MAX_SET_READERS", "Read", "SetHub", "StarHub", "direct_costs", "direct_moves"]
+
+MAX_SET_READERS = 3
+MAX_SET_STATES = 1500
+
+Read = tuple[Layout, Layout | None]
+
+
+def _cap(costs: IntArray) -> IntArray:
+    return np.minimum(costs, FORBIDDEN)
+
+
+def _lookup(table: Redistributions, layouts: Sequence[Layout | None]) -> np.ndarray:
+    """Indices into the table; -1 for no layout, -2 for one the table cannot reach."""
+    return np.array([-1 if x is None else table.index.get(x, -2) for x in layouts], dtype=np.intp)
+
+
+def _distance(table: Redistributions, sources: np.ndarray, targets: np.ndarray) -> IntArray:
+    """d[i, j] from sources[i] to targets[j]; 0 where either is absent (-1), forbidden where unreachable (-2)."""
+    d = _cap(table.costs)[np.ix_(np.maximum(sources, 0), np.maximum(targets, 0))]
+    d[(sources == -1)[:, None] | (targets == -1)[None, :]] = 0
+    d[(sources == -2)[:, None] | (targets == -2)[None, :]] = FORBIDDEN
+    return d
+
+
+def direct_costs(table: Redistributions, writes: Sequence[Read], reads: Sequence[Read]) -> IntArray:
+    """Cost [write, read] of handing a tensor to its only reader, and its gradient back."""
+    forward = _distance(table, _lookup(table, [w[0] for w in writes]), _lookup(table, [r[0] for r in reads]))
+    back = _distance(table, _lookup(table, [r[1] for r in reads]), _lookup(table, [w[1] for w in writes]))
+    return _cap(forward + back.T)
+
+
+def direct_moves(write: Read, read: Read) -> list[Move]:
+    """Moves from the producer to the reader, and of the gradient back."""
+    moves = [Move(False, write[0], read[0])] if write[0] != read[0] else []
+    if write[1] is not None and read[1] is not None and write[1] != read[1]:
+        moves.append(Move(True, read[1], write[1]))
+    return moves
+
+
+@dataclass(frozen=True, eq=False)
+class SetHub:
+    """States are sets of one or two reads out of `reads`."""
+
+    table: Redistributions
+    reads: tuple[Read, ...]
+    style: Style = "set"
+
+    @cached_property
+    def states(self) -> tuple[tuple[int, int], ...]:
+        """Pairs of indices into `reads`; a set of one repeats its index."""
+        n = len(self.reads)
+        singles = [(i, i) for i in range(n)]
+        pairs = list(itertools.combinations(range(n), 2))
+        if n + len(pairs) > MAX_SET_STATES:
+            pairs = [(i, j) for i, j in pairs if self._differ_on_one_axis(i, j)]
+        return tuple(singles + pairs[: MAX_SET_STATES - n])
+
+    def _differ_on_one_axis(self, i: int, j: int) -> bool:
+        a, b = self.reads[i], self.reads[j]
+        axes = set(self.table.mesh.names)
+        return sum(_role(a[0], x) != _role(b[0], x) or _role(a[1], x) != _role(b[1], x) for x in axes) <= 1
+
+    def producer_costs(self, writes: Sequence[Read]) -> IntArray:
+        """Cost [write, state] of the cheapest trees, forward and back."""
+        d = _cap(self.table.costs)
+        first = np.array([s[0] for s in self.states])
+        second = np.array([s[1] for s in self.states])
+        c = _lookup(self.table, [r[0] for r in self.reads])
+        g = _lookup(self.table, [r[1] for r in self.reads])
+        p = _lookup(self.table, [w[0] for w in writes])
+        wanted = _lookup(self.table, [w[1] for w in writes])
+        forward = _tree(d, p, c[first], c[second])
+        # Backward trees run against the arrows: from the contributions to the wanted layout.
+        backward = _tree(d.T, wanted, g[first], g[second])
+        return _cap(forward + backward)
+
+    def reader_costs(self, combinations: Sequence[tuple[Read, ...]]) -> IntArray:
+        """[combination, state]: 0 where every read of the combination is in the set, else forbidden."""
+        position = {r: i for i, r in enumerate(self.reads)}
+        first = np.array([s[0] for s in self.states])
+        second = np.array([s[1] for s in self.states])
+        out = np.zeros((len(combinations), len(self.states)), dtype=np.int64)
+        for row, combination in enumerate(combinations):
+            for read in combination:
+                k = position[read]
+                out[row, (first != k) & (second != k)] = FORBIDDEN
+        return out
+
+    def held(self, state: int) -> tuple[Layout, ...]:
+        """Distinct layouts the tensor is held in."""
+        i, j = self.states[state]
+        return tuple(dict.fromkeys((self.reads[i][0], self.reads[j][0])))
+
+    def moves(self, write: Read, state: int) -> list[Move]:
+        """The shared moves from the producer to the set, and of the gradient contributions back."""
+        i, j = self.states[state]
+        d = _cap(self.table.costs)
+        moves = _tree_moves(self.table, d, write[0], self.held(state), gradient=False)
+        contributions = tuple(dict.fromkeys(x for x in (self.reads[i][1], self.reads[j][1]) if x is not None))
+        if write[1] is not None and contributions:
+            moves += _tree_moves(self.table, d.T, write[1], contributions, gradient=True)
+        return moves
+
+
+def _role(layout: Layout | None, axis: str) -> object:
+    if layout is None:
+        return None
+    if axis in layout.partial_axes:
+        return "partial"
+    return next((i for i, dim in enumerate(layout.dims) if axis in dim), "replica")
+
+
+def _tree(d: IntArray, roots: np.ndarray, first: np.ndarray, second: np.ndarray) -> IntArray:
+    """min_M d[root, M] + d[M, first] + d[M, second], for all roots and all pairs of leaves; -1 means absent."""
+    leaves = np.stack([np.where(first < 0, second, first), np.where(second < 0, first, second)])
+    pairs, inverse = np.unique(leaves, axis=1, return_inverse=True)
+    a, b = pairs
+    distinct_roots, root_inverse = np.unique(roots, return_inverse=True)
+    out = np.empty((len(distinct_roots), pairs.shape[1]), dtype=np.int64)
+    both = a != b
+    from_meeting = d[:, np.maximum(a, 0)] + np.where(both, d[:, np.maximum(b, 0)], 0)
+    for row, root in enumerate(distinct_roots):
+        if root == -2:
+            out[row] = FORBIDDEN
+        elif root == -1:
+            out[row] = 0
+        else:
+            straight = d[root, np.maximum(a, 0)]
+            out[row] = np.where(both, np.min(d[root][:, None] + from_meeting, axis=0), straight)
+    out[:, (a == -2) | (b == -2)] = FORBIDDEN
+    out[:, (a == -1) & (b == -1)] = 0
+    return out[root_inverse.ravel()][:, inverse.ravel()]
+
+
+def _tree_moves(
+    table: Redistributions, d: IntArray, root: Layout, leaves: tuple[Layout, ...], *, gradient: bool
+) -> list[Move]:
+    """The moves of the cheapest tree between `root` and one or two `leaves`, in the order they are made."""
+    meeting = leaves[0]
+    if len(leaves) == 2:
+        r, a, b = (table.index[x] for x in (root, *leaves))
+        meeting = table.layouts[int(np.argmin(d[r] + d[:, a] + d[:, b]))]
+    pairs = [(root, meeting), *((meeting, leaf) for leaf in leaves)]
+    if gradient:  # against the arrows: contributions first, the wanted layout last
+        pairs = [(b, a) for a, b in (*pairs[1:], pairs[0])]
+    return [Move(gradient, source, target) for source, target in pairs if source != target]
+
+
+@dataclass(frozen=True, eq=False)
+class StarHub:
+    """States are single (layout, gradient layout) pairs; readers convert by themselves."""
+
+    table: Redistributions
+    states: tuple[Read, ...]
+    style: Style = "star"
+
+    @classmethod
+    def of(cls, table: Redistributions, reads: Sequence[Read]) -> StarHub:
+        """Every way some reader reads, pending sums of the value itself left out."""
+        active = any(r[1] is not None for r in reads)
+        states = [r for r in reads if not r[0].partial and (r[1] is not None or not active)]
+        whole = Layout.replicated(len(table.shape))
+        states.append((whole, whole if active else None))
+        return cls(table, tuple(dict.fromkeys(states)))
+
+    def producer_costs(self, writes: Sequence[Read]) -> IntArray:
+        return direct_costs(self.table, writes, self.states)
+
+    def reader_costs(self, combinations: Sequence[tuple[Read, ...]]) -> IntArray:
+        """Cost [combination, state] of the reader's own conversions; one that serves two operands counts once."""
+        out = np.zeros((len(combinations), len(self.states)), dtype=np.int64)
+        for side in (0, 1):
+            layouts = _lookup(self.table, [s[side] for s in self.states])
+            for row, combination in enumerate(combinations):
+                own = _lookup(self.table, list(dict.fromkeys(read[side] for read in combination)))
+                d = _distance(self.table, layouts, own) if side == 0 else _distance(self.table, own, layouts).T
+                out[row] += d.sum(axis=1)
+        return _cap(out)
+
+    def held(self, state: int) -> tuple[Layout, ...]:
+        return (self.states[state][0],)
+
+    def moves(self, write: Read, state: int) -> list[Move]:
+        """The shared moves from the producer to where the tensor is held, and of the gathered gradient back."""
+        return direct_moves(write, self.states[state])

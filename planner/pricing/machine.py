@@ -1,0 +1,96 @@
+"""What things cost on one logical mesh of one machine, in integer units of the profile's price resolution."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cost_models import (
+    Collective,
+    CollectiveModel,
+    GroupShape,
+    HardwareProfile,
+    OperatorKind,
+    compute_seconds,
+    optimizer_seconds,
+    parameter_bytes,
+)
+from cost_models.memory import Optimizer, ParameterBytes, Precision
+from planner.ir import DeviceMesh, Tensor
+from planner.ir.tensor import ITEM_BYTES
+
+__all__ = ["IntArray", "Machine", "Settings"]
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is planned for, whatever the mesh.  `target` restricts plans to what a runtime can express."""
+
+    training: bool
+    precision: Precision = "bf16"
+    optimizer: Optimizer = "adam"
+    target: Literal["any", "torch", "mindspore"] = "any"
+
+    def tensor_bytes(self, tensor: Tensor) -> int:
+        """Bytes of the whole tensor as computed with: floats in the chosen precision, others as they are."""
+        if tensor.is_float:
+            return tensor.elements * (4 if self.precision == "fp32" else 2)
+        return tensor.elements * ITEM_BYTES[tensor.dtype]
+
+    @property
+    def per_parameter(self) -> ParameterBytes:
+        return parameter_bytes(self.precision, self.optimizer, training=self.training)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A profile seen through a logical mesh."""
+
+    profile: HardwareProfile
+    mesh: DeviceMesh
+    settings: Settings
+    _groups: dict[tuple[str, ...], GroupShape] = field(default_factory=dict, repr=False)
+
+    @property
+    def unit_s(self) -> float:
+        """Seconds of one unit of integer cost."""
+        return self.profile.price_resolution_s
+
+    def _units(self, seconds: ArrayLike) -> IntArray:
+        return np.rint(np.asarray(seconds, dtype=np.float64) / self.unit_s).astype(np.int64)
+
+    def collective(self, kind: str, axes: tuple[str, ...], group_bytes: ArrayLike) -> IntArray:
+        """Cost of a collective over the groups of `axes`; bytes in the convention of `cost_models.link`."""
+        if axes not in self._groups:
+            indices = tuple(sorted(self.mesh.names.index(a) for a in axes))
+            self._groups[axes] = CollectiveModel(self.profile).group(self.mesh.shape, indices)
+        model = CollectiveModel(self.profile)
+        return self._units(model.seconds(cast(Collective, kind), group_bytes, self._groups[axes]))
+
+    def compute(self, kind: str, flops: ArrayLike, bytes_moved: ArrayLike) -> IntArray:
+        """Cost of an operator's local work on one device."""
+        cls = "layout" if kind == "free" else kind
+        return self._units(
+            compute_seconds(
+                self.profile,
+                kind=cast(OperatorKind, cls),
+                flops=flops,
+                bytes_moved=bytes_moved,
+                dtype=self.settings.precision,
+            )
+        )
+
+    def optimizer_update(self, elements: ArrayLike) -> IntArray:
+        """Cost of updating parameter elements held by one device.
+
+        Optimizers are fused over parameters, so that the launch counts once per step and not here.
+        """
+        s = self.settings
+        return self._units(
+            optimizer_seconds(self.profile, elements, precision=s.precision, optimizer=s.optimizer, launches=0)
+        )

@@ -1,0 +1,246 @@
+"""Search under a memory limit: Lagrangian bounds by elimination, repair, and branch and bound.
+
+The root's dual gives a bound and near-feasible choices; local search turns these into plans within the
+limit.  What gap remains is closed by branching on the node on which the dual's fractional solution
+disagrees most, its states split by the memory they hold.  Only tables along the branched nodes change, so a
+child's bound re-uses almost every elimination of its parent's.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from ortools.linear_solver import pywraplp
+
+from planner.search.evaluate import peak_memory
+from planner.search.lagrangian import Cut, Dual, Lagrangian, Masks
+from planner.search.local import LocalSearch
+from planner.search.presolve import presolve
+from planner.search.problem import Edge, Node, Problem
+from planner.search.reduced import Infeasible, Reduced
+
+__all__ = ["Bounded", "MinimumMemory", "branch_and_bound", "minimum_memory"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """Best choice found for the reduced problem (None: none) and a proven lower bound on all of them."""
+
+    choice: tuple[int, ...] | None
+    bound: float
+
+
+class MinimumMemory(NamedTuple):
+    """`lower_bound`: bytes below which no allowed choice's peak lies; `achieved`: the peak of `choice`
+    (None and empty when every choice is forbidden)."""
+
+    lower_bound: int
+    achieved: int | None
+    choice: tuple[int, ...]
+
+
+def branch_and_bound(problem: Reduced, *, deadline: float | None, work: int) -> Bounded:
+    """Least cost within the limits.  `work` caps the evaluations of the dual, `deadline` (monotonic) the time.
+
+    Raises `Infeasible` when proven, `TooLarge` when elimination does not apply.
+    """
+    return _Search(problem, deadline, work).run()
+
+
+class _Search:
+    def __init__(self, problem: Reduced, deadline: float | None, work: int) -> None:
+        self.problem = problem
+        self.deadline, self.work = deadline, work
+        self.dual = Lagrangian(problem)
+        self.local = LocalSearch(problem)
+        self.choice: tuple[int, ...] | None = None
+        self.cost = math.inf
+        arrays = problem.arrays
+        factors = (*problem.nodes, *(f for _, _, f in problem.edges))
+        self.spread = problem.offset + sum(max(0.0, arrays.high(f.costs)) for f in factors)
+
+    @property
+    def _spent(self) -> bool:
+        late = self.deadline is not None and time.monotonic() > self.deadline
+        return late or self.dual.evaluations >= self.work
+
+    def run(self) -> Bounded:
+        counter = 0
+        queue: list[tuple[float, int, dict[int, NDArray[np.bool_]], Dual]] = []
+
+        def visit(
+            masks: dict[int, NDArray[np.bool_]], start: dict[int, float], floor: float, root: bool
+        ) -> None:
+            nonlocal counter
+            try:
+                dual = self._bound(masks, start, 60 if root else 12, 4 if root else 2)
+            except Infeasible:
+                return
+            bound = max(floor, dual.bound)
+            if not self._closed(bound):
+                counter += 1
+                heapq.heappush(queue, (bound, counter, masks, dual))
+
+        visit({}, {}, -math.inf, True)
+        while queue:
+            bound, _, masks, dual = queue[0]
+            if self._closed(bound):
+                queue.clear()  # the least bound is closed, hence all
+                break
+            if self._spent:
+                return Bounded(self.choice, bound)
+            heapq.heappop(queue)
+            for child in self._branch(masks, dual):
+                visit(child, dual.prices, bound, False)
+        if self.choice is None:
+            raise Infeasible
+        return Bounded(self.choice, self.cost)
+
+    def _closed(self, bound: float) -> bool:
+        """Costs are integers: a bound above cost - 1 leaves nothing better."""
+        return bound > self.cost - 1
+
+    def _bound(self, masks: Masks, start: dict[int, float], rounds: int, repairs: int) -> Dual:
+        enough = self.cost - 1 + 1e-6 if math.isfinite(self.cost) else math.inf
+        dual = self.dual.maximise(masks, start, rounds=rounds, enough=enough, spread=self.spread)
+        for cut in dual.cuts:
+            self._offer(cut)
+        for cut in sorted(dual.cuts, key=lambda c: self._excess(c))[:repairs]:
+            found = self.local.improve(cut.choice, masks, sweeps=12)
+            if found is not None:
+                self._offer(Cut(found, self.problem.cost(found), self.problem.usage(found)))
+        return dual
+
+    def _excess(self, cut: Cut) -> float:
+        return float(np.maximum(cut.usage - self.problem.limits, 0).sum())
+
+    def _offer(self, cut: Cut) -> None:
+        if cut.cost < self.cost and not (cut.usage > self.problem.limits).any():
+            self.choice, self.cost = cut.choice, cut.cost
+
+    def _branch(self, masks: dict[int, NDArray[np.bool_]], dual: Dual) -> list[dict[int, NDArray[np.bool_]]]:
+        """Two children that split one node's states; none when a single choice is left (already offered)."""
+        used = [(w, c.choice) for w, c in zip(dual.weights, dual.cuts, strict=True) if w > 1e-9]
+        best: tuple[float, int] | None = None
+        for v in range(len(self.problem.nodes)):
+            shares: dict[int, float] = {}
+            for w, x in used:
+                shares[x[v]] = shares.get(x[v], 0.0) + w
+            disagreement = 1.0 - max(shares.values(), default=1.0) / max(sum(shares.values()), 1e-300)
+            if disagreement > 1e-9:
+                score = disagreement * (1.0 + self._held_span(v, list(shares)))
+                if best is None or score > best[0]:
+                    best = (score, v)
+        if best is not None:
+            v = best[1]
+        else:
+            counts = [
+                int(masks[v].sum()) if v in masks else self.problem.size(v)
+                for v in range(len(self.problem.nodes))
+            ]
+            v = int(np.argmax(counts))
+            if counts[v] == 1:
+                return []
+        allowed = masks.get(v, np.ones(self.problem.size(v), bool))
+        left = self._split(v, allowed, [x[v] for _, x in used] or [dual.cuts[-1].choice[v]])
+        return [{**masks, v: allowed & left}, {**masks, v: allowed & ~left}]
+
+    def _held(self, v: int) -> NDArray[np.float64]:
+        arrays = self.problem.arrays
+        return np.asarray(
+            sum((arrays[n] for _, n in self.problem.nodes[v].usage), np.zeros(self.problem.size(v)))
+        )
+
+    def _held_span(self, v: int, states: list[int]) -> float:
+        held = self._held(v)[states]
+        return float(held.max() - held.min())
+
+    def _split(self, v: int, allowed: NDArray[np.bool_], states: list[int]) -> NDArray[np.bool_]:
+        """By memory half-way between the states used where they differ, else the first state used from the rest."""
+        held = self._held(v)
+        low, high = held[states].min(), held[states].max()
+        if low < high:
+            return held <= (low + high) / 2
+        chosen = np.zeros(len(allowed), bool)
+        chosen[states[0] if allowed[states[0]] else int(np.argmax(allowed))] = True
+        return chosen
+
+
+def minimum_memory(problem: Problem, *, deadline: float | None = None, rounds: int = 60) -> MinimumMemory:
+    """Least peak memory over the allowed choices, costs ignored: proven bound, and a choice near it.
+
+    The bound is min_x sum_r m_r use_r(x) maximised over weights m of the rows that sum to one.
+    """
+    open_ended = Problem(problem.nodes, problem.edges, _more_than_all(problem))
+    try:
+        reduced = presolve(open_ended, prune=False)
+        bound, cuts = _least_peak(reduced, deadline, rounds)
+    except Infeasible:
+        return MinimumMemory(0, None, ())
+    best = min(cuts, key=lambda c: float(c.usage.max(initial=0.0)))
+    choice = _lowered(reduced, best)
+    full = reduced.restore(choice)
+    achieved = peak_memory(problem, full)
+    return MinimumMemory(min(max(0, math.ceil(bound)), achieved), achieved, full)
+
+
+def _more_than_all(problem: Problem) -> int:
+    items: tuple[Node | Edge, ...] = (*problem.nodes, *problem.edges)
+    return 1 + sum(max(0, int(i.usage.max())) for i in items if i.usage is not None)
+
+
+def _least_peak(problem: Reduced, deadline: float | None, rounds: int) -> tuple[float, list[Cut]]:
+    """Maximises min_x m . use(x) over the simplex of the rows met: (the bound, the choices seen)."""
+    search = Lagrangian(replace(problem, limits=np.zeros(len(problem.limits))), costs=False)
+    cuts = [search.evaluate({}, {})[1]]
+    if not len(problem.limits):
+        return 0.0, cuts
+    best = -math.inf
+    rows = [int(np.argmax(cuts[0].usage))]
+    weights = {rows[0]: 1.0}
+    for _ in range(rounds):
+        value, cut = search.evaluate(weights, {})
+        cuts.append(cut)
+        best = max(best, value / math.fsum(weights.values()) * (1 - 1e-15))
+        peak = min(float(c.usage.max()) for c in cuts)
+        if peak - best < 1 or (deadline is not None and time.monotonic() > deadline):
+            break
+        worst = int(np.argmax(cut.usage))
+        if worst not in rows:
+            rows.append(worst)
+        weights = _simplex_weights(rows, cuts)
+    return best, cuts
+
+
+def _simplex_weights(rows: list[int], cuts: list[Cut]) -> dict[int, float]:
+    """Weights maximising the least weighted use over the cuts seen (a matrix game)."""
+    solver = pywraplp.Solver.CreateSolver("GLOP")
+    unit = max(float(c.usage.max()) for c in cuts) or 1.0
+    t = solver.NumVar(0.0, solver.infinity(), "t")
+    weights = {r: solver.NumVar(0.0, 1.0, f"m{r}") for r in rows}
+    solver.Add(sum(weights.values()) == 1)
+    for c in cuts:
+        solver.Add(t <= sum(weights[r] * (float(c.usage[r]) / unit) for r in rows))
+    solver.Maximize(t)
+    solver.Solve()
+    found = {r: max(0.0, w.solution_value()) for r, w in weights.items()}
+    total = sum(found.values())
+    return {r: m / total for r, m in found.items() if m > 0} if total > 0 else {rows[-1]: 1.0}
+
+
+def _lowered(problem: Reduced, cut: Cut) -> tuple[int, ...]:
+    """Lowers the peak further by local search towards ever smaller limits."""
+    choice = cut.choice
+    for share in (0.02, 0.01, 0.005, 0.002, 0.001):
+        peak = float(problem.usage(choice).max(initial=0.0))
+        tight = replace(problem, limits=np.full(len(problem.limits), np.floor(peak * (1 - share))))
+        found = LocalSearch(tight).improve(choice, {}, sweeps=6)
+        if found is not None:
+            choice = found
+    return choice

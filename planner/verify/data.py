@@ -1,0 +1,106 @@
+"""Random values for a graph's parameters, inputs and constants, that keep its arithmetic finite and its indices valid.
+
+What a tensor may hold follows from how it is read.  One pass from the results to the operands carries *uses*
+through operators that only move or repeat elements, so that an index that is sliced, cast and reshaped before a
+Gather is still drawn below the size of what it indexes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import ml_dtypes
+import numpy as np
+
+from planner.ir import Graph, Role, Tensor
+from planner.verify.shards import Array
+from planner.verify.uses import Use, uses
+
+__all__ = ["random_tensors"]
+
+
+def random_tensors(graph: Graph, seed: int) -> dict[str, Array]:
+    """A value for every parameter, input and constant that has none, and the constants' own values.
+
+    Each tensor is drawn from its own generator, seeded by `seed` and its name: adding a tensor to a graph changes
+    no other.  Floats are standard normal unless their use asks for a scale: weights of products 1/√fan-in,
+    normalisation scales and divisors near one, variances positive.
+    """
+    found: dict[str, Array] = {}
+    known = uses(graph)
+    for t in graph.tensors.values():
+        if t.value is not None:
+            found[t.name] = np.asarray(t.value)
+        elif t.role in (Role.PARAMETER, Role.INPUT, Role.CONSTANT) and t.name not in graph.producers:
+            found[t.name] = _draw(t, known.get(t.name, Use()), _generator(t.name, seed))
+    return found
+
+
+def _generator(name: str, seed: int) -> np.random.Generator:
+    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+    return np.random.default_rng(int.from_bytes(digest[:8], "little"))
+
+
+def _draw(t: Tensor, use: Use, rng: np.random.Generator) -> Array:
+    shape = t.shape
+    if shape is None:
+        raise ValueError(f"tensor {t.name} has no static shape; bind the model's dimensions before drawing values")
+    dtype = _numpy_dtype(t.dtype)
+    if use.below is not None:
+        return _indices(shape, use.below, rng).astype(dtype)
+    if t.dtype == "bool":
+        return _mask(shape, rng, mostly=use.mask is not False)
+    if use.mask is not None:
+        return _mask(shape, rng, mostly=use.mask).astype(dtype)
+    if not t.is_float:
+        if t.dtype in ("int8", "uint8", "int4", "uint4"):  # quantised values
+            return rng.integers(0 if t.dtype.startswith("u") else -7, 8, size=shape).astype(dtype)
+        return np.ones(shape, dtype=dtype)
+    return _floats(t, use, rng).astype(dtype)
+
+
+def _floats(t: Tensor, use: Use, rng: np.random.Generator) -> Array:
+    shape = t.shape or ()
+    # float32 at once: a matrix of a large model must not exist in double precision, too.
+    normal = rng.standard_normal(shape, dtype=np.float32)
+    if use.positive:
+        return np.asarray(0.5 + rng.random(shape, dtype=np.float32))
+    if use.near_one:
+        return np.asarray(1 + np.float32(0.1) * normal)
+    if use.fan_in:
+        return np.asarray(normal * np.float32(use.fan_in**-0.5))
+    if use.shift or (t.role is Role.PARAMETER and len(shape) < 2):
+        return np.asarray(np.float32(0.1) * normal)
+    return np.asarray(normal)
+
+
+def _indices(shape: tuple[int, ...], below: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Below one bound, or below a bound of its own for each component of the last dimension."""
+    if len(below) > 1 and shape and shape[-1] == len(below):
+        return rng.integers(0, np.maximum(below, 1), size=shape)
+    return rng.integers(0, max(1, min(below)), size=shape)
+
+
+def _mask(shape: tuple[int, ...], rng: np.random.Generator, *, mostly: bool) -> Array:
+    """Nine of ten elements are `mostly`; the first of every row always, so that no row is masked throughout."""
+    drawn = rng.random(shape) < 0.9
+    if shape:
+        drawn[..., :1] = True
+    return np.asarray(drawn if mostly else ~drawn)
+
+
+# Packed types are held one element per byte; numpy lacks the last two, which `ml_dtypes` (part of onnx) has.
+_STORED: Mapping[str, str] = {
+    "int4": "int8",
+    "uint4": "uint8",
+    "int2": "int8",
+    "uint2": "uint8",
+    "float8e4m3fn": "float8_e4m3fn",
+    "float8e5m2": "float8_e5m2",
+}
+
+
+def _numpy_dtype(dtype: str) -> np.dtype[np.generic]:
+    name = _STORED.get(dtype, dtype)
+    return np.dtype(getattr(ml_dtypes, name) if hasattr(ml_dtypes, name) else name)

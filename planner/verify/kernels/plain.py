@@ -1,0 +1,136 @@
+"""Operators whose ONNX meaning is exactly one numpy expression: faster than a session per call.
+
+A kernel returns None where the operands or the opset fall outside what it covers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from planner.ir import Op
+from planner.verify.vjp.attributes import Array, align, axes_of, integers, normalise_axis, slices_of
+
+__all__ = ["PLAIN_KERNELS"]
+
+Kernel = Callable[[Op, Sequence[Array | None]], "Array | None"]
+
+_FAST = (np.float32, np.float64)
+
+
+def _binary(function: Callable[[Array, Array], Array]) -> Kernel:
+    def kernel(op: Op, inputs: Sequence[Array | None]) -> Array | None:
+        a, b = inputs
+        if a is None or b is None or a.dtype != b.dtype or a.dtype not in _FAST:
+            return None
+        return function(a, align(op, a, b))
+
+    return kernel
+
+
+def _matmul(op: Op, inputs: Sequence[Array | None]) -> Array | None:
+    a, b = inputs
+    if a is None or b is None or a.dtype not in _FAST:
+        return None
+    return np.asarray(np.matmul(a, b))
+
+
+def _gemm(op: Op, inputs: Sequence[Array | None]) -> Array | None:
+    a, b, c = (*inputs, None)[:3]
+    if a is None or b is None or a.dtype not in _FAST or "broadcast" in op.attributes:
+        return None
+    y: Array = (a.T if op.attributes.get("transA") else a) @ (b.T if op.attributes.get("transB") else b)
+    alpha, beta = op.attributes.get("alpha", 1.0), op.attributes.get("beta", 1.0)
+    if alpha != 1:
+        y = y * a.dtype.type(alpha)
+    if c is not None:
+        y = y + (c if beta == 1 else c * a.dtype.type(beta))
+    return y
+
+
+def _identity(op: Op, inputs: Sequence[Array | None]) -> Array | None:
+    return inputs[0]
+
+
+def _neg(op: Op, inputs: Sequence[Array | None]) -> Array | None:
+    (x,) = inputs
+    return None if x is None or x.dtype not in _FAST else -x
+
+
+def _reshape(op: Op, inputs: Sequence[Array | None]) -> Array | None:
+    x, shape = inputs[0], integers(op, inputs, 1, "shape")
+    if x is None or shape is None:
+        return None
+    keep = not op.attributes.get("allowzero")
+    return x.reshape([x.shape[i] if s == 0 and keep else s for i, s in enumerate(shape)])
+
+
+def _flatten(op: Op, inputs: Sequence[Array | None]) -> Array | None:
+    (x,) = inputs
+    if x is None:
+        return None
+    axis = normalise_axis(op.attributes.get("axis", 1), x.ndim)
+    return x.reshape(int(np.prod(x.shape[:axis], dtype=np.int64)), int(np.prod(x.shape[axis:], dtype=np.int64)))
+
+
+def _transpose(op: Op, inputs: Sequence[Array | None]) -> Array | None:
+    (x,) = inputs
+    return None if x is None else x.transpose(op.attributes.get("perm") or tuple(reversed(range(x.ndim))))
+
+
+def _unsqueeze(op: Op, inputs: Sequence[Array | None]) -> Array | None:
+    x, axes = inputs[0], integers(op, inputs, 1, "axes")
+    return None if x is None or axes is None else np.expand_dims(x, axes)
+
+
+def _squeeze(op: Op, inputs: Sequence[Array | None]) -> Array | None:
+    x = inputs[0]
+    if x is None:
+        return None
+    return np.asarray(np.squeeze(x, axes_of(op, inputs, 1, x.ndim)))
+
+
+def _concat(op: Op, inputs: Sequence[Array | None]) -> Array | None:
+    parts = [x for x in inputs if x is not None]
+    return np.concatenate(parts, axis=op.attributes.get("axis", 1))
+
+
+def _expand(op: Op, inputs: Sequence[Array | None]) -> Array | None:
+    x, shape = inputs[0], integers(op, inputs, 1, "shape")
+    if x is None or shape is None:
+        return None
+    return np.broadcast_to(x, np.broadcast_shapes(x.shape, shape))
+
+
+def _slice(op: Op, inputs: Sequence[Array | None]) -> Array | None:
+    x = inputs[0]
+    return None if x is None else x[slices_of(op, inputs, x.shape)]
+
+
+def _gather(op: Op, inputs: Sequence[Array | None]) -> Array | None:
+    x, at = inputs
+    if x is None or at is None:
+        return None
+    return np.asarray(np.take(x, at, axis=op.attributes.get("axis", 0)))
+
+
+PLAIN_KERNELS: Mapping[str, Kernel] = {
+    "Add": _binary(np.add),
+    "Concat": _concat,
+    "Div": _binary(np.divide),
+    "Expand": _expand,
+    "Flatten": _flatten,
+    "Gather": _gather,
+    "Gemm": _gemm,
+    "Identity": _identity,
+    "MatMul": _matmul,
+    "Mul": _binary(np.multiply),
+    "Neg": _neg,
+    "Reshape": _reshape,
+    "Slice": _slice,
+    "Squeeze": _squeeze,
+    "Sub": _binary(np.subtract),
+    "Transpose": _transpose,
+    "Unsqueeze": _unsqueeze,
+}

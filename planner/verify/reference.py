@@ -1,0 +1,121 @@
+"""The unsharded model, which every proof compares with: values by two ways, gradients by a reverse sweep.
+
+`run_whole` is ONNX Runtime on the whole model, with its own kernels and nothing of ours; `run_ops` runs the same
+graph operator by operator and keeps every tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+import numpy as np
+import onnxruntime as ort
+
+from planner.errors import VerificationError
+from planner.frontends.export import to_model
+from planner.ir import Graph, Op
+from planner.verify.kernels import run_local
+from planner.verify.shards import Array
+from planner.verify.vjp import vjp
+
+__all__ = ["active_tensors", "differentiable_operands", "gradients", "run_ops", "run_whole"]
+
+# Operators whose results do not vary with their operands, or are no numbers: no gradient passes them.
+_CUTS = frozenset(
+    {
+        "And", "ArgMax", "ArgMin", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Ceil",
+        "Constant", "ConstantOfShape", "Equal", "EyeLike", "Floor", "Greater", "GreaterOrEqual", "IsInf", "IsNaN",
+        "Less", "LessOrEqual", "NonZero", "Not", "OneHot", "Or", "RandomNormal", "RandomNormalLike", "RandomUniform",
+        "RandomUniformLike", "Range", "Round", "Shape", "Sign", "Size", "Xor",
+    }
+)  # fmt: skip
+
+
+def run_whole(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
+    """Graph outputs by ONNX Runtime on the whole model; `values` feed the tensors that have no value in the graph."""
+    model = to_model(graph)
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    names = [i.name for i in session.get_inputs()]
+    missing = [n for n in names if n not in values]
+    if missing:
+        raise VerificationError(f"the model reads {missing}, for which no values are given; see random_tensors")
+    feed = {n: np.ascontiguousarray(values[n]) if values[n].ndim else values[n] for n in names}
+    outputs = [o.name for o in session.get_outputs()]
+    return dict(zip(outputs, session.run(outputs, feed), strict=True))
+
+
+def run_ops(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
+    """Every tensor of the graph, operator by operator; the dictionary holds the given values, too."""
+    found: dict[str, Array] = {t.name: np.asarray(t.value) for t in graph.tensors.values() if t.value is not None}
+    found |= values
+    for op in graph.ops:
+        shapes = [graph.tensors[t].shape if t else None for t in op.outputs]
+        results = run_local(op, [found[t] if t else None for t in op.inputs], output_shapes=shapes)
+        found.update((t, r) for t, r in zip(op.outputs, results, strict=True) if t and r is not None)
+    return found
+
+
+def differentiable_operands(op: Op) -> frozenset[int]:
+    """All operands of an operator through which a gradient may pass, none where it cuts the path."""
+    return frozenset() if op.type in _CUTS else frozenset(range(len(op.inputs)))
+
+
+def active_tensors(
+    graph: Graph, differentiable: Callable[[Op], Collection[int]] = differentiable_operands
+) -> frozenset[str]:
+    """Tensors that receive a gradient: float, reached from a parameter, and leading to `graph.loss`.
+
+    `differentiable` says which operands of an operator receive one (`Rule.differentiable`).
+    """
+    if graph.loss is None:
+        raise VerificationError(f"graph {graph.name or '(unnamed)'} has no loss: there are no gradients to compute")
+    reached = {t.name for t in graph.parameters if t.is_float}
+    for op in graph.ops:
+        operands = differentiable(op)
+        if any(t in reached for i, t in enumerate(op.inputs) if i in operands):
+            reached.update(t for t in op.outputs if t and graph.tensors[t].is_float)
+    leading = {graph.loss}
+    for op in reversed(graph.ops):
+        if any(t in leading for t in op.outputs):
+            operands = differentiable(op)
+            leading.update(t for i, t in enumerate(op.inputs) if t and i in operands and graph.tensors[t].is_float)
+    return frozenset(reached & leading)
+
+
+def gradients(
+    graph: Graph,
+    values: Mapping[str, Array],
+    activations: Mapping[str, Array],
+    wrt: Collection[str] | None = None,
+    *,
+    active: frozenset[str] | None = None,
+) -> dict[str, Array]:
+    """Gradients of the loss: reverse sweep over the operators, added up over the consumers of a tensor.
+
+    `activations` are every tensor's values (`run_ops`); `active` the tensors that receive gradients (default
+    `active_tensors`).  Only those in `wrt` are kept and returned, all of them by default; an active tensor that
+    the loss does not depend on at these values has zeros.
+    """
+    active = active_tensors(graph) if active is None else active
+    known: dict[str, Array] = {**values, **activations}
+    if graph.loss is None or graph.loss not in known:
+        raise VerificationError(f"the loss {graph.loss!r} has no value; run the graph forward first")
+    found: dict[str, Array] = {graph.loss: np.ones_like(known[graph.loss])}
+    for op in reversed(graph.ops):
+        results = [found.get(t) if t else None for t in op.outputs]
+        wanted = [t in active for t in op.inputs]
+        if any(wanted) and any(g is not None for g in results):
+            operands = [known[t] if t else None for t in op.inputs]
+            outputs = [known.get(t) if t else None for t in op.outputs]
+            for t, g in zip(op.inputs, vjp(op, operands, outputs, results, wanted), strict=True):
+                if g is not None:
+                    found[t] = g if t not in found else np.add(found[t], g)
+        if wrt is not None:
+            for t in op.outputs:
+                if t not in wrt:
+                    found.pop(t, None)
+    kept = active if wrt is None else active.intersection(wrt)
+    return {t: found[t] if t in found else np.zeros_like(known[t]) for t in sorted(kept)}

@@ -1,0 +1,145 @@
+"""Normalisations and softmax."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from planner.verify.vjp.attributes import Array, normalise_axis
+from planner.verify.vjp.registry import Call, NoVjpError, register, unbroadcast
+
+__all__ = ["log_softmax", "softmax", "softmax_gradient", "standardise_gradient"]
+
+Gradients = list["Array | None"]
+Axes = tuple[int, ...]
+
+
+def log_softmax(x: Array, axis: int) -> Array:
+    shifted = x - np.max(x, axis=axis, keepdims=True)
+    return np.asarray(shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True)))
+
+
+def softmax(x: Array, axis: int) -> Array:
+    e = np.exp(x - np.max(x, axis=axis, keepdims=True))
+    return np.asarray(e / np.sum(e, axis=axis, keepdims=True))
+
+
+def softmax_gradient(y: Array, dy: Array, axis: int) -> Array:
+    return np.asarray(y * (dy - np.sum(dy * y, axis=axis, keepdims=True)))
+
+
+def standardise_gradient(centred: Array, inverse_deviation: Array, g: Array, axes: Axes) -> Array:
+    """Through x̂ = (x - mean)·r, r = 1/√(var + ε), both statistics taken over `axes`; g is the gradient of x̂."""
+    unit = centred * inverse_deviation
+    mean = np.mean(g, axis=axes, keepdims=True)
+    along = np.mean(g * unit, axis=axes, keepdims=True)
+    return np.asarray(inverse_deviation * (g - mean - unit * along))
+
+
+@register("Softmax", "LogSoftmax")
+def _softmax(c: Call) -> Gradients:
+    y, dy = c.y, c.dy
+    if 0 < c.op.opset < 13:  # the operand was seen as a matrix, cut at `axis`
+        axis = normalise_axis(c.attr("axis", 1), y.ndim)
+        shape = (math.prod(y.shape[:axis]), math.prod(y.shape[axis:]))
+        y, dy, axis = y.reshape(shape), dy.reshape(shape), 1
+    else:
+        axis = c.attr("axis", -1)
+    if c.op.type == "Softmax":
+        g = softmax_gradient(y, dy, axis)
+    else:
+        g = dy - np.exp(y) * np.sum(dy, axis=axis, keepdims=True)
+    return [g.reshape(c.y.shape)]
+
+
+@register("LayerNormalization")
+def _layer_norm(c: Call) -> Gradients:
+    _only_first_result(c)
+    scale, bias = c.operand(1), c.maybe(2)
+    axes = tuple(range(normalise_axis(c.attr("axis", -1), c.x.ndim), c.x.ndim))
+    centred = c.x - c.x.mean(axis=axes, keepdims=True)
+    r = 1 / np.sqrt(np.mean(centred * centred, axis=axes, keepdims=True) + c.attr("epsilon", 1e-5))
+    return [
+        standardise_gradient(centred, r, c.dy * scale, axes) if c.wants(0) else None,
+        unbroadcast(c.dy * centred * r, scale.shape) if c.wants(1) else None,
+        unbroadcast(c.dy, bias.shape) if bias is not None else None,
+    ]
+
+
+@register("RMSNormalization", "SimplifiedLayerNormalization", "com.microsoft::SimplifiedLayerNormalization")
+def _rms_norm(c: Call) -> Gradients:
+    _only_first_result(c)
+    scale = c.operand(1)
+    axes = tuple(range(normalise_axis(c.attr("axis", -1), c.x.ndim), c.x.ndim))
+    r = 1 / np.sqrt(np.mean(c.x * c.x, axis=axes, keepdims=True) + c.attr("epsilon", 1e-5))
+    unit = c.x * r
+    g = c.dy * scale
+    return [
+        r * (g - unit * np.mean(g * unit, axis=axes, keepdims=True)) if c.wants(0) else None,
+        unbroadcast(c.dy * unit, scale.shape) if c.wants(1) else None,
+    ]
+
+
+@register("BatchNormalization")
+def _batch_norm(c: Call) -> Gradients:
+    _only_first_result(c)
+    scale, mean, variance = c.operand(1), c.operand(3), c.operand(4)
+    epsilon = c.attr("epsilon", 1e-5)
+    others = (0, *range(2, c.x.ndim))
+    channel = (1, -1, *(1,) * (c.x.ndim - 2))
+    batch_statistics = bool(c.attr("training_mode", 0)) or (
+        0 < c.op.opset < 14 and sum(o is not None for o in c.outputs) > 1
+    )
+    if batch_statistics:
+        centred = c.x - c.x.mean(axis=others, keepdims=True)
+        r = 1 / np.sqrt(np.mean(centred * centred, axis=others, keepdims=True) + epsilon)
+    else:
+        centred = c.x - mean.reshape(channel)
+        r = 1 / np.sqrt(variance + epsilon).reshape(channel)
+    g = c.dy * scale.reshape(channel)
+    dx = None
+    if c.wants(0):
+        dx = standardise_gradient(centred, r, g, others) if batch_statistics else g * r
+    dmean = dvariance = None
+    if not batch_statistics:
+        if c.wants(3):
+            dmean = -np.sum(g * r, axis=others)
+        if c.wants(4):
+            dvariance = -0.5 * np.sum(g * centred * r**3, axis=others)
+    dscale = np.sum(c.dy * centred * r, axis=others) if c.wants(1) else None
+    dbias = np.sum(c.dy, axis=others) if c.wants(2) else None
+    return [dx, dscale, dbias, dmean, dvariance]
+
+
+@register("InstanceNormalization", "GroupNormalization")
+def _group_norm(c: Call) -> Gradients:
+    """An instance normalisation has one group per channel."""
+    scale = c.operand(1)
+    n, channels = c.x.shape[:2]
+    groups = channels if c.op.type == "InstanceNormalization" else c.attr("num_groups")
+    grouped = c.x.reshape(n, groups, -1)
+    centred = grouped - grouped.mean(axis=2, keepdims=True)
+    r = 1 / np.sqrt(np.mean(centred * centred, axis=2, keepdims=True) + c.attr("epsilon", 1e-5))
+    per_group = scale.size != channels  # opset 18
+    column = (1, -1, *(1,) * (c.x.ndim - 2))
+    whole = np.repeat(scale, channels // groups).reshape(column) if per_group else scale.reshape(column)
+    others = (0, *range(2, c.x.ndim))
+    unit = (centred * r).reshape(c.x.shape)
+
+    def fold(g: Array) -> Array:
+        return g.reshape(groups, -1).sum(axis=1) if per_group else g
+
+    return [
+        standardise_gradient(centred, r, (c.dy * whole).reshape(grouped.shape), (2,)).reshape(c.x.shape),
+        fold(np.sum(c.dy * unit, axis=others)),
+        fold(np.sum(c.dy, axis=others)),
+    ]
+
+
+def _only_first_result(c: Call) -> None:
+    if any(g is not None and np.any(g) for g in c.gradients[1:]):
+        raise NoVjpError(
+            f"operator {c.op.name} ({c.op.type}): only the first result is differentiable, "
+            "but a gradient arrives for its statistics"
+        )

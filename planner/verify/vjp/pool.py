@@ -1,0 +1,85 @@
+"""Pools and local response normalisation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from planner.verify.vjp.attributes import Array
+from planner.verify.vjp.attributes import window as window_of
+from planner.verify.vjp.conv import pad_to_window, padded_sizes, positions
+from planner.verify.vjp.registry import Call, register
+
+__all__: list[str] = []
+
+Gradients = list["Array | None"]
+
+
+@register("MaxPool")
+def _max_pool(c: Call) -> Gradients:
+    """The first element in kernel order that holds the maximum receives the gradient."""
+    spatial = c.x.shape[2:]
+    w = window_of(c.op, spatial, c.attr("kernel_shape"), c.dy.shape[2:])
+    x = pad_to_window(c.x, w, fill=-math.inf)
+    grown = np.zeros(x.shape, dtype=c.dy.dtype)
+    free = np.ones(c.dy.shape, dtype=bool)
+    for _, where in positions(w):
+        region = (slice(None), slice(None), *where)
+        hit = free & (x[region] == c.y)
+        grown[region] += c.dy * hit
+        free &= ~hit
+    return [grown[(slice(None), slice(None), *(slice(b, b + s) for b, s in zip(w.begin, spatial, strict=True)))]]
+
+
+@register("AveragePool")
+def _average_pool(c: Call) -> Gradients:
+    spatial = c.x.shape[2:]
+    w = window_of(c.op, spatial, c.attr("kernel_shape"), c.dy.shape[2:])
+    sizes = padded_sizes(spatial, w)
+    inside = (slice(None), slice(None), *(slice(b, b + s) for b, s in zip(w.begin, spatial, strict=True)))
+    counted = np.zeros((1, 1, *sizes), dtype=c.dy.dtype)
+    if c.attr("count_include_pad", 0):
+        ends = (b + s + e for b, s, e in zip(w.begin, spatial, w.end, strict=True))
+        counted[(slice(None), slice(None), *(slice(0, e) for e in ends))] = 1
+    else:
+        counted[inside] = 1
+    regions = [(slice(None), slice(None), *where) for _, where in positions(w)]
+    share = c.dy / sum(counted[r] for r in regions)
+    grown = np.zeros((*c.x.shape[:2], *sizes), dtype=c.dy.dtype)
+    for r in regions:
+        grown[r] += share
+    return [grown[inside]]
+
+
+@register("GlobalAveragePool")
+def _global_average_pool(c: Call) -> Gradients:
+    return [np.broadcast_to(c.dy / math.prod(c.x.shape[2:]), c.x.shape)]
+
+
+@register("GlobalMaxPool")
+def _global_max_pool(c: Call) -> Gradients:
+    held = c.x == c.y
+    return [c.dy * held / held.sum(axis=tuple(range(2, c.x.ndim)), keepdims=True).astype(c.dy.dtype)]
+
+
+@register("LRN")
+def _lrn(c: Call) -> Gradients:
+    """y = x·s^-β with s = k + α/n·Σ x² over n neighbouring channels; the sum's transpose is mirrored."""
+    size, alpha = c.attr("size"), c.attr("alpha", 1e-4)
+    beta, bias = c.attr("beta", 0.75), c.attr("bias", 1.0)
+    before, after = (size - 1) // 2, size - 1 - (size - 1) // 2
+    s = bias + alpha / size * _neighbours(c.x * c.x, before, after)
+    through = _neighbours(c.dy * c.x * s ** (-beta - 1), after, before)
+    return [c.dy * s**-beta - 2 * alpha * beta / size * c.x * through]
+
+
+def _neighbours(x: Array, before: int, after: int) -> Array:
+    """Sum over the channels c-before … c+after."""
+    channels = x.shape[1]
+    padded = np.zeros((x.shape[0], channels + before + after, *x.shape[2:]), dtype=x.dtype)
+    padded[:, before : before + channels] = x
+    total = np.zeros_like(x)
+    for i in range(before + after + 1):
+        total += padded[:, i : i + channels]
+    return total

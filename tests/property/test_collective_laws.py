@@ -1,0 +1,150 @@
+"""Laws that prices of collectives and operators keep, whatever the machine, group and size."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cost_models import (
+    COLLECTIVES,
+    KINDS,
+    Collective,
+    CollectiveModel,
+    GroupShape,
+    OperatorKind,
+    compute_seconds,
+    group_on_mesh,
+    load_profile,
+    profile_names,
+)
+
+MODELS = {name: CollectiveModel(load_profile(name)) for name in profile_names()}
+LINKED = [name for name, model in MODELS.items() if model.profile.axes is None]
+SWITCHED = [
+    name
+    for name in LINKED
+    if (server := MODELS[name].profile.server) is not None
+    and server.topology == "switch"
+    and MODELS[name].profile.island is None
+]
+
+models = st.sampled_from(sorted(MODELS)).map(MODELS.__getitem__)
+kinds: st.SearchStrategy[Collective] = st.sampled_from(COLLECTIVES)
+sizes = st.floats(1, 1e13)
+powers = st.sampled_from([1, 2, 4, 8, 16])
+
+
+@st.composite
+def meshes_and_axes(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Two-dimensional meshes, which the alpha-beta profile prices too, and some of their axes."""
+    shape = (draw(powers), draw(powers))
+    return shape, draw(st.sampled_from([(0,), (1,), (0, 1)]))
+
+
+@given(models, kinds, meshes_and_axes(), sizes, sizes)
+def test_more_bytes_never_cost_less(
+    model: CollectiveModel,
+    kind: Collective,
+    where: tuple[tuple[int, ...], tuple[int, ...]],
+    a: float,
+    b: float,
+) -> None:
+    group = model.group(*where)
+    less, more = model.seconds(kind, np.array(sorted((a, b))), group)
+    assert 0 <= less <= more < math.inf
+
+
+@given(models, kinds, meshes_and_axes(), sizes, sizes)
+def test_one_message_never_costs_more_than_its_parts(
+    model: CollectiveModel,
+    kind: Collective,
+    where: tuple[tuple[int, ...], tuple[int, ...]],
+    a: float,
+    b: float,
+) -> None:
+    group = model.group(*where)
+    whole, first, second = model.seconds(kind, np.array([a + b, a, b]), group)
+    assert whole <= (first + second) * (1 + 1e-12)
+
+
+@given(models, meshes_and_axes(), sizes)
+def test_all_reduce_never_costs_more_than_reduce_scatter_and_all_gather(
+    model: CollectiveModel, where: tuple[tuple[int, ...], tuple[int, ...]], size: float
+) -> None:
+    group = model.group(*where)
+    parts = model.seconds("reduce_scatter", size, group) + model.seconds("all_gather", size, group)
+    assert model.seconds("all_reduce", size, group) <= parts * (1 + 1e-12)
+
+
+@given(models, meshes_and_axes(), sizes)
+def test_gathering_is_never_dearer_than_all_reducing(
+    model: CollectiveModel, where: tuple[tuple[int, ...], tuple[int, ...]], size: float
+) -> None:
+    """Half the traffic, half the steps; only offsets of a thousandth to a tenth of published cases differ."""
+    if model.profile.server is not None and model.profile.server.in_switch_all_reduce_bytes_per_s is not None:
+        return  # the switch reduces but does not gather
+    if any("tree" in p.algorithms for p in model.profile.protocols):
+        return  # latency of a tree is logarithmic, of a gathering ring linear
+    group = model.group(*where)
+    slack = 0.2 if model.profile.axes is not None else 0.0
+    assert model.seconds("all_gather", size, group) <= model.seconds("all_reduce", size, group) + slack
+
+
+@pytest.mark.parametrize("name", SWITCHED)
+@given(kind=st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "broadcast"]), size=sizes)
+def test_behind_a_switch_more_ranks_never_cost_less(name: str, kind: Collective, size: float) -> None:
+    """Not so in a full mesh, where every further rank brings its links."""
+    prices = [float(MODELS[name].seconds(kind, size, GroupShape(n))) for n in (1, 2, 4, 8)]
+    assert prices == sorted(prices)
+
+
+@pytest.mark.parametrize("name", LINKED)
+@given(kind=st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "broadcast", "permute"]), size=sizes)
+def test_more_servers_never_cost_less(name: str, kind: Collective, size: float) -> None:
+    """Beyond the first, which needs no network: a group of one rank per server has no other bandwidth."""
+    for m in (1, 2, 4, 8):
+        prices = [float(MODELS[name].seconds(kind, size, GroupShape(m, s))) for s in (2, 4, 8, 16, 64)]
+        assert prices == sorted(prices)
+
+
+@pytest.mark.parametrize("name", LINKED)
+@given(kind=kinds, size=sizes, n=st.sampled_from([2, 4, 8]))
+def test_leaving_the_server_never_pays(name: str, kind: Collective, size: float, n: int) -> None:
+    """The same ranks, all on one server or each on its own."""
+    together, apart = (MODELS[name].seconds(kind, size, g) for g in (GroupShape(n), GroupShape(1, n)))
+    assert together <= apart
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
+def test_a_group_has_the_ranks_of_its_axes(shape: list[int], data: st.DataObject) -> None:
+    axes = tuple(data.draw(st.lists(st.integers(0, len(shape) - 1), unique=True, max_size=len(shape))))
+    per_server = data.draw(st.sampled_from([1, 2, 4, 8]))
+    island = data.draw(st.sampled_from([None, *(d for d in (1, 2, 4) if per_server % d == 0)]))
+    group = group_on_mesh(tuple(shape), axes, per_server, island)
+    assert group.ranks == math.prod(shape[a] for a in axes)
+    assert group.ranks_per_server <= per_server
+    assert group.servers <= max(1, math.ceil(math.prod(shape) / per_server))
+    assert group.ranks_per_server * group.servers <= group.ranks
+    assert group.ranks_per_island is None or island is not None
+
+
+@pytest.mark.parametrize("name", LINKED)
+@given(
+    kind=st.sampled_from(KINDS),
+    flops=st.just(0.0) | st.floats(1, 1e18),
+    moved=st.just(0.0) | st.floats(1, 1e13),
+    parts=st.integers(1, 64),
+    dtype=st.sampled_from(["fp32", "bf16", "fp16"]),
+)
+def test_splitting_an_operator_never_gains_more_than_its_share(
+    name: str, kind: OperatorKind, flops: float, moved: float, parts: int, dtype: str
+) -> None:
+    profile = MODELS[name].profile
+    amounts = np.array([1, parts])
+    whole, part = compute_seconds(profile, kind=kind, flops=flops / amounts, bytes_moved=moved / amounts, dtype=dtype)
+    assert part <= whole
+    assert whole <= parts * part * (1 + 1e-12)

@@ -1,0 +1,335 @@
+"""Proof of rules by execution: every strategy of an operator is run on virtual devices and compared with the whole.
+
+The operands are cut up as the strategy says (pending sums into unequal random terms), every rank runs the
+local operator, and the results put together must be the whole operator's; likewise gradients.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from planner.errors import VerificationError
+from planner.ir import DeviceMesh, Graph, Layout, Op, Reduction, Role, Tensor
+from planner.rules import Rule, Strategy, local_op, rule_for, strategies
+from planner.verify.kernels import NoKernelError, ShardContext, run_local, run_ranks, spmd_backward, spmd_forward
+from planner.verify.shards import Array, assemble, shard
+from planner.verify.vjp import NoVjpError, vjp
+
+__all__ = ["MESHES", "Case", "Finding", "case", "cut", "from_values", "missing", "prove"]
+
+# Results beside the first that a backward saves and that models hand no gradient to.
+_SIDE_RESULTS = {"Attention", "BatchNormalization", "Dropout", "GRU", "LSTM", "LayerNormalization", "MaxPool", "RNN"}
+
+MESHES = (DeviceMesh.of(2), DeviceMesh.of(3), DeviceMesh.of(2, 2), DeviceMesh.of(3, 2))
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """An operator, its whole operands and results, and the graph around it."""
+
+    name: str
+    op: Op
+    graph: Graph
+    inputs: tuple[Array | None, ...]
+    results: tuple[Array | None, ...]
+
+    @property
+    def half(self) -> bool:
+        """Some tensor has two bytes per element: errors are larger."""
+        return any(v is not None and v.dtype.itemsize == 2 for v in (*self.inputs, *self.results))
+
+    @property
+    def rule(self) -> Rule:
+        rule = rule_for(self.op, self.graph)
+        assert rule is not None, f"{self.op.type} has no rule"
+        return rule
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A strategy that gave wrong numbers (or none at all), and what went wrong."""
+
+    case: str
+    strategy: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.case}: {self.strategy}: {self.problem}"
+
+
+def case(
+    type: str,
+    inputs: Sequence[Any],
+    *,
+    opset: int = 20,
+    results: int | Sequence[bool] = 1,
+    constants: Iterable[int] = (),
+    name: str = "",
+    output_shapes: Sequence[tuple[int, ...]] | None = None,
+    **attributes: Any,
+) -> Case:
+    """The case of one operator: `inputs` are arrays or None, `constants` those whose values the rule may read."""
+    values = tuple(None if x is None else np.asarray(x) for x in inputs)
+    asked = [True] * results if isinstance(results, int) else list(results)
+    names = tuple("" if x is None else f"x{i}" for i, x in enumerate(values))
+    outputs = tuple(f"y{j}" if wanted else "" for j, wanted in enumerate(asked))
+    op = Op(next(filter(None, outputs)), type, names, outputs, attributes, opset)
+    found = run_local(op, values, output_shapes=output_shapes)
+    return from_values(op, values, tuple(found), set(constants), name)
+
+
+def from_values(
+    op: Op, inputs: tuple[Array | None, ...], results: tuple[Array | None, ...], constants: set[int], name: str = ""
+) -> Case:
+    """The case of an operator whose results are known."""
+    tensors: dict[str, Tensor] = {}
+    for i, (n, v) in enumerate(zip(op.inputs, inputs, strict=True)):
+        if v is not None:
+            tensors[n] = Tensor(n, v.shape, str(v.dtype), Role.INPUT, v if i in constants else None)
+    for n, v in zip(op.outputs, results, strict=True):
+        if v is not None and n:
+            tensors[n] = Tensor(n, v.shape, str(v.dtype), Role.ACTIVATION)
+    graph = Graph((op,), tensors, tuple(n for n in op.inputs if n), tuple(n for n in op.outputs if n))
+    shapes = " ".join("-" if v is None else "x".join(map(str, v.shape)) or "." for v in inputs)
+    return Case(name or f"{op.type}@{op.opset}({shapes}){dict(op.attributes) or ''}", op, graph, inputs, results)
+
+
+def prove(
+    subject: Case, meshes: Iterable[DeviceMesh] = MESHES, *, backward: bool = True
+) -> tuple[int, int, list[Finding]]:
+    """Executes every strategy on every mesh: (forward runs, backward runs, what was wrong)."""
+    rule = subject.rule
+    dy, whole = _whole_gradients(subject, rule) if backward else ([], [])
+    differentiates = any(w is not None for w in whole)
+    forward_runs = backward_runs = 0
+    findings = []
+    for mesh in meshes:
+        offered = dict.fromkeys(strategies(rule, mesh, training=False))
+        trained = dict.fromkeys(strategies(rule, mesh, training=True)) if differentiates else {}
+        for s in {**offered, **trained}:
+            rng = np.random.default_rng(7)
+            try:
+                forward_runs += 1
+                backward_runs += s in trained
+                _check(subject, rule, s, mesh, rng, dy if s in trained else [], whole if s in trained else [])
+            except (VerificationError, ValueError, AssertionError) as e:
+                findings.append(Finding(subject.name, f"mesh {mesh}, {s.text(mesh)}", f"{type(e).__name__}: {e}"))
+    return forward_runs, backward_runs, findings
+
+
+def _whole_gradients(subject: Case, rule: Rule) -> tuple[list[Array | None], list[Array | None]]:
+    """Random gradients of the results and those of the operands that follow; empty where there are none."""
+    rng = np.random.default_rng(11)
+    dy = [
+        None
+        if v is None or not np.issubdtype(v.dtype, np.floating) or (j > 0 and subject.op.type in _SIDE_RESULTS)
+        else np.asarray(rng.standard_normal(v.shape)).astype(v.dtype)
+        for j, v in enumerate(subject.results)
+    ]
+    wanted = [i in rule.differentiable for i in range(len(subject.inputs))]
+    try:
+        return dy, vjp(subject.op, subject.inputs, subject.results, dy, wanted) if any(wanted) else []
+    except NoVjpError:
+        return [], []
+
+
+def _check(
+    subject: Case,
+    rule: Rule,
+    strategy: Strategy,
+    mesh: DeviceMesh,
+    rng: np.random.Generator,
+    dy: list[Array | None],
+    whole: list[Array | None],
+) -> None:
+    op = local_op(subject.op, rule, strategy, mesh)
+    operands = _operands(subject, rule, strategy, mesh, rng)
+    split = strategy.split(mesh)
+    contexts = [ShardContext.of(rule.factors, split, mesh, r) for r in range(mesh.devices)]
+    kernel = spmd_forward(subject.op, set(split))
+    if kernel is not None:
+        rows = [kernel(op, x, c) for x, c in zip(operands, contexts, strict=True)]
+        results = run_ranks(rows, mesh, split)
+    else:
+        shapes = [
+            None if v is None or layout is None else layout.local_shape(v.shape, mesh)
+            for v, layout in zip(subject.results, strategy.results, strict=True)
+        ]
+        results = [run_local(op, x, output_shapes=shapes) for x in operands]
+    if strategy.scale != 1.0:
+        results = [[None if v is None else (v * strategy.scale).astype(v.dtype) for v in row] for row in results]
+    for j, expected in enumerate(subject.results):
+        if expected is not None:
+            _compare(f"result {j}", [r[j] for r in results], strategy.results[j], expected, mesh, half=subject.half)
+    if not whole:
+        return
+    for i, gradient in enumerate(_gradients(subject, rule, strategy, mesh, rng, dy, op, operands, results, contexts)):
+        if whole[i] is not None:
+            _compare(f"gradient {i}", gradient, strategy.operand_gradients[i], whole[i], mesh, half=subject.half)
+
+
+def _gradients(
+    subject: Case,
+    rule: Rule,
+    strategy: Strategy,
+    mesh: DeviceMesh,
+    rng: np.random.Generator,
+    dy: list[Array | None],
+    op: Op,
+    operands: list[list[Array | None]],
+    results: list[list[Array | None]],
+    contexts: list[ShardContext],
+) -> list[list[Array | None]]:
+    """Local gradients: operand → rank."""
+    wanted = [i in rule.differentiable for i in range(len(subject.inputs))]
+    columns = [
+        (None,) * mesh.devices if g is None else cut(g, strategy.result_gradients[j], mesh, rng)
+        for j, g in enumerate(dy)
+    ]
+    gradients: list[list[Array | None]] = [
+        [None if c[r] is None else (c[r] * strategy.scale).astype(c[r].dtype) for c in columns]
+        for r in range(mesh.devices)
+    ]
+    split = strategy.split(mesh)
+    kernel = spmd_backward(subject.op, set(split))
+    rows = list(zip(operands, results, gradients, strict=True))
+    if kernel is not None:
+        started = [kernel(op, x, y, g, wanted, c) for (x, y, g), c in zip(rows, contexts, strict=True)]
+        found = run_ranks(started, mesh, split)
+    else:
+        found = [list(vjp(op, x, y, g, wanted)) for x, y, g in rows]
+    return [[f[i] for f in found] for i in range(len(subject.inputs))]
+
+
+def _layout(layout: Layout | None, value: Array) -> Layout:
+    return Layout.replicated(value.ndim) if layout is None else layout
+
+
+def cut(value: Array, layout: Layout | None, mesh: DeviceMesh, rng: np.random.Generator) -> tuple[Array, ...]:
+    """Shards of a value, pending sums in random terms; whole where the rule leaves the tensor out."""
+    target = _layout(layout, value)
+    shape = target.local_shape(value.shape, mesh)
+    pieces: dict[int, Array] = {}
+    return tuple(pieces.setdefault(id(x), x.reshape(shape)) for x in shard(value, target, mesh, rng))
+
+
+def _operands(
+    subject: Case, rule: Rule, strategy: Strategy, mesh: DeviceMesh, rng: np.random.Generator
+) -> list[list[Array | None]]:
+    columns = []
+    for i, value in enumerate(subject.inputs):
+        target, result = strategy.results[0], subject.results[0]
+        if value is None:
+            columns.append((None,) * mesh.devices)
+        elif i == rule.shape_operand and target is not None and result is not None:
+            local = np.array(target.local_shape(result.shape, mesh), dtype=np.int64)
+            columns.append((local,) * mesh.devices)
+        else:
+            columns.append(cut(value, strategy.operands[i], mesh, rng))
+    return [[c[r] for c in columns] for r in range(mesh.devices)]
+
+
+def _compare(
+    what: str, pieces: list[Array | None], layout: Layout | None, whole: Array, mesh: DeviceMesh, *, half: bool = False
+) -> None:
+    if any(p is None for p in pieces):
+        raise VerificationError(f"{what}: a rank computed none")
+    found = assemble(tuple(p for p in pieces if p is not None), _layout(layout, whole), whole.shape, mesh, what=what)
+    if not _close(found, whole, half=half):
+        with np.errstate(all="ignore"):
+            off = np.max(np.abs(found.astype(np.float64) - whole.astype(np.float64)), initial=0.0)
+        raise VerificationError(f"{what} under {layout}: off by up to {off:.3g}")
+
+
+def _close(found: Array, whole: Array, *, half: bool = False) -> bool:
+    if np.issubdtype(whole.dtype, np.floating):
+        finite = np.abs(whole[np.isfinite(whole)]) if whole.size else whole
+        scale = float(np.max(finite, initial=0.0))
+        if not np.all(np.isfinite(found)):
+            return bool(np.array_equal(np.isfinite(found), np.isfinite(whole)))
+        tolerance = 5e-2 if half else 1e-3
+        return bool(np.allclose(found, whole, rtol=tolerance, atol=tolerance * scale + 1e-6, equal_nan=True))
+    return bool(np.array_equal(found, whole))
+
+
+def missing(subject: Case, mesh: DeviceMesh, limit: int = 4000) -> list[str]:
+    """Assignments over one mesh axis that give the right numbers and are not offered.
+
+    Only results that gain by it count: split, or a pending sum of pending operands.  Operands and results that the
+    rule leaves out stay whole.
+    """
+    axis = mesh.names[0]
+    rule = subject.rule
+
+    def candidates(dims: Any, value: Array | None, *, pending: bool) -> list[Layout | None]:
+        if value is None or dims is None:
+            return [None]
+        whole = Layout.replicated(value.ndim)
+        out: list[Layout | None] = [whole]
+        for d, size in enumerate(value.shape):
+            if size % mesh.devices == 0:
+                out.append(Layout(tuple((axis,) if i == d else () for i in range(value.ndim))))
+        if pending and np.issubdtype(value.dtype, np.floating):
+            out.append(Layout(whole.dims, ((axis, Reduction.SUM),)))
+        return out
+
+    offered = {(s.operands, s.results) for s in strategies(rule, mesh, training=False)}
+    operand_choices = [candidates(d, v, pending=True) for d, v in zip(rule.operands, subject.inputs, strict=True)]
+    result_choices = [candidates(d, v, pending=True) for d, v in zip(rule.results, subject.results, strict=True)]
+    found = []
+    for operands in itertools.islice(itertools.product(*operand_choices), limit):
+        if all(x is None or x.is_replicated for x in operands):
+            continue
+        whole = subject.results[0]
+        shapes: list[tuple[int, ...] | None] = [None]
+        if rule.shape_operand is not None and whole is not None:
+            shapes = list(dict.fromkeys(x.local_shape(whole.shape, mesh) for x in result_choices[0] if x is not None))
+        for shape in shapes:
+            try:
+                layouts = _right_results(subject, rule, operands, result_choices, mesh, shape)
+            except (VerificationError, NoKernelError, ValueError, AssertionError, IndexError):
+                continue
+            if layouts is not None and (operands, layouts) not in offered:
+                found.append(f"{' '.join(map(str, operands))} -> {' '.join(map(str, layouts))}")
+    return found
+
+
+def _right_results(
+    subject: Case,
+    rule: Rule,
+    operands: tuple[Layout | None, ...],
+    choices: list[list[Layout | None]],
+    mesh: DeviceMesh,
+    shape_of: tuple[int, ...] | None,
+) -> tuple[Layout | None, ...] | None:
+    rng = np.random.default_rng(3)
+    columns = [
+        (None,) * mesh.devices if v is None else cut(v, layout, mesh, rng)
+        for v, layout in zip(subject.inputs, operands, strict=True)
+    ]
+    rows = []
+    for r in range(mesh.devices):
+        local = [c[r] for c in columns]
+        if rule.shape_operand is not None and shape_of is not None:
+            local[rule.shape_operand] = np.array(shape_of, dtype=np.int64)
+        rows.append(run_local(subject.op, local))
+    chosen: list[Layout | None] = []
+    for j, whole in enumerate(subject.results):
+        if whole is None:
+            chosen.append(None)
+            continue
+        for layout in choices[j]:
+            try:
+                _compare("result", [row[j] for row in rows], layout, whole, mesh)
+            except (VerificationError, ValueError):
+                continue
+            chosen.append(layout)
+            break
+        else:
+            return None
+    return tuple(chosen)

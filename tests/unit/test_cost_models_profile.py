@@ -1,0 +1,170 @@
+"""Profiles: every packaged one loads and is sourced; every defect is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cost_models import ProfileError, UnknownProfileError, alpha_beta_profile, load_profile, profile_names
+from cost_models.profile import parse_profile
+
+MACHINE = """
+name = "toy"
+description = "a machine of round numbers"
+[device]
+memory_bytes = 1_000
+reserve_bytes = 100
+memory_bandwidth_bytes_per_s = 1.0e12
+memory_efficiency = 1.0
+matmul_flops_per_s = {fp32 = 1.0e12}
+vector_flops_per_s = {fp32 = 1.0e11}
+matmul_efficiency = 1.0
+convolution_efficiency = 1.0
+attention_efficiency = 1.0
+vector_efficiency = 1.0
+matrix_launch_latency_s = 1.0e-6
+vector_launch_latency_s = 1.0e-6
+compute_units = 10
+tile_rows = 10
+tile_columns = 10
+tile_depth = 10
+[server]
+devices = 4
+topology = "switch"
+bandwidth_bytes_per_s = 1.0e10
+[network]
+bandwidth_bytes_per_s = 1.0e9
+[[protocols]]
+name = "only"
+algorithms = ["ring"]
+base_latency_s = 0.0
+server_step_latency_s = 1.0e-6
+network_step_latency_s = 1.0e-5
+bandwidth_fraction = 1.0
+[sources]
+device = "assumed: round"
+server = "assumed: round"
+network = "assumed: round"
+protocols = "assumed: round"
+"""
+
+ISLAND = """
+[island]
+devices = 3
+topology = "switch"
+bandwidth_bytes_per_s = 1.0
+"""
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_packaged_profiles_load(name: str) -> None:
+    profile = load_profile(name)
+    assert profile.name == name
+    assert profile.description
+    assert all(len(note) > 10 for note in profile.sources.values())
+    assert profile is load_profile(name)
+
+
+def test_the_machines_asked_for_are_packaged() -> None:
+    assert {"a100-80", "h100", "ascend-910a", "ascend-910b", "alpha-beta"} <= set(profile_names())
+
+
+def test_facts_of_the_ascend_servers() -> None:
+    a, b = load_profile("ascend-910a"), load_profile("ascend-910b")
+    assert (a.devices_per_server, a.devices_per_island) == (8, 4)
+    assert b.devices_per_island is None
+    assert b.server is not None
+    # 7 links of 28 GB/s: a pair has one of them, all eight devices seven.
+    assert [b.server.bus_bandwidth(k) for k in (2, 4, 8)] == [28e9, 84e9, 196e9]
+
+
+def test_bandwidth_by_ranks_is_a_step_function() -> None:
+    server = load_profile("v100").server
+    assert server is not None
+    assert [server.bus_bandwidth(k) for k in (2, 3, 4, 7, 8)] == [20e9, 20e9, 80e9, 80e9, 120e9]
+
+
+def test_alpha_beta_has_no_machine() -> None:
+    profile = load_profile("alpha-beta")
+    assert profile.compute_is_free
+    assert profile.heavy_operators_must_split
+    assert profile.memory_bytes is None
+    assert profile.devices_per_server is None
+    assert alpha_beta_profile([1, 1], [1, 0.1]).digest == profile.digest
+
+
+def test_digest_is_of_the_values_alone() -> None:
+    toy = parse_profile(MACHINE)
+    assert parse_profile(MACHINE.replace("assumed: round", "assumed: still round")).digest == toy.digest
+    assert parse_profile(MACHINE.replace("1.0e9", "1_000_000_000")).digest == toy.digest
+    assert parse_profile(MACHINE.replace("1.0e9", "2.0e9")).digest != toy.digest
+
+
+def test_assumptions_are_listed() -> None:
+    assert parse_profile(MACHINE).assumptions == ("device", "server", "network", "protocols")
+
+
+def test_reading_from_a_path(tmp_path: Path) -> None:
+    path = tmp_path / "toy.toml"
+    path.write_text(MACHINE, encoding="utf-8")
+    assert load_profile(path).name == "toy"
+    assert load_profile(str(path)) == load_profile(path)
+
+
+def test_unknown_name_lists_the_known() -> None:
+    with pytest.raises(UnknownProfileError, match=r"'a10'.*a100-80.*ascend-910b"):
+        load_profile("a10")
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(ProfileError, match="readable TOML file"):
+        load_profile(tmp_path / "none.toml")
+    with pytest.raises(ProfileError, match="readable TOML file"):
+        load_profile("a\0b.toml")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("devices = 4", "devices = 'four'", r"'server\.devices'.*expected.*integer.*found 'four'"),
+        ("devices = 4", "devices = 0", r"'server\.devices'.*greater than or equal to 1.*found 0"),
+        ("memory_bytes = 1_000\n", "", r"'device\.memory_bytes'.*found nothing"),
+        ("memory_efficiency = 1.0", "memory_efficiency = 1.5", r"'device\.memory_efficiency'.*found 1\.5"),
+        ("memory_efficiency = 1.0", "memory_efficiency = nan", r"'device\.memory_efficiency'"),
+        ("memory_efficiency = 1.0", "memory_efficiency = '1'", r"'device\.memory_efficiency'"),
+        ("fp32 = 1.0e12", "fp31 = 1.0e12", r"matmul_flops_per_s.*fp31"),
+        ('topology = "switch"', 'topology = "torus"', r"'server\.topology'.*found 'torus'"),
+        ('topology = "switch"', 'topology = "table"', r"bandwidth_by_ranks_bytes_per_s"),
+        ("bandwidth_bytes_per_s = 1.0e10\n", "", r"bandwidth_bytes_per_s is required"),
+        ("tile_depth = 10", "tile_depth = 10\ncolour = 1", r"colour"),
+        ('network = "assumed: round"', "", r"'network\.bandwidth_bytes_per_s'.*source.*found none"),
+        ('network = "assumed: round"', 'network = "x"\nnet = "y"', r"'sources\.net'"),
+        ("[network]\nbandwidth_bytes_per_s = 1.0e9", "", r"found no 'network'"),
+        ('["ring"]', '["tree"]', r"'ring' or 'mesh'"),
+        ('["ring"]', '["star"]', r"algorithms"),
+        ("[device]", "[device", r"expected TOML"),
+        ("[sources]", "[axes]\nalpha=[1]\nbeta=[1]\n[sources]\naxes='x'", r"either the table 'axes' or the links"),
+        ("[network]", f"{ISLAND}[network]", r"'island\.devices'.*a divisor of server\.devices = 4, found 3"),
+    ],
+)
+def test_defects_are_named(old: str, new: str, message: str) -> None:
+    assert old in MACHINE
+    with pytest.raises(ProfileError, match=rf"(?s)hardware profile 'toy'.*{message}"):
+        parse_profile(MACHINE.replace(old, new, 1), origin="toy")
+
+
+def test_hostile_toml_is_refused() -> None:
+    with pytest.raises(ProfileError, match="expected TOML"):
+        parse_profile("a = " + "[" * 100_000)
+    with pytest.raises(ProfileError, match="memory_bytes"):
+        parse_profile(MACHINE.replace("memory_bytes = 1_000", f"memory_bytes = 1{'0' * 400}"))
+    with pytest.raises(ProfileError, match="bandwidth_bytes_per_s"):
+        parse_profile(MACHINE.replace("1.0e9", f"1{'0' * 400}"))
+
+
+def test_alpha_and_beta_need_one_value_per_axis() -> None:
+    with pytest.raises(ProfileError, match="one value per mesh axis each, found 2 and 1"):
+        alpha_beta_profile([1, 1], [1])
+    with pytest.raises(ProfileError, match=r"axes\.beta"):
+        alpha_beta_profile([1], [-1])
