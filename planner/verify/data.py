@@ -32,9 +32,20 @@ def random_tensors(graph: Graph, seed: int) -> dict[str, Array]:
     for t in graph.tensors.values():
         if t.value is not None:
             found[t.name] = np.asarray(t.value)
-        elif t.role in (Role.PARAMETER, Role.INPUT, Role.CONSTANT) and t.name not in graph.producers:
+        elif t.name not in graph.producers:
             found[t.name] = _draw(t, known.get(t.name, Use()), _generator(t.name, seed))
+    _fit_running_statistics(graph, found)
     return found
+
+
+def _fit_running_statistics(graph: Graph, found: dict[str, Array]) -> None:
+    """Scale normalisations so that the variances a file states, of weights it does not, leave the result near one."""
+    for op in graph.ops:
+        if op.type == "BatchNormalization" and len(op.inputs) > 4:
+            scale, variance = op.inputs[1], graph.tensors[op.inputs[4]].value
+            if variance is not None and graph.tensors[scale].value is None and scale in found:
+                deviation = np.sqrt(np.abs(variance) + op.attributes.get("epsilon", 1e-5))
+                found[scale] = (found[scale] * deviation).astype(found[scale].dtype)
 
 
 def _generator(name: str, seed: int) -> np.random.Generator:

@@ -23,6 +23,8 @@ from planner.verify.vjp import vjp
 
 __all__ = ["VirtualDevices"]
 
+FOLD_BYTES = 1 << 30  # pending sums whose terms take more than this together are folded as they arise
+
 _Key = tuple[str, Layout]
 _Outputs = list[Array | None]
 
@@ -43,6 +45,7 @@ class VirtualDevices:
     def run(self) -> None:
         """Executes every instruction in order."""
         total = len(self.program.instructions)
+        last = _last_uses(self.program)
         for i, instruction in enumerate(self.program.instructions):
             if isinstance(instruction, Load):
                 value = self._whole(instruction.tensor)
@@ -55,6 +58,8 @@ class VirtualDevices:
                 self._backward(self.graph.op(instruction.op))
             else:
                 self._forward(self.graph.op(instruction.op))
+            for key in last.get(i, ()):
+                self.values.pop(key, None)
             if self.progress is not None:
                 self.progress(i + 1, total)
 
@@ -144,13 +149,15 @@ class VirtualDevices:
         split = strategy.split(self.mesh)
         local = local_op(op, rule, strategy, self.mesh)
         kernel = spmd_forward(op, set(split))
+        placed = list(zip(op.outputs, strategy.results, strict=True))
         if kernel is not None:
             contexts = [ShardContext.of(rule.factors, split, self.mesh, r) for r in range(self.mesh.devices)]
             results = run_ranks(
                 [kernel(local, x, c) for x, c in zip(operands, contexts, strict=True)], self.mesh, split
             )
         else:
-            results = _each_distinct(operands, lambda x: run_local(local, x))
+            shapes = [None if x is None or not n else x.local_shape(self._shape(n), self.mesh) for n, x in placed]
+            results = _each_distinct(operands, lambda _, x: run_local(local, x, output_shapes=shapes))
         for j, name in enumerate(op.outputs):
             column = [r[j] if j < len(r) else None for r in results]
             if name and all(x is not None for x in column):
@@ -181,12 +188,40 @@ class VirtualDevices:
         else:
             n, m = len(op.inputs), len(op.outputs)
             flat = [[*x, *y, *g] for x, y, g in rows]
-            found = _each_distinct(flat, lambda v: list(vjp(local, v[:n], v[n : n + m], v[n + m :], wanted)))
+            fold = [self._folder(name, strategy.operand_gradients[i]) for i, name in enumerate(op.inputs)]
+
+            def one(rank: int, v: list[Array | None]) -> _Outputs:
+                gradients = vjp(local, v[:n], v[n : n + m], v[n + m :], wanted)
+                return [f(rank, g) if g is not None else None for f, g in zip(fold, gradients, strict=True)]
+
+            found = _each_distinct(flat, one)
         for i, name in enumerate(op.inputs):
             column = [f[i] for f in found]
             if wanted[i] and all(x is not None for x in column):
                 key = (name, self._layout(name, strategy.operand_gradients[i]))
                 self._contribute(key, _scaled(column, 1.0))
+
+    def _folder(self, name: str, layout: Layout | None) -> Callable[[int, Array], Array]:
+        """Keeps the terms of large pending sums from piling up: they are added where the first rank holds its
+        term, and the other ranks hold zeros, which is the same pending sum."""
+        elements = self.graph.tensors[name].elements if name else 0
+        if layout is None or not layout.partial or elements * 4 * self.mesh.devices < FOLD_BYTES:
+            return lambda rank, term: term
+        first: dict[tuple[tuple[str, int], ...], Array] = {}
+        zeros: dict[tuple[int, ...], Array] = {}
+
+        def fold(rank: int, term: Array) -> Array:
+            c = self.mesh.coordinates(rank)
+            place = tuple((a, i) for a, i in c.items() if a not in layout.partial_axes)
+            if place not in first:
+                first[place] = np.array(term)
+                return first[place]
+            first[place] += term
+            if term.shape not in zeros:
+                zeros[term.shape] = np.zeros_like(term)
+            return zeros[term.shape]
+
+        return fold
 
     def _columns(
         self, op: Op, layouts: tuple[Layout | None, ...], store: dict[_Key, Shards], *, take: bool = False
@@ -202,6 +237,26 @@ class VirtualDevices:
         return [[None if c is None else c[r] for c in columns] for r in range(self.mesh.devices)]
 
 
+def _last_uses(program: Program) -> dict[int, list[_Key]]:
+    """Instruction index → values that nothing reads after it; outputs of the graph stay."""
+    last: dict[_Key, int] = {}
+    for i, instruction in enumerate(program.instructions):
+        if isinstance(instruction, Convert) and not instruction.gradient:
+            last[instruction.tensor, instruction.source] = last[instruction.tensor, instruction.target] = i
+        elif isinstance(instruction, Run):
+            op, strategy = program.graph.op(instruction.op), program.strategies[instruction.op]
+            named = [*zip(op.inputs, strategy.operands, strict=True), *zip(op.outputs, strategy.results, strict=True)]
+            for name, layout in named:
+                if name:
+                    whole = Layout.replicated(program.graph.tensors[name].rank)
+                    last[name, layout or whole] = i
+    out: dict[int, list[_Key]] = {}
+    for key, i in last.items():
+        if key[0] not in program.graph.outputs:
+            out.setdefault(i, []).append(key)
+    return out
+
+
 def _scaled(column: list[Array | None], scale: float) -> Shards:
     values = [x for x in column if x is not None]
     if scale == 1.0:
@@ -210,11 +265,13 @@ def _scaled(column: list[Array | None], scale: float) -> Shards:
     return tuple(scaled[id(x)] for x in values)
 
 
-def _each_distinct(rows: list[list[Array | None]], work: Callable[[list[Array | None]], _Outputs]) -> list[_Outputs]:
-    """`work` on every rank's arrays, once for ranks that hold the very same ones."""
+def _each_distinct(
+    rows: list[list[Array | None]], work: Callable[[int, list[Array | None]], _Outputs]
+) -> list[_Outputs]:
+    """`work(rank, arrays)` on every rank's arrays, once for ranks that hold the very same ones."""
     done: dict[tuple[int, ...], _Outputs] = {}
-    for row in rows:
+    for rank, row in enumerate(rows):
         key = tuple(map(id, row))
         if key not in done:
-            done[key] = work(row)
+            done[key] = work(rank, row)
     return [done[tuple(map(id, row))] for row in rows]

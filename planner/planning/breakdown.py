@@ -1,0 +1,67 @@
+"""The additive objective, taken apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from planner.lowering import Convert, Program
+from planner.pricing import PricedProblem
+from planner.redistribute.steps import FREE
+
+__all__ = ["CostBreakdown", "breakdown", "convert_cost"]
+
+
+@dataclass(frozen=True, slots=True)
+class CostBreakdown:
+    """Parts of the objective, in units of the profile's price resolution; they add up to it exactly."""
+
+    compute_forward: int = 0
+    compute_backward: int = 0
+    inside_operators: int = 0  # collectives within operators
+    activations: int = 0  # redistributions of activations
+    activation_gradients: int = 0
+    parameters: int = 0  # from stored to computed layouts
+    parameter_gradients: int = 0  # reduced and brought to the stored layout
+    optimizer: int = 0
+
+    @property
+    def total(self) -> int:
+        return sum(asdict(self).values())
+
+    def __add__(self, other: CostBreakdown) -> CostBreakdown:
+        mine, theirs = asdict(self), asdict(other)
+        return CostBreakdown(**{k: mine[k] + theirs[k] for k in mine})
+
+    def seconds(self, unit_s: float) -> dict[str, float]:
+        """Parts by name, in seconds."""
+        return {k: v * unit_s for k, v in asdict(self).items()}
+
+
+def convert_cost(priced: PricedProblem, convert: Convert) -> int:
+    """Price of a redistribution: the sum of its steps."""
+    size = priced.machine.settings.tensor_bytes(priced.graph.tensors[convert.tensor])
+    mesh = priced.machine.mesh
+    return sum(
+        int(priced.machine.collective(str(s.kind), s.axes, s.group_bytes(size, mesh)))
+        for s in convert.steps
+        if s.kind not in FREE
+    )
+
+
+def breakdown(priced: PricedProblem, choice: Sequence[int], program: Program) -> CostBreakdown:
+    """Prices the program instruction by instruction; the total equals the objective of `choice`."""
+    work = {name: (priced.tables[name].work, choice[n]) for name, n in priced.op_nodes.items()}
+    moved = {(p, g): 0 for p in (False, True) for g in (False, True)}
+    for convert in program.converts():
+        moved[convert.tensor in priced.parameter_nodes, convert.gradient] += convert_cost(priced, convert)
+    return CostBreakdown(
+        compute_forward=sum(int(w.forward[s]) for w, s in work.values()),
+        compute_backward=sum(int(w.backward[s]) for w, s in work.values()),
+        inside_operators=sum(int(w.inner_forward[s] + w.inner_backward[s]) for w, s in work.values()),
+        activations=moved[False, False],
+        activation_gradients=moved[False, True],
+        parameters=moved[True, False],
+        parameter_gradients=moved[True, True],
+        optimizer=sum(int(priced.problem.nodes[n].costs[choice[n]]) for n in priced.parameter_nodes.values()),
+    )

@@ -1,0 +1,269 @@
+"""plan.json: the native plan file, versioned, from which everything else derives (docs/plan-format.md)."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from planner.errors import InputError
+from planner.ir import DeviceMesh, MeshAxis
+from planner.rules.strategy import AxisRole
+
+__all__ = [
+    "SCHEMA",
+    "LayoutDocument",
+    "OperatorDocument",
+    "ParameterDocument",
+    "PlanDocument",
+    "RedistributionDocument",
+    "StepDocument",
+    "TensorDocument",
+    "read_plan",
+    "role_from_text",
+    "role_to_text",
+    "write_plan",
+]
+
+SCHEMA = "planner.plan/1"
+MESH = "m0"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class LayoutDocument(_Part):
+    mesh: str
+    dims: list[list[str]]
+    partial: dict[str, Literal["sum", "max", "min"]] = {}
+
+
+class ModelDocument(_Part):
+    """`bind` and `batch` repeat how the file was read, so that it can be read alike again."""
+
+    name: str
+    digest: str
+    bind: dict[str, int] = {}
+    batch: int | None = None
+    operators: int
+    parameters: int
+    loss: str | None = None
+
+
+class InputDocument(_Part):
+    shape: list[int] | None
+    dtype: str
+
+
+class ClusterDocument(_Part):
+    hardware: str
+    profile_digest: str
+    devices: int = Field(ge=1)
+    devices_per_server: int | None
+    memory_limit_bytes: int | None
+
+
+class AxisDocument(_Part):
+    name: str
+    size: int = Field(ge=1)
+
+
+class MeshDocument(_Part):
+    """`groups`: axes joined by a dot → the communication groups over them, as lists of ranks."""
+
+    axes: list[AxisDocument] = Field(min_length=1, max_length=7)
+    groups: dict[str, list[list[int]]] = {}
+
+    def mesh(self) -> DeviceMesh:
+        return DeviceMesh(tuple(MeshAxis(a.name, a.size) for a in self.axes))
+
+
+class StageDocument(_Part):
+    mesh: str
+    operators: int
+
+
+class TensorDocument(_Part):
+    """`layout` as produced; `gradient` as the producer wants it (absent where there is none)."""
+
+    shape: list[int] | None
+    dtype: str
+    role: str
+    layout: LayoutDocument
+    gradient: LayoutDocument | None = None
+
+
+class InnerDocument(_Part):
+    kind: str
+    axes: list[str]
+    bytes: int
+    backward: bool
+    count: int
+
+
+class OperatorDocument(_Part):
+    """`strategy`: mesh axis → `split:FACTOR`, `replicate`, `defer` or `linear:GROUP` (see docs/semantics.md)."""
+
+    type: str
+    source: str = ""
+    module: str = ""
+    strategy: dict[str, str]
+    operands: list[LayoutDocument | None]
+    results: list[LayoutDocument | None]
+    inner: list[InnerDocument] = []
+
+
+class ParameterDocument(_Part):
+    """`aliases`: other operands that read the same parameter, as OPERATOR:SLOT."""
+
+    shape: list[int]
+    stored: LayoutDocument
+    compute: list[LayoutDocument]
+    gradient: LayoutDocument | None
+    optimizer: LayoutDocument | None
+    aliases: list[str] = []
+
+
+class StepDocument(_Part):
+    kind: str
+    axes: list[str]
+    dim: int = -1
+    to_dim: int = -1
+    target: LayoutDocument
+    bytes: int
+
+
+class RedistributionDocument(_Part):
+    """`reader` names the operator that the conversion serves alone; empty when it serves all."""
+
+    tensor: str
+    direction: Literal["forward", "gradient"]
+    reader: str = ""
+    source: LayoutDocument
+    target: LayoutDocument
+    steps: list[StepDocument]
+    seconds: float
+
+
+class ScheduleDocument(_Part):
+    mode: Literal["training", "inference"]
+    precision: Literal["bf16", "fp16", "fp32"]
+    optimizer: Literal["adam", "momentum", "sgd"]
+    target: Literal["any", "torch", "mindspore"]
+    stages: int = 1
+    micro_batches: int = 1
+
+
+class CostDocument(_Part):
+    objective_s: float
+    objective_lower_bound_s: float
+    gap: float
+    step_time_s: float
+    parts_s: dict[str, float]
+    peak_memory_bytes: int
+
+
+class CandidateDocument(_Part):
+    mesh: str
+    status: str
+    objective_s: float | None
+    bound_s: float
+
+
+class SearchDocument(_Part):
+    version: str
+    status: str
+    solver: str
+    candidates: list[CandidateDocument]
+    operators_replicated_for_want_of_a_rule: list[str]
+
+
+class PlanDocument(_Part):
+    """The whole file.  Operators are keyed by their first output, everything else by tensor name."""
+
+    schema_: Literal["planner.plan/1"] = Field(alias="schema")
+    model: ModelDocument
+    inputs: dict[str, InputDocument]
+    cluster: ClusterDocument
+    meshes: dict[str, MeshDocument]
+    stages: list[StageDocument]
+    tensors: dict[str, TensorDocument]
+    operators: dict[str, OperatorDocument]
+    parameters: dict[str, ParameterDocument]
+    redistributions: list[RedistributionDocument]
+    schedule: ScheduleDocument
+    pins: list[str] = []
+    cost: CostDocument
+    search: SearchDocument
+    verification: Literal["none", "sibling", "forward", "full"] = "none"
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        return self.meshes[self.stages[0].mesh].mesh()
+
+
+def role_to_text(role: AxisRole) -> str:
+    if role.kind == "split":
+        return f"split:{role.factor}"
+    return f"linear:{role.group}" if role.kind == "linear" else role.kind
+
+
+def role_from_text(text: str) -> AxisRole:
+    """Inverse of `role_to_text`.  ValueError for anything else."""
+    kind, _, argument = text.partition(":")
+    if kind == "split" and argument:
+        return AxisRole("split", factor=argument)
+    if kind == "linear" and argument.isdigit():
+        return AxisRole("linear", group=int(argument))
+    if kind in ("replicate", "defer") and not argument:
+        return AxisRole("replicate" if kind == "replicate" else "defer")
+    raise ValueError(f"role {text!r}: expected split:FACTOR, replicate, defer or linear:GROUP")
+
+
+def write_plan(plan: PlanDocument, path: str | os.PathLike[str]) -> None:
+    """Writes atomically, with keys in a fixed order: equal plans are equal bytes."""
+    file = Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    data = plan.model_dump(mode="json", by_alias=True, exclude_none=False)
+    handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            json.dump(data, out, indent=1, ensure_ascii=False)
+            out.write("\n")
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, file)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def read_plan(path: str | os.PathLike[str]) -> PlanDocument:
+    """InputError where the file is missing, is not JSON, or is not a plan of this schema."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise InputError(f"plan {path}: cannot be read ({e}); give a plan.json that `planner search` wrote") from e
+    try:
+        data: Any = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as e:
+        raise InputError(f"plan {path}: is not JSON ({e}); give a plan.json that `planner search` wrote") from e
+    found = data.get("schema") if isinstance(data, dict) else None
+    if found != SCHEMA:
+        raise InputError(f"plan {path}: expected schema {SCHEMA!r}, found {found!r}; search again with this version")
+    try:
+        return PlanDocument.model_validate(data)
+    except ValidationError as e:
+        raise InputError(f"plan {path}: {_first_error(e.errors())}") from e
+
+
+def _first_error(errors: Sequence[Any]) -> str:
+    first = errors[0]
+    where = ".".join(str(p) for p in first["loc"])
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return f"at {where}: {first['msg']}{more}"
