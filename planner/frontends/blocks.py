@@ -30,7 +30,6 @@ Array = np.ndarray[Any, Any]
 class BlockRun:
     """`blocks[k]` are the names of block k's operators, in graph order; corresponding ones share a position."""
 
-    start: int  # index in graph.ops of the first operator
     blocks: tuple[tuple[str, ...], ...]
 
     @property
@@ -41,30 +40,38 @@ class BlockRun:
     def size(self) -> int:
         return len(self.blocks[0])
 
-    @property
-    def stop(self) -> int:
-        return self.start + self.count * self.size
-
 
 def repeated_blocks(graph: Graph) -> tuple[BlockRun, ...]:
     """Maximal runs of at least two structurally identical consecutive blocks, in graph order."""
     numbers: dict[str, int] = {}
-    signature = np.array([numbers.setdefault(_signature(graph, op), len(numbers)) for op in graph.ops], dtype=np.int64)
-    index = {op.name: i for i, op in enumerate(graph.ops)}
-    sources = [_sources(graph, op, index) for op in graph.ops]
-    runs: list[BlockRun] = []
-    pending = [(0, len(graph.ops))]
+    ops = _weighted(graph)
+    signature = np.array([numbers.setdefault(_signature(graph, op), len(numbers)) for op in ops], dtype=np.int64)
+    index = {op.name: i for i, op in enumerate(ops)}
+    sources = [_sources(graph, op, index) for op in ops]
+    runs: list[tuple[int, BlockRun]] = []
+    pending = [(0, len(ops))]
     while pending:
         low, high = pending.pop()
-        found = _best(graph, signature, sources, low, high)
+        found = _best(signature, sources, low, high)
         if found is None:
             continue
         start, period, count = found
-        names = [op.name for op in graph.ops[start : start + count * period]]
+        names = [op.name for op in ops[start : start + count * period]]
         blocks = tuple(tuple(names[k * period : (k + 1) * period]) for k in range(count))
-        runs.append(BlockRun(start, blocks))
+        runs.append((start, BlockRun(blocks)))
         pending += [(low, start), (start + count * period, high)]
-    return tuple(sorted(runs, key=lambda r: r.start))
+    return tuple(run for _, run in sorted(runs, key=lambda r: r[0]))
+
+
+def _weighted(graph: Graph) -> list[Op]:
+    """Operators that depend on a parameter, in order; all of them where there is none."""
+    moved = {t.name for t in graph.parameters}
+    ops = []
+    for op in graph.ops:
+        if not moved.isdisjoint(op.inputs):
+            ops.append(op)
+            moved.update(o for o in op.outputs if o)
+    return ops or list(graph.ops)
 
 
 def _signature(graph: Graph, op: Op) -> str:
@@ -83,16 +90,16 @@ def _signature(graph: Graph, op: Op) -> str:
 
 
 def _sources(graph: Graph, op: Op, index: dict[str, int]) -> list[tuple[int, int, str]]:
-    """For each operand (producer's index or −1, which of its outputs, name)."""
+    """For each operand (producer's index, or −1 where it is none of `index`; which of its outputs; name)."""
     out = []
     for t in op.inputs:
         producer = graph.producers.get(t)
-        out.append((-1, 0, t) if producer is None else (index[producer.name], producer.outputs.index(t), t))
+        out.append((-1, 0, t) if producer is None else (index.get(producer.name, -1), producer.outputs.index(t), t))
     return out
 
 
 def _best(
-    graph: Graph, signature: Array, sources: Sequence[list[tuple[int, int, str]]], low: int, high: int
+    signature: Array, sources: Sequence[list[tuple[int, int, str]]], low: int, high: int
 ) -> tuple[int, int, int] | None:
     """(start, period, count) of the run that covers most of ops[low:high]."""
     window = signature[low:high]
@@ -110,9 +117,10 @@ def _best(
     for bound, period, start, length in candidates:
         if -bound <= covered:
             break
-        for s, count in _verified(sources, low + start, period, length, n + low):
+        for s, count in _verified(sources, low + start, period, length):
             if count * period > covered:
-                best, covered = (_aligned(graph, sources, s, period, count, low + start + length + period), period, count), count * period
+                covered = count * period
+                best = (_aligned(sources, s, period, count, low + start + length + period), period, count)
     return best
 
 
@@ -125,13 +133,15 @@ def _periods(window: Array) -> list[int]:
 
 
 def _verified(
-    sources: Sequence[list[tuple[int, int, str]]], start: int, period: int, length: int, end: int
+    sources: Sequence[list[tuple[int, int, str]]], start: int, period: int, length: int
 ) -> list[tuple[int, int]]:
     """(start, count) of the stretches of a signature-periodic range whose data flow is periodic as well."""
     good = np.array([_corresponds(sources, i, period, start) for i in range(start, start + length)])
     edges = np.flatnonzero(np.diff(np.concatenate(([0], good.astype(np.int8), [0]))))
     return [
-        (start + int(a), int(b - a) // period + 1) for a, b in zip(edges[::2], edges[1::2], strict=True) if b - a >= period
+        (start + int(a), int(b - a) // period + 1)
+        for a, b in zip(edges[::2], edges[1::2], strict=True)
+        if b - a >= period
     ]
 
 
@@ -145,13 +155,13 @@ def _corresponds(sources: Sequence[list[tuple[int, int, str]]], i: int, period: 
             if (q, m) != (p + period, k):
                 return False
         elif q >= start + period and t != u:
-            return False  # only the first block may read from before the run what the others read from their predecessor
+            return (
+                False  # only the first block may read from before the run what the others read from their predecessor
+            )
     return True
 
 
-def _aligned(
-    graph: Graph, sources: Sequence[list[tuple[int, int, str]]], start: int, period: int, count: int, end: int
-) -> int:
+def _aligned(sources: Sequence[list[tuple[int, int, str]]], start: int, period: int, count: int, end: int) -> int:
     """Of the possible starts of the run the one whose block boundaries the fewest tensors cross."""
     slack = min((end - start) - count * period, period - 1)
     if slack <= 0:
@@ -160,7 +170,10 @@ def _aligned(
     for s in range(start, start + slack + 1):
         boundary = s + period
         crossing = {
-            (p, k) for i in range(boundary, min(boundary + period, len(sources))) for p, k, _ in sources[i] if s <= p < boundary
+            (p, k)
+            for i in range(boundary, min(boundary + period, len(sources)))
+            for p, k, _ in sources[i]
+            if s <= p < boundary
         }
         if least < 0 or len(crossing) < least:
             best, least = s, len(crossing)

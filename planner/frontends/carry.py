@@ -159,7 +159,9 @@ class Carrier:
         return {t: v for t, v in self.tensors.items() if t in named}
 
     def _differs(self, t: str) -> bool:
-        return self.tensors[t] is not self.old[t] and (self.changed(t) or self.tensors[t].value is not self.old[t].value)
+        return self.tensors[t] is not self.old[t] and (
+            self.changed(t) or self.tensors[t].value is not self.old[t].value
+        )
 
     def _operand(self, op: Op, k: int) -> str:
         value = self.fixed.get((op.name, k))

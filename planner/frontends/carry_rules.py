@@ -253,7 +253,8 @@ def _slice(c: Carrier, op: Op) -> None:
         if k not in sliced:
             _pass_up(c, op, o, k, t, k)
     c.factors[o] = tuple(
-        f if k not in sliced or c.before(o)[k] == before[k] else ((c.before(o)[k], -1),) for k, f in enumerate(c.parts(t))
+        f if k not in sliced or c.before(o)[k] == before[k] else ((c.before(o)[k], -1),)
+        for k, f in enumerate(c.parts(t))
     )
     return None
 
@@ -274,7 +275,10 @@ def _slice_attributes(c: Carrier, op: Op) -> None:
     starts, ends = op.attributes.get("starts", ()), op.attributes.get("ends", ())
     axes = op.attributes.get("axes", tuple(range(len(starts))))
     before, after = c.before(op.inputs[0]), c.after(op.inputs[0])
-    moved = [_moved(s, e, 1, before[a % len(before)], after[a % len(before)]) for s, e, a in zip(starts, ends, axes, strict=True)]
+    moved = [
+        _moved(s, e, 1, before[a % len(before)], after[a % len(before)])
+        for s, e, a in zip(starts, ends, axes, strict=True)
+    ]
     c.fixed[op.name, -1] = {"starts": tuple(s for s, _ in moved), "ends": tuple(e for _, e in moved)}
 
 

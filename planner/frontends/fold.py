@@ -56,7 +56,11 @@ def fold(op: Op, values: Mapping[str, Array], bytes_out: int) -> dict[str, Array
     except (RuntimeError, ValueError, TypeError, IndexError, KeyError, NotImplementedError, AttributeError):
         return None  # what the reference implementation cannot do stays an operator
     arrays = [np.asarray(r) for r in results]
-    return None if any(a.dtype == object or a.dtype.kind in "US" for a in arrays) else dict(zip(wanted, arrays, strict=True))
+    return (
+        None
+        if any(a.dtype == object or a.dtype.kind in "US" for a in arrays)
+        else dict(zip(wanted, arrays, strict=True))
+    )
 
 
 class _Boxed:

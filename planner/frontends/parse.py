@@ -72,7 +72,9 @@ def captured(graphs: Sequence[onnx.GraphProto], depth: int = 0) -> list[str]:
         raise InputError(f"control flow is nested more than {MAX_DEPTH} deep.")
     outer: dict[str, None] = {}
     for g in graphs:
-        own = {i.name for i in g.input} | {i.name for i in g.initializer} | {i.values.name for i in g.sparse_initializer}
+        own = (
+            {i.name for i in g.input} | {i.name for i in g.initializer} | {i.values.name for i in g.sparse_initializer}
+        )
         for node in g.node:
             reads = [*node.input, *captured(list(subgraphs(node)), depth + 1)]
             outer.update((r, None) for r in reads if r and r not in own)

@@ -63,7 +63,9 @@ _MADE = re.compile(
     r"^(zeros|ones|full|fill|arange|eye|tril|triu|new_(zeros|ones|full)|_?to_copy|_tensor_constant|lifted_tensor|expand)"
     r"(_like)?(_?\d+)*$"
 )
-_ANONYMOUS = re.compile(r"^(val_|const|Constant|c_|scalar|onnx::|/.*Constant|\d+$|p2o\.pd_op\.(full|assign))", re.IGNORECASE)
+_ANONYMOUS = re.compile(
+    r"^(val_|const|Constant|c_|scalar|onnx::|/.*Constant|\d+$|p2o\.pd_op\.(full|assign))", re.IGNORECASE
+)
 _MODULE_PATH = re.compile(r"^[A-Za-z_]\w*(\.\w+)+$")
 
 
@@ -173,7 +175,8 @@ def _fed_weight(t: Tensor, uses: list[tuple[Op, int, Tensor]]) -> bool:
     named = bool(_MODULE_PATH.match(t.name))
     slots = [(split_type(op.type)[1], k, v) for op, k, v in uses]
     strict = any(
-        is_weight_slot(op, k) and (kind not in _PRODUCTS | {"Gemm"} or (k == 1 and v.rank == 2) or (kind == "Gemm" and k == 2))
+        is_weight_slot(op, k)
+        and (kind not in _PRODUCTS | {"Gemm"} or (k == 1 and v.rank == 2) or (kind == "Gemm" and k == 2))
         for (op, _, _), (kind, k, v) in zip(uses, slots, strict=True)
     )
     if strict or (named and any(_keeps_weights(op, k, v) for op, k, v in uses)):

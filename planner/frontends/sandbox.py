@@ -115,7 +115,9 @@ def _death(status: int, limits: Limits) -> str:
         number = os.WTERMSIG(status)
         if number == signal.SIGXCPU or number == signal.SIGKILL:
             return f"it was stopped after {limits.cpu_seconds} s of CPU time or for want of memory."
-        return f"the importer was ended by {signal.Signals(number).name}; the file is malformed in a way it cannot bear."
+        return (
+            f"the importer was ended by {signal.Signals(number).name}; the file is malformed in a way it cannot bear."
+        )
     return "the importer ended without an answer; the file is malformed in a way it cannot bear."
 
 

@@ -124,12 +124,12 @@ class SetHub:
         i, j = self.states[state]
         return tuple(dict.fromkeys((self.reads[i][0], self.reads[j][0])))
 
-    def moves(self, write: Read, state: int) -> list[Move]:
-        """The shared moves from the producer to the set, and of the gradient contributions back."""
-        i, j = self.states[state]
+    def moves(self, write: Read, state: int, used: Sequence[Read]) -> list[Move]:
+        """The shared moves from the producer to the reads of the set that are `used`, and of the gradients back."""
         d = _cap(self.table.costs)
-        moves = _tree_moves(self.table, d, write[0], self.held(state), gradient=False)
-        contributions = tuple(dict.fromkeys(x for x in (self.reads[i][1], self.reads[j][1]) if x is not None))
+        chosen = [self.reads[k] for k in dict.fromkeys(self.states[state]) if self.reads[k] in used]
+        moves = _tree_moves(self.table, d, write[0], tuple(dict.fromkeys(r[0] for r in chosen)), gradient=False)
+        contributions = tuple(dict.fromkeys(r[1] for r in chosen if r[1] is not None))
         if write[1] is not None and contributions:
             moves += _tree_moves(self.table, d.T, write[1], contributions, gradient=True)
         return moves
@@ -213,6 +213,6 @@ class StarHub:
     def held(self, state: int) -> tuple[Layout, ...]:
         return (self.states[state][0],)
 
-    def moves(self, write: Read, state: int) -> list[Move]:
+    def moves(self, write: Read, state: int, used: Sequence[Read]) -> list[Move]:
         """The shared moves from the producer to where the tensor is held, and of the gathered gradient back."""
         return direct_moves(write, self.states[state])

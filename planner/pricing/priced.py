@@ -89,7 +89,7 @@ class PricedProblem:
         style: Style = "direct"
         if tensor in self.hubs:
             node, hub = self.hubs[tensor]
-            moves = hub.moves(write, choice[node])
+            moves = hub.moves(write, choice[node], [read for r in readers for read in r.reads(choice)])
             style = hub.style
             if isinstance(hub, StarHub):
                 for reader in readers:

@@ -114,9 +114,7 @@ class Lagrangian:
             known = self.store.leaf(key, values)
         return known[0], known[1], high
 
-    def maximise(
-        self, masks: Masks, start: Mapping[int, float], *, rounds: int, enough: float, spread: float
-    ) -> Dual:
+    def maximise(self, masks: Masks, start: Mapping[int, float], *, rounds: int, enough: float, spread: float) -> Dual:
         """The best bound found in `rounds` evaluations, stopping early above `enough`.
 
         `spread` is an upper bound on what any allowed choice can cost: a bound above it proves that none fits
@@ -190,9 +188,7 @@ class _Master:
         constraint = self.solver.Constraint(-self.solver.infinity(), (cut.cost - self.base) / self.unit)
         constraint.SetCoefficient(self.t, 1.0)
         for r, variable in self.rows.items():
-            constraint.SetCoefficient(
-                variable, -(float(cut.usage[r]) - float(limits[r])) * self.per[r] / self.unit
-            )
+            constraint.SetCoefficient(variable, -(float(cut.usage[r]) - float(limits[r])) * self.per[r] / self.unit)
         self.constraints.append(constraint)
 
     def solve(self) -> tuple[dict[int, float], float] | None:

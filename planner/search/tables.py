@@ -193,9 +193,7 @@ def _aligned(values: Array, axes: tuple[int, ...], variables: int) -> Array:
     return np.ascontiguousarray(values.transpose(order)).reshape(shape)
 
 
-def _min_sum(
-    operands: Sequence[Array], own: Array, shape: tuple[int, ...]
-) -> tuple[Array, NDArray[np.int32]]:
+def _min_sum(operands: Sequence[Array], own: Array, shape: tuple[int, ...]) -> tuple[Array, NDArray[np.int32]]:
     """Minimum over axis 0 of own + sum of operands, with its first position; block by block to stay in cache."""
     outer = shape[1:]
     values = np.full(outer, np.inf)

@@ -14,7 +14,8 @@ import onnxruntime as ort
 from planner.errors import VerificationError
 from planner.frontends.export import to_model
 from planner.ir import Graph, Op
-from planner.verify.kernels import run_local
+from planner.verify.kernels import NoKernelError, run_local
+from planner.verify.kernels.session import RUNTIME_FAILURES
 from planner.verify.shards import Array
 from planner.verify.vjp import vjp
 
@@ -32,17 +33,23 @@ _CUTS = frozenset(
 
 
 def run_whole(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
-    """Graph outputs by ONNX Runtime on the whole model; `values` feed the tensors that have no value in the graph."""
+    """Graph outputs by ONNX Runtime on the whole model; `values` feed the tensors that have no value in the graph.
+
+    NoKernelError where ONNX Runtime cannot run the model (gradient operators of exported training graphs).
+    """
     model = to_model(graph)
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    try:
+        session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except RUNTIME_FAILURES as error:
+        raise NoKernelError(f"ONNX Runtime cannot run {graph.name or 'the model'} as a whole: {error}") from error
     names = [i.name for i in session.get_inputs()]
     missing = [n for n in names if n not in values]
     if missing:
         raise VerificationError(f"the model reads {missing}, for which no values are given; see random_tensors")
-    feed = {n: np.ascontiguousarray(values[n]) if values[n].ndim else values[n] for n in names}
+    feed = {n: np.asarray(values[n], order="C") for n in names}
     outputs = [o.name for o in session.get_outputs()]
     return dict(zip(outputs, session.run(outputs, feed), strict=True))
 

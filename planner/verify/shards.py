@@ -40,7 +40,7 @@ def shard(value: Array, layout: Layout, mesh: DeviceMesh, rng: np.random.Generat
         region = layout.region(value.shape, mesh, rank)
         key = tuple((s.start, s.stop) for s in region)
         if key not in pieces:
-            pieces[key] = np.ascontiguousarray(value[region])
+            pieces[key] = np.asarray(value[region], order="C")  # ascontiguousarray would make a scalar a vector
         out.append(pieces[key])
     for axis, reduction in layout.partial:
         out = _decompose(out, axis, reduction, mesh, rng)

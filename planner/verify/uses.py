@@ -225,6 +225,11 @@ def _labels(r: _Reading) -> Uses:
     return {1: Use(below=r.shape(0)[1:2]), 2: Use(positive=True)}
 
 
+@_reader("RotaryEmbedding")
+def _rotary(r: _Reading) -> Uses:
+    return {3: Use(below=r.shape(1)[:1])} if len(r.op.inputs) > 3 else {}
+
+
 @_reader("OneHot")
 def _one_hot(r: _Reading) -> Uses:
     depth = r.value(1)

@@ -114,3 +114,27 @@ def test_scale() -> None:
     x = normal(3)
     same(gradient("Scale", x, np.float32([4.0]), scale_down=1), [x / 4])
     same(gradient("Scale", x, np.float32([4.0])), [x * 4])
+
+
+def test_average_pool() -> None:
+    x = normal(2, 3, 7, 6)
+    options = {"kernel_shape": (3, 2), "strides": (2, 2), "pads": (1, 0, 1, 0)}
+    op, (y,) = forward("AveragePool", x, **options)
+    dy = normal(*y.shape)
+    same(gradient("AveragePoolGrad", dy, shapes=[x.shape], **options), products(op, [x], [y], dy))
+
+
+def test_simplified_layer_normalization() -> None:
+    x, scale, dy = normal(2, 3, 8), normal(8), normal(2, 3, 8)
+    op = Op("y", "RMSNormalization", ("x", "s"), ("y",), {"epsilon": 1e-5}, 23)
+    r = 1 / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + np.float32(1e-5))
+    same(gradient("SimplifiedLayerNormalizationGrad", dy, x, scale, r, outputs=2), products(op, [x, scale], [None], dy))
+
+
+def test_remaining_activations_and_sums() -> None:
+    x, dy = normal(3, 4), normal(3, 4)
+    quick = Op("y", "com.microsoft::QuickGelu", ("x",), ("y",), {"alpha": 1.5}, 1)
+    same(gradient("QuickGeluGrad", dy, x, alpha=1.5), products(quick, [x], run_local(quick, [x]), dy))
+    leaky, (y,) = forward("LeakyRelu", x, alpha=0.2)
+    same(gradient("LeakyReluGrad", dy, y, alpha=0.2), products(leaky, [x], [y], dy))
+    same(gradient("ReduceSumTraining", x, np.array([0]), keepdims=0), [x.sum(axis=0)])

@@ -128,3 +128,11 @@ def test_same_session_serves_other_shapes() -> None:
     o = op("Relu", 1)
     assert run_local(o, [normal(2, 3)])[0].shape == (2, 3)
     assert run_local(o, [normal(4, 5)])[0].shape == (4, 5)
+
+
+def test_results_without_dimensions_are_arrays() -> None:
+    x = np.array(2.0, dtype=np.float32)
+    (y,) = run_local(op("Mul", 2), [x, x])
+    assert isinstance(y, np.ndarray)
+    (z,) = run_local(op("Relu", 1), [np.float32(-1)])
+    assert z.shape == ()

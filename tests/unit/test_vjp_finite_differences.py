@@ -15,6 +15,7 @@ ELSEWHERE = {
     "CastLike", "Ceil", "Round", "Sign", "Scatter", "SimplifiedLayerNormalization", "Upsample",
     "com.microsoft::BiasGelu", "com.microsoft::FastGelu", "com.microsoft::FusedMatMul", "com.microsoft::Gelu",
     "com.microsoft::QuickGelu", "com.microsoft::Scale", "com.microsoft::SimplifiedLayerNormalization",
+    "com.microsoft::SkipLayerNormalization", "com.microsoft::SkipSimplifiedLayerNormalization",
 }  # fmt: skip
 
 
@@ -104,3 +105,24 @@ def test_contributed_activations_equal_the_standard_ones() -> None:
     np.testing.assert_allclose(contributed("FastGelu", x)[0], standard("tanh", x), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(contributed("BiasGelu", x, bias)[1], standard("none", x + bias), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(contributed("Scale", x, np.float32([2.0]), scale_down=1)[0], np.full(13, 0.5))
+
+
+def test_skip_normalisations_equal_addition_and_normalisation() -> None:
+    rng = np.random.default_rng(0)
+    x, skip, bias = (rng.standard_normal(s).astype(np.float32) for s in [(2, 3, 8), (2, 3, 8), (8,)])
+    scale, shift = (0.5 + rng.random(8)).astype(np.float32), rng.standard_normal(8).astype(np.float32)
+    dy, of_sum = (rng.standard_normal((2, 3, 8)).astype(np.float32) for _ in range(2))
+    total = x + skip + bias
+    for kind, plain, parameters in [
+        ("SkipLayerNormalization", "LayerNormalization", [scale, shift]),
+        ("SkipSimplifiedLayerNormalization", "RMSNormalization", [scale]),
+    ]:
+        inputs = [x, skip, *parameters, bias]
+        names = tuple(f"x{i}" for i in range(len(inputs)))
+        fused = Op("y", f"com.microsoft::{kind}", names, ("y", "", "", "sum"), {"epsilon": 1e-5}, 1)
+        found = vjp(fused, inputs, run_local(fused, inputs), [dy, None, None, of_sum], [True] * len(inputs))
+        norm = Op("y", plain, names[: 1 + len(parameters)], ("y",), {"epsilon": 1e-5}, 23)
+        dtotal, *rest = vjp(norm, [total, *parameters], [None], [dy], [True] * (1 + len(parameters)))
+        dtotal = dtotal + of_sum
+        for f, e in zip(found, [dtotal, dtotal, *rest, dtotal.sum((0, 1))], strict=True):
+            np.testing.assert_allclose(f, e, rtol=1e-4, atol=1e-5)

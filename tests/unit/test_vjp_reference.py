@@ -8,6 +8,7 @@ import pytest
 from planner.errors import VerificationError
 from planner.ir import Graph, Op, Role, Tensor
 from planner.verify.data import random_tensors
+from planner.verify.kernels import NoKernelError
 from planner.verify.reference import active_tensors, gradients, run_ops, run_whole
 
 
@@ -92,3 +93,15 @@ def test_a_graph_without_loss_has_no_gradients() -> None:
     bare = Graph(g.ops, g.tensors, g.inputs, g.outputs, "bare")
     with pytest.raises(VerificationError, match="bare has no loss"):
         active_tensors(bare)
+
+
+def test_a_model_beyond_onnx_runtime_is_reported() -> None:
+    tensors = {
+        n: Tensor(n, (3,), "float32", r) for n, r in zip("gxy", [Role.INPUT] * 2 + [Role.ACTIVATION], strict=True)
+    }
+    op = Op("y", "com.microsoft::ReluGrad", ("g", "x"), ("y",), {}, 1)
+    g = Graph((op,), tensors, ("g", "x"), ("y",), "backward")
+    values = random_tensors(g, 0)
+    np.testing.assert_array_equal(run_ops(g, values)["y"], values["g"] * (values["x"] > 0))
+    with pytest.raises(NoKernelError, match="backward as a whole"):
+        run_whole(g, values)

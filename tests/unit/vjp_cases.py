@@ -89,6 +89,8 @@ for _kind in ["Asin", "Acos", "Atanh", "Tan"]:
 case("Acosh", positive(3) + 1)
 case("Mish", normal(3, 4))
 case("Relu", apart(3, 4))
+case("Celu", normal(3, 4), alpha=0.8, **_LOOSE)
+case("ThresholdedRelu", apart(3, 4), alpha=0.9)
 case("LeakyRelu", apart(3, 4), alpha=0.2)
 case("Elu", apart(3, 4), alpha=0.7)
 case("PRelu", apart(2, 3, 4), positive(3, 1))
@@ -281,3 +283,10 @@ case("Attention", normal(2, 3, 8), normal(2, 5, 4), normal(2, 5, 6), opset=23, q
 case(
     "Attention", *_QKV, None, normal(2, 2, 2, 5), normal(2, 2, 2, 4), opset=23, outputs=3, seeded=(0, 1, 2), name="past"
 )
+_ANGLES = normal(9, 2)
+_CACHE = (np.cos(_ANGLES), np.sin(_ANGLES))
+_AT = ints([0, 3, 8], [1, 1, 2])
+case("RotaryEmbedding", normal(2, 5, 3, 4), *_CACHE, _AT, opset=23, skipped=(1, 2))
+case("RotaryEmbedding", normal(2, 5, 3, 6), *_CACHE, _AT, opset=23, interleaved=1, rotary_embedding_dim=4,
+     skipped=(1, 2), name="interleaved partial")  # fmt: skip
+case("RotaryEmbedding", normal(2, 3, 20), *(x[_AT] for x in _CACHE), opset=23, num_heads=5, skipped=(1, 2), name="3d")

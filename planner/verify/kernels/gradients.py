@@ -12,12 +12,13 @@ import numpy as np
 
 from planner.ir import Op
 from planner.verify.kernels.session import NoKernelError
-from planner.verify.vjp.attributes import Array, integers, normalise_axis, slices_of, string, window
+from planner.verify.vjp.attributes import Array, axes_of, integers, normalise_axis, slices_of, string, window
 from planner.verify.vjp.conv import conv_input_gradient, conv_weight_gradient
-from planner.verify.vjp.elementwise import gelu_gradient
+from planner.verify.vjp.elementwise import gelu_gradient, sigmoid
 from planner.verify.vjp.index import gather_gradient
 from planner.verify.vjp.loss import cross_entropy_gradient, label_weights
 from planner.verify.vjp.norm import softmax_gradient, standardise_gradient
+from planner.verify.vjp.pool import average_pool_gradient
 from planner.verify.vjp.registry import unbroadcast
 from planner.verify.vjp.shape import slice_gradient
 
@@ -132,29 +133,73 @@ def _max_pool_grad(op: Op, inputs: Sequence[Array | None], shapes: Shapes | None
     return [dx.reshape(shape)]
 
 
+def _average_pool_grad(op: Op, inputs: Sequence[Array | None], shapes: Shapes | None) -> Results:
+    """dY → dX, whose shape only the graph knows."""
+    if shapes is None or shapes[0] is None:
+        raise NoKernelError(f"operator {op.name} ({op.type}): the shape of its result must be given")
+    return [average_pool_gradient(op, _need(op, inputs, 0), shapes[0])]
+
+
+def _rms_norm_grad(op: Op, inputs: Sequence[Array | None], shapes: Shapes | None) -> Results:
+    """(dY, X, scale, 1/root mean square) → dX, dscale."""
+    dy, x, scale, r = (_need(op, inputs, i) for i in range(4))
+    axis = normalise_axis(op.attributes.get("axis", -1), x.ndim)
+    axes = tuple(range(axis, x.ndim))
+    r = r.reshape(*x.shape[:axis], *(1,) * len(axes))
+    unit, g = x * r, dy * scale
+    return [r * (g - unit * np.mean(g * unit, axis=axes, keepdims=True)), unbroadcast(dy * unit, scale.shape)]
+
+
+def _quick_gelu_grad(op: Op, inputs: Sequence[Array | None], shapes: Shapes | None) -> Results:
+    """(dY, X) → dX of x·sigmoid(αx)."""
+    dy, x = _need(op, inputs, 0), _need(op, inputs, 1)
+    alpha = op.attributes.get("alpha", 1.702)
+    s = sigmoid(alpha * x)
+    return [np.asarray(dy * s * (1 + alpha * x * (1 - s)))]
+
+
+def _leaky_relu_grad(op: Op, inputs: Sequence[Array | None], shapes: Shapes | None) -> Results:
+    """(dY, Y) → dX."""
+    dy, y = _need(op, inputs, 0), _need(op, inputs, 1)
+    return [np.where(y > 0, dy, dy * dy.dtype.type(op.attributes.get("alpha", 0.01)))]
+
+
+def _reduce_sum(op: Op, inputs: Sequence[Array | None], shapes: Shapes | None) -> Results:
+    """(X, axes) → sum; without axes nothing or everything is reduced, as `noop_with_empty_axes` says."""
+    x = _need(op, inputs, 0)
+    axes = axes_of(op, inputs, 1, x.ndim)
+    if not axes:
+        axes = () if op.attributes.get("noop_with_empty_axes", 0) else None
+    return [np.asarray(x.sum(axis=axes, keepdims=bool(op.attributes.get("keepdims", 1))))]
+
+
 def _scale(op: Op, inputs: Sequence[Array | None], shapes: Shapes | None) -> Results:
     x, factor = _need(op, inputs, 0), _need(op, inputs, 1).reshape(()).astype(_need(op, inputs, 0).dtype)
     return [np.asarray(x / factor if op.attributes.get("scale_down", 0) else x * factor)]
 
 
-_TANH = _pointwise(lambda dy, y: dy * (1 - y * y))
-
 GRADIENT_KERNELS: Mapping[str, Kernel] = {
+    "AveragePoolGrad": _average_pool_grad,
     "MaxPoolGrad": _max_pool_grad,
+    "com.microsoft::AveragePoolGrad": _average_pool_grad,
     "com.microsoft::ConvGrad": _conv_grad,
     "com.microsoft::FastGeluGrad": _pointwise(lambda dy, x: dy * gelu_gradient(x, tanh=True)),
     "com.microsoft::GatherGrad": _gather_grad,
     "com.microsoft::GeluGrad": _pointwise(lambda dy, x: dy * gelu_gradient(x, tanh=False)),
     "com.microsoft::LayerNormalizationGrad": _layer_norm_grad,
+    "com.microsoft::LeakyReluGrad": _leaky_relu_grad,
     "com.microsoft::LogSoftmaxGrad": _softmax_grad,
     "com.microsoft::LogSoftmaxGrad_13": _softmax_grad,
     "com.microsoft::MaxPoolGrad": _max_pool_grad,
+    "com.microsoft::QuickGeluGrad": _quick_gelu_grad,
+    "com.microsoft::ReduceSumTraining": _reduce_sum,
     "com.microsoft::ReluGrad": _pointwise(lambda dy, y: dy * (y > 0)),
     "com.microsoft::Scale": _scale,
     "com.microsoft::SigmoidGrad": _pointwise(lambda dy, y: dy * y * (1 - y)),
+    "com.microsoft::SimplifiedLayerNormalizationGrad": _rms_norm_grad,
     "com.microsoft::SliceGrad": _slice_grad,
     "com.microsoft::SoftmaxCrossEntropyLossGrad": _cross_entropy_grad,
     "com.microsoft::SoftmaxGrad": _softmax_grad,
     "com.microsoft::SoftmaxGrad_13": _softmax_grad,
-    "com.microsoft::TanhGrad": _TANH,
+    "com.microsoft::TanhGrad": _pointwise(lambda dy, y: dy * (1 - y * y)),
 }

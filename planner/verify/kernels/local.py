@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from planner.ir import Op
 from planner.verify.kernels.gradients import GRADIENT_KERNELS
 from planner.verify.kernels.plain import PLAIN_KERNELS
@@ -33,8 +35,8 @@ def run_local(
     if (plain := PLAIN_KERNELS.get(op.type)) is not None:
         result = plain(op, inputs)
         if result is not None:
-            return [result]
+            return [np.asarray(result)]  # arithmetic on arrays without dimensions gives numpy scalars
     if (gradient := GRADIENT_KERNELS.get(op.type)) is not None:
         results = gradient(op, inputs, output_shapes)
-        return [r if name else None for name, r in zip(op.outputs, results, strict=False)]
+        return [np.asarray(r) if name and r is not None else None for name, r in zip(op.outputs, results, strict=False)]
     return run_node(op, inputs)

@@ -24,7 +24,7 @@ from planner.errors import PlannerError
 from planner.ir import Op
 from planner.verify.shards import Array
 
-__all__ = ["NoKernelError", "attribute_proto", "run_node", "split_type"]
+__all__ = ["RUNTIME_FAILURES", "NoKernelError", "attribute_proto", "run_node", "split_type"]
 
 Runner = Callable[[dict[str, Array]], list[Any]]
 
@@ -34,7 +34,7 @@ _IR_VERSION = 10
 _HEAVY = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum", "Attention", "LSTM", "GRU", "FusedMatMul"})
 # onnx 1.23's reference sums LRN's window over the batch, and lays grouped transposed convolutions out wrongly.
 _WRONG_IN_REFERENCE = frozenset({"ConvTranspose", "LRN"})
-_FAILURES = (
+RUNTIME_FAILURES = (
     ort.capi.onnxruntime_pybind11_state.NotImplemented,
     ort.capi.onnxruntime_pybind11_state.InvalidGraph,
     ort.capi.onnxruntime_pybind11_state.InvalidArgument,
@@ -70,10 +70,10 @@ def run_node(op: Op, inputs: Sequence[Array | None]) -> list[Array | None]:
         op,
     )
     runner = _runner(signature)
-    feed = {f"i{i}": np.ascontiguousarray(x) if x.ndim else x for i, x in enumerate(inputs) if x is not None}
+    feed = {f"i{i}": np.asarray(x, order="C") for i, x in enumerate(inputs) if x is not None}
     try:
         found = iter(runner(feed))
-    except (*_FAILURES, ValueError, TypeError, IndexError, RuntimeError, NotImplementedError) as error:
+    except (*RUNTIME_FAILURES, ValueError, TypeError, IndexError, RuntimeError, NotImplementedError) as error:
         shapes = ", ".join("-" if x is None else f"{x.dtype}{list(x.shape)}" for x in inputs)
         raise NoKernelError(f"operator {op.name} ({op.type}, opset {op.opset}) fails on ({shapes}): {error}") from error
     return [np.asarray(next(found)) if name else None for name in op.outputs]
@@ -101,7 +101,7 @@ def _runner(signature: _Signature) -> Runner:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:
             session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        except _FAILURES as error:
+        except RUNTIME_FAILURES as error:
             reason = error
         else:
             return lambda feed: list(session.run(None, feed))

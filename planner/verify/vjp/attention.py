@@ -1,4 +1,4 @@
-"""Scaled dot-product attention (ONNX 23 and later): grouped heads, masks, caches, soft cap."""
+"""Scaled dot-product attention (ONNX 23 and later: grouped heads, masks, caches, soft cap) and rotary positions."""
 
 from __future__ import annotations
 
@@ -119,3 +119,20 @@ def _masked_softmax(scores: Array) -> Array:
 def _mask_gradient(g: Array, mask: Array, heads: int) -> Array:
     whole = g.reshape(g.shape[0], heads, *g.shape[3:])[..., : mask.shape[-1]]
     return unbroadcast(whole, mask.shape)
+
+
+@register("RotaryEmbedding")
+def _rotary_embedding(c: Call) -> Gradients:
+    """A rotation of pairs of features: its transpose turns the other way."""
+    dy = _heads(c.dy, c.attr("num_heads"))
+    cos, sin, positions = c.operand(1), c.operand(2), c.maybe(3)
+    if positions is not None:
+        cos, sin = cos[positions], sin[positions]
+    half = cos.shape[-1]
+    cos, sin = cos[:, None], sin[:, None]
+    pairs = [slice(0, 2 * half, 2), slice(1, 2 * half, 2)] if c.attr("interleaved", 0) else None
+    first, second = pairs or [slice(0, half), slice(half, 2 * half)]
+    dx = dy.copy()
+    dx[..., first] = cos * dy[..., first] + sin * dy[..., second]
+    dx[..., second] = cos * dy[..., second] - sin * dy[..., first]
+    return [_like(dx, c.operand(0))]

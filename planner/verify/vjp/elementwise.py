@@ -108,6 +108,16 @@ def _elu(c: Call) -> Array:
     return np.where(c.x >= 0, 1, c.attr("alpha", 1.0) * np.exp(np.minimum(c.x, 0))).astype(c.x.dtype)
 
 
+@_unary("Celu")
+def _celu(c: Call) -> Array:
+    return np.where(c.x >= 0, 1, np.exp(np.minimum(c.x, 0) / c.attr("alpha", 1.0))).astype(c.x.dtype)
+
+
+@_unary("ThresholdedRelu")
+def _thresholded_relu(c: Call) -> Array:
+    return (c.x > c.attr("alpha", 1.0)).astype(c.x.dtype)
+
+
 @_unary("Selu")
 def _selu(c: Call) -> Array:
     alpha, gamma = c.attr("alpha", 1.67326319217681884765625), c.attr("gamma", 1.05070102214813232421875)

@@ -81,6 +81,34 @@ def _rms_norm(c: Call) -> Gradients:
     ]
 
 
+@register("com.microsoft::SkipLayerNormalization", "com.microsoft::SkipSimplifiedLayerNormalization")
+def _skip_norm(c: Call) -> Gradients:
+    """norm(x + skip + bias); the fourth result is the sum, whose own gradient joins."""
+    simplified = c.op.type.endswith("SkipSimplifiedLayerNormalization")
+    scale, skip = c.operand(2), c.operand(1)
+    at = 3 if simplified else 4
+    bias = c.maybe(at)
+    total = c.x + skip if bias is None else c.x + skip + bias
+    centred = total if simplified else total - total.mean(axis=-1, keepdims=True)
+    r = 1 / np.sqrt(np.mean(centred * centred, axis=-1, keepdims=True) + c.attr("epsilon", 1e-12))
+    g = c.dy * scale
+    if simplified:
+        dx = r * (g - total * r * np.mean(g * total * r, axis=-1, keepdims=True))
+    else:
+        dx = standardise_gradient(centred, r, g, (-1,))
+    of_sum = c.gradients[3] if len(c.gradients) > 3 else None
+    if of_sum is not None:
+        dx = dx + of_sum
+    shift = [] if simplified else [unbroadcast(c.dy, scale.shape)]
+    return [
+        unbroadcast(dx, c.x.shape),
+        unbroadcast(dx, skip.shape),
+        unbroadcast(c.dy * centred * r, scale.shape),
+        *shift,
+        None if bias is None else unbroadcast(dx, bias.shape),
+    ]
+
+
 @register("BatchNormalization")
 def _batch_norm(c: Call) -> Gradients:
     _only_first_result(c)

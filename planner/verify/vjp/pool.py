@@ -6,12 +6,13 @@ import math
 
 import numpy as np
 
+from planner.ir import Op
 from planner.verify.vjp.attributes import Array
 from planner.verify.vjp.attributes import window as window_of
 from planner.verify.vjp.conv import pad_to_window, padded_sizes, positions
 from planner.verify.vjp.registry import Call, register
 
-__all__: list[str] = []
+__all__ = ["average_pool_gradient"]
 
 Gradients = list["Array | None"]
 
@@ -32,24 +33,29 @@ def _max_pool(c: Call) -> Gradients:
     return [grown[(slice(None), slice(None), *(slice(b, b + s) for b, s in zip(w.begin, spatial, strict=True)))]]
 
 
-@register("AveragePool")
-def _average_pool(c: Call) -> Gradients:
-    spatial = c.x.shape[2:]
-    w = window_of(c.op, spatial, c.attr("kernel_shape"), c.dy.shape[2:])
+def average_pool_gradient(op: Op, dy: Array, shape: tuple[int, ...]) -> Array:
+    """Gradient of the operand of `shape`: every position hands equal shares to the elements it counted."""
+    spatial = shape[2:]
+    w = window_of(op, spatial, op.attributes["kernel_shape"], dy.shape[2:])
     sizes = padded_sizes(spatial, w)
     inside = (slice(None), slice(None), *(slice(b, b + s) for b, s in zip(w.begin, spatial, strict=True)))
-    counted = np.zeros((1, 1, *sizes), dtype=c.dy.dtype)
-    if c.attr("count_include_pad", 0):
+    counted = np.zeros((1, 1, *sizes), dtype=dy.dtype)
+    if op.attributes.get("count_include_pad", 0):
         ends = (b + s + e for b, s, e in zip(w.begin, spatial, w.end, strict=True))
         counted[(slice(None), slice(None), *(slice(0, e) for e in ends))] = 1
     else:
         counted[inside] = 1
     regions = [(slice(None), slice(None), *where) for _, where in positions(w)]
-    share = c.dy / sum(counted[r] for r in regions)
-    grown = np.zeros((*c.x.shape[:2], *sizes), dtype=c.dy.dtype)
+    share = dy / sum(counted[r] for r in regions)
+    grown = np.zeros((*shape[:2], *sizes), dtype=dy.dtype)
     for r in regions:
         grown[r] += share
-    return [grown[inside]]
+    return np.asarray(grown[inside])
+
+
+@register("AveragePool")
+def _average_pool(c: Call) -> Gradients:
+    return [average_pool_gradient(c.op, c.dy, c.x.shape)]
 
 
 @register("GlobalAveragePool")

@@ -124,7 +124,7 @@ def vjp(
             continue
         if g.shape != x.shape:
             raise AssertionError(f"gradient of operand {i} of {op.type} has shape {g.shape}, operand has {x.shape}")
-        result.append(g.astype(x.dtype, copy=False))
+        result.append(np.asarray(g, dtype=x.dtype))
     return result
 
 

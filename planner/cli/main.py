@@ -1,0 +1,62 @@
+"""`planner COMMAND …`: dispatch, exit statuses, and nothing heavy before a command is chosen.
+
+Exit status: 0 ok · 1 verification failed · 2 usage · 3 input invalid · 4 cannot fit in memory · 5 no plan in time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from planner import __version__
+from planner.errors import PlannerError
+
+__all__ = ["main"]
+
+# Command → (module, one line of help).  Modules are imported when their command runs.
+COMMANDS = {
+    "search": ("planner.cli.search", "search the best parallel strategy for a model"),
+    "verify": ("planner.cli.verify", "execute a plan on virtual devices and compare with the whole model"),
+    "inspect": ("planner.cli.inspect", "show what the importer understood of a model"),
+    "hardware": ("planner.cli.hardware", "list hardware profiles, or show one with its sources"),
+    "build": ("planner.cli.build", "build a model graph of any size, without weights"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    # One BLAS thread per process is plenty for planning, and keeps CPU time honest on shared machines.
+    parser = argparse.ArgumentParser(prog="planner", description="Plan how a model trains or serves on many devices.")
+    parser.add_argument("--version", action="version", version=f"planner {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    chosen = next((a for a in arguments if not a.startswith("-")), None)
+    for name, (module, line) in COMMANDS.items():
+        sub = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
+        if name == chosen:
+            loaded = importlib.import_module(module)
+            loaded.configure(sub)
+            sub.set_defaults(run=loaded.run)
+    options = parser.parse_args(arguments)
+    if options.command is None:
+        parser.print_help()
+        return 0
+    try:
+        return int(options.run(options))
+    except PlannerError as e:
+        print(f"planner {options.command}: error: {e}", file=sys.stderr)
+        return e.exit_status
+    except BrokenPipeError:
+        # The reader has gone (`| head`); silence the flush at exit as well.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print(f"planner {options.command}: interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

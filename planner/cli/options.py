@@ -1,0 +1,82 @@
+"""Options that several commands share, and their parsers."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from planner.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from cost_models import HardwareProfile
+
+__all__ = ["add_model_options", "bindings", "byte_size", "positive", "profile_of", "progress_to"]
+
+_UNITS = {"": 1, "b": 1, "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9, "t": 10**12}
+_UNITS |= {"tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+
+
+def positive(text: str) -> int:
+    """argparse type: a positive integer."""
+    if not text.isascii() or not text.isdigit() or int(text) < 1 or int(text) > 10**9:
+        raise argparse.ArgumentTypeError(f"expected a positive integer, found {text!r}")
+    return int(text)
+
+
+def byte_size(text: str) -> int:
+    """argparse type: `64GiB`, `80e9`, `512MB` → bytes."""
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?(?:e[0-9]{1,2})?)\s*([a-z]*)\s*", text.lower())
+    if match is None or match[2] not in _UNITS:
+        raise argparse.ArgumentTypeError(f"expected a size such as 64GiB or 512MB, found {text!r}")
+    size = int(float(match[1]) * _UNITS[match[2]])
+    if size < 1:
+        raise argparse.ArgumentTypeError(f"expected a size above zero, found {text!r}")
+    return size
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """MODEL, --bind and --batch."""
+    parser.add_argument("model", type=Path, metavar="MODEL", help="ONNX file (weights are not needed)")
+    parser.add_argument(
+        "--bind", action="append", default=[], metavar="DIM=SIZE", help="size of a symbolic dimension; may be repeated"
+    )
+    parser.add_argument(
+        "--batch", type=positive, metavar="B", help="global batch: binds the batch dimension, or rebinds a static one"
+    )
+
+
+def bindings(items: list[str]) -> dict[str, int]:
+    """`["batch=8"]` → sizes by name.  UsageError for anything else."""
+    out: dict[str, int] = {}
+    for item in items:
+        name, separator, size = item.rpartition("=")
+        if not separator or not name or not size.isascii() or not size.isdigit() or int(size) < 1:
+            raise UsageError(f"--bind {item!r}: expected DIM=SIZE with a positive size, such as batch=8")
+        if out.get(name, int(size)) != int(size):
+            raise UsageError(f"--bind gives {name} two sizes, {out[name]} and {size}; keep one")
+        out[name] = int(size)
+    return out
+
+
+def profile_of(name: str) -> HardwareProfile:
+    """The profile of that name or file.  InputError where there is none or it is malformed."""
+    from cost_models import ProfileError, load_profile
+
+    try:
+        return load_profile(name)
+    except ProfileError as e:
+        raise InputError(f"--hardware {name}: {e}") from e
+
+
+def progress_to(quiet: bool) -> Callable[[str], None]:
+    """Writes progress to standard error, where it does not disturb the result."""
+
+    def say(line: str) -> None:
+        if not quiet:
+            print(line, file=sys.stderr, flush=True)
+
+    return say

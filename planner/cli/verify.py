@@ -1,0 +1,120 @@
+"""`planner verify PLAN MODEL`: proof of a plan by execution on virtual devices."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from planner.cli.options import add_model_options, bindings, progress_to
+
+if TYPE_CHECKING:
+    from planner.ir import Graph
+    from planner.planning import PlanDocument
+    from planner.verify.sibling import Budget, Sibling
+
+__all__ = ["configure", "run"]
+
+# FLOPs of a forward pass that are executed as they stand; larger graphs are proved on a sibling.  The whole and
+# the sharded model run once each, with the backward pass twice the forward: some minutes on two cores.
+TRAINING_FLOPS = 4e11
+INFERENCE_FLOPS = 1.5e12
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json of `planner search`")
+    add_model_options(parser)
+    parser.add_argument("--whole", action="store_true", help="execute the whole graph, however long it takes")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random weights and inputs")
+    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+
+
+def run(options: argparse.Namespace) -> int:
+    from planner.frontends import load_model
+    from planner.planning import read_plan, write_plan
+    from planner.planning.describe import program_of
+    from planner.verify.check import verify_program
+    from planner.verify.sibling import Budget, work_of
+
+    say = progress_to(quiet=False)
+    plan = read_plan(options.plan)
+    bind = bindings(options.bind) or plan.model.bind
+    batch = options.batch if options.batch is not None else plan.model.batch
+    graph = load_model(options.model, bind=bind, batch=batch)
+    program = program_of(plan, graph)
+    training = plan.schedule.mode == "training"
+    budget = Budget(TRAINING_FLOPS if training else INFERENCE_FLOPS)
+    scope: Literal["whole", "sibling"] = "whole"
+    description = "the whole graph"
+    if not options.whole and not budget.holds(work_of(graph, program.rules)):
+        sibling = _sibling(plan, graph, budget)
+        program, description, scope = sibling.program, sibling.description, "sibling"
+        say(f"the whole graph is too large to execute here; proving a sibling: {description}")
+    verdict = verify_program(program, seed=options.seed, progress=_meter(say))
+    if verdict.ok:
+        full: Literal["full", "forward"] = "full" if training else "forward"
+        write_plan(plan.model_copy(update={"verification": "sibling" if scope == "sibling" else full}), options.plan)
+    document = {
+        "ok": verdict.ok,
+        "max_error": verdict.max_error,
+        "worst": verdict.worst,
+        "devices": verdict.devices,
+        "checked": list(verdict.checked),
+        "scope": scope,
+        "executed": description,
+        "operators": len(program.graph.ops),
+        "outputs": verdict.outputs,
+        "parameters": verdict.parameters,
+        "failures": list(verdict.failures),
+    }
+    if options.json:
+        print(json.dumps(document, indent=1))
+    else:
+        print(_text(document))
+    return 0 if verdict.ok else 1
+
+
+def _sibling(plan: PlanDocument, graph: Graph, budget: Budget) -> Sibling:
+    from cost_models import load_profile
+    from planner.ir import Layout
+    from planner.planning.document import role_from_text
+    from planner.pricing import Settings
+    from planner.verify.sibling import make_sibling
+
+    mesh = plan.mesh
+    roles = {n: tuple(role_from_text(o.strategy[a]) for a in mesh.names) for n, o in plan.operators.items()}
+    stored = {n: Layout.from_json(p.stored.model_dump()) for n, p in plan.parameters.items()}
+    schedule = plan.schedule
+    settings = Settings(schedule.mode == "training", schedule.precision, schedule.optimizer, schedule.target)
+    try:
+        profile = load_profile(plan.cluster.hardware)
+    except ValueError:  # a profile of the user's own; prices only choose among equivalent conversions here
+        profile = load_profile("a100-80")
+    return make_sibling(graph, mesh, roles, stored, settings, profile, budget)
+
+
+def _meter(say: Callable[[str], None]) -> Callable[[int, int], None]:
+    """Reports every few seconds how far the sharded run has come."""
+    last = time.monotonic()
+
+    def tick(done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > 5:
+            last = time.monotonic()
+            say(f"executed {done} of {total} instructions on every device")
+
+    return tick
+
+
+def _text(d: dict[str, Any]) -> str:
+    head = "ok" if d["ok"] else "FAILED"
+    lines = [
+        f"{head}: {' and '.join(d['checked'])} of {d['executed']} on {d['devices']} virtual devices",
+        f"  compared {d['outputs']} outputs with ONNX Runtime's, "
+        f"{d['parameters']} parameter gradients with the whole graph's",
+        f"  largest relative error {d['max_error']:.3g}" + (f" ({d['worst']})" if d["worst"] else ""),
+    ]
+    return "\n".join(lines + [f"  {f}" for f in d["failures"][:20]])

@@ -1,0 +1,131 @@
+"""The terminal summary of a plan: one screen."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from planner.frontends.blocks import repeated_blocks
+from planner.ir import Op
+from planner.planning import Planned
+
+__all__ = ["summary"]
+
+_HEAVY = frozenset({"matmul", "conv", "attention"})
+_PARTS = {
+    "compute_forward": "forward",
+    "compute_backward": "backward",
+    "inside_operators": "inside operators",
+    "activations": "activations moved",
+    "activation_gradients": "their gradients",
+    "parameters": "parameters gathered",
+    "parameter_gradients": "gradients synchronised",
+    "optimizer": "optimizer",
+}
+
+
+def summary(planned: Planned) -> str:
+    """Mesh, strategies by distinct block, collectives, time, memory, gap."""
+    request = planned.request
+    graph, unit = planned.priced.graph, planned.priced.machine.unit_s
+    mode = "training" if request.settings.training else "inference"
+    axes = ", ".join(f"{a.name}={a.size}" for a in planned.mesh.axes)
+    lines = [
+        f"{graph.name}: {mode} on {planned.mesh.devices} x {request.profile.name}, "
+        f"mesh {planned.mesh} ({axes}), {request.settings.precision}",
+        "",
+        "strategy (factor=axis: that axis splits that index; _ nothing)",
+        *_blocks(planned),
+        "",
+        "parameters stored as",
+        *_stored(planned),
+        "",
+        "collectives per step",
+        *_collectives(planned),
+        "",
+        f"time        objective {_time(planned.objective_s)} (everything in sequence), "
+        f"simulated step {_time(planned.step_time_s)} (overlapped)",
+    ]
+    seconds = planned.parts.seconds(unit)
+    total = planned.objective_s or 1.0
+    lines += [f"            {_time(s):>10}  {s / total:6.1%}  {_PARTS[name]}" for name, s in seconds.items() if s > 0]
+    limit = "no limit" if planned.memory_limit is None else f"limit {planned.memory_limit / 2**30:.2f} GiB"
+    lines += [
+        f"memory      {planned.peak_memory_bytes / 2**30:.2f} GiB per device at peak ({limit})",
+        f"optimality  gap {planned.gap:.2%} over {len(planned.candidates)} meshes: "
+        + ", ".join(f"{c.mesh} {_outcome(c.objective_s, c.status)}" for c in planned.candidates),
+        f"search      {planned.search_seconds:.2f} s, {planned.solution.solver}",
+        f"no rule     {', '.join(planned.without_rule) or 'none: every operator has a sharding rule'}",
+    ]
+    return "\n".join(lines)
+
+
+def _outcome(objective_s: float | None, status: str) -> str:
+    return status if objective_s is None else _time(objective_s)
+
+
+def _time(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.4g} {unit}"
+    return f"{seconds / 1e-9:.4g} ns" if seconds else "0 s"
+
+
+def _blocks(planned: Planned) -> list[str]:
+    """One line for every distinct block of a run of equal layers, and one for what stands outside."""
+    graph = planned.priced.graph
+    lines: list[str] = []
+    inside: set[str] = set()
+    for run in repeated_blocks(graph):
+        kinds: dict[tuple[str, ...], list[int]] = {}
+        for k, block in enumerate(run.blocks):
+            inside.update(block)
+            kinds.setdefault(tuple(planned.assignment.strategies[n].text(planned.mesh) for n in block), []).append(k)
+        for members in kinds.values():
+            ops = [graph.op(n) for n in run.blocks[members[0]]]
+            where = f"{members[0]}" if len(members) == 1 else f"{members[0]}..{members[-1]}"
+            lines.append(f"  {len(members)} x block {where} ({run.size} ops): {_strategies(planned, ops)}")
+    rest = [op for op in graph.ops if op.name not in inside]
+    if rest:
+        lines.append(f"  {'outside' if inside else 'all'} ({len(rest)} ops): {_strategies(planned, rest)}")
+    return lines
+
+
+def _strategies(planned: Planned, ops: list[Op]) -> str:
+    """Heavy operators each with its strategy (equal neighbours counted), the others by what is most common."""
+    heavy: Counter[str] = Counter()
+    light: Counter[str] = Counter()
+    for op in ops:
+        text = _short(planned.assignment.strategies[op.name].text(planned.mesh))
+        if planned.priced.rules[op.name].kind in _HEAVY:
+            heavy[f"{op.type}[{text}]"] += 1
+        else:
+            light[text] += 1
+    parts = [f"{n}x{k}" if n > 1 else k for k, n in heavy.most_common(6)]
+    if len(heavy) > 6:
+        parts.append(f"{len(heavy) - 6} more kinds")
+    common = light.most_common(2)
+    if common:
+        parts.append("others " + ", ".join(f"[{k}] x{n}" for k, n in common))
+    return " ".join(parts)
+
+
+def _short(text: str) -> str:
+    return "_" if text == "replicated" else text
+
+
+def _stored(planned: Planned) -> list[str]:
+    size: Counter[str] = Counter()
+    count: Counter[str] = Counter()
+    for name, layout in planned.assignment.stored.items():
+        size[str(layout)] += planned.priced.graph.tensors[name].elements
+        count[str(layout)] += 1
+    rows = [f"  {k:16} {count[k]:5} tensors {size[k]:>16,} elements" for k, _ in size.most_common(6)]
+    return rows + ([f"  and {len(size) - 6} more layouts"] if len(size) > 6 else []) or ["  none"]
+
+
+def _collectives(planned: Planned) -> list[str]:
+    settings = planned.request.settings
+    tensors = planned.priced.graph.tensors.values()
+    traffic = planned.program.traffic({t.name: settings.tensor_bytes(t) for t in tensors})
+    rows = [f"  {kind:16} {t.count:5} x {t.bytes / 1e6:12,.3f} MB in all" for kind, t in traffic.items()]
+    return rows or ["  none"]
