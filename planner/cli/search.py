@@ -71,9 +71,9 @@ def _search(options: argparse.Namespace, graph: Graph, profile: Any, devices: in
     from planner.pricing import Settings
     from planner.report.text import summary
 
-    if options.mode == "training" and graph.loss is None:
-        raise UsageError("--mode training: the graph does not end in a loss; export it with one, or plan inference")
     training = graph.loss is not None if options.mode is None else options.mode == "training"
+    if training and graph.loss is None:
+        print("note: the graph ends before its loss; gradients are taken to enter at its outputs", file=sys.stderr)
     request = Request(
         devices=devices,
         profile=on_nodes(profile, devices, options.nodes),

@@ -84,16 +84,16 @@ class Carrier:
             raise InputError(f"'{t}': dimension {axis} would have to be {shape[axis]} and {size} at once.")
         if tensor.role is Role.PARAMETER and size > shape[axis]:
             raise InputError(
-                f"parameter '{t}' of shape {list(shape)} stops the new size: its dimension {axis} would have to grow "
-                f"from {shape[axis]} to {size}. Export the model with that size, or with a symbolic dimension."
+                f"parameter '{t}' of shape {list(shape)} stops the new size: its dimension {axis} would have "
+                f"to grow from {shape[axis]} to {size}. Export the model with that size, or with a symbolic dimension."
             )
         value = tensor.value
         if value is not None:
             value = resize_value(value, axis, size)
             if value is None:
                 raise InputError(
-                    f"constant '{t}' of shape {list(shape)} stops the new size: its dimension {axis} would have to grow "
-                    f"from {shape[axis]} to {size}, and its values do not show how they continue. "
+                    f"constant '{t}' of shape {list(shape)} stops the new size: its dimension {axis} would have to "
+                    f"grow from {shape[axis]} to {size}, and its values do not show how they continue. "
                     "Export the model with that size, or with a symbolic dimension."
                 )
         new = (*shape[:axis], size, *shape[axis + 1 :])
@@ -107,13 +107,15 @@ class Carrier:
         if t not in self.graph.producers:
             if t in self.rebound:
                 raise InputError(
-                    f"input '{t}' of shape {list(self.before(t))} stops the new size: {reader.type} '{reader.name}' needs "
-                    f"{size} along its dimension {axis}, which is {self.after(t)[axis]}."
+                    f"input '{t}' of shape {list(self.before(t))} stops the new size: "
+                    f"{reader.type} '{reader.name}' needs {size} along its dimension {axis}, now {self.after(t)[axis]}."
                 )
             self.set_source(t, axis, size)
             return
         if self.wanted.get((t, axis), size) != size:
-            raise InputError(f"'{t}': dimension {axis} would have to be {self.wanted[t, axis]} and {size} at once.")
+            raise InputError(
+                f"'{t}': dimension {axis} would have to be {self.wanted[t, axis]} and {size} at once."
+            )
         if (t, axis) not in self.wanted:
             self.wanted[t, axis] = size
             self.again = True
@@ -122,6 +124,16 @@ class Carrier:
                 f"{self.graph.producers[t].type} '{t}' stops the new size: its dimension {axis} stays "
                 f"{self.after(t)[axis]}, but {reader.type} '{reader.name}' needs {size}."
             )
+
+    def pass_up(self, op: Op, result: str, axis: int, operand: str, operand_axis: int) -> None:
+        """A size wanted of the operator's result becomes one demanded of its operand."""
+        size = self.wanted.get((result, axis))
+        if size is not None:
+            self.demand(operand, operand_axis, size, op)
+
+    def refuse(self, message: str) -> None:
+        """Something stops the new size, unless a demand under way changes it: the end of the walk tells."""
+        self.unmet = self.unmet or message
 
     def rewrite(self, op: Op, operand: int, value: Sequence[int] | np.ndarray[Any, Any]) -> None:
         """Give this operator a constant of its own in place of the shared one."""
@@ -155,7 +167,10 @@ class Carrier:
 
     def result(self) -> dict[str, Tensor]:
         """Tensors of the new graph: those still mentioned."""
-        named = {t for op in self.ops for t in (*op.inputs, *op.outputs)} | {*self.graph.inputs, *self.graph.outputs}
+        named = {t for op in self.ops for t in (*op.inputs, *op.outputs)} | {
+            *self.graph.inputs,
+            *self.graph.outputs,
+        }
         return {t: v for t, v in self.tensors.items() if t in named}
 
     def _differs(self, t: str) -> bool:
@@ -191,14 +206,15 @@ class Carrier:
             old = self.old[o].shape
             if shape is None and old is not None:
                 expected = self.factors.get(o)
-                if pending and expected is not None and len(expected) == len(old):
+                if expected is not None and len(expected) == len(old):
                     shape = tuple(join(f) for f in expected)
                 elif self.again:
                     return False
                 else:
                     raise InputError(
                         self.unmet
-                        or f"{op.type} '{op.name}' stops the new size: the shape of its result '{o}' cannot be inferred."
+                        or f"{op.type} '{op.name}' stops the new size: "
+                        f"the shape of its result '{o}' cannot be inferred."
                     )
             self.tensors[o] = replace(self.old[o], shape=shape)
             if shape is not None and old is not None and len(shape) == len(old):
@@ -206,7 +222,7 @@ class Carrier:
         return True
 
     def _keep_factors(self, op: Op, o: str, old: Shape, shape: Shape) -> None:
-        """The handler's factors where they agree with the shape; else those of an operand's dimension that changed alike."""
+        """The handler's factors where they agree with the shape; else those of a dimension that changed alike."""
         stated = self.factors.get(o)
         out: list[Factors] = []
         for axis, pair in enumerate(zip(old, shape, strict=True)):

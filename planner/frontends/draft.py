@@ -9,7 +9,7 @@ masks), anything else up to 1 KiB; external data never.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from onnx import numpy_helper
 from planner.errors import InputError
 from planner.frontends.dtypes import dtype_name
 from planner.frontends.parse import captured, subgraphs
-from planner.ir import Op, Role, Tensor
+from planner.ir import Op, Tensor
 
 __all__ = ["DOMAINS", "Draft", "Source", "read", "split_type"]
 
@@ -68,8 +68,6 @@ def split_type(op_type: str) -> tuple[str, str]:
 
 
 def replace_op(op: Op, **changes: Any) -> Op:
-    from dataclasses import replace
-
     return replace(op, **changes)
 
 
@@ -130,7 +128,9 @@ def _op(node: onnx.NodeProto, versions: Mapping[str, int]) -> Op:
 def _attribute(a: onnx.AttributeProto, node: onnx.NodeProto) -> Any:
     kinds = onnx.AttributeProto
     if a.ref_attr_name:
-        raise InputError(f"{node.op_type} '{node.name}': attribute '{a.name}' refers to a function that is not there.")
+        raise InputError(
+            f"{node.op_type} '{node.name}': attribute '{a.name}' refers to a function that is not there."
+        )
     match a.type:
         case kinds.INT:
             return a.i
@@ -154,7 +154,9 @@ def _attribute(a: onnx.AttributeProto, node: onnx.NodeProto) -> Any:
             return a.tp.SerializeToString(deterministic=True)
         case kinds.SPARSE_TENSOR:
             return a.sparse_tensor.SerializeToString(deterministic=True)
-    raise InputError(f"{node.op_type} '{node.name}': attribute '{a.name}' has no type that this version of onnx knows.")
+    raise InputError(
+        f"{node.op_type} '{node.name}': attribute '{a.name}' has no type that this version of onnx knows."
+    )
 
 
 def _module(node: onnx.NodeProto) -> str:
@@ -222,7 +224,9 @@ def _array(t: onnx.TensorProto, what: str) -> np.ndarray[Any, Any]:
     try:
         return numpy_helper.to_array(t)
     except (ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{what}: its data does not fit its type and dimensions {list(t.dims)} ({error}).") from None
+        raise InputError(
+            f"{what}: its data does not fit its type and dimensions {list(t.dims)} ({error})."
+        ) from None
 
 
 def _type(t: onnx.TypeProto) -> tuple[str | None, tuple[int | str, ...] | None]:

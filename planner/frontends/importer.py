@@ -41,7 +41,7 @@ def import_bytes(
 
 def _freeze(draft: Draft) -> Graph:
     """The Graph of what the outputs need; inputs stay even when nothing reads them."""
-    needed = {o for o in draft.outputs}
+    needed = set(draft.outputs)
     ops = []
     for op in reversed(draft.ops):
         if any(o in needed for o in op.outputs):
@@ -49,7 +49,7 @@ def _freeze(draft: Draft) -> Graph:
             needed.update(t for t in op.inputs if t)
     ops.reverse()
     named = needed | set(draft.inputs) | {o for op in ops for o in op.outputs if o}
-    tensors = {t: draft.tensors[t] for t in draft.tensors if t in named}
+    tensors = {t: v for t, v in draft.tensors.items() if t in named}
     missing = [t for t in named if t not in tensors]
     if missing:
         raise InputError(f"{draft.name}: tensor '{missing[0]}' has no source.")

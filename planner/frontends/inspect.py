@@ -14,7 +14,7 @@ __all__ = ["flops", "inspect_graph"]
 
 
 def inspect_graph(graph: Graph) -> dict[str, Any]:
-    """JSON-able summary: parameters, forward FLOPs of products and convolutions, operators, blocks, inputs and outputs."""
+    """JSON-able summary: parameters, FLOPs of products and convolutions, operators, blocks, inputs, outputs."""
     parameters = list(graph.parameters)
     opsets: dict[str, int] = {}
     for op in graph.ops:
@@ -49,9 +49,9 @@ def inspect_graph(graph: Graph) -> dict[str, Any]:
 
 
 def flops(graph: Graph, op: Op) -> int:
-    """Floating-point operations (a multiply-add counts two) of matrix products, convolutions and attention; 0 for others.
+    """Floating-point operations of matrix products, convolutions, attention and recurrence; 0 for others.
 
-    Zero, too, where a shape depends on data.
+    A multiply-add counts two.  Zero, too, where a shape depends on data.
     """
     shapes = [graph.tensors[t].shape if t else None for t in op.inputs]
     out = graph.tensors[op.outputs[0]].shape if op.outputs[0] else None
@@ -59,7 +59,11 @@ def flops(graph: Graph, op: Op) -> int:
         return 0
     name = split_type(op.type)[1]
     first, second = shapes[0], shapes[1] if len(shapes) > 1 else None
-    if name in ("MatMul", "MatMulInteger", "FusedMatMul", "Gemm", "QLinearMatMul") and out is not None and first:
+    if (
+        name in ("MatMul", "MatMulInteger", "FusedMatMul", "Gemm", "QLinearMatMul")
+        and out is not None
+        and first
+    ):
         transposed = op.attributes.get("transA", 0) and len(first) > 1
         return 2 * math.prod(out) * (first[-2] if transposed else first[-1])
     if name in ("Conv", "ConvInteger", "QLinearConv") and out is not None:

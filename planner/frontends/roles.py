@@ -9,8 +9,8 @@ Reshape, Cast, …) and unary functions, a place where models keep weights:
   position embeddings.  Not when it is added to attention scores (masks, folded relative positions), and
   not when its name says that an exporter made it (`zeros`, `val_7`, `Constant_3`) and its value is inline.
 
-Graph inputs count when all their readers use them so (graphs whose weights are fed), when the graph
-returns their gradient, or when they have a module path for a name and the right shape of use.
+Graph inputs count when they are read as weights alone can be (the right factor of a product, a filter, a
+scale) or have a module path for a name; in a graph that returns gradients they must have one, too.
 Everything else a graph is fed is INPUT; everything else fixed is CONSTANT.
 """
 
@@ -53,7 +53,8 @@ WEIGHT_SLOTS: dict[str, frozenset[int]] = {
 # Either factor of these may be data; a weight factor has at least two dimensions.
 _PRODUCTS = frozenset({"MatMul", "FusedMatMul", "Einsum", "Gather", "GatherND"})
 _VIEWS = frozenset({
-    "Cast", "CastLike", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze",
+    "Cast", "CastLike", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose",
+    "Unsqueeze",
 })  # fmt: skip
 _UNARY = frozenset({"Exp", "Neg", "Sigmoid", "Softplus", "Tanh", "Abs", "Relu", "Reciprocal", "Sqrt"})
 _ELEMENTWISE = frozenset({"Add", "Sub", "Mul", "Div", "Sum"})
@@ -66,7 +67,7 @@ _MADE = re.compile(
 _ANONYMOUS = re.compile(
     r"^(val_|const|Constant|c_|scalar|onnx::|/.*Constant|\d+$|p2o\.pd_op\.(full|assign))", re.IGNORECASE
 )
-_MODULE_PATH = re.compile(r"^[A-Za-z_]\w*(\.\w+)+$")
+_MODULE_PATH = re.compile(r"^[A-Za-z_]\w*(\.\w+)*\.[A-Za-z_]\w*$")  # not torch's `input.1`
 
 
 def assign_roles(draft: Draft) -> None:
@@ -81,7 +82,8 @@ def assign_roles(draft: Draft) -> None:
             continue
         uses = list(_uses(name, readers, draft.tensors, moving))
         if source.fed:
-            trained = name in gradients if gradients else bool(uses) and _fed_weight(t, uses)
+            named = name in gradients and bool(_MODULE_PATH.match(name))
+            trained = named or ((not gradients or name in gradients) and _fed_weight(t, uses))
         else:
             inline_made = source.inline and t.elements <= 16 and bool(_ANONYMOUS.match(name))
             trained = not _MADE.match(name) and any(
@@ -113,7 +115,9 @@ def is_weight_slot(op: Op, operand: int) -> bool:
     return operand in WEIGHT_SLOTS.get(split_type(op.type)[1], ())
 
 
-def gradient_outputs(outputs: Iterable[str], tensors: Mapping[str, Tensor], inputs: Iterable[str]) -> dict[str, str]:
+def gradient_outputs(
+    outputs: Iterable[str], tensors: Mapping[str, Tensor], inputs: Iterable[str]
+) -> dict[str, str]:
     """Tensor → the graph output that is its gradient, by the naming of ONNX Runtime and autodiff exporters."""
     known = set(tensors) | set(inputs)
     found = {}

@@ -8,6 +8,7 @@ its own; the parent reads its answer from a pipe against a wall-clock deadline a
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import pickle
 import resource
@@ -115,15 +116,15 @@ def _death(status: int, limits: Limits) -> str:
         number = os.WTERMSIG(status)
         if number == signal.SIGXCPU or number == signal.SIGKILL:
             return f"it was stopped after {limits.cpu_seconds} s of CPU time or for want of memory."
-        return (
-            f"the importer was ended by {signal.Signals(number).name}; the file is malformed in a way it cannot bear."
-        )
-    return "the importer ended without an answer; the file is malformed in a way it cannot bear."
+        return f"the importer was ended by {signal.Signals(number).name}: the file is malformed."
+    return "the importer ended without an answer: the file is malformed."
 
 
 def _child(work: Callable[[], Any], write_end: int, limits: Limits) -> None:
     """Runs in the child and never returns."""
     try:
+        faulthandler.disable()  # the parent reports, in one line
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # native code complains on standard error
         mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         ceiling = mapped + limits.memory_bytes
         resource.setrlimit(resource.RLIMIT_AS, (ceiling, ceiling))
@@ -159,7 +160,9 @@ def _read(file: Path) -> bytes:
     try:
         size = file.stat().st_size
         if not file.is_file():
-            raise errors.InputError(f"{file}: expected a file with an ONNX model, found a directory or device.")
+            raise errors.InputError(
+                f"{file}: expected a file with an ONNX model, found a directory or device."
+            )
         if size > MAX_FILE_BYTES:
             raise errors.InputError(
                 f"{file}: {size} bytes, but protobuf holds at most 2 GiB. Save the weights as external data; "

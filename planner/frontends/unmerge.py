@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from planner.frontends.draft import Draft, Source, captured_by, split_type
 from planner.frontends.roles import is_weight_slot, stand_for_weights
-from planner.ir import Op, Tensor
+from planner.ir import Op, Role, Tensor
 
 __all__ = ["fill_sources", "unmerge"]
 
@@ -54,7 +54,9 @@ def _split(draft: Draft, name: str, uses: list[tuple[Op, int]], renamed: dict[tu
         groups.setdefault((op.module, part), []).append((op, k))
     if len(groups) < 2:
         return
-    owner = next((g for g in groups if f"{g[0]}.{g[1]}" == name or name.startswith(f"{g[0]}.")), next(iter(groups)))
+    owner = next(
+        (g for g in groups if f"{g[0]}.{g[1]}" == name or name.startswith(f"{g[0]}.")), next(iter(groups))
+    )
     for (module, part), members in groups.items():
         if (module, part) == owner:
             continue
@@ -69,7 +71,11 @@ def _resolve_identities(draft: Draft) -> None:
     kept = []
     for op in draft.ops:
         source = alias.get(op.inputs[0], op.inputs[0]) if op.inputs else ""
-        merged = split_type(op.type) == ("", "Identity") and source in draft.sources and not draft.sources[source].fed
+        merged = (
+            split_type(op.type) == ("", "Identity")
+            and source in draft.sources
+            and not draft.sources[source].fed
+        )
         if not merged or op.name in outer or not draft.tensors[source].is_float:
             kept.append(op)
         elif _is_light(draft.tensors[source]) and _PATH.match(op.name):
@@ -120,4 +126,5 @@ def fill_sources(draft: Draft) -> None:
     for name in weights:
         t = draft.tensors[name]
         draft.sources[name] = Source(name, t.shape, t.dtype, fed=False)
+        draft.tensors[name] = replace(t, role=Role.CONSTANT)
     draft.ops = [op for op in draft.ops if op.name not in weights]

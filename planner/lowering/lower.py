@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from planner.ir import DeviceMesh, Graph, Layout, Op, Role
 from planner.lowering.program import Convert, Instruction, Load, Program, Run, Seed
+from planner.pricing.activity import gradient_sources
 from planner.pricing.assignment import Assignment, Move
 from planner.redistribute import Step, StepKind
 from planner.rules.rule import Rule
@@ -101,18 +102,17 @@ class _Lowering:
             self.out.append(Convert(name, False, bare, layout, tuple(steps)))
 
     def _backward(self) -> None:
-        loss = self.graph.loss
-        assert loss is not None, "tensors carry gradients only where there is a loss"
         flows = self.assignment.flows
-        wanted = flows[loss].wanted
-        assert wanted is not None
-        self.out.append(Seed(loss, wanted))
+        for name in gradient_sources(self.graph):
+            wanted = flows[name].wanted if name in flows else None
+            if wanted is not None:
+                self.out.append(Seed(name, wanted))
         first_reader = {t: readers[0][0].name for t, readers in self.graph.consumers.items()}
         for op in reversed(self.graph.ops):
             if not any(t in self.active for t in op.outputs):
                 continue
             for name in op.outputs:
-                if name in self.active and name != loss:
+                if name in self.active:
                     self._convert(name, flows[name].shared(gradient=True))
             self.out.append(Run(op.name, backward=True))
             for name in dict.fromkeys(op.inputs):

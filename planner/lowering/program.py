@@ -49,7 +49,7 @@ class Convert:
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """The gradient of the loss with respect to itself: one."""
+    """The gradient that enters at the loss (one) or, in a graph that ends before it, at an output."""
 
     tensor: str
     layout: Layout

@@ -1,6 +1,6 @@
 """Graph x rules x mesh x profile -> Problem, and a choice back to layouts."""
 
-from planner.pricing.activity import active_tensors
+from planner.pricing.activity import active_tensors, gradient_sources
 from planner.pricing.assignment import Assignment, Flow, Move
 from planner.pricing.build import price
 from planner.pricing.machine import Machine, Settings
@@ -16,5 +16,6 @@ __all__ = [
     "Settings",
     "active_tensors",
     "bind_rules",
+    "gradient_sources",
     "price",
 ]

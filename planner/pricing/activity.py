@@ -7,20 +7,25 @@ from collections.abc import Mapping
 from planner.ir import Graph, Role
 from planner.rules.rule import Rule
 
-__all__ = ["active_tensors", "fixed_operators", "saved_for_backward"]
+__all__ = ["active_tensors", "fixed_operators", "gradient_sources", "saved_for_backward"]
+
+
+def gradient_sources(graph: Graph) -> tuple[str, ...]:
+    """Where gradients come from: the loss, or, where the graph ends before it, every float output."""
+    if graph.loss is not None:
+        return (graph.loss,)
+    return tuple(t for t in graph.outputs if graph.tensors[t].is_float and graph.tensors[t].shape is not None)
 
 
 def active_tensors(graph: Graph, rules: Mapping[str, Rule]) -> frozenset[str]:
-    """Tensors with a gradient: float, reached by a parameter, and leading to the loss through
-    differentiable operands.  `rules` maps operator names to rules.  Empty when there is no loss."""
-    if graph.loss is None:
-        return frozenset()
+    """Tensors with a gradient in training: float, reached by a parameter, and leading to a gradient source
+    through differentiable operands.  `rules` maps operator names to rules."""
     reached = {t.name for t in graph.parameters if t.is_float}
     for op in graph.ops:
         rule = rules[op.name]
         if any(op.inputs[i] in reached for i in rule.differentiable if i < len(op.inputs)):
             reached.update(t for t in op.outputs if t and graph.tensors[t].is_float)
-    wanted = {graph.loss}
+    wanted = set(gradient_sources(graph))
     for op in reversed(graph.ops):
         if any(t in wanted for t in op.outputs):
             rule = rules[op.name]

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from planner.ir import Graph, Layout, Op, Reduction, Tensor
-from planner.pricing.activity import fixed_operators, saved_for_backward
+from planner.pricing.activity import fixed_operators, gradient_sources, saved_for_backward
 from planner.pricing.hubs import MAX_SET_READERS, Read, SetHub, StarHub, direct_costs
 from planner.pricing.machine import IntArray, Machine
 from planner.pricing.operators import OperatorTable, operator_tables
@@ -166,7 +166,7 @@ class _Builder:
                 key, partial(_distinct, list(zip(*(table.reads[i] or () for i in indices), strict=True)))
             )
             readers.append(Reader(self.op_nodes[op_name], combinations, rows, key, op_name))
-        delivered = name in self.graph.outputs and (not self.training or name == self.graph.loss)
+        delivered = name in self.graph.outputs and (not self.training or name in gradient_sources(self.graph))
         if delivered:
             readers.append(self._output(self.graph.tensors[name]))
         return readers

@@ -10,6 +10,7 @@ from planner.rules import (  # noqa: F401  imported for what they register
     layout,
     loss,
     normalization,
+    opaque,
     quantized,
     recurrent,
     reduction,

@@ -16,7 +16,8 @@ def _attention(o: Operator) -> Rule:
     """ONNX Attention, versions 23 on: operands Q, K, V, mask, past keys, past values, valid lengths.
 
     Three-dimensional operands hold the heads in their last dimension, (h g d) with d minor.  With
-    grouped queries, query head (h, g) reads key head h: g may be split once h is split down to one.
+    grouped queries, query head (h, g) reads key head h: g may be split once h is split down to one.  The
+    depth of the values stays whole: splitting it would repeat the scores, half of the work, on every rank.
     """
     flat = o.rank(0) == 3
     if flat:
@@ -34,22 +35,19 @@ def _attention(o: Operator) -> Rule:
     total = keys + (o.shape(4)[2] if o.has(4) else 0)
 
     q, k, v, y = (
-        ("b s (h g e!)", "b t! (h e!)", "b t! (h f)", "b s (h g f)")
+        ("b s (h g e!)", "b t! (h e!)", "b t! (h f!)", "b s (h g f!)")
         if flat
-        else ("b (h g) s e!", "b h t! e!", "b h t! f", "b (h g) s f")
+        else ("b (h g) s e!", "b h t! e!", "b h t! f!", "b (h g) s f!")
     )
     mask = " ".join(["b", "(h g)", "s", "*"][4 - o.rank(3) :]) if o.has(3) else "-"
-    # Keys and values handed on lack the queries and the groups, keys and scores the depth of values, and none
-    # of them is a sum over what it lacks.
+    # Keys and values handed on lack the queries and the groups, over which they are no sums.
     whole = ["g", "s"] if o.yields(1) or o.yields(2) else []
-    if o.yields(1) or o.yields(3):
-        whole.append("f")
     if o.attribute("is_causal", 0):
         whole.append("s")
     flops = 2.0 * o.shape(0)[0] * heads * queries * total * (depth + value_depth)
     return sharded(
         o,
-        f"{q}, {k}, {v}, {mask}, b h * e!, b h * f, b -> {y}, b h * e!, b h * f, b (h g) s *",
+        f"{q}, {k}, {v}, {mask}, b h * e!, b h * f!, b -> {y}, b h * e!, b h * f!, b (h g) s *",
         kind="attention",
         sizes={"h": key_heads, "g": heads // key_heads, "e": depth, "f": value_depth},
         whole=whole,

@@ -11,12 +11,10 @@ import math
 
 from planner.rules.notation import labels
 from planner.rules.operator import Operator, sharded
-from planner.rules.registry import opaque, rule
+from planner.rules.registry import rule
 from planner.rules.rule import Rule
 
 __all__: list[str] = []
-
-opaque("the shape of its result depends on data", ["Compress", "NonMaxSuppression", "NonZero", "StringSplit", "Unique"])
 
 
 @rule("Gather")

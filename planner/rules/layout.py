@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
 from planner.rules.notation import labels
 from planner.rules.operator import KeepWholeError, Operator, sharded
-from planner.rules.registry import opaque, rule
+from planner.rules.registry import rule
 from planner.rules.reshape import reshape_text
 from planner.rules.rule import Rule
 
 __all__: list[str] = []
 
-opaque(
-    "its result is made from a shape or a range and every rank needs all of it",
-    ["Constant", "ConstantOfShape", "EyeLike", "Range", "Shape", "Size"],
-)
 
-
-def _move(o: Operator, text: str, *, kind: str = "layout", **options: object) -> Rule:
+def _move(
+    o: Operator,
+    text: str,
+    *,
+    kind: str = "layout",
+    sizes: Mapping[str, int] | None = None,
+    shape_operand: int | None = None,
+) -> Rule:
     """Linear in the first operand, which has a gradient; no arithmetic."""
-    return sharded(o, text, kind=kind, linear=[(0,)], differentiable=(0,), flops=0.0, **options)  # type: ignore[arg-type]
+    return sharded(
+        o,
+        text,
+        kind=kind,
+        sizes=sizes,
+        linear=[(0,)],
+        differentiable=(0,),
+        flops=0.0,
+        shape_operand=shape_operand,
+    )
 
 
 def _reshape(o: Operator, shape_operand: int | None) -> Rule:

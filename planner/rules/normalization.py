@@ -51,12 +51,11 @@ def _rms_normalization(o: Operator) -> Rule:
 def _skip_layer_normalization(o: Operator) -> Rule:
     """norm(X + skip + bias); the fourth result is the sum."""
     rows = " ".join(f"d{i}" for i in range(o.rank(0) - 1))
-    skip = " ".join([f"d{i}" for i in range(o.rank(0) - 1)][o.rank(0) - o.rank(1) :])
+    skip = " ".join(rows.split()[o.rank(0) - o.rank(1) :])
     parameters = "h!, h!, h!" if o.type.endswith("::SkipLayerNormalization") else "h!, h!"
-    ones = " ".join("1" for _ in range(1))
     return sharded(
         o,
-        f"{rows} h!, {skip} h!, {parameters} -> {rows} h!, {rows} {ones}, {rows} {ones}, {rows} h!",
+        f"{rows} h!, {skip} h!, {parameters} -> {rows} h!, {rows} 1, {rows} 1, {rows} h!",
         kind="normalization",
         differentiable=range(len(o.inputs)),
         saved=(0, 1, 2),

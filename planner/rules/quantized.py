@@ -6,12 +6,10 @@ import math
 
 from planner.rules.notation import expand
 from planner.rules.operator import Operator, sharded
-from planner.rules.registry import opaque, rule
+from planner.rules.registry import rule
 from planner.rules.rule import Rule
 
 __all__: list[str] = []
-
-opaque("its scale is taken over the whole tensor", ["DynamicQuantizeLinear"])
 
 
 def _zero_points(o: Operator, row: int, column: int) -> tuple[str, str]:

@@ -17,25 +17,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from ortools.linear_solver import pywraplp
 
 from planner.search.elimination import Leaf, eliminate
+from planner.search.master import Cut, Master
 from planner.search.reduced import Factor, Infeasible, Reduced
 from planner.search.tables import TableStore
 
-__all__ = ["Cut", "Dual", "Lagrangian", "Masks"]
+__all__ = ["Dual", "Lagrangian", "Masks"]
 
 Masks = Mapping[int, NDArray[np.bool_]]  # node -> its allowed states; absent: all
 UNIT = 2.0**-53  # rounding unit of float64
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """A choice, its cost (offset included) and its bytes at every row."""
-
-    choice: tuple[int, ...]
-    cost: float
-    usage: NDArray[np.float64]
 
 
 @dataclass(slots=True)
@@ -114,7 +105,9 @@ class Lagrangian:
             known = self.store.leaf(key, values)
         return known[0], known[1], high
 
-    def maximise(self, masks: Masks, start: Mapping[int, float], *, rounds: int, enough: float, spread: float) -> Dual:
+    def maximise(
+        self, masks: Masks, start: Mapping[int, float], *, rounds: int, enough: float, spread: float
+    ) -> Dual:
         """The best bound found in `rounds` evaluations, stopping early above `enough`.
 
         `spread` is an upper bound on what any allowed choice can cost: a bound above it proves that none fits
@@ -123,10 +116,14 @@ class Lagrangian:
         limits = self.problem.limits
         best = Dual(-math.inf, dict(start))
         cuts: list[Cut] = []
-        master = _Master(spread - self.problem.offset)
+        choices: set[tuple[int, ...]] = set()
+        smooth = 0.0
+        master = Master(spread - self.problem.offset)
         point = dict(start)
         for round_ in range(rounds):
             value, cut = self.evaluate(point, masks)
+            seen = cut.choice in choices
+            choices.add(cut.choice)
             cuts.append(cut)
             excess = cut.usage - limits
             if value > best.bound:
@@ -135,6 +132,8 @@ class Lagrangian:
                 raise Infeasible
             if best.bound >= enough:
                 break
+            if seen and not smooth:  # the model already had this cut where it was highest: it is exact there
+                break
             worst = int(np.argmax(excess)) if len(excess) else 0
             if len(excess) and excess[worst] > 0:
                 master.row(worst, float(limits[worst]), float(excess[worst]), cuts)
@@ -142,74 +141,20 @@ class Lagrangian:
                 master.row(r, float(limits[r]), abs(float(excess[r])), cuts)
             master.cut(cut, limits)
             solved = master.solve()
-            if solved and solved[1] - best.bound <= max(1e-9 * abs(solved[1]), 1e-3) and master.at_box(solved[0]):
+            if (
+                solved
+                and solved[1] - best.bound <= max(1e-9 * abs(solved[1]), 1e-3)
+                and master.at_box(solved[0])
+            ):
                 master.widen()
                 solved = master.solve()
             if solved is None or solved[1] - best.bound <= max(1e-9 * abs(solved[1]), 1e-3):
                 break
             target = solved[0]
-            smooth = 0.0 if round_ % 3 == 2 or len(master.rows) == 1 else 0.3
+            smooth = 0.0 if seen or round_ % 3 == 2 or len(master.rows) == 1 else 0.3
             names = set(target) | (set(best.prices) if smooth else set())
             point = {r: (1 - smooth) * target.get(r, 0.0) + smooth * best.prices.get(r, 0.0) for r in names}
             point = {r: m for r, m in point.items() if m > 0}
         best.cuts = cuts
         best.weights = master.weights(len(cuts))
         return best
-
-
-class _Master:
-    """max t subject to t <= cost_k + sum_r m_r (use_kr - limit_r), 0 <= m_r <= box_r, in scaled units."""
-
-    def __init__(self, spread: float) -> None:
-        self.unit = max(1.0, abs(spread))
-        self.solver = pywraplp.Solver.CreateSolver("GLOP")
-        infinity = self.solver.infinity()
-        self.t = self.solver.NumVar(-infinity, 1e6, "t")
-        self.solver.Maximize(self.t)
-        self.rows: dict[int, pywraplp.Variable] = {}
-        self.per: dict[int, float] = {}  # price of one unit of a row's variable
-        self.constraints: list[pywraplp.Constraint] = []
-        self.base: float | None = None
-        self.solved = False
-
-    def row(self, r: int, limit: float, excess: float, cuts: list[Cut]) -> None:
-        """Adds the price of row r, also to the cuts already there; the box starts where one excess costs all."""
-        if r in self.rows:
-            return
-        scale = max(excess, 1.0)
-        self.per[r] = self.unit / scale
-        self.rows[r] = self.solver.NumVar(0.0, 16.0, f"m{r}")
-        for constraint, cut in zip(self.constraints, cuts, strict=False):
-            constraint.SetCoefficient(self.rows[r], -(float(cut.usage[r]) - limit) / scale)
-
-    def cut(self, cut: Cut, limits: NDArray[np.float64]) -> None:
-        if self.base is None:
-            self.base = cut.cost
-        constraint = self.solver.Constraint(-self.solver.infinity(), (cut.cost - self.base) / self.unit)
-        constraint.SetCoefficient(self.t, 1.0)
-        for r, variable in self.rows.items():
-            constraint.SetCoefficient(variable, -(float(cut.usage[r]) - float(limits[r])) * self.per[r] / self.unit)
-        self.constraints.append(constraint)
-
-    def solve(self) -> tuple[dict[int, float], float] | None:
-        """(prices, value of the model); None where GLOP fails numerically: any prices found before are valid."""
-        self.solved = self.solver.Solve() == pywraplp.Solver.OPTIMAL
-        if not self.solved:
-            return None
-        prices = {r: max(0.0, v.solution_value()) * self.per[r] for r, v in self.rows.items()}
-        return prices, self.t.solution_value() * self.unit + (self.base or 0.0)
-
-    def at_box(self, prices: Mapping[int, float]) -> bool:
-        return any(prices[r] >= 0.999 * v.ub() * self.per[r] for r, v in self.rows.items())
-
-    def widen(self) -> None:
-        for variable in self.rows.values():
-            variable.SetUb(variable.ub() * 64.0)
-
-    def weights(self, count: int) -> list[float]:
-        """Convex combination of the cuts at the last optimum."""
-        duals = [abs(c.dual_value()) for c in self.constraints] if self.solved and self.rows else []
-        duals += [0.0] * (count - len(duals))
-        if not any(duals) and duals:
-            duals[-1] = 1.0  # no mixture known: the last choice alone
-        return duals[:count]

@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from ortools.linear_solver import pywraplp
 
 from planner.search.evaluate import peak_memory
-from planner.search.lagrangian import Cut, Dual, Lagrangian, Masks
+from planner.search.lagrangian import Dual, Lagrangian, Masks
 from planner.search.local import LocalSearch
+from planner.search.master import Cut, game_weights
 from planner.search.presolve import presolve
 from planner.search.problem import Edge, Node, Problem
 from planner.search.reduced import Infeasible, Reduced
@@ -74,7 +74,9 @@ class _Search:
         counter = 0
         queue: list[tuple[float, int, dict[int, NDArray[np.bool_]], Dual]] = []
 
-        def visit(masks: dict[int, NDArray[np.bool_]], start: dict[int, float], floor: float, root: bool) -> None:
+        def visit(
+            masks: dict[int, NDArray[np.bool_]], start: dict[int, float], floor: float, root: bool
+        ) -> None:
             nonlocal counter
             try:
                 dual = self._bound(masks, start, 60 if root else 12, 4 if root else 2)
@@ -139,7 +141,8 @@ class _Search:
             v = best[1]
         else:
             counts = [
-                int(masks[v].sum()) if v in masks else self.problem.size(v) for v in range(len(self.problem.nodes))
+                int(masks[v].sum()) if v in masks else self.problem.size(v)
+                for v in range(len(self.problem.nodes))
             ]
             v = int(np.argmax(counts))
             if counts[v] == 1:
@@ -150,7 +153,9 @@ class _Search:
 
     def _held(self, v: int) -> NDArray[np.float64]:
         arrays = self.problem.arrays
-        return np.asarray(sum((arrays[n] for _, n in self.problem.nodes[v].usage), np.zeros(self.problem.size(v))))
+        return np.asarray(
+            sum((arrays[n] for _, n in self.problem.nodes[v].usage), np.zeros(self.problem.size(v)))
+        )
 
     def _held_span(self, v: int, states: list[int]) -> float:
         held = self._held(v)[states]
@@ -199,6 +204,7 @@ def _least_peak(problem: Reduced, deadline: float | None, rounds: int) -> tuple[
     best = -math.inf
     rows = [int(np.argmax(cuts[0].usage))]
     weights = {rows[0]: 1.0}
+    choices: set[tuple[int, ...]] = set()
     for _ in range(rounds):
         value, cut = search.evaluate(weights, {})
         cuts.append(cut)
@@ -207,26 +213,15 @@ def _least_peak(problem: Reduced, deadline: float | None, rounds: int) -> tuple[
         if peak - best < 1 or (deadline is not None and time.monotonic() > deadline):
             break
         worst = int(np.argmax(cut.usage))
+        known = cut.choice in choices and worst in rows
+        choices.add(cut.choice)
         if worst not in rows:
             rows.append(worst)
-        weights = _simplex_weights(rows, cuts)
+        found = None if known else game_weights(rows, cuts)  # known: the game already had this cut and row
+        if found is None:
+            break
+        weights = found
     return best, cuts
-
-
-def _simplex_weights(rows: list[int], cuts: list[Cut]) -> dict[int, float]:
-    """Weights maximising the least weighted use over the cuts seen (a matrix game)."""
-    solver = pywraplp.Solver.CreateSolver("GLOP")
-    unit = max(float(c.usage.max()) for c in cuts) or 1.0
-    t = solver.NumVar(0.0, solver.infinity(), "t")
-    weights = {r: solver.NumVar(0.0, 1.0, f"m{r}") for r in rows}
-    solver.Add(sum(weights.values()) == 1)
-    for c in cuts:
-        solver.Add(t <= sum(weights[r] * (float(c.usage[r]) / unit) for r in rows))
-    solver.Maximize(t)
-    solver.Solve()
-    found = {r: max(0.0, w.solution_value()) for r, w in weights.items()}
-    total = sum(found.values())
-    return {r: m / total for r, m in found.items() if m > 0} if total > 0 else {rows[-1]: 1.0}
 
 
 def _lowered(problem: Reduced, cut: Cut) -> tuple[int, ...]:

@@ -19,9 +19,13 @@ from planner.search.memory import Bounded, branch_and_bound, minimum_memory
 from planner.search.presolve import presolve
 from planner.search.problem import Problem, Solution, Status
 from planner.search.reduced import Infeasible, Reduced
-from planner.search.tables import TooLarge
+from planner.search.restricted import solve_restricted
+from planner.search.tables import TableStore, TooLarge
 
 __all__ = ["SOLVERS", "Progress", "SolverName", "solve"]
+
+# Entries of all tables together that elimination may fill before "auto" turns to message passing: some ten seconds.
+AUTO_ENTRIES = 1 << 30
 
 SolverName = Literal["auto", "dp", "ilp"]
 Progress = Callable[[str], None]
@@ -45,10 +49,10 @@ class _Found:
     solver: str
 
 
-def _dp(problem: Reduced, effort: _Effort) -> _Found:
+def _dp(problem: Reduced, effort: _Effort, store: TableStore | None = None) -> _Found:
     """Elimination alone where no memory row is left; else its Lagrangian with branch and bound."""
     if not len(problem.limits):
-        value, cut = Lagrangian(problem).evaluate({}, {})
+        value, cut = Lagrangian(problem, store=store).evaluate({}, {})
         return _Found(Bounded(cut.choice, value), "elimination")
     effort.progress(f"memory binds at up to {len(problem.limits)} instants: Lagrangian and branch and bound")
     found = branch_and_bound(problem, deadline=effort.deadline, work=_work(problem))
@@ -65,10 +69,10 @@ def _auto(problem: Reduced, effort: _Effort) -> _Found:
     if effort.left is not None and len(problem.limits):
         shared = _Effort(time.monotonic() + 0.5 * effort.left, effort.progress)
     try:
-        first = _dp(problem, shared)
+        first = _dp(problem, shared, TableStore(total_cap=AUTO_ENTRIES))
     except TooLarge as reason:
-        effort.progress(f"{reason}: integer program instead")
-        return _ilp(problem, effort)
+        effort.progress(f"{reason}: message passing and elimination among promising states instead")
+        return _Found(solve_restricted(problem, None, deadline=effort.deadline), "messages+elimination")
     cost = math.inf if first.bounded.choice is None else problem.cost(first.bounded.choice)
     if math.ceil(first.bounded.bound) >= cost:
         return first
@@ -122,7 +126,9 @@ def _bound(value: float, reduced: Reduced, problem: Problem) -> int:
 
 
 def _trivial_bound(problem: Problem) -> int:
-    return sum(int(item.costs.min()) for item in problem.nodes) + sum(int(e.costs.min()) for e in problem.edges)
+    return sum(int(item.costs.min()) for item in problem.nodes) + sum(
+        int(e.costs.min()) for e in problem.edges
+    )
 
 
 def _infeasible(problem: Problem, solver: str, deadline: float | None) -> Solution:

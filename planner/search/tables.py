@@ -53,8 +53,8 @@ class Elimination:
 class TableStore:
     """Interned tables and class maps with memoised operations."""
 
-    def __init__(self, *, size_cap: int = 1 << 24, work_cap: int = 1 << 32) -> None:
-        self.size_cap, self.work_cap = size_cap, work_cap
+    def __init__(self, *, size_cap: int = 1 << 24, work_cap: int = 1 << 32, total_cap: int = 1 << 62) -> None:
+        self.size_cap, self.work_cap, self.total_cap = size_cap, work_cap, total_cap
         self.tables: list[Table] = []
         self.maps: list[Array] = []
         self.counts: list[int] = []  # classes of each map
@@ -137,6 +137,8 @@ class TableStore:
         if size > self.size_cap or size * shape[0] > self.work_cap:
             raise TooLarge(f"eliminating a variable makes a table of {shape[1:]} from {shape[0]} classes")
         self.entries += size * shape[0]
+        if self.entries > self.total_cap:
+            raise TooLarge(f"the tables have more than {self.total_cap} entries in all")
 
         classes = self.maps[refined[0][0]]
         if own is None:
@@ -193,7 +195,9 @@ def _aligned(values: Array, axes: tuple[int, ...], variables: int) -> Array:
     return np.ascontiguousarray(values.transpose(order)).reshape(shape)
 
 
-def _min_sum(operands: Sequence[Array], own: Array, shape: tuple[int, ...]) -> tuple[Array, NDArray[np.int32]]:
+def _min_sum(
+    operands: Sequence[Array], own: Array, shape: tuple[int, ...]
+) -> tuple[Array, NDArray[np.int32]]:
     """Minimum over axis 0 of own + sum of operands, with its first position; block by block to stay in cache."""
     outer = shape[1:]
     values = np.full(outer, np.inf)

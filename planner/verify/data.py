@@ -17,7 +17,7 @@ from planner.ir import Graph, Role, Tensor
 from planner.verify.shards import Array
 from planner.verify.uses import Use, uses
 
-__all__ = ["random_tensors"]
+__all__ = ["numpy_dtype", "random_tensors"]
 
 
 def random_tensors(graph: Graph, seed: int) -> dict[str, Array]:
@@ -57,7 +57,7 @@ def _draw(t: Tensor, use: Use, rng: np.random.Generator) -> Array:
     shape = t.shape
     if shape is None:
         raise ValueError(f"tensor {t.name} has no static shape; bind the model's dimensions before drawing values")
-    dtype = _numpy_dtype(t.dtype)
+    dtype = numpy_dtype(t.dtype)
     if use.below is not None:
         return _indices(shape, use.below, rng).astype(dtype)
     if t.dtype == "bool":
@@ -112,6 +112,6 @@ _STORED: Mapping[str, str] = {
 }
 
 
-def _numpy_dtype(dtype: str) -> np.dtype[np.generic]:
+def numpy_dtype(dtype: str) -> np.dtype[np.generic]:
     name = _STORED.get(dtype, dtype)
     return np.dtype(getattr(ml_dtypes, name) if hasattr(ml_dtypes, name) else name)

@@ -18,6 +18,7 @@ from planner.rules.localize import local_op
 from planner.rules.strategy import Strategy
 from planner.verify.collectives import apply
 from planner.verify.kernels import ShardContext, run_local, run_ranks, spmd_backward, spmd_forward
+from planner.verify.reference import incoming_gradient
 from planner.verify.shards import Array, Shards, assemble, shard
 from planner.verify.vjp import vjp
 
@@ -115,8 +116,8 @@ class VirtualDevices:
         self.gradients[key] = tuple(sums[id(a), id(b)] for a, b in zip(held, shards, strict=True))
 
     def _seed(self, seed: Seed) -> None:
-        one = np.ones(self._shape(seed.tensor), dtype=self.value(seed.tensor).dtype)
-        self.gradients[seed.tensor, seed.layout] = shard(one, seed.layout, self.mesh)
+        incoming = incoming_gradient(self.graph, seed.tensor)
+        self.gradients[seed.tensor, seed.layout] = shard(incoming, seed.layout, self.mesh)
 
     # Operators
 

@@ -6,6 +6,7 @@ graph operator by operator and keeps every tensor.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
@@ -14,12 +15,14 @@ import onnxruntime as ort
 from planner.errors import VerificationError
 from planner.frontends.export import to_model
 from planner.ir import Graph, Op
+from planner.pricing.activity import gradient_sources
+from planner.verify.data import numpy_dtype
 from planner.verify.kernels import NoKernelError, run_local
 from planner.verify.kernels.session import RUNTIME_FAILURES
 from planner.verify.shards import Array
 from planner.verify.vjp import vjp
 
-__all__ = ["active_tensors", "differentiable_operands", "gradients", "run_ops", "run_whole"]
+__all__ = ["active_tensors", "differentiable_operands", "gradients", "incoming_gradient", "run_ops", "run_whole"]
 
 # Operators whose results do not vary with their operands, or are no numbers: no gradient passes them.
 _CUTS = frozenset(
@@ -92,6 +95,16 @@ def active_tensors(
     return frozenset(reached & leading)
 
 
+def incoming_gradient(graph: Graph, tensor: str) -> Array:
+    """Gradient that enters at `tensor`: one at the loss; at an output of a graph that ends before it, fixed
+    random numbers, which no symmetry of the operators before it can cancel."""
+    t = graph.tensors[tensor]
+    if tensor == graph.loss:
+        return np.ones(t.shape or (), dtype=numpy_dtype(t.dtype))
+    rng = np.random.default_rng(zlib.crc32(tensor.encode()))
+    return rng.standard_normal(t.shape or ()).astype(numpy_dtype(t.dtype))
+
+
 def gradients(
     graph: Graph,
     values: Mapping[str, Array],
@@ -100,7 +113,8 @@ def gradients(
     *,
     active: frozenset[str] | None = None,
 ) -> dict[str, Array]:
-    """Gradients of the loss: reverse sweep over the operators, added up over the consumers of a tensor.
+    """Gradients of the loss (or from every float output, see `incoming_gradient`): reverse sweep over the
+    operators, added up over the consumers of a tensor.
 
     `activations` are every tensor's values (`run_ops`); `active` the tensors that receive gradients (default
     `active_tensors`).  Only those in `wrt` are kept and returned, all of them by default; an active tensor that
@@ -108,9 +122,11 @@ def gradients(
     """
     active = active_tensors(graph) if active is None else active
     known: dict[str, Array] = {**values, **activations}
-    if graph.loss is None or graph.loss not in known:
-        raise VerificationError(f"the loss {graph.loss!r} has no value; run the graph forward first")
-    found: dict[str, Array] = {graph.loss: np.ones_like(known[graph.loss])}
+    sources = [t for t in gradient_sources(graph) if t in active]
+    unknown = [t for t in sources if t not in known]
+    if unknown:
+        raise VerificationError(f"{', '.join(unknown)} has no value; run the graph forward first")
+    found: dict[str, Array] = {t: incoming_gradient(graph, t) for t in sources}
     for op in reversed(graph.ops):
         results = [found.get(t) if t else None for t in op.outputs]
         wanted = [t in active for t in op.inputs]

@@ -48,7 +48,9 @@ class _Library:
         """0/FORBIDDEN matrix hub × operator: what the operator needs is held, or what it makes is the source."""
         key = operator, slot, produces
         if key not in self._edges:
-            layout = np.random.default_rng((operator, slot, produces)).integers(0, LAYOUTS, len(self.operators[operator]))
+            layout = np.random.default_rng((operator, slot, produces)).integers(
+                0, LAYOUTS, len(self.operators[operator])
+            )
             fits = self.produced[:, None] == layout if produces else self.held[:, layout]
             self._edges[key] = np.where(fits, 0, FORBIDDEN)
         return self._edges[key]
@@ -70,7 +72,9 @@ def layered_problem(layers: int, *, memory_share: float | None = None, seed: int
     def operator(kind: int, inputs: list[int]) -> int:
         k = kind % len(library.operators)
         born = len(nodes)
-        nodes.append(Node(library.operators[k], library.usage[k], (0, last) if kind % 4 == 0 else (born, born + 4)))
+        nodes.append(
+            Node(library.operators[k], library.usage[k], (0, last) if kind % 4 == 0 else (born, born + 4))
+        )
         v = len(nodes) - 1
         for slot, h in enumerate(inputs):
             edges.append(Edge(h, v, library.edge(k, slot, False)))

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+
 from tests.rules.prover import Case, case
 
-__all__ = ["all_cases"]
+__all__ = [
+    "attention", "contractions", "convolutions", "elementwise", "gradients", "indexing", "layouts", "losses",
+    "normalizations", "quantized", "recurrent", "reductions",
+]  # fmt: skip
 
 _RNG = np.random.default_rng(0)
 
@@ -31,25 +35,30 @@ def i(*values: int) -> np.ndarray:
     return np.array(values, dtype=np.int64)
 
 
-def all_cases() -> Iterator[Case]:
-    """Every case, family by family."""
-    yield from _elementwise()
-    yield from _contractions()
-    yield from _convolutions()
-    yield from _normalizations()
-    yield from _losses()
-    yield from _reductions()
-    yield from _layouts()
-    yield from _indexing()
-    yield from _attention()
-    yield from _recurrent()
-    yield from _quantized()
-    yield from _gradients()
-
-
-def _elementwise() -> Iterator[Case]:
-    for t in ("Relu", "Gelu", "Tanh", "Sigmoid", "Erf", "Exp", "Neg", "Identity", "Sin", "Cos", "Softplus",
-              "HardSwish", "HardSigmoid", "LeakyRelu", "Elu", "Selu", "Abs", "Sign", "Floor", "Softsign", "Mish"):  # fmt: skip
+def elementwise() -> Iterator[Case]:
+    for t in (
+        "Relu",
+        "Gelu",
+        "Tanh",
+        "Sigmoid",
+        "Erf",
+        "Exp",
+        "Neg",
+        "Identity",
+        "Sin",
+        "Cos",
+        "Softplus",
+        "HardSwish",
+        "HardSigmoid",
+        "LeakyRelu",
+        "Elu",
+        "Selu",
+        "Abs",
+        "Sign",
+        "Floor",
+        "Softsign",
+        "Mish",
+    ):
         yield case(t, [f(4, 6)])
     for t in ("Sqrt", "Log", "Reciprocal"):
         yield case(t, [p(4, 6)])
@@ -76,24 +85,41 @@ def _elementwise() -> Iterator[Case]:
     yield case("DequantizeLinear", [n(9, 4, 6).astype(np.int8), p(4), np.zeros(4, np.int8)], axis=0)
 
 
-def _contractions() -> Iterator[Case]:
-    for a, b in (((6, 4), (4, 12)), ((2, 3, 6, 4), (4, 6)), ((2, 3, 6, 4), (2, 3, 4, 6)), ((3, 6, 4), (2, 1, 4, 6)),
-                 ((4,), (4, 6)), ((6, 4), (4,)), ((4,), (4,)), ((2, 6, 4), (4,)), ((4,), (2, 4, 6)), ((1, 4), (4, 6))):  # fmt: skip
+def contractions() -> Iterator[Case]:
+    for a, b in (
+        ((6, 4), (4, 12)),
+        ((2, 3, 6, 4), (4, 6)),
+        ((2, 3, 6, 4), (2, 3, 4, 6)),
+        ((3, 6, 4), (2, 1, 4, 6)),
+        ((4,), (4, 6)),
+        ((6, 4), (4,)),
+        ((4,), (4,)),
+        ((2, 6, 4), (4,)),
+        ((4,), (2, 4, 6)),
+        ((1, 4), (4, 6)),
+    ):
         yield case("MatMul", [f(*a), f(*b)])
     for ta, tb in ((0, 0), (1, 0), (0, 1), (1, 1)):
-        a, b = (6, 4)[:: -1 if ta else 1], (4, 12)[:: -1 if tb else 1]
-        yield case("Gemm", [f(*a), f(*b), f(12)], transA=ta, transB=tb, alpha=0.5, beta=2.0)
-        yield case("com.microsoft::FusedMatMul", [f(2, *a), f(2, *b)], transA=ta, transB=tb, alpha=0.5, opset=1)
+        left, right = (6, 4)[:: -1 if ta else 1], (4, 12)[:: -1 if tb else 1]
+        yield case("Gemm", [f(*left), f(*right), f(12)], transA=ta, transB=tb, alpha=0.5, beta=2.0)
+        yield case("com.microsoft::FusedMatMul", [f(2, *left), f(2, *right)], transA=ta, transB=tb, alpha=0.5, opset=1)
     for c in ((6, 12), (6, 1), (1, 12), (1,), ()):
         yield case("Gemm", [f(6, 4), f(4, 12), f(*c)])
     yield case("Gemm", [f(6, 4), f(4, 12)])
-    for equation, shapes in (("bij,bjk->bik", ((2, 6, 4), (2, 4, 6))), ("ij,kj->ik", ((6, 4), (12, 4))), ("ij->ji", ((6, 4),)),
-                             ("...ij,...jk->...ik", ((2, 6, 4), (2, 4, 6))), ("bhqd,bhkd->bhqk", ((2, 2, 6, 4), (2, 2, 6, 4))),
-                             ("ii->i", ((6, 6),)), ("ij,jk", ((6, 4), (4, 6))), ("ij->", ((6, 4),))):  # fmt: skip
+    for equation, shapes in (
+        ("bij,bjk->bik", ((2, 6, 4), (2, 4, 6))),
+        ("ij,kj->ik", ((6, 4), (12, 4))),
+        ("ij->ji", ((6, 4),)),
+        ("...ij,...jk->...ik", ((2, 6, 4), (2, 4, 6))),
+        ("bhqd,bhkd->bhqk", ((2, 2, 6, 4), (2, 2, 6, 4))),
+        ("ii->i", ((6, 6),)),
+        ("ij,jk", ((6, 4), (4, 6))),
+        ("ij->", ((6, 4),)),
+    ):
         yield case("Einsum", [f(*s) for s in shapes], equation=equation)
 
 
-def _convolutions() -> Iterator[Case]:
+def convolutions() -> Iterator[Case]:
     pads = (1, 1, 1, 1)
     yield case("Conv", [f(6, 4, 5, 5), f(12, 4, 3, 3), f(12)], pads=pads, strides=(2, 2))
     yield case("Conv", [f(6, 4, 6, 4), f(12, 4, 1, 1), f(12)])
@@ -116,7 +142,7 @@ def _convolutions() -> Iterator[Case]:
     yield case("LRN", [f(4, 6, 6, 4)], size=3, alpha=2.0)
 
 
-def _normalizations() -> Iterator[Case]:
+def normalizations() -> Iterator[Case]:
     yield case("LayerNormalization", [f(4, 6, 8), p(8), f(8)])
     yield case("LayerNormalization", [f(4, 6, 8), p(8), f(8)], results=3)
     yield case("LayerNormalization", [f(4, 6, 8), p(8)])
@@ -135,7 +161,7 @@ def _normalizations() -> Iterator[Case]:
         yield case(t, [f(4, 6, 12)], opset=11, axis=2)
 
 
-def _losses() -> Iterator[Case]:
+def losses() -> Iterator[Case]:
     for reduction in ("mean", "sum", "none"):
         t = "SoftmaxCrossEntropyLoss"
         ignored = n(6, 12)
@@ -146,9 +172,19 @@ def _losses() -> Iterator[Case]:
         yield case("NegativeLogLikelihoodLoss", [f(12, 6), n(6, 12)], reduction=reduction)
 
 
-def _reductions() -> Iterator[Case]:
-    for t in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2", "ReduceProd", "ReduceLogSumExp",
-              "ReduceSumSquare", "ReduceLogSum"):  # fmt: skip
+def reductions() -> Iterator[Case]:
+    for t in (
+        "ReduceSum",
+        "ReduceMean",
+        "ReduceMax",
+        "ReduceMin",
+        "ReduceL1",
+        "ReduceL2",
+        "ReduceProd",
+        "ReduceLogSumExp",
+        "ReduceSumSquare",
+        "ReduceLogSum",
+    ):
         yield case(t, [p(4, 6, 2), i(1)], constants=[1])
         yield case(t, [p(4, 6, 2), i(-1, 0)], constants=[1], keepdims=0)
         yield case(t, [p(4, 6)], keepdims=0)
@@ -160,9 +196,19 @@ def _reductions() -> Iterator[Case]:
     yield case("CumSum", [f(4, 6), i(1)], constants=[1])
 
 
-def _layouts() -> Iterator[Case]:
-    for a, b in (((4, 6, 12), (24, 12)), ((24, 12), (4, 6, 12)), ((4, 6, 12), (4, 6, 3, 4)), ((4, 6, 2, 4), (4, 6, 8)), ((6, 4), (4, 6)),
-                 ((4, 6), (1, 4, 6, 1)), ((12, 6), (6, 12)), ((2, 1, 6), (12,)), ((24,), (2, 3, 4)), ((6, 10), (4, 15))):  # fmt: skip
+def layouts() -> Iterator[Case]:
+    for a, b in (
+        ((4, 6, 12), (24, 12)),
+        ((24, 12), (4, 6, 12)),
+        ((4, 6, 12), (4, 6, 3, 4)),
+        ((4, 6, 2, 4), (4, 6, 8)),
+        ((6, 4), (4, 6)),
+        ((4, 6), (1, 4, 6, 1)),
+        ((12, 6), (6, 12)),
+        ((2, 1, 6), (12,)),
+        ((24,), (2, 3, 4)),
+        ((6, 10), (4, 15)),
+    ):
         yield case("Reshape", [f(*a), i(*b)], constants=[1])
     yield case("Reshape", [f(4, 6, 12), i(0, -1)], constants=[1])
     yield case("Flatten", [f(4, 6, 2)], axis=1)
@@ -199,7 +245,7 @@ def _layouts() -> Iterator[Case]:
     yield case("Shape", [f(4, 6)])
 
 
-def _indexing() -> Iterator[Case]:
+def indexing() -> Iterator[Case]:
     yield case("Gather", [f(12, 6), n(12, 4, 6)])
     yield case("Gather", [f(4, 12, 6), n(12, 6)], axis=1)
     yield case("Gather", [f(4, 12, 6), np.int64(-2)], axis=1)
@@ -218,7 +264,7 @@ def _indexing() -> Iterator[Case]:
     yield case("TopK", [f(4, 12), i(3)], constants=[1], results=2)
 
 
-def _attention() -> Iterator[Case]:
+def attention() -> Iterator[Case]:
     def cases(opset: int) -> Iterator[Case]:
         t = "Attention"
         yield case(t, [f(2, 4, 6, 8), f(2, 4, 6, 8), f(2, 4, 6, 8)], opset=opset)
@@ -226,8 +272,7 @@ def _attention() -> Iterator[Case]:
         yield case(t, [f(2, 12, 4, 8), f(2, 6, 6, 8), f(2, 6, 6, 4)], opset=opset)
         yield case(t, [f(2, 6, 4, 8), f(2, 2, 6, 8), f(2, 2, 6, 8), f(2, 1, 4, 6)], opset=opset)
         yield case(t, [f(2, 4, 4, 8), f(2, 4, 6, 8), f(2, 4, 6, 8), f(4, 6)], opset=opset, scale=0.3)
-        flat = {"q_num_heads": 6, "kv_num_heads": 2}
-        yield case(t, [f(2, 4, 48), f(2, 6, 16), f(2, 6, 16), f(6, 4, 6)], opset=opset, **flat)
+        yield case(t, [f(2, 4, 48), f(2, 6, 16), f(2, 6, 16), f(6, 4, 6)], opset=opset, q_num_heads=6, kv_num_heads=2)
         past = [f(2, 2, 4, 8), f(2, 2, 3, 8), f(2, 2, 3, 8), None, f(2, 2, 2, 8), f(2, 2, 2, 8)]
         yield case(t, past, opset=opset, results=3)
 
@@ -236,31 +281,41 @@ def _attention() -> Iterator[Case]:
     yield case("RotaryEmbedding", [f(2, 6, 32), f(2, 6, 4), f(2, 6, 4)], opset=23, num_heads=4)
 
 
-def _recurrent() -> Iterator[Case]:
+def recurrent() -> Iterator[Case]:
     yield case("LSTM", [f(3, 6, 4), f(1, 20, 4), f(1, 20, 5), f(1, 40)], hidden_size=5, results=3)
     yield case("GRU", [f(3, 6, 4), f(1, 15, 4), f(1, 15, 5)], hidden_size=5, results=2)
     initial = [f(3, 6, 4), f(2, 5, 4), f(2, 5, 5), f(2, 10), None, f(2, 6, 5)]
     yield case("RNN", initial, hidden_size=5, direction="bidirectional", results=2)
 
 
-def _quantized() -> Iterator[Case]:
+def quantized() -> Iterator[Case]:
     a, b = n(200, 2, 6, 4).astype(np.uint8), n(200, 4, 6).astype(np.uint8)
     yield case("MatMulInteger", [a, b])
     yield case("MatMulInteger", [a, b, np.uint8(7), np.uint8(9)])
     yield case("MatMulInteger", [a[0], b, None, n(9, 6).astype(np.uint8)])
-    yield case("ConvInteger", [n(9, 2, 4, 5, 5).astype(np.uint8), n(9, 6, 4, 3, 3).astype(np.uint8), np.uint8(3)], pads=(1, 1, 1, 1))
+    yield case(
+        "ConvInteger",
+        [n(9, 2, 4, 5, 5).astype(np.uint8), n(9, 6, 4, 3, 3).astype(np.uint8), np.uint8(3)],
+        pads=(1, 1, 1, 1),
+    )
     s, z = np.float32(0.1), np.uint8(3)
     yield case("QLinearMatMul", [a[0], s, z, b, s, z, np.float32(4.0), z])
     yield case("DynamicQuantizeLinear", [f(4, 6)], results=3)
 
 
-def _gradients() -> Iterator[Case]:
+def gradients() -> Iterator[Case]:
     ms = "com.microsoft::"
     for t in ("GeluGrad", "ReluGrad", "SigmoidGrad", "TanhGrad", "FastGeluGrad"):
         yield case(f"{ms}{t}", [f(4, 6), f(4, 6)], opset=1)
     y = np.exp(f(4, 6))
     yield case(f"{ms}SoftmaxGrad_13", [f(4, 6), (y / y.sum(1, keepdims=True)).astype(np.float32)], axis=-1, opset=1)
-    yield case(f"{ms}LayerNormalizationGrad", [f(4, 6, 8), f(4, 6, 8), p(8), f(4, 6, 1), p(4, 6, 1)], results=3, axis=-1, opset=1)
+    yield case(
+        f"{ms}LayerNormalizationGrad",
+        [f(4, 6, 8), f(4, 6, 8), p(8), f(4, 6, 1), p(4, 6, 1)],
+        results=3,
+        axis=-1,
+        opset=1,
+    )
     for reduction in ("mean", "sum"):
         inputs = [np.float32(0.7), -p(12, 6), n(6, 12)]
         yield case(f"{ms}SoftmaxCrossEntropyLossGrad", inputs, reduction=reduction, opset=1)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 from onnx.backend.test.loader import load_node_model_tests
-from tests.rules.prover import Case, from_values
 
 from planner.ir import Op
+from tests.rules.prover import Case, from_values
 
 __all__ = ["node_cases"]
 
@@ -24,15 +23,13 @@ def node_cases() -> Iterator[Case]:
         warnings.simplefilter("ignore")  # the generators overflow on purpose
         tests = load_node_model_tests()
     for test in tests:
-        model = onnx.load(str(Path(test.model_dir) / "model.onnx"))
-        if len(model.graph.node) != 1 or model.graph.initializer:
+        model, data = test.model, test.data_sets
+        if model is None or not data or len(model.graph.node) != 1 or model.graph.initializer:
             continue
         node = model.graph.node[0]
-        data = Path(test.model_dir) / "test_data_set_0"
-        names = [v.name for v in model.graph.input]
-        inputs = dict(zip(names, _load(data, "input", model.graph.input), strict=True))
-        outputs = dict(zip([v.name for v in model.graph.output], _load(data, "output", model.graph.output), strict=True))
-        if any(v is None for v in (*inputs.values(), *outputs.values())):
+        inputs = dict(zip([v.name for v in model.graph.input], data[0][0], strict=False))
+        outputs = dict(zip([v.name for v in model.graph.output], data[0][1], strict=False))
+        if not all(_is_array(v) for v in (*inputs.values(), *outputs.values())):
             continue
         versions = {o.domain: o.version for o in model.opset_import}
         domain = node.domain if node.domain not in ("", "ai.onnx") else ""
@@ -46,21 +43,15 @@ def node_cases() -> Iterator[Case]:
         )
         yield from_values(
             op,
-            tuple(inputs.get(n) if n else None for n in node.input),
-            tuple(outputs.get(n) if n else None for n in node.output),
+            tuple(np.asarray(inputs[n]) if n else None for n in node.input),
+            tuple(np.asarray(outputs[n]) if n else None for n in node.output),
             set(range(len(node.input))),
             test.name,
         )
 
 
-def _load(folder: Path, kind: str, values: Any) -> list[np.ndarray | None]:
-    return [_tensor(folder / f"{kind}_{i}.pb", v) for i, v in enumerate(values)]
-
-
-def _tensor(path: Path, value: onnx.ValueInfoProto) -> np.ndarray | None:
-    if value.type.WhichOneof("value") != "tensor_type":
-        return None
-    return numpy_helper.to_array(onnx.load_tensor(str(path)))
+def _is_array(value: object) -> bool:
+    return isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "fiub"
 
 
 def _attribute(a: onnx.AttributeProto) -> Any:

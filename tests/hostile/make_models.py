@@ -1,0 +1,167 @@
+"""Writes the hostile models beside this file: `python tests/hostile/make_models.py`.
+
+Each is small and breaks one rule, or keeps all rules and asks for far too much.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+from onnx import TensorProto, helper
+
+OPSETS = [helper.make_opsetid("", 20)]
+FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+
+
+def model(nodes, *, inputs=None, outputs=None, initializers=(), functions=(), opsets=None):
+    inputs = inputs or [helper.make_tensor_value_info("x", FLOAT, [2, 3])]
+    outputs = outputs or [helper.make_tensor_value_info("y", FLOAT, None)]
+    graph = helper.make_graph(nodes, "hostile", inputs, outputs, list(initializers))
+    return helper.make_model(graph, opset_imports=opsets or OPSETS, functions=list(functions), ir_version=10)
+
+
+def int64s(name, values):
+    return helper.make_tensor(name, INT64, [len(values)], values)
+
+
+def plain():
+    return model([helper.make_node("Relu", ["x"], ["y"], name="relu")])
+
+
+def cyclic():
+    return model([helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node("Relu", ["a"], ["b"]),
+                  helper.make_node("Relu", ["b"], ["y"])])  # fmt: skip
+
+
+def function(name, nodes):
+    return helper.make_function("local", name, ["a"], ["b"], nodes, [*OPSETS, helper.make_opsetid("local", 1)])
+
+
+LOCAL = [*OPSETS, helper.make_opsetid("local", 1)]
+
+
+def recursive_functions():
+    f = function("f", [helper.make_node("g", ["a"], ["b"], domain="local")])
+    g = function("g", [helper.make_node("f", ["a"], ["b"], domain="local")])
+    return model([helper.make_node("f", ["x"], ["y"], domain="local")], functions=[f, g], opsets=LOCAL)
+
+
+def function_bomb():
+    """Thirty functions, each calling the next twice: a thousand million nodes when inlined."""
+    functions = []
+    for i in range(29):
+        call = [helper.make_node(f"f{i + 1}", [a], [b], domain="local") for a, b in (("a", "m"), ("m", "b"))]
+        functions.append(function(f"f{i}", call))
+    functions.append(function("f29", [helper.make_node("Relu", ["a"], ["b"])]))
+    return model([helper.make_node("f0", ["x"], ["y"], domain="local")], functions=functions, opsets=LOCAL)
+
+
+def deep_nesting():
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["r0"])], "g0", [], [helper.make_tensor_value_info("r0", FLOAT, None)]
+    )
+    condition = helper.make_tensor("c", TensorProto.BOOL, [], [True])
+    for i in range(1, 28):  # three protobuf messages a level, and protobuf refuses more than a hundred
+        node = helper.make_node("If", ["c"], [f"r{i}"], then_branch=graph, else_branch=graph if i < 2 else small(i))
+        graph = helper.make_graph([node], f"g{i}", [], [helper.make_tensor_value_info(f"r{i}", FLOAT, None)])
+    last = helper.make_node("Identity", ["r27"], ["y"])
+    return model([*graph.node, last], initializers=[condition])
+
+
+def small(i):
+    out = helper.make_tensor_value_info(f"e{i}", FLOAT, None)
+    return helper.make_graph([helper.make_node("Relu", ["x"], [f"e{i}"])], f"else{i}", [], [out])
+
+
+def missing_tensor():
+    return model([helper.make_node("Add", ["x", "nowhere"], ["y"], name="add")])
+
+
+def attribute_garbage():
+    m = model([helper.make_node("Transpose", ["x"], ["y"], perm=[0, 1])])
+    m.graph.node[0].attribute[0].type = onnx.AttributeProto.GRAPHS  # says sub-graphs, holds integers
+    return m
+
+
+def wrong_permutation():
+    return model([helper.make_node("Transpose", ["x"], ["y"], perm=[5, 7])])
+
+
+def shape_bomb():
+    """Shape arithmetic on a vector of 10^9 elements: eight gigabytes when propagated as data."""
+    nodes = [
+        helper.make_node("ConstantOfShape", ["n"], ["v"], value=helper.make_tensor("value", INT64, [1], [1])),
+        helper.make_node("Concat", ["v", "v", "v", "v"], ["w"], axis=0),
+        helper.make_node("ConstantOfShape", ["w"], ["y"]),
+    ]
+    return model(nodes, initializers=[int64s("n", [10**9])])
+
+
+def range_bomb():
+    nodes = [helper.make_node("Range", ["zero", "far", "one"], ["r"]), helper.make_node("Cast", ["r"], ["y"], to=FLOAT)]
+    scalars = [helper.make_tensor(n, INT64, [], [v]) for n, v in (("zero", 0), ("far", 10**15), ("one", 1))]
+    return model(nodes, initializers=scalars)
+
+
+def huge_tensor():
+    big = helper.make_tensor_value_info("x", FLOAT, [2**40, 2**40])
+    return model([helper.make_node("Relu", ["x"], ["y"])], inputs=[big])
+
+
+def negative_dimension():
+    t = TensorProto(name="w", data_type=FLOAT, dims=[-3])
+    return model([helper.make_node("Add", ["x", "w"], ["y"])], initializers=[t])
+
+
+def short_data():
+    t = TensorProto(name="w", data_type=FLOAT, dims=[3], raw_data=b"\0\0")
+    return model([helper.make_node("Add", ["x", "w"], ["y"])], initializers=[t])
+
+
+def defined_twice():
+    return model([helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Neg", ["x"], ["y"])])
+
+
+def future_opset():
+    return model([helper.make_node("Relu", ["x"], ["y"])], opsets=[helper.make_opsetid("", 4000)])
+
+
+def mismatched_shapes():
+    w = helper.make_tensor_value_info("w", FLOAT, [5, 7])
+    x = helper.make_tensor_value_info("x", FLOAT, [2, 3])
+    return model([helper.make_node("MatMul", ["x", "w"], ["y"])], inputs=[x, w])
+
+
+def attribute_outside():
+    """A permutation table whose data is said to lie in /etc/passwd."""
+    t = TensorProto(name="t", data_type=INT64, dims=[2], data_location=TensorProto.EXTERNAL)
+    t.external_data.add(key="location", value="/etc/passwd")
+    return model([helper.make_node("ConstantOfShape", ["n"], ["y"], value=t)], initializers=[int64s("n", [2])])
+
+
+REFUSED = (
+    attribute_garbage, attribute_outside, cyclic, deep_nesting, defined_twice, function_bomb, future_opset, huge_tensor,
+    mismatched_shapes, missing_tensor, negative_dimension, recursive_functions, short_data, wrong_permutation,
+)  # fmt: skip
+BOMBS = (range_bomb, shape_bomb)  # may be imported or refused, but neither slowly nor at great expense
+
+
+def contents() -> dict[str, bytes]:
+    """File name → bytes of everything here."""
+    whole = plain().SerializeToString(deterministic=True)
+    files = {
+        "empty.onnx": b"",
+        "text.onnx": b"This is not a model.\n" * 20,
+        "json.onnx": b'{"graph": {"node": []}}\n',
+        "truncated.onnx": whole[: len(whole) * 2 // 3],
+        "zeros.onnx": bytes(512),
+    }
+    for make in (*REFUSED, *BOMBS):
+        files[f"{make.__name__}.onnx"] = make().SerializeToString(deterministic=True)
+    return files
+
+
+if __name__ == "__main__":
+    for name, data in contents().items():
+        (Path(__file__).parent / name).write_bytes(data)
