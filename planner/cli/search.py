@@ -31,6 +31,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--optimizer", choices=("adam", "momentum", "sgd"), default="adam")
     parser.add_argument("--precision", choices=("bf16", "fp16", "fp32"), default="bf16")
+    parser.add_argument(
+        "--recompute",
+        choices=("auto", "none", "blocks"),
+        default="auto",
+        help="run equal layers again in the backward pass; auto: on meshes where nothing fits without",
+    )
     parser.add_argument("--solver", choices=("auto", "dp", "ilp"), default="auto")
     parser.add_argument("--time-limit", type=float, metavar="S", help="seconds for the whole search")
     parser.add_argument("--target", choices=("any", "torch", "mindspore"), default="any", help="plans it can express")
@@ -82,6 +88,7 @@ def _search(options: argparse.Namespace, graph: Graph, profile: Any, devices: in
         memory_limit=options.memory_limit,
         solver=options.solver,
         time_limit=options.time_limit,
+        recompute=options.recompute,
     )
     planned = make_plan(graph, request, progress_to(quiet=False))
     for warning in planned.warnings:
@@ -117,7 +124,13 @@ def _document(planned: Planned, path: Path, graph: Graph) -> dict[str, Any]:
         "collectives": {kind: asdict(t) for kind, t in traffic.items()},
         "parts_s": planned.parts.seconds(planned.priced.machine.unit_s),
         "candidates": [
-            {"mesh": str(c.mesh), "status": c.status, "objective_s": c.objective_s, "bound_s": c.bound_s}
+            {
+                "mesh": str(c.mesh),
+                "recompute": c.recompute,
+                "status": c.status,
+                "objective_s": c.objective_s,
+                "bound_s": c.bound_s,
+            }
             for c in planned.candidates
         ],
         "warnings": list(planned.warnings),

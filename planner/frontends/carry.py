@@ -41,6 +41,7 @@ class Carrier:
         self.fixed: dict[tuple[str, int], Any] = {}  # (operator, operand) → rewritten constant
         self.wanted: dict[tuple[str, int], int] = {}  # sizes that results must have
         self.factors: dict[str, tuple[Factors, ...]] = {}
+        self.clones: dict[tuple[str, Shape, bytes], str] = {}  # rewritten constant → its name
         self.again = False  # this walk made a new demand
         self.unmet = ""  # a demand that an earlier walk made and this one found again
 
@@ -146,7 +147,7 @@ class Carrier:
 
         self.again, self.unmet = False, ""
         self.tensors = dict(self.old) | self.resized
-        self.factors, self.ops = {}, []
+        self.factors, self.ops, self.clones = {}, [], {}
         for op in self.graph.ops:
             wants = any((o, d) in self.wanted for o in op.outputs if o for d in range(self.old[o].rank))
             if not wants and not any(self._differs(t) for t in op.inputs if t):
@@ -186,7 +187,8 @@ class Carrier:
         original = self.old[t].value
         if original is not None and original.shape == value.shape and (original == value).all():
             return t
-        name = f"{t}@{op.name}"
+        key = (t, value.shape, value.tobytes())
+        name = self.clones.setdefault(key, f"{t}@{len(self.clones)}")  # operators that shared it still do
         dtype = self.old[t].dtype
         self.tensors[name] = Tensor(name, value.shape, dtype, Role.CONSTANT, value.astype(dtype))
         return name

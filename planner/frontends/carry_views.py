@@ -16,7 +16,8 @@ __all__ = ["constant_of_shape", "expand", "flatten", "reshape", "slice_", "split
 
 def reshape(c: Carrier, op: Op) -> None:
     t, target, o = op.inputs[0], op.inputs[1], op.outputs[0]
-    if c.value(target) is None:
+    stated = c.value(target)
+    if stated is None:
         return
     old_out = c.before(o)
     factors = reshaped(c.parts(t), old_out)
@@ -37,7 +38,11 @@ def reshape(c: Carrier, op: Op) -> None:
             f"from {list(c.before(t))} → {list(c.after(t))} it is not clear which of its dimensions to change."
         )
         return
-    c.rewrite(op, 1, [join(f) for f in factors])
+    new = [join(f) for f in factors]
+    for axis, size in enumerate(stated.reshape(-1)):
+        if size == -1 or (size == 0 and axis < len(c.after(t)) and c.after(t)[axis] == new[axis]):
+            new[axis] = int(size)  # what the file leaves to the operator stays with it
+    c.rewrite(op, 1, new)
     c.factors[o] = factors
 
 

@@ -14,8 +14,8 @@ Array = np.ndarray[Any, Any]
 def resize_value(value: Array, axis: int, size: int) -> Array | None:
     """`value` with `size` elements along `axis`: its leading part, or its continuation.
 
-    It continues where neighbours along the axis differ by the same step everywhere (zero for equal ones):
-    masks, position ids, the sample numbers of index tables.  None where the values do not say how.
+    It continues where neighbours along the axis differ by one step everywhere, or are equal: masks, position
+    ids, the sample numbers of index tables.  None where the values do not say how.
     """
     old = value.shape[axis]
     if size <= old:
@@ -25,10 +25,11 @@ def resize_value(value: Array, axis: int, size: int) -> Array | None:
         return np.ascontiguousarray(np.repeat(first, size, axis=axis))
     if value.dtype.kind not in "iu":
         return None
-    step = np.diff(value, axis=axis)
-    if (step != np.take(step, [0], axis=axis)).any():
+    steps = np.diff(value, axis=axis)
+    step = np.take(steps, [0], axis=axis)
+    if (steps != step).any() or len(set(step.reshape(-1).tolist()) - {0}) > 1:
         return None
     shape = [1] * value.ndim
     shape[axis] = size
     counts = np.arange(size, dtype=value.dtype).reshape(shape)
-    return np.ascontiguousarray(first + counts * np.take(step, [0], axis=axis))
+    return np.ascontiguousarray(first + counts * step)

@@ -43,6 +43,10 @@ class _Lowering:
         self.out: list[Instruction] = []
         self.loaded: set[tuple[str, Layout]] = set()
         self.final: dict[str, Layout] = {}
+        self.again: dict[int, list[Op]] = {}  # blocks still to be run again
+        for op in graph.ops:
+            if op.name in assignment.blocks:
+                self.again.setdefault(assignment.blocks[op.name], []).append(op)
 
     def program(self) -> Program:
         for op in self.graph.ops:
@@ -101,6 +105,11 @@ class _Lowering:
                 here = there
             self.out.append(Convert(name, False, bare, layout, tuple(steps)))
 
+    def _run_again(self, op: Op) -> None:
+        """Recomputes the block of `op` before the first of its operators is differentiated."""
+        for inside in self.again.pop(self.assignment.blocks.get(op.name, -1), ()):
+            self._forward(inside)
+
     def _backward(self) -> None:
         flows = self.assignment.flows
         for name in gradient_sources(self.graph):
@@ -111,6 +120,7 @@ class _Lowering:
         for op in reversed(self.graph.ops):
             if not any(t in self.active for t in op.outputs):
                 continue
+            self._run_again(op)
             for name in op.outputs:
                 if name in self.active:
                     self._convert(name, flows[name].shared(gradient=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from planner.lowering import Convert, Program
+from planner.lowering import Convert, Program, Run
 from planner.pricing import PricedProblem
 from planner.redistribute.steps import FREE
 
@@ -51,14 +51,15 @@ def convert_cost(priced: PricedProblem, convert: Convert) -> int:
 
 def breakdown(priced: PricedProblem, choice: Sequence[int], program: Program) -> CostBreakdown:
     """Prices the program instruction by instruction; the total equals the objective of `choice`."""
-    work = {name: (priced.tables[name].work, choice[n]) for name, n in priced.op_nodes.items()}
+    runs = [i for i in program.instructions if isinstance(i, Run) and i.op in priced.op_nodes]
+    work = [(r.backward, priced.tables[r.op].work, choice[priced.op_nodes[r.op]]) for r in runs]
     moved = {(p, g): 0 for p in (False, True) for g in (False, True)}
     for convert in program.converts():
         moved[convert.tensor in priced.parameter_nodes, convert.gradient] += convert_cost(priced, convert)
     return CostBreakdown(
-        compute_forward=sum(int(w.forward[s]) for w, s in work.values()),
-        compute_backward=sum(int(w.backward[s]) for w, s in work.values()),
-        inside_operators=sum(int(w.inner_forward[s] + w.inner_backward[s]) for w, s in work.values()),
+        compute_forward=sum(int(w.forward[s]) for back, w, s in work if not back),
+        compute_backward=sum(int(w.backward[s]) for back, w, s in work if back),
+        inside_operators=sum(int((w.inner_backward if back else w.inner_forward)[s]) for back, w, s in work),
         activations=moved[False, False],
         activation_gradients=moved[False, True],
         parameters=moved[True, False],

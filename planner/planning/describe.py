@@ -85,6 +85,7 @@ def describe(planned: Planned, *, bind: Mapping[str, int], batch: int | None) ->
             precision=settings.precision,
             optimizer=settings.optimizer,
             target=settings.target,
+            recompute=_blocks(planned.assignment.blocks),
         ),
         cost=CostDocument(
             objective_s=planned.objective_s,
@@ -99,12 +100,25 @@ def describe(planned: Planned, *, bind: Mapping[str, int], batch: int | None) ->
             status=planned.solution.status,
             solver=planned.solution.solver,
             candidates=[
-                CandidateDocument(mesh=str(c.mesh), status=c.status, objective_s=c.objective_s, bound_s=c.bound_s)
+                CandidateDocument(
+                    mesh=str(c.mesh),
+                    recompute=c.recompute,
+                    status=c.status,
+                    objective_s=c.objective_s,
+                    bound_s=c.bound_s,
+                )
                 for c in planned.candidates
             ],
             operators_replicated_for_want_of_a_rule=list(planned.without_rule),
         ),
     )
+
+
+def _blocks(number: Mapping[str, int]) -> list[list[str]]:
+    blocks: dict[int, list[str]] = {}
+    for name, k in number.items():
+        blocks.setdefault(k, []).append(name)
+    return [blocks[k] for k in sorted(blocks)]
 
 
 def _shape(graph: Graph, name: str) -> list[int] | None:
@@ -240,7 +254,8 @@ def program_of(plan: PlanDocument, graph: Graph) -> Program:
         for name, t in plan.tensors.items()
     }
     stored = {name: Layout.from_json(p.stored.model_dump()) for name, p in plan.parameters.items()}
-    return lower(graph, plan.mesh, rules, active, Assignment(strategies_of(plan, graph), stored, flows))
+    blocks = {name: k for k, block in enumerate(plan.schedule.recompute) for name in block}
+    return lower(graph, plan.mesh, rules, active, Assignment(strategies_of(plan, graph), stored, flows, blocks))
 
 
 def _move(r: RedistributionDocument, mesh: DeviceMesh) -> Move:

@@ -152,12 +152,15 @@ class RedistributionDocument(_Part):
 
 
 class ScheduleDocument(_Part):
+    """`recompute`: blocks of operators that run again in the backward pass instead of keeping what is inside."""
+
     mode: Literal["training", "inference"]
     precision: Literal["bf16", "fp16", "fp32"]
     optimizer: Literal["adam", "momentum", "sgd"]
     target: Literal["any", "torch", "mindspore"]
     stages: int = 1
     micro_batches: int = 1
+    recompute: list[list[str]] = []
 
 
 class CostDocument(_Part):
@@ -171,6 +174,7 @@ class CostDocument(_Part):
 
 class CandidateDocument(_Part):
     mesh: str
+    recompute: bool = False
     status: str
     objective_s: float | None
     bound_s: float

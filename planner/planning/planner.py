@@ -15,6 +15,7 @@ from planner.planning.breakdown import CostBreakdown, breakdown
 from planner.planning.meshes import logical_meshes
 from planner.planning.simulate import simulate
 from planner.pricing import Assignment, Machine, PricedProblem, Settings, active_tensors, bind_rules, price
+from planner.pricing.memory import recomputed_blocks
 from planner.rules.rule import Rule
 from planner.search.evaluate import peak_memory
 from planner.search.memory import minimum_memory
@@ -29,7 +30,8 @@ Progress = Callable[[str], None]
 @dataclass(frozen=True, slots=True)
 class Request:
     """What to plan for.  `meshes` None: every one- and two-dimensional mesh; `memory_limit` in bytes per device,
-    None: what the profile leaves usable; `time_limit` in seconds for the whole search, None: none."""
+    None: what the profile leaves usable; `time_limit` in seconds for the whole search, None: none; `recompute`
+    auto: of the blocks of equal layers, on meshes where nothing fits without."""
 
     devices: int
     profile: HardwareProfile
@@ -38,6 +40,7 @@ class Request:
     memory_limit: int | None = None
     solver: Literal["auto", "dp", "ilp"] = "auto"
     time_limit: float | None = None
+    recompute: Literal["auto", "none", "blocks"] = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ class Candidate:
     """Outcome of the search on one mesh; costs in seconds, None where there is no choice."""
 
     mesh: DeviceMesh
+    recompute: bool
     status: str
     objective_s: float | None
     bound_s: float
@@ -114,25 +118,32 @@ def make_plan(graph: Graph, request: Request, progress: Progress | None = None) 
     best: tuple[PricedProblem, Solution] | None = None
     candidates: list[Candidate] = []
     infeasible: list[PricedProblem] = []
-    for i, mesh in enumerate(meshes):
+    options = [(mesh, request.recompute == "blocks" and request.settings.training) for mesh in meshes]
+    while options:
+        mesh, recompute = options.pop(0)
         left = None if request.time_limit is None else request.time_limit - (time.monotonic() - started)
         if left is not None and left <= 0 and candidates:
-            candidates.append(Candidate(mesh, "unknown", None, 0.0, ""))
+            candidates.append(Candidate(mesh, recompute, "unknown", None, 0.0, ""))
             continue
-        machine = Machine(request.profile, mesh, request.settings)
+        machine = Machine(request.profile, mesh, replace(request.settings, recompute=recompute))
         priced = price(graph, machine, rules, active, limit)
         solution = solve(priced.problem, solver=request.solver, time_limit=left)
         unit = machine.unit_s
         objective = None if solution.cost is None else solution.cost * unit
-        candidates.append(Candidate(mesh, solution.status, objective, solution.bound * unit, solution.solver))
-        say(f"mesh {mesh} ({i + 1}/{len(meshes)}): {_outcome(candidates[-1])}")
+        candidates.append(
+            Candidate(mesh, recompute, solution.status, objective, solution.bound * unit, solution.solver)
+        )
+        say(f"mesh {mesh}{' with recomputation' if recompute else ''}: {_outcome(candidates[-1])}")
         if solution.status == "infeasible":
             infeasible.append(priced)
+            if request.recompute == "auto" and not recompute and active and recomputed_blocks(graph):
+                options.append((mesh, True))
         if solution.cost is not None and (best is None or solution.cost < (best[1].cost or 0)):
             best = priced, solution
     if best is None:
-        if len(infeasible) < len(meshes):
-            raise NoPlanError(f"no plan was found within {request.time_limit:g} s; give a longer --time-limit")
+        if len(infeasible) < len(candidates):
+            within = "" if request.time_limit is None else f" within {request.time_limit:g} s"
+            raise NoPlanError(f"no plan was found{within}; give a longer --time-limit")
         raise _infeasible(infeasible, limit)
     return _finish(request, *best, candidates, without_rule, limit, started, rules, active)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from planner.ir import Graph, Role
+from planner.ir import Graph, Op, Role
 from planner.rules.rule import Rule
 
-__all__ = ["active_tensors", "fixed_operators", "gradient_sources", "saved_for_backward"]
+__all__ = ["active_tensors", "fixed_operators", "gradient_sources", "saved_for_backward", "saved_slots"]
 
 
 def gradient_sources(graph: Graph) -> tuple[str, ...]:
@@ -38,11 +38,21 @@ def saved_for_backward(graph: Graph, rules: Mapping[str, Rule], active: frozense
     saved: set[str] = set()
     for op in graph.ops:
         if any(t in active for t in op.outputs):
-            rule = rules[op.name]
-            saved.update(op.inputs[i] for i in rule.saved_operands if i < len(op.inputs))
-            saved.update(op.outputs[i] for i in rule.saved_results if i < len(op.outputs))
+            saved.update(op.inputs[i] for i in saved_slots(op, rules[op.name], active))
+            saved.update(op.outputs[i] for i in rules[op.name].saved_results if i < len(op.outputs))
     saved.discard("")
     return frozenset(saved)
+
+
+def saved_slots(op: Op, rule: Rule, active: frozenset[str]) -> frozenset[int]:
+    """Operands that the backward reads.  One in which the operator is linear by itself (a factor of a product)
+    is read for the gradients of the others alone."""
+    differentiable = [i for i in rule.differentiable if i < len(op.inputs) and op.inputs[i] in active]
+    return frozenset(
+        i
+        for i in rule.saved_operands
+        if i < len(op.inputs) and (frozenset({i}) not in rule.linear or any(j != i for j in differentiable))
+    )
 
 
 def fixed_operators(graph: Graph) -> frozenset[str]:

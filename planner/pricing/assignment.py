@@ -49,8 +49,10 @@ class Flow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Assignment:
-    """Strategies by operator, stored layouts by parameter, flows by tensor."""
+    """Strategies by operator, stored layouts by parameter, flows by tensor; `blocks` numbers the operators that
+    run again in the backward pass, block by block."""
 
     strategies: Mapping[str, Strategy]
     stored: Mapping[str, Layout]
     flows: Mapping[str, Flow]
+    blocks: Mapping[str, int]

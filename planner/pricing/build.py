@@ -6,9 +6,7 @@ graph (states: layouts without pending sums).  Inputs and constants (what is com
 included) need no node: the loader delivers inputs in any layout, and every layout of a replica is a free slice.
 Edges carry redistribution, forward and back.
 
-Memory: parameters and what belongs to them always; in training what the backward pass reads, from the forward
-to the backward of its operator; in inference results until their last reader.  Time counts operators: i in
-the forward pass, 2N - i in the backward pass.
+Memory: parameters and what belongs to them always, activations as `memory` says.
 """
 
 from __future__ import annotations
@@ -22,9 +20,10 @@ from typing import Any
 import numpy as np
 
 from planner.ir import Graph, Layout, Op, Reduction, Tensor
-from planner.pricing.activity import fixed_operators, gradient_sources, saved_for_backward
+from planner.pricing.activity import fixed_operators, gradient_sources
 from planner.pricing.hubs import MAX_SET_READERS, Read, SetHub, StarHub, direct_costs
 from planner.pricing.machine import IntArray, Machine
+from planner.pricing.memory import activation_memory, recomputed_blocks
 from planner.pricing.operators import OperatorTable, operator_tables
 from planner.pricing.priced import PricedProblem, Reader
 from planner.redistribute import Redistributions
@@ -61,7 +60,7 @@ class _Builder:
     def __init__(self, graph: Graph, machine: Machine, rules: Mapping[str, Rule], active: frozenset[str]) -> None:
         self.graph, self.machine, self.rules, self.active = graph, machine, rules, active
         self.training = machine.settings.training
-        self.position = {op.name: i for i, op in enumerate(graph.ops)}
+        self.blocks = recomputed_blocks(graph) if machine.settings.recompute else {}
         self.end = 2 * len(graph.ops) + 1
         self.tables: dict[str, OperatorTable] = operator_tables(graph, rules, active, machine)
         self.nodes: list[Node] = []
@@ -77,7 +76,7 @@ class _Builder:
         self.fixed = fixed_operators(self.graph)
         free = [op for op in self.graph.ops if op.name not in self.fixed]
         for op in free:
-            self.op_nodes[op.name] = self._add(Node(self.tables[op.name].costs, name=op.name))
+            self.op_nodes[op.name] = self._add(Node(self._op_costs(op), name=op.name))
         for t in self.graph.parameters:
             if t.name in self.graph.consumers:
                 self._add_parameter(t)
@@ -85,7 +84,18 @@ class _Builder:
         for name in [*self.parameter_nodes, *results]:
             self.readers[name] = self._readers_of(name)
             self._connect(self.graph.tensors[name])
-        self._hold_activations()
+        holdings = activation_memory(
+            self.graph,
+            self.machine,
+            self.rules,
+            self.active,
+            self.tables,
+            self.op_nodes,
+            self.hubs,
+            self.blocks,
+        )
+        for n, holding in holdings.items():
+            self.nodes[n] = replace(self.nodes[n], usage=holding.usage, interval=holding.interval)
         return PricedProblem(
             self.graph,
             self.machine,
@@ -99,6 +109,7 @@ class _Builder:
             self.hubs,
             self.readers,
             self.fixed,
+            self.blocks,
             self._redistributions,
         )
 
@@ -110,6 +121,17 @@ class _Builder:
         if key not in self._memo:
             self._memo[key] = make()
         return self._memo[key]
+
+    def _times(self, op: str | None) -> int:
+        """How often an operator runs forward."""
+        return 2 if op in self.blocks else 1
+
+    def _op_costs(self, op: Op) -> IntArray:
+        table = self.tables[op.name]
+        if self._times(op.name) == 1:
+            return table.costs
+        again = table.work.forward + table.work.inner_forward
+        return self._once(("again", id(table)), lambda: np.minimum(table.costs + again, FORBIDDEN))
 
     def _redistributions(self, tensor: Tensor) -> Redistributions:
         size = self.machine.settings.tensor_bytes(tensor)
@@ -199,13 +221,15 @@ class _Builder:
         table = self._redistributions(tensor)
         producer, writes, rows, write_key = self._writes(tensor)
         parameter = tensor.name in self.parameter_nodes
+        source = self.graph.producers.get(tensor.name)
+        times = self._times(None if source is None else source.name)
         if len(readers) == 1 and len(readers[0].combinations[0]) == 1:
             (reader,) = readers
             reads = [c[0] for c in reader.combinations]
-            key = ("direct", id(table), write_key, reader.key, parameter)
+            key = ("direct", id(table), write_key, reader.key, parameter, times)
 
             def direct() -> tuple[IntArray, IntArray | None]:
-                costs = direct_costs(table, writes, reads)
+                costs = direct_costs(table, writes, reads, times)
                 held = [(r[0],) for r in reads]
                 return self._parameter_edge(tensor, costs, writes, held, rows, reader.rows, parameter)
 
@@ -218,13 +242,14 @@ class _Builder:
 
         def to_hub() -> tuple[IntArray, IntArray | None]:
             held = [hub.held(s) for s in range(len(hub.states))]
-            costs = hub.producer_costs(writes)
+            costs = hub.producer_costs(writes, times)
             return self._parameter_edge(tensor, costs, writes, held, rows, np.arange(len(held)), parameter)
 
-        costs, usage = self._once(("to hub", id(hub), write_key, parameter), to_hub)
+        costs, usage = self._once(("to hub", id(hub), write_key, parameter, times), to_hub)
         self.edges.append(Edge(producer, node, costs, usage, (0, self.end) if usage is not None else None))
         for reader in readers:
-            costs = self._once(("from hub", id(hub), reader.key), partial(_from_hub, hub, reader))
+            again = self._times(reader.name)
+            costs = self._once(("from hub", id(hub), reader.key, again), partial(_from_hub, hub, reader, again))
             self.edges.append(Edge(node, reader.node, costs))
 
     def _hub(self, table: Redistributions, readers: list[Reader]) -> SetHub | StarHub:
@@ -258,79 +283,9 @@ class _Builder:
             usage = np.array(copies, dtype=np.int64)[rows][:, columns]
         return costs[rows][:, columns], usage
 
-    # Memory of activations
 
-    def _hold_activations(self) -> None:
-        held: dict[int, list[tuple[object, IntArray]]] = defaultdict(list)
-        last: dict[int, int] = {}
-        saved = saved_for_backward(self.graph, self.rules, self.active) if self.training else frozenset()
-        for op in self.graph.ops:
-            for j, name in enumerate(op.outputs):
-                if not name or name not in self.readers:
-                    continue
-                if self.training and name in saved:
-                    self._hold_saved(op, j, name, held)
-                elif not self.training:
-                    node = self.op_nodes[op.name]
-                    held[node].append(self._local_bytes(op, j, "result"))
-                    ends = [self.position[c.name] for c, _ in self.graph.consumers.get(name, ())]
-                    last[node] = max([last.get(node, 0), self.position[op.name], *ends])
-        for node, parts in held.items():
-            key = ("held", tuple(k for k, _ in parts))
-            usage = self._once(key, partial(np.sum, [u for _, u in parts], axis=0))
-            interval = self._interval(node, last)
-            self.nodes[node] = replace(self.nodes[node], usage=usage, interval=interval)
-
-    def _interval(self, node: int, last: dict[int, int]) -> tuple[int, int]:
-        begin = self._begins[node]
-        return (begin, self.end - 1 - begin) if self.training else (begin, last[node] + 1)
-
-    @property
-    def _begins(self) -> dict[int, int]:
-        """Node → position in the forward pass, of operators and of hubs (their producer's)."""
-
-        def make() -> dict[int, int]:
-            begins = {n: self.position[name] for name, n in self.op_nodes.items()}
-            for name, (n, _) in self.hubs.items():
-                op = self.graph.producers.get(name)
-                begins[n] = 0 if op is None else self.position[op.name]
-            return begins
-
-        return self._once("begins", make)
-
-    def _hold_saved(self, op: Op, j: int, name: str, held: dict[int, list[tuple[object, IntArray]]]) -> None:
-        """A saved tensor is held where its readers see it (once per distinct layout), else where it is produced."""
-        if name in self.hubs:
-            node, hub = self.hubs[name]
-            size = self.machine.settings.tensor_bytes(self.graph.tensors[name])
-            mesh = self.machine.mesh
-            usage = self._once(
-                ("hub bytes", id(hub), size),
-                lambda: np.array(
-                    [sum(size // x.shards(mesh) for x in hub.held(s)) for s in range(len(hub.states))], dtype=np.int64
-                ),
-            )
-            held[node].append((("hub bytes", id(hub), size), usage))
-            return
-        readers = [(c, i) for c, i in self.graph.consumers.get(name, ()) if i in self.rules[c.name].saved_operands]
-        if readers:
-            (reader, i), *_ = readers
-            held[self.op_nodes[reader.name]].append(self._local_bytes(reader, i, "operand"))
-        else:
-            held[self.op_nodes[op.name]].append(self._local_bytes(op, j, "result"))
-
-    def _local_bytes(self, op: Op, index: int, side: str) -> tuple[object, IntArray]:
-        table = self.tables[op.name]
-        key = ("local bytes", id(table), index, side)
-        name = op.inputs[index] if side == "operand" else op.outputs[index]
-        layouts = (table.reads if side == "operand" else table.writes)[index] or ()
-        size = self.machine.settings.tensor_bytes(self.graph.tensors[name])
-        mesh = self.machine.mesh
-        return key, self._once(key, lambda: np.array([size // x.shards(mesh) for x, _ in layouts], dtype=np.int64))
-
-
-def _from_hub(hub: SetHub | StarHub, reader: Reader) -> IntArray:
-    return np.ascontiguousarray(hub.reader_costs(reader.combinations)[reader.rows].T)
+def _from_hub(hub: SetHub | StarHub, reader: Reader, times: int) -> IntArray:
+    return np.ascontiguousarray(hub.reader_costs(reader.combinations, times)[reader.rows].T)
 
 
 def _distinct(items: list[Any]) -> tuple[tuple[Any, ...], np.ndarray]:

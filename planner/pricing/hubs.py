@@ -55,11 +55,11 @@ def _distance(table: Redistributions, sources: np.ndarray, targets: np.ndarray) 
     return d
 
 
-def direct_costs(table: Redistributions, writes: Sequence[Read], reads: Sequence[Read]) -> IntArray:
-    """Cost [write, read] of handing a tensor to its only reader, and its gradient back."""
+def direct_costs(table: Redistributions, writes: Sequence[Read], reads: Sequence[Read], times: int = 1) -> IntArray:
+    """Cost [write, read] of handing a tensor `times` to its only reader, and its gradient back."""
     forward = _distance(table, _lookup(table, [w[0] for w in writes]), _lookup(table, [r[0] for r in reads]))
     back = _distance(table, _lookup(table, [r[1] for r in reads]), _lookup(table, [w[1] for w in writes]))
-    return _cap(forward + back.T)
+    return _cap(times * forward + back.T)
 
 
 def direct_moves(write: Read, read: Read) -> list[Move]:
@@ -93,8 +93,8 @@ class SetHub:
         axes = set(self.table.mesh.names)
         return sum(_role(a[0], x) != _role(b[0], x) or _role(a[1], x) != _role(b[1], x) for x in axes) <= 1
 
-    def producer_costs(self, writes: Sequence[Read]) -> IntArray:
-        """Cost [write, state] of the cheapest trees, forward and back."""
+    def producer_costs(self, writes: Sequence[Read], times: int = 1) -> IntArray:
+        """Cost [write, state] of the cheapest trees, forward (as many `times`) and back."""
         d = _cap(self.table.costs)
         first = np.array([s[0] for s in self.states])
         second = np.array([s[1] for s in self.states])
@@ -105,9 +105,9 @@ class SetHub:
         forward = _tree(d, p, c[first], c[second])
         # Backward trees run against the arrows: from the contributions to the wanted layout.
         backward = _tree(d.T, wanted, g[first], g[second])
-        return _cap(forward + backward)
+        return _cap(times * forward + backward)
 
-    def reader_costs(self, combinations: Sequence[tuple[Read, ...]]) -> IntArray:
+    def reader_costs(self, combinations: Sequence[tuple[Read, ...]], times: int = 1) -> IntArray:
         """[combination, state]: 0 where every read of the combination is in the set, else forbidden."""
         position = {r: i for i, r in enumerate(self.reads)}
         first = np.array([s[0] for s in self.states])
@@ -196,10 +196,10 @@ class StarHub:
         states.append((whole, whole if active else None))
         return cls(table, tuple(dict.fromkeys(states)))
 
-    def producer_costs(self, writes: Sequence[Read]) -> IntArray:
-        return direct_costs(self.table, writes, self.states)
+    def producer_costs(self, writes: Sequence[Read], times: int = 1) -> IntArray:
+        return direct_costs(self.table, writes, self.states, times)
 
-    def reader_costs(self, combinations: Sequence[tuple[Read, ...]]) -> IntArray:
+    def reader_costs(self, combinations: Sequence[tuple[Read, ...]], times: int = 1) -> IntArray:
         """Cost [combination, state] of the reader's own conversions; one that serves two operands counts once."""
         out = np.zeros((len(combinations), len(self.states)), dtype=np.int64)
         for side in (0, 1):
@@ -207,7 +207,7 @@ class StarHub:
             for row, combination in enumerate(combinations):
                 own = _lookup(self.table, list(dict.fromkeys(read[side] for read in combination)))
                 d = _distance(self.table, layouts, own) if side == 0 else _distance(self.table, own, layouts).T
-                out[row] += d.sum(axis=1)
+                out[row] += (times if side == 0 else 1) * d.sum(axis=1)
         return _cap(out)
 
     def held(self, state: int) -> tuple[Layout, ...]:

@@ -29,12 +29,15 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is planned for, whatever the mesh.  `target` restricts plans to what a runtime can express."""
+    """What is planned for, whatever the mesh.  `target` restricts plans to what a runtime can express;
+    `recompute` runs every block of a run of equal layers again in the backward pass instead of keeping what is
+    inside it."""
 
     training: bool
     precision: Precision = "bf16"
     optimizer: Optimizer = "adam"
     target: Literal["any", "torch", "mindspore"] = "any"
+    recompute: bool = False
 
     def tensor_bytes(self, tensor: Tensor) -> int:
         """Bytes of the whole tensor as computed with: floats in the chosen precision, others as they are."""

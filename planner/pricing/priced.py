@@ -52,6 +52,7 @@ class PricedProblem:
     hubs: Mapping[str, tuple[int, SetHub | StarHub]]
     readers: Mapping[str, Sequence[Reader]]
     fixed: frozenset[str]
+    blocks: Mapping[str, int]
     redistributions: Callable[[Tensor], Redistributions]
 
     def decode(self, choice: Sequence[int]) -> Assignment:
@@ -64,7 +65,7 @@ class PricedProblem:
                 strategies[op.name] = self._whole(op)
                 known = [t for t in op.outputs if t and self.graph.tensors[t].shape is not None]
                 flows.update({t: self._slices(t, strategies) for t in known})
-        return Assignment(strategies, stored, flows)
+        return Assignment(strategies, stored, flows, self.blocks)
 
     def _whole(self, op: Op) -> Strategy:
         strategy = bind(self.rules[op.name], self.machine.mesh, (REPLICATE,) * len(self.machine.mesh.axes))

@@ -6,7 +6,7 @@ from collections import Counter
 
 from planner.frontends.blocks import repeated_blocks
 from planner.ir import Op
-from planner.planning import Planned
+from planner.planning import Candidate, Planned
 
 __all__ = ["summary"]
 
@@ -35,6 +35,7 @@ def summary(planned: Planned) -> str:
         "",
         "strategy (factor=axis: that axis splits that index; _ nothing)",
         *_blocks(planned),
+        *_recomputed(planned),
         "",
         "parameters stored as",
         *_stored(planned),
@@ -51,16 +52,20 @@ def summary(planned: Planned) -> str:
     limit = "no limit" if planned.memory_limit is None else f"limit {planned.memory_limit / 2**30:.2f} GiB"
     lines += [
         f"memory      {planned.peak_memory_bytes / 2**30:.2f} GiB per device at peak ({limit})",
-        f"optimality  gap {planned.gap:.2%} over {len(planned.candidates)} meshes: "
-        + ", ".join(f"{c.mesh} {_outcome(c.objective_s, c.status)}" for c in planned.candidates),
+        f"optimality  gap {planned.gap:.2%} over {len(planned.candidates)} searches: "
+        + ", ".join(
+            f"{c.mesh}{'+recompute' if c.recompute else ''} {_outcome(c.objective_s, c.status)}"
+            for c in planned.candidates
+        ),
         f"search      {planned.search_seconds:.2f} s, {planned.solution.solver}",
         f"no rule     {', '.join(planned.without_rule) or 'none: every operator has a sharding rule'}",
     ]
     return "\n".join(lines)
 
 
-def _outcome(objective_s: float | None, status: str) -> str:
-    return status if objective_s is None else _time(objective_s)
+def _candidate(c: Candidate) -> str:
+    outcome = c.status if c.objective_s is None else _time(c.objective_s)
+    return f"{c.mesh}{'+recompute' if c.recompute else ''} {outcome}"
 
 
 def _time(seconds: float) -> str:
@@ -88,6 +93,13 @@ def _blocks(planned: Planned) -> list[str]:
     if rest:
         lines.append(f"  {'outside' if inside else 'all'} ({len(rest)} ops): {_strategies(planned, rest)}")
     return lines
+
+
+def _recomputed(planned: Planned) -> list[str]:
+    blocks = planned.assignment.blocks
+    if not blocks:
+        return []
+    return [f"  recomputed in the backward pass: {max(blocks.values()) + 1} blocks, {len(blocks)} operators"]
 
 
 def _strategies(planned: Planned, ops: list[Op]) -> str:

@@ -40,6 +40,9 @@ def eliminate(
     copies: dict[Leaf, int] = {}  # the same table may stand twice on the same scope
 
     def add(leaf: Leaf) -> None:
+        leaf = store.squeezed(leaf)
+        if not leaf[1]:
+            return  # a constant, and tables have least entry zero
         copies[leaf] = copies.get(leaf, 0) + 1
         for v in leaf[1]:
             buckets[v].add(leaf)
@@ -69,8 +72,7 @@ def eliminate(
         if queue is not None:
             queue.update(others)
     for v, done, others in reversed(steps):
-        index = tuple(int(m[choice[u]]) for m, u in zip(done.maps, others, strict=True))
-        choice[v] = int(done.best[index])
+        choice[v] = done.best([choice[u] for u in others])
     return Optimum(value, tuple(choice), tuple(followed))
 
 

@@ -102,7 +102,7 @@ def _highs(
     model.minimize(mathopt.LinearSum(c / unit * x[k] for k, c in enumerate(program.costs) if c))
     limit = None if time_limit is None else datetime.timedelta(seconds=max(0.01, time_limit))
     parameters = mathopt.SolveParameters(
-        time_limit=limit, threads=1, random_seed=1, relative_gap_tolerance=0.0, absolute_gap_tolerance=0.0
+        time_limit=limit, relative_gap_tolerance=0.0, absolute_gap_tolerance=0.0
     )
     result = mathopt.solve(model, mathopt.SolverType.HIGHS, params=parameters)
     if result.termination.reason == mathopt.TerminationReason.INFEASIBLE:

@@ -12,7 +12,7 @@ model made of the cuts seen.  Rows enter when first violated: most never bind.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -48,15 +48,18 @@ class Lagrangian:
         self.store = store or TableStore()
         self.costs = costs
         self.order: tuple[int, ...] | None = None
-        self.evaluations = 0
         self.factors: list[tuple[Factor, tuple[int, ...]]] = [
             *((f, (v,)) for v, f in enumerate(problem.nodes)),
             *((f, (u, v)) for u, v, f in problem.edges),
         ]
 
+    @property
+    def work(self) -> int:
+        """Work done so far, in table entries; finding an elimination already done costs about a thousand."""
+        return self.store.entries + 1000 * (self.store.hits + self.store.misses)
+
     def evaluate(self, prices: Mapping[int, float], masks: Masks) -> tuple[float, Cut]:
         """(a value that L(prices) certainly reaches, the minimising choice).  `Infeasible`, `TooLarge`."""
-        self.evaluations += 1
         self.store.trim(50_000)
         active = sorted((r, m) for r, m in prices.items() if m > 0)
         parts: list[float] = []
@@ -106,9 +109,16 @@ class Lagrangian:
         return known[0], known[1], high
 
     def maximise(
-        self, masks: Masks, start: Mapping[int, float], *, rounds: int, enough: float, spread: float
+        self,
+        masks: Masks,
+        start: Mapping[int, float],
+        *,
+        rounds: int,
+        enough: float,
+        spread: float,
+        stop: Callable[[], bool] = lambda: False,
     ) -> Dual:
-        """The best bound found in `rounds` evaluations, stopping early above `enough`.
+        """The best bound found in `rounds` evaluations, stopping early above `enough` or when `stop()`.
 
         `spread` is an upper bound on what any allowed choice can cost: a bound above it proves that none fits
         (raises `Infeasible`).
@@ -130,7 +140,7 @@ class Lagrangian:
                 best = Dual(value, point)
             if best.bound > spread:
                 raise Infeasible
-            if best.bound >= enough:
+            if best.bound >= enough or stop():
                 break
             if seen and not smooth:  # the model already had this cut where it was highest: it is exact there
                 break

@@ -18,6 +18,7 @@ class LocalSearch:
 
     def __init__(self, problem: Reduced) -> None:
         self.problem = problem
+        self.work = 0  # entries computed so far
         self.around: list[list[tuple[int, int, Factor]]] = [
             [] for _ in problem.nodes
         ]  # other, own axis, factor
@@ -82,6 +83,7 @@ class LocalSearch:
             cost += np.take(arrays[factor.costs], x[u], axis=1 - axis)
             parts += [(span, np.take(arrays[n], x[u], axis=1 - axis)) for span, n in factor.usage]
         held = np.zeros((len(cost), len(usage)))
+        self.work += 4 * held.size + 5000
         for (a, b), vector in parts:
             held[:, a:b] += vector[:, None]
         after = usage + held - held[x[v]]

@@ -46,7 +46,7 @@ class MinimumMemory(NamedTuple):
 
 
 def branch_and_bound(problem: Reduced, *, deadline: float | None, work: int) -> Bounded:
-    """Least cost within the limits.  `work` caps the evaluations of the dual, `deadline` (monotonic) the time.
+    """Least cost within the limits.  `work` caps the table entries computed, `deadline` (monotonic) the time.
 
     Raises `Infeasible` when proven, `TooLarge` when elimination does not apply.
     """
@@ -68,7 +68,7 @@ class _Search:
     @property
     def _spent(self) -> bool:
         late = self.deadline is not None and time.monotonic() > self.deadline
-        return late or self.dual.evaluations >= self.work
+        return late or self.dual.work + self.local.work >= self.work
 
     def run(self) -> Bounded:
         counter = 0
@@ -108,10 +108,14 @@ class _Search:
 
     def _bound(self, masks: Masks, start: dict[int, float], rounds: int, repairs: int) -> Dual:
         enough = self.cost - 1 + 1e-6 if math.isfinite(self.cost) else math.inf
-        dual = self.dual.maximise(masks, start, rounds=rounds, enough=enough, spread=self.spread)
+        dual = self.dual.maximise(
+            masks, start, rounds=rounds, enough=enough, spread=self.spread, stop=lambda: self._spent
+        )
         for cut in dual.cuts:
             self._offer(cut)
-        for cut in sorted(dual.cuts, key=lambda c: self._excess(c))[:repairs]:
+        for cut in sorted(dual.cuts, key=self._excess)[:repairs]:
+            if self._spent and self.choice is not None:
+                break
             found = self.local.improve(cut.choice, masks, sweeps=12)
             if found is not None:
                 self._offer(Cut(found, self.problem.cost(found), self.problem.usage(found)))

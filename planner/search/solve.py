@@ -29,6 +29,8 @@ AUTO_ENTRIES = 1 << 30
 
 SolverName = Literal["auto", "dp", "ilp"]
 Progress = Callable[[str], None]
+WORK = 3 * 10**9  # table entries that branch and bound may compute: some 20 s
+ILP_PAIRS = 200_000  # with more pairs of states an integer program does not improve on what is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ def _dp(problem: Reduced, effort: _Effort, store: TableStore | None = None) -> _
         value, cut = Lagrangian(problem, store=store).evaluate({}, {})
         return _Found(Bounded(cut.choice, value), "elimination")
     effort.progress(f"memory binds at up to {len(problem.limits)} instants: Lagrangian and branch and bound")
-    found = branch_and_bound(problem, deadline=effort.deadline, work=_work(problem))
+    found = branch_and_bound(problem, deadline=effort.deadline, work=WORK)
     return _Found(found, "elimination+lagrangian")
 
 
@@ -75,6 +77,9 @@ def _auto(problem: Reduced, effort: _Effort) -> _Found:
         return _Found(solve_restricted(problem, None, deadline=effort.deadline), "messages+elimination")
     cost = math.inf if first.bounded.choice is None else problem.cost(first.bounded.choice)
     if math.ceil(first.bounded.bound) >= cost:
+        return first
+    pairs = sum(problem.arrays[f.costs].size for _, _, f in problem.edges)
+    if first.bounded.choice is not None and pairs > ILP_PAIRS:
         return first
     effort.progress(f"gap left at {cost - first.bounded.bound:.0f}: integer program from there")
     second = solve_ilp(problem, time_limit=effort.left, hint=first.bounded.choice)
@@ -141,8 +146,3 @@ def _infeasible(problem: Problem, solver: str, deadline: float | None) -> Soluti
     if least.achieved is None:
         return Solution("infeasible", solver=solver)
     return Solution("infeasible", solver=solver, memory_bound=max(problem.limit + 1, least.lower_bound))
-
-
-def _work(problem: Reduced) -> int:
-    """Evaluations of the dual allowed without a time limit: fewer the larger the problem."""
-    return max(300, min(20_000, 2_000_000 // max(1, len(problem.nodes) + len(problem.edges))))

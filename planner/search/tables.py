@@ -26,6 +26,7 @@ from planner.search.reduced import Infeasible
 
 __all__ = ["Elimination", "TableStore", "TooLarge"]
 
+BLOCK = 1 << 15  # entries worked on at a time: 256 KiB, about a second-level cache
 Key = tuple[tuple[int, tuple[int, ...]], ...]  # (table, local variable of each of its axes); variable 0 goes
 
 
@@ -42,12 +43,27 @@ class Table:
 @dataclass(frozen=True, slots=True, eq=False)
 class Elimination:
     """`table` is the number of the result (None when no variable is left), `offset` what was subtracted from
-    it; `best[classes of the others]` is the state of the eliminated variable, `maps` the classes meant."""
+    it.  `operands`, `cheapest` and `maps` let `best` find the eliminated variable's state again, which is cheaper
+    than storing an argument for every entry of the minimum: one backtrack needs only one of them."""
 
     table: int | None
     offset: float
-    best: NDArray[np.int32]
-    maps: tuple[Array, ...]
+    operands: tuple[
+        Array, ...
+    ]  # the variable that goes first, then one axis per other variable (size 1: absent)
+    cheapest: NDArray[np.int64]  # the state standing for each class of the variable that goes
+    maps: tuple[Array, ...]  # per other variable: class of each state
+    found: dict[tuple[int, ...], int]
+
+    def best(self, states: Sequence[int]) -> int:
+        """The best state of the eliminated variable (the first of equals) given the states of the others."""
+        index = tuple(int(m[x]) for m, x in zip(self.maps, states, strict=True))
+        if index not in self.found:
+            total = self.operands[0][(slice(None), *_within(self.operands[0], index))]
+            for operand in self.operands[1:]:
+                total = total + operand[(slice(None), *_within(operand, index))]
+            self.found[index] = int(self.cheapest[np.argmin(total)])
+        return self.found[index]
 
 
 class TableStore:
@@ -123,7 +139,7 @@ class TableStore:
             state = int(np.argmin(own))
             if np.isinf(own[state]):
                 raise Infeasible
-            return Elimination(None, float(own[state]), np.asarray(state, np.int32), ())
+            return Elimination(None, float(own[state]), (own,), np.arange(len(own)), (), {})
 
         variables = 1 + max(v for _, axes in others for v in axes)
         sides: list[list[int]] = [[] for _ in range(variables)]  # class maps met on each variable
@@ -147,15 +163,18 @@ class TableStore:
         _, start = np.unique(classes[order], return_index=True)
         cheapest = order[start]
 
-        operands = []
+        operands: dict[tuple[int, ...], Array] = {
+            (shape[0],) + (1,) * (variables - 1): _column(own[cheapest], variables)
+        }
         for table, axes in others:
             looked_up = [refined[v][1][sides[v].index(m)] for m, v in zip(table.maps, axes, strict=True)]
-            operands.append(_aligned(table.values[np.ix_(*looked_up)], axes, variables))
-        values, position = _min_sum(operands, own[cheapest], shape)
+            operand = _aligned(table.values[np.ix_(*looked_up)], axes, variables)
+            known = operands.get(operand.shape)
+            operands[operand.shape] = operand if known is None else known + operand
+        summands = tuple(sorted(operands.values(), key=lambda o: o.size))
         numbers = tuple(number for number, _ in refined[1:])
-        table_number, offset = self._intern(values, numbers)
-        best = cheapest[position].astype(np.int32)
-        return Elimination(table_number, offset, best, tuple(self.maps[n] for n in numbers))
+        table_number, offset = self._intern(_min_sum(summands, shape), numbers)
+        return Elimination(table_number, offset, summands, cheapest, tuple(self.maps[n] for n in numbers), {})
 
     def _intern(self, values: Array, maps: Sequence[int]) -> tuple[int, float]:
         least = float(values.min())
@@ -177,6 +196,16 @@ class TableStore:
             self.tables.append(Table(values, tuple(numbers)))
         return number, least
 
+    def squeezed(self, leaf: tuple[int, tuple[int, ...]]) -> tuple[int, tuple[int, ...]]:
+        """The table (with its scope) less the variables it does not depend on."""
+        number, scope = leaf
+        table = self.tables[number]
+        kept = [k for k, m in enumerate(table.maps) if self.counts[m] > 1]
+        if len(kept) == len(scope):
+            return leaf
+        values = table.values.reshape([table.values.shape[k] for k in kept])
+        return self._intern(values, [table.maps[k] for k in kept])[0], tuple(scope[k] for k in kept)
+
     def _map(self, classes: Array) -> int:
         key = classes.astype(np.int64).tobytes()
         number = self._map_numbers.setdefault(key, len(self.maps))
@@ -195,29 +224,31 @@ def _aligned(values: Array, axes: tuple[int, ...], variables: int) -> Array:
     return np.ascontiguousarray(values.transpose(order)).reshape(shape)
 
 
-def _min_sum(
-    operands: Sequence[Array], own: Array, shape: tuple[int, ...]
-) -> tuple[Array, NDArray[np.int32]]:
-    """Minimum over axis 0 of own + sum of operands, with its first position; block by block to stay in cache."""
-    outer = shape[1:]
-    values = np.full(outer, np.inf)
-    position = np.zeros(outer, np.int32)
-    for block in _blocks(outer, 1 << 15):
-        pieces = [
-            o[(slice(None), *(s if n > 1 else slice(None) for s, n in zip(block, o.shape[1:], strict=True)))]
-            for o in operands
-        ]
-        low, where = values[block], position[block]
-        for k, cost in enumerate(own):
-            total = pieces[0][k] + cost
+def _column(values: Array, variables: int) -> Array:
+    return values.reshape(-1, *(1,) * (variables - 1))
+
+
+def _within(operand: Array, index: Sequence[slice | int]) -> tuple[slice | int, ...]:
+    """`index` over the axes after the first, fitted to an operand that is broadcast where its size is 1."""
+    return tuple(
+        i if n > 1 else (slice(None) if isinstance(i, slice) else 0)
+        for i, n in zip(index, operand.shape[1:], strict=True)
+    )
+
+
+def _min_sum(operands: Sequence[Array], shape: tuple[int, ...]) -> Array:
+    """Minimum over axis 0 of the sum of operands (smallest first), block by block to stay in cache."""
+    values = np.full(shape[1:], np.inf)
+    for block in _blocks(shape[1:], BLOCK):
+        low = values[block]
+        pieces = [o[(slice(None), *_within(o, block))] for o in operands]
+        step = max(1, BLOCK // low.size)
+        for k in range(0, shape[0], step):
+            total = pieces[0][k : k + step]
             for piece in pieces[1:]:
-                total = total + piece[k]
-            if total.shape != low.shape:
-                total = np.broadcast_to(total, low.shape)
-            better = total < low
-            np.copyto(low, total, where=better)
-            where[better] = k
-    return values, position
+                total = total + piece[k : k + step]
+            np.minimum(low, total.min(axis=0), out=low)
+    return values
 
 
 def _blocks(shape: tuple[int, ...], target: int) -> list[tuple[slice, ...]]:

@@ -100,7 +100,7 @@ def make_sibling(
     if not budget.holds(work_of(cut)):
         work = work_of(cut)
         raise VerificationError(
-            f"{graph.name}: even a sibling of {'; '.join(notes) or 'the same size'} takes {work.flops:.2g} FLOPs forward, "
+            f"{graph.name}: even a sibling of {'; '.join(notes) or 'the same size'} takes {work.flops:.2g} FLOPs, "
             f"{work.parameter_bytes / 2**30:.1f} GiB of parameters and {work.activation_bytes / 2**30:.1f} GiB of "
             f"activations, more than is executed here; plan and verify a smaller variant of the model"
         )

@@ -35,7 +35,9 @@ def cyclic():
 
 
 def function(name, nodes):
-    return helper.make_function("local", name, ["a"], ["b"], nodes, [*OPSETS, helper.make_opsetid("local", 1)])
+    return helper.make_function(
+        "local", name, ["a"], ["b"], nodes, [*OPSETS, helper.make_opsetid("local", 1)]
+    )
 
 
 LOCAL = [*OPSETS, helper.make_opsetid("local", 1)]
@@ -57,16 +59,39 @@ def function_bomb():
     return model([helper.make_node("f0", ["x"], ["y"], domain="local")], functions=functions, opsets=LOCAL)
 
 
-def deep_nesting():
-    graph = helper.make_graph(
-        [helper.make_node("Relu", ["x"], ["r0"])], "g0", [], [helper.make_tensor_value_info("r0", FLOAT, None)]
-    )
+def nested(levels):
+    out = [helper.make_tensor_value_info("r0", FLOAT, None)]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["r0"])], "g0", [], out)
+    for i in range(1, levels):
+        node = helper.make_node("If", ["c"], [f"r{i}"], then_branch=graph, else_branch=small(i))
+        out = [helper.make_tensor_value_info(f"r{i}", FLOAT, None)]
+        graph = helper.make_graph([node], f"g{i}", [], out)
+    last = helper.make_node("Identity", [f"r{levels - 1}"], ["y"])
     condition = helper.make_tensor("c", TensorProto.BOOL, [], [True])
-    for i in range(1, 28):  # three protobuf messages a level, and protobuf refuses more than a hundred
-        node = helper.make_node("If", ["c"], [f"r{i}"], then_branch=graph, else_branch=graph if i < 2 else small(i))
-        graph = helper.make_graph([node], f"g{i}", [], [helper.make_tensor_value_info(f"r{i}", FLOAT, None)])
-    last = helper.make_node("Identity", ["r27"], ["y"])
     return model([*graph.node, last], initializers=[condition])
+
+
+def deep_nesting():
+    return nested(28)  # three messages a level, and protobuf refuses more than a hundred
+
+
+def deeper_nesting() -> bytes:
+    """A thousand graphs in attributes of nodes of graphs, beyond what the protobuf library would write."""
+    payload = b""
+    for _ in range(1000):
+        for number in (6, 5, 1):  # AttributeProto.g, NodeProto.attribute, GraphProto.node
+            payload = field(number, payload)
+    return field(7, payload)  # ModelProto.graph
+
+
+def field(number: int, payload: bytes) -> bytes:
+    """A length-delimited field on the wire."""
+    size, length = len(payload), bytearray()
+    while size > 127:
+        length.append(size & 127 | 128)
+        size >>= 7
+    length.append(size)
+    return bytes([number << 3 | 2]) + bytes(length) + payload
 
 
 def small(i):
@@ -99,7 +124,10 @@ def shape_bomb():
 
 
 def range_bomb():
-    nodes = [helper.make_node("Range", ["zero", "far", "one"], ["r"]), helper.make_node("Cast", ["r"], ["y"], to=FLOAT)]
+    nodes = [
+        helper.make_node("Range", ["zero", "far", "one"], ["r"]),
+        helper.make_node("Cast", ["r"], ["y"], to=FLOAT),
+    ]
     scalars = [helper.make_tensor(n, INT64, [], [v]) for n, v in (("zero", 0), ("far", 10**15), ("one", 1))]
     return model(nodes, initializers=scalars)
 
@@ -137,20 +165,27 @@ def attribute_outside():
     """A permutation table whose data is said to lie in /etc/passwd."""
     t = TensorProto(name="t", data_type=INT64, dims=[2], data_location=TensorProto.EXTERNAL)
     t.external_data.add(key="location", value="/etc/passwd")
-    return model([helper.make_node("ConstantOfShape", ["n"], ["y"], value=t)], initializers=[int64s("n", [2])])
+    return model(
+        [helper.make_node("ConstantOfShape", ["n"], ["y"], value=t)], initializers=[int64s("n", [2])]
+    )
 
 
 REFUSED = (
-    attribute_garbage, attribute_outside, cyclic, deep_nesting, defined_twice, function_bomb, future_opset, huge_tensor,
+    attribute_garbage, attribute_outside, cyclic, defined_twice, function_bomb, future_opset, huge_tensor,
     mismatched_shapes, missing_tensor, negative_dimension, recursive_functions, short_data, wrong_permutation,
 )  # fmt: skip
-BOMBS = (range_bomb, shape_bomb)  # may be imported or refused, but neither slowly nor at great expense
+BOMBS = (
+    deep_nesting,
+    range_bomb,
+    shape_bomb,
+)  # may be imported or refused, but neither slowly nor at great expense
 
 
 def contents() -> dict[str, bytes]:
     """File name → bytes of everything here."""
     whole = plain().SerializeToString(deterministic=True)
     files = {
+        "deeper_nesting.onnx": deeper_nesting(),
         "empty.onnx": b"",
         "text.onnx": b"This is not a model.\n" * 20,
         "json.onnx": b'{"graph": {"node": []}}\n',

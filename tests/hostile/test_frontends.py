@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -33,12 +34,10 @@ def test_refused_with_one_screen(name):
 
 @pytest.mark.parametrize("name", sorted(BOMBS))
 def test_bombs_cost_little(name):
-    assert (HERE / name).stat().st_size <= 1024
+    assert (HERE / name).stat().st_size <= 4096
     began = time.monotonic()
-    try:
+    with contextlib.suppress(InputError):
         load_model(HERE / name, limits=TIGHT)
-    except InputError:
-        pass
     assert time.monotonic() - began < 15
 
 

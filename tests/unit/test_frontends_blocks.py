@@ -1,0 +1,108 @@
+"""Repeated blocks, siblings, export and inspection."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from planner.frontends import import_bytes
+from planner.frontends.blocks import repeated_blocks
+from planner.frontends.export import to_model
+from planner.frontends.inspect import flops, inspect_graph
+from planner.frontends.siblings import cut_layers
+
+from .frontends_models import external, imported, node, transformer, value
+
+
+@pytest.mark.parametrize("layers", [2, 3, 7])
+def test_layers_are_found(layers):
+    (run,) = repeated_blocks(import_bytes(transformer(layers)))
+    assert (run.count, run.size) == (layers, 21)
+    assert [b[-1].split("_")[-1] for b in run.blocks] == [b[-1].split("_")[-1] for b in run.blocks]
+
+
+def test_one_layer_has_no_blocks():
+    assert repeated_blocks(import_bytes(transformer(1))) == ()
+
+
+def test_equal_types_with_other_data_flow_are_no_blocks():
+    """Five equal operators each, but the second group reads its operands in another order."""
+    nodes, weights = [], []
+    reads = [("x", "x", "x"), ("c0", "a0", "b0"), ("b1", "c1", "a1")]
+    for i, (p, q, r) in enumerate(reads):
+        weights += [external(f"w{i}{k}", [4, 4]) for k in "abc"]
+        nodes += [node("MatMul", f"{t} w{i}{k}", f"{k}{i}") for k, t in zip("abc", (p, q, r), strict=True)]
+    nodes.append(node("Sum", "a2 b2 c2", "y"))
+    assert repeated_blocks(imported(nodes, [value("x", [4, 4])], ["y"], weights)) == ()
+
+
+def test_a_cut_graph_is_the_shallower_export():
+    cut, _ = cut_layers(import_bytes(transformer(6)), 2)
+    two = import_bytes(transformer(2))
+    assert cut.digest == two.digest
+    onnx.checker.check_model(to_model(cut))
+
+
+def test_nothing_to_cut_changes_nothing():
+    g = import_bytes(transformer(2))
+    assert cut_layers(g, 2)[0] is g
+    with pytest.raises(ValueError, match="at least one"):
+        cut_layers(g, 0)
+
+
+def test_export_round_trip_is_identity():
+    g = import_bytes(transformer(2))
+    assert import_bytes(to_model(g).SerializeToString()).loss == g.loss
+    again = import_bytes(to_model(g).SerializeToString())
+    assert [(op.type, op.inputs, op.outputs) for op in again.ops] == [
+        (op.type, op.inputs, op.outputs) for op in g.ops
+    ]
+    assert {n: t.shape for n, t in again.tensors.items()} == {n: t.shape for n, t in g.tensors.items()}
+
+
+def test_any_tensor_can_be_an_output():
+    g = imported([node("Relu", "x", "a"), node("Exp", "a", "y")], [value("x", [3])], ["y"])
+    model = to_model(g, outputs=["a"])
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    x = np.array([-1, 0, 2], dtype=np.float32)
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], np.maximum(x, 0))
+    assert len(model.graph.node) == 1
+
+
+def test_attributes_survive_export():
+    nodes = [
+        node("Conv", "x w", "c", pads=[1, 1, 1, 1], auto_pad="NOTSET"),
+        node("LeakyRelu", "c", "y", alpha=1.0),
+    ]
+    g = imported(nodes, [value("x", [1, 3, 4, 4])], ["y"], [external("w", [2, 3, 3, 3])])
+    kinds = {a.name: a.type for n in to_model(g).graph.node for a in n.attribute}
+    kind = onnx.AttributeProto
+    assert kinds == {"pads": kind.INTS, "auto_pad": kind.STRING, "alpha": kind.FLOAT}
+
+
+def test_flops_count_multiply_adds_twice():
+    g = imported([node("MatMul", "x w", "y")], [value("x", [2, 3, 4])], ["y"], [external("w", [4, 5])])
+    assert flops(g, g.ops[0]) == 2 * 2 * 3 * 4 * 5
+    g = imported(
+        [node("Conv", "x w", "y", group=2)], [value("x", [1, 4, 5, 5])], ["y"], [external("w", [6, 2, 3, 3])]
+    )
+    assert flops(g, g.ops[0]) == 2 * 6 * 3 * 3 * (2 * 3 * 3)
+
+
+def test_inspection_is_json():
+    summary = inspect_graph(import_bytes(transformer(3)))
+    assert json.loads(json.dumps(summary)) == summary
+    assert summary["repeated_blocks"][0] | {"first": ""} == {
+        "count": 3,
+        "operators": 21,
+        "first": "",
+        "module": "layers.0",
+    }
+    assert summary["loss"] == "loss"
+    assert summary["unresolved_shapes"] == []
+    assert [i["name"] for i in summary["inputs"]] == ["ids", "attention_mask", "labels"]
+    assert summary["parameters"]["tensors"] == 3 * (4 + 3) + 2

@@ -1,0 +1,136 @@
+"""Other sizes for static graphs: structure, and numbers against ONNX Runtime."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from planner.errors import InputError, UsageError
+from planner.frontends import import_bytes
+from planner.frontends.export import to_model
+from planner.frontends.rebind import batch_axes, rebind
+from planner.frontends.resize import resize_value
+from planner.frontends.siblings import cut_layers
+from planner.ir import Graph
+
+from .frontends_models import INT64, constant, external, imported, node, transformer, value
+
+
+def feeds_of(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {
+        i.name: rng.standard_normal(t.shape).astype(t.dtype)
+        if t.is_float
+        else rng.integers(0, 2, t.shape).astype(t.dtype)
+        for i in to_model(graph).graph.input
+        for t in [graph.tensors[i.name]]
+    }
+
+
+def run(graph: Graph, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    session = onnxruntime.InferenceSession(
+        to_model(graph).SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    return dict(zip(graph.outputs, session.run(None, feeds), strict=True))
+
+
+def leading(feeds: dict[str, np.ndarray], graph: Graph) -> dict[str, np.ndarray]:
+    return {n: v[tuple(slice(s) for s in graph.tensors[n].shape or ())] for n, v in feeds.items()}
+
+
+@pytest.mark.parametrize("batch", [1, 3, 5])
+def test_samples_do_not_see_the_batch(batch):
+    small = import_bytes(transformer(2, batch=2))
+    large = rebind(small, batch_axes(small, 2 + batch))
+    feeds = feeds_of(large)
+    whole, part = run(large, feeds), run(small, leading(feeds, small))
+    assert large.tensors["logits"].shape == (2 + batch, 6, 32)
+    np.testing.assert_allclose(whole["logits"][:2], part["logits"], rtol=1e-5, atol=1e-5)
+
+
+def test_batch_of_one_grows():
+    small = import_bytes(transformer(1, batch=1))
+    large = rebind(small, batch_axes(small, 3))
+    feeds = feeds_of(large)
+    feeds["attention_mask"][1:, 2:] = 1 - feeds["attention_mask"][:1, 2:]  # samples whose masks differ
+    for k in range(3):
+        one = {n: v[k : k + 1] if n in small.inputs else v for n, v in feeds.items()}
+        np.testing.assert_allclose(
+            run(large, feeds)["logits"][k : k + 1], run(small, one)["logits"], rtol=1e-4, atol=1e-5
+        )
+
+
+def test_causal_models_do_not_see_what_follows():
+    whole = import_bytes(transformer(2, batch=2, sequence=6))
+    sizes = {(n, 1): 4 for n in whole.inputs} | {(n, 0): 1 for n in whole.inputs}
+    short = rebind(whole, sizes)
+    feeds = feeds_of(whole)
+    got, expected = run(short, leading(feeds, short)), run(whole, feeds)
+    assert got["logits"].shape == (1, 4, 32)
+    np.testing.assert_allclose(got["logits"], expected["logits"][:1, :4], rtol=1e-5, atol=1e-5)
+
+
+def test_rebinding_equals_exporting_with_that_size():
+    g = import_bytes(transformer(2, batch=2), batch=7)
+    other = import_bytes(transformer(2, batch=7))
+    assert {t.name: t.shape for t in g.tensors.values() if t.name in other.tensors} == {
+        t.name: t.shape for t in other.tensors.values() if t.name in g.tensors
+    }
+
+
+def test_rebinding_to_the_same_size_is_identity():
+    g = import_bytes(transformer(1))
+    assert rebind(g, batch_axes(g, 2)) is g
+
+
+def test_rebinding_there_and_back_is_identity():
+    g = import_bytes(transformer(1))
+    there = rebind(g, batch_axes(g, 6))
+    back = rebind(there, batch_axes(there, 2))
+    assert back.digest == g.digest
+
+
+def test_batch_merged_with_channels_is_told_apart():
+    nodes = [node("Reshape", "x merged", "m"), node("Relu", "m", "r"), node("Reshape", "r split", "y")]
+    targets = [constant("merged", [12, 5]), constant("split", [4, 3, 5])]
+    g = imported(nodes, [value("x", [4, 3, 5])], ["y"], targets, batch=6)
+    assert (g.tensors["m"].shape, g.tensors["y"].shape) == ((18, 5), (6, 3, 5))
+
+
+def test_a_constant_that_stops_it_is_named():
+    nodes = [node("Add", "x table", "y")]
+    table = constant("table", [[3, 1, 4], [1, 5, 9]])
+    with pytest.raises(InputError, match=r"constant 'table' .* stops the new size"):
+        imported(nodes, [value("x", [2, 3], INT64)], ["y"], [table], batch=5)
+    g = imported(nodes, [value("x", [2, 3], INT64)], ["y"], [table], batch=1)
+    assert g.tensors["table"].value.tolist() == [[3, 1, 4]]
+
+
+def test_a_parameter_that_stops_it_is_named():
+    nodes = [node("Add", "x table.weight", "y")]
+    with pytest.raises(InputError, match=r"parameter 'table\.weight' .* stops the new size"):
+        imported(nodes, [value("x", [2, 30])], ["y"], [external("table.weight", [2, 30])], batch=5)
+
+
+def test_places_that_do_not_exist_are_usage_errors():
+    g = import_bytes(transformer(1))
+    for sizes in ({("nothing", 0): 2}, {("ids", 2): 2}, {("ids", 0): 0}):
+        with pytest.raises(UsageError, match="cannot rebind"):
+            rebind(g, sizes)
+
+
+def test_siblings_of_fewer_layers_and_smaller_sizes_run():
+    g = import_bytes(transformer(5))
+    cut, origin = cut_layers(rebind(g, batch_axes(g, 3)), 2)
+    assert cut.tensors["logits"].shape == (3, 6, 32)
+    assert set(origin) == {op.name for op in cut.ops}
+    assert np.isfinite(run(cut, feeds_of(cut))["loss"])
+
+
+def test_resizing_values():
+    assert resize_value(np.arange(4), 0, 2).tolist() == [0, 1]
+    assert resize_value(np.arange(3), 0, 5).tolist() == [0, 1, 2, 3, 4]
+    assert resize_value(np.array([[True, False]] * 2), 0, 3).tolist() == [[True, False]] * 3
+    assert resize_value(np.array([3.0, 1.0]), 0, 3) is None
+    assert resize_value(np.array([7]), 0, 2).tolist() == [7, 7]
