@@ -53,10 +53,7 @@ def summary(planned: Planned) -> str:
     lines += [
         f"memory      {planned.peak_memory_bytes / 2**30:.2f} GiB per device at peak ({limit})",
         f"optimality  gap {planned.gap:.2%} over {len(planned.candidates)} searches: "
-        + ", ".join(
-            f"{c.mesh}{'+recompute' if c.recompute else ''} {_outcome(c.objective_s, c.status)}"
-            for c in planned.candidates
-        ),
+        + ", ".join(_candidate(c) for c in planned.candidates),
         f"search      {planned.search_seconds:.2f} s, {planned.solution.solver}",
         f"no rule     {', '.join(planned.without_rule) or 'none: every operator has a sharding rule'}",
     ]
