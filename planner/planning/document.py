@@ -234,12 +234,11 @@ def write_plan(plan: PlanDocument, path: str | os.PathLike[str]) -> None:
     """Writes atomically, with keys in a fixed order: equal plans are equal bytes."""
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
-    data = plan.model_dump(mode="json", by_alias=True, exclude_none=False)
+    text = plan.model_dump_json(by_alias=True, indent=1)
     handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as out:
-            json.dump(data, out, indent=1, ensure_ascii=False)
-            out.write("\n")
+            out.write(text + "\n")
         os.chmod(temporary, 0o644)
         os.replace(temporary, file)
     except BaseException:

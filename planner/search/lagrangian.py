@@ -41,12 +41,11 @@ class Dual:
 
 
 class Lagrangian:
-    """Evaluates L; tables are shared between evaluations.  `costs=False` leaves only the memory terms."""
+    """Evaluates L; tables are shared between evaluations."""
 
-    def __init__(self, problem: Reduced, *, store: TableStore | None = None, costs: bool = True) -> None:
+    def __init__(self, problem: Reduced, *, store: TableStore | None = None) -> None:
         self.problem = problem
         self.store = store or TableStore()
-        self.costs = costs
         self.order: tuple[int, ...] | None = None
         self.factors: list[tuple[Factor, tuple[int, ...]]] = [
             *((f, (v,)) for v, f in enumerate(problem.nodes)),
@@ -74,8 +73,7 @@ class Lagrangian:
         found = eliminate(self.store, sizes, leaves, self.order)
         self.order = found.order
         allowance = [m * float(self.problem.limits[r]) for r, m in active]
-        offset = self.problem.offset if self.costs else 0
-        value = math.fsum([offset, found.value, *parts, *(-a for a in allowance)])
+        value = math.fsum([self.problem.offset, found.value, *parts, *(-a for a in allowance)])
         if active:
             # every table is non-negative, so rounding loses at most one unit of `found.value` per factor
             value -= UNIT * (len(leaves) * found.value + 4 * magnitude + 4 * sum(map(abs, allowance)))
@@ -99,8 +97,6 @@ class Lagrangian:
         high += sum(price * arrays.high(number) for number, price in priced)
         if known is None:
             values = arrays[factor.costs]
-            if not self.costs:
-                values = np.where(np.isfinite(values), 0.0, np.inf)
             for number, price in priced:
                 values = values + price * arrays[number]
             if mask is not None:

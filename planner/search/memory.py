@@ -22,10 +22,13 @@ from planner.search.lagrangian import Dual, Lagrangian, Masks
 from planner.search.local import LocalSearch
 from planner.search.master import Cut, game_weights
 from planner.search.presolve import presolve
-from planner.search.problem import Edge, Node, Problem
+from planner.search.problem import FORBIDDEN, Problem
 from planner.search.reduced import Infeasible, Reduced
 
 __all__ = ["Bounded", "MinimumMemory", "branch_and_bound", "minimum_memory"]
+
+WORK = 10**9  # table entries that `minimum_memory` may compute: some seconds
+CLOSE = 1e-4  # relative gap at which it stops
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +70,7 @@ class _Search:
 
     @property
     def _spent(self) -> bool:
-        late = self.deadline is not None and time.monotonic() > self.deadline
-        return late or self.dual.work + self.local.work >= self.work
+        return _late(self.deadline) or self.dual.work + self.local.work >= self.work
 
     def run(self) -> Bounded:
         counter = 0
@@ -181,9 +183,9 @@ def minimum_memory(problem: Problem, *, deadline: float | None = None, rounds: i
 
     The bound is min_x sum_r m_r use_r(x) maximised over weights m of the rows that sum to one.
     """
-    open_ended = Problem(problem.nodes, problem.edges, _more_than_all(problem))
+    free = _without_costs(problem)
     try:
-        reduced = presolve(open_ended, prune=False)
+        reduced = presolve(free, fit=False)
         bound, cuts = _least_peak(reduced, deadline, rounds)
     except Infeasible:
         return MinimumMemory(0, None, ())
@@ -194,15 +196,28 @@ def minimum_memory(problem: Problem, *, deadline: float | None = None, rounds: i
     return MinimumMemory(min(max(0, math.ceil(bound)), achieved), achieved, full)
 
 
-def _more_than_all(problem: Problem) -> int:
-    items: tuple[Node | Edge, ...] = (*problem.nodes, *problem.edges)
-    return 1 + sum(max(0, int(i.usage.max())) for i in items if i.usage is not None)
+def _without_costs(problem: Problem) -> Problem:
+    """The same problem with all allowed costs zero; its limit is nominal."""
+    cleared: dict[int, NDArray[np.int64]] = {}  # equal arrays stay shared
+
+    def clear(costs: NDArray[np.int64]) -> NDArray[np.int64]:
+        if id(costs) not in cleared:
+            cleared[id(costs)] = np.where(costs >= FORBIDDEN, FORBIDDEN, 0)
+        return cleared[id(costs)]
+
+    nodes = [replace(n, costs=clear(n.costs)) for n in problem.nodes]
+    return Problem(nodes, [replace(e, costs=clear(e.costs)) for e in problem.edges], limit=0)
 
 
 def _least_peak(problem: Reduced, deadline: float | None, rounds: int) -> tuple[float, list[Cut]]:
     """Maximises min_x m . use(x) over the simplex of the rows met: (the bound, the choices seen)."""
-    search = Lagrangian(replace(problem, limits=np.zeros(len(problem.limits))), costs=False)
-    cuts = [search.evaluate({}, {})[1]]
+    search = Lagrangian(problem)
+
+    def evaluate(weights: dict[int, float]) -> tuple[float, Cut]:
+        value, cut = search.evaluate(weights, {})
+        return value, replace(cut, usage=cut.usage - problem.limits)  # with what presolve took out
+
+    cuts = [evaluate({})[1]]
     if not len(problem.limits):
         return 0.0, cuts
     best = -math.inf
@@ -210,11 +225,11 @@ def _least_peak(problem: Reduced, deadline: float | None, rounds: int) -> tuple[
     weights = {rows[0]: 1.0}
     choices: set[tuple[int, ...]] = set()
     for _ in range(rounds):
-        value, cut = search.evaluate(weights, {})
+        value, cut = evaluate(weights)
         cuts.append(cut)
         best = max(best, value / math.fsum(weights.values()) * (1 - 1e-15))
         peak = min(float(c.usage.max()) for c in cuts)
-        if peak - best < 1 or (deadline is not None and time.monotonic() > deadline):
+        if peak - best < max(1.0, CLOSE * peak) or search.work > WORK or _late(deadline):
             break
         worst = int(np.argmax(cut.usage))
         known = cut.choice in choices and worst in rows
@@ -228,12 +243,16 @@ def _least_peak(problem: Reduced, deadline: float | None, rounds: int) -> tuple[
     return best, cuts
 
 
+def _late(deadline: float | None) -> bool:
+    return deadline is not None and time.monotonic() > deadline
+
+
 def _lowered(problem: Reduced, cut: Cut) -> tuple[int, ...]:
     """Lowers the peak further by local search towards ever smaller limits."""
     choice = cut.choice
     for share in (0.02, 0.01, 0.005, 0.002, 0.001):
-        peak = float(problem.usage(choice).max(initial=0.0))
-        tight = replace(problem, limits=np.full(len(problem.limits), np.floor(peak * (1 - share))))
+        peak = float((problem.usage(choice) - problem.limits).max(initial=0.0))
+        tight = replace(problem, limits=problem.limits + np.floor(peak * (1 - share)))
         found = LocalSearch(tight).improve(choice, {}, sweeps=6)
         if found is not None:
             choice = found

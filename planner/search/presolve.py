@@ -28,14 +28,15 @@ EXACT = 2**52  # float64 holds every integer of this size; half of 2**53 leaves 
 DOMINANCE_WORK = 10**8  # entries above which the pairwise comparison of states costs more than it saves
 
 
-def presolve(problem: Problem, *, memory: bool = True, prune: bool = True) -> Reduced:
+def presolve(problem: Problem, *, memory: bool = True, prune: bool = True, fit: bool = True) -> Reduced:
     """The reduced problem.  `Infeasible` when no choice is left.
 
-    `memory=False` ignores the limit; `prune=False` only translates (merging parallel edges).
+    `memory=False` ignores the limit; `prune=False` only translates (merging parallel edges);
+    `fit=False` keeps every memory row and every state that the limit alone would exclude.
     """
     view = _View(problem, memory)
     if prune:
-        view.shrink()
+        view.shrink(fit)
     return view.freeze()
 
 
@@ -93,7 +94,7 @@ class _View:
         self.adjacent[u][v] = factor
         self.adjacent[v][u] = self._map(factor, "T", 0, 0)
 
-    def shrink(self) -> None:
+    def shrink(self, fit: bool) -> None:
         while True:
             queue = sorted(self.dirty)  # position order, round by round: repeated layers meet equal arrays
             while queue:
@@ -103,7 +104,7 @@ class _View:
                     if self.alive[v]:
                         self._visit(v)
                 queue = sorted(self.dirty)
-            if not self._check_rows():
+            if not fit or not self._check_rows():
                 return
 
     def _visit(self, v: int) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from planner.search.evaluate import evaluate
+from planner.search.evaluate import evaluate, least_memory
 from planner.search.ilp import solve_ilp
 from planner.search.lagrangian import Lagrangian
 from planner.search.memory import Bounded, branch_and_bound, minimum_memory
@@ -67,8 +67,10 @@ def _ilp(problem: Reduced, effort: _Effort) -> _Found:
 
 def _auto(problem: Reduced, effort: _Effort) -> _Found:
     """Elimination; the ILP where its tables grow too large, or to close the gap that it leaves."""
+    pairs = sum(problem.arrays[f.costs].size for _, _, f in problem.edges)
+    both = len(problem.limits) > 0 and pairs <= ILP_PAIRS
     shared = effort
-    if effort.left is not None and len(problem.limits):
+    if effort.left is not None and both:
         shared = _Effort(time.monotonic() + 0.5 * effort.left, effort.progress)
     try:
         first = _dp(problem, shared, TableStore(total_cap=AUTO_ENTRIES))
@@ -78,8 +80,7 @@ def _auto(problem: Reduced, effort: _Effort) -> _Found:
     cost = math.inf if first.bounded.choice is None else problem.cost(first.bounded.choice)
     if math.ceil(first.bounded.bound) >= cost:
         return first
-    pairs = sum(problem.arrays[f.costs].size for _, _, f in problem.edges)
-    if first.bounded.choice is not None and pairs > ILP_PAIRS:
+    if first.bounded.choice is not None and not both:
         return first
     effort.progress(f"gap left at {cost - first.bounded.bound:.0f}: integer program from there")
     second = solve_ilp(problem, time_limit=effort.left, hint=first.bounded.choice)
@@ -105,6 +106,10 @@ def solve(
     """
     deadline = None if time_limit is None else time.monotonic() + time_limit
     effort = _Effort(deadline, progress or (lambda _: None))
+    if problem.limit is not None:
+        least = least_memory(problem)
+        if least > problem.limit:
+            return Solution("infeasible", solver=solver, memory_bound=least)
     try:
         reduced = presolve(problem)
         effort.progress(f"presolved to {len(reduced.nodes)} of {len(problem.nodes)} nodes")
