@@ -48,11 +48,11 @@ class Redistributions:
         self.mesh = mesh
         self.layouts = layouts_of(shape, mesh, reduction)
         self.index = {layout: i for i, layout in enumerate(self.layouts)}
-        self._steps = self._all_steps()
+        self._steps = self._all_steps(reduction)
         self._lengths = self._price(prices)
 
-    def _all_steps(self) -> list[Step]:
-        steps = [s for layout in self.layouts for s in steps_from(layout, self.shape, self.mesh)]
+    def _all_steps(self, reduction: Reduction) -> list[Step]:
+        steps = [s for layout in self.layouts for s in steps_from(layout, self.shape, self.mesh, reduction)]
         classes: dict[object, list[Layout]] = defaultdict(list)
         for layout in self.layouts:
             shards = tuple(self.mesh.size(d) for d in layout.dims)

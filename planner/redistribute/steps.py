@@ -74,10 +74,14 @@ def layouts_of(shape: tuple[int, ...], mesh: DeviceMesh, reduction: Reduction = 
     return found
 
 
-def steps_from(layout: Layout, shape: tuple[int, ...], mesh: DeviceMesh) -> Iterator[Step]:
-    """Every single step out of `layout`, except permutes (which relate whole classes of layouts)."""
+def steps_from(
+    layout: Layout, shape: tuple[int, ...], mesh: DeviceMesh, reduction: Reduction = Reduction.SUM
+) -> Iterator[Step]:
+    """Every single step out of `layout`, except permutes (which relate whole classes of layouts).
+
+    `reduction` is how pending values of this tensor combine; only sums can be made from replicas.
+    """
     used = {*layout.split_axes, *layout.partial_axes}
-    reduction = layout.partial[0][1] if layout.partial else Reduction.SUM
     sharded = [s // mesh.size(d) for s, d in zip(shape, layout.dims, strict=True)]
 
     def with_dims(changes: dict[int, tuple[str, ...]], partial: tuple[tuple[str, Reduction], ...]) -> Layout:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from planner.ir import DeviceMesh, Layout
+from planner.ir import DeviceMesh, Layout, Reduction
 from planner.redistribute import Redistributions, StepKind
 from planner.verify.collectives import apply
 from planner.verify.shards import assemble, shard
@@ -80,6 +80,21 @@ def test_price_of_a_path_is_the_sum_of_its_steps(case: tuple) -> None:
         if step.kind not in (StepKind.SLICE, StepKind.TO_PARTIAL):
             total += int(prices.collective(step.kind, step.axes, np.array([step.group_bytes(table.bytes, mesh)]))[0])
     assert total == table.cost(source, target)
+
+
+def test_pending_maxima_are_reduced_and_scattered_but_never_made_from_replicas() -> None:
+    mesh = DeviceMesh.of(2, 2)
+    table = Redistributions((4, 4), 128, mesh, LinearPrices(mesh, 10, 1.0), Reduction.MAX)
+    whole = np.arange(16, dtype=np.int64).reshape(4, 4)
+    pending = [layout for layout in table.layouts if layout.partial]
+    assert pending
+    for source in pending:
+        for target in (layout for layout in table.layouts if not layout.partial):
+            shards = shard(whole, source, mesh, np.random.default_rng(0))
+            for step in table.path(source, target):
+                shards = apply(step, shards, mesh)
+            np.testing.assert_array_equal(assemble(shards, target, (4, 4), mesh), whole)
+            assert table.cost(target, source) >= 1 << 55
 
 
 @pytest.mark.parametrize(

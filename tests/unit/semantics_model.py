@@ -74,7 +74,8 @@ class _Model:
         )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
         onnx.checker.check_model(model, full_check=True)
-        return model.SerializeToString()
+        data: bytes = model.SerializeToString()
+        return data
 
 
 def transformer(layers: int = 2, sizes: Sizes = SMALL) -> bytes:

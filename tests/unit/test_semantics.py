@@ -170,3 +170,175 @@ def test_the_optimum_is_no_dearer_than_the_strategy_by_hand(by_hand: ByHand) -> 
     solution = solve(by_hand.priced.problem, solver="dp")
     assert solution.status == "optimal" and solution.cost is not None
     assert solution.cost <= by_hand.cost
+
+
+# Every solver, one optimum
+
+
+def other_solutions(problem: Problem, count: int) -> list[tuple[int, ...]]:
+    """Optima under randomly scaled prices of the nodes: reasonable choices, unlike each other."""
+    random = np.random.default_rng(11)
+    found = []
+    for _ in range(count):
+        factors = random.integers(0, 50, len(problem.nodes))
+        noise = [
+            random.integers(0, max(1, int(f) * 10**7), len(n.costs))
+            for f, n in zip(factors, problem.nodes, strict=True)
+        ]
+        nodes = [
+            replace(n, costs=np.minimum(n.costs + x, FORBIDDEN)) for n, x in zip(problem.nodes, noise, strict=True)
+        ]
+        found.append(solve(replace(problem, nodes=nodes), solver="dp").choice)
+    return found
+
+
+def mixture(problem: Problem, count: int) -> Problem:
+    """What `count` solutions and the optimum choose among: every node keeps their states."""
+    solutions = [solve(problem, solver="dp").choice, *other_solutions(problem, count)]
+    return restricted(problem, {n: sorted(set(states)) for n, states in enumerate(zip(*solutions, strict=True))})
+
+
+@pytest.mark.parametrize("mesh", [(2,), (2, 2)], ids=str)
+@pytest.mark.parametrize("profile", ["alpha-beta", "a100-80"])
+def test_an_mlp_block_has_the_same_optimum_by_enumeration_elimination_and_integer_program(
+    profile: str, mesh: tuple[int, ...]
+) -> None:
+    problem = mixture(priced(mlp(), profile, *mesh).problem, 1)
+    free = brute_force(problem)
+    assert free.cost == solve(problem, solver="dp").cost == solve(problem, solver="ilp").cost
+    least, most = minimum_memory(problem).lower_bound, peak_memory(problem, free.choice)
+    for limit in sorted({least, (least + most) // 2, most}):
+        tight = replace(problem, limit=limit)
+        best = brute_force(tight)
+        assert best.status == "optimal"
+        assert best.cost == solve(tight, solver="dp").cost == solve(tight, solver="ilp").cost
+
+
+@pytest.mark.parametrize("mesh", [(2,), (4,), (2, 2)], ids=str)
+def test_the_transformer_has_the_same_optimum_by_elimination_and_integer_program(mesh: tuple[int, ...]) -> None:
+    problem = priced(transformer(), "alpha-beta", *mesh).problem
+    whole = solve(problem, solver="dp")
+    assert whole.status == "optimal"
+    if len(mesh) > 1:  # the integer program over all states takes minutes
+        problem = mixture(problem, 6)
+    by_ilp = solve(problem, solver="ilp")
+    assert by_ilp.status == "optimal"
+    assert by_ilp.cost == solve(problem, solver="dp").cost == whole.cost
+
+
+@pytest.mark.parametrize(("mesh", "tightness"), [((2,), 0.5), ((4,), 0.1)], ids=str)
+def test_the_transformer_has_the_same_optimum_under_a_memory_limit_that_binds(
+    mesh: tuple[int, ...], tightness: float
+) -> None:
+    problem = priced(transformer(), "alpha-beta", *mesh).problem
+    free = solve(problem, solver="dp")
+    least, most = minimum_memory(problem).lower_bound, peak_memory(problem, free.choice)
+    tight = replace(problem, limit=round(most - tightness * (most - least)))
+    by_dp, by_ilp = solve(tight, solver="dp"), solve(tight, solver="ilp")
+    assert by_dp.status == by_ilp.status == "optimal"
+    assert by_dp.cost == by_ilp.cost
+    assert by_dp.cost is not None and free.cost is not None and by_dp.cost > free.cost
+    assert solve(replace(problem, limit=least - 1)).status == "infeasible"
+
+
+# The semantics implemented twice
+
+
+class Enumeration:
+    """Every strategy of every operator times every stored layout, priced by `semantics_model` alone.
+
+    Only the prices of local work and of single collectives are the planner's.
+    """
+
+    def __init__(self, p: PricedProblem) -> None:
+        self.p, self.graph, self.machine = p, p.graph, p.machine
+        self.axes = dict(p.machine.mesh.sizes)
+        self.reads: dict[str, list[list[Pair]]] = {}
+        self.writes: dict[str, list[Pair]] = {}
+        for op in self.graph.ops:
+            factors = p.rules[op.name].factors
+            roles = all_roles(op.type, len(op.inputs), factors, self.axes)
+            by_roles = {tuple(map(str, s.roles)): n for n, s in enumerate(p.tables[op.name].strategies)}
+            assert set(by_roles) == set(roles), op.name
+            both = {r: pairs_of(op.type, len(op.inputs), r, tuple(self.axes)) for r in roles}
+            ordered = sorted(roles, key=by_roles.__getitem__)
+            self.reads[op.name] = [both[r][0] for r in ordered]
+            self.writes[op.name] = [both[r][1] for r in ordered]
+
+    def distances(self, name: str) -> Distances:
+        t = self.graph.tensors[name]
+
+        def collective(kind: str, axes: tuple[str, ...], group_bytes: float) -> int:
+            return int(self.machine.collective(kind, axes, group_bytes))
+
+        return Distances(t.shape or (), self.machine.settings.tensor_bytes(t), self.axes, collective)
+
+    def least(self, *, most_reads: int = 2) -> int:
+        """The optimum where a tensor is held for at most `most_reads` distinct reads."""
+        names = [op.name for op in self.graph.ops]
+        total = np.zeros((), dtype=np.int64)
+        for n, name in enumerate(names):  # one dimension per operator, in graph order
+            costs = np.minimum(self.p.tables[name].costs, FORBIDDEN)
+            total = np.minimum(total[..., None] + costs, FORBIDDEN)
+            assert total.ndim == n + 1
+        for t in self.graph.parameters:
+            ((op, slot),) = self.graph.consumers[t.name]
+            total = _added(total, [names.index(op.name)], self._parameter(t.name, op.name, slot))
+        for op in self.graph.ops:
+            readers = self.graph.consumers.get(op.outputs[0], ())
+            where = [names.index(op.name), *(names.index(r.name) for r, _ in readers)]
+            total = _added(total, where, self._activation(op.outputs[0], op.name, most_reads))
+        return int(total.min())
+
+    def _parameter(self, name: str, reader: str, slot: int) -> Array:
+        """Per strategy of its only reader, the best stored layout: conversions and the optimizer's update."""
+        d, elements = self.distances(name), self.graph.tensors[name].elements
+        stored = [
+            (p, int(self.machine.optimizer_update(elements // self.machine.mesh.size(a for dim in p[0] for a in dim))))
+            for p in places(self.graph.tensors[name].shape or (), self.axes)
+            if not p[1] and all(list(dim) == sorted(dim, key=list(self.axes).index) for dim in p[0])
+        ]
+        reads = [pairs[slot] for pairs in self.reads[reader]]
+        return np.array([min(update + d.tree((p, p), [r]) for p, update in stored) for r in reads], dtype=np.int64)
+
+    def _activation(self, name: str, producer: str, most_reads: int) -> Array:
+        """Cost [write, read of the first reader, …]; of the loss, which is read whole and without pending sums."""
+        d, writes = self.distances(name), self.writes[producer]
+        tree = functools.cache(lambda write, reads: d.tree(write, reads))
+        readers = self.graph.consumers.get(name, ())
+        if not readers:
+            whole: Place = ((), ())
+            return np.array([d.d[d.index[w[0]], d.index[whole]] for w in writes], dtype=np.int64)
+        reads = [[pairs[slot] for pairs in self.reads[r.name]] for r, slot in readers]
+        out = np.full((len(writes), *map(len, reads)), FORBIDDEN, dtype=np.int64)
+        for at in np.ndindex(out.shape):
+            chosen = frozenset(r[i] for r, i in zip(reads, at[1:], strict=True))
+            if len(chosen) <= most_reads:
+                out[at] = tree(writes[at[0]], chosen)
+        return out
+
+
+def _added(total: Array, where: Sequence[int], part: Array) -> Array:
+    """total[...] + part, whose dimensions are the dimensions `where` (ascending) of the total."""
+    shape = [total.shape[n] if n in where else 1 for n in range(total.ndim)]
+    return np.minimum(total + part.reshape(shape), FORBIDDEN)
+
+
+CASES = {
+    "two products": (chain(8, 4), (2,)),
+    "two products, rows that four do not divide": (chain(6, 4), (4,)),
+    "one product, two axes": (chain(8, 4, products=1), (2, 2)),
+    "two readers": (fan(8, 4, 2), (4,)),
+    "two readers, two axes": (fan(4, 8, 2), (2, 2)),
+    "three readers": (fan(8, 4, 3), (2,)),
+}
+
+
+@pytest.mark.parametrize("profile", ["alpha-beta", "a100-80"])
+@pytest.mark.parametrize("case", CASES)
+def test_the_optimum_is_that_of_an_independent_enumeration(case: str, profile: str) -> None:
+    model, mesh = CASES[case]
+    p = priced(model, profile, *mesh)
+    solution = solve(p.problem, solver="dp")
+    assert solution.status == "optimal"
+    assert solution.cost == Enumeration(p).least()
