@@ -9,9 +9,8 @@ over all parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -28,6 +27,7 @@ __all__ = ["FORWARD_TOLERANCE", "GRADIENT_TOLERANCE", "Verdict", "verify_program
 # tens of percent at the least.
 FORWARD_TOLERANCE = 1e-3
 GRADIENT_TOLERANCE = 1e-2
+ROUNDING_FACTOR = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,60 +48,94 @@ def verify_program(program: Program, *, seed: int = 0, progress: Callable[[int, 
     """Executes the program and compares; gradients too where it computes them."""
     graph = program.graph
     values = random_tensors(graph, seed)
+    reference = _reference(program, values)
     devices = VirtualDevices(program, values, progress)
-    errors: dict[str, tuple[float, float]] = {}
-    failures: list[str] = []
-    expected = run_whole(graph, values)
-    checked = ["forward"]
-    wanted: dict[str, Array] = {}
-    if program.active:
-        activations = run_ops(graph, values)
-        names = set(program.final_gradients)
-        wanted = gradients(graph, values, activations, names, active=program.active)
-        del activations
-        checked.append("gradients")
     devices.run()
-    for name, reference in expected.items():
-        _compare(errors, failures, name, partial(devices.value, name), reference, FORWARD_TOLERANCE)
-    scales = [float(np.abs(g).max(initial=0.0)) for g in wanted.values()]
-    floor = 1e-3 * float(np.median(scales)) if scales else 0.0
-    for name, reference in wanted.items():
-        compute = partial(devices.parameter_gradient, name)
-        _compare(errors, failures, f"gradient of {name}", compute, reference, GRADIENT_TOLERANCE, floor)
-    worst = max(errors, key=lambda n: errors[n][0] / errors[n][1], default="")
+    floor = _gradient_floor(reference)
+    errors: dict[_Item, float] = {}
+    failures: dict[_Item, str] = {}
+    for item, expected in reference.items():
+        compute = devices.parameter_gradient if item.gradient else devices.value
+        try:
+            errors[item] = relative_error(compute(item.name), expected, floor if item.gradient else 0.0)
+        except VerificationError as e:
+            failures[item] = str(e)
+    suspects = {n: e for n, e in errors.items() if not e <= _tolerance(n)}
+    if suspects:
+        failures |= _beyond_rounding(program, values, reference, suspects, floor)
+    worst = max(errors, key=lambda n: errors[n] / _tolerance(n), default=_Item(""))
     return Verdict(
         not failures,
-        max((e for e, _ in errors.values()), default=0.0),
-        worst,
+        max(errors.values(), default=0.0),
+        str(worst),
         program.mesh.devices,
-        tuple(checked),
-        len(expected),
-        len(wanted),
-        tuple(failures),
+        ("forward", "gradients") if program.active else ("forward",),
+        sum(not n.gradient for n in reference),
+        sum(n.gradient for n in reference),
+        tuple(failures.values()),
     )
 
 
-def _compare(
-    errors: dict[str, tuple[float, float]],
-    failures: list[str],
-    name: str,
-    compute: Callable[[], Array],
-    reference: Array,
-    tolerance: float,
-    floor: float = 0.0,
-) -> None:
-    try:
-        found = compute()
-    except VerificationError as e:
-        failures.append(str(e))
-        return
-    if found.shape != reference.shape:
-        failures.append(f"{name}: expected shape {reference.shape}, found {found.shape}")
-        return
-    error = relative_error(found, reference, floor)
-    errors[name] = error, tolerance
-    if not error <= tolerance:
-        failures.append(f"{name}: relative error {error:.3g}, allowed {tolerance:g}")
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """A compared value: an output, or a parameter's gradient."""
+
+    name: str
+    gradient: bool = False
+
+    def __str__(self) -> str:
+        return f"gradient of {self.name}" if self.gradient else self.name
+
+
+def _tolerance(item: _Item) -> float:
+    return GRADIENT_TOLERANCE if item.gradient else FORWARD_TOLERANCE
+
+
+def _reference(program: Program, values: Mapping[str, Array]) -> dict[_Item, Array]:
+    """Outputs and gradients of the parameters of the unsharded graph."""
+    found = {_Item(n): v for n, v in run_whole(program.graph, values).items()}
+    if program.active:
+        activations = run_ops(program.graph, values)
+        wanted = set(program.final_gradients)
+        gradient = gradients(program.graph, values, activations, wanted, active=program.active)
+        found |= {_Item(n, True): g for n, g in gradient.items()}
+    return found
+
+
+def _gradient_floor(reference: Mapping[_Item, Array]) -> float:
+    scales = [float(np.abs(g).max(initial=0.0)) for n, g in reference.items() if n.gradient]
+    return 1e-3 * float(np.median(scales)) if scales else 0.0
+
+
+def _beyond_rounding(
+    program: Program,
+    values: Mapping[str, Array],
+    reference: Mapping[_Item, Array],
+    suspects: Mapping[_Item, float],
+    floor: float,
+) -> dict[_Item, str]:
+    """Those of the suspects that rounding does not explain.
+
+    Some graphs magnify rounding (a variance as a difference of squares, a steep softmax).  How much is measured:
+    the unsharded graph runs again with every float moved by at most one unit in the last place, and an error within
+    a few times what that changes is no evidence against the plan.
+    """
+    rng = np.random.default_rng(1)
+    moved = {
+        n: (v * (1 + rng.uniform(-1, 1, v.shape) * np.finfo(v.dtype).eps)).astype(v.dtype)
+        if np.issubdtype(v.dtype, np.floating)
+        else v
+        for n, v in values.items()
+    }
+    again = _reference(program, moved)
+    found = {}
+    for item, error in suspects.items():
+        noise = relative_error(again[item], reference[item], floor if item.gradient else 0.0)
+        allowed = max(_tolerance(item), ROUNDING_FACTOR * noise)
+        # Where rounding alone changes a tenth, nothing can be concluded from an agreement.
+        if not error <= allowed or noise > 0.1:
+            found[item] = f"{item}: relative error {error:.3g}, allowed {allowed:.3g} (rounding moves {noise:.3g})"
+    return found
 
 
 def relative_error(found: Array, reference: Array, floor: float = 0.0) -> float:

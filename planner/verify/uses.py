@@ -315,3 +315,14 @@ def _pow(r: _Reading) -> Uses:
     exponent = r.value(1)
     whole = exponent is not None and bool(np.all(exponent == np.round(exponent)) and np.all(exponent > 0))
     return {} if whole else {0: Use(positive=True), 1: Use(near_one=True)}
+
+
+@_reader("Equal")
+def _equal(r: _Reading) -> Uses:
+    """Compared with a table of numbers (a one-hot code spelt out): an index into it."""
+    out: Uses = {}
+    for i in (0, 1):
+        table = r.value(1 - i)
+        if table is not None and table.size > 1 and np.issubdtype(table.dtype, np.integer) and table.min() >= 0:
+            out[i] = Use(below=(int(table.max()) + 1,))
+    return out

@@ -1,17 +1,20 @@
 """Seconds to solve deep synthetic problems that look like transformer training graphs.
 
 Run as `python -m tests.bench.bench_search [layers ...]` from the repository root.  A layer has about 35
-operators of 30 to 60 states and about as many hubs (tensors whose states are the sets of layouts held, up to
-600) between them; the layers share their arrays, and two residual hubs run through each.
+operators of 30 to 60 states and about as many hubs between them: tensors whose 600 states are the sets of
+layouts held.  The layers share their arrays; a residual stream of hubs runs through all of them.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 
+from planner.search.evaluate import peak_memory
+from planner.search.memory import minimum_memory
 from planner.search.problem import FORBIDDEN, Edge, Node, Problem
 from planner.search.solve import SolverName, solve
 
@@ -56,8 +59,8 @@ class _Library:
         return self._edges[key]
 
 
-def layered_problem(layers: int, *, memory_share: float | None = None, seed: int = 0) -> Problem:
-    """`memory_share` of the way from the least to the most that the nodes could hold is the limit."""
+def layered_problem(layers: int, *, seed: int = 0) -> Problem:
+    """`layers` equal layers without a memory limit."""
     rng = np.random.default_rng(seed)
     library = _Library(rng)
     nodes: list[Node] = []
@@ -92,22 +95,27 @@ def layered_problem(layers: int, *, memory_share: float | None = None, seed: int
             joined = operator(17, parts[:2])
             mixed = operator(18, [joined, parts[2]])
             stream = operator(19, [mixed, stream])
-    limit = None
-    if memory_share is not None:
-        low = sum(int(n.usage.min()) for n in nodes if n.usage is not None)
-        high = sum(int(n.usage.max()) for n in nodes if n.usage is not None)
-        limit = int(low + memory_share * (high - low))
-    return Problem(nodes, edges, limit)
+    return Problem(nodes, edges)
+
+
+def limited(problem: Problem, share: float) -> Problem:
+    """With a limit `share` of the way from the least peak found to the peak of the unlimited optimum."""
+    least = minimum_memory(problem).achieved
+    assert least is not None
+    free = peak_memory(problem, solve(problem, solver="dp").choice)
+    return replace(problem, limit=int(least + share * (free - least)))
 
 
 def main(arguments: list[str]) -> None:
     depths = [int(a) for a in arguments] or [8, 32, 96]
     cases: list[tuple[int, SolverName, float | None]] = [(d, "dp", None) for d in depths]
-    cases += [(depths[0], "ilp", None), (depths[0], "auto", 0.2)]
+    cases += [(depths[0], "ilp", None), *((d, "auto", s) for d in depths[:2] for s in (0.9, 0.5, 0.1))]
     for layers, solver, share in cases:
-        problem = layered_problem(layers, memory_share=share)
+        problem = layered_problem(layers)
+        if share is not None:
+            problem = limited(problem, share)
         start = time.perf_counter()
-        found = solve(problem, solver=solver, time_limit=60)
+        found = solve(problem, solver=solver, time_limit=60 if share is None else 15)
         seconds = time.perf_counter() - start
         gap = "-" if found.cost is None else f"{found.cost / max(1, found.bound) - 1:.2e}"
         print(

@@ -141,10 +141,10 @@ def chain(rows: int, width: int, *, products: int = 2) -> bytes:
 
 
 def fan(rows: int, width: int, readers: int) -> bytes:
-    """h = x W read by two or three operators, whose results are summed, to a mean."""
+    """h = x W read by two to four operators, whose results are summed, to a mean."""
     m = _Model()
     h = m.op("MatMul", ["x", m.weight("w1", width, width)], "h")
-    kinds = ("Relu", "Sigmoid", "Tanh")[:readers]
+    kinds = ("Relu", "Sigmoid", "Tanh", "Softplus")[:readers]
     m.op("ReduceMean", [m.op("Sum", [m.op(kind, [h], kind.lower()) for kind in kinds], "s")], "loss", keepdims=0)
     return m.done({"x": (TensorProto.FLOAT, (rows, width))}, "loss")
 
@@ -159,8 +159,8 @@ Price = Callable[[str, tuple[str, ...], float], int]  # of a collective: kind, a
 _SPLITTABLE: Mapping[str, tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]] = {
     "MatMul": ((("m", "k"), ("k", "n")), ("m", "n")),
     "ReduceMean": ((("d0", "d1"),), ()),
-    **{kind: ((("d0", "d1"),), ("d0", "d1")) for kind in ("Relu", "Sigmoid", "Tanh")},
-    **{"Sum": ((("d0", "d1"),) * 3, ("d0", "d1"))},
+    "Sum": ((("d0", "d1"),) * 4, ("d0", "d1")),
+    **dict.fromkeys(("Relu", "Sigmoid", "Tanh", "Softplus"), ((("d0", "d1"),), ("d0", "d1"))),
 }
 
 
