@@ -213,11 +213,17 @@ def _and(r: _Reading) -> Uses:
 
 @_reader("Equal")
 def _equal(r: _Reading) -> Uses:
-    """A mask compared with zero or one."""
-    against = r.value(1)
-    if r.result.mask is None or against is None or against.size != 1 or int(against.reshape(-1)[0]) not in (0, 1):
-        return {}
-    return {0: Use(mask=r.result.mask == bool(against.reshape(-1)[0]))}
+    """A mask compared with zero or one, or an index compared with a table (a one-hot code spelt out)."""
+    out: Uses = {}
+    for i in (0, 1):
+        table = r.value(1 - i)
+        if table is None or not np.issubdtype(table.dtype, np.integer):
+            continue
+        if table.size > 1 and table.min() >= 0:
+            out[i] = Use(below=(int(table.max()) + 1,))
+        elif table.size == 1 and r.result.mask is not None and int(table.reshape(-1)[0]) in (0, 1):
+            out[i] = Use(mask=r.result.mask == bool(table.reshape(-1)[0]))
+    return out
 
 
 @_reader("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
@@ -315,14 +321,3 @@ def _pow(r: _Reading) -> Uses:
     exponent = r.value(1)
     whole = exponent is not None and bool(np.all(exponent == np.round(exponent)) and np.all(exponent > 0))
     return {} if whole else {0: Use(positive=True), 1: Use(near_one=True)}
-
-
-@_reader("Equal")
-def _equal(r: _Reading) -> Uses:
-    """Compared with a table of numbers (a one-hot code spelt out): an index into it."""
-    out: Uses = {}
-    for i in (0, 1):
-        table = r.value(1 - i)
-        if table is not None and table.size > 1 and np.issubdtype(table.dtype, np.integer) and table.min() >= 0:
-            out[i] = Use(below=(int(table.max()) + 1,))
-    return out
