@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from importlib.metadata import entry_points
 
 from planner import __version__
 from planner.errors import PlannerError
@@ -26,15 +27,22 @@ COMMANDS = {
 }
 
 
+def _commands() -> dict[str, tuple[str, str]]:
+    """The commands above and those that other packages offer (`planner serve`)."""
+    found = dict(COMMANDS)
+    for entry in entry_points(group="planner.commands"):
+        found.setdefault(entry.name, (entry.value, f"offered by {entry.value.partition('.')[0]}"))
+    return found
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    # One BLAS thread per process is plenty for planning, and keeps CPU time honest on shared machines.
     parser = argparse.ArgumentParser(prog="planner", description="Plan how a model trains or serves on many devices.")
     parser.add_argument("--version", action="version", version=f"planner {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     chosen = next((a for a in arguments if not a.startswith("-")), None)
-    for name, (module, line) in COMMANDS.items():
+    for name, (module, line) in _commands().items():
         sub = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
         if name == chosen:
             loaded = importlib.import_module(module)

@@ -126,13 +126,13 @@ def strategies(rule: Rule, mesh: DeviceMesh, *, training: bool) -> tuple[Strateg
 
 
 def bind(rule: Rule, mesh: DeviceMesh, roles: tuple[AxisRole, ...]) -> Strategy | None:
-    """The strategy in which mesh axis a plays `roles[a]`; None where sizes do not allow it."""
+    """The strategy in which mesh axis a plays `roles[a]`; None where its factors or their sizes do not allow it."""
     split: dict[str, tuple[str, ...]] = {}
     for name, role in zip(mesh.names, roles, strict=True):
         if role.kind == "split":
             split[role.factor] = (*split.get(role.factor, ()), name)
     for factor, over in split.items():
-        if rule.factors[factor] % mesh.size(over):
+        if factor not in rule.factors or rule.factors[factor] % mesh.size(over):
             return None
     for dims in (*rule.operands, *rule.results):
         if dims is not None and not _composites_allow(rule, mesh, split, dims):
