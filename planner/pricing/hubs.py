@@ -86,7 +86,7 @@ class SetHub:
         pairs = list(itertools.combinations(range(n), 2))
         if n + len(pairs) > MAX_SET_STATES:
             pairs = [(i, j) for i, j in pairs if self._differ_on_one_axis(i, j)]
-        return tuple(singles + pairs[: MAX_SET_STATES - n])
+        return tuple(singles + pairs[: max(0, MAX_SET_STATES - n)])
 
     def _differ_on_one_axis(self, i: int, j: int) -> bool:
         a, b = self.reads[i], self.reads[j]
