@@ -72,6 +72,8 @@ class VirtualDevices:
         """The whole gradient of a parameter, in the layout it is stored in."""
         layout = self.program.final_gradients[tensor]
         shape = self._shape(tensor)
+        if (tensor, layout) not in self.gradients:
+            raise VerificationError(f"gradient of {tensor}: the program never brings it to {layout}, where it is stored")
         return assemble(self.gradients[tensor, layout], layout, shape, self.mesh, what=f"gradient of {tensor}")
 
     def _assembled(self, tensor: str, store: Mapping[_Key, Shards], what: str) -> Array:
