@@ -20,6 +20,11 @@ from planner.verify.uses import Use, uses
 __all__ = ["numpy_dtype", "random_tensors"]
 
 
+# Products of two projections (attention scores that are not scaled) stay small enough that softmax does not saturate:
+# a saturated softmax has gradients that are pure rounding.
+GAIN = 0.5
+
+
 def random_tensors(graph: Graph, seed: int) -> dict[str, Array]:
     """A value for every parameter, input and constant that has none, and the constants' own values.
 
@@ -80,7 +85,7 @@ def _floats(t: Tensor, use: Use, rng: np.random.Generator) -> Array:
     if use.near_one:
         return np.asarray(1 + np.float32(0.1) * normal)
     if use.fan_in:
-        return np.asarray(normal * np.float32(use.fan_in**-0.5))
+        return np.asarray(normal * np.float32(GAIN * use.fan_in**-0.5))
     if use.shift or (t.role is Role.PARAMETER and len(shape) < 2):
         return np.asarray(np.float32(0.1) * normal)
     return np.asarray(normal)
