@@ -22,7 +22,7 @@ __all__ = ["numpy_dtype", "random_tensors"]
 
 # Products of two projections (attention scores that are not scaled) stay small enough that softmax does not saturate:
 # a saturated softmax has gradients that are pure rounding.
-GAIN = 0.5
+GAIN = 0.7
 
 
 def random_tensors(graph: Graph, seed: int) -> dict[str, Array]:
