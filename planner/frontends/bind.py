@@ -33,9 +33,7 @@ def bind_dimensions(draft: Draft, bind: Mapping[str, int], batch: int | None) ->
         symbol = key if key in where else aliases.get(key)
         if symbol is None:
             known = ", ".join(sorted(where)) or "none: all its dimensions are fixed"
-            raise UsageError(
-                f"--bind {key}={size}: the model has no such dimension. Its symbolic dimensions: {known}."
-            )
+            raise UsageError(f"--bind {key}={size}: the model has no such dimension. Its symbolic dimensions: {known}.")
         if sizes.get(symbol, size) != size:
             raise UsageError(f"--bind {key}={size}: the same dimension is already bound to {sizes[symbol]}.")
         sizes[symbol] = size
@@ -49,9 +47,7 @@ def bind_dimensions(draft: Draft, bind: Mapping[str, int], batch: int | None) ->
         raise InputError(_unbound(draft, where, missing))
     for name, source in draft.sources.items():
         if source.dims is not None and any(isinstance(d, str) for d in source.dims):
-            dims = tuple(
-                sizes[d or f"{name}.{i}"] if isinstance(d, str) else d for i, d in enumerate(source.dims)
-            )
+            dims = tuple(sizes[d or f"{name}.{i}"] if isinstance(d, str) else d for i, d in enumerate(source.dims))
             draft.sources[name] = replace(source, dims=dims)
     return sizes, used
 

@@ -45,9 +45,7 @@ def repeated_blocks(graph: Graph) -> tuple[BlockRun, ...]:
     """Maximal runs of at least two structurally identical consecutive blocks, in graph order."""
     numbers: dict[str, int] = {}
     ops = _weighted(graph)
-    signature = np.array(
-        [numbers.setdefault(_signature(graph, op), len(numbers)) for op in ops], dtype=np.int64
-    )
+    signature = np.array([numbers.setdefault(_signature(graph, op), len(numbers)) for op in ops], dtype=np.int64)
     index = {op.name: i for i, op in enumerate(ops)}
     sources = [_sources(graph, op, index) for op in ops]
     runs: list[tuple[int, BlockRun]] = []
@@ -87,9 +85,7 @@ def _signature(graph: Graph, op: Op) -> str:
             value = hashlib.sha256(np.ascontiguousarray(tensor.value).tobytes()).hexdigest()[:16]
         return f"{role}{tensor.dtype}{tensor.shape}{value}"
 
-    attributes = [
-        (k, v.tobytes() if isinstance(v, np.ndarray) else v) for k, v in sorted(op.attributes.items())
-    ]
+    attributes = [(k, v.tobytes() if isinstance(v, np.ndarray) else v) for k, v in sorted(op.attributes.items())]
     return repr((op.type, op.opset, attributes, [kind(t) for t in op.inputs], [kind(t) for t in op.outputs]))
 
 
@@ -98,9 +94,7 @@ def _sources(graph: Graph, op: Op, index: dict[str, int]) -> list[tuple[int, int
     out = []
     for t in op.inputs:
         producer = graph.producers.get(t)
-        out.append(
-            (-1, 0, t) if producer is None else (index.get(producer.name, -1), producer.outputs.index(t), t)
-        )
+        out.append((-1, 0, t) if producer is None else (index.get(producer.name, -1), producer.outputs.index(t), t))
     return out
 
 
@@ -160,15 +154,11 @@ def _corresponds(sources: Sequence[list[tuple[int, int, str]]], i: int, period: 
             if (q, m) != (p + period, k):
                 return False
         elif q >= start + period and t != u:
-            return (
-                False  # only the first block may read from before the run where others read their predecessor
-            )
+            return False  # only the first block may read from before the run where others read their predecessor
     return True
 
 
-def _aligned(
-    sources: Sequence[list[tuple[int, int, str]]], start: int, period: int, count: int, end: int
-) -> int:
+def _aligned(sources: Sequence[list[tuple[int, int, str]]], start: int, period: int, count: int, end: int) -> int:
     """Of the possible starts of the run the one whose block boundaries the fewest tensors cross."""
     slack = min((end - start) - count * period, period - 1)
     if slack <= 0:

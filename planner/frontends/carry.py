@@ -114,9 +114,7 @@ class Carrier:
             self.set_source(t, axis, size)
             return
         if self.wanted.get((t, axis), size) != size:
-            raise InputError(
-                f"'{t}': dimension {axis} would have to be {self.wanted[t, axis]} and {size} at once."
-            )
+            raise InputError(f"'{t}': dimension {axis} would have to be {self.wanted[t, axis]} and {size} at once.")
         if (t, axis) not in self.wanted:
             self.wanted[t, axis] = size
             self.again = True

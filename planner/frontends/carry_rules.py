@@ -53,9 +53,7 @@ def _broadcast(c: Carrier, op: Op) -> None:
     c.factors[o] = _broadcast_dims(c, op, operands, len(c.before(o)), 0, o)
 
 
-def _broadcast_dims(
-    c: Carrier, op: Op, operands: list[str], rank: int, tail: int, o: str
-) -> tuple[Factors, ...]:
+def _broadcast_dims(c: Carrier, op: Op, operands: list[str], rank: int, tail: int, o: str) -> tuple[Factors, ...]:
     """Factors of the `rank` dimensions before the last `tail` ones, operands aligned at the right."""
     out: list[Factors] = []
     for axis in range(rank):

@@ -111,9 +111,7 @@ def slice_(c: Carrier, op: Op) -> None:
     if starts is None or ends is None:
         return None
     axes = c.value(op.inputs[3]) if len(op.inputs) > 3 and op.inputs[3] else np.arange(len(starts))
-    steps = (
-        c.value(op.inputs[4]) if len(op.inputs) > 4 and op.inputs[4] else np.ones(len(starts), dtype=np.int64)
-    )
+    steps = c.value(op.inputs[4]) if len(op.inputs) > 4 and op.inputs[4] else np.ones(len(starts), dtype=np.int64)
     if axes is None or steps is None:
         return None
     new_starts, new_ends = [int(s) for s in starts], [int(e) for e in ends]

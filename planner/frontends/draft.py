@@ -128,9 +128,7 @@ def _op(node: onnx.NodeProto, versions: Mapping[str, int]) -> Op:
 def _attribute(a: onnx.AttributeProto, node: onnx.NodeProto) -> Any:
     kinds = onnx.AttributeProto
     if a.ref_attr_name:
-        raise InputError(
-            f"{node.op_type} '{node.name}': attribute '{a.name}' refers to a function that is not there."
-        )
+        raise InputError(f"{node.op_type} '{node.name}': attribute '{a.name}' refers to a function that is not there.")
     match a.type:
         case kinds.INT:
             return a.i
@@ -154,9 +152,7 @@ def _attribute(a: onnx.AttributeProto, node: onnx.NodeProto) -> Any:
             return a.tp.SerializeToString(deterministic=True)
         case kinds.SPARSE_TENSOR:
             return a.sparse_tensor.SerializeToString(deterministic=True)
-    raise InputError(
-        f"{node.op_type} '{node.name}': attribute '{a.name}' has no type that this version of onnx knows."
-    )
+    raise InputError(f"{node.op_type} '{node.name}': attribute '{a.name}' has no type that this version of onnx knows.")
 
 
 def _module(node: onnx.NodeProto) -> str:
@@ -224,9 +220,7 @@ def _array(t: onnx.TensorProto, what: str) -> np.ndarray[Any, Any]:
     try:
         return numpy_helper.to_array(t)
     except (ValueError, TypeError, KeyError) as error:
-        raise InputError(
-            f"{what}: its data does not fit its type and dimensions {list(t.dims)} ({error})."
-        ) from None
+        raise InputError(f"{what}: its data does not fit its type and dimensions {list(t.dims)} ({error}).") from None
 
 
 def _type(t: onnx.TypeProto) -> tuple[str | None, tuple[int | str, ...] | None]:

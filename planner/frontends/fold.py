@@ -77,9 +77,7 @@ class _Boxed:
 
 
 def _key(op: Op) -> str:
-    return repr(
-        (op.type, op.opset, op.inputs, op.outputs, sorted(op.attributes.items(), key=lambda kv: kv[0]))
-    )
+    return repr((op.type, op.opset, op.inputs, op.outputs, sorted(op.attributes.items(), key=lambda kv: kv[0])))
 
 
 @lru_cache(maxsize=2048)

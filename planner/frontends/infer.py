@@ -79,9 +79,7 @@ def propagate(draft: Draft, sizes: Mapping[str, int]) -> None:
     draft.ops = kept
 
 
-def infer_op(
-    op: Op, tensors: Mapping[str, Tensor], values: Mapping[str, Array] | None = None
-) -> list[Inferred]:
+def infer_op(op: Op, tensors: Mapping[str, Tensor], values: Mapping[str, Array] | None = None) -> list[Inferred]:
     """(element type, shape) of every output; None for what is not known.
 
     `values` default to those the tensors carry.  InputError when the operands contradict each other.
@@ -214,9 +212,7 @@ def _fill_dtype(op: Op) -> str:
     return str(value.dtype) if isinstance(value, np.ndarray) else "float32"
 
 
-def _with_hints(
-    op: Op, inferred: Sequence[Inferred], draft: Draft, sizes: Mapping[str, int]
-) -> list[Inferred]:
+def _with_hints(op: Op, inferred: Sequence[Inferred], draft: Draft, sizes: Mapping[str, int]) -> list[Inferred]:
     out: list[Inferred] = []
     for o, (dtype, shape) in zip(op.outputs, inferred, strict=True):
         hinted_dtype, dims = draft.hints.get(o, (None, None))

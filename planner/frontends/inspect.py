@@ -59,11 +59,7 @@ def flops(graph: Graph, op: Op) -> int:
         return 0
     name = split_type(op.type)[1]
     first, second = shapes[0], shapes[1] if len(shapes) > 1 else None
-    if (
-        name in ("MatMul", "MatMulInteger", "FusedMatMul", "Gemm", "QLinearMatMul")
-        and out is not None
-        and first
-    ):
+    if name in ("MatMul", "MatMulInteger", "FusedMatMul", "Gemm", "QLinearMatMul") and out is not None and first:
         transposed = op.attributes.get("transA", 0) and len(first) > 1
         return 2 * math.prod(out) * (first[-2] if transposed else first[-1])
     if name in ("Conv", "ConvInteger", "QLinearConv") and out is not None:

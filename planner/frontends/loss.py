@@ -9,13 +9,9 @@ from planner.ir import Op, Role, Tensor
 
 __all__ = ["find_loss", "holds_backward"]
 
-_LOSSES = frozenset(
-    {"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLossInternal"}
-)
+_LOSSES = frozenset({"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLossInternal"})
 _REDUCTIONS = frozenset({"ReduceMean", "ReduceSum"})
-_PASSED = frozenset(
-    {"Add", "Cast", "Div", "Identity", "Mul", "Neg", "Reshape", "Squeeze", "Sub", "Sum", "Unsqueeze"}
-)
+_PASSED = frozenset({"Add", "Cast", "Div", "Identity", "Mul", "Neg", "Reshape", "Squeeze", "Sub", "Sum", "Unsqueeze"})
 _LABEL_WORDS = ("label", "target")
 
 
@@ -39,9 +35,7 @@ def find_loss(
     if holds_backward(ops, outputs, tensors):
         return None
     producers = {o: op for op in ops for o in op.outputs if o}
-    labels = {
-        t for t in inputs if tensors[t].role is Role.INPUT and any(w in t.lower() for w in _LABEL_WORDS)
-    }
+    labels = {t for t in inputs if tensors[t].role is Role.INPUT and any(w in t.lower() for w in _LABEL_WORDS)}
     for o in outputs:
         t = tensors[o]
         if not t.is_float or t.shape is None or t.elements != 1 or o not in producers:
@@ -51,9 +45,7 @@ def find_loss(
     return None
 
 
-def _ends_in_loss(
-    o: str, producers: Mapping[str, Op], tensors: Mapping[str, Tensor], labels: set[str]
-) -> bool:
+def _ends_in_loss(o: str, producers: Mapping[str, Op], tensors: Mapping[str, Tensor], labels: set[str]) -> bool:
     pending, seen = [o], set()
     while pending:
         name = pending.pop()

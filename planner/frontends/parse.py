@@ -36,9 +36,7 @@ def parse(data: bytes, name: str = "model") -> onnx.ModelProto:
             f"{name}: not an ONNX model, or a truncated one: the {len(data)} bytes do not parse as a ModelProto."
         ) from None
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
-        raise InputError(
-            f"{name}: the file parses but holds no graph; expected a serialised ONNX ModelProto."
-        )
+        raise InputError(f"{name}: the file parses but holds no graph; expected a serialised ONNX ModelProto.")
     if not model.opset_import:
         model.opset_import.add(domain="", version=1)  # what IR versions below 3 mean by saying nothing
     _check_opsets(model, name)
@@ -75,9 +73,7 @@ def captured(graphs: Sequence[onnx.GraphProto], depth: int = 0) -> list[str]:
     outer: dict[str, None] = {}
     for g in graphs:
         own = (
-            {i.name for i in g.input}
-            | {i.name for i in g.initializer}
-            | {i.values.name for i in g.sparse_initializer}
+            {i.name for i in g.input} | {i.name for i in g.initializer} | {i.values.name for i in g.sparse_initializer}
         )
         for node in g.node:
             reads = [*node.input, *captured(list(subgraphs(node)), depth + 1)]
@@ -91,9 +87,7 @@ def _check_opsets(model: onnx.ModelProto, name: str) -> None:
     newest = onnx.defs.onnx_opset_version()
     for entry in model.opset_import:
         if entry.domain in ("", "ai.onnx") and entry.version > newest:
-            raise InputError(
-                f"{name}: operator set {entry.version}; this version of onnx knows up to {newest}."
-            )
+            raise InputError(f"{name}: operator set {entry.version}; this version of onnx knows up to {newest}.")
 
 
 def _check_inputs(model: onnx.ModelProto, name: str) -> None:
@@ -119,9 +113,7 @@ def _inline(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
             total += 1
             if key in bodies:
                 if key in path:
-                    raise InputError(
-                        f"{name}: local function '{key[1]}' calls itself; functions must not recurse."
-                    )
+                    raise InputError(f"{name}: local function '{key[1]}' calls itself; functions must not recurse.")
                 if key not in size:
                     if len(path) > MAX_DEPTH:
                         raise InputError(f"{name}: local functions are nested more than {MAX_DEPTH} deep.")
@@ -179,9 +171,7 @@ def _sort(graph: onnx.GraphProto, name: str) -> None:
     order = _order(needs)
     if len(order) < len(needs):
         node = graph.node[next(i for i in range(len(needs)) if i not in set(order))]
-        raise InputError(
-            f"{name}: the graph is cyclic: {node.op_type} '{node.output[0]}' depends on its own result."
-        )
+        raise InputError(f"{name}: the graph is cyclic: {node.op_type} '{node.output[0]}' depends on its own result.")
     nodes = [graph.node[i] for i in order]
     copies = [onnx.NodeProto.FromString(n.SerializeToString()) for n in nodes]
     del graph.node[:]

@@ -37,9 +37,7 @@ def batch_axes(graph: Graph, batch: int) -> dict[tuple[str, int], int]:
     data = [graph.tensors[t] for t in graph.inputs if graph.tensors[t].role is Role.INPUT]
     data = [t for t in data if t.shape]
     if not data:
-        raise InputError(
-            f"{graph.name}: --batch {batch} was given, but the model has no input with a batch dimension."
-        )
+        raise InputError(f"{graph.name}: --batch {batch} was given, but the model has no input with a batch dimension.")
     first = (data[0].shape or (0,))[0]
     return {(t.name, 0): batch for t in data if t.shape and t.shape[0] == first}
 

@@ -115,9 +115,7 @@ def is_weight_slot(op: Op, operand: int) -> bool:
     return operand in WEIGHT_SLOTS.get(split_type(op.type)[1], ())
 
 
-def gradient_outputs(
-    outputs: Iterable[str], tensors: Mapping[str, Tensor], inputs: Iterable[str]
-) -> dict[str, str]:
+def gradient_outputs(outputs: Iterable[str], tensors: Mapping[str, Tensor], inputs: Iterable[str]) -> dict[str, str]:
     """Tensor → the graph output that is its gradient, by the naming of ONNX Runtime and autodiff exporters."""
     known = set(tensors) | set(inputs)
     found = {}

@@ -54,9 +54,7 @@ def _split(draft: Draft, name: str, uses: list[tuple[Op, int]], renamed: dict[tu
         groups.setdefault((op.module, part), []).append((op, k))
     if len(groups) < 2:
         return
-    owner = next(
-        (g for g in groups if f"{g[0]}.{g[1]}" == name or name.startswith(f"{g[0]}.")), next(iter(groups))
-    )
+    owner = next((g for g in groups if f"{g[0]}.{g[1]}" == name or name.startswith(f"{g[0]}.")), next(iter(groups)))
     for (module, part), members in groups.items():
         if (module, part) == owner:
             continue
@@ -71,11 +69,7 @@ def _resolve_identities(draft: Draft) -> None:
     kept = []
     for op in draft.ops:
         source = alias.get(op.inputs[0], op.inputs[0]) if op.inputs else ""
-        merged = (
-            split_type(op.type) == ("", "Identity")
-            and source in draft.sources
-            and not draft.sources[source].fed
-        )
+        merged = split_type(op.type) == ("", "Identity") and source in draft.sources and not draft.sources[source].fed
         if not merged or op.name in outer or not draft.tensors[source].is_float:
             kept.append(op)
         elif _is_light(draft.tensors[source]) and _PATH.match(op.name):

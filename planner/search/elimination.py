@@ -28,9 +28,7 @@ class Optimum:
     order: tuple[int, ...]
 
 
-def eliminate(
-    store: TableStore, sizes: Sequence[int], leaves: Sequence[Leaf], order: Sequence[int] | None
-) -> Optimum:
+def eliminate(store: TableStore, sizes: Sequence[int], leaves: Sequence[Leaf], order: Sequence[int] | None) -> Optimum:
     """The least sum of `leaves` over all choices of `sizes[v]` states each.
 
     `order` is one to follow, or None to find one.  Raises `Infeasible` when every choice is infinite and

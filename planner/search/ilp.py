@@ -39,9 +39,7 @@ def solve_ilp(
     return _cp_sat(problem, program, time_limit, hint)
 
 
-def _cp_sat(
-    problem: Reduced, program: LinearProgram, time_limit: float | None, hint: Sequence[int] | None
-) -> Bounded:
+def _cp_sat(problem: Reduced, program: LinearProgram, time_limit: float | None, hint: Sequence[int] | None) -> Bounded:
     model = cp_model.CpModel()
     x = [model.new_bool_var("") for _ in program.costs]
     for row in program.rows:
@@ -52,9 +50,7 @@ def _cp_sat(
         low = cp_model.INT_MIN if row.low is None else row.low
         high = cp_model.INT_MAX if row.high is None else row.high
         domain = cp_model.Domain(low, high)
-        model.add_linear_expression_in_domain(
-            cp_model.LinearExpr.weighted_sum(terms, row.coefficients), domain
-        )
+        model.add_linear_expression_in_domain(cp_model.LinearExpr.weighted_sum(terms, row.coefficients), domain)
     model.minimize(cp_model.LinearExpr.weighted_sum(x, program.costs))
     if hint is not None:
         for v, first in enumerate(program.first):
@@ -85,9 +81,7 @@ _ROUNDING = 2.0**-50
 _HIGHS_TOLERANCE = 1e-7  # HiGHS stops within 1e-7 (dual feasibility) in scaled units; kept ten times safer
 
 
-def _highs(
-    problem: Reduced, program: LinearProgram, time_limit: float | None, hint: Sequence[int] | None
-) -> Bounded:
+def _highs(problem: Reduced, program: LinearProgram, time_limit: float | None, hint: Sequence[int] | None) -> Bounded:
     unit = max(1.0, max(map(abs, program.costs)) / 1e6)
     model = mathopt.Model()
     x = [model.add_variable(lb=0.0, ub=1.0, is_integer=k < program.binary) for k in range(len(program.costs))]
@@ -101,9 +95,7 @@ def _highs(
         )
     model.minimize(mathopt.LinearSum(c / unit * x[k] for k, c in enumerate(program.costs) if c))
     limit = None if time_limit is None else datetime.timedelta(seconds=max(0.01, time_limit))
-    parameters = mathopt.SolveParameters(
-        time_limit=limit, relative_gap_tolerance=0.0, absolute_gap_tolerance=0.0
-    )
+    parameters = mathopt.SolveParameters(time_limit=limit, relative_gap_tolerance=0.0, absolute_gap_tolerance=0.0)
     result = mathopt.solve(model, mathopt.SolverType.HIGHS, params=parameters)
     if result.termination.reason == mathopt.TerminationReason.INFEASIBLE:
         raise Infeasible

@@ -147,11 +147,7 @@ class Lagrangian:
                 master.row(r, float(limits[r]), abs(float(excess[r])), cuts)
             master.cut(cut, limits)
             solved = master.solve()
-            if (
-                solved
-                and solved[1] - best.bound <= max(1e-9 * abs(solved[1]), 1e-3)
-                and master.at_box(solved[0])
-            ):
+            if solved and solved[1] - best.bound <= max(1e-9 * abs(solved[1]), 1e-3) and master.at_box(solved[0]):
                 master.widen()
                 solved = master.solve()
             if solved is None or solved[1] - best.bound <= max(1e-9 * abs(solved[1]), 1e-3):

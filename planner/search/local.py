@@ -19,9 +19,7 @@ class LocalSearch:
     def __init__(self, problem: Reduced) -> None:
         self.problem = problem
         self.work = 0  # entries computed so far
-        self.around: list[list[tuple[int, int, Factor]]] = [
-            [] for _ in problem.nodes
-        ]  # other, own axis, factor
+        self.around: list[list[tuple[int, int, Factor]]] = [[] for _ in problem.nodes]  # other, own axis, factor
         for u, v, factor in problem.edges:
             self.around[u].append((v, 0, factor))
             self.around[v].append((u, 1, factor))
@@ -53,11 +51,7 @@ class LocalSearch:
                         break
             if not changed:
                 break
-        return (
-            tuple(x)
-            if not (usage > self.problem.limits).any() and np.isfinite(self.problem.cost(x))
-            else None
-        )
+        return tuple(x) if not (usage > self.problem.limits).any() and np.isfinite(self.problem.cost(x)) else None
 
     def _by_promise(self, x: list[int], usage: NDArray[np.float64], masks: Masks) -> list[int]:
         """Nodes that can lower the excess, cheapest per byte first."""

@@ -52,9 +52,7 @@ class Master:
         constraint = self.solver.Constraint(-self.solver.infinity(), (cut.cost - self.base) / self.unit)
         constraint.SetCoefficient(self.t, 1.0)
         for r, variable in self.rows.items():
-            constraint.SetCoefficient(
-                variable, -(float(cut.usage[r]) - float(limits[r])) * self.per[r] / self.unit
-            )
+            constraint.SetCoefficient(variable, -(float(cut.usage[r]) - float(limits[r])) * self.per[r] / self.unit)
         self.constraints.append(constraint)
 
     def solve(self) -> tuple[dict[int, float], float] | None:

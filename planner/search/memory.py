@@ -76,9 +76,7 @@ class _Search:
         counter = 0
         queue: list[tuple[float, int, dict[int, NDArray[np.bool_]], Dual]] = []
 
-        def visit(
-            masks: dict[int, NDArray[np.bool_]], start: dict[int, float], floor: float, root: bool
-        ) -> None:
+        def visit(masks: dict[int, NDArray[np.bool_]], start: dict[int, float], floor: float, root: bool) -> None:
             nonlocal counter
             try:
                 dual = self._bound(masks, start, 60 if root else 12, 4 if root else 2)
@@ -147,8 +145,7 @@ class _Search:
             v = best[1]
         else:
             counts = [
-                int(masks[v].sum()) if v in masks else self.problem.size(v)
-                for v in range(len(self.problem.nodes))
+                int(masks[v].sum()) if v in masks else self.problem.size(v) for v in range(len(self.problem.nodes))
             ]
             v = int(np.argmax(counts))
             if counts[v] == 1:
@@ -159,9 +156,7 @@ class _Search:
 
     def _held(self, v: int) -> NDArray[np.float64]:
         arrays = self.problem.arrays
-        return np.asarray(
-            sum((arrays[n] for _, n in self.problem.nodes[v].usage), np.zeros(self.problem.size(v)))
-        )
+        return np.asarray(sum((arrays[n] for _, n in self.problem.nodes[v].usage), np.zeros(self.problem.size(v))))
 
     def _held_span(self, v: int, states: list[int]) -> float:
         held = self._held(v)[states]

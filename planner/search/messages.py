@@ -52,9 +52,7 @@ class Messages:
             before = self.bound
             self._sweep(forward=True)
             self.bound = max(self.bound, self._sweep(forward=False))
-            if self.bound - before <= 1e-5 * abs(self.bound) or (
-                deadline is not None and time.monotonic() > deadline
-            ):
+            if self.bound - before <= 1e-5 * abs(self.bound) or (deadline is not None and time.monotonic() > deadline):
                 break
         return self.bound
 

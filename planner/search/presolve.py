@@ -55,9 +55,7 @@ class _View:
         self.alive = [True] * len(problem.nodes)
         self.states = [np.arange(len(n.costs)) for n in problem.nodes]
         self.nodes = [Factor(self._costs(n.costs), self._usage(n.usage, n.interval)) for n in problem.nodes]
-        self.adjacent: list[dict[int, Factor]] = [
-            {} for _ in problem.nodes
-        ]  # seen from the key's owner: axis 0
+        self.adjacent: list[dict[int, Factor]] = [{} for _ in problem.nodes]  # seen from the key's owner: axis 0
         for edge in problem.edges:
             factor = Factor(self._costs(edge.costs), self._usage(edge.usage, edge.interval))
             old = self.adjacent[edge.u].get(edge.v)
@@ -66,9 +64,7 @@ class _View:
 
     def _costs(self, costs: Array) -> int:
         source = self.arrays.add(costs)
-        return self.arrays.derive(
-            ("costs", source), lambda: np.where(costs >= FORBIDDEN, np.inf, costs // self.scale)
-        )
+        return self.arrays.derive(("costs", source), lambda: np.where(costs >= FORBIDDEN, np.inf, costs // self.scale))
 
     def _usage(self, usage: Array | None, interval: tuple[int, int] | None) -> tuple[Usage, ...]:
         if usage is None or interval is None or not self.instants:
@@ -214,9 +210,7 @@ class _View:
             if not np.isfinite(m).all():
                 return None
             a, b = m[:, 0], m[0] - m[0, 0]
-            return (
-                (self.arrays.add(a.copy()), self.arrays.add(b)) if np.array_equal(a[:, None] + b, m) else None
-            )
+            return (self.arrays.add(a.copy()), self.arrays.add(b)) if np.array_equal(a[:, None] + b, m) else None
 
         return self.arrays.once(("separate", number), compute)
 
@@ -306,10 +300,7 @@ class _View:
             states=tuple(self.states[v] for v in left),
             nodes=tuple(compact(self.nodes[v]) for v in left),
             edges=tuple(
-                (number[v], number[u], compact(f))
-                for v in left
-                for u, f in sorted(self.adjacent[v].items())
-                if v < u
+                (number[v], number[u], compact(f)) for v in left for u, f in sorted(self.adjacent[v].items()) if v < u
             ),
             limits=self.limits[self.active],
             offset=self.offset,
@@ -326,9 +317,7 @@ def _scale(problem: Problem) -> int:
     for item in items:
         if id(item.costs) not in largest:
             finite = item.costs[item.costs < FORBIDDEN]
-            largest[id(item.costs)] = (
-                int(max(abs(int(finite.max())), abs(int(finite.min())))) if finite.size else 0
-            )
+            largest[id(item.costs)] = int(max(abs(int(finite.max())), abs(int(finite.min())))) if finite.size else 0
         total += largest[id(item.costs)]
     scale = 1
     while total // scale >= EXACT:

@@ -136,9 +136,7 @@ def _bound(value: float, reduced: Reduced, problem: Problem) -> int:
 
 
 def _trivial_bound(problem: Problem) -> int:
-    return sum(int(item.costs.min()) for item in problem.nodes) + sum(
-        int(e.costs.min()) for e in problem.edges
-    )
+    return sum(int(item.costs.min()) for item in problem.nodes) + sum(int(e.costs.min()) for e in problem.edges)
 
 
 def _infeasible(problem: Problem, solver: str, deadline: float | None) -> Solution:

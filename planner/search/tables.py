@@ -48,9 +48,7 @@ class Elimination:
 
     table: int | None
     offset: float
-    operands: tuple[
-        Array, ...
-    ]  # the variable that goes first, then one axis per other variable (size 1: absent)
+    operands: tuple[Array, ...]  # the variable that goes first, then one axis per other variable (size 1: absent)
     cheapest: NDArray[np.int64]  # the state standing for each class of the variable that goes
     maps: tuple[Array, ...]  # per other variable: class of each state
     found: dict[tuple[int, ...], int]

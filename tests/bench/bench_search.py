@@ -75,9 +75,7 @@ def layered_problem(layers: int, *, seed: int = 0) -> Problem:
     def operator(kind: int, inputs: list[int]) -> int:
         k = kind % len(library.operators)
         born = len(nodes)
-        nodes.append(
-            Node(library.operators[k], library.usage[k], (0, last) if kind % 4 == 0 else (born, born + 4))
-        )
+        nodes.append(Node(library.operators[k], library.usage[k], (0, last) if kind % 4 == 0 else (born, born + 4)))
         v = len(nodes) - 1
         for slot, h in enumerate(inputs):
             edges.append(Edge(h, v, library.edge(k, slot, False)))

@@ -35,9 +35,7 @@ def cyclic():
 
 
 def function(name, nodes):
-    return helper.make_function(
-        "local", name, ["a"], ["b"], nodes, [*OPSETS, helper.make_opsetid("local", 1)]
-    )
+    return helper.make_function("local", name, ["a"], ["b"], nodes, [*OPSETS, helper.make_opsetid("local", 1)])
 
 
 LOCAL = [*OPSETS, helper.make_opsetid("local", 1)]
@@ -165,9 +163,7 @@ def attribute_outside():
     """A permutation table whose data is said to lie in /etc/passwd."""
     t = TensorProto(name="t", data_type=INT64, dims=[2], data_location=TensorProto.EXTERNAL)
     t.external_data.add(key="location", value="/etc/passwd")
-    return model(
-        [helper.make_node("ConstantOfShape", ["n"], ["y"], value=t)], initializers=[int64s("n", [2])]
-    )
+    return model([helper.make_node("ConstantOfShape", ["n"], ["y"], value=t)], initializers=[int64s("n", [2])])
 
 
 REFUSED = (

@@ -12,9 +12,7 @@ FILES = sorted(Path(__file__).parent.glob("*.onnx"))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.stem)
-def test_search_ends_in_a_plan_or_a_clear_error(
-    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_search_ends_in_a_plan_or_a_clear_error(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status = main(["search", str(file), "--devices", "4", "--out", str(tmp_path)])
     message = capsys.readouterr().err
     assert status in (0, 3)

@@ -51,9 +51,7 @@ def random_problem(rng: np.random.Generator, *, most_nodes: int = 6, most_states
             u, v = (int(k) for k in rng.choice(count, 2, replace=False))
             held = with_memory and rng.random() < 0.3
             shape = (int(sizes[u]), int(sizes[v]))
-            edges.append(
-                Edge(u, v, costs(*shape), usage(*shape) if held else None, interval() if held else None)
-            )
+            edges.append(Edge(u, v, costs(*shape), usage(*shape) if held else None, interval() if held else None))
             if edges and rng.random() < 0.2:
                 edges.append(edges[int(rng.integers(len(edges)))])
     limit = None

@@ -22,9 +22,7 @@ def node(
     names = [["" if n == "-" else n for n in text.split()] for text in (inputs, outputs)]
     made = helper.make_node(kind, *names, domain=domain, **attributes)
     if module:
-        made.metadata_props.add(
-            key="namespace", value=f"m: M/{module}: torch.nn.Module/{names[1][0]}: aten.op.default"
-        )
+        made.metadata_props.add(key="namespace", value=f"m: M/{module}: torch.nn.Module/{names[1][0]}: aten.op.default")
     return made
 
 
@@ -60,14 +58,10 @@ def serialised(
         helper.make_opsetid("", opset),
         *(helper.make_opsetid(d, v) for d, v in (domains or {}).items()),
     ]
-    return helper.make_model(
-        graph, opset_imports=imports, ir_version=ir_version, **fields
-    ).SerializeToString()
+    return helper.make_model(graph, opset_imports=imports, ir_version=ir_version, **fields).SerializeToString()
 
 
-def imported(
-    *args: Any, bind: Mapping[str, int] | None = None, batch: int | None = None, **fields: Any
-) -> Graph:
+def imported(*args: Any, bind: Mapping[str, int] | None = None, batch: int | None = None, **fields: Any) -> Graph:
     return import_bytes(serialised(*args, **fields), name="test", bind=bind, batch=batch)
 
 

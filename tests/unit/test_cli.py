@@ -41,9 +41,7 @@ def search(model: Path, folder: Path, capsys: pytest.CaptureFixture[str], *extra
     return json.loads(capsys.readouterr().out)
 
 
-def test_search_writes_a_plan_that_verifies(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_search_writes_a_plan_that_verifies(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = search(model, tmp_path, capsys, "--devices", 4)
     assert found.keys() >= SEARCH_KEYS
     assert found["status"] == "optimal"

@@ -58,9 +58,7 @@ def test_export_round_trip_is_identity():
     g = import_bytes(transformer(2))
     assert import_bytes(to_model(g).SerializeToString()).loss == g.loss
     again = import_bytes(to_model(g).SerializeToString())
-    assert [(op.type, op.inputs, op.outputs) for op in again.ops] == [
-        (op.type, op.inputs, op.outputs) for op in g.ops
-    ]
+    assert [(op.type, op.inputs, op.outputs) for op in again.ops] == [(op.type, op.inputs, op.outputs) for op in g.ops]
     assert {n: t.shape for n, t in again.tensors.items()} == {n: t.shape for n, t in g.tensors.items()}
 
 
@@ -87,9 +85,7 @@ def test_attributes_survive_export():
 def test_flops_count_multiply_adds_twice():
     g = imported([node("MatMul", "x w", "y")], [value("x", [2, 3, 4])], ["y"], [external("w", [4, 5])])
     assert flops(g, g.ops[0]) == 2 * 2 * 3 * 4 * 5
-    g = imported(
-        [node("Conv", "x w", "y", group=2)], [value("x", [1, 4, 5, 5])], ["y"], [external("w", [6, 2, 3, 3])]
-    )
+    g = imported([node("Conv", "x w", "y", group=2)], [value("x", [1, 4, 5, 5])], ["y"], [external("w", [6, 2, 3, 3])])
     assert flops(g, g.ops[0]) == 2 * 6 * 3 * 3 * (2 * 3 * 3)
 
 

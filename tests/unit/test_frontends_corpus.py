@@ -86,11 +86,7 @@ def test_rebinds_to_batch_64(path):
     for v in inferred.graph.value_info:
         dims = v.type.tensor_type.shape.dim
         shape = graph.tensors[v.name].shape
-        if (
-            shape is not None
-            and all(d.HasField("dim_value") for d in dims)
-            and v.type.tensor_type.HasField("shape")
-        ):
+        if shape is not None and all(d.HasField("dim_value") for d in dims) and v.type.tensor_type.HasField("shape"):
             assert tuple(d.dim_value for d in dims) == shape, v.name
 
 

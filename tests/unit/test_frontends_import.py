@@ -52,9 +52,7 @@ def test_nodes_in_any_order_are_sorted():
 
 
 def test_what_no_output_needs_is_dropped():
-    g = imported(
-        [node("Relu", "x", "y"), node("Neg", "x", "unused")], [value("x", [2]), value("z", [3])], ["y"]
-    )
+    g = imported([node("Relu", "x", "y"), node("Neg", "x", "unused")], [value("x", [2]), value("z", [3])], ["y"])
     assert [op.name for op in g.ops] == ["y"]
     assert g.inputs == ("x", "z")
     assert "unused" not in g.tensors
@@ -164,9 +162,7 @@ def test_open_dimensions_have_a_name_of_their_own(dim):
 
 
 def test_unbound_dimensions_are_named_with_their_inputs_and_the_option():
-    data = serialised(
-        [node("Add", "a b", "y")], [value("a", ["batch", "seq"]), value("b", ["batch", "seq"])], ["y"]
-    )
+    data = serialised([node("Add", "a b", "y")], [value("a", ["batch", "seq"]), value("b", ["batch", "seq"])], ["y"])
     with pytest.raises(InputError) as caught:
         import_bytes(data, bind={"batch": 2})
     assert "'seq' (a axis 1, b axis 1): give --bind seq=SIZE" in str(caught.value)
@@ -188,9 +184,7 @@ def test_batch_binds_the_first_or_the_named_dimension():
 
 def test_old_files_list_initializers_as_inputs():
     w = constant("w", np.ones(3), "float32")
-    g = imported(
-        [node("Mul", "x w", "y")], [value("x", [2, 3]), value("w", [3])], ["y"], [w], opset=7, ir_version=3
-    )
+    g = imported([node("Mul", "x w", "y")], [value("x", [2, 3]), value("w", [3])], ["y"], [w], opset=7, ir_version=3)
     assert g.inputs == ("x",)
     with pytest.raises(InputError, match="'w' is not among the graph's inputs"):
         imported([node("Mul", "x w", "y")], [value("x", [2, 3])], ["y"], [w], opset=7, ir_version=3)
@@ -237,9 +231,7 @@ def test_weights_that_are_fed_and_data_that_is_not():
     found = roles(imported(nodes, inputs, ["y"], bind={"batch": 2}))
     assert found["x"] is Role.INPUT
     assert found["w"] is found["layer.bias"] is Role.PARAMETER
-    found = roles(
-        imported([node("MatMul", "q k", "y")], [value("q", [2, 4, 8]), value("k", [2, 8, 4])], ["y"])
-    )
+    found = roles(imported([node("MatMul", "q k", "y")], [value("q", [2, 4, 8]), value("k", [2, 8, 4])], ["y"]))
     assert found["q"] is found["k"] is Role.INPUT
 
 
@@ -288,9 +280,7 @@ def test_identities_of_initializers():
         node("MatMul", "h1 head.weight", "h2"),
         node("Add", "h2 b.bias", "y"),
     ]
-    g = imported(
-        nodes, [value("x", [2, 4])], ["y"], [external("a.bias", [4]), external("embed.weight", [4, 4])]
-    )
+    g = imported(nodes, [value("x", [2, 4])], ["y"], [external("a.bias", [4]), external("embed.weight", [4, 4])])
     assert {t.name for t in g.parameters} == {"a.bias", "b.bias", "embed.weight"}
     assert g.op("h2").inputs == ("h1", "embed.weight")
     assert g.op("y").inputs == ("h2", "b.bias")

@@ -29,9 +29,7 @@ def feeds_of(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def run(graph: Graph, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    session = onnxruntime.InferenceSession(
-        to_model(graph).SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(to_model(graph).SerializeToString(), providers=["CPUExecutionProvider"])
     return dict(zip(graph.outputs, session.run(None, feeds), strict=True))
 
 

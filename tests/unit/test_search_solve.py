@@ -67,9 +67,7 @@ def test_forbidden_cycle_without_arc_inconsistency_is_proven_infeasible() -> Non
 def test_presolve_merges_parallel_edges_and_dissolves_separable_ones() -> None:
     link = np.array([[0, 5], [7, 1]])
     separable = np.array([[0, 3], [2, 5]])
-    reduced = presolve(
-        Problem([Node(costs(0, 0))] * 2, [Edge(0, 1, link), Edge(1, 0, -link.T), Edge(0, 1, separable)])
-    )
+    reduced = presolve(Problem([Node(costs(0, 0))] * 2, [Edge(0, 1, link), Edge(1, 0, -link.T), Edge(0, 1, separable)]))
     assert (reduced.nodes, reduced.offset) == ((), 0)
 
 
