@@ -56,10 +56,14 @@ class Step:
 
 
 def layouts_of(shape: tuple[int, ...], mesh: DeviceMesh, reduction: Reduction = Reduction.SUM) -> list[Layout]:
-    """Every even layout of a tensor of this shape, replication first, in a fixed order."""
+    """Every even layout of a tensor of this shape, replication first, in a fixed order.
+
+    Axes of one rank are left out: they neither split nor sum anything.
+    """
     rank = len(shape)
     found: list[Layout] = []
-    for places in itertools.product(range(rank + 2), repeat=len(mesh.axes)):  # 0 replica, 1..rank dim, rank+1 partial
+    # 0 replica, 1 to rank a dimension, rank + 1 partial
+    for places in itertools.product(*(range(rank + 2 if a.size > 1 else 1) for a in mesh.axes)):
         dims: list[list[str]] = [[] for _ in range(rank)]
         for name, place in zip(mesh.names, places, strict=True):
             if 0 < place <= rank:
@@ -104,7 +108,7 @@ def steps_from(
                     target = with_dims({d: kept, to: layout.dims[to] + moved}, layout.partial)
                     yield Step(StepKind.ALL_TO_ALL, moved, layout, target, d, to)
     for name in mesh.names:
-        if name in used:
+        if name in used or mesh.sizes[name] == 1:
             continue
         for d, local in enumerate(sharded):
             if local and local % mesh.sizes[name] == 0:

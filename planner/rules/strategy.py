@@ -115,10 +115,13 @@ def axis_roles(rule: Rule, *, training: bool) -> tuple[AxisRole, ...]:
 
 
 def strategies(rule: Rule, mesh: DeviceMesh, *, training: bool) -> tuple[Strategy, ...]:
-    """Every strategy of the rule on the mesh, in a fixed order; full replication is always among them."""
+    """Every strategy of the rule on the mesh, in a fixed order; full replication is always among them.
+
+    An axis of one rank has nothing to do.
+    """
     roles = axis_roles(rule, training=training)
     found = []
-    for combination in itertools.product(roles, repeat=len(mesh.axes)):
+    for combination in itertools.product(*(roles if a.size > 1 else (REPLICATE,) for a in mesh.axes)):
         strategy = bind(rule, mesh, combination)
         if strategy is not None:
             found.append(strategy)
