@@ -1,6 +1,7 @@
-"""Model graphs of any size, without weights: for samples, tests, benchmarks and what-if questions."""
+"""Model graphs of any size without weights: sizes -> ONNX."""
 
-from planner.builder.architectures import ARCHITECTURES, build
+from planner.builder.architectures import ARCHITECTURES, Architecture, build
+from planner.builder.graph import GraphBuilder
 from planner.builder.sizes import Sizes
 
-__all__ = ["ARCHITECTURES", "Sizes", "build"]
+__all__ = ["ARCHITECTURES", "Architecture", "GraphBuilder", "Sizes", "build"]

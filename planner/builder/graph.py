@@ -1,8 +1,14 @@
-"""A graph under construction."""
+"""`GraphBuilder`: nodes and weights named by the module they belong to, in ONNX without the weights' values.
+
+Weights are initializers whose data is declared to lie in a file beside the model that need not exist: planning never
+reads it, and 175 billion parameters take a megabyte or two.  Every node carries its module path the way torch's
+exporter writes it (`namespace`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,108 +16,117 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-__all__ = ["OPSET", "GraphBuilder"]
+__all__ = ["FLOAT", "INT64", "GraphBuilder"]
 
+FLOAT = int(TensorProto.FLOAT)
+INT64 = int(TensorProto.INT64)
+ITEM_BYTES = {FLOAT: 4, INT64: 8}
+
+# Operator set 20 has Gelu and LayerNormalization, and every runtime in use reads it; IR 10 brought node metadata.
 OPSET = 20
-# Weights are declared as stored in this file, which nobody writes: planning never reads them.
-WEIGHTS_FILE = "weights.bin"
+IR_VERSION = 10
 
 
 class GraphBuilder:
-    """Adds nodes in order; names are unique and carry the module path of the scope they are made in."""
+    """Adds nodes one by one; values are the names of tensors.
+
+    Inside `with g.scope("attn"):` parameters and results are named `….attn.<name>`.  A result is called after its
+    operator, numbered where a module has several of a kind, so names depend on nothing but the module itself.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.nodes: list[onnx.NodeProto] = []
-        self.weights: list[onnx.TensorProto] = []
-        self.inputs: list[onnx.ValueInfoProto] = []
-        self.outputs: list[onnx.ValueInfoProto] = []
-        self._path: list[str] = []
-        self._constants: dict[tuple[object, ...], str] = {}
+        self._scopes: list[tuple[str, str]] = []  # (dotted path, class)
+        self._nodes: list[onnx.NodeProto] = []
+        self._inputs: list[onnx.ValueInfoProto] = []
+        self._outputs: list[onnx.ValueInfoProto] = []
+        self._initializers: dict[str, onnx.TensorProto] = {}
+        self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+        self._taken: set[str] = set()
+        self._offset = 0  # in the file of weights, in bytes
 
     @contextmanager
-    def scope(self, *names: object) -> Iterator[None]:
-        """Module path for what is added inside."""
-        self._path += [str(n) for n in names]
-        yield
-        del self._path[len(self._path) - len(names) :]
+    def scope(self, path: str, kind: str = "Module") -> Iterator[None]:
+        """Everything added inside belongs to the module `path` (relative to the scope around it) of class `kind`."""
+        self._scopes.append((self._qualified(path), kind))
+        try:
+            yield
+        finally:
+            self._scopes.pop()
 
-    def input(self, name: str, shape: Sequence[int], *, integer: bool = False) -> str:
-        kind = TensorProto.INT64 if integer else TensorProto.FLOAT
-        self.inputs.append(helper.make_tensor_value_info(name, kind, shape))
+    def input(self, name: str, shape: Sequence[int], dtype: int = FLOAT) -> str:
+        """A tensor that the graph is fed."""
+        self._inputs.append(helper.make_tensor_value_info(self._claim(name), dtype, list(shape)))
         return name
 
-    def output(self, name: str, shape: Sequence[int]) -> None:
-        self.outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+    def output(self, value: str, name: str, shape: Sequence[int], dtype: int = FLOAT) -> None:
+        """Makes `value` a result of the graph under `name`; its shape is stated for readers that infer nothing."""
+        self._nodes.append(self._node("Identity", [value], [self._claim(name)], {}))
+        self._outputs.append(helper.make_tensor_value_info(name, dtype, list(shape)))
 
     def parameter(self, name: str, *shape: int) -> str:
-        """A trained float tensor without values."""
-        tensor = TensorProto()
-        tensor.name = ".".join([*self._path, name])
-        tensor.data_type = TensorProto.FLOAT
-        tensor.dims.extend(shape)
-        tensor.data_location = TensorProto.EXTERNAL
-        entry = tensor.external_data.add()
-        entry.key, entry.value = "location", WEIGHTS_FILE
-        self.weights.append(tensor)
-        return tensor.name
+        """A float32 weight, declared but not stored."""
+        path = self._claim(self._qualified(name))
+        length = math.prod(shape) * ITEM_BYTES[FLOAT]
+        stub = TensorProto(name=path, data_type=TensorProto.FLOAT, dims=list(shape), data_location=TensorProto.EXTERNAL)
+        for key, value in (("location", f"{self.name}.weights"), ("offset", self._offset), ("length", length)):
+            stub.external_data.add(key=key, value=str(value))
+        self._offset += length
+        self._initializers[path] = stub
+        return path
 
-    def constant(self, value: Any, *, integer: bool = False) -> str:
-        """A small fixed tensor; equal ones are shared."""
-        array = np.asarray(value, dtype=np.int64 if integer else np.float32)
-        key = (array.shape, array.dtype.str, array.tobytes())
+    def constant(self, value: object, dtype: type[np.generic] = np.int64) -> str:
+        """A small value stored in the file; equal ones are stored once."""
+        array = np.asarray(value, dtype=dtype)
+        key = (str(array.dtype), array.shape, array.tobytes())
         if key not in self._constants:
-            self._constants[key] = f"constant_{len(self._constants)}"
-            self.weights.append(numpy_helper.from_array(array, self._constants[key]))
+            name = self._claim(f"constant_{len(self._constants)}")
+            self._constants[key] = name
+            self._initializers[name] = numpy_helper.from_array(array, name)
         return self._constants[key]
 
-    def node(self, op: str, *operands: str, results: int = 1, **attributes: Any) -> Any:
-        """Adds an operator; its result's name, or a list of names where it has several."""
-        names = [f"{op.lower()}_{len(self.nodes)}" + (f"_{i}" if results > 1 else "") for i in range(results)]
-        node = helper.make_node(op, operands, names, name=f"node_{names[0]}", **attributes)
-        if self._path:
-            entry = node.metadata_props.add()
-            entry.key, entry.value = "namespace", f"{'.'.join(self._path)}: module/{names[0]}: {op}"
-        self.nodes.append(node)
-        return names if results > 1 else names[0]
+    def add(self, op_type: str, *inputs: str, **attributes: Any) -> str:
+        """Adds an operator and returns its only result; an empty string is an optional operand left out."""
+        return self.add_many(op_type, 1, *inputs, **attributes)[0]
 
-    # What every architecture is made of
+    def add_many(self, op_type: str, count: int, *inputs: str, **attributes: Any) -> tuple[str, ...]:
+        """Adds an operator with `count` results and returns them."""
+        outputs = [self._fresh(op_type.lower()) for _ in range(count)]
+        self._nodes.append(self._node(op_type, inputs, outputs, attributes))
+        return tuple(outputs)
 
-    def linear(self, x: str, name: str, inner: int, outer: int, *, bias: bool = True) -> str:
-        """x @ W + b over the last dimension; W is [inner, outer]."""
-        with self.scope(name):
-            y = self.node("MatMul", x, self.parameter("weight", inner, outer))
-            return self.node("Add", y, self.parameter("bias", outer)) if bias else y
-
-    def layer_norm(self, x: str, name: str, width: int) -> str:
-        with self.scope(name):
-            scale, shift = self.parameter("weight", width), self.parameter("bias", width)
-            return self.node("LayerNormalization", x, scale, shift, axis=-1, epsilon=1e-5)
-
-    def rms_norm(self, x: str, name: str, width: int) -> str:
-        """Spelt out, as exporters below opset 23 do."""
-        with self.scope(name):
-            square = self.node("Pow", x, self.constant(2.0))
-            mean = self.node("ReduceMean", square, self.constant([-1], integer=True), keepdims=1)
-            root = self.node("Sqrt", self.node("Add", mean, self.constant(1e-6)))
-            scaled = self.node("Mul", x, self.node("Reciprocal", root))
-            return self.node("Mul", self.parameter("weight", width), scaled)
-
-    def reshape(self, x: str, *shape: int) -> str:
-        return self.node("Reshape", x, self.constant(shape, integer=True))
-
-    def cross_entropy(self, logits: str, labels: str, rows: int, classes: int) -> None:
-        """The loss over [rows, classes], as the graph's output `loss`."""
-        scores = self.reshape(logits, rows, classes)
-        flat = self.reshape(labels, rows)
-        result = self.node("SoftmaxCrossEntropyLoss", scores, flat, reduction="mean", ignore_index=-100)
-        self.nodes[-1].output[0] = "loss"
-        assert result
-        self.output("loss", [])
-
-    def model(self) -> onnx.ModelProto:
-        """The finished model."""
-        graph = helper.make_graph(self.nodes, self.name, self.inputs, self.outputs, self.weights)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
-        model.producer_name = "planner build"
+    def model(self, metadata: Mapping[str, str] | None = None) -> onnx.ModelProto:
+        """The finished model; equal calls give equal bytes."""
+        graph = helper.make_graph(
+            self._nodes, self.name, self._inputs, self._outputs, list(self._initializers.values())
+        )
+        opset = [helper.make_opsetid("", OPSET)]
+        model = helper.make_model(graph, opset_imports=opset, producer_name="graph-planner", ir_version=IR_VERSION)
+        for key, value in (metadata or {}).items():
+            model.metadata_props.add(key=key, value=value)
         return model
+
+    def _node(
+        self, op_type: str, inputs: Sequence[str], outputs: Sequence[str], attributes: Mapping[str, Any]
+    ) -> onnx.NodeProto:
+        node = helper.make_node(op_type, list(inputs), list(outputs), name=f"node.{outputs[0]}", **attributes)
+        links = [f"{path}: {kind}" for path, kind in self._scopes]
+        node.metadata_props.add(key="namespace", value="/".join([*links, f"{outputs[0]}: {op_type}"]))
+        return node
+
+    def _qualified(self, name: str) -> str:
+        return f"{self._scopes[-1][0]}.{name}" if self._scopes else name
+
+    def _fresh(self, stem: str) -> str:
+        name = base = self._qualified(stem)
+        number = 0
+        while name in self._taken:
+            number += 1
+            name = f"{base}_{number}"
+        return self._claim(name)
+
+    def _claim(self, name: str) -> str:
+        if name in self._taken:
+            raise ValueError(f"the graph has a tensor named {name} already; names are given once")
+        self._taken.add(name)
+        return name

@@ -1,56 +1,86 @@
-"""Sizes of a model to build."""
+"""Sizes of an architecture: frozen dataclasses whose fields are the options of `planner build`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from planner.errors import UsageError
 
-__all__ = ["Sizes"]
+__all__ = ["MAX_LAYERS", "SequenceSizes", "Sizes", "flag", "option", "require_multiple"]
+
+MAX_LAYERS = 2000  # some 70,000 operators; the importer refuses above 200,000
+MAX_SIZE = 10**9
 
 
-@dataclass(frozen=True, slots=True)
+def option(default: int | None, help: str, most: int = MAX_SIZE) -> Any:
+    """A size: a positive integer of at most `most`, or None for one that follows from the others."""
+    return field(default=default, metadata={"help": help, "most": most})
+
+
+def flag(name: str) -> str:
+    """`kv_heads` → `--kv-heads`."""
+    return "--" + name.replace("_", "-")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Fields that an architecture does not have are ignored by it.  `loss` False builds the inference graph."""
+    """What all architectures have.  UsageError naming the option for sizes that cannot be."""
 
-    layers: int = 12
-    hidden: int = 768
-    heads: int = 12
-    kv_heads: int = 0  # 0: as many as heads
-    ffn: int = 0  # 0: four times hidden (llama: 8/3, rounded up to 256)
-    vocab: int = 50257
-    seq: int = 128
-    batch: int = 8
-    experts: int = 8
-    top_k: int = 2
-    image: int = 224
-    patch: int = 16
-    classes: int = 1000
-    loss: bool = True
+    layers: int = option(12, "layers", most=MAX_LAYERS)
+    batch: int = option(8, "global batch: samples per step")
+    inference: bool = field(default=False, metadata={"help": "end in the logits, without labels and loss"})
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            least = 0 if field.name in ("kv_heads", "ffn", "loss") else 1
-            if getattr(self, field.name) < least:
-                option = field.name.replace("_", "-")
-                raise UsageError(f"--{option}: expected at least {least}, found {getattr(self, field.name)}")
-        if self.hidden % self.heads:
-            raise UsageError(f"--hidden {self.hidden} is not divisible by --heads {self.heads}")
-        if self.heads % self.groups:
-            raise UsageError(f"--heads {self.heads} is not divisible by --kv-heads {self.groups}")
-        if self.top_k > self.experts:
-            raise UsageError(f"--top-k {self.top_k} is more than --experts {self.experts}")
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if "most" not in f.metadata or value is None:
+                continue
+            if not 1 <= value <= f.metadata["most"]:
+                raise UsageError(f"{flag(f.name)} {value}: expected 1 to {f.metadata['most']}")
+        self.check()
+
+    def check(self) -> None:
+        """What architectures demand of their sizes together."""
+
+    def command(self, architecture: str) -> str:
+        """The options that give these sizes, those at their defaults left out."""
+        words = [architecture]
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if value != f.default:
+                words += [flag(f.name)] if value is True else [flag(f.name), str(value)]
+        return " ".join(words)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceSizes(Sizes):
+    """A transformer over tokens."""
+
+    hidden: int = option(768, "width of the residual stream")
+    heads: int = option(12, "attention heads")
+    ffn: int | None = option(None, "width of the feed-forward layers; default: four times --hidden")
+    vocab: int = option(50257, "size of the vocabulary")
+    seq: int = option(1024, "tokens per sample")
 
     @property
-    def head(self) -> int:
+    def depth(self) -> int:
         """Width of one head."""
         return self.hidden // self.heads
 
     @property
-    def groups(self) -> int:
-        """Heads of keys and values."""
-        return self.kv_heads or self.heads
+    def inner(self) -> int:
+        """Width of the feed-forward layers."""
+        return 4 * self.hidden if self.ffn is None else self.ffn
 
-    def wide(self, factor: float = 4.0, multiple: int = 1) -> int:
-        """Width of the feed-forward layer."""
-        return self.ffn or -(-int(self.hidden * factor) // multiple) * multiple
+    def check(self) -> None:
+        require_multiple("hidden", self.hidden, "heads", self.heads)
+
+
+def require_multiple(whole: str, size: int, part: str, count: int) -> None:
+    """UsageError unless the size `whole` is a multiple of `part`."""
+    if size % count:
+        near = max(1, round(size / count)) * count
+        raise UsageError(
+            f"{flag(whole)} {size} is no multiple of {flag(part)} {count}; the nearest that is: {flag(whole)} {near}"
+        )

@@ -1,42 +1,47 @@
-"""`planner build ARCHITECTURE --out MODEL`: a graph of any size, without weights."""
+"""`planner build ARCHITECTURE --out MODEL`: a model graph of any size, without weights."""
 
 from __future__ import annotations
 
 import argparse
 import math
+from dataclasses import fields
 from pathlib import Path
 
 from planner.cli.options import positive
-from planner.errors import InputError
+from planner.errors import UsageError
 
 __all__ = ["configure", "run"]
 
-ARCHITECTURES = ("gpt", "llama", "moe", "resnet", "bert", "vit", "mlp")
-SIZES = (
-    "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq", "batch", "experts", "top_k", "image", "patch",
-    "classes",
-)  # fmt: skip
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("architecture", choices=ARCHITECTURES)
-    for name in SIZES:
-        parser.add_argument(f"--{name.replace('_', '-')}", type=positive, metavar="N")
-    parser.add_argument("--inference", action="store_true", help="without labels and loss")
-    parser.add_argument("--out", type=Path, required=True, metavar="MODEL", help="ONNX file to write")
+    from planner.builder import ARCHITECTURES
+    from planner.builder.sizes import flag
+
+    kinds = parser.add_subparsers(dest="architecture", metavar="ARCHITECTURE", required=True)
+    for name, architecture in sorted(ARCHITECTURES.items()):
+        sub = kinds.add_parser(name, help=architecture.line, description=architecture.sizes.__doc__)
+        for f in fields(architecture.sizes):
+            text = f.metadata["help"]
+            if isinstance(f.default, bool):
+                sub.add_argument(flag(f.name), action="store_true", help=text)
+                continue
+            # Where the default is None, the text itself says what follows from what.
+            text = text if f.default is None else f"{text}; default: {f.default}"
+            sub.add_argument(flag(f.name), type=positive, default=f.default, metavar="N", help=text)
+        sub.add_argument("--out", type=Path, required=True, metavar="MODEL.onnx", help="file to write")
 
 
 def run(options: argparse.Namespace) -> int:
-    from planner.builder import build
+    from planner.builder import ARCHITECTURES, build
 
-    sizes = {name: getattr(options, name) for name in SIZES if getattr(options, name) is not None}
-    model = build(options.architecture, {**sizes, "loss": not options.inference})
+    names = [f.name for f in fields(ARCHITECTURES[options.architecture].sizes)]
+    model = build(options.architecture, {n: getattr(options, n) for n in names})
     data = model.SerializeToString(deterministic=True)
     try:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_bytes(data)
     except OSError as e:
-        raise InputError(f"--out {options.out}: cannot be written ({e})") from e
-    parameters = sum(math.prod(t.dims) for t in model.graph.initializer if t.external_data)
-    print(f"{options.out}: {len(model.graph.node)} operators, {parameters:,} parameters, {len(data) / 1e6:.2f} MB")
+        raise UsageError(f"--out {options.out}: cannot be written ({e.strerror}); name another file") from e
+    weights = sum(math.prod(t.dims) for t in model.graph.initializer if t.external_data)
+    print(f"{options.out}: {len(model.graph.node)} operators, {weights:,} weights, {len(data):,} bytes")
     return 0

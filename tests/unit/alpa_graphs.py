@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from planner.builder.graph import GraphBuilder
+from planner.builder.layers import gelu_mlp, layer_norm, linear
 from planner.frontends import import_bytes
 from planner.ir import Graph
 
@@ -16,9 +19,9 @@ def mlp(layers: int, batch: int, dim: int) -> Graph:
     g = GraphBuilder("mlp")
     x = g.input("x", [batch, dim])
     for i in range(layers):
-        x = g.linear(x, f"Dense_{i}", dim, dim)
+        x = linear(g, x, f"Dense_{i}", dim, dim)
         if i < layers - 1:
-            x = g.node("Relu", x)
+            x = g.add("Relu", x)
     return _squared_error(g, x, [batch, dim])
 
 
@@ -27,29 +30,31 @@ def bert(layers: int, batch: int, seq: int, hidden: int, heads: int) -> Graph:
     g = GraphBuilder("bert")
     x = g.input("hidden_states", [batch, seq, hidden])
     for i in range(layers):
-        with g.scope("layer", i):
+        with g.scope(f"layer.{i}"):
             x = _layer(g, x, batch, seq, hidden, heads)
     return _squared_error(g, x, [batch, seq, hidden])
 
 
 def _layer(g: GraphBuilder, x: str, batch: int, seq: int, hidden: int, heads: int) -> str:
     width = hidden // heads
-    combined = g.reshape(g.linear(x, "qvk_combined", hidden, 3 * hidden), batch, seq, hidden, 3)
-    parts = g.node("Split", combined, results=3, axis=3, num_outputs=3)
-    query, value, key = (g.reshape(p, batch, seq, heads, width) for p in parts)
-    query = g.node("Transpose", query, perm=[0, 2, 1, 3])
-    key = g.node("Transpose", key, perm=[0, 2, 3, 1])
-    value = g.node("Transpose", value, perm=[0, 2, 1, 3])
-    scores = g.node("Mul", g.node("MatMul", query, key), g.constant(width**-0.5))
-    mixed = g.node("MatMul", g.node("Softmax", scores, axis=-1), value)
-    merged = g.reshape(g.node("Transpose", mixed, perm=[0, 2, 1, 3]), batch, seq, hidden)
-    x = g.layer_norm(g.node("Add", g.linear(merged, "attention_output", hidden, hidden), x), "norm_1", hidden)
-    inner = g.node("Gelu", g.linear(x, "intermediate", hidden, 4 * hidden), approximate="tanh")
-    return g.layer_norm(g.node("Add", g.linear(inner, "output", 4 * hidden, hidden), x), "norm_2", hidden)
+    combined = linear(g, x, "qvk_combined", hidden, 3 * hidden)
+    combined = g.add("Reshape", combined, g.constant([batch, seq, hidden, 3]))
+    parts = g.add_many("Split", 3, combined, axis=3, num_outputs=3)
+    query, value, key = (g.add("Reshape", p, g.constant([batch, seq, heads, width])) for p in parts)
+    query = g.add("Transpose", query, perm=[0, 2, 1, 3])
+    key = g.add("Transpose", key, perm=[0, 2, 3, 1])
+    value = g.add("Transpose", value, perm=[0, 2, 1, 3])
+    scores = g.add("Mul", g.add("MatMul", query, key), g.constant(width**-0.5, np.float32))
+    mixed = g.add("MatMul", g.add("Softmax", scores, axis=-1), value)
+    merged = g.add("Reshape", g.add("Transpose", mixed, perm=[0, 2, 1, 3]), g.constant([batch, seq, hidden]))
+    attended = linear(g, merged, "attention_output", hidden, hidden)
+    x = layer_norm(g, g.add("Add", attended, x), "norm_1", hidden)
+    inner = gelu_mlp(g, x, "intermediate", "output", hidden, 4 * hidden, "tanh")
+    return layer_norm(g, g.add("Add", inner, x), "norm_2", hidden)
 
 
 def _squared_error(g: GraphBuilder, x: str, shape: list[int]) -> Graph:
-    difference = g.node("Sub", x, g.input("target", shape))
-    g.output(g.node("ReduceMean", g.node("Mul", difference, difference), keepdims=0), [])
-    graph = import_bytes(g.model().SerializeToString(), name=g.name)
-    return replace(graph, loss=graph.outputs[0])
+    difference = g.add("Sub", x, g.input("target", shape))
+    g.output(g.add("ReduceMean", g.add("Mul", difference, difference), keepdims=0), "loss", [])
+    graph = import_bytes(g.model().SerializeToString(), name="alpa")
+    return replace(graph, loss="loss")
