@@ -87,7 +87,9 @@ def assign_roles(draft: Draft) -> None:
         else:
             inline_made = source.inline and t.elements <= 16 and bool(_ANONYMOUS.match(name))
             trained = not _MADE.match(name) and any(
-                _keeps_weights(op, k, v) or (not inline_made and _arithmetic(op, k, v, moving, to_softmax))
+                _keeps_weights(op, k, v)
+                or (not inline_made and _arithmetic(op, k, v, moving, to_softmax))
+                or (not source.inline and t.rank >= 2 and _beside_data(op, moving))
                 for op, k, v in uses
             )
         if trained:
@@ -156,6 +158,11 @@ def _joins(op: Op, k: int, moving: set[str]) -> bool:
     """Weights pass through dequantisation, and through concatenation with other weights (recurrent gates)."""
     kind = split_type(op.type)[1]
     return (kind == "DequantizeLinear" and k == 0) or (kind == "Concat" and moving.isdisjoint(op.inputs))
+
+
+def _beside_data(op: Op, moving: set[str]) -> bool:
+    """A stored table concatenated with data is a learned token (the class token of a ViT)."""
+    return split_type(op.type)[1] == "Concat" and not moving.isdisjoint(op.inputs)
 
 
 def _keeps_weights(op: Op, k: int, t: Tensor) -> bool:

@@ -173,3 +173,9 @@ def test_samples_are_what_the_builder_makes(tmp_path: Path, capsys: pytest.Captu
 def test_impossible_sizes_name_the_option(architecture: str, sizes: dict[str, int], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         build(architecture, sizes)
+
+
+def test_the_class_token_of_a_vit_is_trained() -> None:
+    """86,567,656 parameters are published for ViT-B/16; the token is concatenated with data, not multiplied."""
+    graph = import_bytes(build("vit", {}).SerializeToString(), name="vit")
+    assert sum(t.elements for t in graph.parameters) == 86_567_656
