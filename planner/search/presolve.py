@@ -25,6 +25,7 @@ from planner.search.rows import clique_instants, covered_rows
 __all__ = ["presolve"]
 
 EXACT = 2**52  # float64 holds every integer of this size; half of 2**53 leaves room for one difference
+HUGE = 1e200  # stands for a forbidden entry where infinities would cancel
 DOMINANCE_WORK = 10**8  # entries above which the pairwise comparison of states costs more than it saves
 
 
@@ -180,13 +181,16 @@ class _View:
                 return classes, np.where(missing, np.inf, 0.0)
             if rows.shape[0] ** 2 * rows.shape[1] > DOMINANCE_WORK:
                 return None
+            # Forbidden entries as numbers beyond all costs: a row that allows what the other forbids wins there,
+            # and where row i forbids, j cannot be dearer.
+            above, below = np.where(finite, rows, HUGE), np.where(finite, rows, 3 * HUGE)
             table = np.empty((len(rows), len(rows)))
-            below = np.where(finite, rows, np.inf)
-            for j, row in enumerate(rows):
-                with np.errstate(invalid="ignore"):
-                    difference = np.where(finite, row[None, :] - below, -np.inf)
-                table[j] = difference.max(axis=1)
-            return classes, np.where(np.isneginf(table), 0.0, table)
+            difference = np.empty_like(rows)
+            for j, row in enumerate(above):
+                np.subtract(row, below, out=difference)
+                difference.max(axis=1, out=table[j])
+            table[table > HUGE / 2] = np.inf
+            return classes, np.where(table < -HUGE / 2, 0.0, table)
 
         return self.arrays.once(("difference", number), compute)
 
