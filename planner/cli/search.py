@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -46,6 +47,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    # The search multiplies many small matrices: a second BLAS thread would spin more than it computes.  Read when
+    # numpy is first imported, which is below.
+    for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(variable, "1")
     counts = _counts(options.devices)
     if options.mesh and len(counts) > 1:
         raise UsageError("--mesh fits one number of devices; give one --devices with it")
