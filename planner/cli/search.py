@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["configure", "run"]
 
+MOST_DEVICES = 16384  # ranks are listed in the plan, group by group
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
@@ -70,9 +72,12 @@ def run(options: argparse.Namespace) -> int:
 
 def _counts(text: str) -> list[int]:
     try:
-        return [positive(part) for part in text.split(",")]
+        counts = [positive(part) for part in text.split(",")]
     except argparse.ArgumentTypeError as e:
         raise UsageError(f"--devices {text}: {e}") from e
+    if max(counts) > MOST_DEVICES:
+        raise UsageError(f"--devices {max(counts)}: expected at most {MOST_DEVICES}; plan one replica of the job")
+    return counts
 
 
 def _search(options: argparse.Namespace, graph: Graph, profile: Any, devices: int, several: bool) -> dict[str, Any]:

@@ -231,8 +231,17 @@ def role_from_text(text: str) -> AxisRole:
 
 
 def write_plan(plan: PlanDocument, path: str | os.PathLike[str]) -> None:
-    """Writes atomically, with keys in a fixed order: equal plans are equal bytes."""
-    file = Path(path)
+    """Writes atomically, with keys in a fixed order: equal plans are equal bytes.
+
+    InputError where the place cannot be written to.
+    """
+    try:
+        _write(plan, Path(path))
+    except OSError as e:
+        raise InputError(f"plan {path}: cannot be written ({e}); give another directory with --out") from e
+
+
+def _write(plan: PlanDocument, file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     text = plan.model_dump_json(by_alias=True, indent=1)
     handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")

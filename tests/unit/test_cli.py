@@ -120,6 +120,8 @@ def test_the_summary_fits_a_screen(model: Path, tmp_path: Path, capsys: pytest.C
         (["search", "MODEL"], 2, "--devices"),
         (["search", "MODEL", "--devices", "0"], 2, "positive integer"),
         (["search", "MODEL", "--devices", "4,x"], 2, "positive integer"),
+        (["search", "MODEL", "--devices", "99999999"], 2, "at most"),
+        (["search", "MODEL", "--devices", "2", "--out", "/proc/nowhere"], 3, "cannot be written"),
         (["search", "MODEL", "--devices", "4", "--mesh", "3x2"], 2, "6 devices"),
         (["search", "MODEL", "--devices", "4", "--mesh", "two"], 2, "4x2"),
         (["search", "MODEL", "--devices", "4", "--nodes", "3"], 2, "divisor"),
