@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from planner.cli.options import add_model_options, bindings, progress_to
+from planner.errors import VerificationError
 
 if TYPE_CHECKING:
     from planner.ir import Graph
@@ -34,6 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from planner.frontends import load_model
+    from planner.lowering.check import check_program
     from planner.planning import read_plan, write_plan
     from planner.planning.describe import program_of
     from planner.verify.check import verify_program
@@ -45,6 +47,10 @@ def run(options: argparse.Namespace) -> int:
     batch = options.batch if options.batch is not None else plan.model.batch
     graph = load_model(options.model, bind=bind, batch=batch)
     program = program_of(plan, graph)
+    wrong = check_program(program)
+    if wrong:
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        raise VerificationError(f"plan {options.plan}: {wrong[0]}{more}; search again")
     training = plan.schedule.mode == "training"
     budget = Budget(TRAINING_FLOPS if training else INFERENCE_FLOPS)
     scope: Literal["whole", "sibling"] = "whole"

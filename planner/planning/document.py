@@ -196,7 +196,7 @@ class PlanDocument(_Part):
     inputs: dict[str, InputDocument]
     cluster: ClusterDocument
     meshes: dict[str, MeshDocument]
-    stages: list[StageDocument]
+    stages: list[StageDocument] = Field(min_length=1)
     tensors: dict[str, TensorDocument]
     operators: dict[str, OperatorDocument]
     parameters: dict[str, ParameterDocument]
@@ -269,9 +269,13 @@ def read_plan(path: str | os.PathLike[str]) -> PlanDocument:
     if found != SCHEMA:
         raise InputError(f"plan {path}: expected schema {SCHEMA!r}, found {found!r}; search again with this version")
     try:
-        return PlanDocument.model_validate(data)
+        plan = PlanDocument.model_validate(data)
     except ValidationError as e:
         raise InputError(f"plan {path}: {_first_error(e.errors())}") from e
+    unknown = [s.mesh for s in plan.stages if s.mesh not in plan.meshes]
+    if unknown:
+        raise InputError(f"plan {path}: at stages: mesh {unknown[0]!r} is not among {', '.join(plan.meshes)}")
+    return plan
 
 
 def _first_error(errors: Sequence[Any]) -> str:

@@ -82,7 +82,7 @@ def test_a_tampered_plan_is_refused_or_fails(model: Path, tmp_path: Path, capsys
     plan["redistributions"].remove(moves[0])
     path.write_text(json.dumps(plan))
     assert run("verify", path, model) == 1
-    assert "never brings it to its stored layout" in capsys.readouterr().out
+    assert "where it is stored" in capsys.readouterr().err
 
 
 def test_memory_limit_too_small_names_one_that_suffices(

@@ -240,6 +240,15 @@ def test_perceptron_on_two_axes_is_cheaper_than_the_published_plan() -> None:
     assert ours.objective < theirs.objective < 1.01 * published
 
 
+def test_split_optimizer_state_on_two_axes_takes_the_published_reductions() -> None:
+    """Alpa gathers twice at most; here a bias is gathered over both axes at once and combines with no weight."""
+    links, graph = Links((2, 2), beta=(1, 0.1)), mlp(6, 256, 32)
+    split = {"[x,y]", "[y,x]", "[x.y,_]", "[_,x.y]", "[x.y]"}
+    found = pinned(graph, links, lambda w: ("m", "k" if int(w.split(".")[0][-1]) % 2 else "n"), lambda _: split)
+    assert counts(found) == {"all_reduce": 5, "reduce_scatter": 2, "all_gather": 3}
+    assert found.objective == pytest.approx(21011.178)
+
+
 def test_bert_on_two_axes_is_cheaper_than_the_published_plan() -> None:
     """The published formula halves every parameter.  The gradients of six vectors per layer, which are whole, are
     halved by a slice over the fast axis and gathered there after the all-reduce.
