@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from planner.cli.options import add_model_options, bindings, progress_to
-from planner.errors import VerificationError
+from planner.errors import InputError, VerificationError
 
 if TYPE_CHECKING:
     from planner.ir import Graph
     from planner.planning import PlanDocument
+    from planner.verify.check import Verdict
     from planner.verify.sibling import Budget, Sibling
 
 __all__ = ["configure", "run"]
@@ -38,7 +39,6 @@ def run(options: argparse.Namespace) -> int:
     from planner.lowering.check import check_program
     from planner.planning import read_plan, write_plan
     from planner.planning.describe import program_of
-    from planner.verify.check import verify_program
     from planner.verify.sibling import Budget, work_of
 
     say = progress_to(quiet=False)
@@ -53,25 +53,31 @@ def run(options: argparse.Namespace) -> int:
         raise VerificationError(f"plan {options.plan}: {wrong[0]}{more}; search again")
     training = plan.schedule.mode == "training"
     budget = Budget(TRAINING_FLOPS if training else INFERENCE_FLOPS)
-    scope: Literal["whole", "sibling"] = "whole"
-    description = "the whole graph"
-    if not options.whole and not budget.holds(work_of(graph, program.rules)):
-        sibling = _sibling(plan, graph, budget)
-        program, description, scope = sibling.program, sibling.description, "sibling"
-        say(f"the whole graph is too large to execute here; proving a sibling: {description}")
-    verdict = verify_program(program, seed=options.seed, progress=_meter(say))
+    sibling = not options.whole and not budget.holds(work_of(graph, program.rules))
+
+    def work() -> tuple[Verdict, str, int]:
+        from planner.verify.check import verify_program
+
+        if not sibling:
+            return verify_program(program, seed=options.seed, progress=_meter(say)), "the whole graph", len(graph.ops)
+        smaller = _sibling(plan, graph, budget)
+        say(f"the whole graph is too large to execute here; proving a sibling: {smaller.description}")
+        verdict = verify_program(smaller.program, seed=options.seed, progress=_meter(say))
+        return verdict, smaller.description, len(smaller.graph.ops)
+
+    verdict, description, operators = _in_child(work)
     if verdict.ok:
         full: Literal["full", "forward"] = "full" if training else "forward"
-        write_plan(plan.model_copy(update={"verification": "sibling" if scope == "sibling" else full}), options.plan)
+        write_plan(plan.model_copy(update={"verification": "sibling" if sibling else full}), options.plan)
     document = {
         "ok": verdict.ok,
         "max_error": verdict.max_error,
         "worst": verdict.worst,
         "devices": verdict.devices,
         "checked": list(verdict.checked),
-        "scope": scope,
+        "scope": "sibling" if sibling else "whole",
         "executed": description,
-        "operators": len(program.graph.ops),
+        "operators": operators,
         "outputs": verdict.outputs,
         "parameters": verdict.parameters,
         "failures": list(verdict.failures),
@@ -100,6 +106,18 @@ def _sibling(plan: PlanDocument, graph: Graph, budget: Budget) -> Sibling:
     except ValueError:  # a profile of the user's own; prices only choose among equivalent conversions here
         profile = load_profile("a100-80")
     return make_sibling(graph, mesh, roles, stored, settings, profile, budget)
+
+
+def _in_child(work: Callable[[], tuple[Verdict, str, int]]) -> tuple[Verdict, str, int]:
+    """`work()` in a child process: native code may abort on strange models, and nothing else can survive that."""
+    from planner.frontends.sandbox import Limits, run_limited
+
+    unlimited = Limits(memory_bytes=1 << 42, cpu_seconds=10**7, wall_seconds=1e7)
+    try:
+        found: tuple[Verdict, str, int] = run_limited(work, limits=unlimited, what="executing the plan")
+    except InputError as e:
+        raise VerificationError(f"no verdict: {e}") from e
+    return found
 
 
 def _meter(say: Callable[[str], None]) -> Callable[[int, int], None]:

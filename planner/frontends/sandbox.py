@@ -116,8 +116,8 @@ def _death(status: int, limits: Limits) -> str:
         number = os.WTERMSIG(status)
         if number == signal.SIGXCPU or number == signal.SIGKILL:
             return f"it was stopped after {limits.cpu_seconds} s of CPU time or for want of memory."
-        return f"the importer was ended by {signal.Signals(number).name}: the file is malformed."
-    return "the importer ended without an answer: the file is malformed."
+        return f"the process was ended by {signal.Signals(number).name}: the model is malformed, or native code failed."
+    return "the process ended without an answer: the model is malformed, or native code failed."
 
 
 def _child(work: Callable[[], Any], write_end: int, limits: Limits) -> None:
