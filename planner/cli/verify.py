@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -112,6 +113,8 @@ def _in_child(work: Callable[[], tuple[Verdict, str, int]]) -> tuple[Verdict, st
     """`work()` in a child process: native code may abort on strange models, and nothing else can survive that."""
     from planner.frontends.sandbox import Limits, run_limited
 
+    if "onnxruntime" in sys.modules:  # its threads do not survive a fork
+        return work()
     unlimited = Limits(memory_bytes=1 << 42, cpu_seconds=10**7, wall_seconds=1e7)
     try:
         found: tuple[Verdict, str, int] = run_limited(work, limits=unlimited, what="executing the plan")
