@@ -94,6 +94,21 @@ def test_shapes_are_static_for_onnx_itself(architecture: str) -> None:
     assert all(d.HasField("dim_value") for o in results for d in shapes[o].dim)
 
 
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_onnx_checker_accepts_it_beside_its_weights(architecture: str, inference: bool, tmp_path: Path) -> None:
+    """The checker wants the file of weights to exist, whatever it holds; that the places in it fit is asserted here."""
+    model = build(architecture, {**TINY[architecture], "inference": inference})
+    places = [{e.key: e.value for e in t.external_data} for t in model.graph.initializer if t.external_data]
+    (location,) = {p["location"] for p in places}
+    ends = [int(p["offset"]) + int(p["length"]) for p in places]
+    assert [int(p["offset"]) for p in places] == [0, *ends[:-1]]  # no gap, no overlap
+    (tmp_path / location).touch()
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    onnx.checker.check_model(path, full_check=True)
+
+
 def test_layers_are_found_and_named() -> None:
     graph = imported("gpt", **TINY["gpt"])
     (run,) = repeated_blocks(graph)
