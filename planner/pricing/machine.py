@@ -21,6 +21,7 @@ from cost_models import (
 from cost_models.memory import Optimizer, ParameterBytes, Precision
 from planner.ir import DeviceMesh, Tensor
 from planner.ir.tensor import ITEM_BYTES
+from planner.rules.strategy import BoundCollective
 
 __all__ = ["IntArray", "Machine", "Settings"]
 
@@ -44,6 +45,11 @@ class Settings:
         if tensor.is_float:
             return tensor.elements * (4 if self.precision == "fp32" else 2)
         return tensor.elements * ITEM_BYTES[tensor.dtype]
+
+    def payload_bytes(self, collective: BoundCollective) -> int:
+        """Bytes that one rank gives to a collective inside an operator: statistics keep their width."""
+        narrow = self.precision != "fp32" and not collective.statistic
+        return collective.elements * (min(collective.item_bytes, 2) if narrow else collective.item_bytes)
 
     @property
     def per_parameter(self) -> ParameterBytes:

@@ -221,5 +221,5 @@ def _inner(found: tuple[Strategy, ...], mesh: DeviceMesh, machine: Machine, *, b
         for c in s.inner:
             if c.backward == backward:
                 ranks = 1 if c.kind in ("all_reduce", "permute") else mesh.size(c.axes)
-                out[i] += c.count * int(machine.collective(c.kind, c.axes, c.bytes * ranks))
+                out[i] += c.count * int(machine.collective(c.kind, c.axes, machine.settings.payload_bytes(c) * ranks))
     return out

@@ -33,6 +33,7 @@ def _gather(o: Operator) -> Rule:
         saved=(1,),
         flops=0.0,
         backward_flops=float(math.prod(o.result())),
+        aware=["v"],
     )
 
 

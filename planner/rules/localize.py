@@ -17,7 +17,7 @@ def local_op(op: Op, rule: Rule, strategy: Strategy, mesh: DeviceMesh) -> Op:
     The same on every rank.  A `Rule.shape_operand` is a value, not an attribute: the executor gives the
     local shape of the first result in its place.
     """
-    split = strategy.split(mesh)
+    split = strategy.split
     changed = {
         name: int(op.attributes[name]) // mesh.size(a for f in factors for a in split.get(f, ()))
         for name, factors in rule.counts.items()

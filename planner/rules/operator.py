@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -141,6 +141,8 @@ def sharded(
     shape_operand: int | None = None,
     inner: Iterable[InnerCollective] = (),
     counts: Mapping[str, tuple[str, ...]] | None = None,
+    modes: Mapping[str, tuple[str, ...]] | None = None,
+    aware: Iterable[str] = (),
 ) -> Rule:
     """The rule written as `text` (see `notation`), bound to the shapes of `o`.
 
@@ -153,6 +155,12 @@ def sharded(
     groups = [frozenset(i for i in g if o.has(i)) for g in linear]
     kept = [g for g in groups if g and all(o.is_float(i) for i in g)] if o.makes_float else []
     gradients = frozenset(i for i in differentiable if o.is_float(i))
+    kept_modes = {m: split for m, split in (modes or {}).items() if all(f in e.factors for f in split)}
+    kept_inner = tuple(
+        replace(c, dims=tuple(f for f in c.dims if f in e.factors))
+        for c in inner
+        if c.factor in e.factors or c.factor in kept_modes
+    )
     if flops is None:
         flops = float(math.prod(o.outputs[0] or ())) if o.outputs and o.outputs[0] is not None else 0.0
     if backward_flops is None:
@@ -162,7 +170,7 @@ def sharded(
         operands=e.operands,
         results=e.results,
         whole=e.whole | (frozenset(whole) & e.factors.keys()),
-        combine={f: c for f, c in (combine or {}).items() if f in e.factors},
+        combine={f: c for f, c in (combine or {}).items() if f in e.factors or f in kept_modes},
         additive=e.additive,
         linear=tuple(dict.fromkeys(kept)),
         differentiable=gradients,
@@ -172,7 +180,9 @@ def sharded(
         backward_flops=backward_flops,
         kind=kind,
         shape_operand=shape_operand,
-        inner=tuple(c for c in inner if c.factor in e.factors),
+        inner=kept_inner,
         text=text,
         counts=dict(counts or {}),
+        modes=kept_modes,
+        aware=frozenset(f for f in aware if f in e.factors or f in kept_modes) | {c.factor for c in kept_inner},
     )

@@ -7,9 +7,10 @@ From this alone follow all layouts, forward and backward (see `strategy`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal
 
 __all__ = ["Combine", "Dims", "InnerCollective", "Rule"]
 
@@ -28,19 +29,29 @@ class Combine(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InnerCollective:
-    """Communication inside an operator while `factor` is split.
+    """Communication inside an operator while `factor` (or a mode of `Rule.modes`) is split.
 
-    The payload of one rank has the dimensions `dims` (factors, sharded as the strategy says) and
-    `item_bytes` each; it travels among the ranks of the axes that split `factor`.
+    The payload of one rank has the dimensions `dims` (factors, sharded as the strategy says) and `item_bytes`
+    each; it travels among the ranks of the axes that split `factor`.
+
+    kind       all_reduce (payload: what a rank adds), all_gather (what it contributes), all_to_all (what it
+               distributes, its own part included), permute (what it sends to its neighbours)
+    extent     further elements per payload, as a function of the number of shards: of a halo, how many
+               elements of the split dimension travel
+    statistic  the payload keeps its width when the training precision is lower than the graph's
+    ring       performed (number of shards − 1) times
     """
 
     factor: str
-    kind: str  # all_reduce, all_gather, all_to_all, permute
+    kind: Literal["all_reduce", "all_gather", "all_to_all", "permute"]
     dims: tuple[str, ...]
     item_bytes: int
     backward: bool = False
     reduction: str = "sum"
     count: int = 1
+    extent: Callable[[int], int] | None = None
+    statistic: bool = False
+    ring: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +74,11 @@ class Rule:
     counts         attribute → factors: an integer attribute that counts these factors (`group`,
                    `num_heads`); executed divided by their number of shards
     inner          communication inside the operator, by split factor
+    aware          factors (or modes) whose split the operator must be told of: it communicates, or acts on
+                   indices of the whole; those of `inner` are among them
+    modes          further ways to split, name → the factors that one axis splits at once: queries together
+                   with keys in a ring, or one factor with another `combine` than its own.  The last factor
+                   of a mode is split by that mode alone
     """
 
     factors: Mapping[str, int]
@@ -82,3 +98,9 @@ class Rule:
     inner: tuple[InnerCollective, ...] = ()
     text: str = ""
     counts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    modes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    aware: frozenset[str] = frozenset()
+
+    def members(self, factor: str) -> tuple[str, ...]:
+        """The factors that a split of `factor`, or of a mode of that name, splits."""
+        return self.modes.get(factor, (factor,))

@@ -60,14 +60,24 @@ DEFER = AxisRole("defer")
 
 @dataclass(frozen=True, slots=True)
 class BoundCollective:
-    """An inner collective of a strategy: `bytes` is the payload of one rank, over the group of `axes`."""
+    """An inner collective of a strategy: `elements` is the payload of one rank, over the group of `axes`.
+
+    A `statistic` keeps its width when the training precision is lower than the graph's.
+    """
 
     kind: str
     axes: tuple[str, ...]
-    bytes: int
+    elements: int
+    item_bytes: int
     backward: bool
     reduction: str
     count: int
+    statistic: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """In the graph's own precision."""
+        return self.elements * self.item_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +96,12 @@ class Strategy:
     parallelism: int
     scale: float
     inner: tuple[BoundCollective, ...]
+    splits: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
-    def split(self, mesh: DeviceMesh) -> dict[str, tuple[str, ...]]:
-        """Factor → the mesh axes that split it."""
-        out: dict[str, tuple[str, ...]] = {}
-        for name, role in zip(mesh.names, self.roles, strict=True):
-            if role.kind == "split":
-                out[role.factor] = (*out.get(role.factor, ()), name)
-        return out
+    @property
+    def split(self) -> dict[str, tuple[str, ...]]:
+        """Factor, or mode, → the mesh axes that split it."""
+        return dict(self.splits)
 
     def text(self, mesh: DeviceMesh) -> str:
         """One line: `m=x k=y`; axes that replicate are left out."""
@@ -104,8 +112,9 @@ class Strategy:
 def axis_roles(rule: Rule, *, training: bool) -> tuple[AxisRole, ...]:
     """All roles that one mesh axis can play, sizes aside."""
     roles = [AxisRole("split", factor=f) for f, n in rule.factors.items() if n > 1 and f not in rule.whole]
+    roles += [AxisRole("split", factor=m) for m, split in rule.modes.items() if all(rule.factors[f] > 1 for f in split)]
     if training and rule.differentiable:
-        # The gradient of a maximum needs to know which rank held it; no rule for that is offered yet.
+        # The gradient of a maximum needs to know which rank held it: rules offer a mode for that.
         roles = [r for r in roles if rule.combine.get(r.factor) not in (Combine.MAX, Combine.MIN)]
     roles += [AxisRole("linear", group=g) for g in range(len(rule.linear))]
     roles.append(REPLICATE)
@@ -130,13 +139,19 @@ def strategies(rule: Rule, mesh: DeviceMesh, *, training: bool) -> tuple[Strateg
 
 def bind(rule: Rule, mesh: DeviceMesh, roles: tuple[AxisRole, ...]) -> Strategy | None:
     """The strategy in which mesh axis a plays `roles[a]`; None where its factors or their sizes do not allow it."""
-    split: dict[str, tuple[str, ...]] = {}
+    over: dict[str, tuple[str, ...]] = {}  # role → its axes
     for name, role in zip(mesh.names, roles, strict=True):
         if role.kind == "split":
-            split[role.factor] = (*split.get(role.factor, ()), name)
-    for factor, over in split.items():
-        if factor not in rule.factors or rule.factors[factor] % mesh.size(over):
+            over[role.factor] = (*over.get(role.factor, ()), name)
+    split: dict[str, tuple[str, ...]] = {}  # factor → its axes, of all roles
+    for name, role in zip(mesh.names, roles, strict=True):
+        for factor in rule.members(role.factor) if role.kind == "split" else ():
+            split[factor] = (*split.get(factor, ()), name)
+    for factor, named in split.items():
+        if factor not in rule.factors or rule.factors[factor] % mesh.size(named):
             return None
+    if any(split[rule.modes[m][-1]] != over[m] for m in over if m in rule.modes):
+        return None
     for dims in (*rule.operands, *rule.results):
         if dims is not None and not _composites_allow(rule, mesh, split, dims):
             return None
@@ -161,7 +176,7 @@ def bind(rule: Rule, mesh: DeviceMesh, roles: tuple[AxisRole, ...]) -> Strategy 
                 pending.setdefault(Reduction.SUM, []).append(name)
             elif role.kind == "defer":
                 deferred.append(name)
-            elif role.kind == "split" and dims is not None and not _has(dims, role.factor):
+            elif role.kind == "split" and dims is not None and not _has(dims, rule.members(role.factor)):
                 combine = rule.combine.get(role.factor, Combine.SUM)
                 if combine is not Combine.INNER:
                     pending.setdefault(_REDUCTION[combine], []).append(name)
@@ -178,14 +193,17 @@ def bind(rule: Rule, mesh: DeviceMesh, roles: tuple[AxisRole, ...]) -> Strategy 
     inner = tuple(
         BoundCollective(
             c.kind,
-            split[c.factor],
-            c.item_bytes * math.prod(rule.factors[f] // mesh.size(split.get(f, ())) for f in c.dims),
+            over[c.factor],
+            math.prod(rule.factors[f] // mesh.size(split.get(f, ())) for f in c.dims)
+            * (c.extent(mesh.size(over[c.factor])) if c.extent is not None else 1),
+            c.item_bytes,
             c.backward,
             c.reduction,
-            c.count,
+            c.count * (mesh.size(over[c.factor]) - 1 if c.ring else 1),
+            c.statistic,
         )
         for c in rule.inner
-        if c.factor in split
+        if c.factor in over
     )
     return Strategy(
         roles,
@@ -193,9 +211,10 @@ def bind(rule: Rule, mesh: DeviceMesh, roles: tuple[AxisRole, ...]) -> Strategy 
         tuple(results),
         tuple(gradients),
         tuple(result_gradients),
-        math.prod(mesh.size(a) for a in split.values()),
+        math.prod(mesh.size(a) for a in over.values()),
         scale,
-        inner,
+        tuple(c for c in inner if c.elements),
+        tuple({**split, **over}.items()),
     )
 
 
@@ -210,14 +229,15 @@ def _operand_partials(
             backward.append(name)
         elif role.kind == "linear":
             (forward if index in rule.linear[role.group] else backward).append(name)
-        elif role.kind == "split" and dims is not None and not _has(dims, role.factor):
-            contracted = not any(r is not None and _has(r, role.factor) for r in rule.results)
+        elif role.kind == "split" and dims is not None and not _has(dims, rule.members(role.factor)):
+            contracted = not any(r is not None and _has(r, rule.members(role.factor)) for r in rule.results)
             (forward if index in rule.additive and contracted else backward).append(name)
     return forward, backward
 
 
-def _has(dims: Dims, factor: str) -> bool:
-    return any(factor in d for d in dims)
+def _has(dims: Dims, factors: tuple[str, ...]) -> bool:
+    """Some dimension carries one of the factors."""
+    return any(f in d for d in dims for f in factors)
 
 
 def _composites_allow(rule: Rule, mesh: DeviceMesh, split: dict[str, tuple[str, ...]], dims: Dims) -> bool:

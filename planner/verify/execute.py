@@ -151,12 +151,12 @@ class VirtualDevices:
         strategy = self.program.strategies[op.name]
         rule = self.program.rules[op.name]
         operands = self._operands(op, strategy)
-        split = strategy.split(self.mesh)
+        split = strategy.split
         local = local_op(op, rule, strategy, self.mesh)
-        kernel = spmd_forward(op, set(split))
+        kernel = spmd_forward(op, rule, split)
         placed = list(zip(op.outputs, strategy.results, strict=True))
         if kernel is not None:
-            contexts = [ShardContext.of(rule.factors, split, self.mesh, r) for r in range(self.mesh.devices)]
+            contexts = [ShardContext.of(rule, split, self.mesh, r) for r in range(self.mesh.devices)]
             results = run_ranks(
                 [kernel(local, x, c) for x, c in zip(operands, contexts, strict=True)], self.mesh, split
             )
@@ -179,12 +179,12 @@ class VirtualDevices:
                 [None if g is None else (g * strategy.scale).astype(g.dtype) for g in row] for row in gradients
             ]
         wanted = [bool(n) and n in self.program.active and i in rule.differentiable for i, n in enumerate(op.inputs)]
-        split = strategy.split(self.mesh)
+        split = strategy.split
         local = local_op(op, rule, strategy, self.mesh)
-        kernel = spmd_backward(op, set(split))
+        kernel = spmd_backward(op, rule, split)
         rows = list(zip(operands, results, gradients, strict=True))
         if kernel is not None:
-            contexts = [ShardContext.of(rule.factors, split, self.mesh, r) for r in range(self.mesh.devices)]
+            contexts = [ShardContext.of(rule, split, self.mesh, r) for r in range(self.mesh.devices)]
             found = run_ranks(
                 [kernel(local, x, y, g, wanted, c) for (x, y, g), c in zip(rows, contexts, strict=True)],
                 self.mesh,

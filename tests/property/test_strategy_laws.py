@@ -98,7 +98,7 @@ def test_work_is_divided_among_no_more_ranks_than_split_it(
     subject: tuple[Rule, list[tuple[int, ...]]], mesh: DeviceMesh
 ) -> None:
     for s in strategies(subject[0], mesh, training=False):
-        assert s.parallelism == math.prod(mesh.size(axes) for axes in s.split(mesh).values())
+        assert s.parallelism == math.prod(mesh.size(axes) for axes in s.split.values())
         assert mesh.devices % s.parallelism == 0
 
 

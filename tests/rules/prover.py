@@ -16,7 +16,15 @@ import numpy as np
 from planner.errors import VerificationError
 from planner.ir import DeviceMesh, Graph, Layout, Op, Reduction, Role, Tensor
 from planner.rules import Rule, Strategy, local_op, rule_for, strategies
-from planner.verify.kernels import NoKernelError, ShardContext, run_local, run_ranks, spmd_backward, spmd_forward
+from planner.verify.kernels import (
+    NoKernelError,
+    Performed,
+    ShardContext,
+    run_local,
+    run_ranks,
+    spmd_backward,
+    spmd_forward,
+)
 from planner.verify.shards import Array, assemble, shard
 from planner.verify.vjp import NoVjpError, vjp
 
@@ -162,12 +170,14 @@ def _check(
 ) -> None:
     op = local_op(subject.op, rule, strategy, mesh)
     operands = _operands(subject, rule, strategy, mesh, rng)
-    split = strategy.split(mesh)
-    contexts = [ShardContext.of(rule.factors, split, mesh, r) for r in range(mesh.devices)]
-    kernel = spmd_forward(subject.op, set(split))
+    split = strategy.split
+    contexts = [ShardContext.of(rule, split, mesh, r) for r in range(mesh.devices)]
+    kernel = spmd_forward(subject.op, rule, split)
     if kernel is not None:
         rows = [kernel(op, x, c) for x, c in zip(operands, contexts, strict=True)]
-        results = run_ranks(rows, mesh, split)
+        performed: list[Performed] = []
+        results = run_ranks(rows, mesh, split, performed)
+        _check_payloads(strategy, performed, backward=False)
     else:
         shapes = [
             None if v is None or layout is None else layout.local_shape(v.shape, mesh)
@@ -209,15 +219,37 @@ def _gradients(
         [None if (v := c[r]) is None else np.multiply(v, strategy.scale).astype(v.dtype) for c in columns]
         for r in range(mesh.devices)
     ]
-    split = strategy.split(mesh)
-    kernel = spmd_backward(subject.op, set(split))
+    split = strategy.split
+    kernel = spmd_backward(subject.op, rule, split)
     rows = list(zip(operands, results, gradients, strict=True))
     if kernel is not None:
         started = [kernel(op, x, y, g, wanted, c) for (x, y, g), c in zip(rows, contexts, strict=True)]
-        found = run_ranks(started, mesh, split)
+        performed: list[Performed] = []
+        found = run_ranks(started, mesh, split, performed)
+        _check_payloads(strategy, performed, backward=True)
     else:
         found = [list(vjp(op, x, y, g, wanted)) for x, y, g in rows]
     return [[f[i] for f in found] for i in range(len(subject.inputs))]
+
+
+def _check_payloads(strategy: Strategy, performed: Sequence[Performed], *, backward: bool) -> None:
+    """What the rule declares is what the kernel communicates: over the same axes, at least its bytes, and not
+    more than four times as many.  A halo may be empty on a given cut, and a ring of permutes is an exchange."""
+    split = strategy.split
+    declared: dict[tuple[tuple[str, ...], str], int] = {}
+    for c in strategy.inner:
+        if c.backward == backward:
+            key = c.axes, "exchange" if c.kind in ("permute", "all_to_all") else c.kind
+            declared[key] = declared.get(key, 0) + c.bytes * c.count
+    done: dict[tuple[tuple[str, ...], str], int] = {}
+    for p in performed:
+        key = tuple(split[p.factor]), p.kind
+        done[key] = done.get(key, 0) + p.bytes
+    for key in declared.keys() | {k for k, n in done.items() if n}:
+        said, moved = declared.get(key, 0), done.get(key, 0)
+        side = "backward" if backward else "forward"
+        if not moved <= said <= 4 * max(moved, 16):
+            raise VerificationError(f"{side} {key[1]} over {key[0]}: the rule says {said} bytes, {moved} were moved")
 
 
 def _layout(layout: Layout | None, value: Array) -> Layout:

@@ -10,14 +10,9 @@ import pytest
 from planner.ir import DeviceMesh
 from planner.rules import Rule, registered_types, registry, rule_for
 from planner.rules.operator import Operator, sharded
-from tests.rules import cases
+from tests.rules.cases import FAMILIES
 from tests.rules.node_cases import node_cases
 from tests.rules.prover import Case, Finding, case, kernel_agrees, missing, prove
-
-FAMILIES = (
-    cases.elementwise, cases.contractions, cases.convolutions, cases.normalizations, cases.losses, cases.reductions,
-    cases.layouts, cases.indexing, cases.attention, cases.recurrent, cases.quantized, cases.gradients,
-)  # fmt: skip
 
 # Right by the nature of the kernel, and of no use: comparisons of random pending sums, parameters that arrive pending.
 # The depth of attention's values: the scores would be computed again on every rank.

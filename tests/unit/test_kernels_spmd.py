@@ -1,4 +1,7 @@
-"""Operators that communicate inside: all ranks together equal the whole operator, forward and backward."""
+"""The protocol of operators that communicate: what ranks receive, what is accounted, and what is an error.
+
+That the kernels compute what the whole operator does is proved with the rules: tests/rules/test_prover.py.
+"""
 
 from __future__ import annotations
 
@@ -7,131 +10,135 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from planner.errors import VerificationError
-from planner.ir import DeviceMesh, Layout, Op, Reduction
-from planner.verify.kernels import AllReduce, ShardContext, run_local, run_ranks, spmd_backward, spmd_forward
-from planner.verify.shards import assemble, shard
-from planner.verify.vjp import vjp
+from planner.ir import DeviceMesh, Op
+from planner.rules import Rule
+from planner.verify.kernels import NoKernelError, Performed, ShardContext, run_ranks, spmd_backward, spmd_forward
+from planner.verify.kernels.inner.transport import collect, give_back
+from planner.verify.kernels.spmd import all_gather, all_reduce, exchange
 
-MESHES = [
-    (DeviceMesh.of(2), {"n": ("x",)}),
-    (DeviceMesh.of(2, 2), {"n": ("x", "y")}),
-    (DeviceMesh.of(2, 2), {"n": ("y",)}),
-    (DeviceMesh.of(2, 3), {"n": ("x",), "d0": ("y",)}),
-    (DeviceMesh.of(2, 2), {"n": ("y", "x")}),
-]
+GRID = DeviceMesh.of(2, 2)
+COLUMNS = {"n": ("x",)}
 
-
-def contexts(mesh: DeviceMesh, split: dict[str, Any], factors: dict[str, int]) -> list[ShardContext]:
-    return [ShardContext.of(factors, split, mesh, r) for r in range(mesh.devices)]
-
-
-@pytest.mark.parametrize(("mesh", "split"), MESHES, ids=lambda v: str(v))
-@pytest.mark.parametrize("weighted", [False, True])
-def test_mean_cross_entropy_over_split_batch_and_space(
-    mesh: DeviceMesh, split: dict[str, tuple[str, ...]], weighted: bool
-) -> None:
-    rng = np.random.default_rng(1)
-    n, c, d = 4, 5, 3
-    scores = rng.standard_normal((n, c, d)).astype(np.float32)
-    labels = rng.integers(0, c, size=(n, d))
-    labels[0] = labels[3, 1] = -1  # uneven: one shard holds far fewer labels than another
-    inputs: list[np.ndarray | None] = [scores, labels]
-    if weighted:
-        inputs.append((0.5 + rng.random(c)).astype(np.float32))
-    op = Op("l", "SoftmaxCrossEntropyLoss", ("s", "t", "w")[: len(inputs)], ("l", "p"), {"ignore_index": -1}, 20)
-    expected = run_local(op, inputs)
-    dl, dp = np.float32(0.7), rng.standard_normal(scores.shape).astype(np.float32)
-    (expected_dx, *_) = vjp(op, inputs, expected, [dl, dp], [True, False, False][: len(inputs)])
-
-    over_n, over_d = split["n"], split.get("d0", ())
-    wide, narrow = Layout((over_n, (), over_d)), Layout((over_n, over_d))
-    local_scores, local_labels, local_dp = (
-        shard(scores, wide, mesh), shard(labels, narrow, mesh), shard(dp, wide, mesh)
-    )  # fmt: skip
-    places = contexts(mesh, split, {"n": n, "d0": d})
-    local_inputs = [[s, t, *inputs[2:]] for s, t in zip(local_scores, local_labels, strict=True)]
-    forward, backward = spmd_forward(op, split), spmd_backward(op, split)
-    assert forward is not None
-    assert backward is not None
-    results = run_ranks([forward(op, x, p) for x, p in zip(local_inputs, places, strict=True)], mesh, split)
-    for loss, _ in results:
-        np.testing.assert_allclose(loss, expected[0], rtol=1e-5)
-        assert loss.dtype == np.float32
-    log_p = assemble(tuple(r[1] for r in results), wide, scores.shape, mesh)
-    np.testing.assert_allclose(log_p, expected[1], rtol=1e-5, atol=1e-6)
-
-    grads = run_ranks(
-        [
-            backward(op, local_inputs[r], results[r], [dl, local_dp[r]], [True, False, False][: len(inputs)], places[r])
-            for r in range(mesh.devices)
-        ],
-        mesh,
-        split,
-    )
-    dx = assemble(tuple(g[0] for g in grads), wide, scores.shape, mesh)
-    np.testing.assert_allclose(dx, expected_dx, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("sizes", [(2,), (2, 2)])
-@pytest.mark.parametrize("axis", [0, 1])
-def test_gather_from_a_split_axis_is_a_pending_sum(sizes: tuple[int, ...], axis: int) -> None:
-    rng = np.random.default_rng(2)
-    mesh = DeviceMesh.of(*sizes)
-    table = rng.standard_normal((8, 3) if axis == 0 else (3, 8)).astype(np.float32)
-    at = np.array([[0, 7, 3], [-1, 4, 3]])
-    op = Op("y", "Gather", ("t", "i"), ("y",), {"axis": axis}, 20)
-    (expected,) = run_local(op, [table, at])
-    dy = rng.standard_normal(expected.shape).astype(np.float32)
-    expected_dt, _ = vjp(op, [table, at], [expected], [dy], [True, False])
-
-    split = {"v": mesh.names}
-    layout = Layout(tuple(mesh.names if i == axis else () for i in range(2)))
-    local = shard(table, layout, mesh)
-    places = contexts(mesh, split, {"v": 8})
-    forward, backward = spmd_forward(op, split), spmd_backward(op, split)
-    assert forward is not None
-    assert backward is not None
-    results = run_ranks([forward(op, [t, at], p) for t, p in zip(local, places, strict=True)], mesh, split)
-    pending = Layout(((),) * expected.ndim, tuple((a, Reduction.SUM) for a in mesh.names))
-    y = assemble(tuple(r[0] for r in results), pending, expected.shape, mesh)
-    np.testing.assert_allclose(y, expected, rtol=1e-6)
-    grads = run_ranks(
-        [backward(op, [t, at], [None], [dy], [True, False], p) for t, p in zip(local, places, strict=True)], mesh, split
-    )
-    np.testing.assert_allclose(assemble(tuple(g[0] for g in grads), layout, table.shape, mesh), expected_dt, rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("kind", "attributes", "split"),
-    [
-        ("Gather", {}, ["b"]),
-        ("SoftmaxCrossEntropyLoss", {"reduction": "sum"}, ["n"]),
-        ("SoftmaxCrossEntropyLoss", {"reduction": "none"}, ["n"]),
-        ("SoftmaxCrossEntropyLoss", {}, []),
-        ("MatMul", {}, ["k"]),
-    ],
-)
-def test_local_operators_need_no_kernel(kind: str, attributes: dict[str, Any], split: list[str]) -> None:
-    op = Op("y", kind, ("a", "b"), ("y",), attributes, 20)
-    assert spmd_forward(op, split) is None
-    assert spmd_backward(op, split) is None
-
-
-def test_ranks_at_different_collectives_are_an_error() -> None:
-    def kernel(reduction: str) -> Generator[AllReduce, Any, list[Any]]:
-        yield AllReduce(np.ones(1), reduction, "n")
-        return []
-
-    with pytest.raises(VerificationError, match="do not meet"):
-        run_ranks([kernel("sum"), kernel("max")], DeviceMesh.of(2), {"n": ("x",)})
+Kernel = Generator[Any, Any, list[Any]]
 
 
 def test_groups_reduce_apart() -> None:
-    def kernel(value: float) -> Generator[AllReduce, Any, list[Any]]:
-        found = yield AllReduce(np.array([value]), "max", "n")
-        return [found]
+    def kernel(value: float) -> Kernel:
+        return [(yield from all_reduce(np.array([value]), "max", "n"))]
 
-    results = run_ranks([kernel(float(r)) for r in range(4)], DeviceMesh.of(2, 2), {"n": ("x",)})
+    results = run_ranks([kernel(float(r)) for r in range(4)], GRID, COLUMNS)
     assert [float(r[0][0]) for r in results] == [2.0, 3.0, 2.0, 3.0]
+
+
+def test_gathered_values_come_in_the_order_of_the_shards() -> None:
+    def kernel(value: float) -> Kernel:
+        return [np.concatenate((yield from all_gather(np.array([value]), "n")))]
+
+    over_both = run_ranks([kernel(float(r)) for r in range(4)], GRID, {"n": ("y", "x")})
+    assert [list(r[0]) for r in over_both] == [[0.0, 2.0, 1.0, 3.0]] * 4  # the first named axis is the slowest
+
+
+def test_exchanged_pieces_reach_their_shard() -> None:
+    def kernel(rank: int) -> Kernel:
+        sent = [None if j == rank else np.array([10.0 * rank + j]) for j in range(3)]
+        found = yield from exchange(sent, "n")
+        return [np.array([-1.0 if p is None else p[0] for p in found])]
+
+    results = run_ranks([kernel(r) for r in range(3)], DeviceMesh.of(3), COLUMNS)
+    assert [list(r[0]) for r in results] == [[-1.0, 10.0, 20.0], [1.0, -1.0, 21.0], [2.0, 12.0, -1.0]]
+
+
+def test_the_largest_payload_is_accounted() -> None:
+    def kernel(rank: int) -> Kernel:
+        yield from all_reduce(np.zeros(3, dtype=np.float32), "sum", "n")
+        yield from exchange([np.zeros(rank), None], "n")
+        return []
+
+    performed: list[Performed] = []
+    run_ranks([kernel(r) for r in range(2)], DeviceMesh.of(2), COLUMNS, performed)
+    assert performed == [Performed("all_reduce", "n", 12), Performed("exchange", "n", 8)]
+
+
+@pytest.mark.parametrize("other", [lambda: all_reduce(np.ones(1), "max", "n"), lambda: all_gather(np.ones(1), "n")])
+def test_ranks_at_different_collectives_are_an_error(other: Any) -> None:
+    def kernel(rank: int) -> Kernel:
+        yield from (other() if rank else all_reduce(np.ones(1), "sum", "n"))
+        return []
+
+    with pytest.raises(VerificationError, match="do not meet"):
+        run_ranks([kernel(0), kernel(1)], DeviceMesh.of(2), COLUMNS)
+
+
+def test_a_rank_that_stays_away_is_an_error() -> None:
+    def kernel(rank: int) -> Kernel:
+        if rank:
+            yield from all_gather(np.ones(1), "n")
+        return []
+
+    with pytest.raises(VerificationError, match="1 of 2 wait"):
+        run_ranks([kernel(0), kernel(1)], DeviceMesh.of(2), COLUMNS)
+
+
+def places(shards: int) -> list[ShardContext]:
+    rule = Rule({"d": 12}, ((("d",),),), ((("d",),),))
+    mesh = DeviceMesh.of(shards)
+    return [ShardContext.of(rule, {"d": mesh.names}, mesh, r) for r in range(shards)]
+
+
+WANTED = st.sampled_from([2, 3, 4]).flatmap(
+    lambda n: st.lists(st.lists(st.integers(-1, 11), max_size=9), min_size=n, max_size=n)
+)
+
+
+@settings(deadline=None, max_examples=80)
+@given(WANTED)
+def test_collecting_takes_elements_of_the_whole(wanted: list[list[int]]) -> None:
+    whole = np.arange(24.0).reshape(2, 12) + 1
+    n = len(wanted)
+    indices = [np.array(w, dtype=np.int64) for w in wanted]
+
+    def kernel(place: ShardContext, shard: Any) -> Kernel:
+        return [(yield from collect(shard, 1, indices, "d", place))]
+
+    shards = np.split(whole, n, axis=1)
+    found = run_ranks([kernel(p, s) for p, s in zip(places(n), shards, strict=True)], DeviceMesh.of(n), {"d": ("x",)})
+    for w, (part,) in zip(indices, found, strict=True):
+        np.testing.assert_array_equal(part, np.where(w >= 0, whole[:, w], 0.0))
+
+
+@settings(deadline=None, max_examples=80)
+@given(WANTED, st.integers(0, 1000))
+def test_giving_back_is_the_transpose_of_collecting(wanted: list[list[int]], seed: int) -> None:
+    """⟨collect x, g⟩ = ⟨x, give back g⟩."""
+    rng = np.random.default_rng(seed)
+    n = len(wanted)
+    indices = [np.array(w, dtype=np.int64) for w in wanted]
+    x = rng.integers(-9, 9, size=(2, 12)).astype(np.float64)
+    g = [rng.integers(-9, 9, size=(2, len(w))).astype(np.float64) for w in wanted]
+
+    def kernel(place: ShardContext, shard: Any, gradient: Any) -> Kernel:
+        taken = yield from collect(shard, 1, indices, "d", place)
+        back = yield from give_back(gradient, 1, indices, shard.shape[1], "d", place)
+        return [taken, back]
+
+    shards = np.split(x, n, axis=1)
+    rows = [kernel(p, s, v) for p, s, v in zip(places(n), shards, g, strict=True)]
+    found = run_ranks(rows, DeviceMesh.of(n), {"d": ("x",)})
+    left = sum(float(np.sum(taken * v)) for (taken, _), v in zip(found, g, strict=True))
+    right = sum(float(np.sum(s * back)) for s, (_, back) in zip(shards, found, strict=True))
+    assert left == right
+
+
+def test_only_a_split_that_the_rule_marks_needs_a_kernel() -> None:
+    op = Op("y", "Gather", ("a", "b"), ("y",), {}, 20)
+    rule = Rule({"v": 4, "i": 4}, ((("v",),), (("i",),)), ((("i",),),), aware=frozenset({"v"}))
+    assert spmd_forward(op, rule, ["i"]) is None
+    assert spmd_backward(op, rule, ["i"]) is None
+    assert spmd_forward(op, rule, ["v"]) is not None
+    unknown = Op("y", "example::Op", ("a", "b"), ("y",), {}, 1)
+    with pytest.raises(NoKernelError, match="no kernel for example::Op"):
+        spmd_forward(unknown, rule, ["v"])

@@ -1,16 +1,29 @@
 """Execution of one operator on arrays: alone (`run_local`), or on all virtual ranks in step (`spmd`)."""
 
+from planner.verify.kernels.inner import kernel, spmd_backward, spmd_forward
 from planner.verify.kernels.local import run_local
 from planner.verify.kernels.session import NoKernelError
-from planner.verify.kernels.sharded import spmd_backward, spmd_forward
-from planner.verify.kernels.spmd import AllReduce, ShardContext, SpmdBackward, SpmdForward, run_ranks
+from planner.verify.kernels.spmd import (
+    AllGather,
+    AllReduce,
+    Exchange,
+    Performed,
+    ShardContext,
+    SpmdBackward,
+    SpmdForward,
+    run_ranks,
+)
 
 __all__ = [
+    "AllGather",
     "AllReduce",
+    "Exchange",
     "NoKernelError",
+    "Performed",
     "ShardContext",
     "SpmdBackward",
     "SpmdForward",
+    "kernel",
     "run_local",
     "run_ranks",
     "spmd_backward",

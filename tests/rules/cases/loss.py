@@ -1,0 +1,21 @@
+"""Small operators of one family: loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.rules.cases.values import f, n, p
+from tests.rules.prover import Case, case
+
+__all__ = ["losses"]
+
+
+def losses() -> Iterator[Case]:
+    for reduction in ("mean", "sum", "none"):
+        t = "SoftmaxCrossEntropyLoss"
+        ignored = n(6, 12)
+        ignored[3] = -100
+        yield case(t, [f(12, 6), n(6, 12)], reduction=reduction)
+        yield case(t, [f(12, 6), ignored, p(6)], reduction=reduction, ignore_index=-100, results=2)
+        yield case(t, [f(4, 6, 6), n(6, 4, 6)], reduction=reduction, results=2)
+        yield case("NegativeLogLikelihoodLoss", [f(12, 6), n(6, 12)], reduction=reduction)
