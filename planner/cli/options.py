@@ -38,9 +38,11 @@ def byte_size(text: str) -> int:
     return size
 
 
-def add_model_options(parser: argparse.ArgumentParser) -> None:
+def add_model_options(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
     """MODEL, --bind and --batch."""
-    parser.add_argument("model", type=Path, metavar="MODEL", help="ONNX file (weights are not needed)")
+    parser.add_argument(
+        "model", type=Path, metavar="MODEL", nargs="?" if optional else None, help="ONNX file (weights are not needed)"
+    )
     parser.add_argument(
         "--bind", action="append", default=[], metavar="DIM=SIZE", help="size of a symbolic dimension; may be repeated"
     )

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from planner.frontends.carry import Carrier, Factors, join
+from planner.frontends.carry_experts import expert_matmul, top_k
 from planner.frontends.carry_indexing import elementwise_indices, gather, gather_nd, scatter_nd
 from planner.frontends.carry_views import (
     constant_of_shape,
@@ -33,7 +36,7 @@ def handle(c: Carrier, op: Op) -> None:
         c.refuse(f"{op.type} '{op.name}' stops the new size: it holds a sub-graph with sizes of its own.")
         return
     handler = _HANDLERS.get(name)
-    if handler is not None and domain in ("", "com.microsoft"):
+    if handler is not None and domain in ("", "com.microsoft", "planner"):
         handler(c, op)
     elif name in _SAME_SHAPE:
         _same_shape(c, op)
@@ -180,6 +183,29 @@ def _pooling_gradient(c: Carrier, op: Op) -> None:
         c.factors[o] = (*c.parts(dy)[:2], *(((s, s),) for s in c.before(o)[2:]))
 
 
+def _reduce(c: Carrier, op: Op) -> None:
+    """Dimensions that are not reduced pass through; one that is may have any size."""
+    t, o = op.inputs[0], op.outputs[0]
+    rank, kept = len(c.before(t)), bool(op.attributes.get("keepdims", 1))
+    stated = op.attributes.get("axes", op.attributes.get("axis", 0 if op.type.startswith("Arg") else None))
+    if len(op.inputs) > 1 and op.inputs[1]:
+        stated = c.value(op.inputs[1])
+        if stated is None:
+            return
+    axes = [int(a) % rank for a in np.ravel(stated)] if stated is not None else []
+    if not axes and not op.attributes.get("noop_with_empty_axes", 0):
+        axes = list(range(rank))
+    factors: list[Factors] = []
+    for axis in range(rank):
+        if axis not in axes:
+            c.pass_up(op, o, len(factors), t, axis)
+            factors.append(c.parts(t)[axis])
+        elif kept:
+            factors.append(((1, 1),))
+    if len(factors) == len(c.before(o)):
+        c.factors[o] = tuple(factors)
+
+
 def _stated_gradient(c: Carrier, op: Op) -> None:
     """GatherGrad(shape, indices, dY) and SliceGrad(dY, shape, …) spell out the shape of the result."""
     gather = split_type(op.type)[1] == "GatherGrad"
@@ -231,6 +257,11 @@ _BROADCASTING = (
     "Sub", "Sum", "Where", "Xor",
 )  # fmt: skip
 
+_REDUCTIONS = (
+    "ArgMax", "ArgMin", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
+    "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare",
+)  # fmt: skip
+
 _HANDLERS: dict[str, Callable[[Carrier, Op], None]] = {
     "Attention": _attention,
     **dict.fromkeys(_BROADCASTING, _broadcast),
@@ -238,6 +269,7 @@ _HANDLERS: dict[str, Callable[[Carrier, Op], None]] = {
     "ConstantOfShape": constant_of_shape,
     "Einsum": _einsum,
     "Expand": expand,
+    "ExpertMatMul": expert_matmul,
     "Flatten": flatten,
     "FusedMatMul": _matmul,
     "GRU": _recurrent,
@@ -253,6 +285,7 @@ _HANDLERS: dict[str, Callable[[Carrier, Op], None]] = {
     "MaxPoolGrad": _pooling_gradient,
     "NegativeLogLikelihoodLoss": _loss,
     "RNN": _recurrent,
+    **dict.fromkeys(_REDUCTIONS, _reduce),
     "Reshape": reshape,
     "Resize": _resize,
     "Slice": slice_,
@@ -260,6 +293,7 @@ _HANDLERS: dict[str, Callable[[Carrier, Op], None]] = {
     "SoftmaxCrossEntropyLoss": _loss,
     "Split": split,
     "Squeeze": squeezing,
+    "TopK": top_k,
     "Transpose": transpose,
     "Unsqueeze": squeezing,
 }

@@ -1,4 +1,4 @@
-"""Shapes of operators that ONNX does not define: ONNX Runtime's contributed and gradient types.
+"""Shapes of operators that ONNX does not define: ONNX Runtime's contributed and gradient types, and our own.
 
 Most of them give results shaped like one of their operands; those are one line in a table, `output ←
 operand`.  The others have a function.
@@ -32,6 +32,8 @@ _LIKE: dict[str, tuple[int, ...]] = {
     "LayerNormalizationGrad": (1, 2, 2),
     "LogSoftmaxGrad": (0,),
     "LogSoftmaxGrad_13": (0,),
+    "MoE": (0,),
+    "QMoE": (0,),
     "QuickGelu": (0,),
     "QuickGeluGrad": (0,),
     "ReluGrad": (0,),
@@ -51,7 +53,7 @@ _LIKE: dict[str, tuple[int, ...]] = {
 def infer(op: Op, operands: Operands) -> list[Inferred] | None:
     """(element type, shape) of each output, or None when the type is not one of these."""
     domain, name = split_type(op.type)
-    if domain not in ("com.microsoft", "ai.onnx.ml", ""):
+    if domain not in ("com.microsoft", "ai.onnx.ml", "planner", ""):
         return None
     if not domain and name == "Dropout":  # onnx leaves the mask without a shape
         return [_shape(operands, 0), ("bool", _shape(operands, 0)[1])][: len(op.outputs)]
@@ -98,6 +100,14 @@ def _transposed(shape: tuple[int, ...], op: Op, side: str) -> tuple[int, ...]:
     return shape
 
 
+def _expert_matmul(op: Op, operands: Operands) -> list[Inferred]:
+    x, w, indices = operands[:3]
+    if x is None or w is None or indices is None or x.shape is None or w.shape is None or indices.shape is None:
+        return [(None if x is None else x.dtype, None)]
+    tokens = np.broadcast_shapes(x.shape[:-1], indices.shape[: len(x.shape) - 1])
+    return [(x.dtype, (*tokens, w.shape[1 if op.attributes["transB"] else 2]))]
+
+
 def _from_shape_operand(op: Op, operands: Operands) -> list[Inferred]:
     """GatherGrad(shape, indices, dY), SliceGrad(dY, shape, …): the result has the shape that an operand states."""
     name = split_type(op.type)[1]
@@ -139,6 +149,7 @@ def _normalizer(op: Op, operands: Operands) -> list[Inferred]:
 _FUNCTIONS: dict[str, Callable[[Op, Operands], list[Inferred]]] = {
     "ConvGrad": _conv_grad,
     "DynamicQuantizeLSTM": _dynamic_quantize_lstm,
+    "ExpertMatMul": _expert_matmul,
     "FusedMatMul": _fused_matmul,
     "GatherGrad": _from_shape_operand,
     "LinearClassifier": _linear_classifier,

@@ -1,4 +1,7 @@
-"""Graph → runnable ModelProto, so that another runtime can execute the whole graph as a reference."""
+"""Graph → runnable ModelProto, so that another runtime can execute the whole graph as a reference.
+
+Operators of our own domain are written as the ONNX operators that they stand for.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from onnx import helper
 
 from planner.frontends.draft import split_type
 from planner.frontends.dtypes import ELEM_TYPE
+from planner.frontends.experts import EXPERT_MATMUL, spelled_out
 from planner.frontends.nodes import node_of, tensor_of
 from planner.ir import Graph, Op, Tensor
 
@@ -35,15 +39,24 @@ def to_model(graph: Graph, *, outputs: Sequence[str] | None = None) -> onnx.Mode
     own = set(graph.inputs)
     versions: dict[str, int] = {"": 1}
     for op in ops:
-        domain = split_type(op.type)[0]
+        domain = "" if op.type == EXPERT_MATMUL else split_type(op.type)[0]
         versions[domain] = max(versions.get(domain, 1), op.opset)
+    nodes: list[onnx.NodeProto] = []
+    constants: list[onnx.TensorProto] = []
+    for op in ops:
+        if op.type == EXPERT_MATMUL:
+            spelled, read = spelled_out(op, graph.tensors, versions[""])
+            nodes += spelled
+            constants += read
+        else:
+            nodes.append(node_of(op))
     known = {t.name for t in tensors if t.value is not None and t.name not in own}
     body = helper.make_graph(
-        [node_of(op) for op in ops],
+        nodes,
         graph.name or "graph",
         [_info(t) for t in tensors if t.name not in known],
         [_info(graph.tensors[t]) for t in wanted],
-        [tensor_of(t.value, t.name) for t in tensors if t.name in known and t.value is not None],
+        [*(tensor_of(t.value, t.name) for t in tensors if t.name in known and t.value is not None), *constants],
     )
     imports = [helper.make_opsetid(domain, version) for domain, version in sorted(versions.items())]
     return helper.make_model(body, opset_imports=imports, ir_version=IR_VERSION)

@@ -1,4 +1,4 @@
-"""The import, step by step: parse → read → bind → infer and fold → un-merge → roles → loss → (rebind)."""
+"""The import, step by step: parse → read → bind → infer and fold → un-merge → roles → experts → loss → (rebind)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from planner.errors import InputError
 from planner.frontends.bind import bind_dimensions
 from planner.frontends.draft import Draft, read
+from planner.frontends.experts import fuse_experts
 from planner.frontends.infer import propagate
 from planner.frontends.loss import find_loss
 from planner.frontends.parse import parse
@@ -33,6 +34,7 @@ def import_bytes(
     fill_sources(draft)
     unmerge(draft)
     assign_roles(draft)
+    fuse_experts(draft)
     graph = _freeze(draft)
     if batch is None or batch_used:
         return graph

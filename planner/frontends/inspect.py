@@ -62,6 +62,8 @@ def flops(graph: Graph, op: Op) -> int:
     if name in ("MatMul", "MatMulInteger", "FusedMatMul", "Gemm", "QLinearMatMul") and out is not None and first:
         transposed = op.attributes.get("transA", 0) and len(first) > 1
         return 2 * math.prod(out) * (first[-2] if transposed else first[-1])
+    if name == "ExpertMatMul" and out is not None:
+        return 2 * math.prod(out) * first[-1]
     if name in ("Conv", "ConvInteger", "QLinearConv") and out is not None:
         weight = second if name != "QLinearConv" else shapes[3]
         return 0 if weight is None else 2 * math.prod(out) * math.prod(weight[1:])

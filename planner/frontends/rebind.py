@@ -43,23 +43,23 @@ def batch_axes(graph: Graph, batch: int) -> dict[tuple[str, int], int]:
 
 
 def rebind(graph: Graph, sizes: Mapping[tuple[str, int], int]) -> Graph:
-    """The same graph with other sizes for (input, axis) dimensions, carried through everything that follows.
+    """The same graph with other sizes for (source, axis) dimensions, carried through everything that follows.
 
-    Rebinding to the sizes it has returns an equal graph.  UsageError for places that do not exist,
+    Sources are the graph's inputs, and its parameters, which only become smaller.  Rebinding to the sizes it has returns an equal graph.  UsageError for places that do not exist,
     InputError naming the operator or constant that stops it.
     """
     changes: dict[tuple[str, int], int] = {}
     for (name, axis), size in sizes.items():
         t = graph.tensors.get(name)
-        if t is None or name not in graph.inputs or t.shape is None or not 0 <= axis < len(t.shape):
-            raise UsageError(f"cannot rebind {name}.{axis}: the model has no such input dimension.")
+        if t is None or name in graph.producers or t.shape is None or not 0 <= axis < len(t.shape):
+            raise UsageError(f"cannot rebind {name}.{axis}: the model has no such input or parameter dimension.")
         if size < 1:
             raise UsageError(f"cannot rebind {name}.{axis} to {size}: a dimension must be at least 1.")
         if t.shape[axis] != size:
             changes[name, axis] = size
     if not changes:
         return graph
-    carrier = Carrier(graph, {name for name, _ in sizes})
+    carrier = Carrier(graph, {name for name, _ in sizes if graph.tensors[name].role is Role.INPUT})
     for (name, axis), size in changes.items():
         carrier.set_source(name, axis, size)
     for _ in range(MAX_WALKS):

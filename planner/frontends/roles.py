@@ -32,6 +32,7 @@ WEIGHT_SLOTS: dict[str, frozenset[int]] = {
     "ConvTranspose": frozenset({1, 2}),
     "DeformConv": frozenset({1, 3}),
     "Einsum": frozenset({0, 1, 2}),
+    "ExpertMatMul": frozenset({1, 3}),
     "FusedMatMul": frozenset({0, 1}),
     "GRU": frozenset({1, 2, 3}),
     "Gather": frozenset({0}),

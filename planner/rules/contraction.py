@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from planner.rules.notation import expand
-from planner.rules.operator import KeepWholeError, Operator, sharded
+from planner.rules.operator import Operator, sharded
 from planner.rules.registry import rule
 from planner.rules.rule import Rule
 
@@ -40,16 +40,28 @@ def _matmul(o: Operator) -> Rule:
     return product_rule(o, f"{left}, {right} -> {batch} {rows} {columns}")
 
 
-@rule("com.microsoft::FusedMatMul")
+@rule("com.microsoft::FusedMatMul", "com.microsoft::TransposeMatMul")
 def _fused_matmul(o: Operator) -> Rule:
-    """alpha · A' B' with the last two dimensions transposed on request."""
-    if o.attribute("transBatchA", 0) or o.attribute("transBatchB", 0):
-        raise KeepWholeError("its operands are transposed in their batch dimensions")
+    """alpha · A' B', both transposed on request; `transBatch` moves a first dimension before the last one."""
     if min(o.rank(0), o.rank(1)) < 2:
         return _matmul(o)
-    left = "k m" if o.attribute("transA", 0) else "m k"
-    right = "n k" if o.attribute("transB", 0) else "k n"
-    return product_rule(o, f"b... {left}, b... {right} -> b... m n")
+    return product_rule(o, f"{_transposed(o, 'A', 'm k')}, {_transposed(o, 'B', 'k n')} -> b... m n")
+
+
+def _transposed(o: Operator, operand: str, names: str) -> str:
+    first, second = names.split()[:: -1 if o.attribute(f"trans{operand}", 0) else 1]
+    return f"{first} b... {second}" if o.attribute(f"transBatch{operand}", 0) else f"b... {first} {second}"
+
+
+@rule("com.microsoft::FusedMatMulActivation")
+def _matmul_activation(o: Operator) -> Rule:
+    """The activation needs the whole sum."""
+    return _activated(o, f"{_transposed(o, 'A', 'm k')}, {_transposed(o, 'B', 'k n')} -> b... m n")
+
+
+def _activated(o: Operator, text: str) -> Rule:
+    flops = 2.0 * math.prod(expand(text, o.inputs, o.outputs).factors.values())
+    return sharded(o, text, kind="matmul", whole=["k"], differentiable=(0, 1, 2), saved=(0, 1, 2), flops=flops)
 
 
 @rule("Gemm")
@@ -61,9 +73,51 @@ def _gemm(o: Operator) -> Rule:
     return product_rule(o, f"{left}, {right}, +{bias} -> m n")
 
 
+@rule("com.microsoft::FusedGemm")
+def _fused_gemm(o: Operator) -> Rule:
+    """Gemm with an activation, which needs the whole sum."""
+    left = "k m" if o.attribute("transA", 0) else "m k"
+    right = "n k" if o.attribute("transB", 0) else "k n"
+    bias = ("", "n", "m n")[o.rank(2)] if o.has(2) else ""
+    return _activated(o, f"{left}, {right}, {bias} -> m n")
+
+
+@rule("com.microsoft::GemmFastGelu")
+def _gemm_fast_gelu(o: Operator) -> Rule:
+    return _activated(o, "b... m k, k n, n -> b... m n")
+
+
+@rule("com.microsoft::CDist")
+def _distances(o: Operator) -> Rule:
+    """Between all rows of A and all of B; squared ones are sums over the coordinates."""
+    metric = o.attribute("metric", "sqeuclidean")
+    squared = (metric.decode() if isinstance(metric, bytes) else metric) == "sqeuclidean"
+    flops = 3.0 * math.prod(o.shape(0)) * o.shape(1)[0]
+    return sharded(o, "m k, n k -> m n", kind="matmul", whole=[] if squared else ["k"], flops=flops)
+
+
+@rule("Det")
+def _det(o: Operator) -> Rule:
+    """Elimination runs through all rows and columns of a matrix; only matrices are split from each other."""
+    flops = 2 / 3 * math.prod(o.shape(0)) * o.shape(0)[-1]
+    return sharded(
+        o, "b... * * -> b...", kind="matmul", differentiable=(0,), saved=(0,), saved_results=(0,), flops=flops
+    )
+
+
+@rule("com.microsoft::Inverse")
+def _inverse(o: Operator) -> Rule:
+    flops = 2.0 * math.prod(o.shape(0)) * o.shape(0)[-1]
+    return sharded(o, "b... * * -> b... * *", kind="matmul", differentiable=(0,), saved_results=(0,), flops=flops)
+
+
 @rule("Einsum")
 def _einsum(o: Operator) -> Rule:
-    """Labels become factors of the same name; one that repeats within a term (a diagonal) stays whole."""
+    """Labels become factors of the same name; one that repeats within a term (a diagonal) stays whole.
+
+    Shards of a diagonal are blocks on it: an operand would be split in two dimensions over one axis, which no layout
+    says.
+    """
     equation = str(o.attribute("equation", "")).replace(" ", "")
     left, arrow, right = equation.partition("->")
     terms = left.split(",")

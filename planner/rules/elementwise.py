@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
-from planner.rules.operator import KeepWholeError, Operator, sharded
+from planner.rules.operator import Operator, sharded
 from planner.rules.registry import rule
 from planner.rules.rule import Rule
 
@@ -107,10 +105,17 @@ _TABLE: dict[str, Elementwise] = {
     "ThresholdedRelu": _PIECEWISE,
     "Where": Elementwise(linear=((1, 2),), differentiable=(1, 2), saved=(0,)),
     "Xor": _FIXED,
+    # Of ONNX's experimental operators, which ONNX Runtime keeps in its main domain.
+    "Affine": Elementwise(differentiable=(0,), flops=2),
+    "ParametricSoftplus": _OF_OPERAND,
+    "ScaledTanh": _OF_OPERAND,
     "com.microsoft::BiasGelu": Elementwise(differentiable=(0, 1), saved=(0, 1), flops=9),
     "com.microsoft::FastGelu": Elementwise(differentiable=(0, 1), saved=(0, 1), flops=9),
+    "com.microsoft::GatedAdd": Elementwise(linear=((0, 1), (0, 2)), differentiable=(0, 1, 2), saved=(1, 2), flops=2),
     "com.microsoft::Gelu": _OF_OPERAND,
+    "com.microsoft::MurmurHash3": Elementwise(flops=8),
     "com.microsoft::QuickGelu": _OF_OPERAND,
+    "com.microsoft::ScaledSiLU": Elementwise(differentiable=(0,), saved=(0, 1), flops=9),
 }
 
 
@@ -143,47 +148,32 @@ def _identity(o: Operator) -> Rule:
 
 @rule("Cast", "CastLike")
 def _cast(o: Operator) -> Rule:
-    """A conversion between floating-point types is linear up to rounding."""
-    return sharded(o, "d..., - -> d...", linear=[(0,)], differentiable=(0,) if o.makes_float else ())
+    """A conversion between floating-point types is linear up to rounding, where this keeps two digits at least."""
+    types = {o.input_types[0], *(t for t in o.output_types if t)}
+    precise = types <= {"float16", "bfloat16", "float32", "float64"}
+    passes = (0,) if precise else ()
+    return sharded(o, "d..., - -> d...", linear=[passes] if precise else [], differentiable=passes)
 
 
-@rule("Dropout")
-def _dropout(o: Operator) -> Rule:
-    """Inference, where it is the identity.  In training ranks that hold replicas would have to draw alike."""
-    if _drops(o):
-        raise KeepWholeError("it draws random numbers, which must be the same on ranks that hold replicas")
-    return sharded(o, "d..., -, - -> d..., d...", linear=[(0,)] if not o.yields(1) else [], differentiable=(0,))
+@rule("BitCast")
+def _bit_cast(o: Operator) -> Rule:
+    """The same bits in a type of the same width."""
+    return sharded(o, "d... -> d...", kind="free", flops=0.0)
 
 
-def _drops(o: Operator) -> bool:
-    if o.opset < 7:
-        return not o.attribute("is_test", 0)
-    if not o.has(2):
-        return False
-    ratio, training = o.value(1), o.value(2)
-    return not (training is not None and not np.any(training)) and not (ratio is not None and not np.any(ratio))
-
-
-@rule("QuantizeLinear", "DequantizeLinear")
-def _quantize(o: Operator) -> Rule:
-    """Scale and zero point are per tensor, per index of `axis`, or per block of it (then that axis is whole)."""
-    scale = o.shape(1)
-    names = [f"d{i}" for i in range(o.rank(0))]
-    if math.prod(scale) == 1:
-        parameters = "*..."
-    elif len(scale) == 1 and not o.attribute("block_size", 0):
-        parameters = names[o.axis(1)]
-    else:
-        axis = o.axis(1)
-        parameters = " ".join("*" if i == axis else f for i, f in enumerate(names))
-        names[axis] += "!"
-    all_names = " ".join(names)
-    linear = o.type == "DequantizeLinear"
+@rule("com.microsoft::LinearAttentionGate")
+def _linear_attention_gate(o: Operator) -> Rule:
+    """a (b t h), its bias and scale per head, b (b t h) to decay and update rate."""
     return sharded(
         o,
-        f"{all_names}, {parameters}, {parameters} -> {all_names}",
-        linear=[(1,)] if linear else [],
-        differentiable=(0, 1),
-        saved=(0, 1),
-        flops=2.0 * math.prod(o.result()),
+        "b t h, h, h, b t h -> b t h, b t h",
+        differentiable=(0, 1, 2, 3),
+        saved=(0, 1, 2, 3),
+        flops=20.0 * math.prod(o.result()),
     )
+
+
+@rule("ImageScaler")
+def _image_scaler(o: Operator) -> Rule:
+    """Adds a bias per channel, which is an attribute: channels stay whole."""
+    return sharded(o, "n * x... -> n * x...", differentiable=(0,), flops=2.0 * math.prod(o.result()))

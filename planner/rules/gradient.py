@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import math
 
+from planner.rules.movement import moving
+from planner.rules.moves import moves_of
 from planner.rules.notation import labels
+from planner.rules.loss import mean_sums, row_values, score_bytes
+from planner.rules.normalization import row_sums, softmax_axes, statistic_bytes
 from planner.rules.operator import KeepWholeError, Operator, sharded
 from planner.rules.registry import rule
 from planner.rules.rule import Combine, Rule
@@ -17,6 +21,9 @@ __all__: list[str] = []
 
 
 @rule(
+    "com.microsoft::BiasFastGeluGrad_dX",
+    "com.microsoft::BiasGeluGrad_dX",
+    "com.microsoft::DropoutGrad",
     "com.microsoft::FastGeluGrad",
     "com.microsoft::GeluGrad",
     "com.microsoft::LeakyReluGrad",
@@ -26,18 +33,30 @@ __all__: list[str] = []
     "com.microsoft::TanhGrad",
 )
 def _elementwise(o: Operator) -> Rule:
-    """dY and the operand or result that the forward saved."""
-    return sharded(o, "d..., d... -> d...", linear=[(0,)], flops=10.0 * math.prod(o.result()))
+    """dY and the operand or result that the forward saved; of fused ones a bias; of dropout mask, ratio, mode."""
+    text = "d..., d..., -, - -> d..." if o.type.endswith("::DropoutGrad") else "d..., d..., d... -> d..."
+    return sharded(o, text, linear=[(0,)], flops=10.0 * math.prod(o.result()))
 
 
-@rule("com.microsoft::SoftmaxGrad", "com.microsoft::SoftmaxGrad_13", "com.microsoft::LogSoftmaxGrad_13")
+@rule(
+    "com.microsoft::LogSoftmaxGrad",
+    "com.microsoft::LogSoftmaxGrad_13",
+    "com.microsoft::SoftmaxGrad",
+    "com.microsoft::SoftmaxGrad_13",
+)
 def _softmax(o: Operator) -> Rule:
-    """dY and the softmax; the normalised dimensions stay whole (trailing ones together before version 13)."""
-    rank = o.rank(0)
-    axes = {o.axis(-1)} if o.type.endswith("_13") else set(range(o.axis(1), rank))
-    names = " ".join(f"d{i}{'!' if i in axes else ''}" for i in range(rank))
+    """dY and the softmax: one sum per row where the row is split."""
+    axes = softmax_axes(o, matrix=not o.type.endswith("_13"))
+    factors = [f"d{i}" for i in range(o.rank(0))]
+    reduced, rows = [factors[i] for i in sorted(axes)], [f for i, f in enumerate(factors) if i not in axes]
+    names = " ".join(factors)
     return sharded(
-        o, f"{names}, {names} -> {names}", kind="normalization", linear=[(0,)], flops=4.0 * math.prod(o.result())
+        o,
+        f"{names}, {names} -> {names}",
+        kind="normalization",
+        linear=[(0,)],
+        flops=4.0 * math.prod(o.result()),
+        inner=row_sums(reduced, rows, statistic_bytes(o), forward=1, backward=0),
     )
 
 
@@ -46,7 +65,7 @@ def _layer_normalization(o: Operator) -> Rule:
     """dY, X, scale, mean, inverse deviation to dX, dScale, dBias (simplified: neither mean nor dBias)."""
     rank = o.rank(1)
     first = o.axis(-1, rank)
-    rows, normalised = labels("d", first), " ".join(f"d{i}!" for i in range(first, rank))
+    rows, normalised = labels("d", first), " ".join(f"d{i}" for i in range(first, rank))
     kept = f"{rows} {' '.join('1' for _ in range(first, rank))}"
     x = f"{rows} {normalised}"
     simplified = o.type.endswith("::SimplifiedLayerNormalizationGrad")
@@ -57,89 +76,61 @@ def _layer_normalization(o: Operator) -> Rule:
         kind="normalization",
         linear=[(0,)],
         flops=16.0 * math.prod(o.shape(1)),
+        inner=row_sums(
+            normalised.split(), rows.split(), statistic_bytes(o) * (1 if simplified else 2), forward=1, backward=0
+        ),
     )
 
 
-@rule("com.microsoft::SoftmaxCrossEntropyLossGrad")
+@rule("com.microsoft::SoftmaxCrossEntropyLossGrad", "com.microsoft::SoftmaxCrossEntropyLossInternalGrad")
 def _softmax_cross_entropy(o: Operator) -> Rule:
-    """dLoss, log-probabilities, labels, class weights.
+    """dLoss, log-probabilities, labels, class weights, the label to ignore, what is added to the result.
 
-    A mean divides by what the labels and weights say of the whole batch, so that the batch stays whole.
+    A mean divides by the total weight of the whole batch, one reduced scalar; the weight of a label is known to the
+    rank that holds its class.
     """
     rank = o.rank(1)
-    space = labels("d", rank - 2)
-    labels_only = o.rank(2) == 1 and rank > 2
-    if labels_only:
+    if o.rank(2) == 1 and rank > 2:
         raise KeepWholeError("labels and scores are laid out differently")
+    space = labels("d", rank - 2)
     reduction = str(o.attribute("reduction", "mean"))
     loss = f"n {space}" if reduction == "none" else ""
+    rows = ["n", *space.split()]
+    size = score_bytes(o)
     return sharded(
         o,
-        f"{loss}, n c! {space}, n {space}, c! -> n c! {space}",
+        f"{loss}, n c {space}, n {space}, c, -, n c {space} -> n c {space}",
         kind="normalization",
-        whole=["n", *space.split()] if reduction == "mean" else [],
-        linear=[(0,)],
+        linear=[(0, 5)],
         flops=4.0 * math.prod(o.result()),
+        inner=[*row_values(rows, size, int(o.has(3))), *(mean_sums(rows, size, scalars=1) if reduction == "mean" else ())],
+        aware=["c"],
     )
 
 
 @rule("com.microsoft::GatherGrad")
 def _gather(o: Operator) -> Rule:
-    """Shape of the table, indices, dY: rows are added up, so that split indices leave a pending sum."""
+    """Shape of the table, indices, dY: rows are added up, so that split indices leave a pending sum; a rank that holds
+    part of the table adds up what falls into it."""
     table = o.result()
     axis = o.axis(0, len(table))
     before, after = labels("l", axis), labels("r", len(table) - axis - 1)
     indices = labels("i", o.rank(1))
     return sharded(
         o,
-        f"-, {indices}, {before} {indices} {after} -> {before} * {after}",
+        f"-, {indices}, {before} {indices} {after} -> {before} v {after}",
         kind="gather",
         linear=[(2,)],
         flops=float(math.prod(o.shape(2))),
         shape_operand=0,
+        aware=["v"],
     )
 
 
 @rule("com.microsoft::SliceGrad")
 def _slice(o: Operator) -> Rule:
     """dY, shape of the operand, and the slice's own operands: zeros around dY."""
-    same = [a == b for a, b in zip(o.shape(0), o.result(), strict=True)]
-    steps = o.ints(5, "steps")
-    if steps and min(steps) < 0:
-        raise KeepWholeError("it was sliced backwards")
-    names = " ".join(f"d{i}" if s else "*" for i, s in enumerate(same))
-    return sharded(o, f"{names}, -, -, -, -, - -> {names}", kind="layout", linear=[(0,)], flops=0.0, shape_operand=1)
-
-
-@rule("com.microsoft::ConvGrad")
-def _conv(o: Operator) -> Rule:
-    """dY, X, W to dX (lacks output channels), dW (lacks the batch) and dB (lacks the batch).
-
-    dB does not depend on input channels: ranks that split them all compute it in full.
-    """
-    weight = o.shape(2)
-    wanted = sum(map(o.yields, (0, 1)))
-    return sharded(
-        o,
-        "n (g o) *..., n (g i) *..., (g o) i *... -> n (g i) *..., (g o) i *..., (g o)",
-        kind="conv",
-        sizes={"g": int(o.attribute("group", 1)), "i": weight[1]},
-        combine={"i": Combine.INNER},
-        linear=[(0,)],
-        flops=2.0 * wanted * math.prod(o.shape(0)) * math.prod(weight[1:]),
-        counts={"group": ("g",)},
-    )
-
-
-@rule("MaxPoolGrad", "com.microsoft::MaxPoolGrad")
-def _max_pool(o: Operator) -> Rule:
-    """dY and indices into the whole tensor, which mean other elements once batch or channels are split."""
-    return sharded(o, "*..., *... -> *...", kind="reduction", flops=float(math.prod(o.shape(0))))
-
-
-@rule("AveragePoolGrad", "com.microsoft::AveragePoolGrad")
-def _average_pool(o: Operator) -> Rule:
-    return sharded(o, "n c *... -> n c *...", kind="reduction", linear=[(0,)], flops=float(math.prod(o.result())))
+    return moving(o, moves_of(o), differentiable=False, shape_operand=1)
 
 
 @rule("com.microsoft::Scale")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from planner.rules.movement import moving
+from planner.rules.moves import channel_exchange, data_operands, moves_of
 from planner.rules.notation import labels
 from planner.rules.operator import KeepWholeError, Operator, sharded
 from planner.rules.registry import rule
 from planner.rules.reshape import reshape_text
-from planner.rules.rule import Rule
+from planner.rules.rule import InnerCollective, Rule
 
 __all__: list[str] = []
 
@@ -23,6 +24,8 @@ def _move(
     kind: str = "layout",
     sizes: Mapping[str, int] | None = None,
     shape_operand: int | None = None,
+    inner: Iterable[InnerCollective] = (),
+    aware: Iterable[str] = (),
 ) -> Rule:
     """Linear in the first operand, which has a gradient; no arithmetic."""
     return sharded(
@@ -34,20 +37,24 @@ def _move(
         differentiable=(0,),
         flops=0.0,
         shape_operand=shape_operand,
+        inner=inner,
+        aware=aware,
     )
 
 
-def _reshape(o: Operator, shape_operand: int | None) -> Rule:
+def _reshape(o: Operator, shape_operand: int | None, *, states_shape: bool = False) -> Rule:
+    """`states_shape`: what the operator itself says of the result's shape holds for the whole alone."""
     source, target, sizes = reshape_text(o.shape(0), o.result())
     rest = ", -" * (len(o.inputs) - 1)
-    return _move(o, f"{source}{rest} -> {target}", kind="free", sizes=sizes, shape_operand=shape_operand)
+    if states_shape and 0 in o.shape(0):
+        raise KeepWholeError("it has no elements and states the shape of the whole")
+    aware = sizes if states_shape else ()
+    return _move(o, f"{source}{rest} -> {target}", kind="free", sizes=sizes, shape_operand=shape_operand, aware=aware)
 
 
 @rule("Reshape")
 def _reshape_rule(o: Operator) -> Rule:
-    if o.opset < 5:
-        raise KeepWholeError("before version 5 its target shape is an attribute")
-    return _reshape(o, 1)
+    return _reshape(o, 1) if o.has(1) else _reshape(o, None, states_shape=True)
 
 
 @rule("Flatten")
@@ -62,9 +69,8 @@ def _unsqueeze(o: Operator) -> Rule:
 
 @rule("Squeeze")
 def _squeeze(o: Operator) -> Rule:
-    if not o.has(1) and "axes" not in o.op.attributes:
-        raise KeepWholeError("without axes it would also drop dimensions that a split leaves with one element")
-    return _reshape(o, None)
+    """Without axes it must know which dimensions have one element in the whole, and which only in a shard."""
+    return _reshape(o, None, states_shape=not o.has(1) and "axes" not in o.op.attributes)
 
 
 @rule("Transpose")
@@ -81,112 +87,75 @@ def _expand(o: Operator) -> Rule:
 
 @rule("Concat")
 def _concat(o: Operator) -> Rule:
-    rank = o.rank(0)
-    axis = o.axis(1)
-    names = " ".join("*" if i == axis else f"d{i}" for i in range(rank))
-    every = range(len(o.inputs))
-    text = f"{', '.join([names] * len(o.inputs))} -> {names}"
-    return sharded(o, text, kind="layout", linear=[every], differentiable=every, flops=0.0)
-
-
-@rule("Split")
-def _split(o: Operator) -> Rule:
-    axis = o.axis(0)
-    names = " ".join("*" if i == axis else f"d{i}" for i in range(o.rank(0)))
-    return _move(o, f"{names}, - -> {', '.join([names] * len(o.outputs))}")
+    return moving(o, moves_of(o), data_operands(o))
 
 
 @rule("Slice")
 def _slice(o: Operator) -> Rule:
-    """A dimension is untouched when it keeps its size under a positive step."""
+    return moving(o, moves_of(o))
+
+
+@rule("Split")
+def _split(o: Operator) -> Rule:
+    """Lengths are those of the whole, even of a single part."""
+    return moving(o, moves_of(o), aware=[o.axis(0)])
+
+
+@rule("CenterCropPad")
+def _center_crop_pad(o: Operator) -> Rule:
+    """Sizes are those of the whole, even where a dimension keeps its own."""
     rank = o.rank(0)
-    steps = o.ints(4, "steps")
-    backwards: set[int] = set()
-    if steps and min(steps) < 0:
-        axes = o.ints(3, "axes") or tuple(range(len(steps)))
-        backwards = {a % rank for a, s in zip(axes, steps, strict=True) if s < 0}
-    same = {i for i, (a, b) in enumerate(zip(o.shape(0), o.result(), strict=True)) if a == b} - backwards
-    names = " ".join(f"d{i}" if i in same else "*" for i in range(rank))
-    return _move(o, f"{names}, -, -, -, - -> {names}")
+    return moving(o, moves_of(o), aware=[int(a) % rank for a in o.attribute("axes", range(rank))])
 
 
 @rule("Pad")
 def _pad(o: Operator) -> Rule:
-    """Linear unless it pads with a constant other than zero.  Padded dimensions stay whole."""
-    rank = o.rank(0)
-    pads = o.ints(1, "pads") or o.ints(1, "paddings") or (0,) * (2 * rank)
-    axes = o.ints(3, "axes") or tuple(range(rank))
-    touched = {a % rank for a, before, after in zip(axes, pads, pads[len(axes) :], strict=False) if before or after}
-    names = " ".join("*" if i in touched else f"d{i}" for i in range(rank))
-    value = o.value(2)
-    zero = o.attribute("value", 0.0) == 0.0 and (not o.has(2) or (value is not None and not np.any(value)))
-    linear = o.attribute("mode", "constant") != "constant" or zero
-    text = f"{names}, -, -, - -> {names}"
-    return sharded(o, text, kind="layout", linear=[(0,)] if linear else [], differentiable=(0,), flops=0.0)
+    """Linear in the operand, and in the constant that it pads with unless that is zero."""
+    moves, value = moves_of(o), o.value(2)
+    constant = bool(moves) and o.attribute("mode", "constant") == "constant"
+    filled = constant and o.has(2) and (value is None or bool(np.any(value)))
+    linear = not constant or o.attribute("value", 0.0) == 0.0
+    return moving(o, moves, linear=linear, added=[2] if filled else [])
 
 
 @rule("Tile")
 def _tile(o: Operator) -> Rule:
-    same = [a == b for a, b in zip(o.shape(0), o.result(), strict=True)]
-    names = " ".join(f"d{i}" if s else "*" for i, s in enumerate(same))
-    return _move(o, f"{names}, -, - -> {names}")
+    """Copies are split among ranks that all hold the operand; elements only where there is one copy per rank.
+
+    To split the elements among fewer ranks would mean to gather nearly all of them.
+    """
+    copies = {f"k{i}": b // a if a else 1 for i, (a, b) in enumerate(zip(o.shape(0), o.result(), strict=True))}
+    operand = [f"d{i}" if a else "*" for i, a in enumerate(o.shape(0))]
+    result = [f"(k{i} d{i})" if a else "*" for i, a in enumerate(o.shape(0))]
+    return _move(o, f"{' '.join(operand)}, - -> {' '.join(result)}", sizes=copies, aware=copies)
 
 
 @rule("Trilu")
 def _trilu(o: Operator) -> Rule:
-    return _move(o, "d... r! c!, - -> d... r! c!")
+    """Rows and columns are compared with each other by their places in the whole."""
+    return _move(o, "d... r c, - -> d... r c", aware=["r", "c"])
 
 
-@rule("DepthToSpace")
-def _depth_to_space(o: Operator) -> Rule:
-    """Blocks of p × q come from the channels: their major part in mode DCR, their minor part in mode CRD."""
-    channels = "(c p! q!)" if o.attribute("mode", "DCR") == "CRD" else "(p! q! c)"
+@rule("DepthToSpace", "SpaceToDepth")
+def _blocks(o: Operator) -> Rule:
+    """Blocks of p × q come from, or become, channels: their minor part in mode CRD, so that channels split like any
+    other dimension; their major part in mode DCR, where split channels are brought into the other order."""
     block = int(o.attribute("blocksize", 1))
-    sizes = {"c": o.result()[1], "p": block, "q": block}
-    return _move(o, f"n {channels} h w -> n c (h p!) (w q!)", sizes=sizes)
-
-
-@rule("SpaceToDepth")
-def _space_to_depth(o: Operator) -> Rule:
-    block = int(o.attribute("blocksize", 1))
-    sizes = {"c": o.shape(0)[1], "p": block, "q": block}
-    return _move(o, "n c (h p!) (w q!) -> n (p! q! c) h w", sizes=sizes)
-
-
-@rule("Resize", "Upsample")
-def _resize(o: Operator) -> Rule:
-    """Interpolation is linear; a dimension resized by exactly one is untouched."""
-    rank = o.rank(0)
-    if o.attribute("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
-        raise KeepWholeError("its region of interest cuts every dimension")
-    operand = 1 if o.type == "Upsample" or o.opset < 11 else 2
-    given = None if o.has(3) else o.ints(operand, "scales")
-    same = [a == b for a, b in zip(o.shape(0), o.result(), strict=True)]
-    if given is not None and not o.has(3):
-        value = o.value(operand)
-        scales = np.ravel(o.attribute("scales", ()) if value is None else value)
-        axes = [int(a) % rank for a in o.attribute("axes", range(rank))]
-        unit = {a for a, s in zip(axes, scales, strict=True) if float(s) == 1.0} | (set(range(rank)) - set(axes))
-        same = [s and i in unit for i, s in enumerate(same)]
-    # Sizes along untouched dimensions are stated in operand 3 for some axes only when `axes` is given.
-    elif "axes" in o.op.attributes:
-        same = [s and i not in {int(a) % rank for a in o.attribute("axes", ())} for i, s in enumerate(same)]
-    names = " ".join(f"d{i}" if s else "*" for i, s in enumerate(same))
-    shape_operand = 3 if o.has(3) and "axes" not in o.op.attributes else None
-    return sharded(
-        o,
-        f"{names}, -, -, - -> {names}",
-        kind="layout",
-        linear=[(0,)],
-        differentiable=(0,),
-        flops=8.0 * math.prod(o.result()),
-        shape_operand=shape_operand,
-    )
+    deep, wide = "n (c p! q!) h w", "n c (h p!) (w q!)"
+    source, target = (deep, wide) if o.type == "DepthToSpace" else (wide, deep)
+    sizes = {"c": (o.result() if o.type == "DepthToSpace" else o.shape(0))[1], "p": block, "q": block}
+    if o.attribute("mode", "DCR") == "CRD":
+        return _move(o, f"{source} -> {target}", sizes=sizes)
+    inner = channel_exchange(o, sizes["c"], block, ("n", "h", "w"))
+    return _move(o, f"{source} -> {target}", sizes=sizes, inner=inner, aware=["c"])
 
 
 @rule("ReverseSequence")
 def _reverse_sequence(o: Operator) -> Rule:
-    """Each element of the batch reverses its own first steps; time stays whole."""
+    """Each element of the batch reverses its own first steps.
+
+    Time stays whole: which step a shard needs is known at run time alone, so that all of them would be gathered.
+    """
     batch, time = int(o.attribute("batch_axis", 1)), int(o.attribute("time_axis", 0))
     names = [f"d{i}" for i in range(o.rank(0))]
     names[batch], names[time] = "b", "t!"

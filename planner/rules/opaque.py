@@ -8,10 +8,6 @@ __all__: list[str] = []
 
 opaque("it holds a sub-graph, which is executed whole on every rank", ["If", "Loop", "Scan", "SequenceMap"])
 opaque(
-    "it draws random numbers, which must be the same on ranks that hold replicas",
-    ["Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"],
-)
-opaque(
     "it deals with sequences of tensors, maps, strings or optional values, which are not sharded",
     [
         "ConcatFromSequence",
@@ -27,15 +23,13 @@ opaque(
         "SplitToSequence",
         "StringConcat",
         "StringNormalizer",
-        "TfIdfVectorizer",
         "RegexFullMatch",
         "ImageDecoder",
         "ai.onnx.ml::ZipMap",
     ],
 )
 opaque(
-    "its result is made from a shape or a range and every rank needs all of it",
-    ["Constant", "ConstantOfShape", "EyeLike", "Range", "Shape", "Size"],
+    "its value is the same on every rank",
+    ["Constant"],
 )
 opaque("the shape of its result depends on data", ["Compress", "NonMaxSuppression", "NonZero", "StringSplit", "Unique"])
-opaque("its scale is taken over the whole tensor", ["DynamicQuantizeLinear"])

@@ -115,6 +115,15 @@ class Operator:
         """All results (those asked for) are floating point."""
         return all(_is_float(t) for t in self.output_types if t)
 
+    def adds_up(self, i: int) -> bool:
+        """Operand i may be a pending sum: wide enough a float to add up parts of it."""
+        return self.has(i) and _adds_up(self.input_types[i])
+
+    @property
+    def makes_sums(self) -> bool:
+        """All results (those asked for) may be pending sums."""
+        return all(_adds_up(t) for t in self.output_types if t)
+
     @property
     def item_bytes(self) -> int:
         return ITEM_BYTES.get(self.output_types[0], 4)
@@ -122,6 +131,11 @@ class Operator:
 
 def _is_float(dtype: str) -> bool:
     return dtype.startswith(("float", "bfloat"))
+
+
+def _adds_up(dtype: str) -> bool:
+    """Not those of eight bits and fewer: rounding each part is another result."""
+    return _is_float(dtype) and ITEM_BYTES.get(dtype, 1) > 1
 
 
 def sharded(
@@ -153,7 +167,7 @@ def sharded(
     """
     e = expand(text, o.inputs, o.outputs, sizes)
     groups = [frozenset(i for i in g if o.has(i)) for g in linear]
-    kept = [g for g in groups if g and all(o.is_float(i) for i in g)] if o.makes_float else []
+    kept = [g for g in groups if g and all(o.adds_up(i) for i in g)] if o.makes_sums else []
     gradients = frozenset(i for i in differentiable if o.is_float(i))
     kept_modes = {m: split for m, split in (modes or {}).items() if all(f in e.factors for f in split)}
     kept_inner = tuple(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from planner.ir import Graph, Op
 from planner.rules.notation import MismatchError
 from planner.rules.operator import KeepWholeError, Operator
+from planner.rules.plugins import load_plugins
 from planner.rules.rule import Dims, Rule
 
 __all__ = ["RuleFunction", "opaque", "opaque_reason", "registered_types", "replicated", "rule", "rule_for"]
@@ -23,7 +24,12 @@ _OPAQUE: dict[str, str] = {}
 
 
 def rule(*types: str) -> Callable[[RuleFunction], RuleFunction]:
-    """Register a rule function for operator types, with their domain where it is not ONNX's own."""
+    """Register a rule function for operator types, with their domain where it is not ONNX's own (`example::Op`).
+
+    The function gets the operator (shapes, types, attributes, values of constant operands) and gives its rule,
+    usually `sharded(o, "b... m k, b... k n -> b... m n", …)`; it raises `KeepWholeError` with the reason where this very
+    operator cannot be split.  ValueError for a type that has a rule already.
+    """
 
     def register(function: RuleFunction) -> RuleFunction:
         for t in types:
@@ -48,6 +54,7 @@ def rule_for(op: Op, graph: Graph) -> Rule | None:
 
     A rule without splittable factors says in `text` why.
     """
+    load_plugins("planner.rules")
     if op.type in _OPAQUE:
         return replicated(op, graph, _OPAQUE[op.type])
     function = _RULES.get(op.type)
@@ -87,9 +94,11 @@ def _whole(shape: tuple[int, ...] | None) -> Dims | None:
 
 def opaque_reason(type: str) -> str | None:
     """Why operators of this type stay whole, where that was registered."""
+    load_plugins("planner.rules")
     return _OPAQUE.get(type)
 
 
 def registered_types() -> frozenset[str]:
     """Operator types with a rule or a stated reason for having none."""
+    load_plugins("planner.rules")
     return frozenset(_RULES) | frozenset(_OPAQUE)

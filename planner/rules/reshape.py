@@ -19,10 +19,14 @@ __all__ = ["reshape_text"]
 def reshape_text(source: Shape, target: Shape) -> tuple[str, str, dict[str, int]]:
     """Notation of operand and result, and the sizes of the factors.
 
-    Tensors without elements stay whole.
+    Of tensors without elements only the dimensions that lead both, equal, are split.
     """
     if 0 in source or 0 in target:
-        return "*..." if source else "", "*..." if target else "", {}
+        pairs = enumerate(zip(source, target, strict=False))
+        same = next((i for i, (a, b) in pairs if a != b or a == 0), min(len(source), len(target)))
+        lead = [f"r{i}" for i in range(same)]
+        texts = (" ".join([*lead, *["*..."] * (len(shape) > same)]) for shape in (source, target))
+        return next(texts), next(texts), dict(zip(lead, source, strict=False))
     sizes: dict[str, int] = {}
     left: list[list[str]] = [[] for _ in source]
     right: list[list[str]] = [[] for _ in target]

@@ -214,7 +214,8 @@ def bind(rule: Rule, mesh: DeviceMesh, roles: tuple[AxisRole, ...]) -> Strategy 
         math.prod(mesh.size(a) for a in over.values()),
         scale,
         tuple(c for c in inner if c.elements),
-        tuple({**split, **over}.items()),
+        # A factor split both by itself and as part of a mode is split over the axes of both.
+        tuple({**over, **split}.items()),
     )
 
 

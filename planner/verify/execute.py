@@ -41,6 +41,7 @@ class VirtualDevices:
         self.whole = whole
         self.values: dict[_Key, Shards] = {}
         self.gradients: dict[_Key, Shards] = {}
+        self.residuals: dict[str, list[_Outputs]] = {}  # operator → per rank what its backward reads beside results
         self.progress = progress
 
     def run(self) -> None:
@@ -163,6 +164,8 @@ class VirtualDevices:
         else:
             shapes = [None if x is None or not n else x.local_shape(self._shape(n), self.mesh) for n, x in placed]
             results = _each_distinct(operands, lambda _, x: run_local(local, x, output_shapes=shapes))
+        if kernel is not None and self.program.active:
+            self.residuals[op.name] = [r[len(op.outputs) :] for r in results]
         for j, name in enumerate(op.outputs):
             column = [r[j] if j < len(r) else None for r in results]
             if name and all(x is not None for x in column):
@@ -182,6 +185,9 @@ class VirtualDevices:
         split = strategy.split
         local = local_op(op, rule, strategy, self.mesh)
         kernel = spmd_backward(op, rule, split)
+        if kernel is not None:
+            further = self.residuals.pop(op.name, None)
+            results = results if further is None else [[*r, *more] for r, more in zip(results, further, strict=True)]
         rows = list(zip(operands, results, gradients, strict=True))
         if kernel is not None:
             contexts = [ShardContext.of(rule, split, self.mesh, r) for r in range(self.mesh.devices)]

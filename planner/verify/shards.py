@@ -67,10 +67,14 @@ def _terms(whole: Array, n: int, reduction: Reduction, rng: np.random.Generator 
         if rng is None:
             return [whole, *(np.zeros_like(whole) for _ in range(n - 1))]
         if np.issubdtype(whole.dtype, np.floating):
-            scale = float(np.std(whole)) or 1.0
+            finite = np.isfinite(whole)  # an infinity (a mask) is one rank's; the others hold zeros there
+            scale = float(np.std(whole[finite])) if finite.any() else 0.0
+            scale = scale if 0 < scale < np.inf else 1.0
             parts = [(rng.standard_normal(whole.shape) * scale * (i + 1)).astype(whole.dtype) for i in range(n - 1)]
         else:
             parts = [rng.integers(-5, 5, size=whole.shape).astype(whole.dtype) for _ in range(n - 1)]
+        if np.issubdtype(whole.dtype, np.floating):
+            parts = [np.where(finite, part, 0).astype(whole.dtype) for part in parts]
         return [*parts, (whole - sum(parts[1:], parts[0])).astype(whole.dtype)] if parts else [whole]
     if rng is None:
         return [whole] * n
@@ -113,8 +117,11 @@ def assemble(shards: Shards, layout: Layout, shape: tuple[int, ...], mesh: Devic
 
 
 def _replicas_agree(a: Array, b: Array) -> bool:
-    if np.issubdtype(a.dtype, np.floating):
+    if a.dtype.kind in "fV":  # V: the types of ml_dtypes (bfloat16, float8, …)
+        a, b = a.astype(np.float64), b.astype(np.float64)
         # Replicas may have been reduced in different orders.
-        scale = float(np.max(np.abs(a), initial=0.0))
+        scale = float(np.max(np.abs(a), initial=0.0, where=np.isfinite(a)))
         return bool(np.allclose(a, b, rtol=1e-3, atol=1e-4 * scale + 1e-7, equal_nan=True))
-    return bool(np.array_equal(a, b))
+    if a.dtype.kind == "V":  # of ml_dtypes, whose NaN differ from each other
+        a, b = a.astype(np.float32), b.astype(np.float32)
+    return bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f"))

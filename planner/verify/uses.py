@@ -261,6 +261,13 @@ def _matmul(r: _Reading) -> Uses:
     return {0: Use(fan_in=terms), 1: Use(fan_in=terms)}
 
 
+@_reader("planner::ExpertMatMul")
+def _expert_matmul(r: _Reading) -> Uses:
+    weights = r.shape(1) or (1, 1, 1)
+    terms = weights[2 if r.attr("transB", 0) else 1]
+    return {0: Use(fan_in=terms), 1: Use(fan_in=terms), 2: Use(below=weights[:1]), 3: Use(shift=True)}
+
+
 @_reader("Gemm")
 def _gemm(r: _Reading) -> Uses:
     b = r.shape(1) or (1, 1)

@@ -11,7 +11,7 @@ from planner.builder.layers import gelu_mlp, layer_norm, linear
 from planner.frontends import import_bytes
 from planner.ir import Graph
 
-__all__ = ["bert", "mlp"]
+__all__ = ["attention", "bert", "expert_products", "feed_forward", "mlp", "squared_error"]
 
 
 def mlp(layers: int, batch: int, dim: int) -> Graph:
@@ -22,7 +22,7 @@ def mlp(layers: int, batch: int, dim: int) -> Graph:
         x = linear(g, x, f"Dense_{i}", dim, dim)
         if i < layers - 1:
             x = g.add("Relu", x)
-    return _squared_error(g, x, [batch, dim])
+    return squared_error(g, x, [batch, dim])
 
 
 def bert(layers: int, batch: int, seq: int, hidden: int, heads: int) -> Graph:
@@ -31,11 +31,28 @@ def bert(layers: int, batch: int, seq: int, hidden: int, heads: int) -> Graph:
     x = g.input("hidden_states", [batch, seq, hidden])
     for i in range(layers):
         with g.scope(f"layer.{i}"):
-            x = _layer(g, x, batch, seq, hidden, heads)
-    return _squared_error(g, x, [batch, seq, hidden])
+            x = feed_forward(g, attention(g, x, batch, seq, hidden, heads), hidden)
+    return squared_error(g, x, [batch, seq, hidden])
 
 
-def _layer(g: GraphBuilder, x: str, batch: int, seq: int, hidden: int, heads: int) -> str:
+def expert_products(batch: int, experts: int, width: int) -> Graph:
+    """Two products, two of the features of every expert by itself, and two again; no biases (test_mixed_2d.py)."""
+    g = GraphBuilder("mixed")
+    part, inner = width // experts, 8 * width
+    x = g.input("x", [batch, width])
+    for i in range(2):
+        x = linear(g, x, f"Dense_{i}", width, width, bias=False)
+    x = g.add("Reshape", x, g.constant([batch, experts, part]))
+    x = g.add("Einsum", x, g.parameter("wi", experts, part, inner), equation="BEM,EMH->EBH")
+    x = g.add("Einsum", x, g.parameter("wo", experts, inner, part), equation="EBH,EHM->BEM")
+    x = g.add("Reshape", x, g.constant([batch, width]))
+    for i in range(2, 4):
+        x = linear(g, x, f"Dense_{i}", width, width, bias=False)
+    return squared_error(g, x, [batch, width])
+
+
+def attention(g: GraphBuilder, x: str, batch: int, seq: int, hidden: int, heads: int) -> str:
+    """With the residual and the normalisation after it."""
     width = hidden // heads
     combined = linear(g, x, "qvk_combined", hidden, 3 * hidden)
     combined = g.add("Reshape", combined, g.constant([batch, seq, hidden, 3]))
@@ -48,12 +65,16 @@ def _layer(g: GraphBuilder, x: str, batch: int, seq: int, hidden: int, heads: in
     mixed = g.add("MatMul", g.add("Softmax", scores, axis=-1), value)
     merged = g.add("Reshape", g.add("Transpose", mixed, perm=[0, 2, 1, 3]), g.constant([batch, seq, hidden]))
     attended = linear(g, merged, "attention_output", hidden, hidden)
-    x = layer_norm(g, g.add("Add", attended, x), "norm_1", hidden)
+    return layer_norm(g, g.add("Add", attended, x), "norm_1", hidden)
+
+
+def feed_forward(g: GraphBuilder, x: str, hidden: int) -> str:
+    """With the residual and the normalisation after it."""
     inner = gelu_mlp(g, x, "intermediate", "output", hidden, 4 * hidden, "tanh")
     return layer_norm(g, g.add("Add", inner, x), "norm_2", hidden)
 
 
-def _squared_error(g: GraphBuilder, x: str, shape: list[int]) -> Graph:
+def squared_error(g: GraphBuilder, x: str, shape: list[int]) -> Graph:
     difference = g.add("Sub", x, g.input("target", shape))
     g.output(g.add("ReduceMean", g.add("Mul", difference, difference), keepdims=0), "loss", [])
     graph = import_bytes(g.model().SerializeToString(), name="alpa")

@@ -85,6 +85,8 @@ def test_rebinds_to_batch_64(path):
     inferred = onnx.shape_inference.infer_shapes(to_model(graph))
     for v in inferred.graph.value_info:
         dims = v.type.tensor_type.shape.dim
+        if v.name not in graph.tensors:
+            continue  # inside an operator of our own, spelt out
         shape = graph.tensors[v.name].shape
         if shape is not None and all(d.HasField("dim_value") for d in dims) and v.type.tensor_type.HasField("shape"):
             assert tuple(d.dim_value for d in dims) == shape, v.name

@@ -12,10 +12,11 @@ from tests.unit.vjp_cases import CASES, Case
 
 # Covered by tests of their own: contributed types without a public float64 kernel.
 ELSEWHERE = {
-    "CastLike", "Ceil", "Round", "Sign", "Scatter", "SimplifiedLayerNormalization", "Upsample",
+    "CastLike", "Ceil", "GlobalLpPool", "Round", "Sign", "Scatter", "SimplifiedLayerNormalization", "Upsample",
     "com.microsoft::BiasGelu", "com.microsoft::FastGelu", "com.microsoft::FusedMatMul", "com.microsoft::Gelu",
     "com.microsoft::QuickGelu", "com.microsoft::Scale", "com.microsoft::SimplifiedLayerNormalization",
     "com.microsoft::SkipLayerNormalization", "com.microsoft::SkipSimplifiedLayerNormalization",
+    "com.microsoft::TransposeMatMul",
 }  # fmt: skip
 
 
@@ -73,6 +74,16 @@ def test_unwanted_and_integer_operands_get_nothing() -> None:
 def test_unbroadcast_sums_repeated_dimensions() -> None:
     np.testing.assert_array_equal(unbroadcast(np.ones((2, 3, 4)), (3, 1)), np.full((3, 1), 8.0))
     assert unbroadcast(np.ones((2, 1)), (1,)).shape == (1,)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3])
+def test_a_global_norm_is_that_of_one_large_window(p: int) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)
+    wide = Op("y", "GlobalLpPool", ("x",), ("y",), {"p": p}, 20)
+    window = Op("y", "LpPool", ("x",), ("y",), {"p": p, "kernel_shape": (4, 5)}, 20)
+    (found,), (expected,) = (vjp(op, [x], run_local(op, [x]), [np.ones((2, 3, 1, 1), np.float32)], [True])
+                             for op in (wide, window))  # fmt: skip
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def contributed(kind: str, *inputs: np.ndarray, **attributes: object) -> list[np.ndarray | None]:

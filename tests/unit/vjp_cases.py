@@ -118,6 +118,16 @@ case("Min", apart(3, 4), apart(4, centre=0.1))
 case("Where", _RNG.random((3, 4)) < 0.5, normal(4), normal(3, 1))
 case("Dropout", normal(3, 4), np.array(0.3), skipped=(1,))
 case("Dropout", normal(3, 4), opset=7, ratio=0.5, name="opset7")
+case("Dropout", normal(3, 4), np.array(0.3), np.array(True), skipped=(1,), name="drops")
+case("Dropout", normal(3, 4), None, np.array(True), outputs=2, seed=3, name="mask")
+case("Affine", normal(3, 4), alpha=2.0, beta=0.5, opset=1)
+case("ImageScaler", normal(2, 3, 2, 2), scale=2.0, bias=(0.1, 0.2, 0.3), opset=1)
+case("ParametricSoftplus", normal(3, 4), alpha=2.0, beta=0.5, opset=1)
+case("ScaledTanh", normal(3, 4), alpha=2.0, beta=0.5, opset=1)
+case("Shrink", apart(3, 4), lambd=0.4, bias=0.1, epsilon=1e-2, tolerance=1e-4)  # in single precision
+case("com.microsoft::GatedAdd", normal(3, 4), normal(3, 4), normal(3, 1), opset=1)
+case("com.microsoft::ScaledSiLU", normal(3, 4), alpha=1.3, opset=1)
+case("com.microsoft::ScaledSiLU", normal(3, 4), np.array(0.7), opset=1, skipped=(1,), name="given")
 
 # Contractions.
 for _a, _b in [
@@ -134,8 +144,15 @@ case("Einsum", normal(2, 3, 4), normal(4, 5), equation="...ij,jk->...ik", name="
 case("Einsum", normal(2, 3, 4), normal(3, 4, 5), equation="bij,ijk->bk", name="two")
 case("Einsum", normal(3, 4), normal(4, 2), equation="ij,jk", name="implicit")
 case("Einsum", normal(3, 4), equation="ij->i", name="sum")
+case("Einsum", normal(3, 3), equation="ii->i", name="diagonal")
+case("Einsum", normal(3, 3), equation="ii", name="trace")
+case("Einsum", normal(3, 3, 4), normal(3, 4), equation="iij,ij->j", name="diagonal of many")
+case("Einsum", normal(2, 3, 3), normal(2, 5), equation="bii,bj->bj", name="trace of many")
 case("Einsum", normal(3, 4, 2), equation="ijk->kji", name="transpose")
 case("Einsum", normal(3, 4), normal(4, 2), normal(2, 5), equation="ij,jk,kl->il", name="three")
+_EXPERTS = "planner::ExpertMatMul"
+case(_EXPERTS, normal(5, 3), normal(4, 2, 3), ints(1, 3, 1, 0, -1), normal(4, 2), transB=1, name="bias")
+case(_EXPERTS, normal(2, 1, 3), normal(4, 3, 2), ints([1, 0, 0], [3, 3, -4]), transB=0, name="broadcast")
 
 # Convolutions and pools.
 case("Conv", normal(2, 4, 7, 6), normal(6, 4, 3, 3), normal(6), pads=(1, 1, 1, 1), name="pads")
@@ -176,6 +193,10 @@ case("AveragePool", normal(2, 3, 7, 7), kernel_shape=(3, 3), strides=(2, 2), pad
 case("AveragePool", normal(2, 3, 7, 7), kernel_shape=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1), count_include_pad=1)
 case("AveragePool", normal(2, 3, 6, 7), kernel_shape=(2, 3), auto_pad="SAME_UPPER", strides=(2, 2), name="same")
 case("AveragePool", normal(2, 3, 7, 6), kernel_shape=(2, 2), strides=(2, 2), ceil_mode=1, name="ceil")
+case("LpPool", apart(2, 3, 7, 6), kernel_shape=(3, 2), strides=(2, 1), pads=(1, 0, 1, 1), p=3, **_LOOSE)
+case("LpPool", apart(2, 3, 8), kernel_shape=(3,), p=2, name="1d", **_LOOSE)
+case("MaxUnpool", normal(1, 2, 2, 2), ints([[[1, 3], [8, 14]], [[17, 18], [24, 31]]]).reshape(1, 2, 2, 2),
+     kernel_shape=(2, 2), strides=(2, 2), **_LOOSE)  # fmt: skip
 case("GlobalAveragePool", normal(2, 3, 4, 5))
 case("GlobalMaxPool", apart(2, 3, 4, 5))
 case("LRN", normal(2, 7, 3, 3), size=5, alpha=0.5, beta=0.75, bias=1.5, **_LOOSE)
@@ -223,8 +244,35 @@ for _kind in [
 case("ReduceSum", apart(2, 3), noop_with_empty_axes=1, name="noop")
 case("ReduceLogSum", positive(2, 3), ints(1))
 case("ReduceProd", positive(2, 3), ints(1))
+case("ReduceProd", np.array([[0.0, 2.0, 3.0], [0.0, 0.0, 4.0]]), ints(1), name="zeros")
 for _exclusive, _reverse in itertools.product((0, 1), repeat=2):
     case("CumSum", normal(2, 3, 4), np.array(1), exclusive=_exclusive, reverse=_reverse)
+    case("CumProd", np.array([[1.5, 0.0, 2.0, -1.2]]), np.array(-1), opset=26, exclusive=_exclusive, reverse=_reverse)
+case("Det", normal(2, 3, 3))
+case("com.microsoft::Inverse", normal(2, 3, 3) + 4 * np.eye(3), opset=1)
+
+# Recurrent layers: X, W, R, B, lengths, states, peepholes.
+for _kind, _gates in (("LSTM", 4), ("GRU", 3), ("RNN", 1)):
+    _one = (normal(3, 2, 4), normal(1, _gates * 5, 4), normal(1, _gates * 5, 5))
+    _two = (normal(3, 2, 4), normal(2, _gates * 5, 4), normal(2, _gates * 5, 5), normal(2, _gates * 10))
+    _cell = (normal(2, 2, 5),) if _kind == "LSTM" else ()
+    _count = 3 if _kind == "LSTM" else 2
+    _results: dict[str, Any] = {"hidden_size": 5, "outputs": _count, "seeded": tuple(range(_count))}
+    case(_kind, *_one, name="forward", **_results)
+    case(_kind, *_one, name="reverse", direction="reverse", **_results)
+    case(_kind, *_two, np.array([3, 1], np.int32), normal(2, 2, 5), *_cell, name="lengths", direction="bidirectional",
+         **_results)  # fmt: skip
+    case(_kind, _two[0].transpose(1, 0, 2), *_two[1:], None, normal(2, 2, 5), *_cell, name="batch first", layout=1,
+         direction="bidirectional", **_results)  # fmt: skip
+_bare = (normal(3, 2, 4), normal(1, 20, 4), normal(1, 20, 5))
+_lstm: dict[str, Any] = {"hidden_size": 5, "outputs": 3, "seeded": (0, 1, 2)}
+case("LSTM", *_bare, None, None, None, None, normal(1, 15), name="peepholes", **_lstm)
+case("LSTM", *_bare, name="coupled", input_forget=1, **_lstm)
+case("GRU", normal(3, 2, 4), normal(1, 15, 4), normal(1, 15, 5), normal(1, 30), name="reset after", hidden_size=5,
+     outputs=2, seeded=(0, 1), linear_before_reset=1)  # fmt: skip
+case("RNN", normal(3, 2, 4), normal(2, 5, 4), normal(2, 5, 5), name="activations", hidden_size=5, outputs=2,
+     seeded=(0, 1), direction="bidirectional", activations=("ScaledTanh", "Softsign"), activation_alpha=(1.3,),
+     activation_beta=(0.7,))  # fmt: skip
 case("TopK", apart(3, 6), ints(2), axis=1, outputs=2)
 case("TopK", apart(4, 3), ints(3), axis=0, largest=0, outputs=2)
 
@@ -255,10 +303,45 @@ case("Tile", normal(2, 3), ints(2, 3))
 case("DepthToSpace", normal(2, 8, 2, 3), blocksize=2)
 case("DepthToSpace", normal(2, 8, 2, 3), blocksize=2, mode="CRD")
 case("SpaceToDepth", normal(2, 2, 4, 6), blocksize=2)
+case("SpaceToDepth", normal(2, 3, 4, 6), blocksize=2, mode="CRD", opset=28)
+case("CenterCropPad", normal(5, 4, 3), ints(2, 7), axes=(0, 1))
+case("CenterCropPad", normal(3, 4), ints(6, 4), name="pad")
+case("ReverseSequence", normal(4, 3, 2), ints(1, 4, 3))
+case("ReverseSequence", normal(3, 2, 4), ints(1, 4, 3), batch_axis=0, time_axis=2, name="batch first")
 case("Trilu", normal(3, 4), np.array(1))
 case("Trilu", normal(3, 4), upper=0)
 case("Resize", normal(1, 2, 3, 4), None, np.array([1, 1, 2, 3], dtype=np.float32), mode="nearest",
      coordinate_transformation_mode="asymmetric", nearest_mode="floor", skipped=(2,))  # fmt: skip
+for _mode in ("linear", "cubic"):
+    case("Resize", normal(1, 2, 5, 4), None, np.array([1, 1, 1.6, 2], dtype=np.float32), mode=_mode, skipped=(2,),
+         **_LOOSE, name=_mode)  # fmt: skip
+    case("Resize", normal(1, 2, 9, 7), None, None, ints(1, 2, 4, 3), mode=_mode, antialias=1, **_LOOSE,
+         name=f"{_mode} antialias")  # fmt: skip
+case("Resize", normal(1, 2, 5, 4), None, None, ints(3, 6), mode="nearest", axes=(2, 3), name="nearest sizes")
+
+# Sampling.  Places keep away from the borders of cells.
+case("AffineGrid", normal(2, 2, 3), ints(2, 1, 3, 4), **_LOOSE)
+case("AffineGrid", normal(1, 3, 4), ints(1, 1, 3, 4, 2), align_corners=1, name="volume", **_LOOSE)
+case("CausalConvWithState", normal(2, 3, 5), normal(3, 1, 4), normal(3), normal(2, 3, 3), opset=27, outputs=2,
+     seeded=(0, 1), **_LOOSE)  # fmt: skip
+case("CausalConvWithState", normal(2, 3, 5), normal(3, 1, 4), opset=27, outputs=2, activation="silu", name="silu",
+     **_LOOSE)  # fmt: skip
+case("Col2Im", normal(2, 8, 12), ints(4, 5), ints(2, 2))
+case("Col2Im", normal(1, 12, 4), ints(4, 5), ints(2, 3), strides=(2, 2), pads=(0, 1, 0, 0), dilations=(1, 1))
+_PLACES = _RNG.integers(-1, 4, (2, 3, 2, 2)) + _RNG.uniform(0.2, 0.8, (2, 3, 2, 2))  # in elements
+for _padding, _corners in itertools.product(("zeros", "border"), (0, 1)):
+    case("GridSample", normal(2, 2, 4, 4), _PLACES / 1.5 - 1 if _corners else (_PLACES + 0.5) / 2 - 1, mode="linear",
+         padding_mode=_padding, align_corners=_corners, name=f"{_padding} {_corners}", **_LOOSE)  # fmt: skip
+case("GridSample", normal(1, 2, 4, 4), np.array([[[[-0.9, 0.3], [0.1, 1.4]]]]), mode="nearest", skipped=(1,),
+     name="nearest")  # fmt: skip
+_REGIONS = np.array([[0.3, 0.6, 4.1, 3.3], [1.2, 0.1, 5.9, 4.7], [2.0, 2.0, 2.3, 2.4]])
+for _mode in ("half_pixel", "output_half_pixel"):
+    case("RoiAlign", normal(2, 3, 5, 6), _REGIONS, ints(1, 0, 1), output_height=2, output_width=3, skipped=(1,),
+         coordinate_transformation_mode=_mode, name=_mode, **_LOOSE)  # fmt: skip
+_SHIFTS = _RNG.uniform(0.2, 0.8, (2, 8, 3, 3)) + _RNG.integers(-1, 2, (2, 8, 3, 3))
+case("DeformConv", normal(2, 2, 4, 4), normal(3, 2, 2, 2), _SHIFTS, normal(3), normal(2, 4, 3, 3), opset=22, **_LOOSE)
+case("DeformConv", normal(2, 4, 4, 4), normal(4, 2, 2, 2), np.concatenate([_SHIFTS, -_SHIFTS], axis=1), opset=22,
+     group=2, offset_group=2, name="groups", **_LOOSE)  # fmt: skip
 
 # Indexing.
 case("Gather", normal(5, 3), ints([0, 4], [4, -1]))
@@ -271,6 +354,16 @@ case("ScatterND", normal(5, 2), ints([1], [3]), normal(2, 2))
 case("ScatterND", normal(5, 2), ints([1], [1]), normal(2, 2), reduction="add", name="add")
 case("ScatterElements", normal(3, 4), ints([0, 1], [3, 2]), normal(2, 2), axis=1)
 case("ScatterElements", normal(3, 4), ints([0, 0], [1, 1]), normal(2, 2), axis=0, reduction="add", name="add")
+for _reduction in ("mul", "max", "min"):
+    _apart = apart(20)
+    case("ScatterElements", _apart[:12].reshape(3, 4), ints([0, 0], [0, 1]), _apart[12:16].reshape(2, 2), axis=0,
+         reduction=_reduction, name=_reduction)  # fmt: skip
+    case("ScatterND", _apart[:8].reshape(4, 2), ints([1], [1], [-1]), _apart[8:14].reshape(3, 2), reduction=_reduction,
+         name=_reduction)  # fmt: skip
+case("ScatterND", np.array([2.0, 0.0, 3.0]), ints([0], [0], [1], [2]), np.array([0.0, 4.0, 5.0, 0.0]), reduction="mul",
+     name="mul zeros")  # fmt: skip
+case("TensorScatter", normal(2, 3, 5, 2), normal(2, 3, 2, 2), ints(0, 3), opset=24, **_LOOSE)
+case("TensorScatter", normal(2, 5, 2), normal(2, 3, 2), ints(4, 1), opset=24, axis=1, mode="circular", **_LOOSE)
 
 # Attention.
 _QKV = (normal(2, 4, 3, 5), normal(2, 2, 6, 5), normal(2, 2, 6, 4))

@@ -1,7 +1,7 @@
 """Execution of one operator on arrays: alone (`run_local`), or on all virtual ranks in step (`spmd`)."""
 
 from planner.verify.kernels.inner import kernel, spmd_backward, spmd_forward
-from planner.verify.kernels.local import run_local
+from planner.verify.kernels.local import local_kernel, run_local
 from planner.verify.kernels.session import NoKernelError
 from planner.verify.kernels.spmd import (
     AllGather,
@@ -24,6 +24,7 @@ __all__ = [
     "SpmdBackward",
     "SpmdForward",
     "kernel",
+    "local_kernel",
     "run_local",
     "run_ranks",
     "spmd_backward",

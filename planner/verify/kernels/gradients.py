@@ -11,12 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from planner.ir import Op
+from planner.verify.kernels.gradients_indexing import INDEXING_KERNELS
+from planner.verify.kernels.gradients_statistics import STATISTICS_KERNELS
 from planner.verify.kernels.session import NoKernelError
 from planner.verify.vjp.attributes import Array, axes_of, integers, normalise_axis, slices_of, string, window
 from planner.verify.vjp.conv import conv_input_gradient, conv_weight_gradient
 from planner.verify.vjp.elementwise import gelu_gradient, sigmoid
 from planner.verify.vjp.index import gather_gradient
-from planner.verify.vjp.loss import cross_entropy_gradient, label_weights
+from planner.verify.vjp.loss import cross_entropy_gradient, label_weights, states_ignored
 from planner.verify.vjp.norm import softmax_gradient, standardise_gradient
 from planner.verify.vjp.pool import average_pool_gradient
 from planner.verify.vjp.registry import unbroadcast
@@ -77,16 +79,13 @@ def _layer_norm_grad(op: Op, inputs: Sequence[Array | None], shapes: Shapes | No
 
 
 def _cross_entropy_grad(op: Op, inputs: Sequence[Array | None], shapes: Shapes | None) -> Results:
-    """(dY, log-probabilities, labels, weights) → dX."""
+    """(dY, log-probabilities, labels, weights, label to ignore, what is added) → dX."""
     dy, log_p, labels = (_need(op, inputs, i) for i in range(3))
-    ignored = _maybe(inputs, 3 + (len(inputs) > 4))
-    attributes = dict(op.attributes)
-    if len(inputs) > 4 and ignored is not None and ignored.size == 1:
-        attributes["ignore_index"] = int(ignored.reshape(()))
-    told = Op(op.name, op.type, op.inputs, op.outputs, attributes, op.opset)
-    each = label_weights(told, labels, _maybe(inputs, 3), log_p.dtype)
-    factor = each * (dy / each.sum() if string(attributes.get("reduction"), "mean") == "mean" else dy)
-    return [cross_entropy_gradient(log_p, labels, factor.astype(log_p.dtype))]
+    each = label_weights(states_ignored(op, inputs), labels, _maybe(inputs, 3), log_p.dtype)
+    factor = each * (dy / each.sum() if string(op.attributes.get("reduction"), "mean") == "mean" else dy)
+    dx = cross_entropy_gradient(log_p, labels, factor.astype(log_p.dtype))
+    added = _maybe(inputs, 5)
+    return [dx if added is None else dx + added]
 
 
 def _gather_grad(op: Op, inputs: Sequence[Array | None], shapes: Shapes | None) -> Results:
@@ -179,6 +178,8 @@ def _scale(op: Op, inputs: Sequence[Array | None], shapes: Shapes | None) -> Res
 
 
 GRADIENT_KERNELS: Mapping[str, Kernel] = {
+    **INDEXING_KERNELS,
+    **STATISTICS_KERNELS,
     "AveragePoolGrad": _average_pool_grad,
     "MaxPoolGrad": _max_pool_grad,
     "com.microsoft::AveragePoolGrad": _average_pool_grad,
@@ -199,6 +200,7 @@ GRADIENT_KERNELS: Mapping[str, Kernel] = {
     "com.microsoft::SimplifiedLayerNormalizationGrad": _rms_norm_grad,
     "com.microsoft::SliceGrad": _slice_grad,
     "com.microsoft::SoftmaxCrossEntropyLossGrad": _cross_entropy_grad,
+    "com.microsoft::SoftmaxCrossEntropyLossInternalGrad": _cross_entropy_grad,
     "com.microsoft::SoftmaxGrad": _softmax_grad,
     "com.microsoft::SoftmaxGrad_13": _softmax_grad,
     "com.microsoft::TanhGrad": _pointwise(lambda dy, y: dy * (1 - y * y)),

@@ -1,24 +1,44 @@
 """Forward of one operator on arrays of any local shape.
 
-Three sources, in this order: numpy where it says exactly what the operator means, our own kernels for the
-gradient operators of exported training graphs (no public runtime has them), ONNX Runtime for the rest.
+In this order: kernels that users registered for operators of their own, numpy where it says exactly what the
+operator means, our own kernels for the gradient operators of exported training graphs (no public runtime has them),
+ONNX Runtime or the ONNX reference for the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from planner.ir import Op
+from planner.rules.plugins import load_plugins
+from planner.verify.kernels.extra import EXTRA_KERNELS
 from planner.verify.kernels.gradients import GRADIENT_KERNELS
 from planner.verify.kernels.plain import PLAIN_KERNELS
 from planner.verify.kernels.session import run_node
 from planner.verify.shards import Array
 
-__all__ = ["run_local"]
+__all__ = ["LocalKernel", "local_kernel", "run_local"]
 
 Shape = tuple[int, ...]
+# (operator, operands) → results; attributes that count a split factor are those of the rank (`Rule.counts`)
+LocalKernel = Callable[[Op, "Sequence[Array | None]"], "Sequence[Array | None]"]
+
+_USERS: dict[str, LocalKernel] = {}
+
+
+def local_kernel(type_: str) -> Callable[[LocalKernel], LocalKernel]:
+    """Register how an operator that no runtime knows is executed on arrays of any local shape, by its type with
+    its domain (`example::Op`).  ValueError where it is registered already."""
+
+    def register(function: LocalKernel) -> LocalKernel:
+        if type_ in _USERS:
+            raise ValueError(f"operator {type_} has two kernels; keep one")
+        _USERS[type_] = function
+        return function
+
+    return register
 
 
 def run_local(
@@ -32,11 +52,22 @@ def run_local(
 
     NoKernelError where nothing can run the operator, or where it rejects these operands.
     """
+    load_plugins("planner.kernels")
+    if (users := _USERS.get(op.type)) is not None:
+        return _named(op, users(op, inputs))
     if (plain := PLAIN_KERNELS.get(op.type)) is not None:
         result = plain(op, inputs)
         if result is not None:
             return [np.asarray(result)]  # arithmetic on arrays without dimensions gives numpy scalars
     if (gradient := GRADIENT_KERNELS.get(op.type)) is not None:
-        results = gradient(op, inputs, output_shapes)
-        return [np.asarray(r) if name and r is not None else None for name, r in zip(op.outputs, results, strict=False)]
+        return _named(op, gradient(op, inputs, output_shapes))
+    if (extra := EXTRA_KERNELS.get(op.type)) is not None:
+        results = extra(op, inputs)
+        if results is not None:
+            return _named(op, results)
     return run_node(op, inputs)
+
+
+def _named(op: Op, results: Sequence[Array | None]) -> list[Array | None]:
+    """Results that the operator is asked for."""
+    return [np.asarray(r) if name and r is not None else None for name, r in zip(op.outputs, results, strict=False)]

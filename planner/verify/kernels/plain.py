@@ -8,15 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from onnx import helper
 
 from planner.ir import Op
 from planner.verify.vjp.attributes import Array, align, axes_of, integers, normalise_axis, slices_of
+from planner.verify.vjp.experts import expert_product, token_rows
 
 __all__ = ["PLAIN_KERNELS"]
 
 Kernel = Callable[[Op, Sequence[Array | None]], "Array | None"]
 
 _FAST = (np.float32, np.float64)
+_WIDE = {"bfloat16", "float16", "float32", "float64"}
 
 
 def _binary(function: Callable[[Array, Array], Array]) -> Kernel:
@@ -51,6 +54,15 @@ def _gemm(op: Op, inputs: Sequence[Array | None]) -> Array | None:
 
 def _identity(op: Op, inputs: Sequence[Array | None]) -> Array | None:
     return inputs[0]
+
+
+def _cast(op: Op, inputs: Sequence[Array | None]) -> Array | None:
+    """Between floating-point types of two bytes and more; the runtime cannot hand bfloat16 over."""
+    x, like = (*inputs, None)[:2]
+    if x is None:
+        return None
+    to = helper.tensor_dtype_to_np_dtype(int(op.attributes["to"])) if like is None else like.dtype
+    return x.astype(to) if {x.dtype.name, to.name} <= _WIDE else None
 
 
 def _neg(op: Op, inputs: Sequence[Array | None]) -> Array | None:
@@ -115,8 +127,21 @@ def _gather(op: Op, inputs: Sequence[Array | None]) -> Array | None:
     return np.asarray(np.take(x, at, axis=op.attributes.get("axis", 0)))
 
 
+def _expert_matmul(op: Op, inputs: Sequence[Array | None]) -> Array | None:
+    x, weights, indices, bias = (*inputs, None)[:4]
+    if x is None or weights is None or indices is None:
+        return None
+    tokens = np.broadcast_shapes(x.shape[:-1], indices.shape[: x.ndim - 1])
+    flat = indices.reshape(-1)
+    experts = np.where(flat < 0, flat + len(weights), flat)
+    y = expert_product(token_rows(x, tokens), experts, weights, bias, trans_b=bool(op.attributes.get("transB", 0)))
+    return y.reshape(*tokens, y.shape[-1])
+
+
 PLAIN_KERNELS: Mapping[str, Kernel] = {
     "Add": _binary(np.add),
+    "Cast": _cast,
+    "CastLike": _cast,
     "Concat": _concat,
     "Div": _binary(np.divide),
     "Expand": _expand,
@@ -133,4 +158,5 @@ PLAIN_KERNELS: Mapping[str, Kernel] = {
     "Sub": _binary(np.subtract),
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
+    "planner::ExpertMatMul": _expert_matmul,
 }

@@ -125,7 +125,8 @@ class ShardContext:
 
 
 Coroutine = Generator[Collective, Received, "list[Array | None]"]
-# (operator, local operands, place) → local results
+# (operator, local operands, place) → local results, and behind those what only the backward reads: it finds all of
+# them among the results
 SpmdForward = Callable[[Op, "Sequence[Array | None]", ShardContext], Coroutine]
 # (operator, local operands, local results, gradients of results, wanted operands, place) → gradients of operands
 SpmdBackward = Callable[

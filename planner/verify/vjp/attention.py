@@ -1,138 +1,171 @@
-"""Scaled dot-product attention (ONNX 23 and later: grouped heads, masks, caches, soft cap) and rotary positions."""
+"""Scaled dot-product attention (ONNX 23 and later: grouped heads, masks, caches, windows, soft cap)."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from planner.ir import Op
+from planner.verify.vjp.attend import (
+    Frontier,
+    Indices,
+    Scoring,
+    attend,
+    attend_back,
+    by_group,
+    merge_heads,
+    probabilities,
+    split_heads,
+)
 from planner.verify.vjp.attributes import Array
-from planner.verify.vjp.norm import softmax_gradient
-from planner.verify.vjp.registry import Call, NoVjpError, register, unbroadcast
+from planner.verify.vjp.registry import Call, register, unbroadcast
 
-__all__: list[str] = []
+__all__ = ["Attention", "attention_backward", "attention_forward", "mask_gradient"]
 
+Operands = Sequence["Array | None"]
 Gradients = list["Array | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """The operands of ONNX Attention, heads apart, half precision widened.
+
+    Bias and frontier speak of the whole: queries and keys are named by their indices there.
+    """
+
+    q: Array  # b h g s e
+    k: Array  # b h t e, the new keys alone
+    v: Array
+    past: tuple[Array, Array] | None
+    mask: Array | None
+    scoring: Scoring
+    frontier: Frontier
+
+    @classmethod
+    def of(cls, op: Op, inputs: Operands, *, queries: int | None = None, past: int | None = None) -> Attention:
+        """`queries` and `past` are the whole operator's numbers of queries and of past keys, where these are parts."""
+        given = [None if x is None else _wide(x) for x in (*inputs, *[None] * (7 - len(inputs)))]
+        q, k, v, mask, past_k, past_v, valid = given
+        assert q is not None
+        assert k is not None
+        assert v is not None
+        q = split_heads(q, op.attributes.get("q_num_heads", 1))
+        k, v = (split_heads(x, op.attributes.get("kv_num_heads", 1)) for x in (k, v))
+        grouped = q.reshape(q.shape[0], k.shape[1], -1, *q.shape[2:])
+        cached = None if past_k is None or past_v is None else (past_k, past_v)
+        offset: int | Indices = 0
+        if past_k is not None:
+            offset = past_k.shape[2] if past is None else past
+        elif valid is not None:
+            offset = valid - (q.shape[2] if queries is None else queries)
+        attributes = op.attributes
+        right = attributes.get("right_window_size", -1)
+        if attributes.get("is_causal", 0):
+            right = 0
+        frontier = Frontier(offset, valid, attributes.get("left_window_size", -1), right)
+        scale = attributes.get("scale") or 1 / math.sqrt(q.shape[-1])
+        return cls(grouped, k, v, cached, mask, Scoring(scale, attributes.get("softcap", 0.0)), frontier)
+
+    @property
+    def heads(self) -> tuple[int, int]:
+        return self.q.shape[1], self.q.shape[2]
+
+    def bias(self, queries: Indices, keys: Indices) -> Array | None:
+        """What is added to the scores of these queries, whose part of the mask is here, and of these keys."""
+        hidden = self.frontier.hides(queries, keys, self.q.dtype)
+        if self.mask is None:
+            return hidden
+        mask = self.mask
+        if mask.dtype == np.bool_:
+            mask = np.where(mask, 0.0, -np.inf).astype(self.q.dtype)
+        # Keys beyond a short mask are hidden.
+        columns = mask.take(np.minimum(keys, mask.shape[-1] - 1), axis=-1)
+        columns = np.where(keys < mask.shape[-1], columns, np.array(-np.inf, dtype=columns.dtype))
+        bias = by_group(columns, *self.heads)
+        return bias if hidden is None else bias + hidden
+
+
+def attention_forward(op: Op, inputs: Operands, place: Attention, queries: Indices) -> list[Array | None]:
+    """All four results for `queries` over all keys, in the precision of the operands."""
+    k, v = _with_past(place)
+    keys = np.arange(k.shape[2])
+    bias = place.bias(queries, keys)
+    y, lse = attend(place.q, k, v, bias, place.scoring)
+    x = inputs[0]
+    assert x is not None
+    results: list[Array | None] = [_merged(y, x.ndim), k, v]
+    if len(op.outputs) > 3 and op.outputs[3]:
+        shown = place.scoring.raw(place.q, k)
+        mode = op.attributes.get("qk_matmul_output_mode", 0)
+        if mode >= 1:
+            shown = place.scoring.capped(shown)
+        if mode >= 2 and bias is not None:
+            shown = shown + bias
+        if mode == 3:
+            shown = probabilities(shown, lse)
+        results.append(shown.reshape(shown.shape[0], -1, *shown.shape[3:]))
+    return [None if r is None else r.astype(x.dtype) for r in results[: len(op.outputs)]]
+
+
+def attention_backward(
+    op: Op, inputs: Operands, gradients: Operands, wanted: Sequence[bool], place: Attention, queries: Indices
+) -> Gradients:
+    """Gradients of all operands; the scores are computed again from Q and K."""
+    k, v = _with_past(place)
+    keys = np.arange(k.shape[2])
+    bias = place.bias(queries, keys)
+    y, lse = attend(place.q, k, v, bias, place.scoring)
+    dy, present_k, present_v, shown = (*(None if g is None else _wide(g) for g in gradients), None, None, None)[:4]
+    split = np.zeros_like(y) if dy is None else split_heads(dy, op.attributes.get("q_num_heads", 1)).reshape(y.shape)
+    handed_out = None
+    if shown is not None:
+        scores = shown.reshape(*place.q.shape[:4], len(keys))
+        handed_out = op.attributes.get("qk_matmul_output_mode", 0), scores
+    found = attend_back(place.q, k, v, bias, place.scoring, lse, y, split, handed_out)
+    dk = found.k if present_k is None else found.k + present_k
+    dv = found.v if present_v is None else found.v + present_v
+    old = 0 if place.past is None else place.past[0].shape[2]
+    ranks = [0 if x is None else x.ndim for x in inputs]
+    dmask = None
+    if place.mask is not None and len(wanted) > 3 and wanted[3]:
+        dmask = mask_gradient(found.biased, place.mask.shape)
+    return [
+        _merged(found.q, ranks[0]),
+        merge_heads(dk[:, :, old:], ranks[1]),
+        merge_heads(dv[:, :, old:], ranks[2]),
+        dmask,
+        dk[:, :, :old] if old else None,
+        dv[:, :, :old] if old else None,
+    ]
 
 
 @register("Attention")
 def _attention(c: Call) -> Gradients:
-    """With P = softmax(cap(s·Q Kᵀ) + mask) and Y = P V; the scores are computed again from Q and K."""
-    _refuse_what_is_not_covered(c)
-    q = _heads(c.operand(0), c.attr("q_num_heads"))
-    new_k = _heads(c.operand(1), c.attr("kv_num_heads"))
-    new_v = _heads(c.operand(2), c.attr("kv_num_heads"))
-    mask, past_k, past_v = c.maybe(3), c.maybe(4), c.maybe(5)
-    k = new_k if past_k is None else np.concatenate([past_k, new_k], axis=2)
-    v = new_v if past_v is None else np.concatenate([past_v, new_v], axis=2)
-    groups = q.shape[1] // k.shape[1]
-    # One query head in [B, kv heads, queries per kv head, S, E] reads the key head of its group.
-    q5 = q.reshape(q.shape[0], k.shape[1], groups, *q.shape[2:])
-    k5, v5 = k[:, :, None], v[:, :, None]
-    scale = c.attr("scale") or 1 / math.sqrt(q.shape[-1])
-    scores = scale * (q5 @ np.swapaxes(k5, -1, -2))
-    cap = c.attr("softcap", 0.0)
-    capped = cap * np.tanh(scores / cap) if cap else scores
-    bias = _bias(c, mask, q.shape[2], k.shape[2], 0 if past_k is None else past_k.shape[2])
-    if bias is not None:
-        capped = capped + _by_group(bias, k.shape[1], groups)
-    p = _masked_softmax(capped)
-
-    y = _heads(c.dy, c.attr("q_num_heads"))
-    dy = y.reshape(*q5.shape[:-1], v.shape[-1])
-    dv5 = np.swapaxes(p, -1, -2) @ dy
-    dcapped = softmax_gradient(p, dy @ np.swapaxes(v5, -1, -2), -1)
-    dmask = None
-    if mask is not None and c.wants(3):
-        dmask = _mask_gradient(dcapped, mask, q.shape[1])
-    dscores = scale * (dcapped * (1 - np.tanh(scores / cap) ** 2) if cap else dcapped)
-    dq = (dscores @ k5).reshape(q.shape)
-    dk = (np.swapaxes(dscores, -1, -2) @ q5).sum(axis=2)
-    dv = dv5.sum(axis=2)
-    for j, total in ((1, dk), (2, dv)):
-        present = c.gradients[j] if j < len(c.gradients) else None
-        if present is not None:
-            total += present
-    old = 0 if past_k is None else past_k.shape[2]
-    return [
-        _like(dq, c.operand(0)),
-        _like(dk[:, :, old:], c.operand(1)),
-        _like(dv[:, :, old:], c.operand(2)),
-        dmask,
-        None if past_k is None else dk[:, :, :old],
-        None if past_v is None else dv[:, :, :old],
-    ]
+    whole = Attention.of(c.op, c.inputs)
+    return attention_backward(c.op, c.inputs, c.gradients, c.wanted, whole, np.arange(whole.q.shape[3]))
 
 
-def _refuse_what_is_not_covered(c: Call) -> None:
-    windows = max(c.attr("left_window_size", -1), c.attr("right_window_size", -1))
-    scores = c.gradients[3] if len(c.gradients) > 3 else None
-    if c.maybe(6) is not None or windows >= 0 or scores is not None:
-        raise NoVjpError(
-            f"operator {c.op.name} (Attention): padded caches, sliding windows and gradients of the score output "
-            "have no vector-Jacobian product"
-        )
+def mask_gradient(biased: Array, shape: tuple[int, ...]) -> Array:
+    """Gradient of a mask of `shape` from that of the scores [b, h, g, s, t] with it."""
+    whole = biased.reshape(biased.shape[0], -1, *biased.shape[3:])[..., : shape[-1]]
+    return unbroadcast(whole, shape)
 
 
-def _heads(x: Array, heads: int | None) -> Array:
-    """[B, S, H·E] → [B, H, S, E]; four dimensions pass."""
-    if x.ndim == 4:
-        return x
-    return x.reshape(*x.shape[:2], heads or 1, -1).transpose(0, 2, 1, 3)
+def _with_past(place: Attention) -> tuple[Array, Array]:
+    if place.past is None:
+        return place.k, place.v
+    k, v = (np.concatenate([old, new], axis=2) for old, new in zip(place.past, (place.k, place.v), strict=True))
+    return k, v
 
 
-def _like(g: Array, x: Array) -> Array:
-    return g if x.ndim == 4 else g.transpose(0, 2, 1, 3).reshape(x.shape)
+def _merged(x: Array, rank: int) -> Array:
+    """[b, h, g, s, f] → [b, (h g), s, f] or [b, s, (h g f)]."""
+    return merge_heads(x.reshape(x.shape[0], -1, *x.shape[3:]), rank)
 
 
-def _bias(c: Call, mask: Array | None, queries: int, keys: int, past: int) -> Array | None:
-    bias: Array | None = None
-    if mask is not None:
-        bias = np.where(mask, 0.0, -np.inf).astype(c.x.dtype) if mask.dtype == np.bool_ else mask
-        short = keys - bias.shape[-1]
-        if short > 0:
-            bias = np.pad(bias, [(0, 0)] * (bias.ndim - 1) + [(0, short)], constant_values=-np.inf)
-    if c.attr("is_causal", 0):
-        allowed = np.arange(keys) <= np.arange(queries)[:, None] + past
-        causal = np.where(allowed, 0.0, -np.inf).astype(c.x.dtype)
-        bias = causal if bias is None else bias + causal
-    return bias
-
-
-def _by_group(bias: Array, kv_heads: int, groups: int) -> Array:
-    """A bias that broadcasts to [B, heads, S, T], for scores [B, kv heads, group, S, T]."""
-    if bias.ndim < 3:
-        return bias
-    if bias.shape[-3] == 1:
-        return np.expand_dims(bias, -3)
-    return bias.reshape(*bias.shape[:-3], kv_heads, groups, *bias.shape[-2:])
-
-
-def _masked_softmax(scores: Array) -> Array:
-    """Rows without any key give zeros, as the operator defines."""
-    highest = scores.max(axis=-1, keepdims=True)
-    e = np.exp(scores - np.where(np.isneginf(highest), 0, highest))
-    total = e.sum(axis=-1, keepdims=True)
-    return np.asarray(e / np.where(total == 0, 1, total))
-
-
-def _mask_gradient(g: Array, mask: Array, heads: int) -> Array:
-    whole = g.reshape(g.shape[0], heads, *g.shape[3:])[..., : mask.shape[-1]]
-    return unbroadcast(whole, mask.shape)
-
-
-@register("RotaryEmbedding")
-def _rotary_embedding(c: Call) -> Gradients:
-    """A rotation of pairs of features: its transpose turns the other way."""
-    dy = _heads(c.dy, c.attr("num_heads"))
-    cos, sin, positions = c.operand(1), c.operand(2), c.maybe(3)
-    if positions is not None:
-        cos, sin = cos[positions], sin[positions]
-    half = cos.shape[-1]
-    cos, sin = cos[:, None], sin[:, None]
-    pairs = [slice(0, 2 * half, 2), slice(1, 2 * half, 2)] if c.attr("interleaved", 0) else None
-    first, second = pairs or [slice(0, half), slice(half, 2 * half)]
-    dx = dy.copy()
-    dx[..., first] = cos * dy[..., first] + sin * dy[..., second]
-    dx[..., second] = cos * dy[..., second] - sin * dy[..., first]
-    return [_like(dx, c.operand(0))]
+def _wide(x: Array) -> Array:
+    half = x.dtype.itemsize == 2 and x.dtype.kind not in "iub"
+    return x.astype(np.float32) if half else x

@@ -18,7 +18,7 @@ from planner.ir import Op
 from planner.verify.vjp.attributes import Array, Window, string, window
 from planner.verify.vjp.registry import Call, register
 
-__all__ = ["conv_forward", "conv_input_gradient", "conv_weight_gradient", "pad_to_window", "positions"]
+__all__ = ["conv_forward", "conv_input_gradient", "conv_weight_gradient", "im2col", "pad_to_window", "positions"]
 
 Gradients = list["Array | None"]
 
@@ -60,7 +60,7 @@ def _inside(spatial: tuple[int, ...], w: Window) -> tuple[slice, ...]:
     return (slice(None), slice(None), *(slice(b, b + s) for b, s in zip(w.begin, spatial, strict=True)))
 
 
-def _columns(x: Array, w: Window, groups: int) -> Array:
+def im2col(x: Array, w: Window, groups: int) -> Array:
     """Columns [N, g, C/g·K, P] of x [N, C, …]."""
     x = np.ascontiguousarray(pad_to_window(x, w))
     n, channels = x.shape[:2]
@@ -92,7 +92,7 @@ def conv_forward(x: Array, weight: Array, w: Window, groups: int) -> Array:
     out = np.empty((x.shape[0], weight.shape[0], *w.outputs), dtype=x.dtype)
     matrix = weight.reshape(groups, weight.shape[0] // groups, -1)
     for part in _chunks(x.shape[0], _sample_bytes(x.shape[1], w, x.itemsize)):
-        out[part] = (matrix @ _columns(x[part], w, groups)).reshape(out[part].shape)
+        out[part] = (matrix @ im2col(x[part], w, groups)).reshape(out[part].shape)
     return out
 
 
@@ -122,7 +122,7 @@ def conv_weight_gradient(x: Array, dy: Array, w: Window, groups: int, weight_sha
     outputs = weight_shape[0]
     total = np.zeros((groups, outputs // groups, math.prod(weight_shape[1:])), dtype=dy.dtype)
     for part in _chunks(x.shape[0], _sample_bytes(x.shape[1], w, x.itemsize)):
-        columns = _columns(x[part], w, groups)
+        columns = im2col(x[part], w, groups)
         piece = np.ascontiguousarray(dy[part]).reshape(columns.shape[0], groups, outputs // groups, -1)
         for one, columns_of_one in zip(piece, columns, strict=True):
             total += one @ np.swapaxes(columns_of_one, 1, 2)

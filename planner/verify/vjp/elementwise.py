@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from planner.verify.draws import global_index, kept_by_dropout
 from planner.verify.vjp.attributes import Array, align, string
 from planner.verify.vjp.registry import Call, register, unbroadcast
 
@@ -191,6 +192,47 @@ def _clip(c: Call) -> Gradients:
     return [c.dy * inside]
 
 
+@_unary("Affine")
+def _affine(c: Call) -> Array:
+    return np.full_like(c.x, c.attr("alpha", 1.0))
+
+
+@_unary("ImageScaler")
+def _image_scaler(c: Call) -> Array:
+    return np.full_like(c.x, c.attr("scale", 1.0))
+
+
+@_unary("ParametricSoftplus")
+def _parametric_softplus(c: Call) -> Array:
+    alpha, beta = c.attr("alpha", 1.0), c.attr("beta", 1.0)
+    return np.asarray(alpha * beta * sigmoid(beta * c.x))
+
+
+@_unary("ScaledTanh")
+def _scaled_tanh(c: Call) -> Array:
+    alpha, beta = c.attr("alpha", 1.0), c.attr("beta", 1.0)
+    return np.asarray(alpha * beta * (1 - np.tanh(beta * c.x) ** 2))
+
+
+@_unary("Shrink")
+def _shrink(c: Call) -> Array:
+    return (np.abs(c.x) > c.attr("lambd", 0.5)).astype(c.x.dtype)
+
+
+@register("com.microsoft::GatedAdd")
+def _gated_add(c: Call) -> Gradients:
+    y, gate = c.operand(1), c.operand(2)
+    return [c.dy, c.dy * gate, unbroadcast(c.dy * y, gate.shape)]
+
+
+@register("com.microsoft::ScaledSiLU")
+def _scaled_silu(c: Call) -> Gradients:
+    given = c.maybe(1)
+    scale = c.attr("alpha", 1.0) if given is None else float(given.reshape(()))
+    s = sigmoid(scale * c.x)
+    return [c.dy * scale * s * (1 + scale * c.x * (1 - s))]
+
+
 def _binary(
     kind: str, da: Callable[[Array, Array, Array, Array], Array], db: Callable[[Array, Array, Array, Array], Array]
 ) -> None:
@@ -254,13 +296,24 @@ def _identity(c: Call) -> Gradients:
 
 @register("Dropout")
 def _dropout(c: Call) -> Gradients:
-    """The mask is read where the operator returned one; without it nothing was dropped."""
-    mask = c.outputs[1] if len(c.outputs) > 1 else None
-    if mask is None or mask.dtype != np.bool_ or bool(mask.all()):
+    """The mask is read where the operator returned one, else drawn again."""
+    ratio = _dropout_ratio(c)
+    if ratio == 0:
         return [c.dy]
-    given = c.maybe(1)
-    ratio = float(given) if given is not None else float(c.attr("ratio", 0.5))
-    return [c.dy * mask / (1 - ratio)]
+    mask = c.outputs[1] if len(c.outputs) > 1 else None
+    if mask is None:
+        mask = kept_by_dropout(c.op, ratio, global_index(c.dy.shape, (0,) * c.dy.ndim, c.dy.shape))
+    return [c.dy * mask / (1 - ratio or 1)]
+
+
+def _dropout_ratio(c: Call) -> float:
+    """Of the elements that are dropped; operators before version 12 state it as an attribute."""
+    if c.op.opset < 12:
+        return 0.0 if c.op.opset >= 7 or c.attr("is_test", 0) else float(c.attr("ratio", 0.5))
+    ratio, training = c.maybe(1), c.maybe(2)
+    if training is None or not np.any(training):
+        return 0.0
+    return 0.5 if ratio is None else float(ratio.reshape(()))
 
 
 @register("com.microsoft::Scale")

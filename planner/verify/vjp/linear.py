@@ -9,7 +9,7 @@ from string import ascii_letters
 import numpy as np
 
 from planner.verify.vjp.attributes import Array, string
-from planner.verify.vjp.registry import Call, NoVjpError, register, unbroadcast
+from planner.verify.vjp.registry import Call, register, unbroadcast
 
 __all__ = ["einsum_labels", "matmul_gradients"]
 
@@ -42,20 +42,38 @@ def _matmul(c: Call) -> Gradients:
     return matmul_gradients(c.operand(0), c.operand(1), c.dy, want_a=c.wants(0), want_b=c.wants(1))
 
 
-@register("com.microsoft::FusedMatMul")
+@register("com.microsoft::FusedMatMul", "com.microsoft::TransposeMatMul")
 def _fused_matmul(c: Call) -> Gradients:
-    if c.attr("transBatchA", 0) or c.attr("transBatchB", 0):
-        raise NoVjpError(f"operator {c.op.name}: FusedMatMul with transposed batches has no vector-Jacobian product")
-    flip_a, flip_b = c.attr("transA", 0), c.attr("transB", 0)
-    a, b = c.operand(0), c.operand(1)
-    a2 = np.swapaxes(a, -1, -2) if flip_a and a.ndim > 1 else a
-    b2 = np.swapaxes(b, -1, -2) if flip_b and b.ndim > 1 else b
-    da, db = matmul_gradients(a2, b2, c.dy * c.attr("alpha", 1.0), want_a=c.wants(0), want_b=c.wants(1))
-    if da is not None and a2 is not a:
-        da = np.swapaxes(da, -1, -2)
-    if db is not None and b2 is not b:
-        db = np.swapaxes(db, -1, -2)
-    return [da, db]
+    """`transBatch` moves the first dimension before the last one, `trans` then swaps the last two."""
+    sides = [(c.attr(f"transBatch{s}", 0), c.attr(f"trans{s}", 0)) for s in "AB"]
+
+    def turned(x: Array, side: tuple[int, int]) -> Array:
+        if x.ndim < 2:
+            return x
+        x = np.moveaxis(x, 0, -2) if side[0] else x
+        return np.swapaxes(x, -1, -2) if side[1] else x
+
+    def back(g: Array | None, side: tuple[int, int]) -> Array | None:
+        if g is None or g.ndim < 2:
+            return g
+        g = np.swapaxes(g, -1, -2) if side[1] else g
+        return np.moveaxis(g, -2, 0) if side[0] else g
+
+    a, b = (turned(c.operand(i), side) for i, side in enumerate(sides))
+    found = matmul_gradients(a, b, c.dy * c.attr("alpha", 1.0), want_a=c.wants(0), want_b=c.wants(1))
+    return [back(g, side) for g, side in zip(found, sides, strict=True)]
+
+
+@register("Det")
+def _det(c: Call) -> Gradients:
+    """Jacobi's formula; of singular matrices the adjugate is not computed."""
+    return [(c.dy * c.y)[..., None, None] * np.swapaxes(np.linalg.inv(c.x), -1, -2)]
+
+
+@register("com.microsoft::Inverse")
+def _inverse(c: Call) -> Gradients:
+    turned = np.swapaxes(c.y, -1, -2)
+    return [-turned @ c.dy @ turned]
 
 
 @register("Gemm")
@@ -106,15 +124,25 @@ def _einsum(c: Call) -> Gradients:
             out.append(None)
             continue
         mine = terms[i]
-        if len(set(mine)) != len(mine):
-            raise NoVjpError(f"operator {c.op.name}: Einsum over a diagonal ({mine}) has no vector-Jacobian product")
         others = [t for j, t in enumerate(terms) if j != i]
         reach = set(result).union(*others) if others else set(result)
-        there = "".join(s for s in mine if s in reach)
+        there = "".join(s for s in dict.fromkeys(mine) if s in reach)
         values = [c.dy, *(x for j, x in enumerate(operands) if j != i)]
         g = np.einsum(",".join([result, *others]) + "->" + there, *values, optimize=True)
         # A label that only this operand has was summed over: its gradient is repeated.
-        g = np.expand_dims(g, tuple(k for k, s in enumerate(mine) if s not in reach))
+        single = "".join(dict.fromkeys(mine))
+        g = np.expand_dims(g, tuple(k for k, s in enumerate(single) if s not in reach))
+        if single != mine:
+            out.append(_on_diagonal(g, single, mine, x))
+            continue
         grown = np.broadcast_shapes(g.shape, x.shape)
         out.append(unbroadcast(np.broadcast_to(g, grown), x.shape) if math.prod(grown) else np.zeros_like(x))
     return out
+
+
+def _on_diagonal(g: Array, single: str, term: str, x: Array) -> Array:
+    """Gradient of an operand of which labels that repeat read the diagonal."""
+    dx = np.zeros_like(x)
+    view = np.einsum(f"{term}->{single}", dx)  # a view that can be written to
+    view[...] = g
+    return dx

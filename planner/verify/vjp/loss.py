@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 
 from planner.ir import Op
@@ -9,9 +12,18 @@ from planner.verify.vjp.attributes import Array, string
 from planner.verify.vjp.norm import log_softmax
 from planner.verify.vjp.registry import Call, register
 
-__all__ = ["cross_entropy_gradient", "label_weights", "picked"]
+__all__ = ["cross_entropy_gradient", "label_weights", "picked", "states_ignored"]
 
 Gradients = list["Array | None"]
+
+
+def states_ignored(op: Op, inputs: Sequence[Array | None]) -> Op:
+    """The operator with the label to ignore as its attribute; ONNX Runtime's own types state it as an operand."""
+    at = 4 if op.type.endswith("Grad") else 3
+    given = inputs[at] if len(inputs) > at else None
+    if given is None:
+        return op
+    return replace(op, attributes={**op.attributes, "ignore_index": int(given.reshape(()))})
 
 
 def label_weights(op: Op, labels: Array, weights: Array | None, dtype: np.dtype[np.generic]) -> Array:
@@ -41,14 +53,14 @@ def cross_entropy_gradient(log_probabilities: Array, labels: Array, factor: Arra
 
 
 def _factor(c: Call, labels: Array, weights: Array | None) -> Array:
-    each = label_weights(c.op, labels, weights, c.x.dtype)
+    each = label_weights(states_ignored(c.op, c.inputs), labels, weights, c.x.dtype)
     reduction = string(c.attr("reduction"), "mean")
     if reduction == "mean":
         return np.asarray(each * (c.dy / each.sum()))
     return np.asarray(each * c.dy)
 
 
-@register("SoftmaxCrossEntropyLoss")
+@register("SoftmaxCrossEntropyLoss", "com.microsoft::SoftmaxCrossEntropyLossInternal")
 def _softmax_cross_entropy(c: Call) -> Gradients:
     labels, weights = c.operand(1), c.maybe(2)
     saved = c.outputs[1] if len(c.outputs) > 1 else None

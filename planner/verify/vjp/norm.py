@@ -6,10 +6,12 @@ import math
 
 import numpy as np
 
+from planner.ir import Op
 from planner.verify.vjp.attributes import Array, normalise_axis
+from planner.verify.vjp.elementwise import sigmoid
 from planner.verify.vjp.registry import Call, NoVjpError, register, unbroadcast
 
-__all__ = ["log_softmax", "softmax", "softmax_gradient", "standardise_gradient"]
+__all__ = ["group_norm", "log_softmax", "softmax", "softmax_gradient", "standardise_gradient"]
 
 Gradients = list["Array | None"]
 Axes = tuple[int, ...]
@@ -163,6 +165,69 @@ def _group_norm(c: Call) -> Gradients:
         fold(np.sum(c.dy * unit, axis=others)),
         fold(np.sum(c.dy, axis=others)),
     ]
+
+
+def _grouped(op: Op, x: Array, *parameters: Array) -> tuple[Array, tuple[Array, ...], Axes]:
+    """com.microsoft::GroupNorm: channels, last or second, as (groups, channels of a group), and the axes of a group."""
+    groups = int(op.attributes["groups"])
+    at = x.ndim - 1 if op.attributes.get("channels_last", 1) else 1
+    shape = (*x.shape[:at], groups, x.shape[at] // groups, *x.shape[at + 1 :])
+    columns = tuple(v.reshape(groups, -1, *(1,) * (x.ndim - 1 - at)) for v in parameters)
+    return x.reshape(shape), columns, tuple(a for a in range(1, len(shape)) if a != at)
+
+
+def group_norm(op: Op, x: Array, scale: Array, bias: Array) -> Array:
+    """ONNX Runtime's own group normalisation, with the SiLU that it may fuse."""
+    wide = x.astype(np.float32) if x.dtype.itemsize < 4 else x
+    grouped, (column, shift), axes = _grouped(op, wide, scale, bias)
+    centred = grouped - grouped.mean(axis=axes, keepdims=True)
+    r = 1 / np.sqrt(np.mean(centred * centred, axis=axes, keepdims=True) + op.attributes.get("epsilon", 1e-5))
+    y = centred * r * column + shift
+    return np.asarray(y * sigmoid(y) if op.attributes.get("activation", 0) else y).reshape(x.shape)
+
+
+@register("com.microsoft::GroupNorm")
+def _own_group_norm(c: Call) -> Gradients:
+    scale, bias = c.operand(1), c.operand(2)
+    grouped, (column, shift), axes = _grouped(c.op, c.x, scale, bias)
+    centred = grouped - grouped.mean(axis=axes, keepdims=True)
+    r = 1 / np.sqrt(np.mean(centred * centred, axis=axes, keepdims=True) + c.attr("epsilon", 1e-5))
+    dy = c.dy.reshape(grouped.shape)
+    if c.attr("activation", 0):
+        y = centred * r * column + shift
+        dy = dy * sigmoid(y) * (1 + y * (1 - sigmoid(y)))
+    return [
+        standardise_gradient(centred, r, dy * column, axes).reshape(c.x.shape),
+        unbroadcast(dy * centred * r, column.shape).reshape(scale.shape),
+        unbroadcast(dy, column.shape).reshape(bias.shape),
+    ]
+
+
+@register("MeanVarianceNormalization")
+def _mean_variance(c: Call) -> Gradients:
+    axes = tuple(normalise_axis(int(a), c.x.ndim) for a in c.attr("axes", (0, 2, 3)))
+    centred = c.x - c.x.mean(axis=axes, keepdims=True)
+    r = 1 / (np.sqrt(np.mean(centred * centred, axis=axes, keepdims=True)) + 1e-9)
+    return [standardise_gradient(centred, r, c.dy, axes)]
+
+
+@register("LpNormalization")
+def _power_norm(c: Call) -> Gradients:
+    """y = x/‖x‖: the gradient less its part along d‖x‖; zero where the norm is."""
+    axis, p = c.attr("axis", -1), c.attr("p", 2)
+    norm = np.sum(np.abs(c.x) ** p, axis=axis, keepdims=True) ** (1 / p)
+    y = np.divide(c.x, norm, out=np.zeros_like(c.x), where=norm != 0)
+    slope = np.sign(c.x) if p == 1 else y
+    g = c.dy - slope * np.sum(c.dy * y, axis=axis, keepdims=True)
+    return [np.divide(g, norm, out=np.zeros_like(c.x), where=norm != 0)]
+
+
+@register("com.microsoft::BiasSoftmax")
+def _bias_softmax(c: Call) -> Gradients:
+    """Over all dimensions from `axis` on."""
+    axes = tuple(range(normalise_axis(c.attr("axis", 1), c.y.ndim), c.y.ndim))
+    g = c.y * (c.dy - np.sum(c.dy * c.y, axis=axes, keepdims=True))
+    return [g, unbroadcast(g, c.operand(1).shape)]
 
 
 def _only_first_result(c: Call) -> None:

@@ -12,7 +12,7 @@ from planner.verify.vjp.attributes import window as window_of
 from planner.verify.vjp.conv import pad_to_window, padded_sizes, positions
 from planner.verify.vjp.registry import Call, register
 
-__all__ = ["average_pool_gradient"]
+__all__ = ["average_pool_gradient", "lp_gradient", "lp_sum"]
 
 Gradients = list["Array | None"]
 
@@ -56,6 +56,42 @@ def average_pool_gradient(op: Op, dy: Array, shape: tuple[int, ...]) -> Array:
 @register("AveragePool")
 def _average_pool(c: Call) -> Gradients:
     return [average_pool_gradient(c.op, c.dy, c.x.shape)]
+
+
+@register("LpPool")
+def _lp_pool(c: Call) -> Gradients:
+    """y = (Σ |x|ᵖ)^(1/p) over each window: every element it counts gets dy·x·|x|ᵖ⁻²·y¹⁻ᵖ."""
+    spatial, p = c.x.shape[2:], c.attr("p", 2)
+    w = window_of(c.op, spatial, c.attr("kernel_shape"), c.dy.shape[2:])
+    x = pad_to_window(c.x, w)
+    grown = np.zeros(x.shape, dtype=c.dy.dtype)
+    for _, where in positions(w):
+        region = (slice(None), slice(None), *where)
+        grown[region] += lp_gradient(x[region], c.y, c.dy, p)
+    return [grown[(slice(None), slice(None), *(slice(b, b + s) for b, s in zip(w.begin, spatial, strict=True)))]]
+
+
+def lp_gradient(x: Array, y: Array, dy: Array, p: int) -> Array:
+    """Gradient of elements x of which y is the p-norm; none where the norm is zero."""
+    norm = np.where(y == 0, 1, y)
+    return np.asarray(np.where(y == 0, 0, dy * np.sign(x) * (np.abs(x) / norm) ** (p - 1)))
+
+
+def lp_sum(x: Array, p: int) -> Array:
+    """Σ |x|ᵖ over space, in float32 at least."""
+    wide = x.astype(np.float32) if x.dtype.itemsize < 4 else x
+    return np.asarray((np.abs(wide) ** p).sum(axis=tuple(range(2, x.ndim)), keepdims=True))
+
+
+@register("GlobalLpPool")
+def _global_lp_pool(c: Call) -> Gradients:
+    return [lp_gradient(c.x, c.y, c.dy, c.attr("p", 2))]
+
+
+@register("MaxUnpool")
+def _max_unpool(c: Call) -> Gradients:
+    """Every element went to the place that its index names."""
+    return [c.dy.reshape(-1)[c.operand(1)]]
 
 
 @register("GlobalAveragePool")

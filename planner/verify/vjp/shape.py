@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 
 from planner.verify.vjp.attributes import Array, integers, normalise_axis, slices_of, string
-from planner.verify.vjp.registry import Call, NoVjpError, register, unbroadcast
+from planner.verify.vjp.registry import Call, register, unbroadcast
 
 __all__ = ["slice_gradient"]
 
@@ -80,6 +80,33 @@ def _pad(c: Call) -> Gradients:
     return [dx.reshape(c.x.shape)]
 
 
+@register("CenterCropPad")
+def _center_crop_pad(c: Call) -> Gradients:
+    """What was cropped gets zeros, what was padded is dropped; the odd element lies at the end."""
+    dx = np.zeros_like(c.x)
+    ours, theirs = [], []
+    for size, target in zip(c.x.shape, c.dy.shape, strict=True):
+        start, kept = abs(size - target) // 2, min(size, target)
+        inner, whole = slice(start, start + kept), slice(0, kept)
+        ours.append(inner if size > target else whole)
+        theirs.append(whole if size > target else inner)
+    dx[tuple(ours)] = c.dy[tuple(theirs)]
+    return [dx]
+
+
+@register("ReverseSequence")
+def _reverse_sequence(c: Call) -> Gradients:
+    """To reverse the first steps once more undoes it."""
+    batch, time = c.attr("batch_axis", 1), c.attr("time_axis", 0)
+    steps = np.arange(c.x.shape[time])
+    lengths = c.operand(1)[:, None]
+    order = np.where(steps < lengths, lengths - 1 - steps, steps)  # batch element → place of every step
+    if batch > time:
+        order = order.T
+    order = np.expand_dims(order, [i for i in range(c.x.ndim) if i not in (batch, time)])
+    return [np.take_along_axis(c.dy, order, axis=time)]
+
+
 @register("Tile")
 def _tile(c: Call) -> Gradients:
     repeats = integers(c.op, c.inputs, 1, "repeats") or ()
@@ -89,15 +116,18 @@ def _tile(c: Call) -> Gradients:
 
 @register("DepthToSpace", "SpaceToDepth")
 def _depth_space(c: Call) -> Gradients:
-    n, channels, height, width = c.x.shape
+    """Each is the other's inverse; blocks are the channels' major part in mode DCR, their minor part in mode CRD."""
     b = c.attr("blocksize")
+    deep = c.x.shape if c.op.type == "DepthToSpace" else c.y.shape
+    n, channels, height, width = deep[0], deep[1] // (b * b), *deep[2:]
+    if string(c.attr("mode"), "DCR") == "DCR":
+        split, order = (n, b, b, channels, height, width), (0, 3, 4, 1, 5, 2)  # to n c h p w q
+    else:
+        split, order = (n, channels, b, b, height, width), (0, 1, 4, 2, 5, 3)
     if c.op.type == "SpaceToDepth":
-        blocks = c.dy.reshape(n, b, b, channels, height // b, width // b)
-        return [blocks.transpose(0, 3, 4, 1, 5, 2).reshape(c.x.shape)]
-    inner = channels // (b * b)
-    blocks = c.dy.reshape(n, inner, height, b, width, b)
-    order = (0, 3, 5, 1, 2, 4) if string(c.attr("mode"), "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
-    return [blocks.transpose(order).reshape(c.x.shape)]
+        return [c.dy.reshape(split).transpose(order).reshape(c.x.shape)]
+    blocks = c.dy.reshape(n, channels, height, b, width, b)
+    return [blocks.transpose(np.argsort(order)).reshape(c.x.shape)]
 
 
 @register("Trilu")
@@ -105,16 +135,3 @@ def _trilu(c: Call) -> Gradients:
     given = c.maybe(1)
     k = 0 if given is None else int(given.reshape(()))
     return [np.triu(c.dy, k) if c.attr("upper", 1) else np.tril(c.dy, k)]
-
-
-@register("Resize", "Upsample")
-def _resize(c: Call) -> Gradients:
-    """Nearest neighbour by whole factors: every source was repeated."""
-    factors = [o // s if s and o % s == 0 else 0 for o, s in zip(c.y.shape, c.x.shape, strict=True)]
-    if string(c.attr("mode"), "nearest") != "nearest" or 0 in factors:
-        raise NoVjpError(
-            f"operator {c.op.name} ({c.op.type}): only nearest neighbour by whole factors has a "
-            f"vector-Jacobian product, not {string(c.attr('mode'), 'nearest')} {c.x.shape} -> {c.y.shape}"
-        )
-    blocks = [n for f, s in zip(factors, c.x.shape, strict=True) for n in (s, f)]
-    return [c.dy.reshape(blocks).sum(axis=tuple(range(1, 2 * c.x.ndim, 2)))]

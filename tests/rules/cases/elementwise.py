@@ -55,8 +55,40 @@ def elementwise() -> Iterator[Case]:
     yield case("Cast", [f(4, 6)], to=10)
     yield case("Cast", [f(4, 6)], to=7)
     yield case("Cast", [n(9, 4, 6)], to=1)
-    yield case("Dropout", [f(4, 6)])
-    yield case("Dropout", [f(4, 6)], opset=7, ratio=0.5)
-    yield case("QuantizeLinear", [f(4, 6), np.float32(0.1), np.uint8(3)])
-    yield case("QuantizeLinear", [f(4, 6), p(6), np.zeros(6, np.int8)])
-    yield case("DequantizeLinear", [n(9, 4, 6).astype(np.int8), p(4), np.zeros(4, np.int8)], axis=0)
+    yield case("Cast", [f(4, 6).astype(np.float16)], to=1)
+    yield case("CastLike", [f(4, 6), f(1).astype(np.float16)], opset=19)
+    yield case("BitCast", [f(4, 6)], to=6, opset=26)
+    yield case("PRelu", [f(2, 6, 4), f(1)])
+    yield case("Shrink", [f(4, 6)], lambd=0.4, bias=0.1)
+    yield case("ThresholdedRelu", [f(4, 6)], alpha=0.3)
+    yield case("Celu", [f(4, 6)], alpha=0.7)
+    yield case("Swish", [f(4, 6)], alpha=0.7, opset=24)
+    yield case("Affine", [f(4, 6)], alpha=2.0, beta=0.5, opset=1)
+    yield case("ParametricSoftplus", [f(4, 6)], alpha=2.0, beta=0.5, opset=1)
+    yield case("ScaledTanh", [f(4, 6)], alpha=2.0, beta=0.5, opset=1)
+    yield case("ImageScaler", [f(2, 3, 4, 6)], scale=2.0, bias=(0.1, 0.2, 0.3), opset=1)
+    for t in ("Mod", "BitShift"):
+        yield case(t, [n(9, 4, 6).astype(np.uint32), n(3, 6).astype(np.uint32) + 1], **_SHIFT.get(t, {}))
+    for t in ("BitwiseAnd", "BitwiseOr", "BitwiseXor"):
+        yield case(t, [n(9, 4, 6), n(9, 4, 1)])
+    yield from _contributed()
+
+
+_SHIFT = {"BitShift": {"direction": "LEFT"}}
+
+
+def _contributed() -> Iterator[Case]:
+    x = f(2, 4, 6)
+    for t in ("Gelu", "QuickGelu", "FastGelu", "ScaledSiLU"):
+        yield case(f"com.microsoft::{t}", [x], opset=1)
+    yield case("com.microsoft::BiasGelu", [x, f(6)], opset=1)
+    yield case("com.microsoft::FastGelu", [x, f(6)], opset=1)
+    yield case("com.microsoft::ScaledSiLU", [x, np.float32(0.7)], opset=1)
+    yield case("com.microsoft::GatedAdd", [x, f(2, 4, 6), f(2, 4, 1)], opset=1)
+    yield case("com.microsoft::MurmurHash3", [n(99, 4, 6).astype(np.int32)], seed=3, opset=1)
+    yield case("com.microsoft::LinearAttentionGate", [x, f(6), f(6), f(2, 4, 6)], results=2, opset=1)
+    for t in ("BiasGeluGrad_dX", "BiasFastGeluGrad_dX"):
+        yield case(f"com.microsoft::{t}", [x, f(2, 4, 6), f(6)], opset=1)
+    for mode in (True, False):
+        kept = f(2, 4, 6) > 0
+        yield case("com.microsoft::DropoutGrad", [x, kept, np.float32(0.4), np.array(mode)], opset=1)

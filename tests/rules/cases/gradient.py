@@ -29,11 +29,47 @@ def gradients() -> Iterator[Case]:
         inputs = [np.float32(0.7), -p(12, 6), n(6, 12)]
         yield case(f"{ms}SoftmaxCrossEntropyLossGrad", inputs, reduction=reduction, opset=1)
     yield case(f"{ms}GatherGrad", [i(12, 6), n(12, 4, 2), f(4, 2, 6)], axis=0, constants=[0], opset=1)
+    yield case(f"{ms}GatherGrad", [i(4, 12, 6), n(12, 6) - 6, f(4, 6, 6)], axis=1, constants=[0], opset=1)
+    yield case(f"{ms}GatherElementsGrad", [f(4, 6), i(4, 12), n(12, 4, 6)], axis=1, constants=[1], opset=1)
+    yield case(f"{ms}GatherElementsGrad", [f(6, 4), i(12, 6), n(12, 6, 4) - 12], axis=0, constants=[1], opset=1)
+    yield case(f"{ms}GatherNDGrad", [i(4, 12, 6), n(4, 6, 2), f(6, 6)], constants=[0], opset=1)
+    yield case(f"{ms}GatherNDGrad", [i(4, 12, 6), n(6, 4, 6, 1), f(4, 6, 6)], batch_dims=1, constants=[0], opset=1)
+    yield case(f"{ms}ConcatTraining", [f(4, 12), f(4, 6)], axis=1, results=2, opset=1)
+    yield case(f"{ms}ConcatTraining", [f(4, 12), f(4, 12)], axis=-1, opset=1)
+    yield case(f"{ms}ConcatTraining", [f(4, 12)], axis=1, results=2, opset=1)
+    yield case(f"{ms}SplitTraining", [f(4, 18), i(12, 6)], axis=1, results=2, constants=[1], opset=1)
+    yield case(f"{ms}SplitTraining", [f(4, 18), i(12, 6)], axis=1, results=2, opset=1)
     yield case(f"{ms}SliceGrad", [f(4, 6, 4), i(4, 6, 8), i(2), i(6), i(2), i(1)], constants=[1, 2, 3, 4, 5], opset=1)
-    conv = [f(6, 12, 5, 5), f(6, 4, 5, 5), f(12, 4, 3, 3)]
-    yield case(f"{ms}ConvGrad", conv, results=3, pads=(1, 1, 1, 1), strides=(1, 1), opset=1)
-    yield case(f"{ms}ConvGrad", conv, results=2, pads=(1, 1, 1, 1), strides=(1, 1), opset=1)
-    grouped = [f(2, 12, 5, 5), f(2, 6, 5, 5), f(12, 1, 3, 3)]
-    yield case(f"{ms}ConvGrad", grouped, results=2, pads=(1, 1, 1, 1), strides=(1, 1), group=6, opset=1)
     yield case(f"{ms}Scale", [f(4, 6), np.float32(3.0)], scale_down=1, opset=1)
-    yield case("MaxPoolGrad", [f(2, 4, 2, 2), n(64, 2, 4, 2, 2)], output_shapes=[(2, 4, 4, 4)], opset=1)
+    yield from _windows()
+
+
+def _windows() -> Iterator[Case]:
+    """Gradients of convolutions and pools."""
+    ms, pads = "com.microsoft::", (1, 1, 1, 1)
+    conv = [f(6, 12, 5, 5), f(6, 4, 5, 5), f(12, 4, 3, 3)]
+    yield case(f"{ms}ConvGrad", conv, results=3, pads=pads, strides=(1, 1), opset=1)
+    yield case(f"{ms}ConvGrad", conv, results=2, pads=pads, strides=(1, 1), opset=1)
+    grouped = [f(2, 12, 5, 5), f(2, 6, 5, 5), f(12, 1, 3, 3)]
+    yield case(f"{ms}ConvGrad", grouped, results=2, pads=pads, strides=(1, 1), group=6, opset=1)
+    strided = {"pads": pads, "strides": (2, 2)}
+    yield case(f"{ms}ConvGrad", [f(2, 4, 6, 4), f(2, 2, 12, 8), f(4, 2, 3, 3)], results=3, **strided, opset=1)
+    stem = [f(2, 2, 12, 12), f(2, 2, 24, 24), f(2, 2, 7, 7)]
+    yield case(f"{ms}ConvGrad", stem, results=[False, True], pads=(3, 3, 3, 3), strides=(2, 2), opset=1)
+    yield case(f"{ms}ConvGrad", [f(2, 4, 12), f(2, 2, 12), f(4, 1, 3)], results=2, pads=(2, 2), dilations=(2,), group=2,
+               opset=1)  # fmt: skip
+    for x, window in [
+        (f(2, 4, 12, 8), {"kernel_shape": (3, 3), **strided}),
+        (np.maximum(f(2, 4, 12, 8), 0), {"kernel_shape": (3, 3), "pads": pads}),
+        (f(2, 4, 12, 8), {"kernel_shape": (2, 2), "strides": (2, 2)}),
+        (f(2, 2, 24), {"kernel_shape": (4,), "strides": (2,), "pads": (1, 1)}),
+    ]:
+        pooled = case("MaxPool", [x], results=2, **window)
+        y, indices = pooled.results
+        assert y is not None
+        for t in ("MaxPoolGrad", f"{ms}MaxPoolGrad"):
+            yield case(t, [f(*y.shape), indices], output_shapes=[x.shape], **window, opset=1)
+        yield case("MaxPoolGrad", [f(*y.shape), indices], output_shapes=[x.shape], opset=1)
+        for counted in (0, 1):
+            told = {**window, "count_include_pad": counted}
+            yield case(f"{ms}AveragePoolGrad", [f(*y.shape)], output_shapes=[x.shape], **told, opset=1)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tests.rules.cases.values import f, i
+from tests.rules.cases.values import f, i, n
 from tests.rules.prover import Case, case
 
 __all__ = ["layouts"]
@@ -24,8 +24,30 @@ def layouts() -> Iterator[Case]:
         ((2, 1, 6), (12,)),
         ((24,), (2, 3, 4)),
         ((6, 10), (4, 15)),
+        ((12, 15), (18, -1, 2)),  # a leading factor of six, uneven beyond
+        ((2, 6, 5), (4, 15)),
+        ((2, 9, 4), (6, 12)),
+        ((4, 12, 6), (0, 0, 3, 2)),
+        ((2, 12, 36), (2, 12, 3, 4, 3)),  # queries, keys and values by heads
+        ((2, 12, 3, 4, 3), (2, 12, 36)),
+        ((24, 6, 2), (4, 6, 6, 2)),  # heads merged into the batch, and back
+        ((2, 3, 12, 18), (2, 3, 4, 3, 6, 3)),  # patches
+        ((2, 4, 6, 3, 3, 3), (2, 24, 27)),
+        ((1, 1, 12), (12, 1, 1)),
+        ((1, 12, 1), (1, 1, 3, 4)),
+        ((12,), (1, 12)),
+        ((7, 4), (4, 7)),
+        ((8, 27), (6, 6, 6)),
     ):
         yield case("Reshape", [f(*a), i(*b)], constants=[1])
+    yield case("Reshape", [f(4, 6), i(2, 12)])  # computed at run time
+    yield case("Reshape", [f(4, 6).astype(np.float16), i(24)], constants=[1])
+    yield case("Reshape", [n(9, 4, 6), i(2, 12)], constants=[1])
+    yield case("Reshape", [f(4, 0, 6), i(4, 6, 0)], constants=[1], allowzero=1)
+    yield case("Flatten", [f(4, 6, 2)], axis=-1)
+    yield case("Flatten", [f(4, 6, 2)], axis=3)
+    yield case("Flatten", [f(12)], axis=0)
+    yield case("Transpose", [f(2, 6, 1, 4)], perm=(0, 2, 3, 1))
     yield case("Reshape", [f(4, 6, 12), i(0, -1)], constants=[1])
     yield case("Flatten", [f(4, 6, 2)], axis=1)
     yield case("Flatten", [f(4, 6, 2)], axis=2)
@@ -53,9 +75,6 @@ def layouts() -> Iterator[Case]:
     yield case("DepthToSpace", [f(4, 24, 2, 3)], blocksize=2)
     yield case("DepthToSpace", [f(4, 24, 2, 3)], blocksize=2, mode="CRD")
     yield case("SpaceToDepth", [f(4, 6, 4, 6)], blocksize=2)
-    yield case("Resize", [f(4, 6, 3, 4), None, np.array([1, 1, 2, 2], np.float32)], mode="nearest", constants=[2])
-    yield case("Resize", [f(4, 6, 3, 4), None, None, i(4, 6, 6, 6)], mode="linear", constants=[3])
-    yield case("Upsample", [f(4, 6, 3, 4), np.array([1, 1, 2, 2], np.float32)], opset=9, constants=[1])
     yield case("ReverseSequence", [f(6, 4, 2), i(1, 2, 3, 6)], batch_axis=1, time_axis=0)
     yield case("Range", [i(0)[0], i(6)[0], i(1)[0]])
     yield case("Shape", [f(4, 6)])

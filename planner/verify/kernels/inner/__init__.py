@@ -3,7 +3,29 @@
 Factor names are those of the rules.  Importing the package registers them all.
 """
 
-from planner.verify.kernels.inner import indexing, loss  # noqa: F401  imported for what they register
+from planner.verify.kernels.inner import (  # noqa: F401  imported for what they register
+    attention,
+    attention_microsoft,
+    blocks,
+    convolution,
+    experts,
+    indexing,
+    linear_attention,
+    loss,
+    movement,
+    place,
+    pooling,
+    quantized,
+    random,
+    recurrent,
+    reduction,
+    signal,
+    softmax,
+    statistics,
+    resize,
+    sampling,
+    top_k,
+)
 from planner.verify.kernels.inner.registry import Kernel, kernel, spmd_backward, spmd_forward
 
 __all__ = ["Kernel", "kernel", "spmd_backward", "spmd_forward"]

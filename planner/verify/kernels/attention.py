@@ -1,0 +1,65 @@
+"""Attention where ONNX Runtime's kernel says something else than the operator, or refuses its operands."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from planner.ir import Op
+from planner.verify.kernels.session import run_node
+from planner.verify.vjp.attend import merge_heads
+from planner.verify.vjp.attention import Attention, attention_forward
+from planner.verify.vjp.attention_microsoft import as_attention
+from planner.verify.vjp.attributes import Array
+
+__all__ = ["ATTENTION_KERNELS"]
+
+Operands = Sequence["Array | None"]
+
+
+def _attention(op: Op, inputs: Operands) -> Sequence[Array | None] | None:
+    """ONNX Runtime 1.31 numbers the stages of the scores that are handed out in another order than ONNX 1.23, gives
+    other numbers beyond the end of a padded cache, and refuses masks that broadcast over queries and past keys that
+    are not handed on."""
+    mask, past, _, valid = (*inputs[3:], *[None] * 4)[:4]
+    presents, scores = any(op.outputs[1:3]), any(op.outputs[3:])
+    unusual = scores or valid is not None or (past is not None and not presents)
+    if not unusual and (mask is None or not _broadcasts(inputs, mask)):
+        return None
+    whole = Attention.of(op, inputs)
+    return attention_forward(op, inputs, whole, np.arange(whole.q.shape[3]))
+
+
+def _broadcasts(inputs: Operands, mask: Array) -> bool:
+    q = inputs[0]
+    assert q is not None
+    return mask.ndim < 2 or mask.shape[-2] != q.shape[1 if q.ndim == 3 else 2]
+
+
+def _multi_head_attention(op: Op, inputs: Operands) -> Sequence[Array | None] | None:
+    """ONNX Runtime has packed operands and scores that are handed out on other devices only."""
+    packed = any(x is not None and x.ndim == 5 for x in inputs[:2])
+    if not packed and not any(op.outputs[3:]):
+        return None
+    attention, operands = as_attention(op, inputs)
+    whole = Attention.of(attention, operands)
+    y, *rest = attention_forward(attention, operands, whole, np.arange(whole.q.shape[3]))
+    return [None if y is None else merge_heads(y, 3), *rest]
+
+
+def _projected_attention(op: Op, inputs: Operands) -> Sequence[Array | None] | None:
+    """ONNX Runtime 1.31 reads a bias even where there is none."""
+    x, weight, bias = (*inputs, None)[:3]
+    if bias is not None or x is None or weight is None:
+        return None
+    filled = dataclasses.replace(op, inputs=(*op.inputs[:2], "bias", *op.inputs[3:]))
+    return run_node(filled, [x, weight, np.zeros(weight.shape[1], x.dtype), *inputs[3:]])
+
+
+ATTENTION_KERNELS: Mapping[str, Callable[[Op, Operands], "Sequence[Array | None] | None"]] = {
+    "Attention": _attention,
+    "com.microsoft::Attention": _projected_attention,
+    "com.microsoft::MultiHeadAttention": _multi_head_attention,
+}

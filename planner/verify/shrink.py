@@ -1,0 +1,84 @@
+"""Smaller dimensions for a graph that is too large to execute, such that every operator can keep its strategy.
+
+First the dimensions of the data (batch, sequence), then those of the weights: a hidden layer, the vocabulary, the
+number of experts.  A weight's dimension takes along whatever is tied to it, as `planner.frontends.rebind` finds out; a
+size that some operator, constant or strategy does not admit is passed over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from planner.errors import InputError
+from planner.frontends.rebind import rebind
+from planner.ir import DeviceMesh, Graph, Role
+from planner.pricing import bind_rules
+from planner.rules.strategy import AxisRole, bind
+
+__all__ = ["Shrinker"]
+
+LEAST_SEQUENCE = 16  # a sequence of one would hide errors along it
+LEAST_WEIGHT = 64  # shorter dimensions of weights stay as they are: heads, kernels, few experts
+ATTEMPTS = 6  # sizes tried for one dimension
+
+
+@dataclass(frozen=True, slots=True)
+class Shrinker:
+    """What must stay possible: `roles` are the strategies of the plan by operator."""
+
+    mesh: DeviceMesh
+    roles: Mapping[str, tuple[AxisRole, ...]]
+
+    def steps(self, graph: Graph) -> Iterator[tuple[Graph, str]]:
+        """Ever smaller graphs, and what was made smaller by each step."""
+        for axis, size in _input_sizes(graph):
+            fed = [graph.tensors[t] for t in graph.inputs if graph.tensors[t].role is Role.INPUT]
+            places = [(t.name, axis) for t in fed if t.shape is not None and t.shape[axis : axis + 1] == (size,)]
+            least = 1 if axis == 0 else LEAST_SEQUENCE
+            found = self._smallest(graph, places, [d for d in range(least, size) if size % d == 0])
+            if found is not None:
+                graph, smaller = found
+                yield graph, f"input dimension {axis} of {smaller} for {size}"
+        for name, axis in _weight_dimensions(graph):
+            shape = graph.tensors[name].shape or ()
+            size = shape[axis]
+            divisors = [d for d in range(LEAST_WEIGHT, size // 2 + 1) if size % d == 0]
+            found = self._smallest(graph, [(name, axis)], divisors[:ATTEMPTS]) if divisors else None
+            if found is not None:
+                graph, smaller = found
+                yield graph, f"dimension {axis} of {name} of {smaller} for {size}"
+
+    def _smallest(self, graph: Graph, places: list[tuple[str, int]], sizes: list[int]) -> tuple[Graph, int] | None:
+        """The graph with the first of the sizes that its operators and the plan's strategies admit."""
+        for size in sizes:
+            try:
+                smaller = rebind(graph, dict.fromkeys(places, size))
+            except (InputError, ValueError):
+                continue
+            if self._admits(smaller):
+                return smaller, size
+        return None
+
+    def _admits(self, graph: Graph) -> bool:
+        rules, _ = bind_rules(graph)
+        return all(bind(rules[op.name], self.mesh, self.roles[op.name]) is not None for op in graph.ops)
+
+
+def _input_sizes(graph: Graph) -> list[tuple[int, int]]:
+    """(axis, size) classes of the data inputs' dimensions, the batch first."""
+    fed = [graph.tensors[t] for t in graph.inputs if graph.tensors[t].role is Role.INPUT]
+    return sorted({(a, s) for t in fed for a, s in enumerate(t.shape or ()) if s > 1})
+
+
+def _weight_dimensions(graph: Graph) -> list[tuple[str, int]]:
+    """Long dimensions of matrices, those of the largest ones first."""
+    matrices = [t for t in graph.parameters if t.shape is not None and len(t.shape) > 1]
+    matrices.sort(key=lambda t: -math.prod(t.shape or ()))
+    return [
+        (t.name, axis)
+        for t in matrices
+        for axis, size in sorted(enumerate(t.shape or ()), key=lambda pair: -pair[1])
+        if size >= 2 * LEAST_WEIGHT
+    ]
