@@ -108,6 +108,10 @@ def infer_op(op: Op, tensors: Mapping[str, Tensor], values: Mapping[str, Array] 
     template = (op.type, op.opset, tuple(bool(t) for t in op.inputs), tuple(bool(t) for t in op.outputs))
     attributes = tuple((k, _Attribute(v)) for k, v in sorted(op.attributes.items()))
     outcome = _infer(template, attributes, tuple(types), tuple(data))
+    if not isinstance(outcome, str):
+        negative = [s for _, s in outcome if s is not None and min(s, default=0) < 0]
+        if negative:  # a window larger than what it slides over; onnx aborts the process on what reads it
+            outcome = f"a result would have the shape {list(negative[0])}"
     if isinstance(outcome, str):
         raise InputError(
             f"{op.type} '{op.name}' does not fit its operands: {outcome} (operands "

@@ -9,6 +9,7 @@ from planner.rules import (  # noqa: F401  imported for what they register
     creation,
     elementwise,
     experts,
+    flex_attention,
     gated,
     gradient,
     gradient_indexing,

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
+import onnx
+
 from planner.ir.tensor import ITEM_BYTES
 from planner.rules.attention import RING, key_collectives, ring_collectives
 from planner.rules.operator import KeepWholeError, Operator, sharded
@@ -55,3 +59,21 @@ def _flex_attention(o: Operator) -> Rule:
         ),
         modes=None if changed else {RING: ("s", "t")},
     )
+
+
+def _is_elementwise(body: bytes | None) -> bool:
+    """Elementwise nodes, reading nothing but the operand and single constants; no body leaves all as it is."""
+    if body is None:
+        return True
+    graph = onnx.GraphProto.FromString(body)
+    known = {*(v.name for v in graph.input), *(t.name for t in graph.initializer)}
+    single = all(math.prod(t.dims) == 1 for t in graph.initializer)
+    for node in graph.node:
+        constants = [a for a in node.attribute if a.type == onnx.AttributeProto.TENSOR]
+        lists = [a for a in node.attribute if a.name in ("value_floats", "value_ints", "value_strings")]
+        single &= all(math.prod(a.t.dims) == 1 for a in constants) and not lists
+        # A name from outside may hold a tensor of any shape.
+        if node.op_type not in _ELEMENTWISE or node.domain or not known.issuperset(filter(None, node.input)):
+            return False
+        known.update(node.output)
+    return single

@@ -46,6 +46,7 @@ def _linear_attention(o: Operator) -> Rule:
         kind="attention",
         sizes={"h": key_heads, "g": heads // key_heads, "e": depth, "f": value_depth},
         combine={"t": Combine.INNER, "g": Combine.INNER},
+        linear=[(2, 3)],
         differentiable=range(6),
         saved=range(6),
         flops=flops,

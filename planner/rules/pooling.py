@@ -10,7 +10,7 @@ from planner.rules.registry import rule
 from planner.rules.rule import Combine, InnerCollective, Rule
 from planner.rules.window import Space, windows
 
-__all__: list[str] = []
+__all__ = ["response_reach"]
 
 
 @rule("AveragePool", "LpPool", "MaxPool")
@@ -166,15 +166,39 @@ def _global_lp_pool(o: Operator) -> Rule:
     )
 
 
+def response_reach(size: int) -> tuple[int, int]:
+    """Channels before and after its own that a window of LRN covers."""
+    return (size - 1) // 2, size - 1 - (size - 1) // 2
+
+
 @rule("LRN")
 def _lrn(o: Operator) -> Rule:
-    """Each element is scaled by a window over channels, which stay whole."""
+    """Each element is scaled by a window over channels, whose ends other ranks hold; the backward fetches them again,
+    and those of what flows through the windows."""
+    channels, (before, after) = o.shape(0)[1], response_reach(int(o.attribute("size", 1)))
+
+    def given(shards: int) -> int:
+        """The most channels that a rank gives to others."""
+        part = channels // shards
+        spans = [(j * part - before, (j + 1) * part + after) for j in range(shards)]
+        return max(
+            sum(max(min(stop, (i + 1) * part) - max(start, i * part), 0) for j, (start, stop) in enumerate(spans) if j != i)
+            for i in range(shards)
+        )
+
+    rows = ("n", *(f"x{i}" for i in range(o.rank(0) - 2)))
     return sharded(
         o,
-        "n c! x... -> n c! x...",
+        "n c x... -> n c x...",
         kind="normalization",
         differentiable=(0,),
         saved=(0,),
         saved_results=(0,),
         flops=float(2 * int(o.attribute("size", 1)) + 8) * math.prod(o.shape(0)),
+        whole=["c"] if before + after >= channels else [],  # nearly all of it would travel
+        inner=[
+            InnerCollective("c", "permute", rows, o.item_bytes, backward=backward, count=1 + backward, extent=given)
+            for backward in (False, True)
+        ],
+        aware=["c"],
     )

@@ -27,8 +27,8 @@ def rule(*types: str) -> Callable[[RuleFunction], RuleFunction]:
     """Register a rule function for operator types, with their domain where it is not ONNX's own (`example::Op`).
 
     The function gets the operator (shapes, types, attributes, values of constant operands) and gives its rule,
-    usually `sharded(o, "b... m k, b... k n -> b... m n", …)`; it raises `KeepWholeError` with the reason where this very
-    operator cannot be split.  ValueError for a type that has a rule already.
+    usually `sharded(o, "b... m k, b... k n -> b... m n", …)`; it raises `KeepWholeError` with the reason where this
+    very operator cannot be split.  ValueError for a type that has a rule already.
     """
 
     def register(function: RuleFunction) -> RuleFunction:

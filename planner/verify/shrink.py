@@ -52,7 +52,7 @@ class Shrinker:
 
     def _smallest(self, graph: Graph, places: list[tuple[str, int]], sizes: list[int]) -> tuple[Graph, int] | None:
         """The graph with the first of the sizes that its operators and the plan's strategies admit."""
-        for size in sizes:
+        for size in sizes if places else ():
             try:
                 smaller = rebind(graph, dict.fromkeys(places, size))
             except (InputError, ValueError):

@@ -11,7 +11,17 @@ from planner.builder.layers import gelu_mlp, layer_norm, linear
 from planner.frontends import import_bytes
 from planner.ir import Graph
 
-__all__ = ["attention", "bert", "expert_products", "feed_forward", "mlp", "squared_error"]
+__all__ = [
+    "add_one",
+    "attention",
+    "bert",
+    "dropout_between",
+    "expert_products",
+    "feed_forward",
+    "mlp",
+    "reshaped",
+    "squared_error",
+]
 
 
 def mlp(layers: int, batch: int, dim: int) -> Graph:
@@ -33,6 +43,27 @@ def bert(layers: int, batch: int, seq: int, hidden: int, heads: int) -> Graph:
         with g.scope(f"layer.{i}"):
             x = feed_forward(g, attention(g, x, batch, seq, hidden, heads), hidden)
     return squared_error(g, x, [batch, seq, hidden])
+
+
+def dropout_between(rows: int, columns: int, width: int) -> Graph:
+    """Two products with dropout between them (test_basic.py, as are the next two)."""
+    g = GraphBuilder("dropout")
+    x = linear(g, g.input("x", [rows, columns, width]), "Dense_0", width, width, bias=False)
+    x = g.add("Dropout", x, g.constant(0.1, np.float32), g.constant(True, np.bool_))
+    return squared_error(g, linear(g, x, "Dense_1", width, width, bias=False), [rows, columns, width])
+
+
+def add_one(rows: int, columns: int) -> Graph:
+    g = GraphBuilder("add_one")
+    g.output(g.add("Add", g.input("x", [rows, columns]), g.constant(1, np.float32)), "y", [rows, columns])
+    return import_bytes(g.model().SerializeToString(), name="alpa")
+
+
+def reshaped(elements: int, rows: int) -> Graph:
+    g = GraphBuilder("reshaped")
+    shape = [rows, elements // rows]
+    g.output(g.add("Reshape", g.input("x", [elements]), g.constant(shape)), "y", shape)
+    return import_bytes(g.model().SerializeToString(), name="alpa")
 
 
 def expert_products(batch: int, experts: int, width: int) -> Graph:

@@ -17,11 +17,24 @@ from planner.redistribute.steps import FREE
 from planner.search.problem import FORBIDDEN
 from planner.search.solve import solve
 
-__all__ = ["Found", "Links", "Roles", "counts", "inner_counts", "of_weights", "paid", "pinned", "planned"]
+__all__ = [
+    "INFERENCE",
+    "TRAINING",
+    "Found",
+    "Links",
+    "Roles",
+    "counts",
+    "inner_counts",
+    "of_weights",
+    "paid",
+    "pinned",
+    "planned",
+]
 
 Roles = tuple[str | None, ...]  # per mesh axis the factor that it splits, None for any
 
-SETTINGS = Settings(training=True, precision="fp32", optimizer="adam")
+TRAINING = Settings(training=True, precision="fp32", optimizer="adam")
+INFERENCE = Settings(training=False, precision="fp32")
 
 
 @dataclass(frozen=True)
@@ -58,10 +71,9 @@ class Found:
         return {n.removesuffix(".weight"): x for n, x in self.stored.items() if n.endswith(".weight")}
 
 
-def planned(graph: Graph, links: Links) -> Found:
+def planned(graph: Graph, links: Links, settings: Settings = TRAINING) -> Found:
     mesh = DeviceMesh.of(*links.shape)
-    profile = links.profile
-    plan = make_plan(graph, Request(mesh.devices, profile, SETTINGS, meshes=(mesh,)))
+    plan = make_plan(graph, Request(mesh.devices, links.profile, settings, meshes=(mesh,)))
     return Found(plan.program, {n: str(x) for n, x in plan.assignment.stored.items()}, plan.objective_s, plan.gap)
 
 
@@ -73,7 +85,7 @@ def pinned(graph: Graph, links: Links, roles: Callable[[Op], Roles | None], stor
     mesh = DeviceMesh.of(*links.shape)
     rules, _ = bind_rules(graph)
     active = active_tensors(graph, rules)
-    machine = Machine(links.profile, mesh, SETTINGS)
+    machine = Machine(links.profile, mesh, settings)
     priced = price(graph, machine, rules, active, None)
     nodes = list(priced.problem.nodes)
 

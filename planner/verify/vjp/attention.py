@@ -21,7 +21,7 @@ from planner.verify.vjp.attend import (
     split_heads,
 )
 from planner.verify.vjp.attributes import Array
-from planner.verify.vjp.registry import Call, register, unbroadcast
+from planner.verify.vjp.registry import Call, NoVjpError, register, unbroadcast
 
 __all__ = ["Attention", "attention_backward", "attention_forward", "mask_gradient"]
 
@@ -146,6 +146,13 @@ def attention_backward(
 def _attention(c: Call) -> Gradients:
     whole = Attention.of(c.op, c.inputs)
     return attention_backward(c.op, c.inputs, c.gradients, c.wanted, whole, np.arange(whole.q.shape[3]))
+
+
+@register("ai.onnx.preview::FlexAttention")
+def _flex_attention(c: Call) -> Gradients:
+    if any(name in c.op.attributes for name in ("score_mod", "prob_mod")):
+        raise NoVjpError(f"operator {c.op.name} (FlexAttention): graphs that change scores have no product")
+    return _attention(c)
 
 
 def mask_gradient(biased: Array, shape: tuple[int, ...]) -> Array:

@@ -111,15 +111,17 @@ def _skip_norm(c: Call) -> Gradients:
     ]
 
 
-@register("BatchNormalization")
+@register("BatchNormalization", "com.microsoft::BatchNormInternal")
 def _batch_norm(c: Call) -> Gradients:
     _only_first_result(c)
     scale, mean, variance = c.operand(1), c.operand(3), c.operand(4)
     epsilon = c.attr("epsilon", 1e-5)
     others = (0, *range(2, c.x.ndim))
     channel = (1, -1, *(1,) * (c.x.ndim - 2))
-    batch_statistics = bool(c.attr("training_mode", 0)) or (
-        0 < c.op.opset < 14 and sum(o is not None for o in c.outputs) > 1
+    batch_statistics = (
+        c.op.type.endswith("::BatchNormInternal")
+        or bool(c.attr("training_mode", 0))
+        or (0 < c.op.opset < 14 and sum(o is not None for o in c.outputs) > 1)
     )
     if batch_statistics:
         centred = c.x - c.x.mean(axis=others, keepdims=True)

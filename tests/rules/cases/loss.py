@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from tests.rules.cases.values import f, n, p
 from tests.rules.prover import Case, case
 
@@ -26,3 +28,22 @@ def losses() -> Iterator[Case]:
         yield case(t, [f(12, 6), n(6, 12)], reduction=reduction)
         yield case(t, [f(12, 6), ignored, p(6)], reduction=reduction, ignore_index=-100)
         yield case(t, [f(4, 6, 6), chosen, p(6)], reduction=reduction, ignore_index=2)
+        yield from _half(reduction)
+    yield from _internal()
+
+
+def _half(reduction: str) -> Iterator[Case]:
+    """Sums of half precision are kept in single."""
+    scores = (9 * f(12, 6)).astype(np.float16)
+    yield case("NegativeLogLikelihoodLoss", [scores, n(6, 12)], reduction=reduction)
+    yield case("SoftmaxCrossEntropyLoss", [scores, n(6, 12)], reduction=reduction)
+
+
+def _internal() -> Iterator[Case]:
+    """ONNX Runtime's own form, which states the label to ignore as an operand."""
+    t = "com.microsoft::SoftmaxCrossEntropyLossInternal"
+    for reduction in ("mean", "sum", "none"):
+        labels, ignored = n(6, 12), np.array(2, np.int64)
+        labels[2:5] = 2
+        yield case(t, [f(12, 6), labels, None, ignored], reduction=reduction, results=2, opset=1)
+        yield case(t, [f(12, 6), labels, p(6), ignored], reduction=reduction, opset=1)

@@ -23,6 +23,7 @@ from planner.verify.kernels.inner import (  # noqa: F401  imported for what they
     softmax,
     statistics,
     resize,
+    response,
     sampling,
     top_k,
 )

@@ -192,4 +192,4 @@ def _shared_out(gradients: Operands, place: ShardContext) -> list[Array | None]:
     return [*gradients[:1], *shared, *gradients[3:]]
 
 
-kernel(["Attention"], attention_forward_ranks, attention_backward_ranks)
+kernel(["Attention", "ai.onnx.preview::FlexAttention"], attention_forward_ranks, attention_backward_ranks)
