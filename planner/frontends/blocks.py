@@ -23,6 +23,7 @@ from planner.ir import Graph, Op, Role
 __all__ = ["BlockRun", "repeated_blocks"]
 
 MIN_PERIOD = 3  # shorter repetitions are chains of the same arithmetic, not layers
+_SOURCE, _FED = -1, -2  # operands that no operator of the sequence computes; the latter come from before any run
 Array = np.ndarray[Any, Any]
 
 
@@ -79,7 +80,8 @@ def _signature(graph: Graph, op: Op) -> str:
         if not t:
             return "-"
         tensor = graph.tensors[t]
-        role = tensor.role if t not in graph.producers else Role.ACTIVATION
+        fed = t in graph.producers or tensor.role is Role.INPUT
+        role = Role.ACTIVATION if fed else tensor.role
         value = ""
         if tensor.value is not None:
             value = hashlib.sha256(np.ascontiguousarray(tensor.value).tobytes()).hexdigest()[:16]
@@ -90,11 +92,18 @@ def _signature(graph: Graph, op: Op) -> str:
 
 
 def _sources(graph: Graph, op: Op, index: dict[str, int]) -> list[tuple[int, int, str]]:
-    """For each operand (producer's index, or −1 where it is none of `index`; which of its outputs; name)."""
+    """For each operand (producer's index; which of its outputs; name).
+
+    The index is `_SOURCE` where nothing that depends on a parameter makes it, and `_FED` for what the graph is fed.
+    """
     out = []
     for t in op.inputs:
         producer = graph.producers.get(t)
-        out.append((-1, 0, t) if producer is None else (index.get(producer.name, -1), producer.outputs.index(t), t))
+        if producer is not None:
+            out.append((index.get(producer.name, _SOURCE), producer.outputs.index(t), t))
+        else:
+            fed = bool(t) and graph.tensors[t].role is Role.INPUT
+            out.append((_FED if fed else _SOURCE, 0, t))
     return out
 
 
@@ -147,8 +156,8 @@ def _verified(
 def _corresponds(sources: Sequence[list[tuple[int, int, str]]], i: int, period: int, start: int) -> bool:
     """Whether operator i + period reads what operator i reads, one block later."""
     for (p, k, t), (q, m, u) in zip(sources[i], sources[i + period], strict=True):
-        if p < 0 or q < 0:
-            if (p < 0) != (q < 0):
+        if _SOURCE in (p, q):
+            if p != q:
                 return False  # a source for one and a result for the other
         elif p >= start:
             if (q, m) != (p + period, k):

@@ -5,8 +5,10 @@ The number of experts is the length of the dimension in which the router's TopK 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from planner.frontends.carry import Carrier
-from planner.frontends.experts import index_source
+from planner.frontends.experts import EXPERT_MATMUL, INDEX_VIEWS, index_source
 from planner.ir import Op
 
 __all__ = ["expert_matmul", "top_k"]
@@ -50,9 +52,17 @@ def _experts(c: Carrier, op: Op, weights: str, indices: str, bias: str) -> None:
 
 
 def top_k(c: Carrier, op: Op) -> None:
-    """Both results are like the operand, but for the axis, of which a fixed number is taken."""
+    """Both results are like the operand, but for the axis, of which a fixed number is taken.
+
+    Experts that the indices choose follow the axis.
+    """
     t = op.inputs[0]
     axis = int(op.attributes.get("axis", -1)) % len(c.before(t))
+    if c.after(t)[axis] != c.before(t)[axis]:
+        for reader in _choices(c, op.outputs[1]):
+            for table in (reader.inputs[1], *reader.inputs[3:]):
+                if table and c.before(table)[0] == c.before(t)[axis]:
+                    c.demand(table, 0, c.after(t)[axis], reader)
     for o in op.outputs:
         if o:
             for k in range(len(c.before(t))):
@@ -60,3 +70,12 @@ def top_k(c: Carrier, op: Op) -> None:
                     c.pass_up(op, o, k, t, k)
             taken = c.before(o)[axis]
             c.factors[o] = (*c.parts(t)[:axis], ((taken, taken),), *c.parts(t)[axis + 1 :])
+
+
+def _choices(c: Carrier, indices: str) -> Iterator[Op]:
+    """Mixtures of experts that are steered by the indices, directly or by views of them."""
+    for reader, operand in c.graph.consumers.get(indices, ()):
+        if reader.type == EXPERT_MATMUL and operand == 2:
+            yield reader
+        elif operand == 0 and reader.type in INDEX_VIEWS:
+            yield from _choices(c, reader.outputs[0])

@@ -31,11 +31,12 @@ from onnx import helper, numpy_helper
 from planner.frontends.draft import Draft
 from planner.ir import Op, Role, Tensor
 
-__all__ = ["EXPERT_MATMUL", "fuse_experts", "index_source", "spelled_out"]
+__all__ = ["EXPERT_MATMUL", "INDEX_VIEWS", "fuse_experts", "index_source", "spelled_out"]
 
 EXPERT_MATMUL = "planner::ExpertMatMul"
 _VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
-AXES_OPERAND_SINCE = 13  # operator set in which the axes of Squeeze and Unsqueeze became an operand
+INDEX_VIEWS = _VIEWS | {"Cast"}
+_AXES_OPERAND_SINCE = 13  # operator set in which the axes of Squeeze and Unsqueeze became an operand
 
 Shape = tuple[int, ...]
 
@@ -179,7 +180,7 @@ class _Matcher:
 
     def _view(self, kind: str, operand: str, axes: tuple[int, ...], result: str, place: Op) -> Op:
         inputs, attributes = (operand,), {"axes": axes}
-        if place.opset >= AXES_OPERAND_SINCE:
+        if place.opset >= _AXES_OPERAND_SINCE:
             name = f"{result}.axes"
             value = np.array(axes, dtype=np.int64)
             self.tensors[name] = Tensor(name, value.shape, "int64", Role.CONSTANT, value)
@@ -193,7 +194,16 @@ class _Matcher:
             bias, last = added
             output = last.outputs[0]
         inputs = (product.x, *look_up.inputs[:2], *([bias] if bias else []))
-        fused = Op(output, EXPERT_MATMUL, inputs, (output,), {"transB": int(product.trans_b)}, look_up.opset, "", product.last.module)
+        fused = Op(
+            output,
+            EXPERT_MATMUL,
+            inputs,
+            (output,),
+            {"transB": int(product.trans_b)},
+            look_up.opset,
+            "",
+            product.last.module,
+        )
         self.replaced[last.name] = [*product.before, fused, *product.after]
 
     def _bias(self, look_up: Op, result: str, tokens: Shape) -> tuple[str, Op] | None:
@@ -213,7 +223,7 @@ class _Matcher:
 
 def index_source(producer: Mapping[str, Op], indices: str) -> str:
     """The tensor whose elements, in the same order, the indices are."""
-    while (made := producer.get(indices)) is not None and made.type in _VIEWS | {"Cast"}:
+    while (made := producer.get(indices)) is not None and made.type in INDEX_VIEWS:
         indices = made.inputs[0]
     return indices
 
@@ -228,7 +238,7 @@ def spelled_out(
     column = bool(op.attributes["transB"])
     one = tokens + 1 if column else tokens
     axes = numpy_helper.from_array(np.array([one], dtype=np.int64), f"{y}.axes")
-    by_operand = opset >= AXES_OPERAND_SINCE
+    by_operand = opset >= _AXES_OPERAND_SINCE
 
     def look_up(table: str, found: str) -> onnx.NodeProto:
         if tensors[indices].rank > tokens:

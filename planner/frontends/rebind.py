@@ -45,8 +45,9 @@ def batch_axes(graph: Graph, batch: int) -> dict[tuple[str, int], int]:
 def rebind(graph: Graph, sizes: Mapping[tuple[str, int], int]) -> Graph:
     """The same graph with other sizes for (source, axis) dimensions, carried through everything that follows.
 
-    Sources are the graph's inputs, and its parameters, which only become smaller.  Rebinding to the sizes it has returns an equal graph.  UsageError for places that do not exist,
-    InputError naming the operator or constant that stops it.
+    Sources are the graph's inputs, and its parameters, which only become smaller.  Rebinding to the sizes it has
+    returns an equal graph.  UsageError for places that do not exist, InputError naming the operator or constant that
+    stops it.
     """
     changes: dict[tuple[str, int], int] = {}
     for (name, axis), size in sizes.items():

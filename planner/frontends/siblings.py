@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from planner.frontends.blocks import BlockRun, repeated_blocks
-from planner.ir import Graph, Op
+from planner.ir import Graph, Op, Role
 
 __all__ = ["cut_layers"]
 
@@ -17,11 +17,12 @@ def cut_layers(graph: Graph, keep: int) -> tuple[Graph, Mapping[str, str]]:
     What stands after a run reads the last kept block where it read the last one, and in general block
     j − (count − keep) where it read the removed block j, so that a backward run cut in the same way finds the
     activations of the blocks that are there.  Weights of removed blocks are replaced alike.  Outputs
-    that removed blocks alone computed are dropped.  ValueError when `keep` < 1.
+    that removed blocks alone computed are dropped, and whatever nothing reads then (transposed weights).  ValueError
+    when `keep` < 1.
     """
     if keep < 1:
         raise ValueError(f"keep={keep}: at least one block must stay")
-    runs = [r for r in repeated_blocks(graph) if r.count > keep]
+    runs = [r for r in repeated_blocks(graph) if r.count > keep and not _prepares_weights(graph, r)]
     if not runs:
         return graph, {op.name: op.name for op in graph.ops}
     removed = {name for r in runs for block in r.blocks[keep:] for name in block}
@@ -35,13 +36,33 @@ def cut_layers(graph: Graph, keep: int) -> tuple[Graph, Mapping[str, str]]:
     outputs = tuple(o for o in graph.outputs if o in made or o not in graph.producers)
     if not outputs or (graph.loss is not None and graph.loss not in made):
         outputs = tuple(dict.fromkeys(renamed.get(o, o) for o in graph.outputs))
-    named = {t for op in ops for t in (*op.inputs, *op.outputs) if t} | {*graph.inputs, *outputs}
+    ops = _needed(ops, {*outputs, *([graph.loss] if graph.loss in made else [])})
+    read = {t for op in ops for t in op.inputs if t}
+    inputs = tuple(t for t in graph.inputs if t not in renamed and (t in read or t not in graph.consumers))
+    named = read | {t for op in ops for t in op.outputs if t} | {*inputs, *outputs}
     tensors = {t: v for t, v in graph.tensors.items() if t in named}
-    inputs = tuple(t for t in graph.inputs if t not in renamed)
     loss = graph.loss if graph.loss in made else None
-    tensors = {t: v for t, v in tensors.items() if t not in graph.inputs or t in inputs}
     sibling = Graph(tuple(ops), tensors, inputs, outputs, graph.name, loss)
     return sibling, {op.name: op.name for op in ops}
+
+
+def _prepares_weights(graph: Graph, run: BlockRun) -> bool:
+    """Its blocks read sources alone: each goes with its readers, which may be several runs."""
+    inside = {name for block in run.blocks for name in block}
+    reads = {t for name in inside for t in graph.op(name).inputs if t}
+    return all(t not in graph.producers or graph.producers[t].name in inside for t in reads) and not any(
+        graph.tensors[t].role is Role.INPUT for t in reads
+    )
+
+
+def _needed(ops: list[Op], wanted: set[str]) -> list[Op]:
+    """The operators that the wanted tensors depend on."""
+    needed, kept = set(wanted), []
+    for op in reversed(ops):
+        if not needed.isdisjoint(op.outputs):
+            kept.append(op)
+            needed.update(op.inputs)
+    return kept[::-1]
 
 
 def _closed(renamed: Mapping[str, str]) -> dict[str, str]:

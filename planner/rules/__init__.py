@@ -8,6 +8,7 @@ from planner.rules import (  # noqa: F401  imported for what they register
     convolution,
     creation,
     elementwise,
+    embedding,
     experts,
     flex_attention,
     gated,

@@ -51,7 +51,8 @@ def _attention(o: Operator) -> Rule:
     depth of the values stays whole: splitting it would repeat the scores, half of the work, on every rank.
 
     The mask's keys stay whole, for a ring needs the columns of all keys on every rank.  Keys handed on behind
-    past ones, and scores handed out, keep the keys whole: putting them together would gather all.
+    past ones, and scores handed out, keep the keys whole: putting them together would gather all.  So does a mask
+    with one column, which means all keys in version 23 and the first one later.
     """
     flat = o.rank(0) == 3
     if flat:
@@ -68,7 +69,7 @@ def _attention(o: Operator) -> Rule:
         raise KeepWholeError(f"{heads} query heads are no multiple of {key_heads} key heads")
     total = keys + (o.shape(4)[2] if o.has(4) else 0)
     present, scores = o.yields(1) or o.yields(2), o.yields(3)
-    whole_keys = scores or (present and o.has(4))
+    whole_keys = scores or (present and o.has(4)) or (o.has(3) and total > 1 and o.shape(3)[-1] == 1)
 
     q, k, v, y = (
         ("b s (h g e!)", "b t (h e!)", "b t (h f!)", "b s (h g f!)")
@@ -90,7 +91,7 @@ def _attention(o: Operator) -> Rule:
         sizes={"h": key_heads, "g": heads // key_heads, "e": depth, "f": value_depth},
         whole=["t", "p"] if whole_keys else [],
         combine=dict.fromkeys(("s", "g", "t", "p"), Combine.INNER),
-        linear=[(2,)] if not o.has(5) and not present and not scores else [],
+        linear=[(2, 5)] if not present and not scores else [],
         differentiable=(0, 1, 2, 3, 4, 5),
         saved=(0, 1, 2, 3, 4, 5),
         saved_results=(0,),

@@ -6,7 +6,6 @@ are no contiguous part of them: they stay whole, and every rank takes its heads'
 
 from __future__ import annotations
 
-
 from planner.ir.tensor import ITEM_BYTES
 from planner.rules.attention import RING, key_collectives, ring_collectives
 from planner.rules.operator import KeepWholeError, Operator, sharded
@@ -21,7 +20,10 @@ def _score_bias(o: Operator, i: int, queries: str = "s", heads: str = "h") -> st
 
 
 def _mask(o: Operator, i: int, queries: str) -> str:
-    """Lengths (b), keys (b, t), keys by query (b, s, t) or (b, 1, …); several values per sequence keep the batch whole."""
+    """Lengths (b), keys (b, t), keys by query (b, s, t) or (b, 1, …).
+
+    Several values per sequence keep the batch whole.
+    """
     if not o.has(i):
         return "-"
     rank = o.rank(i)
@@ -53,9 +55,10 @@ def _multi_head_attention(o: Operator) -> Rule:
     past = o.shape(6)[2] if o.has(6) else 0
     together = packed or (o.has(1) and o.rank(1) == 5)  # keys with queries or with values
     present, scores = o.yields(1) or o.yields(2), o.yields(3)
-    plain = not together and not o.has(8) and not _packs_sequences(o, 4)
-    whole_keys = scores or not plain or (present and o.has(6))
-    s = "s!" if packed or not plain else "s"
+    packs = _packs_sequences(o, 4)
+    whole_keys = scores or together or o.has(8) or packs or (present and o.has(6))
+    causal = bool(o.attribute("unidirectional", 0))
+    s = "s!" if packed or o.has(8) or (packs and causal) else "s"
     q = "b s! h * *" if packed else f"b {s} (h e!)"
     k = "-" if not o.has(1) else "b t! h * *" if o.rank(1) == 5 else "b h t e!" if other else "b t (h e!)"
     v = "-" if not o.has(2) else "b h t f!" if other else "b t (h f!)"
@@ -68,9 +71,9 @@ def _multi_head_attention(o: Operator) -> Rule:
         f"b s (h f!), b h {kept} e!, b h {kept} f!, b h s *",
         kind="attention",
         sizes={"h": heads, "e": depth, "f": value_depth},
-        whole=[*(["t", "p"] if whole_keys else []), *(["b"] if _packs_sequences(o, 4) else [])],
+        whole=[*(["t", "p"] if whole_keys else []), *(["b"] if packs else [])],
         combine=dict.fromkeys(("s", "t", "p"), Combine.INNER),
-        linear=[(2,)] if plain and not o.has(3) and not o.has(7) and not present and not scores else [],
+        linear=[(2, 7)] if (other or not o.has(3)) and not present and not scores else [],
         differentiable=(0, 1, 2, 3, 5, 6, 7),
         saved=(0, 1, 2, 3, 5, 6, 7),
         saved_results=(0,),
@@ -85,7 +88,7 @@ def _multi_head_attention(o: Operator) -> Rule:
             *ring_collectives(depth, value_depth, item_bytes),
         ),
         modes=None if whole_keys else {RING: ("s", "t")},
-        aware=[*(["s"] if present or o.attribute("unidirectional", 0) else []), *(["h"] if o.has(3) else [])],
+        aware=[*(["s"] if present or causal else []), *(["h"] if o.has(3) else [])],
     )
 
 
@@ -96,7 +99,8 @@ def _decoder_masked_multi_head_attention(o: Operator) -> Rule:
     if not heads or o.has(9):
         raise KeepWholeError("beams share one cache" if heads else "without num_heads")
     packed = not o.has(1)
-    k, v = ("-", "-") if packed else ("b h * e!", "b h * f!") if o.rank(1) == 4 else ("b * (h e!)", "b * (h f!)")
+    other = not packed and o.rank(1) == 4
+    k, v = ("-", "-") if packed else ("b h * e!", "b h * f!") if other else ("b * (h e!)", "b * (h f!)")
     width = o.result()[2]
     return sharded(
         o,
@@ -104,6 +108,7 @@ def _decoder_masked_multi_head_attention(o: Operator) -> Rule:
         "b h * *, b h * *, *..., *..., -, * -> b * (h f!), b h * *, b h * *, b h * *",
         kind="attention",
         sizes={"h": heads, "f": width // heads},
+        linear=[(2,)] if other and not any(map(o.yields, (1, 2, 3))) else [],
         flops=4.0 * o.shape(0)[0] * width * (o.shape(5)[2] if o.has(5) else 1),
         counts={"num_heads": ("h",)},
         aware=["h"] if packed or o.has(10) else [],
@@ -152,7 +157,9 @@ def _attention_with_projection(o: Operator) -> Rule:
     value_width = o.result()[2]
     given = _mask(o, mask, "*")
     operands = (
-        f"*..., *..., {given}, *..., *..., * b h * *" if mask == 5 else f"{given}, * b h * *, {_score_bias(o, 5, '*')}, *..."
+        f"*..., *..., {given}, *..., *..., * b h * *"
+        if mask == 5
+        else f"{given}, * b h * *, {_score_bias(o, 5, '*')}, *..."
     )
     projection = 2.0 * batch * tokens * width * o.shape(1)[1]
     return sharded(
@@ -166,5 +173,3 @@ def _attention_with_projection(o: Operator) -> Rule:
         counts={"num_heads": ("h",)},
         aware=["h"],
     )
-
-

@@ -15,10 +15,11 @@ from planner.rules.rule import Combine, Rule
 __all__: list[str] = []
 
 # Types whose results depend, element by element, on their operands alone.
-_ELEMENTWISE = frozenset(
-    "Abs Add Cast CastLike Clip Constant Cos Div Elu Erf Exp Gelu Identity LeakyRelu Log Max Min Mul Neg Pow Reciprocal "
-    "Relu Sigmoid Sin Softplus Sqrt Sub Swish Tanh Where Greater GreaterOrEqual Less LessOrEqual Equal And Or Not".split()
-)
+_ELEMENTWISE = frozenset({
+    "Abs", "Add", "And", "Cast", "CastLike", "Clip", "Constant", "Cos", "Div", "Elu", "Equal", "Erf", "Exp", "Gelu",
+    "Greater", "GreaterOrEqual", "Identity", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max", "Min", "Mul", "Neg",
+    "Not", "Or", "Pow", "Reciprocal", "Relu", "Sigmoid", "Sin", "Softplus", "Sqrt", "Sub", "Swish", "Tanh", "Where",
+})  # fmt: skip
 
 
 @rule("ai.onnx.preview::FlexAttention")

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 
+from planner.rules.loss import mean_sums, row_values, score_bytes
 from planner.rules.movement import moving
 from planner.rules.moves import moves_of
-from planner.rules.notation import labels
-from planner.rules.loss import mean_sums, row_values, score_bytes
 from planner.rules.normalization import row_sums, softmax_axes, statistic_bytes
+from planner.rules.notation import labels
 from planner.rules.operator import KeepWholeError, Operator, sharded
 from planner.rules.registry import rule
 from planner.rules.rule import Combine, Rule
@@ -97,13 +97,14 @@ def _softmax_cross_entropy(o: Operator) -> Rule:
     loss = f"n {space}" if reduction == "none" else ""
     rows = ["n", *space.split()]
     size = score_bytes(o)
+    total = mean_sums(rows, size, scalars=1) if reduction == "mean" else []
     return sharded(
         o,
         f"{loss}, n c {space}, n {space}, c, -, n c {space} -> n c {space}",
         kind="normalization",
         linear=[(0, 5)],
         flops=4.0 * math.prod(o.result()),
-        inner=[*row_values(rows, size, int(o.has(3))), *(mean_sums(rows, size, scalars=1) if reduction == "mean" else ())],
+        inner=[*row_values(rows, size, int(o.has(3))), *total],
         aware=["c"],
     )
 

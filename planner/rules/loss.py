@@ -31,12 +31,10 @@ def mean_sums(factors: Sequence[str], item_bytes: int, *, scalars: int) -> list[
 def row_values(
     rows: Sequence[str], item_bytes: int, values: int, *, reduction: str = "sum", backward: bool = False
 ) -> list[InnerCollective]:
-    """One all-reduce of `values` per row over the ranks that share the classes."""
-    return [
-        InnerCollective(
-            "c", "all_reduce", tuple(rows), values * item_bytes, backward, reduction, statistic=True
-        )
-    ] * bool(values)
+    """One all-reduce of `values` per row, if any, over the ranks that share the classes."""
+    if not values:
+        return []
+    return [InnerCollective("c", "all_reduce", tuple(rows), values * item_bytes, backward, reduction, statistic=True)]
 
 
 @rule("SoftmaxCrossEntropyLoss", "com.microsoft::SoftmaxCrossEntropyLossInternal")

@@ -180,11 +180,12 @@ def _lrn(o: Operator) -> Rule:
     def given(shards: int) -> int:
         """The most channels that a rank gives to others."""
         part = channels // shards
-        spans = [(j * part - before, (j + 1) * part + after) for j in range(shards)]
-        return max(
-            sum(max(min(stop, (i + 1) * part) - max(start, i * part), 0) for j, (start, stop) in enumerate(spans) if j != i)
+        reached = [range(max(j * part - before, 0), min((j + 1) * part + after, channels)) for j in range(shards)]
+        to_others = [
+            sum(c in r for j, r in enumerate(reached) if j != i for c in range(i * part, (i + 1) * part))
             for i in range(shards)
-        )
+        ]
+        return max(to_others)
 
     rows = ("n", *(f"x{i}" for i in range(o.rank(0) - 2)))
     return sharded(

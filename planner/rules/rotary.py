@@ -33,7 +33,7 @@ def _rotary_embedding_microsoft(o: Operator) -> Rule:
         flops=3.0 * math.prod(o.result()),
         counts={"num_heads": ("h",)},
         # Sequences of a ragged batch follow each other.
-        whole=["b", "s"] if o.attribute("is_packed_batching", 0) else [],
+        whole=["b", "s"] if o.attribute("is_packed_batching", 0) and not stated else [],
         aware=[] if stated else ["s"],
     )
 

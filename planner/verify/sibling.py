@@ -28,7 +28,7 @@ from planner.verify.shrink import Shrinker
 
 __all__ = ["Budget", "Sibling", "Work", "make_sibling", "work_of"]
 
-LAYERS = 2
+LAYERS = (2, 1)  # how many of each run are kept: two that meet, or one where two are too large
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,8 @@ class Sibling:
 def work_of(graph: Graph, rules: Mapping[str, Rule] | None = None) -> Work:
     """Forward work of the graph."""
     rules = bind_rules(graph)[0] if rules is None else rules
-    produced = sum(graph.tensors[t].elements for op in graph.ops for t in op.outputs if t)
+    computing = [op for op in graph.ops if rules[op.name].kind != "free"]  # the others give views of their operands
+    produced = sum(graph.tensors[t].elements for op in computing for t in op.outputs if t)
     # The reference makes the weights of every token, where a rank groups the tokens.
     spelled = sum(int(rules[op.name].flops) // 2 for op in graph.ops if op.type == EXPERT_MATMUL)
     return Work(
@@ -89,20 +90,21 @@ def make_sibling(
 
     `roles` and `stored` are the plan's, by operator and by parameter.
     """
-    cut, _ = cut_layers(graph, LAYERS)
-    notes = [f"{LAYERS} of each run of equal layers"] if len(cut.ops) < len(graph.ops) else []
-    steps = Shrinker(mesh, roles).steps(cut)
-    while not budget.holds(work := work_of(cut)):
-        smaller = next(steps, None)
-        if smaller is None:
-            raise VerificationError(
-                f"{graph.name}: even a sibling of {'; '.join(notes) or 'the same size'} takes {work.flops:.2g} FLOPs, "
-                f"{work.parameter_bytes / 2**30:.1f} GiB of parameters and {work.activation_bytes / 2**30:.1f} GiB of "
-                f"activations, more than is executed here; plan and verify a smaller variant of the model"
-            )
-        cut, note = smaller
-        notes.append(note)
-    return Sibling(cut, _program(cut, mesh, roles, stored, settings, profile), "; ".join(notes) or "the whole graph")
+    for keep in LAYERS:
+        cut, _ = cut_layers(graph, keep)
+        notes = [f"{keep} of each run of equal layers"] if len(cut.ops) < len(graph.ops) else []
+        steps = Shrinker(mesh, roles).steps(cut)
+        while not budget.holds(work := work_of(cut)) and (smaller := next(steps, None)) is not None:
+            cut, note = smaller
+            notes.append(note)
+        if budget.holds(work):
+            program = _program(cut, mesh, roles, stored, settings, profile)
+            return Sibling(cut, program, "; ".join(notes) or "the whole graph")
+    raise VerificationError(
+        f"{graph.name}: even a sibling of {'; '.join(notes) or 'the same size'} takes {work.flops:.2g} FLOPs, "
+        f"{work.parameter_bytes / 2**30:.1f} GiB of parameters and {work.activation_bytes / 2**30:.1f} GiB of "
+        f"activations, more than is executed here; plan and verify a smaller variant of the model"
+    )
 
 
 def _program(

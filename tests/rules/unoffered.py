@@ -48,8 +48,7 @@ def assignments(subject: Case, rule: Rule, mesh: DeviceMesh, limit: int = 3000) 
         if any(r.kind != "replicate" for r in s.roles)
     }
     operand_choices = [
-        _layouts(v, mesh) if _is_data(subject, rule, i) else _layouts(v, mesh)[:1]
-        for i, v in enumerate(subject.inputs)
+        _layouts(v, mesh) if _is_data(subject, rule, i) else _layouts(v, mesh)[:1] for i, v in enumerate(subject.inputs)
     ]
     result_choices = [_layouts(v, mesh) for v in subject.results]
     second: Case | bool | None = False  # not drawn yet

@@ -77,7 +77,13 @@ def planned(graph: Graph, links: Links, settings: Settings = TRAINING) -> Found:
     return Found(plan.program, {n: str(x) for n, x in plan.assignment.stored.items()}, plan.objective_s, plan.gap)
 
 
-def pinned(graph: Graph, links: Links, roles: Callable[[Op], Roles | None], stored: Callable[[str], set[str]]) -> Found:
+def pinned(
+    graph: Graph,
+    links: Links,
+    roles: Callable[[Op], Roles | None],
+    stored: Callable[[str], set[str]],
+    settings: Settings = TRAINING,
+) -> Found:
     """The cheapest plan among those that run operators, and store parameters, as told.
 
     `roles`: what the mesh axes do for an operator, None for any; `stored`: the admitted layouts of a parameter.

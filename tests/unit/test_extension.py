@@ -23,7 +23,7 @@ def scaled_matmul(o: Operator) -> Rule:
     return sharded(o, "b... m k, k n, n -> b... m n", kind="matmul", linear=[(0,), (1,), (2,)],
                    differentiable=(0, 1, 2), saved=(0, 1, 2), flops=2.0 * o.shape(0)[-1] * o.result()[-1])
 ''',
-    "example_kernels.py": '''
+    "example_kernels.py": """
 from planner.verify.kernels import local_kernel
 from planner.verify.vjp import register, unbroadcast
 
@@ -38,7 +38,7 @@ def scaled_matmul_vjp(c):
     y = x @ w
     g = c.dy * s
     return [g @ w.T, x.reshape(-1, x.shape[-1]).T @ g.reshape(-1, g.shape[-1]), unbroadcast(c.dy * y, s.shape)]
-''',
+""",
     "example-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: example\nVersion: 1.0\n",
     "example-1.0.dist-info/entry_points.txt": (
         "[planner.rules]\nexample = example_rules\n\n[planner.kernels]\nexample = example_kernels\n"

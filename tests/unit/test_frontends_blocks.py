@@ -25,6 +25,36 @@ def test_layers_are_found(layers):
     assert [b[-1].split("_")[-1] for b in run.blocks] == [b[-1].split("_")[-1] for b in run.blocks]
 
 
+@pytest.mark.parametrize("layers", [2, 5])
+def test_a_first_layer_that_reads_what_is_fed_is_one_of_them(layers):
+    nodes, weights = [], []
+    for i in range(layers):
+        weights.append(external(f"w{i}", [4, 4]))
+        nodes += [node("MatMul", f"x{i} w{i}", f"a{i}"), node("Relu", f"a{i}", f"b{i}")]
+        nodes.append(node("Add", f"x{i} b{i}", f"x{i + 1}"))
+    graph = imported(nodes, [value("x0", [2, 4])], [f"x{layers}"], weights)
+    (run,) = repeated_blocks(graph)
+    assert (run.count, run.size) == (layers, 3)
+    cut, _ = cut_layers(graph, 1)
+    assert [op.type for op in cut.ops] == ["MatMul", "Relu", "Add"]
+
+
+def test_prepared_weights_go_with_the_layers_that_read_them():
+    """All weights are prepared before the layers, as in graphs with a backward; the last layer is of another kind."""
+    nodes, weights = [], []
+    for i in range(5):
+        weights += [external(f"{k}{i}", [4, 4]) for k in "uvw"]
+        kinds = {"u": "Transpose", "v": "Neg", "w": "Exp"}
+        nodes += [node(kind, f"{k}{i}", f"{k}t{i}") for k, kind in kinds.items()]
+    for i in range(5):
+        nodes += [node("MatMul", f"x{i} ut{i}", f"a{i}"), node("Relu", f"a{i}", f"r{i}")]
+        nodes += [node("MatMul", f"r{i} vt{i}", f"b{i}"), node("Add" if i < 4 else "Sub", f"b{i} wt{i}", f"x{i + 1}")]
+    graph = imported(nodes, [value("x0", [4, 4])], ["x5"], weights)
+    assert [(r.count, r.size) for r in repeated_blocks(graph)] == [(5, 3), (4, 4)]
+    cut, _ = cut_layers(graph, 2)
+    assert {t.name for t in cut.parameters} == {f"{k}{i}" for k in "uvw" for i in (0, 1, 4)}
+
+
 def test_one_layer_has_no_blocks():
     assert repeated_blocks(import_bytes(transformer(1))) == ()
 

@@ -14,7 +14,7 @@ import pytest
 from planner.ir import Graph
 from planner.verify.check import verify_program
 from tests.unit.alpa_graphs import bert, mlp
-from tests.unit.known import Found, Links, Roles, counts, of_weights, paid, pinned, planned
+from tests.unit.known import Found, Links, Roles, counts, inner_counts, of_weights, paid, pinned, planned
 
 
 def any_role(links: Links, axis: int, factor: str) -> Roles:
@@ -121,6 +121,7 @@ def test_perceptron_on_two_axes_is_cheaper_than_the_published_plan() -> None:
     assert ours.objective == pytest.approx(15249.243)
     assert paid(ours, links) == pytest.approx(ours.objective)
     assert ours.objective < theirs.objective < 1.01 * published
+    assert verify_program(ours.program).ok
 
 
 def test_split_optimizer_state_on_two_axes_takes_the_published_reductions() -> None:
@@ -151,6 +152,8 @@ def test_bert_on_two_axes_is_cheaper_than_the_published_plan() -> None:
     assert all("x" in s and "y" in s for n, s in ours.weights.items() if "norm" not in n)
     assert ours.gap == 0
     assert ours.objective == pytest.approx(134608.437)
+    assert counts(ours) == {"all_reduce": 7, "reduce_scatter": 5, "all_gather": 5}
+    assert inner_counts(ours) == {("LayerNormalization", "all_reduce"): 6}
     assert paid(ours, links) == pytest.approx(ours.objective)
     assert ours.objective < theirs.objective
     assert verify_program(ours.program).ok

@@ -14,7 +14,8 @@ from tests.unit.vjp_cases import CASES, Case
 ELSEWHERE = {
     "CastLike", "Ceil", "GlobalLpPool", "Round", "Sign", "Scatter", "SimplifiedLayerNormalization", "Upsample",
     "com.microsoft::BiasGelu", "com.microsoft::FastGelu", "com.microsoft::FusedMatMul", "com.microsoft::Gelu",
-    "com.microsoft::QuickGelu", "com.microsoft::Scale", "com.microsoft::SimplifiedLayerNormalization",
+    "com.microsoft::LinearAttention", "com.microsoft::QuickGelu", "com.microsoft::RotaryEmbedding",
+    "com.microsoft::Scale", "com.microsoft::SimplifiedLayerNormalization",
     "com.microsoft::SkipLayerNormalization", "com.microsoft::SkipSimplifiedLayerNormalization",
     "com.microsoft::TransposeMatMul",
 }  # fmt: skip

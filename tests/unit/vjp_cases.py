@@ -212,11 +212,22 @@ case("RMSNormalization", normal(2, 3, 4), positive(4), opset=23, **_LOOSE)
 case("InstanceNormalization", normal(2, 3, 4, 4), positive(3), normal(3))
 case("GroupNormalization", normal(2, 6, 4), positive(6), normal(6), opset=21, num_groups=3, **_LOOSE)
 case("GroupNormalization", normal(2, 6, 4), positive(3), normal(3), opset=18, num_groups=3, **_LOOSE)
+case("LpNormalization", normal(3, 4), p=1)
+case("LpNormalization", normal(2, 3, 4), axis=1)
+case("MeanVarianceNormalization", normal(2, 3, 4, 2))
+case("MeanVarianceNormalization", normal(3, 4), axes=(-1,))
+case("com.microsoft::BatchNormInternal", normal(4, 3, 2), positive(3), normal(3), normal(3), positive(3), opset=1,
+     skipped=(3, 4))  # fmt: skip
+for _last in (0, 1):
+    case("com.microsoft::GroupNorm", normal(2, 6, 5, 6), positive(6), normal(6), opset=1, groups=3, activation=_last,
+         channels_last=_last)  # fmt: skip
 case("Softmax", normal(2, 3, 4), axis=1)
 case("Softmax", normal(2, 3, 4), opset=11, axis=1, name="opset11")
 case("Softmax", normal(2, 3, 4), opset=9, name="opset9")
 case("LogSoftmax", normal(2, 3, 4), axis=-1)
 case("LogSoftmax", normal(2, 3, 4), opset=11, axis=2, name="opset11")
+case("com.microsoft::BiasSoftmax", normal(2, 3, 4), normal(1, 3, 4), opset=1, axis=1)
+case("com.microsoft::BiasSoftmax", normal(2, 3, 4), normal(2, 1, 4), opset=1, axis=2)
 
 # Losses.
 for _reduction in ("mean", "sum", "none"):
@@ -226,6 +237,8 @@ for _reduction in ("mean", "sum", "none"):
     case("NegativeLogLikelihoodLoss", normal(2, 5, 3), ints([0, 4, 1], [2, 1, 3]), positive(5), skipped=(2,),
          ignore_index=1, reduction=_reduction, name=_reduction)  # fmt: skip
 case("SoftmaxCrossEntropyLoss", normal(4, 5), ints(0, -100, 2, 2), ignore_index=-100, name="negative ignored")
+case("com.microsoft::SoftmaxCrossEntropyLossInternal", normal(4, 5), ints(0, -100, 2, 2), positive(5), np.array(-100),
+     opset=1, skipped=(2,))  # fmt: skip
 
 # Reductions.
 for _kind in [
@@ -376,6 +389,30 @@ case("Attention", normal(2, 3, 8), normal(2, 5, 4), normal(2, 5, 6), opset=23, q
 case(
     "Attention", *_QKV, None, normal(2, 2, 2, 5), normal(2, 2, 2, 4), opset=23, outputs=3, seeded=(0, 1, 2), name="past"
 )
+case("Attention", *_QKV, None, None, None, ints(4, 2), opset=24, is_causal=1, name="padded cache")
+case("Attention", *_QKV, opset=25, left_window_size=2, right_window_size=1, name="window")
+for _mode in (0, 1, 3):
+    case("Attention", *_QKV, _RNG.random((2, 1, 3, 6)) < 0.7, opset=23, outputs=4, seeded=(0, 3), softcap=1.5,
+         qk_matmul_output_mode=_mode, name=f"scores {_mode}")  # fmt: skip
+case("Attention", *_QKV, normal(3, 6), opset=23, outputs=4, seeded=(0, 3), qk_matmul_output_mode=2, name="scores 2")
+case("ai.onnx.preview::FlexAttention", *_QKV, opset=1, scale=0.3)
+_MULTI_HEAD = "com.microsoft::MultiHeadAttention"
+_FLAT = (normal(2, 3, 8), normal(2, 5, 8), normal(2, 5, 4))
+case(_MULTI_HEAD, *_FLAT, normal(20), ints([1, 1, 1, 0, 0], [1] * 5), normal(1, 2, 3, 5), opset=1, num_heads=2)
+case(_MULTI_HEAD, normal(2, 3, 2, 3, 4), None, None, normal(24), opset=1, num_heads=2, unidirectional=1, name="packed")
+case(_MULTI_HEAD, normal(2, 3, 8), normal(2, 5, 2, 2, 4), None, normal(24), opset=1, num_heads=2, name="packed keys")
+case(_MULTI_HEAD, normal(2, 3, 8), normal(2, 2, 5, 4), normal(2, 2, 5, 4), normal(24), opset=1, num_heads=2, name="4d")
+_PAST = (normal(2, 2, 2, 4), normal(2, 2, 2, 4))
+case(_MULTI_HEAD, *(normal(2, 3, 8) for _ in range(3)), None, None, None, *_PAST, opset=1, num_heads=2, outputs=3,
+     seeded=(0, 1, 2), name="past")  # fmt: skip
+_LINEAR: dict[str, Any] = {"opset": 27, "outputs": 2, "seeded": (0, 1), "q_num_heads": 4, "kv_num_heads": 2, **_LOOSE}
+_STEPS = (normal(2, 4, 12), normal(2, 4, 6), normal(2, 4, 8))
+case("LinearAttention", *_STEPS, update_rule="linear", name="linear", **_LINEAR)
+case("LinearAttention", *_STEPS, normal(2, 2, 3, 4), -positive(2, 4, 6), update_rule="gated", name="gated", **_LINEAR)
+case("LinearAttention", *_STEPS, None, None, positive(2, 4, 1), update_rule="delta", name="delta", **_LINEAR)
+_GATES = (-positive(2, 4, 2), positive(2, 4, 2))
+case("LinearAttention", *_STEPS, normal(2, 2, 3, 4), *_GATES, name="gated delta", **_LINEAR)
+case("SwiGLU", normal(3, 4), normal(3, 4), opset=28, alpha=1.3)
 _ANGLES = normal(9, 2)
 _CACHE = (np.cos(_ANGLES), np.sin(_ANGLES))
 _AT = ints([0, 3, 8], [1, 1, 2])

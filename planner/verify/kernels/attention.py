@@ -21,32 +21,54 @@ Operands = Sequence["Array | None"]
 
 def _attention(op: Op, inputs: Operands) -> Sequence[Array | None] | None:
     """ONNX Runtime 1.31 numbers the stages of the scores that are handed out in another order than ONNX 1.23, gives
-    other numbers beyond the end of a padded cache, and refuses masks that broadcast over queries and past keys that
-    are not handed on."""
+    other numbers beyond the end of a padded cache, and refuses masks that broadcast over queries or keys, short ones,
+    and past keys that are not handed on."""
     mask, past, _, valid = (*inputs[3:], *[None] * 4)[:4]
     presents, scores = any(op.outputs[1:3]), any(op.outputs[3:])
     unusual = scores or valid is not None or (past is not None and not presents)
-    if not unusual and (mask is None or not _broadcasts(inputs, mask)):
+    if not unusual and (mask is None or mask.shape[-2:] == _sequences(inputs)):
         return None
     whole = Attention.of(op, inputs)
     return attention_forward(op, inputs, whole, np.arange(whole.q.shape[3]))
 
 
-def _broadcasts(inputs: Operands, mask: Array) -> bool:
-    q = inputs[0]
+def _sequences(inputs: Operands) -> tuple[int, int]:
+    """Numbers of queries and of keys."""
+    q, k, past = inputs[0], inputs[1], inputs[4] if len(inputs) > 4 else None
     assert q is not None
-    return mask.ndim < 2 or mask.shape[-2] != q.shape[1 if q.ndim == 3 else 2]
+    assert k is not None
+    return q.shape[-2 if q.ndim == 4 else 1], k.shape[-2 if k.ndim == 4 else 1] + (0 if past is None else past.shape[2])
 
 
 def _multi_head_attention(op: Op, inputs: Operands) -> Sequence[Array | None] | None:
-    """ONNX Runtime has packed operands and scores that are handed out on other devices only."""
+    """ONNX Runtime has packed operands and scores that are handed out on other devices only, and no doubles."""
+    _check_cache(op, inputs, 6)
     packed = any(x is not None and x.ndim == 5 for x in inputs[:2])
-    if not packed and not any(op.outputs[3:]):
+    if not packed and not any(op.outputs[3:]) and np.asarray(inputs[0]).dtype != np.float64:
         return None
     attention, operands = as_attention(op, inputs)
     whole = Attention.of(attention, operands)
     y, *rest = attention_forward(attention, operands, whole, np.arange(whole.q.shape[3]))
     return [None if y is None else merge_heads(y, 3), *rest]
+
+
+def _decoder_attention(op: Op, inputs: Operands) -> Sequence[Array | None] | None:
+    _check_cache(op, inputs, 5)
+    return None
+
+
+def _check_cache(op: Op, inputs: Operands, at: int) -> None:
+    """ONNX Runtime writes beyond a shared cache that does not fit.  ValueError instead."""
+    query, past_k, past_v, length = (*inputs, *[None] * 9)[0], *(*inputs, *[None] * 9)[at : at + 3]
+    if query is None or past_k is None or past_v is None or length is None:
+        return
+    heads, used = op.attributes["num_heads"], int(length.reshape(-1)[0]) + query.shape[1]
+    for cache in (past_k, past_v):
+        if cache.shape[:2] != (query.shape[0], heads) or cache.shape[2] < used or cache.shape != past_k.shape:
+            raise ValueError(f"operator {op.name}: a cache of shape {cache.shape} for {used} tokens and {heads} heads")
+    for x in inputs[:3]:
+        if inputs[1] is not None and x is not None and x.shape != (*query.shape[:2], heads * past_k.shape[3]):
+            raise ValueError(f"operator {op.name}: a cache of depth {past_k.shape[3]} for an operand {x.shape}")
 
 
 def _projected_attention(op: Op, inputs: Operands) -> Sequence[Array | None] | None:
@@ -58,8 +80,9 @@ def _projected_attention(op: Op, inputs: Operands) -> Sequence[Array | None] | N
     return run_node(filled, [x, weight, np.zeros(weight.shape[1], x.dtype), *inputs[3:]])
 
 
-ATTENTION_KERNELS: Mapping[str, Callable[[Op, Operands], "Sequence[Array | None] | None"]] = {
+ATTENTION_KERNELS: Mapping[str, Callable[[Op, Operands], Sequence[Array | None] | None]] = {
     "Attention": _attention,
     "com.microsoft::Attention": _projected_attention,
+    "com.microsoft::DecoderMaskedMultiHeadAttention": _decoder_attention,
     "com.microsoft::MultiHeadAttention": _multi_head_attention,
 }

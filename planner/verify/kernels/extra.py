@@ -14,6 +14,7 @@ from onnx.reference.ops.op_cast import cast_to
 
 from planner.ir import Op
 from planner.verify.kernels.attention import ATTENTION_KERNELS
+from planner.verify.kernels.embedding import EMBEDDING_KERNELS
 from planner.verify.kernels.random import RANDOM_KERNELS
 from planner.verify.kernels.session import run_node
 from planner.verify.vjp.attributes import Array, string
@@ -52,6 +53,13 @@ def _gemm_fast_gelu(op: Op, inputs: Operands) -> Sequence[Array | None] | None:
     x, w, bias = (*inputs, None)[:3]
     product = np.asarray(x) @ np.asarray(w) + (0 if bias is None else bias)
     return run_node(Op(op.name, "Gelu", ("x",), op.outputs, {"approximate": "tanh"}, 20), [product])
+
+
+def _sum_of_integers(op: Op, inputs: Operands) -> Sequence[Array | None] | None:
+    """Sums of eight bits in 32."""
+    x = np.asarray(inputs[0])
+    wide = np.uint32 if x.dtype.kind == "u" else np.int32
+    return [x.sum(axis=tuple(op.attributes["axes"]), keepdims=bool(op.attributes.get("keepdims", 1)), dtype=wide)]
 
 
 def _inverse(op: Op, inputs: Operands) -> Sequence[Array | None] | None:
@@ -132,6 +140,7 @@ def _scaled_silu(op: Op, inputs: Sequence[Array]) -> Array:
 
 EXTRA_KERNELS: Mapping[str, Kernel] = {
     **ATTENTION_KERNELS,
+    **EMBEDDING_KERNELS,
     **RANDOM_KERNELS,
     "Affine": _in_doubles(lambda op, x: _number(op, "alpha") * x[0] + _number(op, "beta", 0.0)),
     "Cast": _cast_to_bytes,
@@ -150,5 +159,6 @@ EXTRA_KERNELS: Mapping[str, Kernel] = {
     "com.microsoft::GemmFastGelu": _gemm_fast_gelu,
     "com.microsoft::Inverse": _inverse,
     "com.microsoft::MatMulNBits": _matmul_nbits,
+    "com.microsoft::ReduceSumInteger": _sum_of_integers,
     "com.microsoft::ScaledSiLU": _in_doubles(_scaled_silu),
 }

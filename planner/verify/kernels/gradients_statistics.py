@@ -1,4 +1,4 @@
-"""Normalisations, softmax and losses that ONNX Runtime defines for itself, where its public CPU build has no kernel."""
+"""Normalisations, softmax and losses of which ONNX Runtime's public CPU build has no kernel."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ __all__ = ["STATISTICS_KERNELS"]
 
 Shapes = Sequence["tuple[int, ...] | None"]
 Results = list["Array | None"]
+_Kernel = Callable[[Op, Sequence["Array | None"], "Shapes | None"], Results]
+
+_CROSS_ENTROPY_OPSET = 13  # of ONNX's operator that stands for ONNX Runtime's own
 
 
 def _need(op: Op, inputs: Sequence[Array | None], index: int) -> Array:
@@ -60,6 +63,17 @@ def _bias_softmax(op: Op, inputs: Sequence[Array | None], shapes: Shapes | None)
     return [softmax(x.reshape(math.prod(x.shape[:cut]), -1), 1).reshape(x.shape)]
 
 
+def _mean_variance(op: Op, inputs: Sequence[Array | None], shapes: Shapes | None) -> Results:
+    """ONNX Runtime computes it in single precision only."""
+    x = _need(op, inputs, 0)
+    if x.dtype == np.float32:
+        return run_node(op, inputs)
+    axes = tuple(int(a) for a in op.attributes.get("axes", (0, 2, 3)))
+    wide = x.astype(np.float32) if x.dtype.itemsize < 4 else x
+    centred = wide - wide.mean(axis=axes, keepdims=True)
+    return [(centred / (np.sqrt(np.mean(centred**2, axis=axes, keepdims=True)) + 1e-9)).astype(x.dtype)]
+
+
 def _cross_entropy(op: Op, inputs: Sequence[Array | None], shapes: Shapes | None) -> Results:
     """(scores, labels, weights, label to ignore) → loss, log-probabilities: ONNX's operator with an operand more."""
     told = states_ignored(op, inputs)
@@ -70,9 +84,8 @@ def _cross_entropy(op: Op, inputs: Sequence[Array | None], shapes: Shapes | None
     return run_node(own, inputs[:3])
 
 
-_CROSS_ENTROPY_OPSET = 13
-
-STATISTICS_KERNELS: Mapping[str, Callable[[Op, Sequence["Array | None"], "Shapes | None"], Results]] = {
+STATISTICS_KERNELS: Mapping[str, _Kernel] = {
+    "MeanVarianceNormalization": _mean_variance,
     "com.microsoft::BatchNormInternal": _batch_norm,
     "com.microsoft::BatchNormalizationGrad": _batch_norm_grad,
     "com.microsoft::BiasSoftmax": _bias_softmax,

@@ -56,6 +56,9 @@ class Attention:
         k, v = (split_heads(x, op.attributes.get("kv_num_heads", 1)) for x in (k, v))
         grouped = q.reshape(q.shape[0], k.shape[1], -1, *q.shape[2:])
         cached = None if past_k is None or past_v is None else (past_k, past_v)
+        if mask is not None and mask.shape[-1] == 1 and op.opset < 24:  # short masks are padded from then on
+            keys = k.shape[2] + (0 if past_k is None else past_k.shape[2])
+            mask = np.broadcast_to(mask, (*mask.shape[:-1], keys))
         offset: int | Indices = 0
         if past_k is not None:
             offset = past_k.shape[2] if past is None else past
@@ -132,6 +135,8 @@ def attention_backward(
     dmask = None
     if place.mask is not None and len(wanted) > 3 and wanted[3]:
         dmask = mask_gradient(found.biased, place.mask.shape)
+        if inputs[3] is not None:
+            dmask = unbroadcast(dmask, inputs[3].shape)
     return [
         _merged(found.q, ranks[0]),
         merge_heads(dk[:, :, old:], ranks[1]),
@@ -152,7 +157,8 @@ def _attention(c: Call) -> Gradients:
 def _flex_attention(c: Call) -> Gradients:
     if any(name in c.op.attributes for name in ("score_mod", "prob_mod")):
         raise NoVjpError(f"operator {c.op.name} (FlexAttention): graphs that change scores have no product")
-    return _attention(c)
+    whole = Attention.of(c.op, c.inputs)
+    return attention_backward(c.op, c.inputs, c.gradients, c.wanted, whole, np.arange(whole.q.shape[3]))
 
 
 def mask_gradient(biased: Array, shape: tuple[int, ...]) -> Array:

@@ -14,7 +14,7 @@ import numpy as np
 from planner.ir import Op
 from planner.verify.vjp.attend import split_heads
 from planner.verify.vjp.attributes import Array
-from planner.verify.vjp.registry import Call, register, unbroadcast
+from planner.verify.vjp.registry import Call, NoVjpError, register, unbroadcast
 
 __all__ = ["Recurrence", "StateGradients", "as_gradients"]
 
@@ -135,8 +135,10 @@ def as_gradients(inputs: Operands, found: StateGradients) -> list[Array | None]:
     return [*parts, None if past is None else found.start, flat(found.decay, 4), flat(found.rate, 5)]
 
 
-@register("LinearAttention")
+@register("LinearAttention", "com.microsoft::LinearAttention")
 def _linear_attention(c: Call) -> list[Array | None]:
+    if c.attr("state_window", 0):
+        raise NoVjpError(f"operator {c.op.name} (LinearAttention): no product for a window of states")
     whole = Recurrence.of(c.op, c.inputs)
     past = c.maybe(3)
     _, states = whole.run(whole.zero() if past is None else past)

@@ -50,6 +50,8 @@ def _attention(opset: int) -> Iterator[Case]:
     yield case(t, [f(2, 6, 32), f(2, 6, 16), f(2, 6, 8), None, f(2, 2, 4, 8), f(2, 2, 4, 4)], opset=opset,
                results=3, is_causal=1, q_num_heads=4, kv_num_heads=2)  # fmt: skip
     yield case(t, [f(2, 4, 6, 8), f(2, 2, 6, 8), f(2, 2, 6, 8)], opset=opset, results=3, is_causal=1)
+    yield case(t, [f(2, 4, 6, 8), f(2, 2, 6, 8), f(2, 2, 6, 8), f(12)[:6]], opset=opset)
+    yield case(t, [f(2, 4, 6, 8), f(2, 2, 6, 8), f(2, 2, 6, 8), _seen(6, 1)], opset=opset, is_causal=1)
     # One new token, and a cache that is not handed on.
     yield case(t, [f(2, 4, 1, 8), f(2, 2, 1, 8), f(2, 2, 1, 8), None, f(2, 2, 12, 8), f(2, 2, 12, 8)], opset=opset)
     half = [f(2, 4, 6, 8), f(2, 2, 12, 8), f(2, 2, 12, 8)]
@@ -68,6 +70,8 @@ def attention() -> Iterator[Case]:
     yield case(t, [*cache, None, None, None, valid], opset=24)
     yield case(t, [*cache, None, None, None, valid], opset=24, is_causal=1)
     yield case(t, [*cache, f(2, 1, 6, 10), None, None, valid], opset=24)
+    yield case(t, [*cache, f(2, 1, 6, 8)], opset=24, is_causal=1)
+    yield case(t, [*cache, _seen(6, 8)], opset=24)
     yield case(t, cache, opset=25, left_window_size=2, right_window_size=1)
     yield case(t, cache, opset=25, left_window_size=3, is_causal=1)
     yield case(t, [*cache, _seen(6, 12), None, None, valid], opset=25, left_window_size=3, right_window_size=2)
@@ -78,6 +82,7 @@ def attention() -> Iterator[Case]:
     yield from _grouped_query()
     yield from _projected()
     yield from _decoder()
+    yield from _embeddings()
     yield case("SwiGLU", [f(2, 6, 12), f(2, 6, 12)], opset=28)
     yield case("SwiGLU", [f(4, 12), f(4, 12)], opset=28, alpha=1.7)
 
@@ -131,6 +136,23 @@ def _linear() -> Iterator[Case]:
     yield linear("gated", *grouped, None, decay[..., :2], q=6, kv=2)
     yield linear("linear", unit(2, 6, 48), unit(2, 6, 8), unit(2, 6, 6), q=6, kv=1)
     yield linear("delta", *(v[:, :1] for v in x), state, None, rate[:, :1])
+    every = {"q_num_heads": 4, "kv_num_heads": 4, "results": 2, "opset": 1}
+    t = f"{_MICROSOFT}LinearAttention"
+    yield case(t, [*x, state, decay, rate], **every)
+    yield case(t, [*x, None, decay[..., :4]], update_rule="gated", **every)
+
+
+def _embeddings() -> Iterator[Case]:
+    def embed(*inputs: np.ndarray | None, **options: object) -> Case:
+        return case(f"{_MICROSOFT}EmbedLayerNormalization", list(inputs), opset=1, **options)
+
+    ids, tables = n(8, 2, 6).astype(np.int32), (f(8, 12), f(6, 12))
+    parts, both = n(2, 2, 6).astype(np.int32), (f(12), f(12))
+    mask = _i([1] * 6, [1] * 4 + [0] * 2)
+    yield embed(ids, parts, *tables, f(2, 12), *both, mask, results=3)
+    yield embed(ids, None, *tables, None, *both, results=2, epsilon=1e-5)
+    yield embed(ids, parts, *tables, f(2, 12), *both, None, n(6, 2, 6).astype(np.int32), results=2)
+    yield embed(ids, parts, *tables, f(2, 12), *both, mask, n(6, 1, 6).astype(np.int32), results=2)
 
 
 def _rotary() -> Iterator[Case]:

@@ -16,18 +16,7 @@ def gradients() -> Iterator[Case]:
     ms = "com.microsoft::"
     for t in ("GeluGrad", "ReluGrad", "SigmoidGrad", "TanhGrad", "FastGeluGrad"):
         yield case(f"{ms}{t}", [f(4, 6), f(4, 6)], opset=1)
-    y = np.exp(f(4, 6))
-    yield case(f"{ms}SoftmaxGrad_13", [f(4, 6), (y / y.sum(1, keepdims=True)).astype(np.float32)], axis=-1, opset=1)
-    yield case(
-        f"{ms}LayerNormalizationGrad",
-        [f(4, 6, 8), f(4, 6, 8), p(8), f(4, 6, 1), p(4, 6, 1)],
-        results=3,
-        axis=-1,
-        opset=1,
-    )
-    for reduction in ("mean", "sum"):
-        inputs = [np.float32(0.7), -p(12, 6), n(6, 12)]
-        yield case(f"{ms}SoftmaxCrossEntropyLossGrad", inputs, reduction=reduction, opset=1)
+    yield from _statistics()
     yield case(f"{ms}GatherGrad", [i(12, 6), n(12, 4, 2), f(4, 2, 6)], axis=0, constants=[0], opset=1)
     yield case(f"{ms}GatherGrad", [i(4, 12, 6), n(12, 6) - 6, f(4, 6, 6)], axis=1, constants=[0], opset=1)
     yield case(f"{ms}GatherElementsGrad", [f(4, 6), i(4, 12), n(12, 4, 6)], axis=1, constants=[1], opset=1)
@@ -42,6 +31,35 @@ def gradients() -> Iterator[Case]:
     yield case(f"{ms}SliceGrad", [f(4, 6, 4), i(4, 6, 8), i(2), i(6), i(2), i(1)], constants=[1, 2, 3, 4, 5], opset=1)
     yield case(f"{ms}Scale", [f(4, 6), np.float32(3.0)], scale_down=1, opset=1)
     yield from _windows()
+
+
+def _statistics() -> Iterator[Case]:
+    """Gradients of softmax, normalisations and losses."""
+    ms = "com.microsoft::"
+    for axis in (0, 1, 2):
+        y = np.exp(f(4, 6, 12))
+        y = (y / y.sum(axis, keepdims=True)).astype(np.float32)
+        yield case(f"{ms}SoftmaxGrad_13", [f(4, 6, 12), y], axis=axis, opset=1)
+        yield case(f"{ms}LogSoftmaxGrad_13", [f(4, 6, 12), np.log(y)], axis=axis - 3, opset=1)
+    y = (y / y.sum((1, 2), keepdims=True)).astype(np.float32)
+    yield case(f"{ms}SoftmaxGrad", [f(4, 6, 12), y], axis=1, opset=1)
+    yield case(f"{ms}LogSoftmaxGrad", [f(4, 6, 12), np.log(y)], axis=1, opset=1)
+    t = f"{ms}LayerNormalizationGrad"
+    yield case(t, [f(4, 6, 8), f(4, 6, 8), p(8), f(4, 6, 1), p(4, 6, 1)], results=3, axis=-1, opset=1)
+    yield case(t, [f(4, 6, 8), f(4, 6, 8), p(6, 8), f(4, 1, 1), p(4, 1, 1)], results=3, axis=1, opset=1)
+    t = f"{ms}SimplifiedLayerNormalizationGrad"
+    yield case(t, [f(4, 6, 12), f(4, 6, 12), p(12), p(4, 6, 1)], results=2, axis=-1, opset=1)
+    for reduction in ("mean", "sum", "none"):
+        loss, labels = f(12) if reduction == "none" else np.float32(0.7), n(6, 12)
+        labels[1:4] = 2  # one shard holds fewer labels that count than another
+        t, told = f"{ms}SoftmaxCrossEntropyLossGrad", {"reduction": reduction, "opset": 1}
+        yield case(t, [loss, -p(12, 6), n(6, 12)], **told)
+        yield case(t, [loss, -p(12, 6), labels, p(6)], ignore_index=2, **told)
+        wide = f(4, 6) if reduction == "none" else loss
+        yield case(t, [wide, -p(4, 6, 6), n(6, 4, 6)], **told)
+        t = f"{ms}SoftmaxCrossEntropyLossInternalGrad"
+        yield case(t, [loss, -p(12, 6), labels, p(6), np.array(2, np.int64)], **told)
+        yield case(t, [loss, -p(12, 6), labels, None, np.array(2, np.int64), f(12, 6)], **told)
 
 
 def _windows() -> Iterator[Case]:

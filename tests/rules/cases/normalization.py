@@ -16,18 +16,21 @@ def normalizations() -> Iterator[Case]:
     yield case("LayerNormalization", [f(4, 6, 8), p(8), f(8)])
     yield case("LayerNormalization", [f(4, 6, 12) + 100, p(12), f(12)])  # a mean far from zero must not cancel
     yield case("LayerNormalization", [f(4, 6, 8), p(8), f(8)], results=3)
+    yield case("LayerNormalization", [v.astype(np.float16) for v in (60 * f(4, 6, 12), p(12), f(12))])
     yield case("LayerNormalization", [f(4, 6, 8), p(8)])
     yield case("LayerNormalization", [f(4, 6, 8), p(6, 8), f(6, 8)], axis=1)
     yield case("LayerNormalization", [f(4, 6), p(4, 6), f(6)], axis=0, epsilon=1e-2)
     yield case("RMSNormalization", [f(4, 6, 8), p(8)], opset=23)
     yield case("RMSNormalization", [f(4, 6, 12), p(6, 12)], opset=23, axis=-2)
-    for x in (f(4, 6, 12), 300 * f(4, 6, 12).astype(np.float16)):  # squares overflow half precision
+    for x in (f(4, 6, 12), 60 * f(4, 6, 12).astype(np.float16)):  # sums of squares overflow half precision
         own = {"opset": 1, "stash_type": 1}
         yield case("SimplifiedLayerNormalization", [x, p(12).astype(x.dtype)], **own)
     yield case("SimplifiedLayerNormalization", [f(4, 6, 12), p(12)], opset=1, results=2)
     t = "com.microsoft::SkipLayerNormalization"
     yield case(t, [f(4, 6, 12), f(4, 6, 12), p(12), f(12), f(12)], opset=1, results=[True, False, False, True])
     yield case(t, [f(4, 6, 12), f(4, 6, 12), p(12), f(12)], opset=1)
+    yield case(t, [f(4, 6, 12), f(6, 12), p(12), f(12), f(12)], opset=1)  # the same for the whole batch
+    yield case(t, [f(4, 6, 12), f(1, 6, 12), p(12), f(12)], opset=1, results=[True, False, False, True])
     t = "com.microsoft::SkipSimplifiedLayerNormalization"
     yield case(t, [f(4, 6, 12), f(4, 6, 12), p(12)], opset=1, results=[True, False, False, True])
     yield case(t, [f(4, 6, 12), f(4, 6, 12), p(12), f(12)], opset=1)
@@ -48,9 +51,9 @@ def normalizations() -> Iterator[Case]:
     yield case("MeanVarianceNormalization", [f(4, 6, 6, 4)])
     yield case("MeanVarianceNormalization", [f(4, 6, 12)], axes=(1, -1))
     yield case("LpNormalization", [np.where(np.arange(4)[:, None] == 1, 0, f(4, 6)).astype(np.float32)])
-    yield case("LRN", [f(4, 12, 6)], size=3, alpha=2.0)
-    yield case("LRN", [f(2, 12, 4, 2)], size=4, alpha=1.5, beta=0.6, bias=2.0)  # one channel more after than before
-    yield case("LRN", [f(2, 12, 2)], size=7, alpha=1.5)  # wider than a shard
+    yield case("LRN", [f(4, 12, 6, 2)], size=3, alpha=2.0)
+    yield case("LRN", [f(2, 12, 4, 2)], size=5, alpha=1.5, beta=0.6, bias=2.0)
+    yield case("LRN", [f(2, 12, 2, 2)], size=9, alpha=1.5)  # wider than a shard
     yield from _softmaxes()
     yield from _training()
     yield from _own()

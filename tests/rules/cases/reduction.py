@@ -52,6 +52,9 @@ def _ties_and_extremes() -> Iterator[Case]:
     yield case("ReduceLogSumExp", [np.full((4, 6), -np.inf, np.float32), i(1)], constants=[1])
     yield case("ReduceMean", [n(99, 4, 6) - 50, i(1)], constants=[1])
     yield case("ReduceMean", [(n(99, 4, 6) - 50).astype(np.int32), i(0, 1)], constants=[1], keepdims=0)
+    for keep in (0, 1):
+        small = (n(99, 4, 6) - 50).astype(np.int8)
+        yield case("com.microsoft::ReduceSumInteger", [small], opset=1, axes=(1,), keepdims=keep)
     yield case("ReduceSum", [f(4, 6), i()], constants=[1], noop_with_empty_axes=1)
     yield case("ReduceL2", [f(4, 6), i()], constants=[1], noop_with_empty_axes=1)
 

@@ -1,4 +1,4 @@
-"""What torch found, as a small file: operators as JSON, all floats end to end in one vector, all integers in another."""
+"""What torch found, as a small file: operators as JSON, floats end to end in one vector, integers in another."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from tests.rules.torch_gradients.contraction import contractions
 from tests.rules.torch_gradients.contributed import contributed
 from tests.rules.torch_gradients.elementwise import elementwise
+from tests.rules.torch_gradients.fused import fused
 from tests.rules.torch_gradients.indexing import indexing
 from tests.rules.torch_gradients.layout import layouts
 from tests.rules.torch_gradients.normalization import normalizations
@@ -33,5 +34,6 @@ def subjects() -> Iterator[Subject]:
         recurrent,
         sampling,
         contributed,
+        fused,
     ):
         yield from family()

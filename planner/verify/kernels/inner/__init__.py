@@ -8,6 +8,7 @@ from planner.verify.kernels.inner import (  # noqa: F401  imported for what they
     attention_microsoft,
     blocks,
     convolution,
+    embedding,
     experts,
     indexing,
     linear_attention,
@@ -19,12 +20,12 @@ from planner.verify.kernels.inner import (  # noqa: F401  imported for what they
     random,
     recurrent,
     reduction,
-    signal,
-    softmax,
-    statistics,
     resize,
     response,
     sampling,
+    signal,
+    softmax,
+    statistics,
     top_k,
 )
 from planner.verify.kernels.inner.registry import Kernel, kernel, spmd_backward, spmd_forward

@@ -41,7 +41,9 @@ class _Given(NamedTuple):
 
 def _given(op: Op, inputs: Operands, place: ShardContext) -> _Given:
     x, weights, indices, bias = (*inputs, None)[:4]
-    assert x is not None and weights is not None and indices is not None
+    assert x is not None
+    assert weights is not None
+    assert indices is not None
     tokens = np.broadcast_shapes(indices.shape[: x.ndim - 1], x.shape[:-1])
     flat = indices.reshape(-1)
     whole = len(weights) * place.shards.get("e", 1)

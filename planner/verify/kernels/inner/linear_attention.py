@@ -101,4 +101,4 @@ def _applied(a: Array | None, state: Array, *, transposed: bool = False) -> Arra
     return np.asarray((np.swapaxes(a, -1, -2) if transposed else a) @ state)
 
 
-kernel(["LinearAttention"], _forward, _backward)
+kernel(["LinearAttention", "com.microsoft::LinearAttention"], _forward, _backward)

@@ -1,8 +1,8 @@
 """Losses while batch, space or classes are split (vocabulary-parallel cross-entropy).
 
-Factors are those of the rules: scores [n, c, d0, d1, …].  Over split classes each row reduces its maximum, then, packed,
-its sum of exponentials, what the rank that holds the label picks, and that label's weight.  A mean over a split batch
-reduces two scalars.  The forward keeps what its backward needs of other ranks.
+Factors are those of the rules: scores [n, c, d0, d1, …].  Over split classes each row reduces its maximum, then,
+packed, its sum of exponentials, what the rank that holds the label picks, and that label's weight.  A mean over a split
+batch reduces two scalars.  The forward keeps what its backward needs of other ranks.
 """
 
 from __future__ import annotations
@@ -60,9 +60,7 @@ class _Labels:
         used = np.ones(labels.shape, dtype=bool) if ignored is None else np.asarray(labels != ignored)
         local = labels - place.offset.get(CLASSES, 0)
         held = used & (local >= 0) & (local < values.shape[1])
-        return cls(
-            string(op.attributes.get("reduction"), "mean"), used, held, np.where(held, local, 0), weights
-        )
+        return cls(string(op.attributes.get("reduction"), "mean"), used, held, np.where(held, local, 0), weights)
 
     def picked(self, values: Array) -> Array:
         """values[n, label, d…] as [n, d…] where this rank holds the label, else zero."""
@@ -131,7 +129,8 @@ def _cross_entropy_backward(
     """Of other ranks only what a gradient of the log-probabilities sums over the classes."""
     scores, told = _read(op, inputs, place)
     normaliser, weight, total = (_wide(v) for v in outputs[len(op.outputs) :])
-    log_p = scores - np.expand_dims(normaliser, 1)
+    saved = outputs[1] if len(op.outputs) > 1 else None
+    log_p = scores - np.expand_dims(normaliser, 1) if saved is None else _wide(saved)
     dx = np.zeros_like(scores)
     if gradients[0] is not None:
         dx = _through_scores(told, log_p, weight * (_wide(gradients[0]) / total))

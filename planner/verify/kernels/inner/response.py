@@ -24,7 +24,8 @@ _CHANNELS = 1
 def _grown(x: Array, before: int, after: int, place: ShardContext) -> Transfer:
     """`x` with the channels around it that exist."""
     count, shards = x.shape[_CHANNELS], place.shards["c"]
-    wanted = [np.arange(max(j * count - before, 0), min((j + 1) * count + after, count * shards)) for j in range(shards)]
+    starts = range(0, count * shards, count)
+    wanted = [np.arange(max(s - before, 0), min(s + count + after, count * shards)) for s in starts]
     return (yield from collect(x, _CHANNELS, wanted, "c", place))
 
 

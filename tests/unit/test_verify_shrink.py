@@ -1,0 +1,63 @@
+"""Smaller dimensions for graphs that are too large to execute."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from planner.frontends import import_bytes
+from planner.ir import DeviceMesh, Graph
+from planner.rules.strategy import REPLICATE, AxisRole
+from planner.verify.data import random_tensors
+from planner.verify.reference import run_ops, run_whole
+from planner.verify.shrink import LEAST_WEIGHT, Shrinker
+
+from .frontends_models import external, node, serialised, value
+
+
+def layers() -> Graph:
+    """Two products over a hidden layer of 768 = 3·256, and a table of 640 rows on top."""
+    weights = [external("up", [256, 768]), external("down", [768, 256]), external("head", [256, 640])]
+    nodes = [
+        node("MatMul", "x up", "a"), node("Relu", "a", "b"), node("MatMul", "b down", "c"), node("Add", "x c", "d"),
+        node("MatMul", "d head", "y"),
+    ]  # fmt: skip
+    return import_bytes(serialised(nodes, [value("x", [32, 64, 256])], ["y"], weights))
+
+
+def roles(graph: Graph, **split: str) -> dict[str, tuple[AxisRole, ...]]:
+    return {op.name: (AxisRole("split", split[op.name]),) if op.name in split else (REPLICATE,) for op in graph.ops}
+
+
+def last(shrinker: Shrinker, graph: Graph) -> Graph:
+    for smaller, _ in shrinker.steps(graph):
+        graph = smaller
+    return graph
+
+
+def test_every_long_dimension_becomes_small() -> None:
+    graph = layers()
+    small = last(Shrinker(DeviceMesh.of(2), roles(graph)), graph)
+    shapes = {t: small.tensors[t].shape for t in ("x", "up", "down", "head")}
+    assert shapes == {"x": (1, 16, 16), "up": (16, 64), "down": (64, 16), "head": (16, 64)}
+    values = random_tensors(small, 0)
+    np.testing.assert_allclose(run_ops(small, values)["y"], run_whole(small, values)["y"], rtol=1e-4, atol=1e-5)
+
+
+def test_what_a_strategy_splits_still_divides() -> None:
+    graph = layers()
+    small = last(Shrinker(DeviceMesh.of(3), roles(graph, a="n", b="d2", c="k")), graph)
+    hidden = (small.tensors["up"].shape or ())[1]
+    assert hidden % 3 == 0
+    assert LEAST_WEIGHT <= hidden < 768
+
+
+def test_each_step_is_smaller_and_says_what() -> None:
+    graph = layers()
+    sizes = [math.inf]
+    for smaller, note in Shrinker(DeviceMesh.of(2), roles(graph)).steps(graph):
+        sizes.append(sum(t.elements for t in smaller.tensors.values()))
+        assert "dimension" in note
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(sizes) == len(set(sizes))
