@@ -67,6 +67,11 @@ def _is_float(v: Array | None) -> bool:
     return v is not None and v.dtype.kind == "f"
 
 
+def _is_argument(v: Array | None) -> bool:
+    """A vector of integers: a shape, axes, starts."""
+    return v is not None and v.dtype.kind in "iu" and v.ndim < 2
+
+
 def _positive_only(v: Array) -> bool:
     return v.dtype.kind == "f" and bool(v.size) and bool(np.all(v >= 0))
 
@@ -109,6 +114,8 @@ def _run(subject: Case, inputs: _Operands) -> Case | None:
     known = {
         i
         for i, n in enumerate(subject.op.inputs)
-        if n and subject.graph.tensors[n].value is not None and inputs[i] is subject.inputs[i]
+        if n
+        and subject.graph.tensors[n].value is not None
+        and (inputs[i] is subject.inputs[i] or _is_argument(inputs[i]))
     }
     return from_values(subject.op, tuple(inputs), tuple(results), known, f"{subject.name} varied")

@@ -56,7 +56,7 @@ def install(folder: Path, files: dict[str, str]) -> dict[str, str]:
 
 
 def model(folder: Path) -> Path:
-    """ReLU(ScaledMatMul(x, w, s)), mean of the products with y as a loss."""
+    """The mean of ReLU(ScaledMatMul(x, w, s))."""
     rng = np.random.default_rng(0)
     weights = [
         onnx.numpy_helper.from_array(rng.standard_normal((64, 128)).astype(np.float32), "w"),
@@ -89,7 +89,8 @@ def planner(environment: dict[str, str], *arguments: str) -> subprocess.Complete
 def test_a_registered_operator_is_sharded_and_verified(tmp_path: Path) -> None:
     environment = install(tmp_path / "site", PACKAGE)
     path = model(tmp_path)
-    searched = planner(environment, "search", str(path), "--devices", "4", "--out", str(tmp_path / "out"), "--json")
+    options = ["--devices", "4", "--mode", "training", "--out", str(tmp_path / "out"), "--json"]
+    searched = planner(environment, "search", str(path), *options)
     assert searched.returncode == 0, searched.stderr
     assert json.loads(searched.stdout)["operators_replicated_for_want_of_a_rule"] == []
     verified = planner(environment, "verify", json.loads(searched.stdout)["plan"], str(path), "--json")

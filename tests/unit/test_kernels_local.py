@@ -67,8 +67,12 @@ def test_plain_kernel_equals_onnx_runtime(o: Op, inputs: list[np.ndarray]) -> No
     np.testing.assert_allclose(plain, expected, rtol=1e-5, atol=1e-6)
 
 
+# Compared with ONNX's node tests, or with the graph before fusion (tests/rules, tests/unit/test_frontends_experts.py).
+ELSEWHERE = {"Cast", "CastLike", "planner::ExpertMatMul"}
+
+
 def test_every_plain_kernel_is_compared() -> None:
-    assert set(PLAIN_KERNELS) == {o.type for o, _ in PLAIN}
+    assert set(PLAIN_KERNELS) - ELSEWHERE == {o.type for o, _ in PLAIN}
 
 
 def test_integer_division_truncates() -> None:

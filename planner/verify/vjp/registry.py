@@ -14,6 +14,7 @@ import numpy as np
 
 from planner.errors import PlannerError
 from planner.ir import Op
+from planner.rules.plugins import load_plugins
 from planner.verify.vjp.attributes import Array
 
 __all__ = ["Call", "NoVjpError", "differentiable_types", "is_float", "register", "unbroadcast", "vjp"]
@@ -91,6 +92,7 @@ def register(*types: str) -> Callable[[Vjp], Vjp]:
 
 def differentiable_types() -> frozenset[str]:
     """Operator types that have a vector-Jacobian product."""
+    load_plugins("planner.kernels")
     return frozenset(_REGISTRY)
 
 
@@ -108,6 +110,7 @@ def vjp(
 
     NoVjpError where the type has no product here.
     """
+    load_plugins("planner.kernels")
     rule = _REGISTRY.get(op.type)
     if rule is None:
         raise NoVjpError(
