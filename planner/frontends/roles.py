@@ -5,6 +5,7 @@ Reshape, Cast, …) and unary functions, a place where models keep weights:
 
 - a weight operand by definition: filters and biases of convolutions, either factor of a product, scale and
   bias of normalisations (not running statistics), tables of Gather, recurrent weights, PRelu slopes;
+- any operand beside data of an operator of somebody's own domain;
 - an operand of element-wise arithmetic with something that depends on the input: biases, norm scales,
   position embeddings.  Not when it is added to attention scores (masks, folded relative positions), and
   not when its name says that an exporter made it (`zeros`, `val_7`, `Constant_3`) and its value is inline.
@@ -91,6 +92,7 @@ def assign_roles(draft: Draft) -> None:
                 _keeps_weights(op, k, v)
                 or (not inline_made and _arithmetic(op, k, v, moving, to_softmax))
                 or (not source.inline and t.rank >= 2 and _beside_data(op, moving))
+                or (_is_foreign(op) and not moving.isdisjoint(op.inputs))
                 for op, k, v in uses
             )
         if trained:
@@ -112,6 +114,12 @@ def stand_for_weights(draft: Draft, fills: Iterable[str]) -> set[str]:
             elif _arithmetic(op, k, t, moving, to_softmax):
                 arithmetic.add(name)
     return found | arithmetic if found else found
+
+
+def _is_foreign(op: Op) -> bool:
+    """Of a domain that only its authors know: what it reads beside data, and is no scalar, counts as a weight."""
+    domain = split_type(op.type)[0]
+    return bool(domain) and not domain.startswith(("ai.onnx", "com.microsoft", "planner"))
 
 
 def is_weight_slot(op: Op, operand: int) -> bool:
