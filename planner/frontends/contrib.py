@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from planner.frontends.contrib_fused import FUSED
 from planner.frontends.draft import split_type
 from planner.ir import Op, Tensor
 
@@ -39,9 +40,7 @@ _LIKE: dict[str, tuple[int, ...]] = {
     "ReluGrad": (0,),
     "Scale": (0,),
     "SigmoidGrad": (0,),
-    "SimplifiedLayerNormalization": (0,),
     "SimplifiedLayerNormalizationGrad": (1, 2),
-    "SkipLayerNormalization": (0,),
     "SoftmaxCrossEntropyLossGrad": (1,),
     "SoftmaxGrad": (0,),
     "SoftmaxGrad_13": (0,),
@@ -57,7 +56,7 @@ def infer(op: Op, operands: Operands) -> list[Inferred] | None:
         return None
     if not domain and name == "Dropout":  # onnx leaves the mask without a shape
         return [_shape(operands, 0), ("bool", _shape(operands, 0)[1])][: len(op.outputs)]
-    function = _FUNCTIONS.get(name) if domain else None
+    function = (FUSED.get(name) if domain == "com.microsoft" else None) or (_FUNCTIONS.get(name) if domain else None)
     if function is not None:
         found = function(op, operands)
     elif domain == "com.microsoft" and name in _LIKE:
