@@ -17,6 +17,8 @@ Shape = tuple[int, ...]
 Inferred = tuple[str | None, Shape | None]
 Operands = Sequence[Tensor | None]
 
+_Function = Callable[[Op, Operands], list[Inferred]]
+
 _UNKNOWN: Inferred = (None, None)
 
 
@@ -86,7 +88,7 @@ def _quantize(op: Op, operands: Operands) -> list[Inferred]:
     return [(_dtype(operands, 2, "uint8"), _shape(operands, 0))]
 
 
-def _broadcast(second: int) -> Callable[[Op, Operands], list[Inferred]]:
+def _broadcast(second: int) -> _Function:
     def infer(op: Op, operands: Operands) -> list[Inferred]:
         a, b = _shape(operands, 0), _shape(operands, second)
         try:
@@ -98,7 +100,7 @@ def _broadcast(second: int) -> Callable[[Op, Operands], list[Inferred]]:
     return infer
 
 
-def _product(second: int, dtype: Callable[[Operands], str]) -> Callable[[Op, Operands], list[Inferred]]:
+def _product(second: int, dtype: Callable[[Operands], str]) -> _Function:
     """A matrix product of operands 0 and `second`, transposed as trans{A,B} say."""
 
     def infer(op: Op, operands: Operands) -> list[Inferred]:
@@ -159,6 +161,8 @@ def _multi_head(op: Op, operands: Operands) -> list[Inferred]:
     values = v[2] if len(v) == 3 else v[1] * v[3]
     past = _shape(operands, 6)
     tokens = (v[1] if len(v) == 3 else v[2]) + (past[2] if past and len(past) == 4 else 0)
+    if past and (op.attributes.get("past_present_share_buffer", 0) or len(operands) > 8):
+        tokens = past[2]  # the cache is written in place
     present = (b, heads, tokens, hidden // heads), (b, heads, tokens, values // heads)
     return [(q[0], (b, s, values)), (q[0], present[0]), (q[0], present[1])]
 
@@ -192,9 +196,7 @@ def _embedding(op: Op, operands: Operands) -> list[Inferred]:
     return [embedded, ("int32", ids[:1]), embedded]
 
 
-def _as_onnx(
-    name: str, *, operands: Sequence[int] = (0, 1, 2), last: bool = False
-) -> Callable[[Op, Operands], list[Inferred]]:
+def _as_onnx(name: str, *, operands: Sequence[int] = (0, 1, 2), last: bool = False) -> _Function:
     """As ONNX's own operator `name` of the operands given; `last`: channels are last where the attribute says so."""
 
     def infer(op: Op, given: Operands) -> list[Inferred]:
@@ -241,12 +243,12 @@ def _concat(op: Op, operands: Operands) -> list[Inferred]:
     return [(_dtype(operands, 2, "uint8"), tuple(shape))]
 
 
-def _like(k: int) -> Callable[[Op, Operands], list[Inferred]]:
+def _like(k: int) -> _Function:
     return lambda op, operands: [(_dtype(operands, k, "float32"), _shape(operands, k))]
 
 
 # Type of the domain com.microsoft → element types and shapes of its results.
-FUSED: dict[str, Callable[[Op, Operands], list[Inferred]]] = {
+FUSED: dict[str, _Function] = {
     "Attention": _attention,
     "BatchNormInternal": _batch_norm,
     "BiasDropout": _bias_dropout,
