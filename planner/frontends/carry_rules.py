@@ -13,6 +13,7 @@ import numpy as np
 
 from planner.frontends.carry import Carrier, Factors, join
 from planner.frontends.carry_experts import expert_matmul, top_k
+from planner.frontends.carry_fused import FUSED_HANDLERS, LIKE_FIRST
 from planner.frontends.carry_indexing import elementwise_indices, gather, gather_nd, scatter_nd
 from planner.frontends.carry_views import (
     constant_of_shape,
@@ -36,17 +37,24 @@ def handle(c: Carrier, op: Op) -> None:
         c.refuse(f"{op.type} '{op.name}' stops the new size: it holds a sub-graph with sizes of its own.")
         return
     handler = _HANDLERS.get(name)
-    if handler is not None and domain in ("", "com.microsoft", "planner"):
+    if domain == "com.microsoft" and name in FUSED_HANDLERS:
+        FUSED_HANDLERS[name](c, op)
+    elif domain == "com.microsoft" and name in LIKE_FIRST:
+        _same_shape(c, op, LIKE_FIRST[name])
+    elif handler is not None and domain in ("", "com.microsoft", "planner"):
         handler(c, op)
     elif name in _SAME_SHAPE:
         _same_shape(c, op)
 
 
-def _same_shape(c: Carrier, op: Op) -> None:
-    """The result is shaped like operand 0."""
+def _same_shape(c: Carrier, op: Op, others: tuple[int, ...] = ()) -> None:
+    """The result is shaped like operand 0, and so are the `others`."""
     t, o = op.inputs[0], op.outputs[0]
     for axis in range(len(c.before(t))):
         c.pass_up(op, o, axis, t, axis)
+        for other in (op.inputs[k] for k in others if k < len(op.inputs) and op.inputs[k]):
+            if len(c.before(other)) == len(c.before(t)) and c.before(other)[axis] == c.before(t)[axis]:
+                c.demand(other, axis, c.after(t)[axis], op)
     c.factors[o] = c.parts(t)
 
 

@@ -52,6 +52,20 @@ WEIGHT_SLOTS: dict[str, frozenset[int]] = {
     "SkipSimplifiedLayerNormalization": frozenset({2, 3}),
 }  # fmt: skip
 
+_FUSED_SLOTS: dict[str, frozenset[int]] = {
+    "com.microsoft::Attention": frozenset({1, 2}),
+    "com.microsoft::BiasDropout": frozenset({1}),
+    "com.microsoft::BiasGelu": frozenset({1}),
+    "com.microsoft::EmbedLayerNormalization": frozenset({2, 3, 4, 5, 6}),
+    "com.microsoft::FastGelu": frozenset({1}),
+    "com.microsoft::FusedConv": frozenset({1, 2}),
+    "com.microsoft::FusedGemm": frozenset({1, 2}),
+    "com.microsoft::GemmFastGelu": frozenset({1, 2}),
+    "com.microsoft::GroupNorm": frozenset({1, 2}),
+    "com.microsoft::MoE": frozenset({2, 3, 4, 5, 6, 7}),
+    "com.microsoft::MultiHeadAttention": frozenset({3}),
+}  # fmt: skip
+
 # Either factor of these may be data; a weight factor has at least two dimensions.
 _PRODUCTS = frozenset({"MatMul", "FusedMatMul", "Einsum", "Gather", "GatherND"})
 _VIEWS = frozenset({
@@ -123,7 +137,7 @@ def _is_foreign(op: Op) -> bool:
 
 
 def is_weight_slot(op: Op, operand: int) -> bool:
-    return operand in WEIGHT_SLOTS.get(split_type(op.type)[1], ())
+    return operand in WEIGHT_SLOTS.get(split_type(op.type)[1], ()) or operand in _FUSED_SLOTS.get(op.type, ())
 
 
 def gradient_outputs(outputs: Iterable[str], tensors: Mapping[str, Tensor], inputs: Iterable[str]) -> dict[str, str]:
