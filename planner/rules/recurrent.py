@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from planner.rules.operator import Operator, sharded
-from planner.rules.registry import rule
+from planner.rules.registry import opaque, rule
 from planner.rules.rule import Rule
 
 __all__: list[str] = []
@@ -42,13 +42,4 @@ def _recurrent(o: Operator) -> Rule:
     )
 
 
-@rule("com.microsoft::DynamicQuantizeLSTM")
-def _quantized(o: Operator) -> Rule:
-    """Each call quantises its input over the whole batch, so that even the batch stays whole."""
-    whole = "*..."
-    return sharded(
-        o,
-        ", ".join([whole] * len(o.inputs)) + " -> " + ", ".join([whole] * len(o.outputs)),
-        kind="matmul",
-        flops=2.0 * o.shape(0)[0] * o.shape(0)[1] * (math.prod(o.shape(1)) + math.prod(o.shape(2))),
-    )
+opaque("each call quantises its input over the whole batch and all steps", ["com.microsoft::DynamicQuantizeLSTM"])

@@ -40,6 +40,7 @@ def node_tests() -> tuple[NodeTest, ...]:
     """All node tests that the installed ONNX package holds."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")  # the generators overflow on purpose
+        np.random.seed(0)  # noqa: NPY002  the source of most of their data, which would differ from run to run
         seen: set[object] = set()
         return tuple(_node_test(t.name, t.model, t.data_sets, seen) for t in load_node_model_tests())
 
@@ -58,6 +59,10 @@ def _node_test(name: str, model: onnx.ModelProto, data: list[Any] | None, seen: 
     values: dict[str, Any] = dict(zip([v.name for v in graph.input], data[0][0], strict=False))
     values |= {t.name: numpy_helper.to_array(t) for t in graph.initializer}
     expected = dict(zip([v.name for v in graph.output], data[0][1], strict=False))
+    if len(graph.node) > 1 and any(t.startswith("Random") for t in types):
+        return NodeTest(
+            name, types, (), tuple((t, "the function body draws random numbers") for t in dict.fromkeys(types))
+        )
     if len(graph.node) > 1:
         try:
             inner = ReferenceEvaluator(model).run(None, values, intermediate=True)

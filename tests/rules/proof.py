@@ -15,6 +15,7 @@ from functools import cache
 from planner.ir import DeviceMesh
 from planner.rules import axis_roles, opaque_reason, rule_for
 from tests.rules.cases import FAMILIES
+from tests.rules.cases.values import restart
 from tests.rules.node_cases import NodeTest, node_tests
 from tests.rules.prover import Case, Finding, kernel_agrees, prove
 from tests.rules.unoffered import assignments
@@ -104,6 +105,7 @@ class Proof:
 def prove_family(family: Family) -> Proof:
     """The cases of one family that are kept here."""
     proof = Proof()
+    restart()  # whatever ran before, the same cases
     for subject in family():
         figures = proof.of(subject.op.type)
         figures.own_cases += 1

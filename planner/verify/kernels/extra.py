@@ -55,6 +55,11 @@ def _gemm_fast_gelu(op: Op, inputs: Operands) -> Sequence[Array | None] | None:
     return run_node(Op(op.name, "Gelu", ("x",), op.outputs, {"approximate": "tanh"}, 20), [product])
 
 
+def _in_onnx_domain(op: Op, inputs: Operands) -> Sequence[Array | None] | None:
+    """ONNX Runtime registers the operator without its domain."""
+    return run_node(replace(op, type=op.type.rpartition("::")[2]), inputs)
+
+
 def _sum_of_integers(op: Op, inputs: Operands) -> Sequence[Array | None] | None:
     """Sums of eight bits in 32."""
     x = np.asarray(inputs[0])
@@ -151,6 +156,7 @@ EXTRA_KERNELS: Mapping[str, Kernel] = {
     "ParametricSoftplus": _in_doubles(_parametric_softplus),
     "RNN": _recurrent,
     "ScaledTanh": _in_doubles(lambda op, x: _number(op, "alpha") * np.tanh(_number(op, "beta") * x[0])),
+    "com.microsoft::SimplifiedLayerNormalization": _in_onnx_domain,
     "com.microsoft::BiasFastGeluGrad_dX": _biased_gelu_gradient,
     "com.microsoft::BiasGeluGrad_dX": _biased_gelu_gradient,
     "com.microsoft::DropoutGrad": _dropout_gradient,

@@ -91,3 +91,8 @@ def _windows() -> Iterator[Case]:
         for counted in (0, 1):
             told = {**window, "count_include_pad": counted}
             yield case(f"{ms}AveragePoolGrad", [f(*y.shape)], output_shapes=[x.shape], **told, opset=1)
+            yield case("AveragePoolGrad", [f(*y.shape)], output_shapes=[x.shape], **told, opset=1)
+    yield case(f"{ms}LeakyReluGrad", [f(4, 6), f(4, 6)], alpha=0.2, opset=1)
+    yield case(f"{ms}QuickGeluGrad", [f(4, 6), f(4, 6)], alpha=1.5, opset=1)
+    for axes, keep in (((1,), 0), ((0, -1), 1), ((), 1)):
+        yield case(f"{ms}ReduceSumTraining", [f(4, 6, 12), i(*axes)], constants=[1], keepdims=keep, opset=1)

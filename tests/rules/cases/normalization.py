@@ -26,6 +26,7 @@ def normalizations() -> Iterator[Case]:
         own = {"opset": 1, "stash_type": 1}
         yield case("SimplifiedLayerNormalization", [x, p(12).astype(x.dtype)], **own)
     yield case("SimplifiedLayerNormalization", [f(4, 6, 12), p(12)], opset=1, results=2)
+    yield case("com.microsoft::SimplifiedLayerNormalization", [f(4, 6, 12), p(12)], opset=1)
     t = "com.microsoft::SkipLayerNormalization"
     yield case(t, [f(4, 6, 12), f(4, 6, 12), p(12), f(12), f(12)], opset=1, results=[True, False, False, True])
     yield case(t, [f(4, 6, 12), f(4, 6, 12), p(12), f(12)], opset=1)

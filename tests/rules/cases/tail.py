@@ -91,3 +91,7 @@ def _classical() -> Iterator[Case]:
     grams = {"max_gram_length": 2, "min_gram_length": 1, "max_skip_count": 0, "mode": "TF"}
     grams |= {"ngram_counts": (0, 2), "ngram_indexes": (0, 1, 2, 3), "pool_int64s": (1, 3, 1, 2, 2, 3)}
     yield case("TfIdfVectorizer", [n(4, 6, 8)], opset=9, **grams)
+    words = {"cats_int64s": (1, 2, 3), "cats_strings": ("one", "two", "three"), "opset": 1}
+    yield case(f"{_ML}CategoryMapper", [n(4, 4, 6)], **words)
+    linear = {"kernel_type": "LINEAR", "coefficients": tuple(f(12)), "rho": (0.1, -0.2, 0.3), "opset": 1}
+    yield case(f"{_ML}SVMClassifier", [f(6, 4)], results=2, classlabels_ints=(0, 1, 2), **linear)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["f", "i", "n", "p", "rows"]
+__all__ = ["f", "i", "n", "p", "restart", "rows"]
 
 _RNG = np.random.default_rng(0)
+
+
+def restart() -> None:
+    """The same values follow as in a new process."""
+    _RNG.bit_generator.state = np.random.default_rng(0).bit_generator.state
 
 
 def rows(high: int, count: int, wide: int) -> np.ndarray:
