@@ -64,21 +64,24 @@ def _activated(o: Operator, text: str) -> Rule:
     return sharded(o, text, kind="matmul", whole=["k"], differentiable=(0, 1, 2), saved=(0, 1, 2), flops=flops)
 
 
+def _gemm_operands(o: Operator) -> tuple[str, str, str]:
+    """Notation of A, B and C, transposed on request; C has the rank it broadcasts from."""
+    left = "k m" if o.attribute("transA", 0) else "m k"
+    right = "n k" if o.attribute("transB", 0) else "k n"
+    return left, right, ("", "n", "m n")[o.rank(2)] if o.has(2) else ""
+
+
 @rule("Gemm")
 def _gemm(o: Operator) -> Rule:
     """alpha · A' B' + beta · C, where C broadcasts to the result."""
-    left = "k m" if o.attribute("transA", 0) else "m k"
-    right = "n k" if o.attribute("transB", 0) else "k n"
-    bias = ("", "n", "m n")[o.rank(2)] if o.has(2) else ""
+    left, right, bias = _gemm_operands(o)
     return product_rule(o, f"{left}, {right}, +{bias} -> m n")
 
 
 @rule("com.microsoft::FusedGemm")
 def _fused_gemm(o: Operator) -> Rule:
     """Gemm with an activation, which needs the whole sum."""
-    left = "k m" if o.attribute("transA", 0) else "m k"
-    right = "n k" if o.attribute("transB", 0) else "k n"
-    bias = ("", "n", "m n")[o.rank(2)] if o.has(2) else ""
+    left, right, bias = _gemm_operands(o)
     return _activated(o, f"{left}, {right}, {bias} -> m n")
 
 

@@ -6,7 +6,6 @@ import dataclasses
 import json
 
 import numpy as np
-import onnx
 import pytest
 
 from planner.ir import DeviceMesh
@@ -60,8 +59,8 @@ def test_strategies_that_would_be_right_are_offered() -> None:
 @pytest.mark.slow
 def test_the_table_of_operators_is_current() -> None:
     """Written with the same versions of ONNX and ONNX Runtime; `python -m tests.rules.catalogue --write` writes it."""
-    if f"onnx {onnx.__version__} " not in catalogue.DOCUMENT.read_text(encoding="utf-8"):
-        pytest.skip("docs/operators.md was written with another version of ONNX, which brings other node tests")
+    if json.loads(catalogue.TABLE.read_text(encoding="utf-8"))["versions"] != catalogue.versions():
+        pytest.skip("docs/operators.md was written with other versions: other node tests, or other kernels to run them")
     proof = prove_everything()
     assert catalogue.TABLE.read_text(encoding="utf-8") == catalogue.table(proof)
     assert catalogue.DOCUMENT.read_text(encoding="utf-8") == catalogue.document(proof)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,10 +17,16 @@ __all__ = ["contributed"]
 def contributed() -> Iterator[Subject]:
     yield subject("Affine", [f(4, 6)], lambda x: 2 * x + 0.5, opset=1, alpha=2.0, beta=0.5)
     yield subject("ScaledTanh", [f(4, 6)], lambda x: 2 * torch.tanh(x / 2), opset=1, alpha=2.0, beta=0.5)
-    softplus = lambda x: 2 * functional.softplus(x / 2)  # noqa: E731
+
+    def softplus(x: Any) -> Any:
+        return 2 * functional.softplus(x / 2)
+
     yield subject("ParametricSoftplus", [f(4, 6)], softplus, opset=1, alpha=2.0, beta=0.5)
     bias = torch.tensor([0.5, 0.25, 1])[:, None, None]
-    scaled = lambda x: 2 * x + bias  # noqa: E731
+
+    def scaled(x: Any) -> Any:
+        return 2 * x + bias
+
     yield subject("ImageScaler", [f(2, 3, 4, 6)], scaled, opset=1, scale=2.0, bias=(0.5, 0.25, 1.0))
     domain = "com.microsoft::"
     yield subject(f"{domain}ScaledSiLU", [f(2, 4, 6)], lambda x: functional.silu(0.75 * x), opset=1, alpha=0.75)
@@ -51,5 +58,8 @@ def _experts() -> Iterator[Subject]:
 
     yield subject("planner::ExpertMatMul", [f(24, 6), f(6, 6, 4), choice], product, transB=0)
     yield subject("planner::ExpertMatMul", [f(24, 6), f(6, 6, 4), choice, f(6, 4)], product, transB=0)
-    turned = lambda x, w, at: product(x, w.mT, at)  # noqa: E731
+
+    def turned(x: Any, w: Any, at: Any) -> Any:
+        return product(x, w.mT, at)
+
     yield subject("planner::ExpertMatMul", [f(24, 6), f(6, 4, 6), choice], turned, transB=1)

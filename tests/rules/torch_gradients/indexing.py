@@ -18,10 +18,16 @@ def indexing() -> Iterator[Subject]:
     yield subject("Gather", [f(12, 6), indices(12, 4, 6)], lambda table, at: functional.embedding(at, table))
     yield subject("Gather", [f(4, 12, 2), indices(12, 6)], lambda x, at: x.index_select(1, at), axis=1)
     yield subject("Gather", [f(4, 12), i(-2)[0]], lambda x, at: x.select(1, 10), axis=1)
-    along = lambda x, at: torch.gather(x, 1, at)  # noqa: E731
+
+    def along(x: Any, at: Any) -> Any:
+        return torch.gather(x, 1, at)
+
     yield subject("GatherElements", [f(4, 6), indices(6, 4, 12)], along, axis=1)
     yield subject("GatherND", [f(4, 6, 2), indices(4, 6, 2)], lambda x, at: x[at[:, 0], at[:, 1]])
-    batched = lambda x, at: torch.stack([row[k[:, 0]] for row, k in zip(x, at, strict=True)])  # noqa: E731
+
+    def batched(x: Any, at: Any) -> Any:
+        return torch.stack([row[k[:, 0]] for row, k in zip(x, at, strict=True)])
+
     yield subject("GatherND", [f(4, 6, 2), indices(6, 4, 12, 1)], batched, batch_dims=1)
     yield from _elements()
     yield from _rows()
@@ -31,7 +37,10 @@ def indexing() -> Iterator[Subject]:
 def _elements() -> Iterator[Subject]:
     rng = np.random.default_rng(3)
     places = np.stack([rng.permutation(12)[:6] for _ in range(4)])
-    by_operand = lambda x, at, u: x.scatter(1, at, u)  # noqa: E731
+
+    def by_operand(x: Any, at: Any, u: Any) -> Any:
+        return x.scatter(1, at, u)
+
     yield subject("ScatterElements", [f(4, 12), places, f(4, 6)], by_operand, axis=1)
     yield subject("Scatter", [f(4, 12), places, f(4, 6)], by_operand, axis=1, opset=10)
     for reduction, named_in_torch in (("add", "sum"), ("mul", "prod"), ("max", "amax"), ("min", "amin")):
@@ -47,7 +56,10 @@ def _reduced(reduction: str) -> Any:
 def _rows() -> Iterator[Subject]:
     once, repeated = i([5], [0], [11], [2]), i([5], [0], [5], [5])
     yield subject("ScatterND", [f(12, 6), once, f(4, 6)], lambda x, at, u: x.index_put((at[:, 0],), u))
-    added = lambda x, at, u: x.index_put((at[:, 0],), u, accumulate=True)  # noqa: E731
+
+    def added(x: Any, at: Any, u: Any) -> Any:
+        return x.index_put((at[:, 0],), u, accumulate=True)
+
     yield subject("ScatterND", [f(12, 6), repeated, f(4, 6)], added, reduction="add")
     for reduction, named_in_torch in (("mul", "prod"), ("max", "amax"), ("min", "amin")):
         values = apart(96)

@@ -34,7 +34,10 @@ def _cut_and_joined() -> Iterator[Subject]:
     yield subject("Concat", [f(4, 6)] * 3, lambda *parts: torch.cat(parts), axis=0)
     third = named(torch.chunk, chunks=3, dim=-1)
     yield subject("Split", [f(4, 36)], third, axis=-1, num_outputs=3, results=3, seeded=(0, 1, 2))
-    halves = lambda x, _: torch.split(x, (4, 8), 1)  # noqa: E731
+
+    def halves(x: Any, _: Any) -> Any:
+        return torch.split(x, (4, 8), 1)
+
     yield subject("Split", [f(6, 12), i(4, 8)], halves, axis=1, results=2, constants=(1,), seeded=(0, 1))
     for starts, ends, axes, steps, region in (
         ([6], [12], [1], [1], np.s_[:, 6:12]),
@@ -62,11 +65,20 @@ def _padded() -> Iterator[Subject]:
         ("edge", "replicate"),
         ("wrap", "circular"),
     ):
-        meaning = lambda x, _, mode=named_in_torch: functional.pad(x, (3, 3), mode=mode)  # noqa: E731
+
+        def meaning(x: Any, _: Any, mode: Any = named_in_torch) -> Any:
+            return functional.pad(x, (3, 3), mode=mode)
+
         yield subject("Pad", [f(2, 4, 12), i(0, 0, 3, 0, 0, 3)], meaning, constants=(1,), mode=mode)
-    shifted = lambda x, _: functional.pad(x, (-1, 1, 2, 0))  # noqa: E731
+
+    def shifted(x: Any, _: Any) -> Any:
+        return functional.pad(x, (-1, 1, 2, 0))
+
     yield subject("Pad", [f(4, 12), i(2, -1, 0, 1)], shifted, constants=(1,))
-    smaller = lambda x, _: functional.pad(x[3:9], (3, 3))  # noqa: E731
+
+    def smaller(x: Any, _: Any) -> Any:
+        return functional.pad(x[3:9], (3, 3))
+
     yield subject("CenterCropPad", [f(12, 6), i(6, 12)], smaller, constants=(1,))
 
 

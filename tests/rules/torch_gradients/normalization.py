@@ -29,7 +29,10 @@ def normalizations() -> Iterator[Subject]:
         [f(4, 6, 6, 4), p(6), f(6)],
         lambda x, w, b: functional.instance_norm(x, weight=w, bias=b),
     )
-    group = lambda x, w, b: functional.group_norm(x, 6, w, b)  # noqa: E731
+
+    def group(x: Any, w: Any, b: Any) -> Any:
+        return functional.group_norm(x, 6, w, b)
+
     yield subject("GroupNormalization", [f(4, 12, 6, 2), p(12), f(12)], group, num_groups=6, opset=21)
     yield subject("LpNormalization", [f(4, 6)], lambda x: functional.normalize(x, dim=-1), axis=-1)
     yield subject("LpNormalization", [f(4, 6)], lambda x: functional.normalize(x, p=1.0, dim=0), axis=0, p=1)
@@ -37,7 +40,10 @@ def normalizations() -> Iterator[Subject]:
     for axis in (1, -1):
         yield subject("Softmax", [f(4, 6, 12)], named(torch.softmax, dim=axis), axis=axis)
         yield subject("LogSoftmax", [f(4, 6, 12)], named(torch.log_softmax, dim=axis), axis=axis)
-    joint = lambda x: torch.softmax(x.flatten(1), 1).reshape(x.shape)  # noqa: E731
+
+    def joint(x: Any) -> Any:
+        return torch.softmax(x.flatten(1), 1).reshape(x.shape)
+
     yield subject("Softmax", [f(4, 6, 2)], joint, axis=1, opset=11)
     yield from _losses()
 

@@ -40,7 +40,10 @@ def reductions() -> Iterator[Subject]:
             options["opset"] = 26
             yield subject("CumProd", [p(4, 6), i(1)[0]], _running(torch.cumprod, 1, exclusive, reverse), **options)
     yield subject("TopK", [apart(4, 12), i(3)], lambda x, k: tuple(x.topk(3)), constants=(1,), results=2)
-    best = lambda x, k: tuple(x.topk(2, dim=0, largest=False))  # noqa: E731
+
+    def best(x: Any, k: Any) -> Any:
+        return tuple(x.topk(2, dim=0, largest=False))
+
     yield subject("TopK", [apart(12, 4), i(2)], best, constants=(1,), results=2, axis=0, largest=0)
 
 

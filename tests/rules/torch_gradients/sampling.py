@@ -18,7 +18,10 @@ def sampling() -> Iterator[Subject]:
     fold = named(functional.fold, output_size=(4, 5), kernel_size=2)
     yield subject("Col2Im", [f(2, 24, 12), i(4, 5), i(2, 2)], lambda x, *_: fold(x), constants=(1, 2))
     for align in (False, True):
-        grid = lambda theta, _, align=align: functional.affine_grid(theta, (6, 2, 4, 8), align_corners=align)  # noqa: E731
+
+        def grid(theta: Any, _: Any, align: Any = align) -> Any:
+            return functional.affine_grid(theta, (6, 2, 4, 8), align_corners=align)
+
         yield subject("AffineGrid", [f(6, 2, 3), i(6, 2, 4, 8)], grid, constants=(1,), align_corners=int(align))
         for padding in ("zeros", "border"):
             for mode, named_in_torch in (("linear", "bilinear"), ("nearest", "nearest")):

@@ -21,7 +21,10 @@ def transformers() -> Iterator[Subject]:
     yield subject(t, same, lambda q, k, v: attend(q, k, v, is_causal=True), opset=23, is_causal=1)
     grouped = [f(2, 4, 4, 4), f(2, 2, 6, 4), f(2, 2, 6, 2)]
     yield subject(t, grouped, lambda q, k, v: attend(q, k, v, enable_gqa=True), opset=23)
-    masked = lambda q, k, v, mask: attend(q, k, v, mask, scale=0.25, enable_gqa=True)  # noqa: E731
+
+    def masked(q: Any, k: Any, v: Any, mask: Any) -> Any:
+        return attend(q, k, v, mask, scale=0.25, enable_gqa=True)
+
     yield subject(t, [*grouped, f(4, 6)], masked, opset=23, scale=0.25)
     yield subject(t, [*grouped, f(2, 4, 4, 6)], masked, opset=23, scale=0.25)
     allowed = indices(3, 2, 1, 4, 6) > 0

@@ -73,11 +73,7 @@ class _Moments:
     mean: Array
     inverse: Array  # 1/√(variance + ε)
     centred: Array
-
-    @property
-    def variance(self) -> Array:
-        """With ε."""
-        return np.asarray(1 / np.square(self.inverse))
+    variance: Array | None = None  # of the forward alone
 
 
 def _moments(rows: _Rows, place: ShardContext) -> Generator[Collective, Received, _Moments]:
@@ -88,8 +84,9 @@ def _moments(rows: _Rows, place: ShardContext) -> Generator[Collective, Received
         mean = (yield from total(rows.x.sum(axis=rows.axes, keepdims=True), place)) / n
     centred = rows.x - mean
     squares = yield from total(np.square(centred).sum(axis=rows.axes, keepdims=True), place)
-    inverse = np.asarray(1 / np.sqrt(squares / n + rows.epsilon), dtype=rows.x.dtype)
-    return _Moments(np.asarray(mean, dtype=rows.x.dtype), inverse, centred)
+    variance = np.asarray(squares / n, dtype=rows.x.dtype)
+    inverse = np.asarray(1 / np.sqrt(variance + rows.epsilon), dtype=rows.x.dtype)
+    return _Moments(np.asarray(mean, dtype=rows.x.dtype), inverse, centred, variance)
 
 
 def _normalised(rows: _Rows, m: _Moments) -> Array:
@@ -214,7 +211,7 @@ def _forward(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
     m = yield from _moments(rows, place)
     results: list[Array | None] = [rows.restore(_activated(rows, _normalised(rows, m)))]
     if op.type in ("BatchNormalization", "com.microsoft::BatchNormInternal"):
-        results += [*_running(op, inputs, m, rows.epsilon), m.mean.reshape(-1), m.inverse.reshape(-1)]
+        results += [*_running(op, inputs, m), m.mean.reshape(-1), m.inverse.reshape(-1)]
     elif "Skip" in op.type:
         results += [m.mean, m.inverse, rows.x]
     elif op.type == "LayerNormalization":
@@ -229,12 +226,13 @@ def _forward(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
     return [*kept, m.mean, m.inverse]  # the backward reads the statistics, results or not
 
 
-def _running(op: Op, inputs: Operands, m: _Moments, epsilon: float) -> list[Array]:
+def _running(op: Op, inputs: Operands, m: _Moments) -> list[Array]:
     """Running mean and variance."""
     momentum = float(op.attributes.get("momentum", 0.9))
     mean, variance = widen(inputs[3]), widen(inputs[4])
-    batch = m.mean.reshape(-1), m.variance.reshape(-1) - np.float32(epsilon)
     assert inputs[3] is not None
+    assert m.variance is not None
+    batch = m.mean.reshape(-1), m.variance.reshape(-1)
     return [
         (old * momentum + new * (1 - momentum)).astype(inputs[3].dtype)
         for old, new in zip((mean, variance), batch, strict=True)
