@@ -27,7 +27,11 @@ _REASONS: tuple[tuple[str, str, str], ...] = (
     ("NegativeLogLikelihoodLoss", r"\]\+x ->", _PARAMETER),
     ("*SoftmaxCrossEntropyLoss*", r"\]\+x (\[\] )*->", _PARAMETER),
     ("Attention", r"\]\+x .*-> \[[_,]*\]\+x ", _SEVERAL),
-    ("Attention", "", _TOLERANCE),
+    (
+        "Attention",
+        r"^(\[_,_,_,_\] ){3}\[_,x\]|^(\[_,x,_,_\] ){2}\[_,_,_,x\]|^\[_,_,x,_\] \[_,_,_,_\]\+x",
+        _TOLERANCE,
+    ),
     ("*LinearAttention", r"^\[[_,]*\]\+x", "queries arrive as pending sums and the state is whole: " + _SEVERAL),
     ("*RotaryEmbedding", r"\]\+x", _PARAMETER),
     ("*CausalConvWithState", r"\]\+x", _PARAMETER),

@@ -13,8 +13,9 @@ import numpy as np
 
 from planner.ir import Op
 from planner.rules.window import Window
+from planner.verify.kernels.inner.precision import widen
 from planner.verify.kernels.inner.registry import kernel
-from planner.verify.kernels.inner.window import FIRST, Reach, explicit, fetch, fit, local_space, widen
+from planner.verify.kernels.inner.window import FIRST, Reach, explicit, fetch, fit, local_space
 from planner.verify.kernels.local import run_local
 from planner.verify.kernels.spmd import Collective, Coroutine, Received, ShardContext
 from planner.verify.shards import Array

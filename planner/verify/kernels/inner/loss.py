@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.ir import Op
+from planner.verify.kernels.inner.precision import widen
 from planner.verify.kernels.inner.registry import kernel
 from planner.verify.kernels.spmd import Collective, Coroutine, Received, ShardContext, all_reduce
 from planner.verify.vjp.attributes import Array, string
@@ -80,15 +81,9 @@ class _Labels:
         np.put_along_axis(target, at, new.astype(target.dtype), axis=1)
 
 
-def _wide(x: Array | None) -> Array:
-    """Half precision is computed in single."""
-    assert x is not None
-    return x.astype(np.float32) if x.dtype.itemsize < 4 else x
-
-
 def _read(op: Op, inputs: Operands, place: ShardContext, first: int = 0) -> tuple[Array, _Labels]:
     """Scores, or log-probabilities, from operand `first` on, with labels and weights."""
-    values, labels = _wide(inputs[first]), inputs[first + 1]
+    values, labels = widen(inputs[first]), inputs[first + 1]
     weights = inputs[first + 2] if len(inputs) > first + 2 else None
     assert labels is not None
     return values, _Labels.of(states_ignored(op, inputs), values, labels, weights, place)
@@ -128,15 +123,15 @@ def _cross_entropy_backward(
 ) -> Coroutine:
     """Of other ranks only what a gradient of the log-probabilities sums over the classes."""
     scores, told = _read(op, inputs, place)
-    normaliser, weight, total = (_wide(v) for v in outputs[len(op.outputs) :])
+    normaliser, weight, total = (widen(v) for v in outputs[len(op.outputs) :])
     saved = outputs[1] if len(op.outputs) > 1 else None
-    log_p = scores - np.expand_dims(normaliser, 1) if saved is None else _wide(saved)
+    log_p = scores - np.expand_dims(normaliser, 1) if saved is None else widen(saved)
     dx = np.zeros_like(scores)
     if gradients[0] is not None:
-        dx = _through_scores(told, log_p, weight * (_wide(gradients[0]) / total))
+        dx = _through_scores(told, log_p, weight * (widen(gradients[0]) / total))
     further = gradients[1] if len(gradients) > 1 else None
     if further is not None:
-        sums = yield from _over(_classes(place), _wide(further).sum(axis=1, keepdims=True), place)
+        sums = yield from _over(_classes(place), widen(further).sum(axis=1, keepdims=True), place)
         dx = dx + further - np.exp(log_p) * sums
     assert inputs[0] is not None
     return [dx.astype(inputs[0].dtype) if wanted[0] else None, *[None] * (len(inputs) - 1)]
@@ -159,7 +154,7 @@ def _cross_entropy_gradient(op: Op, inputs: Operands, place: ShardContext) -> Co
     if told.reduction == "mean":
         total = yield from _over(_batch(place), np.asarray(factor.sum()), place)
         factor = factor / total
-    dx = _through_scores(told, log_p, factor * _wide(inputs[0]))
+    dx = _through_scores(told, log_p, factor * widen(inputs[0]))
     added = inputs[5] if len(inputs) > 5 else None
     return _like(op, [dx if added is None else dx + added], inputs[1])
 
@@ -184,7 +179,7 @@ def _likelihood_backward(
     log_p, told = _read(op, inputs, place)
     dx = np.zeros_like(log_p)
     if gradients[0] is not None:
-        told.add(dx, -told.held_weight(log_p.dtype) * (_wide(gradients[0]) / _wide(outputs[-1])))
+        told.add(dx, -told.held_weight(log_p.dtype) * (widen(gradients[0]) / widen(outputs[-1])))
     assert inputs[0] is not None
     return [dx.astype(inputs[0].dtype) if wanted[0] else None, *[None] * (len(inputs) - 1)]
     yield  # never communicates

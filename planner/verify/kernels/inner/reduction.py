@@ -9,6 +9,7 @@ import numpy as np
 
 from planner.ir import Op
 from planner.rules import Combine
+from planner.verify.kernels.inner.precision import widen
 from planner.verify.kernels.inner.registry import kernel
 from planner.verify.kernels.local import run_local
 from planner.verify.kernels.spmd import Collective, Coroutine, Received, ShardContext, all_gather, all_reduce
@@ -43,10 +44,6 @@ def _shaped(op: Op, value: Array, axes: tuple[int, ...]) -> Array:
     return value if op.attributes.get("keepdims", 1) else np.squeeze(value, axes)
 
 
-def _wide(x: Array) -> Array:
-    return x.astype(np.float32) if x.dtype.kind not in "iub" and x.dtype.itemsize < 4 else x
-
-
 def _over_all(value: Array, reduction: str, place: ShardContext) -> Reduced:
     for factor in _inside(place):
         value = yield from all_reduce(value, reduction, factor)
@@ -60,7 +57,7 @@ def _function_of_sum(
 
     def forward(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
         x, axes = _need(inputs), _axes(op, inputs)
-        total = yield from _over_all(before(_wide(x)).sum(axis=axes, keepdims=True), "sum", place)
+        total = yield from _over_all(before(widen(x)).sum(axis=axes, keepdims=True), "sum", place)
         return [_shaped(op, after(total).astype(x.dtype), axes)]
 
     return forward
@@ -68,7 +65,7 @@ def _function_of_sum(
 
 def _log_sum_exp(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
     x, axes = _need(inputs), _axes(op, inputs)
-    wide = _wide(x)
+    wide = widen(x)
     largest = yield from _over_all(wide.max(axis=axes, keepdims=True), "max", place)
     base = np.where(np.isfinite(largest), largest, np.zeros((), dtype=wide.dtype))
     total = yield from _over_all(np.exp(wide - base).sum(axis=axes, keepdims=True), "sum", place)
@@ -95,7 +92,7 @@ def _local_vjp(
         if dy is None or not wanted[0]:
             return [None] * len(inputs)
         kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
-        g = product(_wide(x), _wide(_need(outputs)).reshape(kept), _wide(dy).reshape(kept))
+        g = product(widen(x), widen(_need(outputs)).reshape(kept), widen(dy).reshape(kept))
         return [np.broadcast_to(g, x.shape).astype(x.dtype), *[None] * (len(inputs) - 1)]
         yield  # never communicates
 
@@ -139,7 +136,7 @@ def _extremum_back(
     """Elements that tie share the gradient, those of other ranks included."""
     x, y, dy, axes = _need(inputs), _need(outputs), gradients[0], _axes(op, inputs)
     kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
-    held = _wide((x == y.reshape(kept)).astype(x.dtype))
+    held = widen((x == y.reshape(kept)).astype(x.dtype))
     ties = yield from _over_all(held.sum(axis=axes, keepdims=True), "sum", place)
     if dy is None or not wanted[0]:
         return [None] * len(inputs)

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from planner.ir import Op
 from planner.rules.resize import Resampling
+from planner.verify.kernels.inner.precision import widen
 from planner.verify.kernels.inner.registry import kernel
-from planner.verify.kernels.inner.window import Reach, fetch, release, widen
+from planner.verify.kernels.inner.window import Reach, fetch, release
 from planner.verify.kernels.spmd import Coroutine, ShardContext
 from planner.verify.shards import Array
 from planner.verify.vjp.resize import resample, resample_gradient, resampled

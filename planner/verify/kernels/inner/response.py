@@ -8,6 +8,7 @@ import numpy as np
 
 from planner.ir import Op
 from planner.rules.pooling import response_reach
+from planner.verify.kernels.inner.precision import widen
 from planner.verify.kernels.inner.registry import kernel
 from planner.verify.kernels.inner.transport import Transfer, collect
 from planner.verify.kernels.local import run_local
@@ -34,7 +35,7 @@ def _window_sum(x: Array, before: int, after: int, place: ShardContext) -> Trans
     count = x.shape[_CHANNELS]
     grown = yield from _grown(x, before, after, place)
     skipped = min(before, place.index["c"] * count)
-    wide = grown.astype(np.float32) if grown.dtype.itemsize < 4 else grown
+    wide = widen(grown)
     sums = np.zeros(x.shape, dtype=wide.dtype)
     for c in range(count):
         sums[:, c] = wide[:, max(c + skipped - before, 0) : c + skipped + after + 1].sum(axis=_CHANNELS)

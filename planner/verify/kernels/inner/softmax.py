@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from planner.ir import Op
+from planner.verify.kernels.inner.precision import widen
 from planner.verify.kernels.inner.registry import kernel
-from planner.verify.kernels.inner.statistics import Operands, Reduction, reduced_factors, total, widen
+from planner.verify.kernels.inner.statistics import Operands, Reduction, reduced_factors, total
 from planner.verify.kernels.spmd import Coroutine, ShardContext, all_gather
 from planner.verify.vjp.attributes import Array, normalise_axis
 from planner.verify.vjp.registry import unbroadcast

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.ir import Op
+from planner.verify.kernels.inner.precision import widen
 from planner.verify.kernels.inner.registry import kernel
 from planner.verify.kernels.spmd import Collective, Coroutine, Received, ShardContext, all_reduce
 from planner.verify.vjp.attributes import Array, normalise_axis
 from planner.verify.vjp.elementwise import sigmoid
 from planner.verify.vjp.registry import unbroadcast
 
-__all__ = ["Operands", "Reduction", "reduced_factors", "total", "widen"]
+__all__ = ["Operands", "Reduction", "reduced_factors", "total"]
 
 Operands = Sequence["Array | None"]
 Reduction = Generator[Collective, Received, Array]
@@ -38,12 +39,6 @@ def total(value: Array, place: ShardContext, reduction: str = "sum") -> Reductio
     for factor in reduced_factors(place):
         value = yield from all_reduce(value, reduction, factor)
     return value
-
-
-def widen(x: Array | None) -> Array:
-    """Half precision is computed in single."""
-    assert x is not None
-    return x.astype(np.float32) if x.dtype.itemsize < 4 else x
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from planner.verify.kernels.inner.transport import Indices, Transfer, collect, g
 from planner.verify.kernels.spmd import ShardContext
 from planner.verify.shards import Array
 
-__all__ = ["FIRST", "Reach", "explicit", "fetch", "fit", "local_space", "release", "widen"]
+__all__ = ["FIRST", "Reach", "explicit", "fetch", "fit", "local_space", "release"]
 
 FIRST = 2  # the first spatial dimension
 
@@ -121,8 +121,3 @@ def explicit(op: Op, space: Sequence[Reach[Window]]) -> Op:
         end.append(max(min(stop, w.elements + w.end) - w.elements, 0))
     kept = {k: v for k, v in op.attributes.items() if k != "auto_pad"}
     return replace(op, attributes={**kept, "pads": (*begin, *end)})
-
-
-def widen(x: Array) -> Array:
-    """Half precision computes in float32."""
-    return x.astype(np.float32) if x.dtype.itemsize < 4 else x
