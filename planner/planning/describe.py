@@ -22,6 +22,7 @@ from planner.planning.document import (
     ModelDocument,
     OperatorDocument,
     ParameterDocument,
+    PinDocument,
     PlanDocument,
     RedistributionDocument,
     ScheduleDocument,
@@ -87,6 +88,7 @@ def describe(planned: Planned, *, bind: Mapping[str, int], batch: int | None) ->
             target=settings.target,
             recompute=_blocks(planned.assignment.blocks),
         ),
+        pins=_pins(planned),
         cost=CostDocument(
             objective_s=planned.objective_s,
             objective_lower_bound_s=planned.bound_s,
@@ -112,6 +114,18 @@ def describe(planned: Planned, *, bind: Mapping[str, int], batch: int | None) ->
             operators_replicated_for_want_of_a_rule=list(planned.without_rule),
         ),
     )
+
+
+def _pins(planned: Planned) -> list[PinDocument]:
+    pins = planned.pins
+    if pins is None:
+        return []
+    found = [PinDocument(object=r.object_kind, name=r.name, pin=r.text, source=r.where) for r in pins.restrictions]
+    if pins.rest.kind != "search":
+        axes = pins.data_axes(planned.mesh) if pins.batch is not None else ()
+        over = f" over {', '.join(axes)}" if axes else ""
+        found.append(PinDocument(object="rest", pin=f"{pins.rest.kind}{over}", source=pins.rest.where))
+    return found
 
 
 def _blocks(number: Mapping[str, int]) -> list[list[str]]:

@@ -20,6 +20,7 @@ __all__ = [
     "LayoutDocument",
     "OperatorDocument",
     "ParameterDocument",
+    "PinDocument",
     "PlanDocument",
     "RedistributionDocument",
     "StepDocument",
@@ -105,6 +106,16 @@ class InnerDocument(_Part):
     bytes: int
     backward: bool
     count: int
+
+
+class PinDocument(_Part):
+    """What a user forced on one operator, tensor or parameter (`name`); `rest`: on everything that is not named.
+    `source`: the file and line, or the option."""
+
+    object: Literal["operator", "tensor", "parameter", "rest"]
+    name: str = ""
+    pin: str
+    source: str
 
 
 class OperatorDocument(_Part):
@@ -202,7 +213,7 @@ class PlanDocument(_Part):
     parameters: dict[str, ParameterDocument]
     redistributions: list[RedistributionDocument]
     schedule: ScheduleDocument
-    pins: list[str] = []
+    pins: list[PinDocument] = []
     cost: CostDocument
     search: SearchDocument
     verification: Literal["none", "sibling", "forward", "full"] = "none"

@@ -5,54 +5,27 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from cost_models import HardwareProfile, usable_memory_bytes
 from planner.errors import InfeasibleError, NoPlanError, UsageError
 from planner.ir import DeviceMesh, Graph
 from planner.lowering import Program, lower
 from planner.planning.breakdown import CostBreakdown, breakdown
+from planner.planning.constraints import Pins, no_mesh_left, resolve
 from planner.planning.meshes import logical_meshes
+from planner.planning.outer import Candidate, Found, search_options
+from planner.planning.request import Request
 from planner.planning.simulate import simulate
-from planner.pricing import Assignment, Machine, PricedProblem, Settings, active_tensors, bind_rules, price
-from planner.pricing.memory import recomputed_blocks
+from planner.pricing import Assignment, PricedProblem, active_tensors, bind_rules
 from planner.rules.rule import Rule
+from planner.search.control import Control
 from planner.search.evaluate import peak_memory
 from planner.search.memory import minimum_memory
 from planner.search.problem import Solution
-from planner.search.solve import solve
 
 __all__ = ["Candidate", "Planned", "Request", "make_plan", "on_nodes"]
 
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What to plan for.  `meshes` None: every one- and two-dimensional mesh; `memory_limit` in bytes per device,
-    None: what the profile leaves usable; `time_limit` in seconds for the whole search, None: none; `recompute`
-    auto: of the blocks of equal layers, on meshes where nothing fits without."""
-
-    devices: int
-    profile: HardwareProfile
-    settings: Settings
-    meshes: tuple[DeviceMesh, ...] | None = None
-    memory_limit: int | None = None
-    solver: Literal["auto", "dp", "ilp"] = "auto"
-    time_limit: float | None = None
-    recompute: Literal["auto", "none", "blocks"] = "auto"
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """Outcome of the search on one mesh; costs in seconds, None where there is no choice."""
-
-    mesh: DeviceMesh
-    recompute: bool
-    status: str
-    objective_s: float | None
-    bound_s: float
-    solver: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +46,7 @@ class Planned:
     without_rule: tuple[str, ...]
     search_seconds: float
     warnings: tuple[str, ...] = field(default=())
+    pins: Pins | None = None
 
     @property
     def mesh(self) -> DeviceMesh:
@@ -103,75 +77,60 @@ def on_nodes(profile: HardwareProfile, devices: int, nodes: int | None) -> Hardw
     return replace(profile, server=replace(profile.server, devices=devices // nodes))
 
 
-def make_plan(graph: Graph, request: Request, progress: Progress | None = None) -> Planned:
-    """Searches every mesh and returns the plan of least additive objective.
+def make_plan(
+    graph: Graph, request: Request, progress: Progress | None = None, *, control: Control | None = None
+) -> Planned:
+    """Searches every mesh and returns the plan of least additive objective; `control` takes the place of the
+    request's time limit and of `progress`.
 
     InfeasibleError where no mesh has a plan within the memory limit, with the smallest limit shown to suffice
     and the proven bound; NoPlanError where the time limit ends the search first.
     """
     started = time.monotonic()
-    say = progress or (lambda _: None)
+    if control is None:
+        control = Control(request.time_limit, say=progress or (lambda _: None))
     rules, without_rule = bind_rules(graph)
     active = active_tensors(graph, rules) if request.settings.training else frozenset()
     limit = usable_memory_bytes(request.profile) if request.memory_limit is None else request.memory_limit
+    pins = None if request.constraints is None else resolve(request.constraints, graph, rules)
     meshes = request.meshes or logical_meshes(request.devices)
-    best: tuple[PricedProblem, Solution] | None = None
-    candidates: list[Candidate] = []
-    infeasible: list[PricedProblem] = []
-    options = [(mesh, request.recompute == "blocks" and request.settings.training) for mesh in meshes]
-    while options:
-        mesh, recompute = options.pop(0)
-        left = None if request.time_limit is None else request.time_limit - (time.monotonic() - started)
-        if left is not None and left <= 0 and candidates:
-            candidates.append(Candidate(mesh, recompute, "unknown", None, 0.0, ""))
-            continue
-        machine = Machine(request.profile, mesh, replace(request.settings, recompute=recompute))
-        priced = price(graph, machine, rules, active, limit)
-        solution = solve(priced.problem, solver=request.solver, time_limit=left)
-        unit = machine.unit_s
-        objective = None if solution.cost is None else solution.cost * unit
-        candidates.append(
-            Candidate(mesh, recompute, solution.status, objective, solution.bound * unit, solution.solver)
-        )
-        say(f"mesh {mesh}{' with recomputation' if recompute else ''}: {_outcome(candidates[-1])}")
-        if solution.status == "infeasible":
-            infeasible.append(priced)
-            if request.recompute == "auto" and not recompute and active and recomputed_blocks(graph):
-                options.append((mesh, True))
-        if solution.cost is not None and (best is None or solution.cost < (best[1].cost or 0)):
-            best = priced, solution
-    if best is None:
-        if len(infeasible) < len(candidates):
+    if pins is not None and pins.constraints.meshes:
+        meshes = pins.meshes(request.devices, request.meshes)
+    found = search_options(graph, request, meshes, rules, active, limit, control, pins)
+    if found.best is None:
+        unfit = [o.unfit for o in found.options if o.unfit is not None]
+        if pins is not None and unfit and len(unfit) == len(found.options):
+            raise no_mesh_left(pins, unfit)
+        infeasible = [o.priced for o in found.options if o.infeasible and not o.unfit and o.priced is not None]
+        if len(infeasible) + len(unfit) < len(found.options):
             within = "" if request.time_limit is None else f" within {request.time_limit:g} s"
             raise NoPlanError(f"no plan was found{within}; give a longer --time-limit")
         raise _infeasible(infeasible, limit)
-    return _finish(request, *best, candidates, without_rule, limit, started, rules, active)
-
-
-def _outcome(c: Candidate) -> str:
-    if c.objective_s is None:
-        return c.status
-    return f"objective {c.objective_s:.6g} s, bound {c.bound_s:.6g} s ({c.status})"
+    return _finish(request, found, without_rule, limit, started, rules, active, pins)
 
 
 def _finish(
     request: Request,
-    priced: PricedProblem,
-    solution: Solution,
-    candidates: list[Candidate],
+    found: Found,
     without_rule: list[str],
     limit: int | None,
     started: float,
     rules: Mapping[str, Rule],
     active: frozenset[str],
+    pins: Pins | None,
 ) -> Planned:
+    best = found.best
+    assert best is not None
+    assert best.priced is not None
+    priced, solution = best.priced, best.solution
     assignment = priced.decode(solution.choice)
     program = lower(priced.graph, priced.machine.mesh, rules, active, assignment)
     parts = breakdown(priced, solution.choice, program)
     if solution.cost is None or parts.total > solution.cost:
         raise AssertionError(f"pricing and lowering differ: program {parts.total}, choice {solution.cost}")
     # Infeasible meshes hold no plan, so they do not lower the bound.
-    bound = min(c.bound_s for c in candidates if c.status != "infeasible")
+    unit_s = priced.machine.unit_s
+    bound = min(o.solution.bound for o in found.options if not o.infeasible) * unit_s
     return Planned(
         request,
         priced,
@@ -180,13 +139,14 @@ def _finish(
         program,
         parts,
         bound,
-        simulate(priced, solution.choice, program) * priced.machine.unit_s,
+        simulate(priced, solution.choice, program) * unit_s,
         peak_memory(priced.problem, solution.choice),
         limit,
-        tuple(candidates),
+        tuple(o.candidate(unit_s) for o in found.options),
         tuple(without_rule),
         time.monotonic() - started,
         _warnings(priced),
+        pins,
     )
 
 

@@ -2,7 +2,7 @@
 
 from planner.pricing.activity import active_tensors, gradient_sources
 from planner.pricing.assignment import Assignment, Flow, Move
-from planner.pricing.build import price
+from planner.pricing.build import PriceTables, price
 from planner.pricing.machine import Machine, Settings
 from planner.pricing.operators import bind_rules
 from planner.pricing.priced import PricedProblem
@@ -12,6 +12,7 @@ __all__ = [
     "Flow",
     "Machine",
     "Move",
+    "PriceTables",
     "PricedProblem",
     "Settings",
     "active_tensors",

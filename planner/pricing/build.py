@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -31,17 +31,31 @@ from planner.redistribute.steps import layouts_of
 from planner.rules.rule import Rule
 from planner.search.problem import FORBIDDEN, Edge, Node, Problem
 
-__all__ = ["price", "stored_layouts"]
+__all__ = ["PriceTables", "price", "stored_layouts"]
 
 
 def price(
-    graph: Graph, machine: Machine, rules: Mapping[str, Rule], active: frozenset[str], memory_limit: int | None
+    graph: Graph,
+    machine: Machine,
+    rules: Mapping[str, Rule],
+    active: frozenset[str],
+    memory_limit: int | None,
+    tables: PriceTables | None = None,
 ) -> PricedProblem:
     """Problem of planning `graph` on the machine's mesh under `memory_limit` bytes per device (None: no limit).
 
-    `rules` maps operator names to rules and `active` holds the tensors that carry a gradient.
+    `rules` maps operator names to rules and `active` holds the tensors that carry a gradient.  `tables` keeps what
+    does not depend on recomputation, for further Problems of the same graph, mesh and settings otherwise.
     """
-    return _Builder(graph, machine, rules, active).build(memory_limit)
+    return _Builder(graph, machine, rules, active, tables or PriceTables()).build(memory_limit)
+
+
+@dataclass(slots=True, eq=False)
+class PriceTables:
+    """Prices made once per distinct case of one graph on one mesh."""
+
+    operators: dict[str, OperatorTable] = field(default_factory=dict)
+    known: dict[object, Any] = field(default_factory=dict)
 
 
 def stored_layouts(tensor: Tensor, machine: Machine) -> tuple[Layout, ...]:
@@ -57,12 +71,21 @@ def stored_layouts(tensor: Tensor, machine: Machine) -> tuple[Layout, ...]:
 class _Builder:
     """Builds nodes and edges; arrays are made once per distinct case and shared by all layers that look alike."""
 
-    def __init__(self, graph: Graph, machine: Machine, rules: Mapping[str, Rule], active: frozenset[str]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        machine: Machine,
+        rules: Mapping[str, Rule],
+        active: frozenset[str],
+        tables: PriceTables,
+    ) -> None:
         self.graph, self.machine, self.rules, self.active = graph, machine, rules, active
         self.training = machine.settings.training
         self.blocks = recomputed_blocks(graph) if machine.settings.recompute else {}
         self.end = 2 * len(graph.ops) + 1
-        self.tables: dict[str, OperatorTable] = operator_tables(graph, rules, active, machine)
+        if not tables.operators:
+            tables.operators = operator_tables(graph, rules, active, machine)
+        self.tables = tables.operators
         self.nodes: list[Node] = []
         self.edges: list[Edge] = []
         self.op_nodes: dict[str, int] = {}
@@ -70,7 +93,7 @@ class _Builder:
         self.stored: dict[str, tuple[Layout, ...]] = {}
         self.readers: dict[str, list[Reader]] = {}
         self.hubs: dict[str, tuple[int, SetHub | StarHub]] = {}
-        self._memo: dict[object, Any] = {}
+        self._memo = tables.known
 
     def build(self, memory_limit: int | None) -> PricedProblem:
         self.fixed = fixed_operators(self.graph)
@@ -96,6 +119,7 @@ class _Builder:
         )
         for n, holding in holdings.items():
             self.nodes[n] = replace(self.nodes[n], usage=holding.usage, interval=holding.interval)
+        self._renumber()
         return PricedProblem(
             self.graph,
             self.machine,
@@ -112,6 +136,32 @@ class _Builder:
             self.blocks,
             self._redistributions,
         )
+
+    def _renumber(self) -> None:
+        """Nodes in graph order, parameters before their first reader and hubs behind their producer: solvers that
+        sweep over the nodes then carry information through the whole model at once."""
+        position = {op.name: float(i) for i, op in enumerate(self.graph.ops)}
+        key = [0.0] * len(self.nodes)
+        for name, n in self.op_nodes.items():
+            key[n] = position[name]
+        for name, n in self.parameter_nodes.items():
+            key[n] = min(position[op.name] for op, _ in self.graph.consumers[name]) - 0.5
+        for name, readers in self.readers.items():
+            producer = self.graph.producers.get(name)
+            start = key[self.parameter_nodes[name]] if producer is None else position[producer.name]
+            if name in self.hubs:
+                key[self.hubs[name][0]] = start + 0.25
+            for reader in readers:
+                if not reader.name:  # an output of the graph
+                    key[reader.node] = start + 0.3
+        order = sorted(range(len(key)), key=lambda n: (key[n], n))
+        new = {n: k for k, n in enumerate(order)}
+        self.nodes = [self.nodes[n] for n in order]
+        self.edges = [replace(e, u=new[e.u], v=new[e.v]) for e in self.edges]
+        self.op_nodes = {name: new[n] for name, n in self.op_nodes.items()}
+        self.parameter_nodes = {name: new[n] for name, n in self.parameter_nodes.items()}
+        self.hubs = {name: (new[n], hub) for name, (n, hub) in self.hubs.items()}
+        self.readers = {t: [replace(r, node=new[r.node]) for r in readers] for t, readers in self.readers.items()}
 
     def _add(self, node: Node) -> int:
         self.nodes.append(node)

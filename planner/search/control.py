@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from planner.search.certificate import Proof
 
 __all__ = ["Control", "Report"]
 
@@ -46,6 +50,9 @@ class Control:
     best: tuple[int, ...] | None = None
     cost: int | None = None
     bound: int | None = None
+    proof: Proof | None = None
+    prices: Mapping[int, float] = field(default_factory=dict)  # of memory by instant, as far as a solver tells
+    _shown: int = field(default=0, repr=False)  # the bound that `proof` shows
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
@@ -75,12 +82,15 @@ class Control:
             self._tell(solver)
         return better
 
-    def prove(self, bound: int, solver: str) -> None:
-        """Records a proven lower bound on every valid choice."""
+    def prove(self, bound: int, solver: str, proof: Proof | None = None) -> None:
+        """Records a proven lower bound on every valid choice; `proof` (of the original problem) is kept with the best
+        bound that came with one."""
         with self._lock:
             better = self.bound is None or bound > self.bound
             if better:
                 self.bound = bound
+            if proof is not None and (self.proof is None or bound > self._shown):
+                self.proof, self._shown = proof, bound
         if better:
             self._tell(solver)
 

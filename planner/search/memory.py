@@ -11,13 +11,15 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.search.evaluate import peak_memory
+from planner.search.goal import Goal
 from planner.search.lagrangian import Dual, Lagrangian, Masks
 from planner.search.local import LocalSearch
 from planner.search.master import Cut, game_weights
@@ -28,15 +30,18 @@ from planner.search.reduced import Infeasible, Reduced
 __all__ = ["Bounded", "MinimumMemory", "branch_and_bound", "minimum_memory"]
 
 WORK = 10**9  # table entries that `minimum_memory` may compute: some seconds
+CLOSE_WORK = 4 * 10**7  # spent on a gap that is good already: about a second
 CLOSE = 1e-4  # relative gap at which it stops
 
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """Best choice found for the reduced problem (None: none) and a proven lower bound on all of them."""
+    """Best choice found for the reduced problem (None: none), a proven lower bound on all of them, and the memory
+    prices at which the root's bound was reached."""
 
     choice: tuple[int, ...] | None
     bound: float
+    prices: Mapping[int, float] = field(default_factory=dict)
 
 
 class MinimumMemory(NamedTuple):
@@ -48,85 +53,102 @@ class MinimumMemory(NamedTuple):
     choice: tuple[int, ...]
 
 
-def branch_and_bound(problem: Reduced, *, deadline: float | None, work: int) -> Bounded:
-    """Least cost within the limits.  `work` caps the table entries computed, `deadline` (monotonic) the time.
+def branch_and_bound(
+    problem: Reduced, goal: Goal, *, work: int, close: int = CLOSE_WORK, prices: Mapping[int, float] | None = None
+) -> Bounded:
+    """Least cost within the limits.  `work` caps the table entries computed, `close` those spent on a gap that is
+    good already.  The dual starts from `prices`.
 
-    Raises `Infeasible` when proven, `TooLarge` when elimination does not apply.
+    Raises `Infeasible` when no choice below the goal's cutoff is left, `TooLarge` when elimination does not apply.
     """
-    return _Search(problem, deadline, work).run()
+    return _Search(problem, goal, work, close).run(prices or {})
 
 
 class _Search:
-    def __init__(self, problem: Reduced, deadline: float | None, work: int) -> None:
-        self.problem = problem
-        self.deadline, self.work = deadline, work
+    def __init__(self, problem: Reduced, goal: Goal, work: int, close: int) -> None:
+        self.problem, self.goal = problem, goal
+        self.work, self.close = work, close
         self.dual = Lagrangian(problem)
         self.local = LocalSearch(problem)
         self.choice: tuple[int, ...] | None = None
         self.cost = math.inf
+        self.floor = math.inf  # least bound of the parts that were closed
         arrays = problem.arrays
         factors = (*problem.nodes, *(f for _, _, f in problem.edges))
         self.spread = problem.offset + sum(max(0.0, arrays.high(f.costs)) for f in factors)
 
     @property
-    def _spent(self) -> bool:
-        return _late(self.deadline) or self.dual.work + self.local.work >= self.work
+    def _done(self) -> int:
+        return self.dual.work + self.local.work
 
-    def run(self) -> Bounded:
+    @property
+    def _spent(self) -> bool:
+        return self.goal.stop() or self._done >= self.work
+
+    def run(self, prices: Mapping[int, float]) -> Bounded:
         counter = 0
         queue: list[tuple[float, int, dict[int, NDArray[np.bool_]], Dual]] = []
 
-        def visit(masks: dict[int, NDArray[np.bool_]], start: dict[int, float], floor: float, root: bool) -> None:
-            nonlocal counter
+        def visit(masks: dict[int, NDArray[np.bool_]], start: Mapping[int, float], floor: float, root: bool) -> None:
+            nonlocal counter, prices
             try:
                 dual = self._bound(masks, start, 60 if root else 12, 4 if root else 2)
             except Infeasible:
                 return
+            if root:
+                prices = dual.prices
             bound = max(floor, dual.bound)
-            if not self._closed(bound):
+            if self._closed(bound):
+                self.floor = min(self.floor, bound)
+            else:
                 counter += 1
                 heapq.heappush(queue, (bound, counter, masks, dual))
 
-        visit({}, {}, -math.inf, True)
+        visit({}, prices, -math.inf, True)
+        begun = self._done
         while queue:
             bound, _, masks, dual = queue[0]
-            if self._closed(bound):
-                queue.clear()  # the least bound is closed, hence all
-                break
-            if self._spent:
-                return Bounded(self.choice, bound)
+            good = self.goal.good(bound, self.cost)
+            if self._closed(bound) or self._spent or (good and self._done - begun >= self.close):
+                return Bounded(self.choice, min(bound, self.floor, self.cost), prices)
             heapq.heappop(queue)
             for child in self._branch(masks, dual):
                 visit(child, dual.prices, bound, False)
-        if self.choice is None:
+        if self.choice is None and math.isinf(self.floor):
             raise Infeasible
-        return Bounded(self.choice, self.cost)
+        return Bounded(self.choice, min(self.floor, self.cost), prices)
 
     def _closed(self, bound: float) -> bool:
-        """Costs are integers: a bound above cost - 1 leaves nothing better."""
-        return bound > self.cost - 1
+        return self.goal.closed(bound, self.cost)
 
-    def _bound(self, masks: Masks, start: dict[int, float], rounds: int, repairs: int) -> Dual:
-        enough = self.cost - 1 + 1e-6 if math.isfinite(self.cost) else math.inf
+    def _bound(self, masks: Masks, start: Mapping[int, float], rounds: int, repairs: int) -> Dual:
         dual = self.dual.maximise(
-            masks, start, rounds=rounds, enough=enough, spread=self.spread, stop=lambda: self._spent
+            masks,
+            start,
+            rounds=rounds,
+            enough=self.goal.target(self.cost),
+            spread=self.spread,
+            stop=lambda: self._spent,
         )
         for cut in dual.cuts:
             self._offer(cut)
-        for cut in sorted(dual.cuts, key=self._excess)[:repairs]:
-            if self._spent and self.choice is not None:
+        for cut in sorted(dual.cuts, key=lambda c: self._priced(c, dual.prices))[:repairs]:
+            if self._closed(dual.bound) or (self._spent and self.choice is not None):
                 break
             found = self.local.improve(cut.choice, masks, sweeps=12)
             if found is not None:
                 self._offer(Cut(found, self.problem.cost(found), self.problem.usage(found)))
         return dual
 
-    def _excess(self, cut: Cut) -> float:
-        return float(np.maximum(cut.usage - self.problem.limits, 0).sum())
+    def _priced(self, cut: Cut, prices: Mapping[int, float]) -> tuple[float, float]:
+        """Cost with what is over the limits at `prices`, then all that is over: what repair will come to."""
+        over = np.maximum(cut.usage - self.problem.limits, 0)
+        return cut.cost + math.fsum(m * float(over[r]) for r, m in prices.items()), float(over.sum())
 
     def _offer(self, cut: Cut) -> None:
         if cut.cost < self.cost and not (cut.usage > self.problem.limits).any():
             self.choice, self.cost = cut.choice, cut.cost
+            self.goal.offer(cut.choice, cut.cost)
 
     def _branch(self, masks: dict[int, NDArray[np.bool_]], dual: Dual) -> list[dict[int, NDArray[np.bool_]]]:
         """Two children that split one node's states; none when a single choice is left (already offered)."""

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.search.arrays import Array, Interner, row_classes
+from planner.search.native.tables import row_difference
 from planner.search.problem import FORBIDDEN, Edge, Node, Problem, alive_intervals
 from planner.search.reduced import Factor, Infeasible, Reduced, Usage
 from planner.search.rows import clique_instants, covered_rows
@@ -184,11 +185,7 @@ class _View:
             # Forbidden entries as numbers beyond all costs: a row that allows what the other forbids wins there,
             # and where row i forbids, j cannot be dearer.
             above, below = np.where(finite, rows, HUGE), np.where(finite, rows, 3 * HUGE)
-            table = np.empty((len(rows), len(rows)))
-            difference = np.empty_like(rows)
-            for j, row in enumerate(above):
-                np.subtract(row, below, out=difference)
-                difference.max(axis=1, out=table[j])
+            table = row_difference(above, below)
             table[table > HUGE / 2] = np.inf
             return classes, np.where(table < -HUGE / 2, 0.0, table)
 
@@ -310,6 +307,7 @@ class _View:
             offset=self.offset,
             scale=self.scale,
             fixed=tuple(self.fixed),
+            instants=tuple(t for t, active in zip(self.instants, self.active, strict=True) if active),
         )
 
 

@@ -8,41 +8,50 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from planner.search.control import Control
 from planner.search.evaluate import evaluate, least_memory
+from planner.search.goal import Goal
 from planner.search.ilp import solve_ilp
 from planner.search.lagrangian import Lagrangian
-from planner.search.memory import Bounded, branch_and_bound, minimum_memory
+from planner.search.memory import CLOSE_WORK, Bounded, branch_and_bound, minimum_memory
 from planner.search.presolve import presolve
-from planner.search.problem import Problem, Solution, Status
+from planner.search.problem import Edge, Node, Problem, Solution, Status
 from planner.search.reduced import Infeasible, Reduced
-from planner.search.restricted import solve_restricted
+from planner.search.restricted import Rounds
 from planner.search.tables import TableStore, TooLarge
 
-__all__ = ["SOLVERS", "Progress", "SolverName", "solve"]
+__all__ = ["SOLVERS", "Search", "SolverName", "solve"]
 
-# Entries of all tables together that elimination may fill before "auto" turns to message passing: some ten seconds.
-AUTO_ENTRIES = 1 << 30
+# Entries of all tables together that elimination may fill before "auto" turns to message passing: about a second.
+AUTO_ENTRIES = 1 << 28
 
 SolverName = Literal["auto", "dp", "ilp"]
-Progress = Callable[[str], None]
-WORK = 3 * 10**9  # table entries that branch and bound may compute: some 20 s
+WORK = 10**9  # table entries that branch and bound may compute: some 20 s
+GLANCE = 5  # evaluations of the dual at the first glance
 ILP_PAIRS = 200_000  # with more pairs of states an integer program does not improve on what is known
 
 
-@dataclass(frozen=True, slots=True)
-class _Effort:
-    """`deadline` on the monotonic clock (None: limits in work alone) and where to tell of progress."""
+def solve(
+    problem: Problem,
+    *,
+    solver: SolverName = "auto",
+    time_limit: float | None = None,
+    progress: Callable[[str], None] | None = None,
+    control: Control | None = None,
+    start: Sequence[int] | None = None,
+) -> Solution:
+    """The best choice found and a proven bound.  Deterministic where there is no `time_limit` (seconds).
 
-    deadline: float | None
-    progress: Progress
-
-    @property
-    def left(self) -> float | None:
-        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+    `control` takes the place of `time_limit` and `progress`; `start` is a choice to begin with, ignored where it is
+    not valid.  `infeasible` is reported only when proven; `memory_bound` is then given if memory is what forbids.
+    """
+    if control is None:
+        control = Control(time_limit, say=progress or (lambda _: None))
+    return Search(problem, control, solver=solver, start=start).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,101 +60,212 @@ class _Found:
     solver: str
 
 
-def _dp(problem: Reduced, effort: _Effort, store: TableStore | None = None) -> _Found:
-    """Elimination alone where no memory row is left; else its Lagrangian with branch and bound."""
-    if not len(problem.limits):
-        value, cut = Lagrangian(problem, store=store).evaluate({}, {})
-        return _Found(Bounded(cut.choice, value), "elimination")
-    effort.progress(f"memory binds at up to {len(problem.limits)} instants: Lagrangian and branch and bound")
-    found = branch_and_bound(problem, deadline=effort.deadline, work=WORK)
-    return _Found(found, "elimination+lagrangian")
+class Search:
+    """The search on one problem in stages: a cheap `glance` for the bound, then `run` to the end.
 
-
-def _ilp(problem: Reduced, effort: _Effort) -> _Found:
-    return _Found(solve_ilp(problem, time_limit=effort.left), "ilp")
-
-
-def _auto(problem: Reduced, effort: _Effort) -> _Found:
-    """Elimination; the ILP where its tables grow too large, or to close the gap that it leaves."""
-    pairs = sum(problem.arrays[f.costs].size for _, _, f in problem.edges)
-    both = len(problem.limits) > 0 and pairs <= ILP_PAIRS
-    shared = effort
-    if effort.left is not None and both:
-        shared = _Effort(time.monotonic() + 0.5 * effort.left, effort.progress)
-    try:
-        first = _dp(problem, shared, TableStore(total_cap=AUTO_ENTRIES))
-    except TooLarge as reason:
-        effort.progress(f"{reason}: message passing and elimination among promising states instead")
-        return _Found(solve_restricted(problem, None, deadline=effort.deadline), "messages+elimination")
-    cost = math.inf if first.bounded.choice is None else problem.cost(first.bounded.choice)
-    if math.ceil(first.bounded.bound) >= cost:
-        return first
-    if first.bounded.choice is not None and not both:
-        return first
-    effort.progress(f"gap left at {cost - first.bounded.bound:.0f}: integer program from there")
-    second = solve_ilp(problem, time_limit=effort.left, hint=first.bounded.choice)
-    bound = max(first.bounded.bound, second.bound)
-    other = math.inf if second.choice is None else problem.cost(second.choice)
-    choice = second.choice if other < cost else first.bounded.choice
-    return _Found(Bounded(choice, bound), f"{first.solver}+ilp")
-
-
-SOLVERS: Mapping[SolverName, Callable[[Reduced, _Effort], _Found]] = {"auto": _auto, "dp": _dp, "ilp": _ilp}
-
-
-def solve(
-    problem: Problem,
-    *,
-    solver: SolverName = "auto",
-    time_limit: float | None = None,
-    progress: Progress | None = None,
-) -> Solution:
-    """The best choice found and a proven bound.  Deterministic where `time_limit` (seconds) is None.
-
-    `infeasible` is reported only when proven; `memory_bound` is then given if memory is what forbids.
+    `bound` always holds for every valid choice; `infeasible` says that there is none.
     """
-    deadline = None if time_limit is None else time.monotonic() + time_limit
-    effort = _Effort(deadline, progress or (lambda _: None))
-    if problem.limit is not None:
-        least = least_memory(problem)
-        if least > problem.limit:
-            return Solution("infeasible", solver=solver, memory_bound=least)
-    try:
-        reduced = presolve(problem)
-        effort.progress(f"presolved to {len(reduced.nodes)} of {len(problem.nodes)} nodes")
-        found = SOLVERS[solver](reduced, effort)
-    except Infeasible:
-        return _infeasible(problem, solver, deadline)
-    except TooLarge as reason:
-        effort.progress(f"{reason}: no answer by elimination")
-        return Solution("unknown", bound=_trivial_bound(problem), solver=solver)
-    bound = _bound(found.bounded.bound, reduced, problem)
-    if found.bounded.choice is None:
-        return Solution("unknown", bound=bound, solver=found.solver)
-    choice = reduced.restore(found.bounded.choice)
-    cost = evaluate(problem, choice)
-    if cost is None:
-        raise AssertionError(f"solver {found.solver} proposed a choice that the evaluator refuses")
-    status: Status = "optimal" if bound >= cost else "feasible"
-    return Solution(status, choice, cost, min(bound, cost), found.solver)
+
+    def __init__(
+        self,
+        problem: Problem,
+        control: Control,
+        *,
+        solver: SolverName = "auto",
+        start: Sequence[int] | None = None,
+        tolerance: float = 0.0,
+    ) -> None:
+        self.problem, self.control, self.solver, self.tolerance = problem, control, solver, tolerance
+        self.used: str = solver
+        self.choice: tuple[int, ...] | None = None
+        self.cost: int | None = None
+        self.infeasible = False
+        self.memory_bound: int | None = None
+        self.prices: Mapping[int, float] = {}
+        self.rounds: Rounds | None = None  # where elimination is too wide
+        self.bound = _trivial_bound(problem)
+        self.reduced: Reduced | None = None
+        if problem.limit is not None and (least := least_memory(problem)) > problem.limit:
+            self.infeasible, self.memory_bound = True, least
+            return
+        try:
+            self.reduced = presolve(problem)
+        except Infeasible:
+            self._impossible()
+            return
+        control.say(f"presolved to {len(self.reduced.nodes)} of {len(problem.nodes)} nodes")
+        if start is not None and (cost := evaluate(problem, start)) is not None:
+            self.choice, self.cost = tuple(start), cost
+            control.offer(self.choice, cost, "start")
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.infeasible or (self.cost is not None and self.bound >= self.cost)
+
+    def glance(self) -> None:
+        """A first bound, in about the time that pricing takes; often it is the optimum already."""
+        if self.infeasible or self.reduced is None:
+            return
+        try:
+            if self.solver == "auto":
+                self._glance(self.reduced)
+        except Infeasible:
+            self._impossible()
+
+    def _glance(self, reduced: Reduced) -> None:
+        dual = Lagrangian(reduced, store=TableStore(total_cap=AUTO_ENTRIES))
+        try:
+            if not len(reduced.limits):
+                value, cut = dual.evaluate({}, {})
+                self._offer(cut.choice, cut.cost, "elimination")
+                self._prove(value, "elimination")
+                return
+            found = dual.maximise(
+                {}, {}, rounds=GLANCE, enough=math.inf, spread=_spread(reduced), stop=lambda: self.control.stopped
+            )
+        except TooLarge as reason:
+            self.control.say(f"{reason}: message passing and elimination among promising states instead")
+            self.rounds = Rounds(reduced, self._goal(math.inf, "messages"))
+            self.rounds.glance()
+            self._prove(self.rounds.bound, "messages")
+            return
+        self.prices = found.prices
+        for cut in found.cuts:
+            if not (cut.usage > reduced.limits).any():
+                self._offer(cut.choice, cut.cost, "elimination")
+        self._prove(found.bound, "elimination")
+
+    def run(self, *, cutoff: int | None = None) -> Solution:
+        """Searches on until the gap is closed, limits are reached, or no choice below `cutoff` can be left."""
+        if self.reduced is not None and not self.closed:
+            limit = math.inf if cutoff is None else cutoff / self.reduced.scale
+            try:
+                found = SOLVERS[self.solver](self, self.reduced, limit)
+                self.used = found.solver
+                self._prove(found.bounded.bound, found.solver)
+                if found.bounded.choice is not None:
+                    self._offer(found.bounded.choice, -math.inf, found.solver)
+            except Infeasible:
+                if cutoff is None:
+                    self._impossible()
+                else:
+                    self._prove(limit, self.used)
+            except TooLarge as reason:
+                self.control.say(f"{reason}: no answer by elimination")
+        return self.solution
+
+    @property
+    def solution(self) -> Solution:
+        if self.infeasible:
+            return Solution("infeasible", solver=self.solver, memory_bound=self.memory_bound)
+        if self.choice is None or self.cost is None:
+            return Solution("unknown", bound=self.bound, solver=self.used)
+        status: Status = "optimal" if self.bound >= self.cost else "feasible"
+        return Solution(status, self.choice, self.cost, min(self.bound, self.cost), self.used)
+
+    def _goal(self, cutoff: float, solver: str) -> Goal:
+        return Goal(
+            stop=lambda: self.control.stopped,
+            cutoff=cutoff,
+            tolerance=self.tolerance,
+            offer=lambda choice, cost: self._offer(choice, cost, solver),
+        )
+
+    def _offer(self, choice: Sequence[int], cost: float, solver: str) -> None:
+        """Takes a choice of the reduced problem; `cost` is what its solver believes."""
+        assert self.reduced is not None
+        if self.cost is not None and cost * self.reduced.scale >= self.cost:
+            return
+        full = self.reduced.restore(choice)
+        judged = evaluate(self.problem, full)
+        if judged is None:
+            raise AssertionError(f"solver {solver} proposed a choice that the evaluator refuses")
+        if self.cost is None or judged < self.cost:
+            self.choice, self.cost, self.used = full, judged, solver
+            self.control.offer(full, judged, solver)
+
+    def _prove(self, value: float, solver: str) -> None:
+        """Takes a bound of the reduced problem, rounded up: costs are integers."""
+        assert self.reduced is not None
+        if math.isfinite(value):
+            self.bound = max(self.bound, math.ceil(value) * self.reduced.scale)
+            self.control.prove(min(self.bound, self.cost) if self.cost is not None else self.bound, solver)
+
+    def _impossible(self) -> None:
+        self.infeasible = True
+        if self.problem.limit is None:
+            return
+        try:
+            least = minimum_memory(self.problem, deadline=self.control.deadline)
+        except TooLarge:  # the proof stands; only the bound is no better than the limit itself
+            self.memory_bound = self.problem.limit + 1
+            return
+        if least.achieved is not None:
+            self.memory_bound = max(self.problem.limit + 1, least.lower_bound)
+
+    def eliminated(self, reduced: Reduced, cutoff: float, stop: Callable[[], bool] | None = None) -> _Found:
+        """Elimination alone where no memory row is left; else its Lagrangian with branch and bound."""
+        if not len(reduced.limits):
+            value, cut = Lagrangian(reduced).evaluate({}, {})
+            return _Found(Bounded(cut.choice, value), "elimination")
+        self.control.say(f"memory binds at up to {len(reduced.limits)} instants: Lagrangian and branch and bound")
+        goal = self._goal(cutoff, "elimination+lagrangian")
+        if stop is not None:
+            goal = replace(goal, stop=lambda: self.control.stopped or stop())
+        found = branch_and_bound(reduced, goal, work=WORK, close=CLOSE_WORK, prices=self.prices)
+        return _Found(found, "elimination+lagrangian")
 
 
-def _bound(value: float, reduced: Reduced, problem: Problem) -> int:
-    """The bound in the problem's units, rounded up: costs are integers."""
-    return math.ceil(value) * reduced.scale if math.isfinite(value) else _trivial_bound(problem)
+def _dp(search: Search, reduced: Reduced, cutoff: float) -> _Found:
+    return search.eliminated(reduced, cutoff)
+
+
+def _ilp(search: Search, reduced: Reduced, cutoff: float) -> _Found:
+    return _Found(solve_ilp(reduced, time_limit=search.control.left), "ilp")
+
+
+def _auto(search: Search, reduced: Reduced, cutoff: float) -> _Found:
+    """Elimination; message passing where its tables grow too large; the ILP to close the gap that is left."""
+    if search.rounds is None:
+        search.glance()
+    if search.closed:
+        return _Found(Bounded(None, search.bound / reduced.scale), search.used)
+    if search.rounds is not None:
+        search.rounds.goal = search._goal(cutoff, "messages+elimination")
+        return _Found(search.rounds.run(), "messages+elimination")
+    pairs = sum(reduced.arrays[f.costs].size for _, _, f in reduced.edges)
+    small = pairs <= ILP_PAIRS
+    left = search.control.left
+    half = None if left is None or not small else time.monotonic() + 0.5 * left
+    first = search.eliminated(reduced, cutoff, None if half is None else lambda: time.monotonic() > half)
+    cost = math.inf if first.bounded.choice is None else reduced.cost(first.bounded.choice)
+    goal = search._goal(cutoff, "ilp")
+    if goal.closed(first.bounded.bound, cost) or math.ceil(first.bounded.bound) >= cost or search.control.stopped:
+        return first
+    if first.bounded.choice is not None and not small:
+        return first
+    search.control.say(f"gap left at {cost - first.bounded.bound:.0f}: integer program from there")
+    second = solve_ilp(reduced, time_limit=search.control.left, hint=first.bounded.choice)
+    other = math.inf if second.choice is None else reduced.cost(second.choice)
+    choice = second.choice if other < cost else first.bounded.choice
+    return _Found(Bounded(choice, max(first.bounded.bound, second.bound)), f"{first.solver}+ilp")
+
+
+SOLVERS: Mapping[SolverName, Callable[[Search, Reduced, float], _Found]] = {"auto": _auto, "dp": _dp, "ilp": _ilp}
+
+
+def _spread(reduced: Reduced) -> float:
+    """An upper bound on what any allowed choice costs."""
+    arrays = reduced.arrays
+    factors = (*reduced.nodes, *(f for _, _, f in reduced.edges))
+    return reduced.offset + sum(max(0.0, arrays.high(f.costs)) for f in factors)
 
 
 def _trivial_bound(problem: Problem) -> int:
-    return sum(int(item.costs.min()) for item in problem.nodes) + sum(int(e.costs.min()) for e in problem.edges)
-
-
-def _infeasible(problem: Problem, solver: str, deadline: float | None) -> Solution:
-    if problem.limit is None:
-        return Solution("infeasible", solver=solver)
-    try:
-        least = minimum_memory(problem, deadline=deadline)
-    except TooLarge:  # the proof stands; only the bound is no better than the limit itself
-        return Solution("infeasible", solver=solver, memory_bound=problem.limit + 1)
-    if least.achieved is None:
-        return Solution("infeasible", solver=solver)
-    return Solution("infeasible", solver=solver, memory_bound=max(problem.limit + 1, least.lower_bound))
+    least: dict[int, int] = {}  # arrays are shared by layers that look alike
+    items: tuple[Node | Edge, ...] = (*problem.nodes, *problem.edges)
+    for item in items:
+        if id(item.costs) not in least:
+            least[id(item.costs)] = int(item.costs.min())
+    return sum(least[id(item.costs)] for item in items)

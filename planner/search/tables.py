@@ -16,17 +16,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.search.arrays import Array, row_classes
+from planner.search.native.tables import min_sum
 from planner.search.reduced import Infeasible
 
 __all__ = ["Elimination", "TableStore", "TooLarge"]
 
-BLOCK = 1 << 15  # entries worked on at a time: 256 KiB, about a second-level cache
 Key = tuple[tuple[int, tuple[int, ...]], ...]  # (table, local variable of each of its axes); variable 0 goes
 
 
@@ -57,9 +57,9 @@ class Elimination:
         """The best state of the eliminated variable (the first of equals) given the states of the others."""
         index = tuple(int(m[x]) for m, x in zip(self.maps, states, strict=True))
         if index not in self.found:
-            total = self.operands[0][(slice(None), *_within(self.operands[0], index))]
+            total = _column_at(self.operands[0], index)
             for operand in self.operands[1:]:
-                total = total + operand[(slice(None), *_within(operand, index))]
+                total = total + _column_at(operand, index)
             self.found[index] = int(self.cheapest[np.argmin(total)])
         return self.found[index]
 
@@ -171,7 +171,7 @@ class TableStore:
             operands[operand.shape] = operand if known is None else known + operand
         summands = tuple(sorted(operands.values(), key=lambda o: o.size))
         numbers = tuple(number for number, _ in refined[1:])
-        table_number, offset = self._intern(_min_sum(summands, shape), numbers)
+        table_number, offset = self._intern(min_sum(summands, shape), numbers)
         return Elimination(table_number, offset, summands, cheapest, tuple(self.maps[n] for n in numbers), {})
 
     def _intern(self, values: Array, maps: Sequence[int]) -> tuple[int, float]:
@@ -226,37 +226,8 @@ def _column(values: Array, variables: int) -> Array:
     return values.reshape(-1, *(1,) * (variables - 1))
 
 
-def _within(operand: Array, index: Sequence[slice | int]) -> tuple[slice | int, ...]:
-    """`index` over the axes after the first, fitted to an operand that is broadcast where its size is 1."""
-    return tuple(
-        i if n > 1 else (slice(None) if isinstance(i, slice) else 0)
-        for i, n in zip(index, operand.shape[1:], strict=True)
-    )
-
-
-def _min_sum(operands: Sequence[Array], shape: tuple[int, ...]) -> Array:
-    """Minimum over axis 0 of the sum of operands (smallest first), block by block to stay in cache."""
-    values = np.full(shape[1:], np.inf)
-    for block in _blocks(shape[1:], BLOCK):
-        low = values[block]
-        pieces = [o[(slice(None), *_within(o, block))] for o in operands]
-        step = max(1, BLOCK // low.size)
-        for k in range(0, shape[0], step):
-            total = pieces[0][k : k + step]
-            for piece in pieces[1:]:
-                total = total + piece[k : k + step]
-            np.minimum(low, total.min(axis=0), out=low)
-    return values
-
-
-def _blocks(shape: tuple[int, ...], target: int) -> list[tuple[slice, ...]]:
-    """Slices that cut an array into blocks of about `target` entries, splitting leading axes first."""
-    room = target
-    steps = []
-    for n in reversed(shape):
-        step = max(1, min(n, room))
-        steps.append(step)
-        room = max(1, room // n)
-    steps.reverse()
-    ranges = [[slice(i, min(i + s, n)) for i in range(0, n, s)] for n, s in zip(shape, steps, strict=True)]
-    return list(product(*ranges))
+def _column_at(operand: Array, index: Sequence[int]) -> Array:
+    """The column over the first axis at `index` over the others, where an operand of size 1 is broadcast."""
+    at: tuple[Any, ...] = tuple(i if n > 1 else 0 for i, n in zip(index, operand.shape[1:], strict=True))
+    column: Array = operand[(slice(None), *at)]
+    return column

@@ -1,0 +1,23 @@
+"""What a user forces on a plan (docs/constraints.md): file → values → restrictions of a graph → masks on a mesh."""
+
+from planner.planning.constraints.apply import Unfit, apply, contradiction, no_mesh_left
+from planner.planning.constraints.file import SCHEMA, constraints_of_plan, parse_constraints, read_constraints
+from planner.planning.constraints.inline import parse_pin
+from planner.planning.constraints.resolve import Pins, Restriction, resolve
+from planner.planning.constraints.values import Constraints
+
+__all__ = [
+    "SCHEMA",
+    "Constraints",
+    "Pins",
+    "Restriction",
+    "Unfit",
+    "apply",
+    "constraints_of_plan",
+    "contradiction",
+    "no_mesh_left",
+    "parse_constraints",
+    "parse_pin",
+    "read_constraints",
+    "resolve",
+]

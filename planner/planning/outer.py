@@ -1,0 +1,211 @@
+"""The search over logical meshes and recomputation.
+
+Every option is priced and glanced at, which bounds its objective from below; then they are searched best bound
+first, each only as far as it could still beat the best plan known.  An option where nothing fits calls in the one
+that recomputes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from planner.ir import DeviceMesh, Graph
+from planner.planning.constraints import Pins, Unfit, apply, contradiction
+from planner.planning.request import Request
+from planner.pricing import Machine, PricedProblem, PriceTables, price
+from planner.pricing.memory import recomputed_blocks
+from planner.rules.rule import Rule
+from planner.search.control import Control
+from planner.search.problem import Solution
+from planner.search.solve import Search
+
+__all__ = ["Candidate", "Found", "Option", "search_options"]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Outcome of the search on one mesh; costs in seconds, None where there is no choice.
+
+    status: as of a Solution, or why the mesh is out of the question (`pins do not fit`, `pins contradict`);
+    `unknown` without a bound where time ran out before.
+    """
+
+    mesh: DeviceMesh
+    recompute: bool
+    status: str
+    objective_s: float | None
+    bound_s: float
+    solver: str
+
+
+@dataclass(slots=True, eq=False)
+class Option:
+    """A mesh with or without recomputation; `search` is None until it was priced, and where the pins rule the mesh out
+    (`unfit`).  `unpinned` is the problem without the pins."""
+
+    mesh: DeviceMesh
+    recompute: bool
+    priced: PricedProblem | None = None
+    search: Search | None = None
+    unpinned: PricedProblem | None = None
+    unfit: Unfit | None = None
+
+    @property
+    def bound(self) -> int:
+        return 0 if self.search is None else self.search.bound
+
+    @property
+    def infeasible(self) -> bool:
+        return self.unfit is not None or (self.search is not None and self.search.infeasible)
+
+    @property
+    def solution(self) -> Solution:
+        return Solution("unknown") if self.search is None else self.search.solution
+
+    def candidate(self, unit_s: float) -> Candidate:
+        s = self.solution
+        if self.unfit is not None:
+            return Candidate(self.mesh, self.recompute, self.unfit.status, None, 0.0, "")
+        objective = None if s.cost is None else s.cost * unit_s
+        return Candidate(self.mesh, self.recompute, s.status, objective, s.bound * unit_s, s.solver)
+
+    def __str__(self) -> str:
+        return f"mesh {self.mesh}{' with recomputation' if self.recompute else ''}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """All options looked at, in the order they came up; `best` is None where no plan was found."""
+
+    options: tuple[Option, ...]
+    best: Option | None
+
+
+def search_options(
+    graph: Graph,
+    request: Request,
+    meshes: tuple[DeviceMesh, ...],
+    rules: Mapping[str, Rule],
+    active: frozenset[str],
+    limit: int | None,
+    control: Control,
+    pins: Pins | None = None,
+) -> Found:
+    """Searches all meshes until `control` says stop, for plans that hold the `pins`."""
+    return _Outer(graph, request, meshes, rules, active, limit, control, pins).run()
+
+
+class _Outer:
+    def __init__(
+        self,
+        graph: Graph,
+        request: Request,
+        meshes: tuple[DeviceMesh, ...],
+        rules: Mapping[str, Rule],
+        active: frozenset[str],
+        limit: int | None,
+        control: Control,
+        pins: Pins | None,
+    ) -> None:
+        self.graph, self.request, self.rules, self.active = graph, request, rules, active
+        self.limit, self.control, self.pins = limit, control, pins
+        self.unit_s = request.profile.price_resolution_s
+        always = request.recompute == "blocks" and request.settings.training
+        self.options = [Option(mesh, always) for mesh in meshes]
+        self.tables: dict[DeviceMesh, PriceTables] = {mesh: PriceTables() for mesh in meshes}
+        self.can_recompute = request.recompute == "auto" and bool(active) and bool(recomputed_blocks(graph))
+        self.best: Option | None = None
+
+    def run(self) -> Found:
+        for option in self.options:  # grows where nothing fits
+            if self._late(share=0.5) and option is not self.options[0]:
+                break
+            self._open(option)
+        ready = [o for o in self.options if o.search is not None and not o.infeasible]
+        for number, option in enumerate(sorted(ready, key=lambda o: o.bound), 1):
+            if self.control.stopped and self.best is not None:
+                break
+            self._finish(option, f"{number} of {len(ready)}")
+        return Found(tuple(self.options), self.best)
+
+    def _open(self, option: Option) -> None:
+        settings = replace(self.request.settings, recompute=option.recompute)
+        machine = Machine(self.request.profile, option.mesh, settings)
+        tables = self.tables[option.mesh]
+        option.priced = price(self.graph, machine, self.rules, self.active, self.limit, tables)
+        if self.pins is not None and not self._pin(option, self.pins):
+            return
+        inner = Control(self.control.left, cancel=self.control.cancel, say=self._say_of(option))
+        option.search = Search(option.priced.problem, inner, solver=self.request.solver)
+        option.search.glance()
+        if option.infeasible:
+            if self._contradicted(option):
+                return
+            self.control.say(f"{option}: infeasible")
+            if self.can_recompute and not option.recompute:
+                self.options.append(Option(option.mesh, True))
+            return
+        self._compare(option)
+
+    def _pin(self, option: Option, pins: Pins) -> bool:
+        """Applies the pins; whether the mesh can hold each of them."""
+        assert option.priced is not None
+        pinned = apply(option.priced, pins)
+        option.unpinned = option.priced
+        if isinstance(pinned, Unfit):
+            option.unfit = pinned
+            self.control.say(f"{option}: {pinned.status}")
+            return False
+        option.priced = pinned
+        return True
+
+    def _contradicted(self, option: Option) -> bool:
+        """Whether it is the pins that leave nothing, and not memory."""
+        if self.pins is not None and option.unpinned is not None and option.unfit is None:
+            option.unfit = contradiction(option.unpinned, self.pins)
+            if option.unfit is not None:
+                self.control.say(f"{option}: {option.unfit.status}")
+        return option.unfit is not None
+
+    def _finish(self, option: Option, place: str) -> None:
+        search = option.search
+        assert search is not None
+        cutoff = None if self.best is None or self.best is option else self.best.solution.cost
+        if not search.closed and (cutoff is None or search.bound < cutoff):
+            search.control.time_limit = None if self.control.left is None else self._until(search.control)
+            search.run(cutoff=cutoff)
+            if option.infeasible and self._contradicted(option):
+                return
+            self._compare(option)
+        self.control.say(f"{option} ({place}): {self._outcome(option)}")
+
+    def _until(self, inner: Control) -> float:
+        """The inner control's limit, counted from its own start, that ends with the outer one."""
+        assert self.control.deadline is not None or self.control.cancel.is_set()
+        return time.monotonic() - inner.started + (self.control.left or 0.0)
+
+    def _compare(self, option: Option) -> None:
+        cost = option.solution.cost
+        known = None if self.best is None else self.best.solution.cost
+        if cost is not None and (known is None or cost < known):
+            self.best = option
+            self.control.offer(option.solution.choice, cost, str(option))
+        if all(o.search is not None or o.unfit is not None for o in self.options):
+            self.control.prove(min((o.bound for o in self.options if not o.infeasible), default=0), str(option))
+
+    def _late(self, *, share: float) -> bool:
+        """Whether that share of the time is over: what was priced so far must do."""
+        limit = self.control.time_limit
+        return self.control.stopped or (limit is not None and (self.control.left or 0.0) < (1 - share) * limit)
+
+    def _say_of(self, option: Option) -> Callable[[str], None]:
+        return lambda line: self.control.say(f"{option}: {line}")
+
+    def _outcome(self, option: Option) -> str:
+        c = option.candidate(self.unit_s)
+        if c.objective_s is None:
+            beaten = self.best is not None and self.best is not option
+            return f"bound {c.bound_s:.6g} s, beaten" if beaten else f"bound {c.bound_s:.6g} s, no plan yet"
+        return f"objective {c.objective_s:.6g} s, bound {c.bound_s:.6g} s ({c.status})"

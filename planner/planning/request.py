@@ -1,0 +1,30 @@
+"""What to plan for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from cost_models import HardwareProfile
+from planner.ir import DeviceMesh
+from planner.planning.constraints import Constraints
+from planner.pricing import Settings
+
+__all__ = ["Request"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to plan for.  `meshes` None: every one- and two-dimensional mesh; `memory_limit` in bytes per device,
+    None: what the profile leaves usable; `time_limit` in seconds for the whole search, None: none; `recompute`
+    auto: of the blocks of equal layers, on meshes where nothing fits without; `constraints`: what the user pins."""
+
+    devices: int
+    profile: HardwareProfile
+    settings: Settings
+    meshes: tuple[DeviceMesh, ...] | None = None
+    memory_limit: int | None = None
+    solver: Literal["auto", "dp", "ilp"] = "auto"
+    time_limit: float | None = None
+    recompute: Literal["auto", "none", "blocks"] = "auto"
+    constraints: Constraints | None = None

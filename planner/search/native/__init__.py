@@ -1,0 +1,1 @@
+"""Compiled kernels of the solvers, and the library that holds them."""
