@@ -1,6 +1,7 @@
 """`planner COMMAND …`: dispatch, exit statuses, and nothing heavy before a command is chosen.
 
-Exit status: 0 ok · 1 verification failed · 2 usage · 3 input invalid · 4 cannot fit in memory · 5 no plan in time.
+Exit status: 0 ok · 1 verification failed or a claim refused · 2 usage · 3 input invalid · 4 cannot fit in memory ·
+5 no plan in time.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ COMMANDS = {
     "inspect": ("planner.cli.inspect", "show what the importer understood of a model"),
     "hardware": ("planner.cli.hardware", "list hardware profiles, or show one with its sources"),
     "build": ("planner.cli.build", "build a model graph of any size, without weights"),
+    "check": ("planner.cli.check", "check a solver's choice and bound by its certificate"),
+    "solve": ("planner.cli.solve", "solve a saved problem and prove how good the answer is"),
 }
 
 

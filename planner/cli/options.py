@@ -13,8 +13,18 @@ from planner.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from cost_models import HardwareProfile
+    from planner.planning.constraints import Constraints
 
-__all__ = ["add_model_options", "bindings", "byte_size", "positive", "profile_of", "progress_to"]
+__all__ = [
+    "add_model_options",
+    "add_pin_options",
+    "bindings",
+    "byte_size",
+    "constraints_of",
+    "positive",
+    "profile_of",
+    "progress_to",
+]
 
 _UNITS = {"": 1, "b": 1, "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9, "t": 10**12}
 _UNITS |= {"tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
@@ -49,6 +59,34 @@ def add_model_options(parser: argparse.ArgumentParser, *, optional: bool = False
     parser.add_argument(
         "--batch", type=positive, metavar="B", help="global batch: binds the batch dimension, or rebinds a static one"
     )
+
+
+def add_pin_options(parser: argparse.ArgumentParser) -> None:
+    """--constraints and --pin."""
+    parser.add_argument(
+        "--constraints", type=Path, metavar="FILE", help="what the plan must hold to: YAML, JSON, or a plan.json"
+    )
+    parser.add_argument(
+        "--pin",
+        action="append",
+        default=[],
+        metavar="'PATTERN KEY=VALUE ...'",
+        help="one such pin, as '*.fc1.* m=x n=y', '*.weight stored=[_,x]' or rest=data_parallel; may be repeated",
+    )
+
+
+def constraints_of(options: argparse.Namespace) -> Constraints | None:
+    """The file and the pins together, None where there are neither.  InputError, UsageError as of their parsers."""
+    if options.constraints is None and not options.pin:
+        return None
+    from planner.planning.constraints import parse_pin, read_constraints
+
+    parts = [] if options.constraints is None else [read_constraints(options.constraints)]
+    parts += [parse_pin(text) for text in options.pin]
+    whole = parts[0]
+    for part in parts[1:]:
+        whole += part
+    return whole
 
 
 def bindings(items: list[str]) -> dict[str, int]:

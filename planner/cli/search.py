@@ -10,12 +10,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.cli.options import add_model_options, bindings, byte_size, positive, profile_of, progress_to
+from planner.cli.options import (
+    add_model_options,
+    add_pin_options,
+    bindings,
+    byte_size,
+    constraints_of,
+    positive,
+    profile_of,
+    progress_to,
+)
 from planner.errors import UsageError
 
 if TYPE_CHECKING:
     from planner.ir import Graph
     from planner.planning import Planned
+    from planner.planning.constraints import Constraints
 
 __all__ = ["configure", "run"]
 
@@ -40,6 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="run equal layers again in the backward pass; auto: on meshes where nothing fits without",
     )
+    add_pin_options(parser)
     parser.add_argument("--solver", choices=("auto", "dp", "ilp"), default="auto")
     parser.add_argument("--time-limit", type=float, metavar="S", help="seconds for the whole search")
     parser.add_argument("--target", choices=("any", "torch", "mindspore"), default="any", help="plans it can express")
@@ -61,10 +72,11 @@ def run(options: argparse.Namespace) -> int:
     if options.reproducible and options.time_limit is not None:
         raise UsageError("--reproducible forbids --time-limit: a limit in seconds gives other plans on other days")
     profile = profile_of(options.hardware)
+    constraints = constraints_of(options)
     from planner.frontends import load_model
 
     graph = load_model(options.model, bind=bindings(options.bind), batch=options.batch)
-    documents = [_search(options, graph, profile, n, len(counts) > 1) for n in counts]
+    documents = [_search(options, graph, profile, n, len(counts) > 1, constraints) for n in counts]
     if options.json:
         print(json.dumps(documents[0] if len(documents) == 1 else documents, indent=1))
     return 0
@@ -80,7 +92,14 @@ def _counts(text: str) -> list[int]:
     return counts
 
 
-def _search(options: argparse.Namespace, graph: Graph, profile: Any, devices: int, several: bool) -> dict[str, Any]:
+def _search(
+    options: argparse.Namespace,
+    graph: Graph,
+    profile: Any,
+    devices: int,
+    several: bool,
+    constraints: Constraints | None,
+) -> dict[str, Any]:
     from planner.planning import Request, describe, make_plan, write_plan
     from planner.planning.meshes import parse_mesh
     from planner.planning.planner import on_nodes
@@ -99,6 +118,7 @@ def _search(options: argparse.Namespace, graph: Graph, profile: Any, devices: in
         solver=options.solver,
         time_limit=options.time_limit,
         recompute=options.recompute,
+        constraints=constraints,
     )
     planned = make_plan(graph, request, progress_to(quiet=False))
     for warning in planned.warnings:

@@ -11,7 +11,7 @@ from planner.errors import InfeasibleError, NoPlanError, UsageError
 from planner.ir import DeviceMesh, Graph
 from planner.lowering import Program, lower
 from planner.planning.breakdown import CostBreakdown, breakdown
-from planner.planning.constraints import Pins, no_mesh_left, resolve
+from planner.planning.constraints import Pins, memory_note, no_mesh_left, resolve
 from planner.planning.meshes import logical_meshes
 from planner.planning.outer import Candidate, Found, search_options
 from planner.planning.request import Request
@@ -105,7 +105,8 @@ def make_plan(
         if len(infeasible) + len(unfit) < len(found.options):
             within = "" if request.time_limit is None else f" within {request.time_limit:g} s"
             raise NoPlanError(f"no plan was found{within}; give a longer --time-limit")
-        raise _infeasible(infeasible, limit)
+        unpinned = [o.unpinned for o in found.options if o.infeasible and not o.unfit and o.unpinned is not None]
+        raise _infeasible(infeasible, limit, "" if pins is None else memory_note(unpinned, pins, limit or 0))
     return _finish(request, found, without_rule, limit, started, rules, active, pins)
 
 
@@ -170,7 +171,7 @@ def _warnings(priced: PricedProblem) -> tuple[str, ...]:
     )
 
 
-def _infeasible(problems: list[PricedProblem], limit: int | None) -> InfeasibleError:
+def _infeasible(problems: list[PricedProblem], limit: int | None, note: str) -> InfeasibleError:
     found = [minimum_memory(p.problem) for p in problems]
     bound = min(m.lower_bound for m in found)
     sufficient = min((m.achieved for m in found if m.achieved is not None), default=None)
@@ -180,7 +181,7 @@ def _infeasible(problems: list[PricedProblem], limit: int | None) -> InfeasibleE
         else f"a limit of {_gib(sufficient)} ({sufficient} bytes) suffices, as a plan shows"
     )
     return InfeasibleError(
-        f"cannot fit: the memory limit is {_gib(limit or 0)} per device; {enough}, and nothing fits below "
+        f"cannot fit: the memory limit is {_gib(limit or 0)} per device{note}; {enough}, and nothing fits below "
         f"{_gib(bound)} ({bound} bytes), as is proven. Raise --memory-limit, use more --devices, a smaller --batch, "
         f"or an --optimizer with less state (momentum, sgd)",
         lower_bound_bytes=bound,

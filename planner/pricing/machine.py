@@ -26,6 +26,7 @@ from planner.rules.strategy import BoundCollective
 __all__ = ["IntArray", "Machine", "Settings"]
 
 IntArray = NDArray[np.int64]
+DEAREST = 1e17  # units: what costs more is as good as forbidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Machine:
         return self.profile.price_resolution_s
 
     def _units(self, seconds: ArrayLike) -> IntArray:
-        return np.rint(np.asarray(seconds, dtype=np.float64) / self.unit_s).astype(np.int64)
+        return np.rint(np.minimum(np.asarray(seconds, dtype=np.float64) / self.unit_s, DEAREST)).astype(np.int64)
 
     def collective(self, kind: str, axes: tuple[str, ...], group_bytes: ArrayLike) -> IntArray:
         """Cost of a collective over the groups of `axes`; bytes in the convention of `cost_models.link`."""

@@ -24,6 +24,7 @@ IntArray = NDArray[np.int64]
 # One unit of length per step breaks ties; paths have fewer than this many steps.
 _STEP_UNIT = 64
 _UNREACHABLE = 1 << 61
+_DEAREST = 1 << 54  # of one step: what a profile of absurd prices asks for must not overflow
 
 
 class Prices(Protocol):
@@ -79,7 +80,7 @@ class Redistributions:
                 cost = prices.collective(
                     str(kind), axes, np.array([s.group_bytes(self.bytes, self.mesh) for s in batch], dtype=np.float64)
                 )
-            np.minimum.at(lengths, (u, v), cost * _STEP_UNIT + 1)
+            np.minimum.at(lengths, (u, v), np.minimum(cost, _DEAREST) * _STEP_UNIT + 1)
         return lengths
 
     @cached_property

@@ -54,6 +54,7 @@ def summary(planned: Planned) -> str:
         f"memory      {planned.peak_memory_bytes / 2**30:.2f} GiB per device at peak ({limit})",
         f"optimality  gap {planned.gap:.2%} over {len(planned.candidates)} searches: "
         + ", ".join(_candidate(c) for c in planned.candidates),
+        *_pins(planned),
         f"search      {planned.search_seconds:.2f} s, {planned.solution.solver}",
         f"no rule     {', '.join(planned.without_rule) or 'none: every operator has a sharding rule'}",
     ]
@@ -63,6 +64,16 @@ def summary(planned: Planned) -> str:
 def _candidate(c: Candidate) -> str:
     outcome = c.status if c.objective_s is None else _time(c.objective_s)
     return f"{c.mesh}{'+recompute' if c.recompute else ''} {outcome}"
+
+
+def _pins(planned: Planned) -> list[str]:
+    pins = planned.pins
+    if pins is None:
+        return []
+    count = Counter(r.object_kind for r in pins.restrictions)
+    named = [f"{n} {what}{'s' if n > 1 else ''}" for what, n in count.items()]
+    rest = [] if pins.rest.kind == "search" else [f"the rest {pins.rest}"]
+    return [f"pins        {', '.join(named + rest) or 'none'} ({pins.constraints.source})"]
 
 
 def _time(seconds: float) -> str:

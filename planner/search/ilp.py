@@ -60,6 +60,8 @@ def _cp_sat(problem: Reduced, program: LinearProgram, time_limit: float | None, 
     solver.parameters.num_workers = 1  # several workers race, and what they find depends on timing
     solver.parameters.random_seed = 1
     solver.parameters.linearization_level = 2
+    # One family of presolve steps loses optima of models with large coefficients: google/or-tools#5293 (9.15).
+    solver.parameters.presolve_inclusion_work_limit = 0
     if time_limit is None:
         solver.parameters.max_deterministic_time = CP_SAT_WORK
     else:

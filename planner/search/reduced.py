@@ -46,6 +46,7 @@ class Reduced:
     offset: int
     scale: int
     fixed: tuple[int, ...]  # state of every original node; of those left, any
+    instants: tuple[int, ...] = ()  # of each row
 
     def size(self, node: int) -> int:
         return len(self.states[node])

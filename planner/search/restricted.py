@@ -103,9 +103,12 @@ class Rounds:
             if attempt is not None:
                 self._offer(attempt.choice)
                 self.bound = max(self.bound, min(attempt.bound, self.cost))
-            if self._over or self.goal.good(self.bound, self.cost):
+            if self._over:
                 break
             self._take_out(certified)
+            if self.goal.good(self.bound, self.cost):
+                self._settle()
+                break
             gained = self.bound - before[0] > BETTER * abs(self.bound) or self.cost < before[1] * (1 - BETTER)
             stale = 0 if gained or not still else stale + 1
             if stale >= STALE:
@@ -115,6 +118,12 @@ class Rounds:
                 self.messages.set_prices(self.prices)
                 self.messages.forbid(self.keep)
         return Bounded(self.choice, self.bound, self.prices)
+
+    def _settle(self) -> None:
+        """Proves the optimum where next to nothing is left beside the best choice."""
+        if (attempt := self._among(None)) is not None:
+            self._offer(attempt.choice)
+            self.bound = max(self.bound, min(attempt.bound, self.cost))
 
     def _sweep(self, sweeps: int) -> tuple[bool, Certified]:
         still = self.messages.run(sweeps=sweeps, enough=self.goal.target(self.cost), stop=self.goal.stop)

@@ -26,8 +26,8 @@ from planner.search.tables import TableStore, TooLarge
 
 __all__ = ["SOLVERS", "Search", "SolverName", "solve"]
 
-# Entries of all tables together that elimination may fill before "auto" turns to message passing: about a second.
-AUTO_ENTRIES = 1 << 28
+# Entries of all tables together that elimination may fill before "auto" turns to message passing: some tenths of a second.
+AUTO_ENTRIES = 1 << 26
 
 SolverName = Literal["auto", "dp", "ilp"]
 WORK = 10**9  # table entries that branch and bound may compute: some 20 s

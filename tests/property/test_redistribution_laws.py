@@ -114,3 +114,14 @@ def test_textbook_pairs(source: str, target: str, kinds: list[str]) -> None:
     table = Redistributions((8, 8), 256, mesh, LinearPrices(mesh, 10, 1.0))
     by_text = {str(layout): layout for layout in table.layouts}
     assert [s.kind for s in table.path(by_text[source], by_text[target])] == kinds
+
+
+def test_absurd_prices_do_not_overflow() -> None:
+    """A profile with a latency of days is silly, not a crash."""
+    mesh = DeviceMesh.of(4, 2)
+    table = Redistributions((8, 8), 512, mesh, LinearPrices(mesh, 10**17, 1.0))
+    whole = Layout.replicated(2)
+    assert (table.costs >= 0).all()
+    for target in table.layouts:
+        if not target.partial:
+            assert table.path(whole, target) == () if target == whole else len(table.path(whole, target)) >= 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -71,9 +72,11 @@ class Found:
         return {n.removesuffix(".weight"): x for n, x in self.stored.items() if n.endswith(".weight")}
 
 
-def planned(graph: Graph, links: Links, settings: Settings = TRAINING) -> Found:
+def planned(
+    graph: Graph, links: Links, settings: Settings = TRAINING, recompute: Literal["auto", "blocks"] = "auto"
+) -> Found:
     mesh = DeviceMesh.of(*links.shape)
-    plan = make_plan(graph, Request(mesh.devices, links.profile, settings, meshes=(mesh,)))
+    plan = make_plan(graph, Request(mesh.devices, links.profile, settings, meshes=(mesh,), recompute=recompute))
     return Found(plan.program, {n: str(x) for n, x in plan.assignment.stored.items()}, plan.objective_s, plan.gap)
 
 

@@ -2,6 +2,7 @@
 
 from planner.planning.constraints.apply import Unfit, apply, contradiction, no_mesh_left
 from planner.planning.constraints.file import SCHEMA, constraints_of_plan, parse_constraints, read_constraints
+from planner.planning.constraints.fitting import memory_note
 from planner.planning.constraints.inline import parse_pin
 from planner.planning.constraints.resolve import Pins, Restriction, resolve
 from planner.planning.constraints.values import Constraints
@@ -15,6 +16,7 @@ __all__ = [
     "apply",
     "constraints_of_plan",
     "contradiction",
+    "memory_note",
     "no_mesh_left",
     "parse_constraints",
     "parse_pin",

@@ -14,12 +14,12 @@ import numpy as np
 from planner.errors import InputError
 from planner.ir import DeviceMesh
 from planner.planning.constraints.conflicts import conflict
-from planner.planning.constraints.masks import Demand, Mask, Unoffered, demands_of, unoffered
+from planner.planning.constraints.masks import Demand, Unoffered, demands_of, unoffered
 from planner.planning.constraints.resolve import Pins
 from planner.pricing import PricedProblem
-from planner.search.problem import FORBIDDEN
+from planner.search.problem import FORBIDDEN, IntArray
 
-__all__ = ["Unfit", "apply", "contradiction", "no_mesh_left"]
+__all__ = ["Unfit", "apply", "contradiction", "masked", "no_mesh_left"]
 
 MOST_REASONS = 5
 
@@ -46,19 +46,24 @@ def apply(priced: PricedProblem, pins: Pins) -> PricedProblem | Unfit:
     mesh = priced.machine.mesh
     if failed:
         return Unfit(mesh, len({u.restriction.where for u in failed}), _reasons(failed))
+    pinned = masked(priced, demands)
+    borne = {d.node for d in demands}
+    empty = next((n for n in borne if pinned.problem.nodes[n].costs.min() >= FORBIDDEN), None)
+    if empty is not None:
+        return Unfit(mesh, 0, conflict(priced, [d for d in demands if d.node == empty]) or "")
+    return pinned
+
+
+def masked(priced: PricedProblem, demands: Sequence[Demand]) -> PricedProblem:
+    """The problem with all states forbidden that some demand does not allow."""
     nodes = list(priced.problem.nodes)
-    shared: dict[tuple[int, ...], tuple[np.ndarray, list[Mask]]] = {}
+    shared: dict[tuple[int, ...], IntArray] = {}  # layers that look alike keep sharing arrays
     for node, own in _by_node(demands).items():
         masks = list({id(d.allowed): d.allowed for d in own}.values())
         key = (id(nodes[node].costs), *(id(m) for m in masks))
         if key not in shared:
-            allowed = np.logical_and.reduce(masks)
-            shared[key] = np.where(allowed, nodes[node].costs, FORBIDDEN), masks
-        costs = shared[key][0]
-        if costs.min() >= FORBIDDEN:
-            found = conflict(priced, own)
-            return Unfit(mesh, 0, found or "")
-        nodes[node] = replace(nodes[node], costs=costs)
+            shared[key] = np.where(np.logical_and.reduce(masks), nodes[node].costs, FORBIDDEN)
+        nodes[node] = replace(nodes[node], costs=shared[key])
     return replace(priced, problem=replace(priced.problem, nodes=nodes))
 
 

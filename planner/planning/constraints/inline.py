@@ -49,7 +49,7 @@ def parse_pin(text: str) -> Constraints:
     if strategy:
         entry["strategy"] = strategy
         sections.add("operators")
-    if len(sections) > 1 or bool(entry) != bool(sections):
+    if len(document) + len(sections) < 2 or len(sections) > 1 or bool(entry) != bool(sections):
         raise UsageError(
             f"--pin {text!r}: expected a pattern and what to pin: factors (m=x) or shard; stored or compute; "
             f"layout or produced"

@@ -54,9 +54,7 @@ def parse_layout(value: Any) -> LayoutPin:
     if isinstance(value, str):
         return _layout_text(value.strip())
     if isinstance(value, list):
-        if value and all(isinstance(v, int) for v in value):
-            return LayoutPin(counts=tuple(map(_count, value)))
-        return _layout(tuple(_axes(v) for v in value), {})
+        return _counts(value) if any(isinstance(v, int) for v in value) else _layout(tuple(map(_axes, value)), {})
     if isinstance(value, dict) and set(value) <= {"dims", "partial", "mesh"} and isinstance(value.get("dims"), list):
         partial = value.get("partial") or {}
         if not isinstance(partial, dict):
@@ -72,9 +70,18 @@ def _layout_text(text: str) -> LayoutPin:
     if match is None:
         raise ValueError(f"expected {_LAYOUT_FORMS}, found {text!r}")
     entries = [e.strip() for e in match["dims"].split(",")] if match["dims"].strip() else []
-    if entries and all(e.isascii() and e.isdigit() for e in entries) and not match["pending"]:
-        return LayoutPin(counts=tuple(_count(int(e)) for e in entries))
-    return _layout(tuple(_axes(e) for e in entries), {a: op or "sum" for a, op in _PENDING.findall(match["pending"])})
+    if any(e.isascii() and e.isdigit() for e in entries) and not match["pending"]:
+        return _counts([int(e) if e.isascii() and e.isdigit() else e for e in entries])
+    return _layout(tuple(map(_axes, entries)), {a: op or "sum" for a, op in _PENDING.findall(match["pending"])})
+
+
+def _counts(entries: list[Any]) -> LayoutPin:
+    named = [e for e in entries if isinstance(e, str) and e != "_"]
+    if named:
+        raise ValueError(
+            f"numbers of shards stand beside {named[0]!r}; give axes for all dimensions, or numbers for all"
+        )
+    return LayoutPin(counts=tuple(1 if e == "_" else _count(e) for e in entries))
 
 
 def _layout(dims: tuple[tuple[str, ...], ...], partial: dict[Any, Any]) -> LayoutPin:

@@ -41,22 +41,37 @@ def parse_text(text: str, name: str) -> tuple[Any, Lines]:
     """The values and their lines.  InputError where it is neither YAML nor JSON, or says things twice."""
     lines: dict[_Path, int] = {}
     try:
-        node = yaml.compose(text.replace("\t", " ") if _is_json(text, name) else text, Loader=_Loader)
+        text = text.replace("\t", " ") if _is_json(text) else text
+        _check_depth(text, name)
+        node = yaml.compose(text, Loader=_Loader)
         return (None if node is None else _value(node, (), lines, set(), name)), Lines(lines)
     except yaml.YAMLError as e:
         mark = getattr(e, "problem_mark", None)
         line = f":{mark.line + 1}" if mark is not None else ""
         problem = getattr(e, "problem", None) or str(e).splitlines()[0]
         raise InputError(f"constraints {name}{line}: is neither YAML nor JSON: {problem}") from e
-    except RecursionError as e:
-        raise InputError(f"constraints {name}: is nested too deeply") from e
 
 
 _Loader: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _CONSTRUCT = yaml.constructor.SafeConstructor()
 
 
-def _is_json(text: str, name: str) -> bool:
+def _check_depth(text: str, name: str) -> None:
+    """Events come one by one; only what is shallow may be composed, which the compiled parser does by recursion."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.events.CollectionStartEvent):
+            depth += 1
+            if depth > MOST_DEPTH:
+                line = "" if event.start_mark is None else f":{event.start_mark.line + 1}"
+                raise InputError(
+                    f"constraints {name}{line}: is nested too deeply; at most {MOST_DEPTH} levels are read"
+                )
+        elif isinstance(event, yaml.events.CollectionEndEvent):
+            depth -= 1
+
+
+def _is_json(text: str) -> bool:
     """JSON allows tabs between its parts, YAML does not; inside strings neither has them raw."""
     if not text.lstrip().startswith("{") or "\t" not in text:
         return False
@@ -70,8 +85,6 @@ def _is_json(text: str, name: str) -> bool:
 def _value(node: Any, path: _Path, lines: dict[_Path, int], seen: set[int], name: str) -> Any:
     here = node.start_mark.line + 1
     lines.setdefault(path, here)
-    if len(path) > MOST_DEPTH:
-        raise InputError(f"constraints {name}:{here}: is nested too deeply; expected at most {MOST_DEPTH} levels")
     if id(node) in seen:
         raise InputError(f"constraints {name}:{here}: aliases are not understood here; write the value out")
     seen.add(id(node))

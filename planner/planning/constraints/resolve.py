@@ -75,8 +75,8 @@ class Pins:
         if not left:
             wanted = "" if given is None else f" of mesh {counted(map(str, given))}"
             raise InputError(
-                f"constraints {self.constraints.source}: mesh {counted(map(str, named))}: none is made of the {devices} "
-                f"devices{wanted}; change `mesh`, --mesh or --devices"
+                f"constraints {self.constraints.source}: mesh {counted(map(str, named))}: none is made of the "
+                f"{devices} devices{wanted}; change `mesh`, --mesh or --devices"
             )
         return left
 

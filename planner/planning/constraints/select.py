@@ -153,7 +153,8 @@ def _near(pattern: str, names: Sequence[str]) -> str:
         split = name.lower().replace("/", ".").split(".")
         for i in range(max(1, len(split) - parts + 1)):
             by_part.setdefault(".".join(split[i : i + parts]), []).append(name)
-    near = [n for part in difflib.get_close_matches(core, by_part, n=3, cutoff=0.6) for n in by_part[part]]
+    parts_near = [core] if core in by_part else difflib.get_close_matches(core, by_part, n=3, cutoff=0.6)
+    near = [n for part in parts_near for n in by_part[part]]
     if near:
         return f"; did you mean {counted(dict.fromkeys(near), 4)}?"
     return f"; among {len(names)} there are {counted(names, 4)}" if names else "; there is none at all"

@@ -1,0 +1,56 @@
+"""`planner cache info|clear`: the answers kept on disk."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+from planner.cache import Store, default_folder
+from planner.cli.options import byte_size
+from planner.errors import InputError, UsageError
+
+__all__ = ["add_cache_options", "configure", "run", "size_limit"]
+
+
+def add_cache_options(parser: argparse.ArgumentParser) -> None:
+    """--cache and --no-cache."""
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        metavar="DIR",
+        help="where answers are kept; default: PLANNER_CACHE_DIR, else planner in the user's cache directory",
+    )
+    parser.add_argument("--no-cache", action="store_true", help="neither look for a kept answer nor keep this one")
+
+
+def size_limit() -> int:
+    """Bytes that the cache may take, from PLANNER_CACHE_SIZE (1GiB).  UsageError where that is no size."""
+    text = os.environ.get("PLANNER_CACHE_SIZE")
+    try:
+        return byte_size(text or "1GiB")
+    except argparse.ArgumentTypeError as e:
+        raise UsageError(f"PLANNER_CACHE_SIZE: {e}") from e
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=("info", "clear"), help="show what is kept, or remove it")
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="default: as of `planner search`")
+    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+
+
+def run(options: argparse.Namespace) -> int:
+    store = Store(options.cache or default_folder(), size_limit())
+    try:
+        found = store.clear() if options.action == "clear" else store.contents()
+    except OSError as e:
+        raise InputError(f"cache {store.folder}: cannot be cleared ({e.strerror}); check its permissions") from e
+    plans = found.entries.get("plans", 0)
+    done = "removed" if options.action == "clear" else "kept"
+    if options.json:
+        document = {"folder": str(store.folder), done: plans, "bytes": found.size, "limit_bytes": store.limit}
+        print(json.dumps(document, indent=1))
+    else:
+        print(f"{store.folder}: {done} {plans} answers, {found.size / 2**20:.1f} MiB (limit {store.limit / 2**20:.0f})")
+    return 0

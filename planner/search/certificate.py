@@ -1,0 +1,137 @@
+"""Certificates: what a solver hands out so that nobody has to trust it.
+
+A certificate holds a choice, the cost and the lower bound claimed, and a proof of the bound.  The proof is a tree: a
+`Split` divides the states of one node among its children, so every choice lies below one of them; a `Leaf` carries
+multipliers that bound every choice below it.  With D the leaf's denominator, p_t >= 0 its prices (of one byte at
+instant t, in 1/D of a unit of cost) and theta the costs with what is held priced,
+
+    theta_v[i]     = D cost_v[i] + usage_v[i] * (sum of p_t over the instants t at which v is alive)     (edges alike)
+    D * bound     >= min_x (sum_v theta_v[x_v] + sum_uv theta_uv[x_u, x_v]) - sum_t p_t * limit
+
+because a choice within the limit pays no more than it gets back.  The minimum is bounded from below by eliminating the
+nodes in `order` exactly, one after the other, and shifting what is left by `messages`, any messages:
+
+    theta_u[i] += to_u[i],   theta_v[j] += to_v[j],   theta_uv[i, j] -= to_u[i] + to_v[j]
+
+whereafter every table contributes its least entry.  Both may be empty.  States and pairs that cannot be part of a valid
+choice (`planner.search.check_fit`) are left out first.  A leaf with `costs=False` leaves the costs out
+(forbidden entries stay): a positive bound, or none finite, proves that no choice below it is valid.
+
+Nodes, states and edges are those of the original problem, before any presolve; parallel edges count as one, added up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.search.problem import IntArray, Problem
+
+__all__ = ["Certificate", "Leaf", "Messages", "Proof", "Split", "problem_digest", "rounded_leaf"]
+
+LARGEST = 2**58  # numerators stay below, so that the checker's tables fit in 64-bit integers
+FINEST = 2**24  # largest denominator tried
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Messages:
+    """For the pair `edges[k]` = (u, v), joined by one or more edges: `to_u[k][i]` per state of u and `to_v[k][j]` per
+    state of v, numerators over the leaf's denominator.  Pairs left out have none."""
+
+    edges: tuple[tuple[int, int], ...]
+    to_u: tuple[IntArray, ...]
+    to_v: tuple[IntArray, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Leaf:
+    """`prices` are (instant, numerator >= 0), instants distinct; `order` names distinct nodes."""
+
+    denominator: int = 1
+    prices: tuple[tuple[int, int], ...] = ()
+    order: tuple[int, ...] = ()
+    messages: Messages | None = None
+    costs: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """`states[k]` of `node` are allowed below `children[k]`, a later position in the proof; what the splits above
+    left of the node's states must all be among them."""
+
+    node: int
+    states: tuple[tuple[int, ...], ...]
+    children: tuple[int, ...]
+
+
+Proof = tuple[Leaf | Split, ...]  # the root first; every other item is the child of exactly one split
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Certificate:
+    """`cost` of `choice` (both None: no choice is claimed); `bound` on every valid choice (None: it is claimed that
+    there is none).  `problem` is the digest of the problem it speaks of."""
+
+    problem: str
+    choice: tuple[int, ...] | None
+    cost: int | None
+    bound: int | None
+    proof: Proof
+
+
+def problem_digest(problem: Problem) -> str:
+    """Digest of all that decides a choice's cost and validity; names do not."""
+    total = hashlib.blake2b(digest_size=16)
+    known: dict[int, bytes] = {}
+
+    def of(array: IntArray | None) -> bytes:
+        if array is None:
+            return b"none"
+        if id(array) not in known:
+            shape = repr(array.shape).encode()
+            content = np.ascontiguousarray(array, np.int64)
+            known[id(array)] = hashlib.blake2b(
+                content.data if content.size else b"", digest_size=16, key=shape
+            ).digest()
+        return known[id(array)]
+
+    total.update(repr((len(problem.nodes), len(problem.edges), problem.limit)).encode())
+    for node in problem.nodes:
+        total.update(of(node.costs) + of(node.usage) + repr(node.interval).encode())
+    for edge in problem.edges:
+        total.update(of(edge.costs) + of(edge.usage) + repr((edge.u, edge.v, edge.interval)).encode())
+    return total.hexdigest()
+
+
+def rounded_leaf(
+    prices: Mapping[int, float],
+    *,
+    largest: float,
+    order: Sequence[int] = (),
+    messages: Sequence[tuple[int, int, NDArray[np.float64], NDArray[np.float64]]] = (),
+    costs: bool = True,
+) -> Leaf:
+    """The leaf of prices (per byte, by instant) and messages (u, v, to_u, to_v) in units of cost, rounded to the finest
+    denominator at which `largest` (an entry of the priced tables, about) still fits.  Rounding costs tightness only."""
+    most = max([largest, 1.0, *(float(np.abs(m).max(initial=0.0)) for _, _, *both in messages for m in both)])
+    denominator = int(2 ** max(0, min(math.log2(FINEST), math.floor(math.log2(LARGEST / most)))))
+    if not prices and not messages:
+        denominator = 1
+
+    def numerators(values: NDArray[np.float64]) -> IntArray:
+        return np.rint(np.clip(values, -most, most) * denominator).astype(np.int64)
+
+    carried = None
+    if messages:
+        carried = Messages(
+            tuple((u, v) for u, v, _, _ in messages),
+            tuple(numerators(m) for _, _, m, _ in messages),
+            tuple(numerators(m) for _, _, _, m in messages),
+        )
+    priced = tuple((t, round(p * denominator)) for t, p in sorted(prices.items()) if p > 0)
+    return Leaf(denominator, tuple((t, p) for t, p in priced if p), tuple(order), carried, costs)
