@@ -24,6 +24,7 @@ COMMANDS = {
     "verify": ("planner.cli.verify", "execute a plan on virtual devices and compare with the whole model"),
     "inspect": ("planner.cli.inspect", "show what the importer understood of a model"),
     "hardware": ("planner.cli.hardware", "list hardware profiles, or show one with its sources"),
+    "cache": ("planner.cli.cache", "show or clear the plans kept on disk"),
     "build": ("planner.cli.build", "build a model graph of any size, without weights"),
     "check": ("planner.cli.check", "check a solver's choice and bound by its certificate"),
     "solve": ("planner.cli.solve", "solve a saved problem and prove how good the answer is"),

@@ -6,26 +6,14 @@ import argparse
 import json
 import os
 import sys
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from planner.cli.options import (
-    add_model_options,
-    add_pin_options,
-    bindings,
-    byte_size,
-    constraints_of,
-    positive,
-    profile_of,
-    progress_to,
-)
-from planner.errors import UsageError
-
-if TYPE_CHECKING:
-    from planner.ir import Graph
-    from planner.planning import Planned
-    from planner.planning.constraints import Constraints
+from planner.cache import Store, default_folder
+from planner.cli.answer import Answer, finished, write_plans
+from planner.cli.cache import add_cache_options, size_limit
+from planner.cli.options import add_model_options, add_pin_options, byte_size, positive
+from planner.errors import InputError, UsageError
 
 __all__ = ["configure", "run"]
 
@@ -55,6 +43,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--time-limit", type=float, metavar="S", help="seconds for the whole search")
     parser.add_argument("--target", choices=("any", "torch", "mindspore"), default="any", help="plans it can express")
     parser.add_argument("--reproducible", action="store_true", help="no limits in seconds: the same bytes every time")
+    parser.add_argument(
+        "--top-k", type=positive, default=1, metavar="K", help="the best plan of each of the K best meshes"
+    )
+    parser.add_argument("--warm-start", type=Path, metavar="PLAN", help="begin with a plan.json made before")
+    add_cache_options(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="directory for plan.json; default: MODEL.plan")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
 
@@ -71,15 +64,56 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"--time-limit {options.time_limit:g}: expected a positive number of seconds")
     if options.reproducible and options.time_limit is not None:
         raise UsageError("--reproducible forbids --time-limit: a limit in seconds gives other plans on other days")
-    profile = profile_of(options.hardware)
-    constraints = constraints_of(options)
-    from planner.frontends import load_model
+    from planner.cli.request_key import request_key
 
-    graph = load_model(options.model, bind=bindings(options.bind), batch=options.batch)
-    documents = [_search(options, graph, profile, n, len(counts) > 1, constraints) for n in counts]
+    store = None if options.no_cache else Store(options.cache or default_folder(), size_limit(), note=_say)
+    key = None if store is None else request_key(options)
+    several = len(counts) > 1
+    later: Any = None  # what searches is loaded only where a search is due
+    documents: list[dict[str, Any]] = []
+    for devices in counts:
+        answer = None if store is None or key is None else Answer.recall(store, key.of(devices))
+        if answer is None:
+            if later is None:
+                from planner.cli.search_run import Searcher
+
+                later = Searcher(options, store, key)
+            answer = later.search(devices)
+        documents.append(_deliver(options, answer, devices, several))
+        if answer.cancelled and devices != counts[-1]:
+            _say(f"cancelled: {', '.join(map(str, counts[len(documents) :]))} devices are not planned for")
+            break
     if options.json:
-        print(json.dumps(documents[0] if len(documents) == 1 else documents, indent=1))
+        print(json.dumps(documents if several else documents[0], indent=1))
     return 0
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _deliver(options: argparse.Namespace, answer: Answer, devices: int, several: bool) -> dict[str, Any]:
+    """Writes the plans and says so; the document for `--json`."""
+    for message in answer.messages:
+        _say(message)
+    folder = options.out or Path(f"{options.model.stem}.plan")
+    stem = f"plan-{devices}" if several else "plan"
+    paths = [folder / (f"{stem}.json" if k == 1 else f"{stem}-{k}.json") for k in range(1, len(answer.plans) + 1)]
+    try:
+        write_plans(dict(zip(paths, answer.plans, strict=True)))
+    except OSError as e:
+        raise InputError(f"plan {paths[0]}: cannot be written ({e}); give another directory with --out") from e
+    if not options.json:
+        print(answer.summary)
+        if answer.cached:
+            print(
+                f"cached      found again, not searched; the search took {answer.documents[0]['search_seconds']:.2f} s"
+            )
+        if answer.cancelled:
+            print("cancelled   this is the best plan found until then")
+        for path in paths:
+            print(f"plan written to {path}")
+    return finished(answer, [str(p) for p in paths])
 
 
 def _counts(text: str) -> list[int]:
@@ -90,79 +124,3 @@ def _counts(text: str) -> list[int]:
     if max(counts) > MOST_DEVICES:
         raise UsageError(f"--devices {max(counts)}: expected at most {MOST_DEVICES}; plan one replica of the job")
     return counts
-
-
-def _search(
-    options: argparse.Namespace,
-    graph: Graph,
-    profile: Any,
-    devices: int,
-    several: bool,
-    constraints: Constraints | None,
-) -> dict[str, Any]:
-    from planner.planning import Request, describe, make_plan, write_plan
-    from planner.planning.meshes import parse_mesh
-    from planner.planning.planner import on_nodes
-    from planner.pricing import Settings
-    from planner.report.text import summary
-
-    training = graph.loss is not None if options.mode is None else options.mode == "training"
-    if training and graph.loss is None:
-        print("note: the graph ends before its loss; gradients are taken to enter at its outputs", file=sys.stderr)
-    request = Request(
-        devices=devices,
-        profile=on_nodes(profile, devices, options.nodes),
-        settings=Settings(training, options.precision, options.optimizer, options.target),
-        meshes=(parse_mesh(options.mesh, devices),) if options.mesh else None,
-        memory_limit=options.memory_limit,
-        solver=options.solver,
-        time_limit=options.time_limit,
-        recompute=options.recompute,
-        constraints=constraints,
-    )
-    planned = make_plan(graph, request, progress_to(quiet=False))
-    for warning in planned.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
-    folder = options.out or Path(f"{options.model.stem}.plan")
-    path = folder / (f"plan-{devices}.json" if several else "plan.json")
-    write_plan(describe(planned, bind=bindings(options.bind), batch=options.batch), path)
-    if not options.json:
-        print(summary(planned))
-        print(f"plan written to {path}")
-    return _document(planned, path, graph)
-
-
-def _document(planned: Planned, path: Path, graph: Graph) -> dict[str, Any]:
-    settings = planned.request.settings
-    traffic = planned.program.traffic({t.name: settings.tensor_bytes(t) for t in graph.tensors.values()})
-    fed = [graph.tensors[t].shape for t in graph.inputs]
-    return {
-        "plan": str(path),
-        "devices": planned.mesh.devices,
-        "mesh": str(planned.mesh),
-        "batch": next((s[0] for s in fed if s), None),
-        "objective_s": planned.objective_s,
-        "objective_lower_bound_s": planned.bound_s,
-        "gap": planned.gap,
-        "step_time_s": planned.step_time_s,
-        "status": "optimal" if planned.gap == 0 else "feasible",
-        "peak_memory_bytes": planned.peak_memory_bytes,
-        "memory_limit_bytes": planned.memory_limit,
-        "search_seconds": planned.search_seconds,
-        "operators": len(graph.ops),
-        "operators_replicated_for_want_of_a_rule": list(planned.without_rule),
-        "collectives": {kind: asdict(t) for kind, t in traffic.items()},
-        "parts_s": planned.parts.seconds(planned.priced.machine.unit_s),
-        "candidates": [
-            {
-                "mesh": str(c.mesh),
-                "recompute": c.recompute,
-                "status": c.status,
-                "objective_s": c.objective_s,
-                "bound_s": c.bound_s,
-            }
-            for c in planned.candidates
-        ],
-        "warnings": list(planned.warnings),
-        "solver": planned.solution.solver,
-    }

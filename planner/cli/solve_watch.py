@@ -18,6 +18,7 @@ from typing import Any
 
 __all__ = ["Outcome", "started", "watch"]
 
+WORKER = "planner.cli.solve_worker"
 GRACE = 0.35  # seconds past the limit that a worker gets to hand in its answer
 CANCEL_GRACE = 1.2  # and after a cancellation
 
@@ -38,14 +39,17 @@ class Outcome:
 
 
 def started() -> float:
-    """When this process started, on the monotonic clock; where the system does not tell, now."""
+    """When the command started, on the monotonic clock: with this process where that is all it runs and the system
+    tells, else now."""
     now = time.monotonic()
+    if Path(sys.argv[0]).name not in ("planner", "main.py"):
+        return now
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, AttributeError, IndexError):
         return now
-    return now - age if 0 <= age < 5 else now  # called from a process that does more than this: from now on
+    return now - age if age >= 0 else now
 
 
 def watch(request: dict[str, Any], show: Callable[[dict[str, Any]], None]) -> Outcome:
@@ -54,7 +58,7 @@ def watch(request: dict[str, Any], show: Callable[[dict[str, Any]], None]) -> Ou
     begin: float = request["started"]
     limit = request["time_limit"]
     end = None if limit is None else begin + limit + min(GRACE, 0.2 * limit)
-    command = [sys.executable, "-m", "planner.cli.solve_worker", json.dumps(request)]
+    command = [sys.executable, "-m", WORKER, json.dumps(request)]
     single = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     worker = subprocess.Popen(
         command,

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -98,8 +99,10 @@ def _guarded(request: dict[str, Any], channel: _Channel, cancel: threading.Event
     except InputError as e:
         channel.send("error", message=str(e))
     except MemoryError:
-        channel.send("warning", line="the search ran out of memory; what it had reported before stands")
-        channel.stop.set()
+        channel.send("warning", line="there is not enough memory for this instance")
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)  # the parent says so
 
 
 def _solve(request: dict[str, Any], channel: _Channel, cancel: threading.Event) -> None:
@@ -143,10 +146,23 @@ def _solve(request: dict[str, Any], channel: _Channel, cancel: threading.Event) 
     if request["evaluate"]:
         found = Solution("unknown", solver="given")
     else:
-        threading.Thread(target=channel.follow, args=(problem, control), daemon=True).start()
-        found = search(problem, control, solver=request["solver"], seed=request["seed"])
-        channel.stop.set()
+        found = _search(problem, control, channel, request)
     _finish(problem, control, found, channel, request, last)
+
+
+def _search(problem: Problem, control: Control, channel: _Channel, request: dict[str, Any]) -> Solution:
+    """What the search says; where it fails, what it had found until then is in `control` and stands."""
+    threading.Thread(target=channel.follow, args=(problem, control), daemon=True).start()
+    try:
+        return search(problem, control, solver=request["solver"], seed=request["seed"])
+    except MemoryError:
+        channel.send("warning", line="the search ran out of memory; what it had found before stands")
+    except Exception as e:
+        traceback.print_exc()
+        channel.send("warning", line=f"the search failed ({type(e).__name__}: {e}); what it had found before stands")
+    finally:
+        channel.stop.set()
+    return Solution("unknown", solver=request["solver"])
 
 
 def _finish(

@@ -25,6 +25,7 @@ __all__ = [
     "RedistributionDocument",
     "StepDocument",
     "TensorDocument",
+    "plan_text",
     "read_plan",
     "role_from_text",
     "role_to_text",
@@ -241,8 +242,13 @@ def role_from_text(text: str) -> AxisRole:
     raise ValueError(f"role {text!r}: expected split:FACTOR, replicate, defer or linear:GROUP")
 
 
+def plan_text(plan: PlanDocument) -> str:
+    """The file's content, with keys in a fixed order: equal plans are equal bytes."""
+    return plan.model_dump_json(by_alias=True, indent=1) + "\n"
+
+
 def write_plan(plan: PlanDocument, path: str | os.PathLike[str]) -> None:
-    """Writes atomically, with keys in a fixed order: equal plans are equal bytes.
+    """Writes the plan atomically.
 
     InputError where the place cannot be written to.
     """
@@ -254,11 +260,10 @@ def write_plan(plan: PlanDocument, path: str | os.PathLike[str]) -> None:
 
 def _write(plan: PlanDocument, file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    text = plan.model_dump_json(by_alias=True, indent=1)
     handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as out:
-            out.write(text + "\n")
+            out.write(plan_text(plan))
         os.chmod(temporary, 0o644)
         os.replace(temporary, file)
     except BaseException:

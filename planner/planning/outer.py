@@ -10,18 +10,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from planner.ir import DeviceMesh, Graph
 from planner.planning.constraints import Pins, Unfit, apply, contradiction
+from planner.planning.interrupt import run_until_stopped
+from planner.planning.recall import Recall, plain_choice
 from planner.planning.request import Request
 from planner.pricing import Machine, PricedProblem, PriceTables, price
 from planner.pricing.memory import recomputed_blocks
 from planner.rules.rule import Rule
 from planner.search.control import Control
+from planner.search.evaluate import evaluate
 from planner.search.problem import Solution
 from planner.search.solve import Search
 
 __all__ = ["Candidate", "Found", "Option", "search_options"]
+
+PLAIN_SECONDS = 0.8  # for a plan, any plan, after time is up
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,12 @@ class Found:
     options: tuple[Option, ...]
     best: Option | None
 
+    def ranked(self, count: int) -> list[Option]:
+        """The options of the `count` best plans, best first."""
+        held = [o for o in self.options if o is not self.best and o.solution.cost is not None]
+        rest = sorted(held, key=lambda o: o.solution.cost or 0)
+        return [*([] if self.best is None else [self.best]), *rest][:count]
+
 
 def search_options(
     graph: Graph,
@@ -92,9 +104,14 @@ def search_options(
     limit: int | None,
     control: Control,
     pins: Pins | None = None,
+    recall: Recall | None = None,
 ) -> Found:
-    """Searches all meshes until `control` says stop, for plans that hold the `pins`."""
-    return _Outer(graph, request, meshes, rules, active, limit, control, pins).run()
+    """Searches all meshes until `control` says stop, for plans that hold the `pins`; `recall` gives a choice to begin
+    with."""
+    outer = _Outer(graph, request, meshes, rules, active, limit, control, pins, recall)
+    if not run_until_stopped(outer.run, control):
+        outer.settle()
+    return outer.found()
 
 
 class _Outer:
@@ -108,9 +125,10 @@ class _Outer:
         limit: int | None,
         control: Control,
         pins: Pins | None,
+        recall: Recall | None,
     ) -> None:
         self.graph, self.request, self.rules, self.active = graph, request, rules, active
-        self.limit, self.control, self.pins = limit, control, pins
+        self.limit, self.control, self.pins, self.recall = limit, control, pins, recall
         self.unit_s = request.profile.price_resolution_s
         always = request.recompute == "blocks" and request.settings.training
         self.options = [Option(mesh, always) for mesh in meshes]
@@ -118,7 +136,10 @@ class _Outer:
         self.can_recompute = request.recompute == "auto" and bool(active) and bool(recomputed_blocks(graph))
         self.best: Option | None = None
 
-    def run(self) -> Found:
+    def found(self) -> Found:
+        return Found(tuple(self.options), self.best)
+
+    def run(self) -> None:
         for option in self.options:  # grows where nothing fits
             if self._late(share=0.5) and option is not self.options[0]:
                 break
@@ -128,7 +149,33 @@ class _Outer:
             if self.control.stopped and self.best is not None:
                 break
             self._finish(option, f"{number} of {len(ready)}")
-        return Found(tuple(self.options), self.best)
+
+    def settle(self) -> None:
+        """Brings what an interrupted run left in order, and finds some plan where it had none."""
+        for option in self.options:
+            search = option.search
+            if search is not None and search.choice is not None and not option.infeasible:
+                search.cost = evaluate(search.problem, search.choice)
+                self._compare(option)
+        recomputed = {o.mesh for o in self.options if o.recompute}
+        for option in tuple(self.options):  # a mesh is out of the question only with recomputation as well
+            if option.infeasible and not option.unfit and self.can_recompute and option.mesh not in recomputed:
+                self.options.append(Option(option.mesh, True))
+        hurry = Control(PLAIN_SECONDS)
+        for option in self.options:
+            if self.best is not None or hurry.stopped:
+                return
+            if option.search is not None and option.priced is not None and not option.infeasible:
+                run_until_stopped(partial(self._plain, option, hurry), hurry)
+
+    def _plain(self, option: Option, hurry: Control) -> None:
+        assert option.priced is not None
+        assert option.search is not None
+        choice = plain_choice(option.priced, hurry)
+        if choice is not None:
+            option.search.cost, option.search.choice = evaluate(option.priced.problem, choice), choice
+            option.search.used = "plain"
+            self._compare(option)
 
     def _open(self, option: Option) -> None:
         settings = replace(self.request.settings, recompute=option.recompute)
@@ -138,7 +185,8 @@ class _Outer:
         if self.pins is not None and not self._pin(option, self.pins):
             return
         inner = Control(self.control.left, cancel=self.control.cancel, say=self._say_of(option))
-        option.search = Search(option.priced.problem, inner, solver=self.request.solver)
+        start = None if self.recall is None else self.recall.choice(option.priced, self.control)
+        option.search = Search(option.priced.problem, inner, solver=self.request.solver, start=start)
         option.search.glance()
         if option.infeasible:
             if self._contradicted(option):
@@ -172,7 +220,7 @@ class _Outer:
     def _finish(self, option: Option, place: str) -> None:
         search = option.search
         assert search is not None
-        cutoff = None if self.best is None or self.best is option else self.best.solution.cost
+        cutoff = self._cutoff(option)
         if not search.closed and (cutoff is None or search.bound < cutoff):
             search.control.time_limit = None if self.control.left is None else self._until(search.control)
             search.run(cutoff=cutoff)
@@ -180,6 +228,12 @@ class _Outer:
                 return
             self._compare(option)
         self.control.say(f"{option} ({place}): {self._outcome(option)}")
+
+    def _cutoff(self, option: Option) -> int | None:
+        """The cost from which on a plan on this mesh is not among those asked for."""
+        count = self.request.top_k
+        ranked = self.found().ranked(count)
+        return ranked[-1].solution.cost if len(ranked) == count and option not in ranked else None
 
     def _until(self, inner: Control) -> float:
         """The inner control's limit, counted from its own start, that ends with the outer one."""

@@ -13,7 +13,8 @@ from planner.lowering import Program, lower
 from planner.planning.breakdown import CostBreakdown, breakdown
 from planner.planning.constraints import Pins, memory_note, no_mesh_left, resolve
 from planner.planning.meshes import logical_meshes
-from planner.planning.outer import Candidate, Found, search_options
+from planner.planning.outer import Candidate, Found, Option, search_options
+from planner.planning.recall import Recall
 from planner.planning.request import Request
 from planner.planning.simulate import simulate
 from planner.pricing import Assignment, PricedProblem, active_tensors, bind_rules
@@ -47,6 +48,7 @@ class Planned:
     search_seconds: float
     warnings: tuple[str, ...] = field(default=())
     pins: Pins | None = None
+    others: tuple[Planned, ...] = ()
 
     @property
     def mesh(self) -> DeviceMesh:
@@ -78,13 +80,19 @@ def on_nodes(profile: HardwareProfile, devices: int, nodes: int | None) -> Hardw
 
 
 def make_plan(
-    graph: Graph, request: Request, progress: Progress | None = None, *, control: Control | None = None
+    graph: Graph,
+    request: Request,
+    progress: Progress | None = None,
+    *,
+    control: Control | None = None,
+    recall: Recall | None = None,
 ) -> Planned:
-    """Searches every mesh and returns the plan of least additive objective; `control` takes the place of the
-    request's time limit and of `progress`.
+    """Searches every mesh and returns the plan of least additive objective, with the next best meshes' plans as its
+    `others` where the request's `top_k` asks for them.  `control` takes the place of the request's time limit and of
+    `progress`; when it is cancelled, the best plan so far is returned.  `recall` is a plan to begin with.
 
     InfeasibleError where no mesh has a plan within the memory limit, with the smallest limit shown to suffice
-    and the proven bound; NoPlanError where the time limit ends the search first.
+    and the proven bound; NoPlanError where the time limit or a cancellation ends the search first.
     """
     started = time.monotonic()
     if control is None:
@@ -96,23 +104,30 @@ def make_plan(
     meshes = request.meshes or logical_meshes(request.devices)
     if pins is not None and pins.constraints.meshes:
         meshes = pins.meshes(request.devices, request.meshes)
-    found = search_options(graph, request, meshes, rules, active, limit, control, pins)
+    found = search_options(graph, request, meshes, rules, active, limit, control, pins, recall)
     if found.best is None:
         unfit = [o.unfit for o in found.options if o.unfit is not None]
         if pins is not None and unfit and len(unfit) == len(found.options):
             raise no_mesh_left(pins, unfit)
         infeasible = [o.priced for o in found.options if o.infeasible and not o.unfit and o.priced is not None]
         if len(infeasible) + len(unfit) < len(found.options):
+            if control.cancel.is_set():
+                raise NoPlanError("cancelled before any plan was found")
             within = "" if request.time_limit is None else f" within {request.time_limit:g} s"
             raise NoPlanError(f"no plan was found{within}; give a longer --time-limit")
         unpinned = [o.unpinned for o in found.options if o.infeasible and not o.unfit and o.unpinned is not None]
         raise _infeasible(infeasible, limit, "" if pins is None else memory_note(unpinned, pins, limit or 0))
-    return _finish(request, found, without_rule, limit, started, rules, active, pins)
+    plans = [
+        _finish(request, found, option, without_rule, limit, started, rules, active, pins)
+        for option in found.ranked(request.top_k)
+    ]
+    return replace(plans[0], others=tuple(plans[1:])) if plans[1:] else plans[0]
 
 
 def _finish(
     request: Request,
     found: Found,
+    best: Option,
     without_rule: list[str],
     limit: int | None,
     started: float,
@@ -120,8 +135,6 @@ def _finish(
     active: frozenset[str],
     pins: Pins | None,
 ) -> Planned:
-    best = found.best
-    assert best is not None
     assert best.priced is not None
     priced, solution = best.priced, best.solution
     assignment = priced.decode(solution.choice)

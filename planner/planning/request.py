@@ -17,7 +17,8 @@ __all__ = ["Request"]
 class Request:
     """What to plan for.  `meshes` None: every one- and two-dimensional mesh; `memory_limit` in bytes per device,
     None: what the profile leaves usable; `time_limit` in seconds for the whole search, None: none; `recompute`
-    auto: of the blocks of equal layers, on meshes where nothing fits without; `constraints`: what the user pins."""
+    auto: of the blocks of equal layers, on meshes where nothing fits without; `constraints`: what the user pins;
+    `top_k`: how many meshes are searched to the end."""
 
     devices: int
     profile: HardwareProfile
@@ -28,3 +29,4 @@ class Request:
     time_limit: float | None = None
     recompute: Literal["auto", "none", "blocks"] = "auto"
     constraints: Constraints | None = None
+    top_k: int = 1

@@ -23,7 +23,7 @@ from planner.errors import InputError
 
 __all__ = ["MOST_BYTES", "Numbers", "decode", "read_bytes"]
 
-MOST_BYTES = 1 << 30  # of text; eleven times the largest published instance
+MOST_BYTES = 1 << 29  # of text; five times the largest published instance
 MOST_DEPTH = 64  # the format nests four deep
 CHUNK = 1 << 22
 SHOWN = 60

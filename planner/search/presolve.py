@@ -63,6 +63,8 @@ class _View:
             old = self.adjacent[edge.u].get(edge.v)
             self._connect(edge.u, edge.v, factor if old is None else self._plus(old, factor))
         self.dirty = set(range(len(problem.nodes)))
+        self.changes = 0
+        self.inert: set[tuple[object, ...]] = set()
 
     def _costs(self, costs: Array) -> int:
         source = self.arrays.add(costs)
@@ -106,6 +108,21 @@ class _View:
                 return
 
     def _visit(self, v: int) -> None:
+        surroundings = self._surroundings(v)
+        if surroundings in self.inert:
+            return
+        before = self.changes
+        self._simplify(v)
+        if self.changes == before:
+            self.inert.add(surroundings)
+
+    def _surroundings(self, v: int) -> tuple[object, ...]:
+        """All that decides what can be simplified at v: the copies of a repeated layer look alike."""
+        node = self.nodes[v]
+        around = sorted([(f.costs, *[n for _, n in f.usage]) for f in self.adjacent[v].values()])
+        return node.costs, *[n for _, n in node.usage], *around
+
+    def _simplify(self, v: int) -> None:
         self._keep(v, self._supported(v))
         for u in list(self.adjacent[v]):
             self._dissolve_if_separable(v, u)
@@ -121,6 +138,7 @@ class _View:
         index = self.arrays[kept]
         if not len(index):
             raise Infeasible
+        self.changes += 1
         self.states[v] = self.states[v][index]
         self.nodes[v] = self._map(self.nodes[v], "take", 0, kept)
         for u, factor in list(self.adjacent[v].items()):
@@ -197,6 +215,7 @@ class _View:
         if any(p is None for p in parts):
             return
         pairs = [p for p in parts if p is not None]
+        self.changes += 1
         del self.adjacent[v][u], self.adjacent[u][v]
         for node, side in ((v, 0), (u, 1)):
             usage = tuple((span, p[side]) for (span, _), p in zip(factor.usage, pairs[1:], strict=True))
@@ -217,6 +236,7 @@ class _View:
 
     def _dissolve_node(self, v: int) -> None:
         """Removes a node with one state: constants to the offset and the limits, rows to the neighbours."""
+        self.changes += 1
         self.alive[v] = False
         self.fixed[v] = int(self.states[v][0])
         self.offset += int(self.arrays[self.nodes[v].costs][0])

@@ -7,15 +7,17 @@ import math
 import numpy as np
 import pytest
 
+from planner.search.control import Control
 from planner.search.evaluate import evaluate, least_memory, peak_memory
 from planner.search.goal import Goal
 from planner.search.lagrangian import Lagrangian
 from planner.search.messages import Messages
+from planner.search.native import sweeps
 from planner.search.presolve import presolve
 from planner.search.problem import Edge, Node, Problem
 from planner.search.reduced import Infeasible, Reduced
 from planner.search.restricted import restrict, solve_restricted
-from planner.search.solve import solve
+from planner.search.solve import Search, solve
 
 
 def dense(seed: int, *, nodes: int = 9, states: int = 6, forbid: float = 0.1) -> Problem:
@@ -99,3 +101,86 @@ def test_no_choice_takes_less_than_the_least_memory(seed: int) -> None:
     for _ in range(20):
         choice = [int(rng.integers(len(n.costs))) for n in problem.nodes]
         assert peak_memory(problem, choice) >= least_memory(problem)
+
+
+def limited(seed: int) -> Problem:
+    """A wide problem whose memory limit binds at several instants, on nodes and on edges."""
+    problem = dense(seed, nodes=7, states=5)
+    rng = np.random.default_rng(seed)
+    edges = [Edge(e.u, e.v, e.costs, rng.integers(0, 40, (5, 5)), (0, 8)) for e in problem.edges]
+    free = Problem(problem.nodes, edges)
+    peaks = [peak_memory(free, [int(rng.integers(5)) for _ in problem.nodes]) for _ in range(30)]
+    return Problem(problem.nodes, edges, limit=int(np.quantile(peaks, 0.15)))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_under_a_memory_limit_too(seed: int) -> None:
+    problem = limited(seed)
+    exact = solve(problem, solver="ilp")
+    try:
+        reduced = presolve(problem)
+        found = solve_restricted(reduced, Goal())
+    except Infeasible:
+        assert exact.status == "infeasible"
+        return
+    if exact.cost is None:
+        assert found.choice is None
+        return
+    assert found.bound <= exact.cost
+    if found.choice is not None:
+        cost = evaluate(problem, reduced.restore(found.choice))
+        assert cost is not None
+        assert cost >= exact.cost
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_cutoff_only_ends_the_search_sooner(seed: int) -> None:
+    """With a cutoff at or below the optimum the bound reaches it; above, the optimum is still found."""
+    problem = limited(seed)
+    exact = solve(problem, solver="ilp")
+    if exact.cost is None:
+        return
+    for solver in ("auto", "dp"):
+        beaten = Search(problem, Control(), solver=solver)
+        found = beaten.run(cutoff=exact.cost)
+        assert found.bound <= exact.cost
+        assert beaten.bound >= exact.cost or found.cost == exact.cost
+        assert Search(problem, Control(), solver=solver).run(cutoff=exact.cost + 1).cost == exact.cost
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_compiled_sweeps_equal_plain_ones(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    reduced = presolve(limited(seed), fit=False)
+    results = []
+    for native in (sweeps.library, lambda: None):
+        monkeypatch.setattr(sweeps, "library", native)
+        messages = Messages(reduced, 1e6)
+        messages.set_prices({0: 0.5})
+        messages.run(sweeps=7, enough=math.inf, stop=lambda: False)
+        certified = messages.certified()
+        results.append((messages.bound, certified.bound, certified.above.tolist(), messages.scores))
+    compiled, plain = results
+    assert compiled[1:3] == plain[1:3]
+    np.testing.assert_allclose(compiled[3], plain[3])
+    assert math.isclose(compiled[0], plain[0])
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_states_above_the_bound_are_indeed_that_dear(seed: int) -> None:
+    """`above` is proven: no choice through a state costs less than the bound and what the state lies above it."""
+    problem = dense(seed, nodes=6, states=4)
+    if solve(problem, solver="dp").cost is None:
+        return
+    reduced = presolve(problem, prune=False)
+    messages = Messages(reduced, 1e6)
+    messages.run(sweeps=15, enough=math.inf, stop=lambda: False)
+    certified = messages.certified()
+    everything = [np.arange(len(s)) for s in reduced.states]
+    for v, states in enumerate(reduced.states):
+        for i in range(len(states)):
+            pinned = restrict(reduced, [*everything[:v], np.array([i]), *everything[v + 1 :]])
+            try:
+                least = Lagrangian(pinned).evaluate({}, {})[0]
+            except Infeasible:
+                continue
+            assert certified.bound + certified.above[messages.layout.start[v] + i] <= least

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -168,12 +169,17 @@ tensors:
 """
     graph = load_model(Path(__file__).parents[2] / "sample_graphs" / "gpt_tiny.onnx")
     plan = planned(graph, text, mesh=(4, 2))
-    for gradient, ends in ((False, ("c_proj.matmul", ".add", ".add_1")), (True, ("layernormalization",))):
-        inside = [
-            m for m in moved(plan.program, gradient=gradient) if m[0] not in plan.assignment.stored and ".h." in m[0]
-        ]
-        assert [m[1:] for m in inside] == [("all_reduce", ("y",))] * 4
-        assert all(t.endswith(ends) for t, _, _ in inside), inside
+    activations = {
+        gradient: [m for m in moved(plan.program, gradient=gradient) if m[0] not in plan.assignment.stored]
+        for gradient in (False, True)
+    }
+    forward = [m for m in activations[False] if ".h." in m[0]]
+    assert [m[1:] for m in forward] == [("all_reduce", ("y",))] * 4
+    assert all(t.endswith((".add", ".add_1", ".c_proj.matmul")) for t, _, _ in forward)
+    backward = [m for m in activations[True] if m[2] == ("y",) and m[0] != "transformer.wte.gather"]
+    assert len(backward) == 4, backward
+    assert {k for _, k, _ in backward} <= {"all_reduce", "reduce_scatter"}
+    assert all(t.endswith((".layernormalization", "transformer.add")) for t, _, _ in backward), backward
     assert all(str(plan.assignment.stored[f"transformer.h.{i}.mlp.c_fc.weight"]) == "[_,y]" for i in range(2))
 
 
@@ -335,10 +341,10 @@ def test_three_readers_of_one_tensor_in_three_layouts() -> None:
 def test_the_smallest_conflict_is_found_among_many() -> None:
     calls = 0
 
-    def conflicting(some: object) -> bool:
+    def conflicting(some: Sequence[int]) -> bool:
         nonlocal calls
         calls += 1
-        return {3, 77, 200} <= set(some)  # type: ignore[call-overload]
+        return {3, 77, 200} <= set(some)
 
     assert sorted(smallest_conflict(range(256), conflicting)) == [3, 77, 200]
     assert calls < 60

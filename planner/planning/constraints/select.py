@@ -41,13 +41,13 @@ class Selector:
 
         What is computed from constants alone is whole anyway: only a pin that would split it is an error.
         """
-        chosen = list(self.graph.ops)
-        if pin.types:
-            chosen = self._narrow(pin, chosen, self._by_type, pin.types, "type")
-        if pin.match:
-            chosen = self._narrow(pin, chosen, self._by_name, pin.match, "name")
-        if pin.reads:
-            chosen = self._narrow(pin, chosen, self._by_weight, pin.reads, "parameter read")
+        asked = (
+            (pin.types, self._by_type, "type"),
+            (pin.match, self._by_name, "name"),
+            (pin.reads, self._by_weight, "parameter read"),
+        )
+        sets = [set(self._named(pin.where, p, names, f"operator by {what}", _no_hint)) for p, names, what in asked if p]
+        chosen = [self.graph.producers[n] for n in sorted(set.intersection(*sets), key=self._position.__getitem__)]
         if not chosen:
             patterns = " and ".join(f"{p!r}" for p in (*pin.types, *pin.match, *pin.reads))
             raise InputError(f"constraints {pin.where}: no operator is all of {patterns}; drop one of these patterns")
@@ -66,17 +66,23 @@ class Selector:
             for n, t in self.graph.tensors.items()
             if t.shape is not None and (t.role is Role.INPUT or n in self._computed)
         }
-        return self._named(pin.where, pin.match, known, "tensor", self._parameter_instead)
+        found = set(self._named(pin.where, pin.match, known, "tensor", self._parameter_instead))
+        return [n for n in known if n in found]
 
     def parameters(self, pin: ParameterPin) -> list[str]:
         """InputError where there are none."""
         known = {t.name: (t.name,) for t in self.graph.parameters if t.name in self.graph.consumers}
-        return self._named(pin.where, pin.match, known, "parameter", lambda _: "")
+        found = set(self._named(pin.where, pin.match, known, "parameter", _no_hint))
+        return [n for n in known if n in found]
 
     def _parameter_instead(self, patterns: Sequence[str]) -> str:
         if any(t.name == p for t in self.graph.parameters for p in patterns):
             return "; it is a parameter: pin it under `parameters`"
         return ""
+
+    @cached_property
+    def _position(self) -> Mapping[str, int]:
+        return {op.name: i for i, op in enumerate(self.graph.ops)}
 
     @cached_property
     def _computed(self) -> frozenset[str]:
@@ -105,17 +111,6 @@ class Selector:
                 origin.update((t, found[op.name]) for t in op.outputs if t)
         return found
 
-    def _narrow(
-        self,
-        pin: OperatorPin,
-        chosen: Sequence[Op],
-        names: Mapping[str, tuple[str, ...]],
-        patterns: tuple[str, ...],
-        what: str,
-    ) -> list[Op]:
-        meant = set(self._named(pin.where, patterns, names, f"operator by {what}", lambda _: ""))
-        return [op for op in chosen if op.name in meant]
-
     def _named(
         self,
         where: str,
@@ -131,11 +126,15 @@ class Selector:
                 near = _near(pattern, sorted({n for own in names.values() for n in own}))
                 raise InputError(f"constraints {where}: no {what} matches {pattern!r}{hint((pattern,)) or near}")
             found.update(dict.fromkeys(hits))
-        return [n for n in names if n in found]
+        return list(found)
+
+
+def _no_hint(_: Sequence[str]) -> str:
+    return ""
 
 
 def _hits(pattern: str, names: Mapping[str, tuple[str, ...]]) -> list[str]:
-    if pattern in names:
+    if pattern in names.get(pattern, ()):
         return [pattern]
     exact = [key for key, own in names.items() if pattern in own]
     if exact:

@@ -1,0 +1,81 @@
+"""What one search answers: the plan files, the documents of `--json`, the summary; kept and found again as it is."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from planner.cache import Store
+
+__all__ = ["Answer", "finished", "write_plans"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Contents of the plan files, best first, with a document for each (all but where it is written); `messages` are
+    for standard error."""
+
+    plans: tuple[str, ...]
+    documents: tuple[dict[str, Any], ...]
+    summary: str
+    messages: tuple[str, ...] = ()
+    cached: bool = False
+    cancelled: bool = False
+
+    @classmethod
+    def recall(cls, store: Store, key: str) -> Answer | None:
+        """The answer to the request with this key, or to one that proved to ask the same; None where none is kept."""
+        pointer = store.read("requests", key)
+        return None if pointer is None else cls.read(store, pointer.decode("ascii", "replace"))
+
+    @classmethod
+    def read(cls, store: Store, key: str) -> Answer | None:
+        """The answer kept under its content's key."""
+        content = store.read("plans", key)
+        if content is None:
+            return None
+        try:
+            data = json.loads(content)
+            return cls(
+                tuple(data["plans"]), tuple(data["documents"]), data["summary"], tuple(data["messages"]), cached=True
+            )
+        except (ValueError, KeyError, TypeError):
+            store.note(f"cache: entry {key[:12]} is not an answer; it is ignored")
+            return None
+
+    def keep(self, store: Store, key: str) -> None:
+        store.write("plans", key, json.dumps(asdict(replace(self, cached=False))).encode())
+
+
+def finished(answer: Answer, paths: list[str]) -> dict[str, Any]:
+    """The document for `--json`: that of the best plan, and all plans under `plans`."""
+    documents = [{"plan": path, **document} for path, document in zip(paths, answer.documents, strict=True)]
+    listed = ("plan", "mesh", "objective_s", "gap", "step_time_s", "peak_memory_bytes")
+    return {
+        **documents[0],
+        "cached": answer.cached,
+        "cancelled": answer.cancelled,
+        "plans": [{name: d[name] for name in listed} for d in documents],
+    }
+
+
+def write_plans(contents: Mapping[Path, str]) -> None:
+    """Writes each file whole or not at all.  OSError where one cannot be written."""
+    for path, text in contents.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as out:
+                out.write(text)
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise

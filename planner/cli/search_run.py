@@ -1,0 +1,238 @@
+"""The search behind `planner search`, for requests that no kept answer serves."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from math import log
+from typing import Any
+
+from planner.cache import Store
+from planner.cli.answer import Answer
+from planner.cli.cancel import cancelled_by_signals
+from planner.cli.options import bindings, constraints_of, profile_of, progress_to
+from planner.cli.request_key import RequestKey
+from planner.frontends import load_model
+from planner.ir import Graph
+from planner.planning import Planned, PlanDocument, Recall, Request, describe, make_plan, plan_text, read_plan
+from planner.planning.meshes import parse_mesh
+from planner.planning.planner import on_nodes
+from planner.pricing import Settings
+from planner.report.text import summary
+from planner.search.control import Control, Report
+
+__all__ = ["Searcher"]
+
+WARM_SECONDS = 2.0  # for finding an earlier plan again in a search under a time limit
+UNTOUCHED = 0.25  # no part of a search is cut short before this share of its time limit is over
+REPORT_EVERY = 0.5  # seconds between two lines of progress
+
+
+@dataclass
+class Searcher:
+    """Searches for the counts of devices of one command; model, profile and constraints are read once."""
+
+    options: argparse.Namespace
+    store: Store | None
+    key: RequestKey | None
+
+    def __post_init__(self) -> None:
+        self.profile = profile_of(self.options.hardware)
+        self.constraints = constraints_of(self.options)
+        self.recall = None
+        if self.options.warm_start is not None:
+            self.recall = Recall(read_plan(self.options.warm_start))
+
+    @cached_property
+    def graph(self) -> Graph:
+        graph = load_model(self.options.model, bind=bindings(self.options.bind), batch=self.options.batch)
+        if self.recall is not None:
+            self.recall.check([op.name for op in graph.ops])
+        return graph
+
+    @property
+    def training(self) -> bool:
+        mode = self.options.mode
+        return self.graph.loss is not None if mode is None else mode == "training"
+
+    def search(self, devices: int) -> Answer:
+        """The answer for one count of devices, kept where it may be."""
+        control = Control(say=progress_to(quiet=False))
+        with cancelled_by_signals(control) as phase:
+            graph = self.graph
+            request = self._request(devices)
+            key = None if self.key is None else self.key.of_graph(_content(graph), devices)
+            if self.store is not None and key is not None:
+                known = Answer.read(self.store, key)
+                if known is not None:
+                    self._point(devices, key)
+                    return _renamed(known, graph.name)
+            recall, automatic = self._recall(graph, request)
+            phase.searching = True
+            control.started, control.time_limit = time.monotonic(), request.time_limit
+            control.report = _reporter(control.say, request.profile.price_resolution_s)
+            planned = make_plan(graph, request, control=control, recall=recall)
+            answer = self._answer(planned, control)
+            untouched = request.time_limit is None or planned.search_seconds < UNTOUCHED * request.time_limit
+            if self.store is not None and key is not None and untouched and not control.cancel.is_set():
+                if not automatic:
+                    answer.keep(self.store, key)
+                    self._point(devices, key)
+                    self._index(graph, request, key)
+            return answer
+
+    def _request(self, devices: int) -> Request:
+        options = self.options
+        return Request(
+            devices=devices,
+            profile=on_nodes(self.profile, devices, options.nodes),
+            settings=Settings(self.training, options.precision, options.optimizer, options.target),
+            meshes=(parse_mesh(options.mesh, devices),) if options.mesh else None,
+            memory_limit=options.memory_limit,
+            solver=options.solver,
+            time_limit=options.time_limit,
+            recompute=options.recompute,
+            constraints=self.constraints,
+            top_k=options.top_k,
+        )
+
+    def _answer(self, planned: Planned, control: Control) -> Answer:
+        plans = (planned, *planned.others)
+        texts = tuple(plan_text(self._describe(p)) for p in plans)
+        cancelled = control.cancel.is_set()
+        messages = [f"warning: {w}" for w in planned.warnings]
+        if self.training and self.graph.loss is None:
+            messages.insert(0, "note: the graph ends before its loss; gradients are taken to enter at its outputs")
+        documents = tuple(_document(p) for p in plans)
+        return Answer(texts, documents, summary(planned), tuple(messages), cancelled=cancelled)
+
+    def _describe(self, planned: Planned) -> PlanDocument:
+        return describe(planned, bind=bindings(self.options.bind), batch=self.options.batch)
+
+    # The cache beyond this very request
+
+    def _point(self, devices: int, key: str) -> None:
+        if self.store is not None and self.key is not None:
+            self.store.write("requests", self.key.of(devices), key.encode())
+
+    def _index(self, graph: Graph, request: Request, key: str) -> None:
+        """Lists the answer among those on graphs of this structure."""
+        assert self.store is not None
+        about = {"devices": request.devices, "batch": _batch(graph), "settings": repr(request.settings)}
+        self.store.write(f"structures/{_structure(graph)}", key, json.dumps(about).encode())
+
+    def _recall(self, graph: Graph, request: Request) -> tuple[Recall | None, bool]:
+        """The plan to begin with, and whether it was not asked for.
+
+        Without a time limit a search ends the same way whatever was searched before, so nothing is taken unasked.
+        """
+        if self.recall is not None:
+            return self.recall, False
+        if self.store is None or request.time_limit is None:
+            return None, False
+        kind = f"structures/{_structure(graph)}"
+        near: list[tuple[float, float, str]] = []
+        for key in self.store.keys(kind):
+            about = json.loads(self.store.read(kind, key) or b"{}")
+            if about.get("settings") == repr(request.settings):
+                distances = (_ratio(about["devices"], request.devices), _ratio(about["batch"], _batch(graph)))
+                near.append((*distances, key))
+        for _, _, key in sorted(near):
+            known = Answer.read(self.store, key)
+            if known is not None:
+                plan = PlanDocument.model_validate_json(known.plans[0])
+                print(f"note: begins with a plan found before, on mesh {plan.mesh}", file=sys.stderr)
+                return Recall(plan, WARM_SECONDS), True
+        return None, False
+
+
+def _document(planned: Planned) -> dict[str, Any]:
+    settings, graph = planned.request.settings, planned.priced.graph
+    traffic = planned.program.traffic({t.name: settings.tensor_bytes(t) for t in graph.tensors.values()})
+    return {
+        "devices": planned.mesh.devices,
+        "mesh": str(planned.mesh),
+        "batch": _batch(graph),
+        "objective_s": planned.objective_s,
+        "objective_lower_bound_s": planned.bound_s,
+        "gap": planned.gap,
+        "step_time_s": planned.step_time_s,
+        "status": "optimal" if planned.gap == 0 else "feasible",
+        "peak_memory_bytes": planned.peak_memory_bytes,
+        "memory_limit_bytes": planned.memory_limit,
+        "search_seconds": planned.search_seconds,
+        "operators": len(graph.ops),
+        "operators_replicated_for_want_of_a_rule": list(planned.without_rule),
+        "collectives": {kind: asdict(t) for kind, t in traffic.items()},
+        "parts_s": planned.parts.seconds(planned.priced.machine.unit_s),
+        "candidates": [
+            {
+                "mesh": str(c.mesh),
+                "recompute": c.recompute,
+                "status": c.status,
+                "objective_s": c.objective_s,
+                "bound_s": c.bound_s,
+            }
+            for c in planned.candidates
+        ],
+        "warnings": list(planned.warnings),
+        "solver": planned.solution.solver,
+    }
+
+
+def _batch(graph: Graph) -> int | None:
+    return next((s[0] for t in graph.inputs if (s := graph.tensors[t].shape)), None)
+
+
+def _ratio(a: int | None, b: int | None) -> float:
+    return abs(log(a / b)) if a and b else 0.0
+
+
+def _content(graph: Graph) -> str:
+    """Digest of everything of the graph that a plan shows or depends on, but for the model's name."""
+    h = hashlib.sha256(graph.digest.encode())
+    for op in graph.ops:
+        h.update(repr((op.name, op.source, op.module, op.inputs, op.outputs)).encode())
+    for t in graph.tensors.values():
+        h.update(repr((t.name, str(t.role), t.dtype, t.shape)).encode())
+    h.update(repr((graph.inputs, graph.outputs, graph.loss)).encode())
+    return h.hexdigest()
+
+
+def _structure(graph: Graph) -> str:
+    """Digest of operators and their connections, whatever the sizes."""
+    h = hashlib.sha256()
+    for op in graph.ops:
+        h.update(repr((op.type, op.inputs, op.outputs)).encode())
+    return h.hexdigest()
+
+
+def _renamed(answer: Answer, name: str) -> Answer:
+    """The answer as a search of the model under this name would have given it."""
+    documents = [PlanDocument.model_validate_json(text) for text in answer.plans]
+    old = documents[0].model.name
+    if old == name:
+        return answer
+    plans = [plan_text(d.model_copy(update={"model": d.model.model_copy(update={"name": name})})) for d in documents]
+    return replace(answer, plans=tuple(plans), summary=answer.summary.replace(old, name, 1))
+
+
+def _reporter(say: Callable[[str], None], unit_s: float) -> Callable[[Report], None]:
+    """Says how far the search is, now and then."""
+    shown = -REPORT_EVERY
+
+    def report(r: Report) -> None:
+        nonlocal shown
+        if r.incumbent is None or r.gap is None or (r.seconds < shown + REPORT_EVERY and r.gap > 0):
+            return
+        shown = r.seconds
+        bound = (r.bound or 0) * unit_s
+        say(f"after {r.seconds:.1f} s: plan {r.incumbent * unit_s:.6g} s, bound {bound:.6g} s, gap {r.gap:.2%}")
+
+    return report

@@ -1,0 +1,146 @@
+"""A plan made before, as a choice for a new problem: of the same model at another batch, limit or number of devices.
+
+Operators keep their roles by mesh axis and parameters their stored layouts, where the new problem offers them.  What
+does not carry over, and everything in between, is completed at least cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import InputError
+from planner.planning.document import PlanDocument, role_from_text
+from planner.pricing import PricedProblem
+from planner.search.control import Control
+from planner.search.evaluate import evaluate
+from planner.search.problem import FORBIDDEN, Edge, IntArray, Node, Problem
+from planner.search.solve import solve
+
+__all__ = ["Recall", "complete", "plain_choice"]
+
+Kept = Mapping[int, NDArray[np.int64]]  # node → the states it may take; all where it is not named
+LEAST_SHARE = 0.5  # of the operators that must be found again
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Finds `plan` again in priced problems; gives up after `seconds` (None: limits in work alone)."""
+
+    plan: PlanDocument
+    seconds: float | None = None
+
+    def check(self, names: Sequence[str]) -> None:
+        """InputError where the plan is of a model that shares too few of the operators `names`."""
+        shared = sum(n in self.plan.operators for n in names)
+        if names and shared < LEAST_SHARE * len(names):
+            raise InputError(
+                f"plan of {self.plan.model.name}: {shared} of the model's {len(names)} operators are in it, expected at "
+                f"least half; give a plan of the same model to start from"
+            )
+
+    def choice(self, priced: PricedProblem, control: Control | None = None) -> tuple[int, ...] | None:
+        """A valid choice that follows the plan; None where the mesh has another number of axes, another shape for as
+        many devices, or nothing valid was found."""
+        mesh, known = priced.machine.mesh, self.plan.mesh
+        same = mesh == known
+        if mesh.names != known.names or (not same and mesh.devices == known.devices):
+            return None
+        operators = self._operators(priced)
+        if len(operators) < LEAST_SHARE * len(priced.op_nodes):
+            return None
+        both = operators | self._parameters(priced)
+        return self._completed(priced, both, control) or self._completed(priced, operators, control)
+
+    def _completed(self, priced: PricedProblem, kept: Kept, control: Control | None) -> tuple[int, ...] | None:
+        inner = None
+        if self.seconds is not None or control is not None:
+            left = None if control is None else control.left
+            limits = [s for s in (self.seconds, left) if s is not None]
+            inner = Control(min(limits, default=None), cancel=Control().cancel if control is None else control.cancel)
+        return complete(priced.problem, kept, inner)
+
+    def _operators(self, priced: PricedProblem) -> dict[int, NDArray[np.int64]]:
+        names = priced.machine.mesh.names
+        index: dict[int, dict[tuple[object, ...], int]] = {}
+        out = {}
+        for name, node in priced.op_nodes.items():
+            entry = self.plan.operators.get(name)
+            if entry is None:
+                continue
+            strategies = priced.tables[name].strategies
+            if id(strategies) not in index:  # layers that look alike share their tables
+                index[id(strategies)] = {s.roles: k for k, s in enumerate(strategies)}
+            try:
+                roles = tuple(role_from_text(entry.strategy[n]) for n in names)
+            except (KeyError, ValueError):
+                continue
+            state = index[id(strategies)].get(roles)
+            if state is not None and priced.problem.nodes[node].costs[state] < FORBIDDEN:
+                out[node] = np.array([state])
+        return out
+
+    def _parameters(self, priced: PricedProblem) -> dict[int, NDArray[np.int64]]:
+        out = {}
+        for name, node in priced.parameter_nodes.items():
+            entry = self.plan.parameters.get(name)
+            if entry is None:
+                continue
+            dims = tuple(tuple(d) for d in entry.stored.dims)
+            found = (k for k, layout in enumerate(priced.stored_layouts[name]) if layout.dims == dims)
+            state = next(found, None)
+            if state is not None and priced.problem.nodes[node].costs[state] < FORBIDDEN:
+                out[node] = np.array([state])
+        return out
+
+
+def plain_choice(priced: PricedProblem, control: Control) -> tuple[int, ...] | None:
+    """A valid choice fast, not a good one: every operator whole on all devices or in its cheapest state."""
+    kept: dict[int, NDArray[np.int64]] = {}
+    states: dict[tuple[int, int], NDArray[np.int64]] = {}
+    for name, node in priced.op_nodes.items():
+        costs, strategies = priced.problem.nodes[node].costs, priced.tables[name].strategies
+        key = id(costs), id(strategies)
+        if key not in states:
+            whole = [k for k, s in enumerate(strategies) if all(r.kind == "replicate" for r in s.roles)]
+            states[key] = np.array(sorted({*whole, int(costs.argmin())}))
+        kept[node] = states[key]
+    return complete(priced.problem, kept, control)
+
+
+def complete(problem: Problem, kept: Kept, control: Control | None = None) -> tuple[int, ...] | None:
+    """The best choice found with only the states `kept`; None where there is none, or none in time."""
+    found = solve(_restricted(problem, kept), control=control)
+    if not found.choice:
+        return None
+    choice = tuple(int(kept[v][x]) if v in kept else x for v, x in enumerate(found.choice))
+    return choice if evaluate(problem, choice) is not None else None
+
+
+def _restricted(problem: Problem, kept: Kept) -> Problem:
+    """The problem with only the states `kept`; arrays that were shared stay shared."""
+    cut: dict[tuple[object, ...], IntArray] = {}
+
+    def rows(array: IntArray, node: int, axis: int) -> IntArray:
+        states = kept.get(node)
+        if states is None:
+            return array
+        key = (id(array), axis, states.tobytes())
+        if key not in cut:
+            cut[key] = np.ascontiguousarray(array.take(states, axis))
+        return cut[key]
+
+    def both(array: IntArray, edge: Edge) -> IntArray:
+        return rows(rows(array, edge.u, 0), edge.v, 1)
+
+    nodes: list[Node] = []
+    for v, n in enumerate(problem.nodes):
+        usage = None if n.usage is None else rows(n.usage, v, 0)
+        nodes.append(replace(n, costs=rows(n.costs, v, 0), usage=usage))
+    edges = [
+        replace(e, costs=both(e.costs, e), usage=None if e.usage is None else both(e.usage, e)) for e in problem.edges
+    ]
+    return Problem(nodes, edges, problem.limit)

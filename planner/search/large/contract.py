@@ -1,0 +1,225 @@
+"""Contraction on top of presolve: nodes that are functions of a neighbour merge into it, nodes without memory go.
+
+Where the allowed pairs of edge (u, v) leave one state f(i) of v for every state i of u, v is no decision of its own:
+
+    cost_u[i]     += cost_v[f(i)] + cost_uv[i, f(i)]
+    usage_u[i]    gains usage_v[f(i)] on v's own interval
+    cost_uw[i, k] += cost_vw[f(i), k]                      for every other neighbour w of v
+
+A node v that holds no memory in any row that can bind, with at most two neighbours, is minimised out (one step of
+non-serial dynamic programming, Bertele and Brioschi 1972):
+
+    cost_uw[i, k] += min_j ( cost_v[j] + cost_vu[j, i] + cost_vw[j, k] )
+
+Usage that is equal in all states of a node is taken off the limits.  Everything is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.search.arrays import Array
+from planner.search.presolve import _View
+from planner.search.problem import Problem
+from planner.search.reduced import Factor, Reduced
+
+__all__ = ["Contracted", "contract"]
+
+GROWTH = 4_000_000  # entries of one matrix that contraction may make
+PRODUCT = 50_000_000  # additions of one min-plus product
+
+
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    """`follows[i]` is the original state of `node` where `leader` takes its original state i."""
+
+    node: int
+    leader: int
+    follows: NDArray[np.int64]
+
+    def restore(self, choice: NDArray[np.int64]) -> int:
+        return int(self.follows[choice[self.leader]])
+
+
+@dataclass(frozen=True, slots=True)
+class _Minimised:
+    """`best[i, k]` is the original state of `node` for the states at `places` of its neighbours."""
+
+    node: int
+    neighbours: tuple[int, ...]
+    places: tuple[NDArray[np.int64], ...]  # from original states to axes of `best`
+    best: NDArray[np.int64]
+
+    def restore(self, choice: NDArray[np.int64]) -> int:
+        at = tuple(int(p[choice[n]]) for n, p in zip(self.neighbours, self.places, strict=True))
+        return int(self.best[at])
+
+
+@dataclass(frozen=True)
+class Contracted:
+    """The reduced problem and the way back."""
+
+    reduced: Reduced
+    steps: tuple[_Merged | _Minimised, ...]
+
+    def restore(self, choice: Sequence[int]) -> tuple[int, ...]:
+        """The choice for the original problem."""
+        full = np.asarray(self.reduced.restore(choice), np.int64)
+        for step in reversed(self.steps):
+            full[step.node] = step.restore(full)
+        return tuple(full.tolist())
+
+
+def contract(problem: Problem) -> Contracted:
+    """Presolve and contraction to a fixed point.  `Infeasible` when no choice is left."""
+    view = _Contraction(problem)
+    view.shrink(True)
+    while view.round():
+        view.shrink(True)
+    return Contracted(view.freeze(), tuple(view.steps))
+
+
+class _Contraction(_View):
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem, True)
+        self.steps: list[_Merged | _Minimised] = []
+        self.sizes = [len(n.costs) for n in problem.nodes]
+
+    def round(self) -> bool:
+        """One pass over all nodes; whether anything changed."""
+        self._level()
+        before = len(self.steps)
+        self._remove_free()
+        self._merge(both=True)
+        if len(self.steps) == before:
+            self._merge(both=False)
+        return len(self.steps) > before
+
+    def _level(self) -> None:
+        """Takes usage common to all states of a node off the limits, and usage in rows that cannot bind away."""
+        kept = np.concatenate(([0], np.cumsum(self.active)))
+        for v, factor in enumerate(self.nodes):
+            if not self.alive[v] or not factor.usage:
+                continue
+            usage = []
+            for (a, b), number in factor.usage:
+                low, high = self.arrays.low(number), self.arrays.high(number)
+                if low != 0:
+                    self.limits[a:b] -= low
+                    number = self.arrays.derive(("less", number), lambda n=number, x=low: self.arrays[n] - x)
+                if high > low and kept[a] < kept[b]:
+                    usage.append(((a, b), number))
+            if tuple(usage) != factor.usage:
+                self.nodes[v] = Factor(factor.costs, tuple(usage))
+                self.dirty.add(v)
+
+    def _merge(self, *, both: bool) -> None:
+        """Merges along functional edges, those that are functions both ways first."""
+        for v in range(len(self.alive)):
+            while self.alive[v]:
+                leader = self._leader(v, both)
+                if leader is None:
+                    break
+                self._merge_into(v, *leader)
+
+    def _leader(self, v: int, both: bool) -> tuple[int, int] | None:
+        for u, factor in self.adjacent[v].items():
+            found = self._function(self._map(factor, "T", 0, 0).costs)
+            if found is None or (both and self._function(factor.costs) is None):
+                continue
+            grown = max((len(self.states[u]) * len(self.states[w]) for w in self.adjacent[v] if w != u), default=0)
+            if grown <= GROWTH:
+                return u, found
+        return None
+
+    def _function(self, number: int) -> int | None:
+        """The interned f where row i of the matrix is finite at f[i] alone."""
+
+        def compute() -> int | None:
+            finite = np.isfinite(self.arrays[number])
+            return self.arrays.add(finite.argmax(axis=1)) if (finite.sum(axis=1) == 1).all() else None
+
+        return self.arrays.once(("function", number), compute)
+
+    def _merge_into(self, v: int, u: int, f: int) -> None:
+        index = self.arrays[f]
+        follows = np.zeros(self.sizes[u], np.int64)
+        follows[self.states[u]] = self.states[v][index]
+        self.steps.append(_Merged(v, u, follows))
+        edge = self.adjacent[u][v]
+
+        def along(number: int) -> int:
+            return self.arrays.derive(
+                ("along", number, f), lambda: self.arrays[number][np.arange(len(index)), index]
+            )
+
+        gained = Factor(along(edge.costs), tuple((span, along(n)) for span, n in edge.usage))
+        own = self._map(self.nodes[v], "take", 0, f)
+        self.nodes[u] = self._plus(self._plus(self.nodes[u], own), gained)
+        moved = [(w, self._map(g, "take", 0, f)) for w, g in self.adjacent[v].items() if w != u]
+        self._drop(v)
+        for w, factor in moved:
+            old = self.adjacent[u].get(w)
+            self._connect(u, w, factor if old is None else self._plus(old, factor))
+            self.dirty.add(w)
+        self.dirty.add(u)
+
+    def _drop(self, v: int) -> None:
+        for w in self.adjacent[v]:
+            del self.adjacent[w][v]
+            self.dirty.add(w)
+        self.adjacent[v] = {}
+        self.alive[v] = False
+
+    def _remove_free(self) -> None:
+        queue = [v for v, alive in enumerate(self.alive) if alive]
+        while queue:
+            v = queue.pop()
+            if not self.alive[v] or self.nodes[v].usage or len(self.adjacent[v]) > 2:
+                continue
+            if any(f.usage for f in self.adjacent[v].values()):
+                continue
+            around = sorted(self.adjacent[v])
+            work = len(self.states[v]) * int(np.prod([len(self.states[w]) for w in around], dtype=np.int64))
+            if work <= PRODUCT:
+                self._minimise(v, around)
+                queue += around
+
+    def _minimise(self, v: int, around: Sequence[int]) -> None:
+        numbers = (self.nodes[v].costs, *(self.adjacent[v][w].costs for w in around))
+        table, best = self.arrays.once(("minimised", *numbers), lambda: self._product(numbers))
+        places = []
+        for w in around:
+            place = np.zeros(self.sizes[w], np.int64)
+            place[self.states[w]] = np.arange(len(self.states[w]))
+            places.append(place)
+        self.steps.append(_Minimised(v, tuple(around), tuple(places), self.states[v][best]))
+        self._drop(v)
+        if not around:
+            self.offset += int(self.arrays[table].reshape(-1)[0])
+        elif len(around) == 1:
+            self.nodes[around[0]] = self._plus(self.nodes[around[0]], Factor(table))
+        else:
+            u, w = around
+            old = self.adjacent[u].get(w)
+            self._connect(u, w, Factor(table) if old is None else self._plus(old, Factor(table)))
+        self.dirty.update(around)
+
+    def _product(self, numbers: tuple[int, ...]) -> tuple[int, NDArray[np.int64]]:
+        """(min over the node's states, the minimising state), for every pair of states of the neighbours."""
+        cost, *sides = (self.arrays[n] for n in numbers)
+        if len(sides) < 2:
+            total: Array = cost[:, None] + sides[0] if sides else cost
+            return self.arrays.add(np.asarray(total.min(axis=0))), np.asarray(total.argmin(axis=0))
+        left, right = cost[:, None] + sides[0], sides[1]
+        least = np.full((left.shape[1], right.shape[1]), np.inf)
+        best = np.zeros(least.shape, np.int64)
+        for j in range(len(cost)):
+            value = left[j][:, None] + right[j][None, :]
+            better = value < least
+            least[better], best[better] = value[better], j
+        return self.arrays.add(least), best
