@@ -1,5 +1,6 @@
 # The service.  Wheels are built in a first stage, so that the final image holds no build tools.
 FROM python:3.12-slim AS build
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY planner planner

@@ -150,6 +150,7 @@ def _unwrap(data: bytes) -> bytes | None:
 def _replace(path: Path, data: bytes) -> None:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
     try:
+        os.chmod(temporary, 0o644)  # as far as the directory allows, users share it
         with os.fdopen(handle, "wb") as out:
             out.write(data)
             out.flush()

@@ -12,6 +12,7 @@ from typing import Any
 from planner.cache import Store, default_folder
 from planner.cli.answer import Answer, finished, write_plans
 from planner.cli.cache import add_cache_options, size_limit
+from planner.cli.cancel import cancelled_by_signals
 from planner.cli.options import add_model_options, add_pin_options, byte_size, positive
 from planner.errors import InputError, UsageError
 
@@ -71,18 +72,19 @@ def run(options: argparse.Namespace) -> int:
     several = len(counts) > 1
     later: Any = None  # what searches is loaded only where a search is due
     documents: list[dict[str, Any]] = []
-    for devices in counts:
-        answer = None if store is None or key is None else Answer.recall(store, key.of(devices))
-        if answer is None:
-            if later is None:
-                from planner.cli.search_run import Searcher
+    with cancelled_by_signals() as cancellation:
+        for devices in counts:
+            answer = None if store is None or key is None else Answer.recall(store, key.of(devices))
+            if answer is None:
+                if later is None:
+                    from planner.cli.search_run import Searcher
 
-                later = Searcher(options, store, key)
-            answer = later.search(devices)
-        documents.append(_deliver(options, answer, devices, several))
-        if answer.cancelled and devices != counts[-1]:
-            _say(f"cancelled: {', '.join(map(str, counts[len(documents) :]))} devices are not planned for")
-            break
+                    later = Searcher(options, store, key, cancellation)
+                answer = later.search(devices)
+            documents.append(_deliver(options, answer, devices, several))
+            if cancellation.asked.is_set() and len(documents) < len(counts):
+                _say(f"cancelled: {', '.join(map(str, counts[len(documents) :]))} devices are not planned for")
+                break
     if options.json:
         print(json.dumps(documents if several else documents[0], indent=1))
     return 0

@@ -6,7 +6,6 @@ import argparse
 import hashlib
 import json
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -15,12 +14,12 @@ from typing import Any
 
 from planner.cache import Store
 from planner.cli.answer import Answer
-from planner.cli.cancel import cancelled_by_signals
+from planner.cli.cancel import Cancellation
 from planner.cli.options import bindings, constraints_of, profile_of, progress_to
 from planner.cli.request_key import RequestKey
 from planner.frontends import load_model
 from planner.ir import Graph
-from planner.planning import Planned, PlanDocument, Recall, Request, describe, make_plan, plan_text, read_plan
+from planner.planning import PlanDocument, Planned, Recall, Request, describe, make_plan, plan_text, read_plan
 from planner.planning.meshes import parse_mesh
 from planner.planning.planner import on_nodes
 from planner.pricing import Settings
@@ -41,6 +40,7 @@ class Searcher:
     options: argparse.Namespace
     store: Store | None
     key: RequestKey | None
+    cancellation: Cancellation
 
     def __post_init__(self) -> None:
         self.profile = profile_of(self.options.hardware)
@@ -63,29 +63,27 @@ class Searcher:
 
     def search(self, devices: int) -> Answer:
         """The answer for one count of devices, kept where it may be."""
-        control = Control(say=progress_to(quiet=False))
-        with cancelled_by_signals(control) as phase:
-            graph = self.graph
-            request = self._request(devices)
-            key = None if self.key is None else self.key.of_graph(_content(graph), devices)
-            if self.store is not None and key is not None:
-                known = Answer.read(self.store, key)
-                if known is not None:
-                    self._point(devices, key)
-                    return _renamed(known, graph.name)
-            recall, automatic = self._recall(graph, request)
-            phase.searching = True
-            control.started, control.time_limit = time.monotonic(), request.time_limit
-            control.report = _reporter(control.say, request.profile.price_resolution_s)
-            planned = make_plan(graph, request, control=control, recall=recall)
-            answer = self._answer(planned, control)
-            untouched = request.time_limit is None or planned.search_seconds < UNTOUCHED * request.time_limit
-            if self.store is not None and key is not None and untouched and not control.cancel.is_set():
-                if not automatic:
-                    answer.keep(self.store, key)
-                    self._point(devices, key)
-                    self._index(graph, request, key)
-            return answer
+        graph = self.graph
+        request = self._request(devices)
+        key = None if self.key is None else self.key.of_graph(_content(graph), devices)
+        if self.store is not None and key is not None:
+            known = Answer.read(self.store, key)
+            if known is not None:
+                self._point(devices, key)
+                return _renamed(known, graph.name)
+        recall, automatic = self._recall(graph, request)
+        say = progress_to(quiet=False)
+        report = _reporter(say, request.profile.price_resolution_s)
+        control = Control(request.time_limit, cancel=self.cancellation.asked, say=say, report=report)
+        self.cancellation.searching = True
+        planned = make_plan(graph, request, control=control, recall=recall)
+        answer = self._answer(planned, control)
+        untouched = request.time_limit is None or planned.search_seconds < UNTOUCHED * request.time_limit
+        if self.store is not None and key is not None and untouched and not automatic and not answer.cancelled:
+            answer.keep(self.store, key)
+            self._point(devices, key)
+            self._index(graph, request, key)
+        return answer
 
     def _request(self, devices: int) -> Request:
         options = self.options

@@ -38,8 +38,8 @@ class Recall:
         shared = sum(n in self.plan.operators for n in names)
         if names and shared < LEAST_SHARE * len(names):
             raise InputError(
-                f"plan of {self.plan.model.name}: {shared} of the model's {len(names)} operators are in it, expected at "
-                f"least half; give a plan of the same model to start from"
+                f"plan of {self.plan.model.name}: {shared} of the model's {len(names)} operators are in it, expected "
+                f"at least half; give a plan of the same model to start from"
             )
 
     def choice(self, priced: PricedProblem, control: Control | None = None) -> tuple[int, ...] | None:

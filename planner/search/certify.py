@@ -7,6 +7,7 @@ the gap; elsewhere one leaf carries messages.  Floating point only steers: the c
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import math
 from collections.abc import Callable, Mapping
@@ -34,11 +35,17 @@ SWEEPS = 200
 
 
 def certify(
-    problem: Problem, *, cost: int | None, prices: Mapping[int, float], stop: Callable[[], bool] = lambda: False
+    problem: Problem,
+    *,
+    cost: int | None,
+    prices: Mapping[int, float],
+    stop: Callable[[], bool] = lambda: False,
+    narrow: bool = True,
 ) -> Proof:
     """A proof of a bound as near to `cost` (of the best choice known; None: none is) as work and `stop` allow.
 
-    `prices` are memory prices by instant to start from.  Where nothing is valid, the proof shows that.
+    `prices` are memory prices by instant to start from; `narrow` tries elimination before messages.  Where nothing is
+    valid, the proof shows that (with messages as far as they can).
     """
     try:
         fits = without(problem, fitting(problem, {}))
@@ -47,10 +54,10 @@ def certify(
     reduced = presolve(fits, prune=False)
     rows = {t: r for r, t in enumerate(reduced.instants)}
     start = {rows[t]: p / reduced.scale for t, p in prices.items() if t in rows and p > 0}
-    try:
-        return _Tree(reduced, cost, start, stop).run()
-    except TooLarge:
-        return (_by_messages(reduced, start, cost, stop),)
+    if narrow:
+        with contextlib.suppress(TooLarge):
+            return _Tree(reduced, cost, start, stop).run()
+    return (_by_messages(reduced, start, cost, stop),)
 
 
 class _Recorded(Lagrangian):

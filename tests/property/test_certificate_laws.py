@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from planner.search.brute import brute_force
 from planner.search.certificate import Certificate, Leaf, Messages, Proof, Split, problem_digest
+from planner.search.certificate_file import read_certificate, write_certificate
+from planner.search.certify import certify
 from planner.search.check import check, proven_bound
 from planner.search.check_dual import Refused
+from planner.search.evaluate import evaluate
 from planner.search.problem import Problem
 from tests.property.random_problems import random_problem
 
@@ -105,6 +110,44 @@ def test_leaves_without_costs_only_refute_what_cannot_be() -> None:
     assert refuted > 10
 
 
+@pytest.mark.parametrize("number", range(10))
+def test_proofs_that_we_build_reach_the_optimum_or_show_that_there_is_none(number: int) -> None:
+    for k in range(BATCH):
+        problem = random_problem(np.random.default_rng((26, number, k)))
+        reference = brute_force(problem)
+        proof = certify(problem, cost=reference.cost, prices={})
+        assert proven_bound(problem, proof) == reference.cost, (number, k)
+
+
+def test_proofs_by_messages_are_bounds_and_often_the_optimum() -> None:
+    reached = 0
+    for k in range(BATCH):
+        rng = np.random.default_rng((27, k))
+        problem = random_problem(rng)
+        reference = brute_force(problem)
+        prices = {int(t): float(rng.random()) for t in rng.integers(0, 8, 3)}
+        bound = proven_bound(problem, certify(problem, cost=reference.cost, prices=prices, narrow=False))
+        assert bound is None or reference.cost is None or bound <= reference.cost, k
+        reached += bound == reference.cost
+    assert reached > BATCH / 3
+
+
+def test_certificates_survive_a_file(tmp_path: Path) -> None:
+    for k in range(BATCH):
+        rng = np.random.default_rng((28, k))
+        problem = random_problem(rng)
+        proof = random_proof(rng, problem) if k % 2 else certify(problem, cost=brute_force(problem).cost, prices={})
+        digest = problem_digest(problem)
+        path = tmp_path / ("c.json" if k % 3 else "c.json.gz")
+        write_certificate(Certificate(digest, None, None, 0, proof), path)
+        read = read_certificate(path)
+        assert (read.problem, read.choice, read.cost, read.bound) == (digest, None, None, 0)
+        assert proven_bound(problem, read.proof) == proven_bound(problem, proof), k
+        before = path.read_bytes()
+        write_certificate(read, path)
+        assert path.read_bytes() == before
+
+
 def test_what_is_tampered_with_is_refused() -> None:
     seen: set[str] = set()
     for k in range(200):
@@ -146,10 +189,8 @@ def test_what_is_tampered_with_is_refused() -> None:
     assert "choice" in seen
 
 
-def _neighbours(problem: Problem, choice: tuple[int, ...]):
+def _neighbours(problem: Problem, choice: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     """Choices that differ in one state and in cost."""
-    from planner.search.evaluate import evaluate
-
     cost = evaluate(problem, choice)
     for v, node in enumerate(problem.nodes):
         for x in range(len(node.costs)):

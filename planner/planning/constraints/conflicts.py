@@ -95,10 +95,8 @@ def _words(priced: PricedProblem, restrictions: Sequence[Restriction], demands: 
 def _between(priced: PricedProblem, demands: Sequence[Demand]) -> str:
     """What the pins share, and why it cannot be had both ways."""
     nodes = list(dict.fromkeys(d.node for d in demands))
-    named = {n: f"operator {o}" for o, n in priced.op_nodes.items()}
-    named |= {n: f"parameter {p}" for p, n in priced.parameter_nodes.items()}
     if len(nodes) == 1:
-        return f"{named.get(nodes[0], priced.problem.nodes[nodes[0]].name)} has nothing that suits all; drop one"
+        return _alone(priced, nodes[0])
     shared = [t for t in priced.readers if sum(n in _around(priced, t) for n in nodes) > 1]
     if not shared:
         shared = _on_the_way(priced, nodes)
@@ -114,6 +112,15 @@ def _between(priced: PricedProblem, demands: Sequence[Demand]) -> str:
     if held:
         return f"they share {what}, which can be held in at most two layouts at once; make two of its readers agree"
     return f"they share {what or 'no tensor directly'}, which no redistribution brings from one to the other; drop one"
+
+
+def _alone(priced: PricedProblem, node: int) -> str:
+    operator = next((priced.graph.op(o) for o, n in priced.op_nodes.items() if n == node), None)
+    if operator is not None:
+        return f"no strategy of operator {operator.name} ({operator.type}) holds all of them; drop one"
+    parameter = next((p for p, n in priced.parameter_nodes.items() if n == node), None)
+    what = priced.problem.nodes[node].name if parameter is None else f"parameter {parameter}"
+    return f"{what} lies in one layout, and none suits all of them; drop one"
 
 
 def _around(priced: PricedProblem, tensor: str) -> set[int]:

@@ -12,6 +12,7 @@ mesh=8x2
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from planner.errors import UsageError
@@ -56,7 +57,7 @@ def parse_pin(text: str) -> Constraints:
         )
     for section in sections:
         document[section] = [entry]
-    return parse_constraints(json.dumps(document), f"--pin {text!r}", numbered=False)
+    return replace(parse_constraints(json.dumps(document), f"--pin {text!r}", numbered=False), source="--pin")
 
 
 def _value(text: str) -> Any:

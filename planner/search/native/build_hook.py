@@ -1,0 +1,49 @@
+"""Hatchling build hook: compiles the kernels into the wheel, or into the tree for an editable install.
+
+Without a C compiler the wheel is built pure, and the kernels are compiled on first use where that is possible.
+It runs in the build's own environment, where the package is not installed, so it loads `library.py` by its path.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+__all__ = ["KernelsHook"]
+
+
+class KernelsHook(BuildHookInterface):
+    """Adds the library, and with it the platform's tag, to the wheel."""
+
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Called before every wheel, editable ones too."""
+        folder = Path(self.root) / "planner" / "search" / "native"
+        toolchain = _toolchain(folder)
+        for old in folder.glob("kernels-*.so"):
+            old.unlink()
+        target = folder / toolchain.library_name()
+        try:
+            toolchain.build(target)
+        except (OSError, subprocess.SubprocessError) as e:
+            self.app.display_warning(f"kernels not compiled ({e}); they will be on first use, if a compiler is found")
+            return
+        build_data["artifacts"].append(str(target.relative_to(self.root)))
+        build_data["pure_python"] = False
+        # plain C called through ctypes: any Python 3 on this platform
+        build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+
+
+def _toolchain(folder: Path) -> Any:
+    spec = importlib.util.spec_from_file_location("toolchain", folder / "toolchain.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
