@@ -89,8 +89,9 @@ def watch(request: dict[str, Any], show: Callable[[dict[str, Any]], None]) -> Ou
             finished = _take(event, outcome, show)
     _end(worker)
     outcome.seconds = time.monotonic() - begin
-    if outcome.choice is not None and outcome.status == "unknown":
-        outcome.status = "feasible"
+    if outcome.cost is not None and outcome.status == "unknown":
+        outcome.status = "optimal" if outcome.bound >= outcome.cost else "feasible"
+        outcome.bound = min(outcome.bound, outcome.cost)
     return outcome
 
 

@@ -35,7 +35,8 @@ __all__ = ["main"]
 MARGIN = 0.1  # seconds before the limit at which the search is told to stop
 CERTIFYING = 0.25  # share of the time kept for a certificate
 MEMORY_SHARE = 0.85  # of the machine's
-SAVING = 0.3  # seconds before the limit at which a proof has to be finished, to be checked and written
+SAVING = 0.3  # seconds before the limit at which a proof has to be finished, to be checked and written,
+SAVING_EDGE = 1e-4  # and so many more for every edge
 COURTESY = 50  # checking and sending choices takes at most one part in this of the time
 
 
@@ -203,8 +204,10 @@ def _certify(
 ) -> None:
     """Writes the certificate; the bound it claims is the one that the checker finds in it."""
 
+    saving = SAVING + SAVING_EDGE * len(problem.edges)
+
     def late() -> bool:
-        return control.cancel.is_set() or (last is not None and time.monotonic() > last - SAVING)
+        return control.cancel.is_set() or (last is not None and time.monotonic() > last - saving)
 
     proof = control.proof or certify(problem, cost=best[1], prices=control.prices, stop=late)
     try:

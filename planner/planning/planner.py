@@ -12,6 +12,7 @@ from planner.ir import DeviceMesh, Graph
 from planner.lowering import Program, lower
 from planner.planning.breakdown import CostBreakdown, breakdown
 from planner.planning.constraints import Pins, memory_note, no_mesh_left, resolve
+from planner.planning.interrupt import run_until_stopped
 from planner.planning.meshes import logical_meshes
 from planner.planning.outer import Candidate, Found, Option, search_options
 from planner.planning.recall import Recall
@@ -20,11 +21,13 @@ from planner.planning.simulate import simulate
 from planner.pricing import Assignment, PricedProblem, active_tensors, bind_rules
 from planner.rules.rule import Rule
 from planner.search.control import Control
-from planner.search.evaluate import peak_memory
-from planner.search.memory import minimum_memory
+from planner.search.evaluate import least_memory, peak_memory
+from planner.search.memory import MinimumMemory, minimum_memory
 from planner.search.problem import Solution
 
 __all__ = ["Candidate", "Planned", "Request", "make_plan", "on_nodes"]
+
+EXPLAIN_SECONDS = 0.5  # for what would fit, after time is up
 
 Progress = Callable[[str], None]
 
@@ -116,7 +119,8 @@ def make_plan(
             within = "" if request.time_limit is None else f" within {request.time_limit:g} s"
             raise NoPlanError(f"no plan was found{within}; give a longer --time-limit")
         unpinned = [o.unpinned for o in found.options if o.infeasible and not o.unfit and o.unpinned is not None]
-        raise _infeasible(infeasible, limit, "" if pins is None else memory_note(unpinned, pins, limit or 0))
+        note = "" if pins is None else memory_note(unpinned, pins, limit or 0)
+        raise _infeasible(infeasible, limit, note, control)
     plans = [
         _finish(request, found, option, without_rule, limit, started, rules, active, pins)
         for option in found.ranked(request.top_k)
@@ -184,9 +188,17 @@ def _warnings(priced: PricedProblem) -> tuple[str, ...]:
     )
 
 
-def _infeasible(problems: list[PricedProblem], limit: int | None, note: str) -> InfeasibleError:
-    found = [minimum_memory(p.problem) for p in problems]
-    bound = min(m.lower_bound for m in found)
+def _infeasible(problems: list[PricedProblem], limit: int | None, note: str, control: Control) -> InfeasibleError:
+    found: list[MinimumMemory] = []
+    hurry = Control(EXPLAIN_SECONDS) if control.stopped else control
+
+    def explain() -> None:
+        found.extend(minimum_memory(p.problem, deadline=hurry.deadline) for p in problems)
+
+    run_until_stopped(explain, hurry)
+    # What was not looked at does not fit either, as the search has proven.
+    rest = [max(least_memory(p.problem), (limit or 0) + 1) for p in problems[len(found) :]]
+    bound = min([m.lower_bound for m in found] + rest)
     sufficient = min((m.achieved for m in found if m.achieved is not None), default=None)
     enough = (
         "no limit was shown to suffice"

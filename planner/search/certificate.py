@@ -23,19 +23,17 @@ Nodes, states and edges are those of the original problem, before any presolve; 
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.search.problem import IntArray, Problem
 
-__all__ = ["Certificate", "Leaf", "Messages", "Proof", "Split", "problem_digest", "rounded_leaf"]
+__all__ = ["Certificate", "Leaf", "Messages", "Proof", "Split", "problem_digest", "rounded_prices"]
 
-LARGEST = 2**58  # numerators stay below, so that the checker's tables fit in 64-bit integers
-FINEST = 2**24  # largest denominator tried
+LARGEST = 2**58  # numerators had better stay below, so that the checker's tables fit in 64-bit integers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,30 +106,16 @@ def problem_digest(problem: Problem) -> str:
     return total.hexdigest()
 
 
-def rounded_leaf(
-    prices: Mapping[int, float],
-    *,
-    largest: float,
-    order: Sequence[int] = (),
-    messages: Sequence[tuple[int, int, NDArray[np.float64], NDArray[np.float64]]] = (),
-    costs: bool = True,
-) -> Leaf:
-    """The leaf of prices (per byte, by instant) and messages (u, v, to_u, to_v) in units of cost, rounded to the finest
-    denominator at which `largest` (an entry of the priced tables, about) still fits.  Rounding costs tightness only."""
-    most = max([largest, 1.0, *(float(np.abs(m).max(initial=0.0)) for _, _, *both in messages for m in both)])
-    denominator = int(2 ** max(0, min(math.log2(FINEST), math.floor(math.log2(LARGEST / most)))))
-    if not prices and not messages:
-        denominator = 1
-
-    def numerators(values: NDArray[np.float64]) -> IntArray:
-        return np.rint(np.clip(values, -most, most) * denominator).astype(np.int64)
-
-    carried = None
-    if messages:
-        carried = Messages(
-            tuple((u, v) for u, v, _, _ in messages),
-            tuple(numerators(m) for _, _, m, _ in messages),
-            tuple(numerators(m) for _, _, _, m in messages),
-        )
-    priced = tuple((t, round(p * denominator)) for t, p in sorted(prices.items()) if p > 0)
-    return Leaf(denominator, tuple((t, p) for t, p in priced if p), tuple(order), carried, costs)
+def rounded_prices(prices: Mapping[int, float], denominator: int) -> tuple[tuple[int, int], ...]:
+    """Numerators of prices by instant.  Sums over intervals are what counts, so it is the running sum that is rounded:
+    the price of any interval is off by less than one."""
+    out = []
+    total = Fraction(0)
+    before = 0
+    for t, p in sorted(prices.items()):
+        if p > 0:
+            total += Fraction(p) * denominator
+            numerator, before = int(total) - before, int(total)
+            if numerator:
+                out.append((t, numerator))
+    return tuple(out)

@@ -11,16 +11,15 @@ import contextlib
 import heapq
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.certificate import LARGEST, Leaf, Messages, Proof, Split
+from planner.search.certificate import LARGEST, Leaf, Proof, Split, rounded_prices
+from planner.search.certify_messages import leaf_by_messages
 from planner.search.check_fit import Nothing, fitting, without
 from planner.search.lagrangian import Dual, Lagrangian, Masks
 from planner.search.master import Cut
-from planner.search.messages import Messages as Passing
 from planner.search.presolve import presolve
 from planner.search.problem import Problem
 from planner.search.reduced import Infeasible, Reduced
@@ -31,7 +30,6 @@ __all__ = ["certify"]
 WORK = 1 << 28  # table entries, some seconds
 MOST_LEAVES = 4000
 SMALL = 4000  # states of all nodes together up to which the checker's arithmetic may leave 64 bits
-SWEEPS = 200
 
 
 def certify(
@@ -57,7 +55,7 @@ def certify(
     if narrow:
         with contextlib.suppress(TooLarge):
             return _Tree(reduced, cost, start, stop).run()
-    return (_by_messages(reduced, start, cost, stop),)
+    return (leaf_by_messages(reduced, start, cost, stop),)
 
 
 class _Recorded(Lagrangian):
@@ -132,9 +130,8 @@ class _Tree:
             entries = (self.magnitude * scale + max(paid.values()) * held) * len(self.reduced.nodes)
             fits = LARGEST / max(entries, 1.0)
             denominator = wanted if self.small else max(1, min(wanted, 2 ** max(0, math.floor(math.log2(fits)))))
-        priced = ((t, int(p * denominator)) for t, p in sorted(paid.items()))
         order = self.dual.order or _by_degree(self.reduced)
-        return Leaf(denominator, tuple((t, p) for t, p in priced if p), order, None, costs)
+        return Leaf(denominator, rounded_prices(paid, denominator), order, None, costs)
 
     def _disagreement(self, masks: Masks, dual: Dual) -> int | None:
         """The node on which the mixed choices differ most in weight and bytes; else one with states left to split."""
@@ -193,27 +190,3 @@ def _by_degree(reduced: Reduced) -> tuple[int, ...]:
             around[u].discard(v)
             heapq.heappush(heap, (len(around[u]), u))
     return tuple(gone)
-
-
-def _by_messages(reduced: Reduced, prices: Mapping[int, float], cost: int | None, stop: Callable[[], bool]) -> Leaf:
-    """The leaf of tree-reweighted messages at these prices."""
-    arrays = reduced.arrays
-    factors = (*reduced.nodes, *(f for _, _, f in reduced.edges))
-    beyond = 4 * math.ceil(abs(reduced.offset) + math.fsum(max(0.0, arrays.high(f.costs)) for f in factors)) + 1
-    passing = Passing(reduced, float(beyond))
-    passing.set_prices(prices)
-    passing.run(sweeps=SWEEPS, enough=math.inf if cost is None else cost / reduced.scale, stop=stop)
-    found = passing.certified()
-    layout, scale = passing.layout, reduced.scale
-    room = LARGEST / (64.0 * beyond * scale)  # a node's vector adds up many messages
-    fine = 2 ** max(0, min(24, math.floor(math.log2(room)))) if prices and room > 1 else 1
-    to_u, to_v = [], []
-    for e, (u, v, _) in enumerate(reduced.edges):
-        of_u = layout.maps[layout.map_u[e] :][: reduced.size(u)]
-        of_v = layout.maps[layout.map_v[e] :][: reduced.size(v)]
-        to_u.append(found.to_u[layout.to_u_at[e] + of_u] * (fine * scale))
-        to_v.append(found.to_v[layout.to_v_at[e] + of_v] * (fine * scale))
-    pairs = tuple((u, v) for u, v, _ in reduced.edges)
-    paid = ((reduced.instants[r], round(p * scale * fine)) for r, p in sorted(prices.items()))
-    messages = Messages(pairs, tuple(to_u), tuple(to_v))
-    return replace(Leaf(), denominator=fine, prices=tuple((t, p) for t, p in paid if p > 0), messages=messages)

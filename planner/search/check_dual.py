@@ -340,6 +340,9 @@ class _Leaf:
             if known is not None:
                 full = known.values[np.ix_(*known.maps)]
                 matrix = np.where(full >= self.exact.infinite, self.exact.infinite, full + matrix)
+            barred = (self.own[u] >= self.exact.infinite)[:, None] | (self.own[v] >= self.exact.infinite)[None, :]
+            if barred.any():
+                matrix = np.where(barred, self.exact.infinite, matrix)
             trivial = (np.arange(len(low)), np.arange(len(high)))
             self.tables[u, v] = _Table(matrix, trivial, sum(sizes))
             self._raise(u, low)

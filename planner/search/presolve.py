@@ -12,7 +12,9 @@ dominated states may go at once; of equal states the first stays.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,10 +81,18 @@ class _View:
         return (((a, b), number),) if a < b and usage.any() else ()
 
     def _plus(self, a: Factor, b: Factor) -> Factor:
-        usage = dict(a.usage)
-        for span, number in b.usage:
-            usage[span] = self.arrays.plus(usage[span], number) if span in usage else number
-        return Factor(self.arrays.plus(a.costs, b.costs), tuple(sorted(usage.items())))
+        costs = self.arrays.plus(a.costs, b.costs)
+        few, many = sorted((a.usage, b.usage), key=len)
+        if not few:
+            return Factor(costs, many)
+        usage = list(many)  # sorted by span; nodes that swallow others hold thousands of spans
+        for span, number in few:
+            at = bisect_left(usage, span, key=itemgetter(0))
+            if at < len(usage) and usage[at][0] == span:
+                usage[at] = span, self.arrays.plus(usage[at][1], number)
+            else:
+                usage.insert(at, (span, number))
+        return Factor(costs, tuple(usage))
 
     def _map(self, factor: Factor, name: str, axis: int, kept: int) -> Factor:
         def apply(number: int) -> int:

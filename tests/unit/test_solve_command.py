@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -283,6 +284,16 @@ def test_saved_problems_are_read_back_whole(tmp_path: Path) -> None:
         assert np.array_equal(read.edges[1].costs, MATRIX.T)
     again = saved(read_instance(tmp_path / "a.json"), tmp_path, "b.json")
     assert again.read_bytes() == (tmp_path / "a.json").read_bytes()
+
+
+def test_the_documented_problem_and_certificate_hold(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "problem-format.md").read_text(encoding="utf-8")
+    instance, certificate = tmp_path / "instance.json", tmp_path / "certificate.json"
+    for path, block in zip((instance, certificate), re.findall(r"```json\n(.*?)```", text, re.DOTALL), strict=True):
+        path.write_text(block)
+    assert main(["check", str(instance), str(certificate), "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["optimal"]
+    assert solved(capfd, instance)[1]["cost"] == 72
 
 
 def test_equal_arrays_of_a_file_are_one_object(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from planner.planning.constraints.masks import Demand
 from planner.planning.constraints.resolve import Restriction
 from planner.planning.constraints.select import counted
 from planner.pricing import PricedProblem
+from planner.pricing.hubs import SetHub
 from planner.search.problem import FORBIDDEN, Edge, IntArray, Node, Problem
 from planner.search.solve import solve
 
@@ -110,7 +111,10 @@ def _between(priced: PricedProblem, demands: Sequence[Demand]) -> str:
     what = counted(f"{'parameter' if t in priced.parameter_nodes else 'tensor'} {t}" for t in shared)
     held = [t for t in shared if t in priced.hubs and priced.hubs[t][1].style == "set"]
     if held:
-        return f"they share {what}, which can be held in at most two layouts at once; make two of its readers agree"
+        hub = priced.hubs[held[0]][1]
+        few = isinstance(hub, SetHub) and len(hub.states) < len(hub.reads) * (len(hub.reads) + 1) // 2
+        alike = f" (on mesh {priced.machine.mesh}: layouts that differ on one axis)" if few else ""
+        return f"they share {what}, which can be held in at most two layouts at once{alike}; make its readers agree"
     return f"they share {what or 'no tensor directly'}, which no redistribution brings from one to the other; drop one"
 
 

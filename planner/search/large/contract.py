@@ -124,17 +124,27 @@ class _Contraction(_View):
                 leader = self._leader(v, both)
                 if leader is None:
                     break
-                self._merge_into(v, *leader)
+                u, follows = leader
+                if both and len(self.adjacent[v]) > len(self.adjacent[u]):  # the one with less to move
+                    back = self._function(self.adjacent[v][u].costs)
+                    assert back is not None, "functions both ways"
+                    self._merge_into(u, v, back)
+                else:
+                    self._merge_into(v, u, follows)
 
     def _leader(self, v: int, both: bool) -> tuple[int, int] | None:
         for u, factor in self.adjacent[v].items():
-            found = self._function(self._map(factor, "T", 0, 0).costs)
+            found = self._function(self.adjacent[u][v].costs)
             if found is None or (both and self._function(factor.costs) is None):
                 continue
-            grown = max((len(self.states[u]) * len(self.states[w]) for w in self.adjacent[v] if w != u), default=0)
-            if grown <= GROWTH:
+            if both or self._grown(v, u) <= GROWTH:  # functions both ways grow nothing
                 return u, found
         return None
+
+    def _grown(self, v: int, u: int) -> int:
+        """Entries of the largest matrix that merging v into u would make."""
+        widest = max((len(self.states[w]) for w in self.adjacent[v] if w != u), default=0)
+        return len(self.states[u]) * widest
 
     def _function(self, number: int) -> int | None:
         """The interned f where row i of the matrix is finite at f[i] alone."""

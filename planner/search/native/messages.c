@@ -87,6 +87,31 @@ double messages_sweep(const Layout *l, int32_t forward, const double *unary, con
     return bound;
 }
 
+/* A choice: forward, every node takes the state that is best beside the earlier nodes' states and the later nodes'
+ * messages (Kolmogorov 2006, section 5).  `ends[e]` is the earlier node of edge e;
+ * `work` holds the widest node. */
+void messages_decode(const Layout *l, const double *unary, const double *costs, const double *to_u, const int64_t *ends,
+                     int64_t *x, double *work) {
+    for (int64_t v = 0; v < l->nodes; v++) {
+        int64_t d = l->start[v + 1] - l->start[v], best = 0;
+        memcpy(work, unary + l->start[v], d * sizeof(double));
+        for (int64_t q = l->earlier_at[v]; q < l->earlier_at[v + 1]; q++) {
+            int64_t e = l->earlier[q], u = ends[e];
+            const int32_t *c = l->maps + l->map_v[e];
+            const double *row = costs + l->matrix[e] + l->maps[l->map_u[e] + x[u]] * l->columns[e];
+            for (int64_t i = 0; i < d; i++) work[i] += row[c[i]];
+        }
+        for (int64_t q = l->later_at[v]; q < l->later_at[v + 1]; q++) {
+            int64_t e = l->later[q];
+            const int32_t *c = l->maps + l->map_u[e];
+            const double *m = to_u + l->to_u_at[e];
+            for (int64_t i = 0; i < d; i++) work[i] += m[c[i]];
+        }
+        for (int64_t i = 1; i < d; i++) best = work[i] < work[best] ? i : best;
+        x[v] = best;
+    }
+}
+
 /* The backward sweep once more in integers, where no rounding can break the bound.
  *
  * With any integer messages A = `to_v` to begin with, node v (last first) of score S = unary + sum of A + sum of B

@@ -1,0 +1,156 @@
+"""Searches that are told to end: by a signal, by a limit, in time whatever they are busy with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from cost_models import load_profile
+from planner.cli.main import main
+from planner.errors import NoPlanError
+from planner.frontends import import_bytes
+from planner.planning import Request, make_plan, outer
+from planner.planning.interrupt import run_until_stopped
+from planner.pricing import Settings
+from planner.search.control import Control
+from planner.search.evaluate import evaluate
+from planner.search.solve import Search
+from tests.unit.semantics_model import transformer
+
+
+def test_work_that_never_looks_is_interrupted() -> None:
+    cancel = threading.Event()
+    control = Control(cancel=cancel)
+
+    def work() -> None:
+        cancel.set()
+        while True:
+            time.sleep(0.001)
+
+    begin = time.monotonic()
+    assert not run_until_stopped(work, control)
+    assert time.monotonic() - begin < 2
+    assert not any(t.name == "search" for t in threading.enumerate())
+
+
+def test_work_stuck_in_compiled_code_is_left_behind() -> None:
+    begin = time.monotonic()
+    assert not run_until_stopped(lambda: time.sleep(3), Control(0.1))
+    assert time.monotonic() - begin < 2
+
+
+def test_failures_and_ends_pass_through() -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run_until_stopped(fail, Control())
+    assert run_until_stopped(lambda: None, Control())
+
+
+def _request(**more: object) -> Request:
+    return Request(4, load_profile("a100-80"), Settings(training=True), **more)  # type: ignore[arg-type]
+
+
+def test_a_cancelled_search_returns_its_best_and_bounds_what_it_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    control = Control()
+    opened = outer._Outer._open
+
+    def once(self: outer._Outer, option: outer.Option) -> None:
+        opened(self, option)
+        control.cancel.set()
+
+    monkeypatch.setattr(outer._Outer, "_open", once)
+    planned = make_plan(import_bytes(transformer()), _request(), control=control)
+    assert evaluate(planned.priced.problem, planned.solution.choice) == planned.solution.cost
+    assert [c.status for c in planned.candidates].count("unknown") == 2
+    assert planned.gap == 1, "meshes that were not looked at may cost nothing"
+
+
+def test_a_cancelled_search_without_a_plan_makes_a_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    control = Control()
+    monkeypatch.setattr(Search, "glance", lambda _self: control.cancel.set())
+    planned = make_plan(import_bytes(transformer()), _request(), control=control)
+    assert planned.solution.solver == "plain"
+    assert evaluate(planned.priced.problem, planned.solution.choice) == planned.solution.cost
+
+
+def test_a_search_cancelled_at_once_has_no_plan() -> None:
+    control = Control()
+    control.cancel.set()
+
+    def never(*_: object) -> None:
+        while True:
+            time.sleep(0.001)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(NoPlanError, match="cancelled"):
+        patch.setattr(outer, "price", never)
+        make_plan(import_bytes(transformer()), _request(), control=control)
+
+
+SLOW = """
+import sys, time
+from planner.cli import main
+from planner.planning import outer
+glance = outer.Search.run
+opened = outer._Outer._open
+def slow(self, option):
+    opened(self, option)
+    print("opened", file=sys.stderr, flush=True)
+    while True:
+        time.sleep(0.001)
+outer._Outer._open = slow
+sys.exit(main.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_command_with_a_plan(tmp_path: Path, own_cache: Path, number: signal.Signals) -> None:
+    model = tmp_path / "transformer.onnx"
+    model.write_bytes(transformer())
+    command = [sys.executable, "-c", SLOW, "search", str(model), "--devices", "4", "--out", str(tmp_path), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert any(line == "opened\n" for line in process.stderr)
+        begin = time.monotonic()
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert time.monotonic() - begin < 10, "two seconds, on a machine that is not loaded"
+    found = json.loads(out)
+    assert found["cancelled"]
+    assert found["status"] == "feasible"
+    assert main(["verify", found["plan"], str(model)]) == 0
+    assert not any(own_cache.rglob("*")), "what was cut short is not kept"
+
+
+def test_a_signal_before_the_search_ends_with_a_message(tmp_path: Path) -> None:
+    model = tmp_path / "pipe"
+    os.mkfifo(model)  # reading it blocks, as a slow disk does
+    code = SLOW.replace("from planner.planning", "print('opened', file=sys.stderr, flush=True)\nfrom planner.planning")
+    command = [sys.executable, "-c", code, "search", str(model), "--devices", "4", "--no-cache"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "opened\n"
+        time.sleep(3)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode in (3, 5), err
+    assert err.count("planner search: error: ") == 1
+
+
+def test_a_limit_too_short_for_anything_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "transformer.onnx"
+    model.write_bytes(transformer())
+    status = main(["search", str(model), "--devices", "4", "--out", str(tmp_path), "--time-limit", "1e-6"])
+    err = capsys.readouterr().err
+    assert status in (0, 5)
+    assert status == 0 or "longer --time-limit" in err
