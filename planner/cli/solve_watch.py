@@ -42,7 +42,7 @@ def started() -> float:
     """When the command started, on the monotonic clock: with this process where that is all it runs and the system
     tells, else now."""
     now = time.monotonic()
-    if Path(sys.argv[0]).name not in ("planner", "main.py"):
+    if not _alone():
         return now
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
@@ -50,6 +50,11 @@ def started() -> float:
     except (OSError, ValueError, AttributeError, IndexError):
         return now
     return now - age if age >= 0 else now
+
+
+def _alone() -> bool:
+    """Whether this process was started for the command and ends with it."""
+    return Path(sys.argv[0]).name in ("planner", "main.py")
 
 
 def watch(request: dict[str, Any], show: Callable[[dict[str, Any]], None]) -> Outcome:
@@ -146,8 +151,9 @@ def _cancelled_by_signals(worker: subprocess.Popen[bytes]) -> Iterator[list[floa
     try:
         yield times
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        if not _alone():  # where it is, a late signal must not keep the answer from being printed
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def _death(worker: subprocess.Popen[bytes]) -> list[str]:

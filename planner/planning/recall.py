@@ -98,17 +98,56 @@ class Recall:
 
 
 def plain_choice(priced: PricedProblem, control: Control) -> tuple[int, ...] | None:
-    """A valid choice fast, not a good one: every operator whole on all devices or in its cheapest state."""
-    kept: dict[int, NDArray[np.int64]] = {}
-    states: dict[tuple[int, int], NDArray[np.int64]] = {}
+    """A valid choice fast, not a good one: every operator whole on all devices, parameters stored where they cost or
+    hold least; where memory forbids that, operators may take their cheapest states as well."""
+    whole: dict[int, list[int]] = {}
+    states: dict[int, list[int]] = {}
     for name, node in priced.op_nodes.items():
-        costs, strategies = priced.problem.nodes[node].costs, priced.tables[name].strategies
-        key = id(costs), id(strategies)
-        if key not in states:
-            whole = [k for k, s in enumerate(strategies) if all(r.kind == "replicate" for r in s.roles)]
-            states[key] = np.array(sorted({*whole, int(costs.argmin())}))
-        kept[node] = states[key]
-    return complete(priced.problem, kept, control)
+        strategies = priced.tables[name].strategies
+        if id(strategies) not in states:  # layers that look alike share their tables
+            found = [k for k, s in enumerate(strategies) if all(r.kind == "replicate" for r in s.roles)]
+            states[id(strategies)] = found
+        whole[node] = states[id(strategies)]
+    problem = priced.problem
+    if all(whole.values()):
+        operators = {node: found[0] for node, found in whole.items()}
+        for lean in (False, True):
+            choice = _filled(problem, operators, set(priced.parameter_nodes.values()), lean=lean)
+            if evaluate(problem, choice) is not None:
+                return choice
+    kept: dict[int, NDArray[np.int64]] = {}
+    shared: dict[tuple[int, int], NDArray[np.int64]] = {}
+    for node, found in whole.items():
+        costs = problem.nodes[node].costs
+        key = id(costs), id(found)
+        if key not in shared:
+            shared[key] = np.array(sorted({*found, int(costs.argmin())}))
+        kept[node] = shared[key]
+    return complete(problem, kept, control)
+
+
+def _filled(problem: Problem, operators: Mapping[int, int], parameters: set[int], *, lean: bool) -> tuple[int, ...]:
+    """Every other node in turn in the state that costs least beside those chosen before; `lean`: parameters in the one
+    that holds least."""
+    chosen = dict(operators)
+    edges: dict[int, list[Edge]] = {}
+    for e in problem.edges:
+        for v in (e.u, e.v):
+            if v not in operators:
+                edges.setdefault(v, []).append(e)
+    rest = [v for v in range(len(problem.nodes)) if v not in operators and v not in parameters]
+    for v in (*sorted(parameters), *rest):
+        node = problem.nodes[v]
+        costs = node.costs.astype(float)
+        for e in edges.get(v, ()):
+            other = e.v if e.u == v else e.u
+            if other in chosen:
+                costs += e.costs[:, chosen[other]] if e.u == v else e.costs[chosen[other]]
+        allowed = costs < FORBIDDEN
+        if lean and v in parameters and node.usage is not None and allowed.any():
+            costs = np.where(allowed, node.usage, np.inf)
+        chosen[v] = int(costs.argmin())
+    return tuple(chosen[v] for v in range(len(problem.nodes)))
 
 
 def complete(problem: Problem, kept: Kept, control: Control | None = None) -> tuple[int, ...] | None:

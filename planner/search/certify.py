@@ -27,7 +27,7 @@ from planner.search.tables import TableStore, TooLarge
 
 __all__ = ["certify"]
 
-WORK = 1 << 28  # table entries, some seconds
+WORK = 1 << 25  # table entries, some seconds
 MOST_LEAVES = 4000
 SMALL = 4000  # states of all nodes together up to which the checker's arithmetic may leave 64 bits
 

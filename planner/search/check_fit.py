@@ -93,9 +93,9 @@ class _Closure:
         while self.dirty:
             k = self.dirty.pop()
             e = self.problem.edges[k]
-            pairs = self.edges[k] & self.nodes[e.u][:, None] & self.nodes[e.v][None, :]
-            self.keep(e.u, pairs.any(axis=1), but=k)
-            self.keep(e.v, pairs.any(axis=0), but=k)
+            pairs: Mask = self.edges[k] & self.nodes[e.u][:, None] & self.nodes[e.v][None, :]
+            self.keep(e.u, np.asarray(pairs.any(axis=1)), but=k)
+            self.keep(e.v, np.asarray(pairs.any(axis=0)), but=k)
 
     def keep(self, v: int, mask: Mask, but: int | None = None) -> None:
         kept = self.nodes[v] & mask

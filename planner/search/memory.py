@@ -26,12 +26,14 @@ from planner.search.master import Cut, game_weights
 from planner.search.presolve import presolve
 from planner.search.problem import FORBIDDEN, Problem
 from planner.search.reduced import Infeasible, Reduced
+from planner.search.tables import TableStore
 
 __all__ = ["Bounded", "MinimumMemory", "branch_and_bound", "minimum_memory"]
 
 WORK = 10**9  # table entries that `minimum_memory` may compute: some seconds
 CLOSE_WORK = 4 * 10**7  # spent on a gap that is good already: about a second
 CLOSE = 1e-4  # relative gap at which it stops
+LOWERED = 10**8  # rows times states up to which it searches for a still lower peak
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class _Search:
     def __init__(self, problem: Reduced, goal: Goal, work: int, close: int) -> None:
         self.problem, self.goal = problem, goal
         self.work, self.close = work, close
-        self.dual = Lagrangian(problem)
+        self.dual = Lagrangian(problem, store=TableStore(stop=goal.stop))
         self.local = LocalSearch(problem)
         self.choice: tuple[int, ...] | None = None
         self.cost = math.inf
@@ -207,7 +209,7 @@ def minimum_memory(problem: Problem, *, deadline: float | None = None, rounds: i
     except Infeasible:
         return MinimumMemory(0, None, ())
     best = min(cuts, key=lambda c: float(c.usage.max(initial=0.0)))
-    choice = _lowered(reduced, best)
+    choice = _lowered(reduced, best, bound, deadline)
     full = reduced.restore(choice)
     achieved = peak_memory(problem, full)
     return MinimumMemory(min(max(0, math.ceil(bound)), achieved), achieved, full)
@@ -264,11 +266,15 @@ def _late(deadline: float | None) -> bool:
     return deadline is not None and time.monotonic() > deadline
 
 
-def _lowered(problem: Reduced, cut: Cut) -> tuple[int, ...]:
-    """Lowers the peak further by local search towards ever smaller limits."""
+def _lowered(problem: Reduced, cut: Cut, bound: float, deadline: float | None) -> tuple[int, ...]:
+    """Lowers the peak further by local search towards ever smaller limits, where that is quick."""
     choice = cut.choice
+    if len(problem.limits) * sum(map(len, problem.states)) > LOWERED:
+        return choice
     for share in (0.02, 0.01, 0.005, 0.002, 0.001):
         peak = float((problem.usage(choice) - problem.limits).max(initial=0.0))
+        if peak - bound <= CLOSE * peak or _late(deadline):
+            break
         tight = replace(problem, limits=problem.limits + np.floor(peak * (1 - share)))
         found = LocalSearch(tight).improve(choice, {}, sweeps=6)
         if found is not None:

@@ -196,7 +196,7 @@ class Rounds:
 
 def _best(problem: Reduced, goal: Goal) -> Bounded:
     """The restricted problem's best choice and the prices of its root."""
-    store = TableStore(size_cap=ENTRIES, work_cap=ENTRIES << 6, total_cap=IN_ALL)
+    store = TableStore(size_cap=ENTRIES, work_cap=ENTRIES << 6, total_cap=IN_ALL, stop=goal.stop)
     free = Lagrangian(problem, store=store).evaluate({}, {})[1]
     if not (free.usage > problem.limits).any():
         return Bounded(free.choice, free.cost)

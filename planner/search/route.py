@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from typing import Literal
+from typing import Literal, Protocol
 
 from planner.search.control import Control
 from planner.search.problem import Problem, Solution
@@ -21,13 +21,24 @@ def is_large(problem: Problem) -> bool:
     return sum(e.costs.size for e in problem.edges) > SMALL_ENTRIES
 
 
+class _Portfolio(Protocol):
+    def __call__(self, problem: Problem, control: Control, *, seed: int) -> Solution: ...
+
+
+def _portfolio() -> _Portfolio | None:
+    """`solve_large`; None where the package comes without it."""
+    if importlib.util.find_spec("planner.search.large") is None:
+        return None
+    found: _Portfolio | None = getattr(importlib.import_module("planner.search.large"), "solve_large", None)
+    return found
+
+
 def search(problem: Problem, control: Control, *, solver: Chosen = "auto", seed: int = 0) -> Solution:
     """Solves under `control`, where everything found on the way is left as well."""
     if solver == "large" or (solver == "auto" and is_large(problem)):
-        if importlib.util.find_spec("planner.search.large") is not None:
-            large = importlib.import_module("planner.search.large")
-            found: Solution = large.solve_large(problem, control, seed=seed)
-            return found
+        portfolio = _portfolio()
+        if portfolio is not None:
+            return portfolio(problem, control, seed=seed)
         solver = "auto"
     exact = Search(problem, control, solver=solver, start=control.best)
     found = exact.run()

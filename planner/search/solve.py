@@ -26,7 +26,7 @@ from planner.search.tables import TableStore, TooLarge
 
 __all__ = ["SOLVERS", "Search", "SolverName", "solve"]
 
-# Entries of all tables together that elimination may fill before "auto" turns to message passing: some tenths of a second.
+# Entries of all tables together that elimination may fill before "auto" turns to message passing: half a second.
 AUTO_ENTRIES = 1 << 26
 
 SolverName = Literal["auto", "dp", "ilp"]
@@ -114,7 +114,7 @@ class Search:
             self._impossible()
 
     def _glance(self, reduced: Reduced) -> None:
-        dual = Lagrangian(reduced, store=TableStore(total_cap=AUTO_ENTRIES))
+        dual = Lagrangian(reduced, store=TableStore(total_cap=AUTO_ENTRIES, stop=lambda: self.control.stopped))
         try:
             if not len(reduced.limits):
                 value, cut = dual.evaluate({}, {})
@@ -207,7 +207,8 @@ class Search:
     def eliminated(self, reduced: Reduced, cutoff: float, stop: Callable[[], bool] | None = None) -> _Found:
         """Elimination alone where no memory row is left; else its Lagrangian with branch and bound."""
         if not len(reduced.limits):
-            value, cut = Lagrangian(reduced).evaluate({}, {})
+            store = TableStore(stop=lambda: self.control.stopped)
+            value, cut = Lagrangian(reduced, store=store).evaluate({}, {})
             return _Found(Bounded(cut.choice, value), "elimination")
         self.control.say(f"memory binds at up to {len(reduced.limits)} instants: Lagrangian and branch and bound")
         goal = self._goal(cutoff, "elimination+lagrangian")

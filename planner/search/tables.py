@@ -14,7 +14,7 @@ which keeps sums small and lets chains of equal layers run into a fixed point.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,8 +67,15 @@ class Elimination:
 class TableStore:
     """Interned tables and class maps with memoised operations."""
 
-    def __init__(self, *, size_cap: int = 1 << 24, work_cap: int = 1 << 32, total_cap: int = 1 << 62) -> None:
-        self.size_cap, self.work_cap, self.total_cap = size_cap, work_cap, total_cap
+    def __init__(
+        self,
+        *,
+        size_cap: int = 1 << 24,
+        work_cap: int = 1 << 32,
+        total_cap: int = 1 << 62,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.size_cap, self.work_cap, self.total_cap, self.stop = size_cap, work_cap, total_cap, stop
         self.tables: list[Table] = []
         self.maps: list[Array] = []
         self.counts: list[int] = []  # classes of each map
@@ -126,6 +133,8 @@ class TableStore:
         return found
 
     def _eliminate(self, key: Key) -> Elimination:
+        if self.stop():
+            raise TooLarge("the time is up")
         unary = [t for t, axes in key if axes == (0,)]
         others = [(self.tables[t], axes) for t, axes in key if axes != (0,)]
         own = None  # cost of each state by itself

@@ -16,7 +16,7 @@ Usage that is equal in all states of a node is taken off the limits.  Everything
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,10 +27,14 @@ from planner.search.presolve import _View
 from planner.search.problem import Problem
 from planner.search.reduced import Factor, Reduced
 
-__all__ = ["Contracted", "contract"]
+__all__ = ["Contracted", "Interrupted", "contract"]
 
 GROWTH = 4_000_000  # entries of one matrix that contraction may make
 PRODUCT = 50_000_000  # additions of one min-plus product
+
+
+class Interrupted(Exception):
+    """There was no time to finish."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +78,9 @@ class Contracted:
         return tuple(full.tolist())
 
 
-def contract(problem: Problem) -> Contracted:
-    """Presolve and contraction to a fixed point.  `Infeasible` when no choice is left."""
-    view = _Contraction(problem)
+def contract(problem: Problem, stopped: Callable[[], bool] = lambda: False) -> Contracted:
+    """Presolve and contraction to a fixed point.  `Infeasible` when no choice is left, `Interrupted` once `stopped`."""
+    view = _Contraction(problem, stopped)
     view.shrink(True)
     while view.round():
         view.shrink(True)
@@ -84,10 +88,16 @@ def contract(problem: Problem) -> Contracted:
 
 
 class _Contraction(_View):
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, stopped: Callable[[], bool]) -> None:
+        self._stopped = stopped
         super().__init__(problem, True)
         self.steps: list[_Merged | _Minimised] = []
         self.sizes = [len(n.costs) for n in problem.nodes]
+
+    def _visit(self, v: int) -> None:
+        if self._stopped():
+            raise Interrupted
+        super()._visit(v)
 
     def round(self) -> bool:
         """One pass over all nodes; whether anything changed."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from planner.search.native.library import library, pointer
 
-__all__ = ["EdgeLayout", "certify", "sweep"]
+__all__ = ["EdgeLayout", "certify", "decode", "sweep"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -94,6 +94,19 @@ def certify(
     return kept, above
 
 
+def decode(layout: EdgeLayout, unary: Floats, costs: Floats, to_u: Floats, ends: Integers) -> Integers:
+    """A choice: every node's best state beside those of earlier nodes and the messages of later ones; `ends[e]` is
+    the earlier node of edge e."""
+    choice = np.zeros(layout.nodes, np.int64)
+    native = library()
+    if native is None:
+        _decode(layout, unary, costs, to_u, ends, choice)
+    else:
+        work = np.empty(layout.most_states)
+        native.messages_decode(_structure(layout), *map(pointer, (unary, costs, to_u, ends, choice, work)))
+    return choice
+
+
 def _edges(layout: EdgeLayout, v: int, later: bool) -> Integers:
     at, edges = (layout.later_at, layout.later) if later else (layout.earlier_at, layout.earlier)
     return edges[at[v] : at[v + 1]]
@@ -148,6 +161,21 @@ def _sweep(
             kept -= share
         bound += kept * float(score.min())
     return bound
+
+
+def _decode(
+    layout: EdgeLayout, unary: Floats, costs: Floats, to_u: Floats, ends: Integers, choice: Integers
+) -> None:
+    for v in range(layout.nodes):
+        begin, end = layout.start[v], layout.start[v + 1]
+        score = unary[begin:end].copy()
+        for e in _edges(layout, v, later=False):
+            own = layout.maps[layout.map_v[e] :][: end - begin]
+            line = layout.maps[layout.map_u[e] + choice[ends[e]]] * layout.columns[e]
+            score += costs[layout.matrix[e] + line + own]
+        for e in _edges(layout, v, later=True):
+            score += to_u[layout.to_u_at[e] + layout.maps[layout.map_u[e] :][: end - begin]]
+        choice[v] = np.argmin(score)
 
 
 def _certify(

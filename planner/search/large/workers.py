@@ -1,0 +1,180 @@
+"""Who works on a contracted problem: the dual, the search for choices, and the integer program."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.search.large.core import flatten
+from planner.search.large.dual import Dual
+from planner.search.large.helper import Helper
+from planner.search.large.incumbent import Incumbent
+from planner.search.large.primal import Primal
+from planner.search.large.program import prepare
+from planner.search.native.forest import Forest
+from planner.search.reduced import Infeasible, Reduced
+
+__all__ = ["Team", "take_turns"]
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+FIRST_STEPS = 30  # of the dual, before choices are decoded from it
+PROGRAM_STEPS = 300  # of the dual, before its prices name the rows of the integer program
+PROGRAM_PAIRS = 60_000  # pairs of classes of states up to which an integer program is worth its time
+PROGRAM_ROWS = 60
+DESCENTS = 3  # of the dual, after which its thread searches for choices as well
+TURNS = 25  # without a time limit
+TURN_STEPS = 60  # of the dual in each turn
+TELL = 20  # steps of the dual between reports
+
+
+class Team:
+    """Shared by the threads; whatever one finds, the others see."""
+
+    def __init__(self, incumbent: Incumbent, seed: int) -> None:
+        self.incumbent, self.seed = incumbent, seed
+        reduced = self.reduced = incumbent.reduced
+        beyond = _beyond(reduced)
+        self.graph = flatten(reduced, beyond)
+        x = np.zeros(self.graph.nodes, np.int64)
+        self.dual = Dual(reduced, Forest(self.graph, x, seed), beyond)
+        self.primals = [Primal(Forest(self.graph, x, seed + k), seed + k, lambda: self.over) for k in (1, 2)]
+        self.helper: Helper | None = None
+        self.infeasible = False
+        self.failure: BaseException | None = None
+        self._ended = False
+        self._ready = threading.Event()
+        self._lock = threading.Lock()
+        self._prices, self._decoded = self.dual.prices, x
+        self._turns = [0, 0]
+
+    @property
+    def over(self) -> bool:
+        """Whether everyone should stop."""
+        return self._ended or self.infeasible or self.failure is not None or self.incumbent.over
+
+    def advance_dual(self) -> None:
+        """One step of the dual, and now and then a report."""
+        dual = self.dual
+        prices = dual.prices
+        dual.step(self.incumbent.cost)
+        with self._lock:
+            self._prices, self._decoded = prices, dual.choice
+        if dual.steps % TELL == 0:
+            self.incumbent.prove(dual.best_bound, "dual")
+            self._offer(dual.forest, "dual")
+        if dual.steps >= FIRST_STEPS:
+            self._ready.set()
+
+    def improve(self, who: int) -> None:
+        """One descent or annealing by primal `who`."""
+        primal = self.primals[who]
+        turn = self._turns[who] = self._turns[who] + 1
+        with self._lock:
+            prices, decoded = self._prices, self._decoded
+        best = self.incumbent.choice
+        if best is None or turn % 3 == 1:
+            primal.descend(decoded, prices)
+        else:
+            primal.anneal(best, self.dual.best_prices)
+        self._offer(primal.forest, "tree moves")
+
+    def _offer(self, forest: Forest, solver: str) -> None:
+        if math.isfinite(forest.best_cost):
+            self.incumbent.offer(forest.best, forest.best_cost + self.reduced.offset, solver)
+
+    def follow_dual(self) -> None:
+        """The first thread's work."""
+        self._guarded(self._follow_dual)
+
+    def _follow_dual(self) -> None:
+        while not self.over:
+            self.advance_dual()
+            if self.dual.descents >= DESCENTS:
+                self.improve(1)
+
+    def search_choices(self) -> None:
+        """The second thread's work."""
+        self._guarded(self._search_choices)
+
+    def _search_choices(self) -> None:
+        while not self.over and not self._ready.wait(0.02):
+            pass
+        while not self.over:
+            self.improve(0)
+
+    def _guarded(self, work: object) -> None:
+        try:
+            assert callable(work)
+            work()
+        except BaseException as e:
+            self.failure = e
+
+    def mind_program(self) -> None:
+        """Starts the integer program once the dual can name its rows, where it is small enough."""
+        if self.helper is None and self.dual.steps >= PROGRAM_STEPS:
+            self.start_program()
+
+    def start_program(self) -> None:
+        pairs = int((self.dual.messages.layout.rows * self.dual.messages.layout.columns).sum())
+        if pairs > PROGRAM_PAIRS or self.helper is not None:
+            return
+        try:
+            lazy = prepare(self.reduced)
+        except Infeasible:
+            self.infeasible = True
+            return
+        paid = self.dual.best_prices * self.reduced.limits
+        rows = [int(r) for r in np.argsort(-paid, kind="stable")[:PROGRAM_ROWS] if self.dual.best_prices[r] > 0]
+        self.helper = Helper(lazy, rows, self.incumbent.control.left, self._hear, self.incumbent.control.say)
+
+    def _hear(self, bound: float | None, choice: list[int] | None) -> None:
+        if bound == math.inf:
+            self.infeasible = True
+            return
+        if choice is not None:
+            x = np.array(choice, np.int64)
+            self.incumbent.offer(x, self.reduced.cost(choice), "integer program")
+        if bound is not None:
+            self.incumbent.prove(bound, "integer program")
+
+    def tell_prices(self) -> None:
+        """Leaves the best prices with the control, for certificates."""
+        prices, scale = self.dual.best_prices, self.reduced.scale
+        instants = self.reduced.instants
+        self.incumbent.control.prices = {instants[r]: float(prices[r]) * scale for r in np.flatnonzero(prices)}
+
+    def end(self) -> None:
+        self._ended = True
+        for forest in (self.dual.forest, *(p.forest for p in self.primals)):
+            forest.stop[0] = 1
+        if self.helper is not None:
+            self.helper.end()
+
+
+def take_turns(team: Team) -> None:
+    """Everyone in turn, with a fixed amount of work."""
+    try:
+        for turn in range(TURNS):
+            for _ in range(TURN_STEPS):
+                if team.over:
+                    return
+                team.advance_dual()
+            team.improve(0)
+            team.improve(1)
+            if turn == PROGRAM_STEPS // TURN_STEPS:
+                team.start_program()
+                if team.helper is not None:
+                    team.helper.wait()
+    finally:
+        team.end()
+
+
+def _beyond(reduced: Reduced) -> float:
+    """An integer above what any allowed choice costs."""
+    arrays = reduced.arrays
+    factors = [*reduced.nodes, *(f for _, _, f in reduced.edges)]
+    return 4.0 * math.ceil(abs(reduced.offset) + math.fsum(max(0.0, arrays.high(f.costs)) for f in factors)) + 1
