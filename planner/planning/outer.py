@@ -27,6 +27,7 @@ from planner.search.solve import Search
 
 __all__ = ["Candidate", "Found", "Option", "search_options"]
 
+MOST_AXES = 99
 PLAIN_SECONDS = 0.8  # for a plan, any plan, after time is up
 
 
@@ -135,6 +136,7 @@ class _Outer:
         self.tables: dict[DeviceMesh, PriceTables] = {mesh: PriceTables() for mesh in meshes}
         self.can_recompute = request.recompute == "auto" and bool(active) and bool(recomputed_blocks(graph))
         self.best: Option | None = None
+        self.wide_from = MOST_AXES  # axes of a mesh from which on elimination has shown to be too wide
 
     def found(self) -> Found:
         return Found(tuple(self.options), self.best)
@@ -143,7 +145,7 @@ class _Outer:
         for option in self.options:  # grows where nothing fits
             if self._late(share=0.5) and option is not self.options[0]:
                 break
-            self._open(option)
+            self._open(option, self.control)
         ready = [o for o in self.options if o.search is not None and not o.infeasible]
         for number, option in enumerate(sorted(ready, key=lambda o: o.bound), 1):
             if self.control.stopped and self.best is not None:
@@ -160,13 +162,18 @@ class _Outer:
         recomputed = {o.mesh for o in self.options if o.recompute}
         for option in tuple(self.options):  # a mesh is out of the question only with recomputation as well
             if option.infeasible and not option.unfit and self.can_recompute and option.mesh not in recomputed:
-                self.options.append(Option(option.mesh, True))
+                self._recompute(option)
         hurry = Control(PLAIN_SECONDS)
         for option in self.options:
             if self.best is not None or hurry.stopped:
                 return
             if option.search is not None and option.priced is not None and not option.infeasible:
                 run_until_stopped(partial(self._plain, option, hurry), hurry)
+        for option in self.options:
+            if self.best is not None or hurry.stopped:
+                return
+            if option.search is None and not option.unfit:
+                run_until_stopped(partial(self._open, option, hurry), hurry)
 
     def _plain(self, option: Option, hurry: Control) -> None:
         assert option.priced is not None
@@ -177,23 +184,31 @@ class _Outer:
             option.search.used = "plain"
             self._compare(option)
 
-    def _open(self, option: Option) -> None:
+    def _recompute(self, option: Option) -> None:
+        """Puts the mesh with recomputation next, where nothing fits without: a first plan should come early."""
+        self.options.insert(self.options.index(option) + 1, Option(option.mesh, True))
+
+    def _open(self, option: Option, control: Control) -> None:
+        """Prices the option and looks at it once; while no plan is known, for some plan as well."""
         settings = replace(self.request.settings, recompute=option.recompute)
         machine = Machine(self.request.profile, option.mesh, settings)
         tables = self.tables[option.mesh]
         option.priced = price(self.graph, machine, self.rules, self.active, self.limit, tables)
         if self.pins is not None and not self._pin(option, self.pins):
             return
-        inner = Control(self.control.left, cancel=self.control.cancel, say=self._say_of(option))
-        start = None if self.recall is None else self.recall.choice(option.priced, self.control)
+        inner = Control(control.left, cancel=control.cancel, say=self._say_of(option))
+        start = None if self.recall is None else self.recall.choice(option.priced, control)
         option.search = Search(option.priced.problem, inner, solver=self.request.solver, start=start)
-        option.search.glance()
+        axes = len(option.mesh.axes)
+        option.search.glance(choose=self.best is None, narrow=axes < self.wide_from)
+        if option.search.rounds is not None:
+            self.wide_from = min(self.wide_from, axes)
         if option.infeasible:
             if self._contradicted(option):
                 return
             self.control.say(f"{option}: infeasible")
             if self.can_recompute and not option.recompute:
-                self.options.append(Option(option.mesh, True))
+                self._recompute(option)
             return
         self._compare(option)
 

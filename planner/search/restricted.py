@@ -87,9 +87,11 @@ class Rounds:
         self.prices: Mapping[int, float] = {}
         self.width, self.widest = 2, WIDEST
 
-    def glance(self) -> None:
-        """A first bound."""
+    def glance(self, *, choose: bool = False) -> None:
+        """A first bound, and a first choice where `choose` asks for it."""
         self._sweep(GLANCE)
+        if choose and not self._over and (attempt := self._attempt()) is not None:
+            self._offer(attempt.choice)
 
     def run(self) -> Bounded:
         """To the end: the gap closed or good, the goal's word, or nothing gained any more."""

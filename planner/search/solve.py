@@ -12,11 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
+
 from planner.search.control import Control
 from planner.search.evaluate import evaluate, least_memory
 from planner.search.goal import Goal
 from planner.search.ilp import solve_ilp
 from planner.search.lagrangian import Lagrangian
+from planner.search.local import LocalSearch
 from planner.search.memory import CLOSE_WORK, Bounded, branch_and_bound, minimum_memory
 from planner.search.presolve import presolve
 from planner.search.problem import Edge, Node, Problem, Solution, Status
@@ -32,6 +35,7 @@ AUTO_ENTRIES = 1 << 26
 SolverName = Literal["auto", "dp", "ilp"]
 WORK = 10**9  # table entries that branch and bound may compute: some 20 s
 GLANCE = 5  # evaluations of the dual at the first glance
+REPAIRS = 2  # sweeps of local search for a first choice
 ILP_PAIRS = 200_000  # with more pairs of states an integer program does not improve on what is known
 
 
@@ -103,19 +107,22 @@ class Search:
         """Whether nothing is left to do."""
         return self.infeasible or (self.cost is not None and self.bound >= self.cost)
 
-    def glance(self) -> None:
-        """A first bound, in about the time that pricing takes; often it is the optimum already."""
+    def glance(self, *, choose: bool = False, narrow: bool = True) -> None:
+        """A first bound, in about the time that pricing takes; often it is the optimum already.  `choose` asks for a
+        first choice as well, which may take as long again; `narrow` says whether elimination is worth trying."""
         if self.infeasible or self.reduced is None:
             return
         try:
             if self.solver == "auto":
-                self._glance(self.reduced)
+                self._glance(self.reduced, choose, narrow)
         except Infeasible:
             self._impossible()
 
-    def _glance(self, reduced: Reduced) -> None:
+    def _glance(self, reduced: Reduced, choose: bool, narrow: bool) -> None:
         dual = Lagrangian(reduced, store=TableStore(total_cap=AUTO_ENTRIES, stop=lambda: self.control.stopped))
         try:
+            if not narrow and reduced.nodes:
+                raise TooLarge("a problem like this was too wide for elimination")
             if not len(reduced.limits):
                 value, cut = dual.evaluate({}, {})
                 self._offer(cut.choice, cut.cost, "elimination")
@@ -127,7 +134,7 @@ class Search:
         except TooLarge as reason:
             self.control.say(f"{reason}: message passing and elimination among promising states instead")
             self.rounds = Rounds(reduced, self._goal(math.inf, "messages"))
-            self.rounds.glance()
+            self.rounds.glance(choose=choose and self.cost is None)
             self._prove(self.rounds.bound, "messages")
             return
         self.prices = found.prices
@@ -135,6 +142,11 @@ class Search:
             if not (cut.usage > reduced.limits).any():
                 self._offer(cut.choice, cut.cost, "elimination")
         self._prove(found.bound, "elimination")
+        if choose and self.cost is None:
+            leanest = min(found.cuts, key=lambda cut: float(np.maximum(cut.usage - reduced.limits, 0).sum()))
+            repaired = LocalSearch(reduced).improve(leanest.choice, {}, sweeps=REPAIRS)
+            if repaired is not None:
+                self._offer(repaired, -math.inf, "elimination")
 
     def run(self, *, cutoff: int | None = None) -> Solution:
         """Searches on until the gap is closed, limits are reached, or no choice below `cutoff` can be left."""

@@ -64,8 +64,8 @@ def test_a_cancelled_search_returns_its_best_and_bounds_what_it_left_out(monkeyp
     control = Control()
     opened = outer._Outer._open
 
-    def once(self: outer._Outer, option: outer.Option) -> None:
-        opened(self, option)
+    def once(self: outer._Outer, option: outer.Option, inner: Control) -> None:
+        opened(self, option, inner)
         control.cancel.set()
 
     monkeypatch.setattr(outer._Outer, "_open", once)
