@@ -82,7 +82,7 @@ def test_a_cancelled_search_without_a_plan_makes_a_plain_one(monkeypatch: pytest
         while True:
             time.sleep(0.001)
 
-    monkeypatch.setattr(Search, "glance", lambda _self: control.cancel.set())
+    monkeypatch.setattr(Search, "glance", lambda _self, **_: control.cancel.set())
     # The search itself never ends; what makes the plain plan may search as well.
     runs = [forever]
     run = Search.run
@@ -111,8 +111,8 @@ import sys, time
 from planner.cli import main
 from planner.planning import outer
 opened = outer._Outer._open
-def slow(self, option):
-    opened(self, option)
+def slow(self, option, control):
+    opened(self, option, control)
     print("opened", file=sys.stderr, flush=True)
     while True:
         time.sleep(0.001)
