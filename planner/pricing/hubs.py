@@ -108,15 +108,18 @@ class SetHub:
         return _cap(times * forward + backward)
 
     def reader_costs(self, combinations: Sequence[tuple[Read, ...]], times: int = 1) -> IntArray:
-        """[combination, state]: 0 where every read of the combination is in the set, else forbidden."""
-        position = {r: i for i, r in enumerate(self.reads)}
+        """[combination, state]: 0 where every read of the combination is in the set, else forbidden.
+
+        A read that gives no gradient back is served by whatever holds the tensor in its layout.
+        """
         first = np.array([s[0] for s in self.states])
         second = np.array([s[1] for s in self.states])
         out = np.zeros((len(combinations), len(self.states)), dtype=np.int64)
+        serving = {read: np.array([_serves(r, read) for r in self.reads]) for c in combinations for read in c}
         for row, combination in enumerate(combinations):
             for read in combination:
-                k = position[read]
-                out[row, (first != k) & (second != k)] = FORBIDDEN
+                serves = serving[read]
+                out[row, ~(serves[first] | serves[second])] = FORBIDDEN
         return out
 
     def held(self, state: int) -> tuple[Layout, ...]:
@@ -127,12 +130,18 @@ class SetHub:
     def moves(self, write: Read, state: int, used: Sequence[Read]) -> list[Move]:
         """The shared moves from the producer to the reads of the set that are `used`, and of the gradients back."""
         d = _cap(self.table.costs)
-        chosen = [self.reads[k] for k in dict.fromkeys(self.states[state]) if self.reads[k] in used]
-        moves = _tree_moves(self.table, d, write[0], tuple(dict.fromkeys(r[0] for r in chosen)), gradient=False)
-        contributions = tuple(dict.fromkeys(r[1] for r in chosen if r[1] is not None))
+        held = [self.reads[k] for k in dict.fromkeys(self.states[state])]
+        wanted = {read[0] for read in used}
+        copies = tuple(dict.fromkeys(r[0] for r in held if r[0] in wanted))
+        moves = _tree_moves(self.table, d, write[0], copies, gradient=False)
+        contributions = tuple(dict.fromkeys(r[1] for r in held if r in used and r[1] is not None))
         if write[1] is not None and contributions:
             moves += _tree_moves(self.table, d.T, write[1], contributions, gradient=True)
         return moves
+
+
+def _serves(held: Read, read: Read) -> bool:
+    return held == read or (read[1] is None and held[0] == read[0])
 
 
 def _role(layout: Layout | None, axis: str) -> object:

@@ -131,7 +131,9 @@ def _table(
     mesh = machine.mesh
     gradient_flows = any(t in active for t in op.outputs)
     found = strategies(rule, mesh, training=gradient_flows)
-    reads = tuple(_placements(op.inputs, i, graph, active, found, "operand") for i in range(len(op.inputs)))
+    # An operator that no gradient reaches contributes none either (the comparison of an activation, say).
+    given = active if gradient_flows else frozenset[str]()
+    reads = tuple(_placements(op.inputs, i, graph, given, found, "operand") for i in range(len(op.inputs)))
     writes = tuple(_placements(op.outputs, j, graph, active, found, "result") for j in range(len(op.outputs)))
     work = _work(op, graph, rule, active, machine, found, gradient_flows)
     if weights_only and rule.kind in ("layout", "free", "elementwise"):

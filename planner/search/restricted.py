@@ -27,9 +27,11 @@ __all__ = ["Rounds", "restrict", "solve_restricted"]
 SWEEPS = 40  # between two attempts at a choice
 FIRST_SWEEPS = 80
 GLANCE = 20
-ROUNDS = 30
-STALE = 3  # rounds in which neither bound nor choice gets better
-BETTER = 1e-5  # relative
+ROUNDS = 20
+WINDOWS, PASSES = 14, 1  # windows that a choice is improved in, overlapping by half, and how often
+SMALLEST_WINDOW = 60  # nodes
+STALE = 3  # rounds in which bound and choice hardly approach each other
+SLOW = 0.05  # share of the gap
 WIDEST = 12
 FEW = 6  # states left per node on average at which all of them are tried
 BRANCH_WORK = 2 * 10**8  # of the restricted problem's dual where memory binds: some seconds
@@ -86,6 +88,7 @@ class Rounds:
         self.bound = -math.inf
         self.prices: Mapping[int, float] = {}
         self.width, self.widest = 2, WIDEST
+        self.windows, self.window = PASSES, max(SMALLEST_WINDOW, len(problem.nodes) // WINDOWS)
 
     def glance(self, *, choose: bool = False) -> None:
         """A first bound, and a first choice where `choose` asks for it."""
@@ -105,14 +108,15 @@ class Rounds:
             if attempt is not None:
                 self._offer(attempt.choice)
                 self.bound = max(self.bound, min(attempt.bound, self.cost))
+            if self._slow(before) and not self.goal.good(self.bound, self.cost):
+                self._slide()
             if self._over:
                 break
             self._take_out(certified)
             if self.goal.good(self.bound, self.cost):
                 self._settle()
                 break
-            gained = self.bound - before[0] > BETTER * abs(self.bound) or self.cost < before[1] * (1 - BETTER)
-            stale = 0 if gained or not still else stale + 1
+            stale = stale + 1 if self._slow(before) and (still or math.isfinite(self.cost)) else 0
             if stale >= STALE:
                 break
             if attempt is not None and attempt.prices != self.prices:
@@ -120,6 +124,40 @@ class Rounds:
                 self.messages.set_prices(self.prices)
                 self.messages.forbid(self.keep)
         return Bounded(self.choice, self.bound, self.prices)
+
+    def _slow(self, before: tuple[float, float]) -> bool:
+        """Whether bound and cost came hardly closer to each other."""
+        bound, cost = before
+        if math.isinf(self.cost):
+            return self.bound - bound <= SLOW * abs(self.bound)
+        return (self.bound - bound) + (cost - self.cost) <= SLOW * (self.cost - self.bound)
+
+    def _slide(self) -> None:
+        """Improves the best choice window by window: inside, nodes may take any promising state; outside they stay."""
+        if self.choice is None or self.windows == 0:
+            return
+        self.windows -= 1
+        before = self.cost
+        count = len(self.problem.nodes)
+        begin = 0
+        while begin < count and not self._over:
+            wide, _ = self._promising(WIDEST)
+            end = begin + self.window
+            kept = [wide[v] if begin <= v < end else np.array([x]) for v, x in enumerate(self.choice)]
+            try:
+                found = _best(restrict(self.problem, kept), self.goal)
+            except TooLarge:
+                if self.window <= SMALLEST_WINDOW:
+                    begin += self.window // 2
+                self.window = max(SMALLEST_WINDOW, self.window // 2)
+                continue
+            except Infeasible:  # an early end of the solver: the best choice itself is among the states
+                return
+            if found.choice is not None:
+                self._offer(tuple(int(kept[v][x]) for v, x in enumerate(found.choice)))
+            begin += max(1, self.window // 2)
+        if before - self.cost <= SLOW * (before - self.bound):
+            self.windows = 0
 
     def _settle(self) -> None:
         """Proves the optimum where next to nothing is left beside the best choice."""
