@@ -10,9 +10,11 @@ the bound.  Memory rows enter through prices: the bound is then that of the Lagr
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,23 +113,29 @@ class Messages:
         arrays = self.problem.arrays
         limits = self.problem.limits
         self.prices = {r: m for r, m in sorted(prices.items()) if m > 0}
-        each = np.zeros(len(limits) + 1)
-        each[[r + 1 for r in self.prices]] = list(self.prices.values())
-        until = np.cumsum(each)  # sum of the prices of the rows before r
+        priced_rows, amounts = list(self.prices), list(self.prices.values())
+
+        @cache
+        def paid_in(a: int, b: int) -> float:
+            return math.fsum(amounts[bisect_left(priced_rows, a) : bisect_left(priced_rows, b)])
+
         self._allowance = sum((Fraction(m) * int(limits[r]) for r, m in self.prices.items()), Fraction(0))
         known: dict[tuple[object, ...], tuple[int, Integers]] = {}
         filled = 0
 
         def priced(layers: tuple[Array, ...], factor: Factor) -> tuple[int, Integers]:
             nonlocal filled
-            paid = tuple(float(until[b] - until[a]) for (a, b), _ in factor.usage)
+            paid = tuple(paid_in(a, b) for (a, b), _ in factor.usage)
             key = (factor.costs, *zip((x for _, x in factor.usage), paid, strict=True))
             if key not in known:
-                total = layers[0]
+                extra = np.zeros(layers[0].shape)
                 for price, usage in zip(paid, layers[1:], strict=True):
                     if price:
-                        total = total + price * (1 - 1e-12) * usage  # rounding must not lift the bound
-                known[key] = filled, np.floor(np.minimum(total, self.big)).astype(np.int64)
+                        amount = price * usage  # presolve may have made it negative
+                        extra = extra + (amount - 1e-12 * np.abs(amount))  # rounding must not lift the bound
+                # Costs are integers: to add whole ones keeps the sum exact.
+                total = layers[0] + np.floor(extra)
+                known[key] = filled, np.minimum(total, self.big).astype(np.int64)
                 filled += total.size
             return known[key]
 
@@ -165,11 +173,11 @@ class Messages:
                 mark = self.bound
         return False
 
-    def certified(self) -> Certified:
-        """The bound of the present messages in exact integers."""
-        to_v, to_u = np.rint(self.to_v).astype(np.int64), np.rint(self.to_u).astype(np.int64)
-        kept, above = certify(self.layout, self._unary, self._exact_flipped, to_v, to_u)
-        total = sum(map(int, kept)) + self.problem.offset - self._allowance
+    def certified(self, fine: int = 1) -> Certified:
+        """The bound of the present messages in exact integers.  Messages and `above` count in 1 / `fine` of a unit."""
+        to_v, to_u = np.rint(self.to_v * fine).astype(np.int64), np.rint(self.to_u * fine).astype(np.int64)
+        kept, above = certify(self.layout, self._unary * fine, self._exact_flipped * fine, to_v, to_u)
+        total = Fraction(sum(map(int, kept)), fine) + self.problem.offset - self._allowance
         return Certified(math.ceil(total), above, to_u, to_v)
 
 

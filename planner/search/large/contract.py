@@ -16,6 +16,7 @@ Usage that is equal in all states of a node is taken off the limits.  Everything
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -79,11 +80,15 @@ class Contracted:
 
 
 def contract(problem: Problem, stopped: Callable[[], bool] = lambda: False) -> Contracted:
-    """Presolve and contraction to a fixed point.  `Infeasible` when no choice is left, `Interrupted` once `stopped`."""
+    """Presolve and contraction to a fixed point, or as far as they get until `stopped`: what is done by then is exact.
+
+    `Infeasible` when no choice is left; `Interrupted` where there was no time even to translate the problem.
+    """
     view = _Contraction(problem, stopped)
-    view.shrink(True)
-    while view.round():
+    with contextlib.suppress(Interrupted):  # between two visits, everything is in order
         view.shrink(True)
+        while view.round():
+            view.shrink(True)
     return Contracted(view.freeze(), tuple(view.steps))
 
 
@@ -93,6 +98,11 @@ class _Contraction(_View):
         super().__init__(problem, True)
         self.steps: list[_Merged | _Minimised] = []
         self.sizes = [len(n.costs) for n in problem.nodes]
+
+    def _costs(self, costs: Array) -> int:
+        if self._stopped():
+            raise Interrupted
+        return super()._costs(costs)
 
     def _visit(self, v: int) -> None:
         if self._stopped():
@@ -120,12 +130,15 @@ class _Contraction(_View):
                 low, high = self.arrays.low(number), self.arrays.high(number)
                 if low != 0:
                     self.limits[a:b] -= low
-                    number = self.arrays.derive(("less", number), lambda n=number, x=low: self.arrays[n] - x)
+                    number = self._above_low(number)
                 if high > low and kept[a] < kept[b]:
                     usage.append(((a, b), number))
             if tuple(usage) != factor.usage:
                 self.nodes[v] = Factor(factor.costs, tuple(usage))
                 self.dirty.add(v)
+
+    def _above_low(self, number: int) -> int:
+        return self.arrays.derive(("above", number), lambda: self.arrays[number] - self.arrays.low(number))
 
     def _merge(self, *, both: bool) -> None:
         """Merges along functional edges, those that are functions both ways first."""
@@ -173,9 +186,7 @@ class _Contraction(_View):
         edge = self.adjacent[u][v]
 
         def along(number: int) -> int:
-            return self.arrays.derive(
-                ("along", number, f), lambda: self.arrays[number][np.arange(len(index)), index]
-            )
+            return self.arrays.derive(("along", number, f), lambda: self.arrays[number][np.arange(len(index)), index])
 
         gained = Factor(along(edge.costs), tuple((span, along(n)) for span, n in edge.usage))
         own = self._map(self.nodes[v], "take", 0, f)

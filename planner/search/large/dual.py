@@ -45,7 +45,8 @@ class Dual:
         self.length, self.stale, self.descents, self.steps = 1.0, 0, 0, 0
         graph = forest.graph
         holder = np.repeat(np.arange(graph.nodes), np.diff(graph.term_at))
-        self._held = sum(float(np.abs(graph.uses[h : h + graph.sizes[v]]).max()) for h, v in zip(graph.held, holder))
+        spans = zip(graph.held, graph.sizes[holder], strict=True)
+        self._held = sum(float(np.abs(graph.uses[h : h + d]).max()) for h, d in spans)
 
     def step(self, target: float) -> None:
         """One sweep each way, one choice, one step; `target` is the cost of the best choice (inf: none)."""

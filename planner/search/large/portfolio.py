@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from planner.search.solve import Search
 __all__ = ["solve_large"]
 
 NAME = "portfolio"
+CONTRACTING = 0.4  # share of the time that contraction may take
 PAUSE = 0.02  # seconds between looks at the clock
 
 
@@ -41,13 +43,15 @@ def solve_large(problem: Problem, control: Control, *, seed: int = 0) -> Solutio
     if library() is None:
         return _exact(problem, control, "the compiled kernels are missing")
     try:
-        contracted = contract(problem, lambda: control.stopped)
+        contracted = contract(problem, _short_of_time(control))
     except Interrupted:
         return _solution(control)
     except Infeasible:
         return _exact(problem, control, "presolve finds no valid choice")
     reduced = contracted.reduced
     control.say(f"contracted to {len(reduced.nodes)} of {len(problem.nodes)} nodes, {len(reduced.edges)} edges")
+    if control.stopped:
+        return _solution(control)
     if any(factor.usage for _, _, factor in reduced.edges):
         return _exact(problem, control, "edges hold memory")
     incumbent = Incumbent(problem, control, contracted)
@@ -64,6 +68,15 @@ def solve_large(problem: Problem, control: Control, *, seed: int = 0) -> Solutio
         return _exact(problem, control, "the integer program finds no valid choice")
     team.tell_prices()
     return _solution(control)
+
+
+def _short_of_time(control: Control) -> Callable[[], bool]:
+    """Whether contraction should end: what is left of the time goes to the search."""
+    left = control.left
+    if left is None:
+        return lambda: control.cancel.is_set()
+    end = time.monotonic() + CONTRACTING * left
+    return lambda: control.cancel.is_set() or time.monotonic() > end
 
 
 def _side_by_side(team: Team, control: Control) -> None:

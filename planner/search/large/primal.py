@@ -20,18 +20,23 @@ __all__ = ["Primal"]
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 CHUNKS = 60  # calls of the kernel in one annealing
+SETTLING = 20  # calls at most until it has settled
 REPAIRS = 60
-SIZES = (30, 100, 300, 1000)
+SIZES = (1, 4, 30, 100, 300, 1000)
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.0, 1.25)  # of the prices
+HEAT = (-3.0, 0.3)  # powers of ten of the average cost of a node
 PEAKS = 8  # rows whose price is raised in one repair
 
 
 class Primal:
-    """`forest.best` is the best choice so far.  Each stage returns early once `stopped`."""
+    """`forest.best` is the best choice so far; `found` is called when there may be a better one.  Each stage returns
+    early once `stopped`."""
 
-    def __init__(self, forest: Forest, seed: int, stopped: Callable[[], bool]) -> None:
-        self.forest, self.stopped = forest, stopped
+    def __init__(self, forest: Forest, seed: int, stopped: Callable[[], bool], found: Callable[[Forest], None]) -> None:
+        self.forest, self.stopped, self.found = forest, stopped, found
         self.random = np.random.default_rng(seed)
-        self.moves = min(1000, max(50, forest.graph.nodes // 5))
+        self.moves = min(1000, max(200, forest.graph.nodes // 5))
+        self._lucky: tuple[float, int, float] | None = None
         self.pull = 0.02  # of a repair, as a share of the cost
 
     def descend(self, x: Integers, prices: Floats) -> None:
@@ -48,19 +53,31 @@ class Primal:
         self._finish(prices)
 
     def anneal(self, x: Integers, prices: Floats) -> None:
-        """From a choice within the limits, at a random temperature that falls a hundredfold."""
+        """From a choice within the limits, at a temperature that falls a hundredfold.
+
+        How hot, how large the trees and how dear the memory is drawn at random, every other time near to what last
+        led to a better choice.
+        """
         forest = self.forest
+        heat, largest, share = self._drawn()
         forest.reset(x)
-        share = float(self.random.choice((0.25, 0.5, 0.75, 1.0, 1.0, 1.25)))
+        before = forest.best_cost
         forest.set_prices(share * prices)
-        largest = int(self.random.choice(SIZES))
-        unit = abs(forest.cost) / max(1, forest.graph.nodes)
-        high = unit * 10 ** float(self.random.uniform(-3.0, -0.5))
+        high = 10**heat * abs(forest.cost) / max(1, forest.graph.nodes)
         for k in range(CHUNKS):
             if self.stopped():
                 return
             forest.search(self.moves, largest, temperature=high * 0.01 ** (k / CHUNKS))
         self._finish(share * prices)
+        if forest.best_cost < before:
+            self._lucky = heat, largest, share
+
+    def _drawn(self) -> tuple[float, int, float]:
+        random = self.random
+        if self._lucky is not None and random.random() < 0.5:
+            heat, largest, share = self._lucky
+            return heat + float(random.normal(0.0, 0.2)), largest, share
+        return float(random.uniform(*HEAT)), int(random.choice(SIZES)), float(random.choice(SHARES))
 
     def _finish(self, prices: Floats) -> None:
         for share in (1.0, 0.5, 0.0):
@@ -69,9 +86,10 @@ class Primal:
 
     def _settle(self, *, hard: bool) -> None:
         """Moves until few of them change anything."""
-        for _ in range(CHUNKS):
+        for _ in range(SETTLING):
             if self.stopped() or self.forest.search(self.moves, 300, hard=hard) <= self.moves // 50:
-                return
+                break
+        self.found(self.forest)
 
     def _repair(self, prices: Floats) -> Floats | None:
         """Prices at which the choice fits; None where that does not come about."""

@@ -109,12 +109,16 @@ def _model(lazy: Lazy, rows: Iterable[int], unit: float) -> tuple[mathopt.Model,
         )
     for r in rows:
         held = _held(lazy.graph, r)
-        terms = [(first + int(i), float(held[v][i])) for v, first in enumerate(program.first) if v in held
-                 for i in np.flatnonzero(held[v])]  # fmt: skip
-        if terms:
-            scale = max(c for _, c in terms)
+        paid = [
+            (first + int(i), float(held[v][i]))
+            for v, first in enumerate(program.first)
+            if v in held
+            for i in np.flatnonzero(held[v])
+        ]
+        if paid:
+            scale = max(c for _, c in paid)
             allowed = float(lazy.graph.limits[r])
-            model.add_linear_constraint(ub=allowed / scale, expr=mathopt.LinearSum(c / scale * x[k] for k, c in terms))
+            model.add_linear_constraint(ub=allowed / scale, expr=mathopt.LinearSum(c / scale * x[k] for k, c in paid))
     model.minimize(mathopt.LinearSum(c / unit * x[k] for k, c in enumerate(program.costs) if c))
     return model, x
 

@@ -8,23 +8,29 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.search.goal import Goal
+from planner.search.lagrangian import Lagrangian
 from planner.search.large.core import flatten
 from planner.search.large.dual import Dual
 from planner.search.large.helper import Helper
 from planner.search.large.incumbent import Incumbent
 from planner.search.large.primal import Primal
 from planner.search.large.program import prepare
+from planner.search.memory import branch_and_bound
 from planner.search.native.forest import Forest
 from planner.search.reduced import Infeasible, Reduced
+from planner.search.tables import TableStore, TooLarge
 
 __all__ = ["Team", "take_turns"]
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 FIRST_STEPS = 30  # of the dual, before choices are decoded from it
-PROGRAM_STEPS = 300  # of the dual, before its prices name the rows of the integer program
+PROGRAM_STEPS = 120  # of the dual, before its prices name the rows of the integer program
 PROGRAM_PAIRS = 60_000  # pairs of classes of states up to which an integer program is worth its time
 PROGRAM_ROWS = 60
+ELIMINATION_ENTRIES = 1 << 22  # of all tables of one elimination: tenths of a second
+ELIMINATION_WORK = 10**8  # entries in all: some seconds
 DESCENTS = 3  # of the dual, after which its thread searches for choices as well
 TURNS = 25  # without a time limit
 TURN_STEPS = 60  # of the dual in each turn
@@ -37,15 +43,18 @@ class Team:
     def __init__(self, incumbent: Incumbent, seed: int) -> None:
         self.incumbent, self.seed = incumbent, seed
         reduced = self.reduced = incumbent.reduced
-        beyond = _beyond(reduced)
+        self._worst = _worst(reduced)  # a bound above this proves that no choice fits
+        beyond = 4 * self._worst + 1
         self.graph = flatten(reduced, beyond)
         x = np.zeros(self.graph.nodes, np.int64)
         self.dual = Dual(reduced, Forest(self.graph, x, seed), beyond)
-        self.primals = [Primal(Forest(self.graph, x, seed + k), seed + k, lambda: self.over) for k in (1, 2)]
+        self.primals = [
+            Primal(Forest(self.graph, x, seed + k), seed + k, lambda: self.over, self._offer_choice) for k in (1, 2)
+        ]
         self.helper: Helper | None = None
         self.infeasible = False
         self.failure: BaseException | None = None
-        self._ended = False
+        self._ended = self._eliminated = False
         self._ready = threading.Event()
         self._lock = threading.Lock()
         self._prices, self._decoded = self.dual.prices, x
@@ -64,6 +73,9 @@ class Team:
         with self._lock:
             self._prices, self._decoded = prices, dual.choice
         if dual.steps % TELL == 0:
+            if dual.best_bound > self._worst:
+                self.infeasible = True
+                return
             self.incumbent.prove(dual.best_bound, "dual")
             self._offer(dual.forest, "dual")
         if dual.steps >= FIRST_STEPS:
@@ -80,7 +92,9 @@ class Team:
             primal.descend(decoded, prices)
         else:
             primal.anneal(best, self.dual.best_prices)
-        self._offer(primal.forest, "tree moves")
+
+    def _offer_choice(self, forest: Forest) -> None:
+        self._offer(forest, "tree moves")
 
     def _offer(self, forest: Forest, solver: str) -> None:
         if math.isfinite(forest.best_cost):
@@ -93,8 +107,36 @@ class Team:
     def _follow_dual(self) -> None:
         while not self.over:
             self.advance_dual()
+            if self.dual.descents >= 1:
+                self.eliminate()
             if self.dual.descents >= DESCENTS:
                 self.improve(1)
+
+    def eliminate(self) -> None:
+        """Elimination with branch and bound, once, where the tables stay small: there its bound is the better one."""
+        if self._eliminated:
+            return
+        self._eliminated = True
+        try:
+            store = TableStore(total_cap=ELIMINATION_ENTRIES, stop=lambda: self.over)
+            Lagrangian(self.reduced, store=store).evaluate({}, {})
+            self.incumbent.control.say("elimination is narrow enough: branch and bound")
+            goal = Goal(stop=lambda: self.over, cutoff=self.incumbent.cost, offer=self._take)
+            prices = {int(r): float(self.dual.best_prices[r]) for r in np.flatnonzero(self.dual.best_prices)}
+            found = branch_and_bound(self.reduced, goal, work=ELIMINATION_WORK, prices=prices)
+            if found.choice is not None:
+                self._take(found.choice, self.reduced.cost(found.choice))
+            self.incumbent.prove(min(found.bound, self.incumbent.cost), "elimination")
+        except TooLarge:
+            return
+        except Infeasible:  # no choice below the cutoff
+            if math.isfinite(self.incumbent.cost):
+                self.incumbent.prove(self.incumbent.cost, "elimination")
+            else:
+                self.infeasible = True
+
+    def _take(self, choice: tuple[int, ...], cost: float) -> None:
+        self.incumbent.offer(np.array(choice, np.int64), cost, "elimination")
 
     def search_choices(self) -> None:
         """The second thread's work."""
@@ -166,6 +208,7 @@ def take_turns(team: Team) -> None:
             team.improve(0)
             team.improve(1)
             if turn == PROGRAM_STEPS // TURN_STEPS:
+                team.eliminate()
                 team.start_program()
                 if team.helper is not None:
                     team.helper.wait()
@@ -173,8 +216,8 @@ def take_turns(team: Team) -> None:
         team.end()
 
 
-def _beyond(reduced: Reduced) -> float:
-    """An integer above what any allowed choice costs."""
+def _worst(reduced: Reduced) -> float:
+    """An integer that no allowed choice costs more than."""
     arrays = reduced.arrays
     factors = [*reduced.nodes, *(f for _, _, f in reduced.edges)]
-    return 4.0 * math.ceil(abs(reduced.offset) + math.fsum(max(0.0, arrays.high(f.costs)) for f in factors)) + 1
+    return float(math.ceil(abs(reduced.offset) + math.fsum(max(0.0, arrays.high(f.costs)) for f in factors)))

@@ -46,15 +46,19 @@ class Graph:
             expected = np.float64 if field.name in ("pool", "uses", "unary", "limits") else np.int64
             if array.dtype != expected or array.ndim != 1 or not array.flags.c_contiguous:
                 raise ValueError(f"{field.name}: expected one contiguous row of {np.dtype(expected).name}")
-        sizes, degrees, held = self.sizes, np.diff(self.at), np.diff(self.term_at)
-        owner, holder = np.repeat(np.arange(self.nodes), degrees), np.repeat(np.arange(self.nodes), held)
+        sizes = self.sizes
         _check("start", self.start[0] == 0 and (sizes > 0).all() and self.start[-1] == len(self.unary))
         _check("at", _partition(self.at, self.nodes, len(self.neighbour)))
+        _check("term_at", _partition(self.term_at, self.nodes, len(self.begin)))
+        owner = np.repeat(np.arange(self.nodes), np.diff(self.at))
+        holder = np.repeat(np.arange(self.nodes), np.diff(self.term_at))
         _check("neighbour", ((self.neighbour >= 0) & (self.neighbour < self.nodes) & (self.neighbour != owner)).all())
         entries = sizes[owner] * sizes[self.neighbour]
         _check("matrix", len(self.matrix) == len(owner) and _within(self.matrix, entries, len(self.pool)))
         _check("twin", len(self.twin) == len(owner) and _within(self.twin, np.ones_like(owner), len(owner)))
-        _check("twin", (self.twin[self.twin] == np.arange(len(owner))).all() and (owner[self.twin] == self.neighbour).all())
+        _check(
+            "twin", (self.twin[self.twin] == np.arange(len(owner))).all() and (owner[self.twin] == self.neighbour).all()
+        )
         _check("term_at", _partition(self.term_at, self.nodes, len(self.begin)))
         _check("begin, end", len(self.begin) == len(self.end) == len(self.held))
         _check("begin, end", ((self.begin >= 0) & (self.begin <= self.end) & (self.end <= self.rows)).all())

@@ -163,9 +163,7 @@ def _sweep(
     return bound
 
 
-def _decode(
-    layout: EdgeLayout, unary: Floats, costs: Floats, to_u: Floats, ends: Integers, choice: Integers
-) -> None:
+def _decode(layout: EdgeLayout, unary: Floats, costs: Floats, to_u: Floats, ends: Integers, choice: Integers) -> None:
     for v in range(layout.nodes):
         begin, end = layout.start[v], layout.start[v + 1]
         score = unary[begin:end].copy()
