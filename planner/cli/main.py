@@ -7,6 +7,7 @@ Exit status: 0 ok · 1 verification failed or a claim refused · 2 usage · 3 in
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import sys
@@ -57,7 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
-        return int(options.run(options))
+        status = int(options.run(options))
+        sys.stdout.flush()
+        return status
     except PlannerError as e:
         print(f"planner {options.command}: error: {e}", file=sys.stderr)
         return e.exit_status
@@ -65,6 +68,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader has gone (`| head`); silence the flush at exit as well.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as e:
+        if e.errno != errno.ENOSPC:
+            raise
+        print(f"planner {options.command}: error: the result cannot be written: {e.strerror}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 3
     except KeyboardInterrupt:
         print(f"planner {options.command}: interrupted", file=sys.stderr)
         return 130

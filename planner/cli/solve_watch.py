@@ -85,11 +85,13 @@ def watch(request: dict[str, Any], show: Callable[[dict[str, Any]], None]) -> Ou
                 event = events.get(timeout=0.1 if until is None else max(0.0, min(0.1, until - time.monotonic())))
             except queue.Empty:
                 if until is not None and time.monotonic() >= until:
-                    outcome.warnings.append("the solver did not stop in time and was ended; this is its best so far")
+                    so_far = "this is its best so far" if outcome.choice is not None else "it had found no choice yet"
+                    outcome.warnings.append(f"the solver did not stop in time and was ended; {so_far}")
                     break
                 continue
             if event is None:
-                outcome.warnings += _death(worker)
+                if not (cancelled and worker.wait() == -signal.SIGTERM):  # told to stop before it could listen
+                    outcome.warnings += _death(worker)
                 break
             finished = _take(event, outcome, show)
     _end(worker)

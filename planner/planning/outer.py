@@ -243,6 +243,12 @@ class _Outer:
                 return
             self._compare(option)
         self.control.say(f"{option} ({place}): {self._outcome(option)}")
+        if option.infeasible and self.can_recompute and not option.recompute:  # the glance had left that open
+            self._recompute(option)
+            again = self.options[self.options.index(option) + 1]
+            self._open(again, self.control)
+            if not again.infeasible:
+                self._finish(again, place)
 
     def _cutoff(self, option: Option) -> int | None:
         """The cost from which on a plan on this mesh is not among those asked for."""

@@ -70,6 +70,8 @@ def _cp_sat(problem: Reduced, program: LinearProgram, time_limit: float | None, 
     if status == cp_model.INFEASIBLE:
         raise Infeasible
     bound = program.offset + solver.best_objective_bound
+    if status == cp_model.MODEL_INVALID:
+        return Bounded(None, -math.inf)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return Bounded(None, bound - _ROUNDING * abs(bound))
     choice = _read(problem, program, [float(solver.value(v)) for v in x[: program.binary]])

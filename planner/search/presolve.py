@@ -50,9 +50,10 @@ class _View:
     def __init__(self, problem: Problem, memory: bool) -> None:
         self.arrays = Interner()
         self.scale = _scale(problem)
+        self.memory_scale = _memory_scale(problem)
         limited = memory and problem.limit is not None
         self.instants = clique_instants(alive_intervals(problem)) if limited else []
-        self.limits = np.full(len(self.instants), float(problem.limit or 0))
+        self.limits = np.full(len(self.instants), float((problem.limit or 0) // self.memory_scale))
         self.active = np.ones(len(self.instants), bool)
         self.offset = 0
         self.fixed = [0] * len(problem.nodes)
@@ -77,7 +78,7 @@ class _View:
             return ()
         a, b = covered_rows(self.instants, interval)
         source = self.arrays.add(usage)
-        number = self.arrays.derive(("bytes", source), lambda: usage.astype(np.float64))
+        number = self.arrays.derive(("bytes", source), lambda: (usage // self.memory_scale).astype(np.float64))
         return (((a, b), number),) if a < b and usage.any() else ()
 
     def _plus(self, a: Factor, b: Factor) -> Factor:
@@ -338,6 +339,7 @@ class _View:
             scale=self.scale,
             fixed=tuple(self.fixed),
             instants=tuple(t for t, active in zip(self.instants, self.active, strict=True) if active),
+            memory_scale=self.memory_scale,
         )
 
 
@@ -351,7 +353,18 @@ def _scale(problem: Problem) -> int:
             finite = item.costs[item.costs < FORBIDDEN]
             largest[id(item.costs)] = int(max(abs(int(finite.max())), abs(int(finite.min())))) if finite.size else 0
         total += largest[id(item.costs)]
+    return _halved_below(total, EXACT)
+
+
+def _memory_scale(problem: Problem) -> int:
+    """Power of two by which bytes are divided so that what is near the limit is exact in float64.  All are rounded
+    down, so that every choice within the limit stays within it."""
+    return _halved_below(problem.limit or 0, EXACT)
+
+
+def _halved_below(amount: int, most: int) -> int:
+    """The least power of two by which `amount` has to be divided to be below `most`."""
     scale = 1
-    while total // scale >= EXACT:
+    while amount // scale >= most:
         scale *= 2
     return scale

@@ -47,6 +47,7 @@ class Reduced:
     scale: int
     fixed: tuple[int, ...]  # state of every original node; of those left, any
     instants: tuple[int, ...] = ()  # of each row
+    memory_scale: int = 1  # bytes in one unit of usage and limits, both rounded down: a choice that fits may not
 
     def size(self, node: int) -> int:
         return len(self.states[node])

@@ -108,6 +108,8 @@ class Rounds:
             if attempt is not None:
                 self._offer(attempt.choice)
                 self.bound = max(self.bound, min(attempt.bound, self.cost))
+            if math.isinf(self.bound) and self.bound > 0:
+                raise Infeasible  # not one state was left out
             if self._slow(before) and not self.goal.good(self.bound, self.cost):
                 self._slide()
             if self._over:

@@ -22,7 +22,7 @@ from planner.search.lagrangian import Lagrangian
 from planner.search.local import LocalSearch
 from planner.search.memory import CLOSE_WORK, Bounded, branch_and_bound, minimum_memory
 from planner.search.presolve import presolve
-from planner.search.problem import Edge, Node, Problem, Solution, Status
+from planner.search.problem import Edge, IntArray, Node, Problem, Solution, Status
 from planner.search.reduced import Infeasible, Reduced
 from planner.search.restricted import Rounds
 from planner.search.tables import TableStore, TooLarge
@@ -155,6 +155,7 @@ class Search:
             try:
                 found = SOLVERS[self.solver](self, self.reduced, limit)
                 self.used = found.solver
+                self.prices = found.bounded.prices or self.prices
                 self._prove(found.bounded.bound, found.solver)
                 if found.bounded.choice is not None:
                     self._offer(found.bounded.choice, -math.inf, found.solver)
@@ -165,6 +166,8 @@ class Search:
                     self._prove(limit, self.used)
             except TooLarge as reason:
                 self.control.say(f"{reason}: no answer by elimination")
+            if self.choice is None and not self.infeasible and self.reduced.memory_scale > 1:
+                self._choose_rounded_up(self.reduced.memory_scale)
         return self.solution
 
     @property
@@ -175,6 +178,14 @@ class Search:
             return Solution("unknown", bound=self.bound, solver=self.used)
         status: Status = "optimal" if self.bound >= self.cost else "feasible"
         return Solution(status, self.choice, self.cost, min(self.bound, self.cost), self.used)
+
+    @property
+    def instant_prices(self) -> dict[int, float]:
+        """Memory prices near which the bound was found, by instant, in cost per byte of the original problem."""
+        if self.reduced is None:
+            return {}
+        prices = self.prices or ({} if self.rounds is None else self.rounds.prices)
+        return {self.reduced.instants[r]: p * self.reduced.scale for r, p in prices.items() if p > 0}
 
     def _goal(self, cutoff: float, solver: str) -> Goal:
         return Goal(
@@ -191,6 +202,8 @@ class Search:
             return
         full = self.reduced.restore(choice)
         judged = evaluate(self.problem, full)
+        if judged is None and self.reduced.memory_scale > 1:
+            return  # it fits but for what rounding took away
         if judged is None:
             raise AssertionError(f"solver {solver} proposed a choice that the evaluator refuses")
         if self.cost is None or judged < self.cost:
@@ -202,7 +215,27 @@ class Search:
         assert self.reduced is not None
         if math.isfinite(value):
             self.bound = max(self.bound, math.ceil(value) * self.reduced.scale)
+            self.control.prices = self.instant_prices
             self.control.prove(min(self.bound, self.cost) if self.cost is not None else self.bound, solver)
+
+    def _choose_rounded_up(self, unit: int) -> None:
+        """Looks for a choice where every usage is rounded up to a multiple of `unit`: what fits there fits."""
+        rounded: dict[int, IntArray] = {}  # equal arrays stay shared
+
+        def up(usage: IntArray | None) -> IntArray | None:
+            if usage is None:
+                return None
+            if id(usage) not in rounded:
+                rounded[id(usage)] = (usage // unit + (usage % unit > 0)) * unit
+            return rounded[id(usage)]
+
+        nodes = [replace(n, usage=up(n.usage)) for n in self.problem.nodes]
+        edges = [replace(e, usage=up(e.usage)) for e in self.problem.edges]
+        inner = Control(self.control.left, cancel=self.control.cancel, say=self.control.say)
+        found = Search(Problem(nodes, edges, self.problem.limit), inner, solver=self.solver).run()
+        if found.choice and (cost := evaluate(self.problem, found.choice)) is not None:
+            self.choice, self.cost, self.used = found.choice, cost, found.solver
+            self.control.offer(found.choice, cost, found.solver)
 
     def _impossible(self) -> None:
         self.infeasible = True

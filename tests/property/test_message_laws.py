@@ -184,3 +184,12 @@ def test_states_above_the_bound_are_indeed_that_dear(seed: int) -> None:
             except Infeasible:
                 continue
             assert certified.bound + certified.above[messages.layout.start[v] + i] <= least
+
+
+def test_what_cannot_be_is_proven_infeasible() -> None:
+    """Seven nodes in six states, no two alike: every pair of nodes is consistent, all together are not."""
+    differ = np.where(np.eye(6, dtype=bool), 10**18, 0)
+    edges = [Edge(u, v, differ) for u in range(7) for v in range(u + 1, 7)]
+    reduced = presolve(Problem([Node(np.arange(6)) for _ in range(7)], edges))
+    with pytest.raises(Infeasible):
+        solve_restricted(reduced, Goal())
