@@ -17,7 +17,10 @@ from planner.cache import digest_of, file_digest, source_digest
 __all__ = ["RequestKey", "request_key"]
 
 NO_MATTER = frozenset(
-    ("command", "run", "out", "json", "cache", "no_cache", "time_limit", "reproducible", "devices", "model")
+    (
+        *("command", "run", "out", "json", "cache", "no_cache", "time_limit", "reproducible", "devices", "model"),
+        *("save_problem", "save_all_meshes"),  # these are written by a search, and change nothing in its answer
+    )
 )
 FILES = ("constraints", "warm_start", "hardware")  # a packaged profile counts with the sources
 

@@ -48,6 +48,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--top-k", type=positive, default=1, metavar="K", help="the best plan of each of the K best meshes"
     )
     parser.add_argument("--warm-start", type=Path, metavar="PLAN", help="begin with a plan.json made before")
+    parser.add_argument(
+        "--save-problem",
+        type=Path,
+        metavar="DIR",
+        help="also write problem.json.gz and certificate.json, with which `planner check` proves objective and bound; "
+        "they speak of the chosen mesh only, and the cache is not asked",
+    )
+    parser.add_argument(
+        "--save-all-meshes", action="store_true", help="with --save-problem: one pair of files per other mesh as well"
+    )
     add_cache_options(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="directory for plan.json; default: MODEL.plan")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
@@ -65,6 +75,8 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"--time-limit {options.time_limit:g}: expected a positive number of seconds")
     if options.reproducible and options.time_limit is not None:
         raise UsageError("--reproducible forbids --time-limit: a limit in seconds gives other plans on other days")
+    if options.save_all_meshes and options.save_problem is None:
+        raise UsageError("--save-all-meshes says what --save-problem writes; give --save-problem DIR with it")
     from planner.cli.request_key import request_key
 
     store = None if options.no_cache else Store(options.cache or default_folder(), size_limit(), note=_say)
@@ -74,7 +86,9 @@ def run(options: argparse.Namespace) -> int:
     documents: list[dict[str, Any]] = []
     with cancelled_by_signals() as cancellation:
         for devices in counts:
-            answer = None if store is None or key is None else Answer.recall(store, key.of(devices))
+            answer = None
+            if store is not None and key is not None and options.save_problem is None:
+                answer = Answer.recall(store, key.of(devices))
             if answer is None:
                 if later is None:
                     from planner.cli.search_run import Searcher

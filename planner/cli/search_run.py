@@ -17,6 +17,7 @@ from planner.cli.answer import Answer
 from planner.cli.cancel import Cancellation
 from planner.cli.options import bindings, constraints_of, profile_of, progress_to
 from planner.cli.request_key import RequestKey
+from planner.cli.search_proof import described, save_problem
 from planner.frontends import load_model
 from planner.ir import Graph
 from planner.planning import PlanDocument, Planned, Recall, Request, describe, make_plan, plan_text, read_plan
@@ -66,7 +67,7 @@ class Searcher:
         graph = self.graph
         request = self._request(devices)
         key = None if self.key is None else self.key.of_graph(_content(graph), devices)
-        if self.store is not None and key is not None:
+        if self.store is not None and key is not None and self.options.save_problem is None:
             known = Answer.read(self.store, key)
             if known is not None:
                 self._point(devices, key)
@@ -83,7 +84,21 @@ class Searcher:
             answer.keep(self.store, key)
             self._point(devices, key)
             self._index(graph, request, key)
-        return answer
+        return answer if self.options.save_problem is None else self._saved(answer, planned, control)
+
+    def _saved(self, answer: Answer, planned: Planned, control: Control) -> Answer:
+        """The answer with what was written for `planner check`."""
+        options = self.options
+        folder = options.save_problem
+        document = save_problem(
+            planned,
+            folder / str(planned.mesh.devices) if "," in options.devices else folder,
+            others=options.save_all_meshes,
+            reproducible=options.reproducible,
+            cancelled=control.cancel.is_set,
+        )
+        documents = ({**answer.documents[0], "certified": document}, *answer.documents[1:])
+        return replace(answer, documents=documents, summary="\n".join([answer.summary, *described(document)]))
 
     def _request(self, devices: int) -> Request:
         options = self.options

@@ -34,7 +34,8 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """The best plan and what is known of it.  `bound_s` bounds the objective over all meshes considered."""
+    """The best plan and what is known of it.  `bound_s` bounds the objective over all meshes considered, whose
+    searches are in `options`."""
 
     request: Request
     priced: PricedProblem
@@ -52,6 +53,7 @@ class Planned:
     warnings: tuple[str, ...] = field(default=())
     pins: Pins | None = None
     others: tuple[Planned, ...] = ()
+    options: tuple[Option, ...] = ()
 
     @property
     def mesh(self) -> DeviceMesh:
@@ -165,6 +167,7 @@ def _finish(
         time.monotonic() - started,
         _warnings(priced),
         pins,
+        options=found.options,
     )
 
 

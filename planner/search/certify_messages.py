@@ -106,17 +106,15 @@ class _Ascent:
     def leaf(self) -> Leaf:
         """In terms of states: the kernels' messages are over classes of them."""
         reduced, layout = self.reduced, self.passing.layout
-        found = self.passing.certified()
         room = LARGEST / (64.0 * self.beyond * reduced.scale)  # a node's vector adds up many messages
-        fine = 1
-        if self.prices.any() and room > 1:
-            fine = 2 ** min(round(math.log2(FINEST)), math.floor(math.log2(room)))
+        fine = 2 ** max(0, min(round(math.log2(FINEST)), math.floor(math.log2(room))))
+        found = self.passing.certified(fine)
         to_u, to_v = [], []
         for e, (u, v, _) in enumerate(reduced.edges):
             of_u = layout.maps[layout.map_u[e] :][: reduced.size(u)]
             of_v = layout.maps[layout.map_v[e] :][: reduced.size(v)]
-            to_u.append(found.to_u[layout.to_u_at[e] + of_u] * (fine * reduced.scale))
-            to_v.append(found.to_v[layout.to_v_at[e] + of_v] * (fine * reduced.scale))
+            to_u.append(found.to_u[layout.to_u_at[e] + of_u] * reduced.scale)
+            to_v.append(found.to_v[layout.to_v_at[e] + of_v] * reduced.scale)
         messages = Messages(tuple((u, v) for u, v, _ in reduced.edges), tuple(to_u), tuple(to_v))
         paid = {t: float(p) * reduced.scale for t, p in zip(reduced.instants, self.prices, strict=True)}
         return Leaf(fine, rounded_prices(paid, fine), (), messages)
