@@ -29,6 +29,7 @@ __all__ = ["certify"]
 
 WORK = 1 << 25  # table entries, some seconds
 MOST_LEAVES = 4000
+WIDE = 1 << 24  # table entries of a single leaf up to which it may: some ten seconds
 SMALL = 4000  # states of all nodes together up to which the checker's arithmetic may leave 64 bits
 
 
@@ -127,9 +128,9 @@ class _Tree:
         if paid:
             held = sum(float(abs(self.reduced.limits[r])) for r in prices) + 1.0
             wanted = 2 ** min(200, math.ceil(math.log2(64 * held)))
-            entries = (self.magnitude * scale + max(paid.values()) * held) * len(self.reduced.nodes)
-            fits = LARGEST / max(entries, 1.0)
-            denominator = wanted if self.small else max(1, min(wanted, 2 ** max(0, math.floor(math.log2(fits)))))
+            fits = LARGEST / max(self.magnitude * scale + max(paid.values()) * held, 1.0)
+            wide = self.small or (not self.proof and self.dual.work <= WIDE)
+            denominator = wanted if wide else max(1, min(wanted, 2 ** max(0, math.floor(math.log2(fits)))))
         order = self.dual.order or _by_degree(self.reduced)
         return Leaf(denominator, rounded_prices(paid, denominator), order, None, costs)
 
