@@ -10,6 +10,7 @@ from typing import Any
 import onnx
 
 from planner.builder.bert import BertSizes, build_bert
+from planner.builder.deepseek import DeepseekSizes, build_deepseek
 from planner.builder.gpt import GptSizes, build_gpt
 from planner.builder.graph import GraphBuilder
 from planner.builder.llama import LlamaSizes, build_llama
@@ -34,7 +35,8 @@ class Architecture:
 
 ARCHITECTURES: Mapping[str, Architecture] = {
     "bert": Architecture("encoder with a masked-language-model head", BertSizes, build_bert),
-    "gpt": Architecture("GPT-2 or GPT-3 decoder", GptSizes, build_gpt),
+    "deepseek": Architecture("DeepSeek-V2 or V3 decoder with latent attention", DeepseekSizes, build_deepseek),
+    "gpt": Architecture("GPT-2 or GPT-3 decoder, Bloom, MPT, Nemotron", GptSizes, build_gpt),
     "llama": Architecture("Llama decoder with grouped-query attention", LlamaSizes, build_llama),
     "mlp": Architecture("perceptron", MlpSizes, build_mlp),
     "moe": Architecture("Llama decoder with a mixture of experts", MoeSizes, build_moe),
@@ -43,7 +45,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 }
 
 
-def build(architecture: str, sizes: Mapping[str, int | bool | None] = MappingProxyType({})) -> onnx.ModelProto:
+def build(architecture: str, sizes: Mapping[str, int | bool | str | None] = MappingProxyType({})) -> onnx.ModelProto:
     """The model of that name, without weights; `sizes` are those that differ from the architecture's own.
 
     UsageError for a name or a size that does not exist, and for sizes that do not fit each other.

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from onnx import TensorProto
 
 from planner.builder import layers as nn
-from planner.builder.gpt import GptSizes
+from planner.builder.attention import attend, join_heads, split_heads
 from planner.builder.graph import INT64, GraphBuilder
-from planner.builder.sizes import option
+from planner.builder.positions import position_embedding
+from planner.builder.sizes import SequenceSizes, option, position_rows
 
 __all__ = ["BertSizes", "build_bert"]
 
@@ -18,11 +19,16 @@ SEGMENTS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BertSizes(GptSizes):
+class BertSizes(SequenceSizes):
     """BERT base unless told otherwise: 109,514,298 parameters."""
 
     vocab: int = option(30522, "size of the vocabulary")
     seq: int = option(512, "tokens per sample")
+    context: int | None = option(None, "rows of the position table; default: --seq")
+
+    def check(self) -> None:
+        SequenceSizes.check(self)
+        position_rows(self.context, self.seq)
 
 
 def build_bert(g: GraphBuilder, sizes: BertSizes) -> None:
@@ -34,7 +40,8 @@ def build_bert(g: GraphBuilder, sizes: BertSizes) -> None:
             x, table = nn.embedding(g, tokens, "word_embeddings", sizes.vocab, width)
             segment, _ = nn.embedding(g, segments, "token_type_embeddings", SEGMENTS, width)
             x = g.add("Add", x, segment)
-            x = g.add("Add", x, nn.position_embedding(g, "position_embeddings", sizes.positions, sizes.seq, width))
+            rows = position_rows(sizes.context, sizes.seq)
+            x = g.add("Add", x, position_embedding(g, "position_embeddings", rows, sizes.seq, width))
             x = nn.layer_norm(g, x, "LayerNorm", width, EPSILON)
         # (batch, 1, 1, seq): padding is hidden from every head and every query.
         mask = g.add("Unsqueeze", g.add("Cast", visible, to=TensorProto.BOOL), g.constant([1, 2]))
@@ -54,9 +61,9 @@ def _layer(g: GraphBuilder, x: str, mask: str, sizes: BertSizes) -> str:
     with g.scope("attention", "Attention"):
         with g.scope("self", "SelfAttention"):
             q, k, v = (
-                nn.split_heads(g, nn.linear(g, x, n, width, width), heads, depth) for n in ("query", "key", "value")
+                split_heads(g, nn.linear(g, x, n, width, width), heads, depth) for n in ("query", "key", "value")
             )
-            mixed = nn.join_heads(g, nn.attend(g, q, k, v, depth=depth, mask=mask), width)
+            mixed = join_heads(g, attend(g, q, k, v, depth=depth, mask=mask), width)
         x = _add_and_norm(g, "output", mixed, x, width, width)
     with g.scope("intermediate", "Intermediate"):
         inner = g.add("Gelu", nn.linear(g, x, "dense", width, sizes.inner))

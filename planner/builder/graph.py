@@ -26,6 +26,9 @@ ITEM_BYTES = {FLOAT: 4, INT64: 8}
 OPSET = 20
 IR_VERSION = 10
 
+# Operators of later sets raise the set, and the IR version that came with it, of the models that have them.
+LATER = {"Attention": (23, 11)}
+
 
 class GraphBuilder:
     """Adds nodes one by one; values are the names of tensors.
@@ -44,6 +47,7 @@ class GraphBuilder:
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self._taken: set[str] = set()
         self._offset = 0  # in the file of weights, in bytes
+        self._versions = (OPSET, IR_VERSION)
 
     @contextmanager
     def scope(self, path: str, kind: str = "Module") -> Iterator[None]:
@@ -91,6 +95,7 @@ class GraphBuilder:
 
     def add_many(self, op_type: str, count: int, *inputs: str, **attributes: Any) -> tuple[str, ...]:
         """Adds an operator with `count` results and returns them."""
+        self._versions = max(self._versions, LATER.get(op_type, self._versions))
         outputs = [self._fresh(op_type.lower()) for _ in range(count)]
         self._nodes.append(self._node(op_type, inputs, outputs, attributes))
         return tuple(outputs)
@@ -100,8 +105,9 @@ class GraphBuilder:
         graph = helper.make_graph(
             self._nodes, self.name, self._inputs, self._outputs, list(self._initializers.values())
         )
-        opset = [helper.make_opsetid("", OPSET)]
-        model = helper.make_model(graph, opset_imports=opset, producer_name="graph-planner", ir_version=IR_VERSION)
+        opset, ir_version = self._versions
+        imports = [helper.make_opsetid("", opset)]
+        model = helper.make_model(graph, opset_imports=imports, producer_name="graph-planner", ir_version=ir_version)
         for key, value in (metadata or {}).items():
             model.metadata_props.add(key=key, value=value)
         return model

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.builder import layers as nn
+from planner.builder.attention import self_attention
 from planner.builder.graph import INT64, GraphBuilder
 from planner.builder.sizes import Sizes, option, require_multiple
 
@@ -67,7 +68,7 @@ def _block(g: GraphBuilder, x: str, sizes: VitSizes) -> str:
     width, depth = sizes.hidden, sizes.hidden // sizes.heads
     normed = nn.layer_norm(g, x, "norm1", width, EPSILON)
     with g.scope("attn", "Attention"):
-        x = g.add("Add", x, nn.self_attention(g, normed, "qkv", "proj", heads=sizes.heads, depth=depth))
+        x = g.add("Add", x, self_attention(g, normed, "qkv", "proj", heads=sizes.heads, depth=depth))
     normed = nn.layer_norm(g, x, "norm2", width, EPSILON)
     with g.scope("mlp", "MLP"):
         return g.add("Add", x, nn.gelu_mlp(g, normed, "fc1", "fc2", width, sizes.inner))

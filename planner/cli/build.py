@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import math
-from dataclasses import fields
+from dataclasses import Field, fields
 from pathlib import Path
+from typing import Any
 
 from planner.cli.options import positive
 from planner.errors import UsageError
@@ -21,14 +22,30 @@ def configure(parser: argparse.ArgumentParser) -> None:
     for name, architecture in sorted(ARCHITECTURES.items()):
         sub = kinds.add_parser(name, help=architecture.line, description=architecture.sizes.__doc__)
         for f in fields(architecture.sizes):
-            text = f.metadata["help"]
-            if isinstance(f.default, bool):
-                sub.add_argument(flag(f.name), action="store_true", help=text)
-                continue
-            # Where the default is None, the text itself says what follows from what.
-            text = text if f.default is None else f"{text}; default: {f.default}"
-            sub.add_argument(flag(f.name), type=positive, default=f.default, metavar="N", help=text)
+            _add_option(sub, flag(f.name), f)
         sub.add_argument("--out", type=Path, required=True, metavar="MODEL.onnx", help="file to write")
+
+
+def _add_option(parser: argparse.ArgumentParser, name: str, size: Field[Any]) -> None:
+    text = size.metadata["help"]
+    if size.default is True:
+        parser.add_argument(name, action=argparse.BooleanOptionalAction, default=True, help=text)
+        return
+    if size.default is False:
+        parser.add_argument(name, action="store_true", help=text)
+        return
+    # Where the default is None, the text itself says what follows from what.
+    text = text if size.default is None else f"{text}; default: {size.default}"
+    if "choices" in size.metadata:
+        parser.add_argument(name, choices=size.metadata["choices"], default=size.default, help=text)
+    else:
+        number = positive if size.metadata["least"] else not_negative
+        parser.add_argument(name, type=number, default=size.default, metavar="N", help=text)
+
+
+def not_negative(text: str) -> int:
+    """argparse type: an integer of at least zero."""
+    return 0 if text == "0" else positive(text)
 
 
 def run(options: argparse.Namespace) -> int:

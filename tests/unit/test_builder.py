@@ -21,6 +21,11 @@ from planner.ir import Graph
 SAMPLES = Path(__file__).parents[2] / "sample_graphs"
 TINY: dict[str, dict[str, int | bool]] = {
     "bert": {"layers": 2, "hidden": 32, "heads": 4, "vocab": 64, "seq": 8},
+    "deepseek": {
+        **{"layers": 2, "hidden": 32, "heads": 4, "ffn": 48, "vocab": 64, "seq": 8},
+        **{"q_lora": 12, "kv_lora": 8, "qk_nope": 4, "qk_rope": 2, "v_dim": 6},
+        **{"experts": 4, "shared_experts": 1, "expert_ffn": 16, "top_k": 2},
+    },
     "gpt": {"layers": 2, "hidden": 32, "heads": 4, "vocab": 64, "seq": 8},
     "llama": {"layers": 2, "hidden": 32, "heads": 4, "kv_heads": 2, "ffn": 48, "vocab": 64, "seq": 8},
     "mlp": {"features": 16, "hidden": 32, "classes": 8},
