@@ -30,7 +30,7 @@ from planner.pricing.machine import IntArray
 from planner.redistribute import Redistributions
 from planner.search.problem import FORBIDDEN
 
-__all__ = ["MAX_SET_READERS", "Read", "SetHub", "StarHub", "direct_costs", "direct_moves"]
+__all__ = ["MAX_SET_READERS", "Read", "SetHub", "StarHub", "capped", "direct_costs", "direct_moves", "distances"]
 
 MAX_SET_READERS = 3
 MAX_SET_STATES = 1500
@@ -38,7 +38,8 @@ MAX_SET_STATES = 1500
 Read = tuple[Layout, Layout | None]
 
 
-def _cap(costs: IntArray) -> IntArray:
+def capped(costs: IntArray) -> IntArray:
+    """Costs of FORBIDDEN at most, so that sums do not overflow."""
     return np.minimum(costs, FORBIDDEN)
 
 
@@ -47,9 +48,9 @@ def _lookup(table: Redistributions, layouts: Sequence[Layout | None]) -> np.ndar
     return np.array([-1 if x is None else table.index.get(x, -2) for x in layouts], dtype=np.intp)
 
 
-def _distance(table: Redistributions, sources: np.ndarray, targets: np.ndarray) -> IntArray:
+def distances(table: Redistributions, sources: np.ndarray, targets: np.ndarray) -> IntArray:
     """d[i, j] from sources[i] to targets[j]; 0 where either is absent (-1), forbidden where unreachable (-2)."""
-    d = _cap(table.costs)[np.ix_(np.maximum(sources, 0), np.maximum(targets, 0))]
+    d = capped(table.costs)[np.ix_(np.maximum(sources, 0), np.maximum(targets, 0))]
     d[(sources == -1)[:, None] | (targets == -1)[None, :]] = 0
     d[(sources == -2)[:, None] | (targets == -2)[None, :]] = FORBIDDEN
     return d
@@ -57,9 +58,17 @@ def _distance(table: Redistributions, sources: np.ndarray, targets: np.ndarray) 
 
 def direct_costs(table: Redistributions, writes: Sequence[Read], reads: Sequence[Read], times: int = 1) -> IntArray:
     """Cost [write, read] of handing a tensor `times` to its only reader, and its gradient back."""
-    forward = _distance(table, _lookup(table, [w[0] for w in writes]), _lookup(table, [r[0] for r in reads]))
-    back = _distance(table, _lookup(table, [r[1] for r in reads]), _lookup(table, [w[1] for w in writes]))
-    return _cap(times * forward + back.T)
+    forward, back = direct_distances(table, writes, reads)
+    return capped(times * forward + back)
+
+
+def direct_distances(
+    table: Redistributions, writes: Sequence[Read], reads: Sequence[Read]
+) -> tuple[IntArray, IntArray]:
+    """Cost [write, read] of handing a tensor over once, and of handing its gradient back."""
+    forward = distances(table, _lookup(table, [w[0] for w in writes]), _lookup(table, [r[0] for r in reads]))
+    back = distances(table, _lookup(table, [r[1] for r in reads]), _lookup(table, [w[1] for w in writes]))
+    return forward, back.T
 
 
 def direct_moves(write: Read, read: Read) -> list[Move]:
@@ -83,21 +92,31 @@ class SetHub:
         """Pairs of indices into `reads`; a set of one repeats its index."""
         n = len(self.reads)
         singles = [(i, i) for i in range(n)]
-        pairs = list(itertools.combinations(range(n), 2))
-        if n + len(pairs) > MAX_SET_STATES:
-            pairs = [(i, j) for i, j in pairs if self._differ_on_one_axis(i, j)]
-        return tuple(singles + pairs[: max(0, MAX_SET_STATES - n)])
+        if n * (n + 1) // 2 <= MAX_SET_STATES:
+            return tuple(singles + list(itertools.combinations(range(n), 2)))
+        return tuple(singles + self._close_pairs(max(0, MAX_SET_STATES - n)))
 
-    def _differ_on_one_axis(self, i: int, j: int) -> bool:
-        a, b = self.reads[i], self.reads[j]
-        axes = set(self.table.mesh.names)
-        return sum(_role(a[0], x) != _role(b[0], x) or _role(a[1], x) != _role(b[1], x) for x in axes) <= 1
+    def _close_pairs(self, most: int) -> list[tuple[int, int]]:
+        """The first pairs of reads that differ on one mesh axis at most."""
+        names = self.table.mesh.names
+        roles = np.array([[[_role(x, a) for x in read] for a in names] for read in self.reads])  # [read, axis, side]
+        pairs: list[tuple[int, int]] = []
+        for i in range(len(roles)):
+            if len(pairs) >= most:
+                break
+            axes = (roles[i + 1 :] != roles[i]).any(axis=2).sum(axis=1)
+            pairs += [(i, j) for j in (np.flatnonzero(axes <= 1) + i + 1).tolist()]
+        return pairs[:most]
 
     def producer_costs(self, writes: Sequence[Read], times: int = 1) -> IntArray:
         """Cost [write, state] of the cheapest trees, forward (as many `times`) and back."""
-        d = _cap(self.table.costs)
-        first = np.array([s[0] for s in self.states])
-        second = np.array([s[1] for s in self.states])
+        forward, backward = self.producer_trees(writes)
+        return capped(times * forward + backward)
+
+    def producer_trees(self, writes: Sequence[Read]) -> tuple[IntArray, IntArray]:
+        """Cost [write, state] of the cheapest trees, forward and back."""
+        d = capped(self.table.costs)
+        first, second = self._members.T
         c = _lookup(self.table, [r[0] for r in self.reads])
         g = _lookup(self.table, [r[1] for r in self.reads])
         p = _lookup(self.table, [w[0] for w in writes])
@@ -105,20 +124,18 @@ class SetHub:
         forward = _tree(d, p, c[first], c[second])
         # Backward trees run against the arrows: from the contributions to the wanted layout.
         backward = _tree(d.T, wanted, g[first], g[second])
-        return _cap(times * forward + backward)
+        return forward, backward
 
     def reader_costs(self, combinations: Sequence[tuple[Read, ...]], times: int = 1) -> IntArray:
         """[combination, state]: 0 where every read of the combination is in the set, else forbidden.
 
         A read that gives no gradient back is served by whatever holds the tensor in its layout.
         """
-        first = np.array([s[0] for s in self.states])
-        second = np.array([s[1] for s in self.states])
+        first, second = self._members.T
         out = np.zeros((len(combinations), len(self.states)), dtype=np.int64)
-        serving = {read: np.array([_serves(r, read) for r in self.reads]) for c in combinations for read in c}
         for row, combination in enumerate(combinations):
             for read in combination:
-                serves = serving[read]
+                serves = self._serving(read)
                 out[row, ~(serves[first] | serves[second])] = FORBIDDEN
         return out
 
@@ -127,9 +144,38 @@ class SetHub:
         i, j = self.states[state]
         return tuple(dict.fromkeys((self.reads[i][0], self.reads[j][0])))
 
+    @property
+    def held_in(self) -> tuple[tuple[Layout, ...], IntArray]:
+        """Layouts, and [state, 2] indices of the one or two that the tensor is held in (-1: only one)."""
+        layouts, of = self._layouts
+        first, second = of[self._members].T
+        return layouts, np.stack([first, np.where(first == second, -1, second)], axis=1)
+
+    @cached_property
+    def _members(self) -> np.ndarray:
+        return np.array(self.states, dtype=np.intp).reshape(-1, 2)
+
+    @cached_property
+    def _layouts(self) -> tuple[tuple[Layout, ...], np.ndarray]:
+        """The distinct layouts of `reads`, and the index of each read's."""
+        position: dict[Layout, int] = {}
+        of = np.array([position.setdefault(r[0], len(position)) for r in self.reads], dtype=np.intp)
+        return tuple(position), of
+
+    @cached_property
+    def _position(self) -> dict[Read, int]:
+        return {r: i for i, r in enumerate(self.reads)}
+
+    def _serving(self, read: Read) -> np.ndarray:
+        """Which of `reads` serve this one."""
+        if read[1] is None:
+            layouts, of = self._layouts
+            return np.asarray(of == (layouts.index(read[0]) if read[0] in layouts else -1))
+        return np.arange(len(self.reads)) == self._position.get(read, -1)
+
     def moves(self, write: Read, state: int, used: Sequence[Read]) -> list[Move]:
         """The shared moves from the producer to the reads of the set that are `used`, and of the gradients back."""
-        d = _cap(self.table.costs)
+        d = capped(self.table.costs)
         held = [self.reads[k] for k in dict.fromkeys(self.states[state])]
         wanted = {read[0] for read in used}
         copies = tuple(dict.fromkeys(r[0] for r in held if r[0] in wanted))
@@ -140,16 +186,13 @@ class SetHub:
         return moves
 
 
-def _serves(held: Read, read: Read) -> bool:
-    return held == read or (read[1] is None and held[0] == read[0])
-
-
-def _role(layout: Layout | None, axis: str) -> object:
+def _role(layout: Layout | None, axis: str) -> int:
+    """What the axis does: -3 no layout, -2 pending, -1 replicas, else the dimension it splits."""
     if layout is None:
-        return None
+        return -3
     if axis in layout.partial_axes:
-        return "partial"
-    return next((i for i, dim in enumerate(layout.dims) if axis in dim), "replica")
+        return -2
+    return next((i for i, dim in enumerate(layout.dims) if axis in dim), -1)
 
 
 def _tree(d: IntArray, roots: np.ndarray, first: np.ndarray, second: np.ndarray) -> IntArray:
@@ -208,6 +251,10 @@ class StarHub:
     def producer_costs(self, writes: Sequence[Read], times: int = 1) -> IntArray:
         return direct_costs(self.table, writes, self.states, times)
 
+    def producer_trees(self, writes: Sequence[Read]) -> tuple[IntArray, IntArray]:
+        """Cost [write, state] of getting there, forward and back."""
+        return direct_distances(self.table, writes, self.states)
+
     def reader_costs(self, combinations: Sequence[tuple[Read, ...]], times: int = 1) -> IntArray:
         """Cost [combination, state] of the reader's own conversions; one that serves two operands counts once."""
         out = np.zeros((len(combinations), len(self.states)), dtype=np.int64)
@@ -215,12 +262,18 @@ class StarHub:
             layouts = _lookup(self.table, [s[side] for s in self.states])
             for row, combination in enumerate(combinations):
                 own = _lookup(self.table, list(dict.fromkeys(read[side] for read in combination)))
-                d = _distance(self.table, layouts, own) if side == 0 else _distance(self.table, own, layouts).T
+                d = distances(self.table, layouts, own) if side == 0 else distances(self.table, own, layouts).T
                 out[row] += (times if side == 0 else 1) * d.sum(axis=1)
-        return _cap(out)
+        return capped(out)
 
     def held(self, state: int) -> tuple[Layout, ...]:
         return (self.states[state][0],)
+
+    @property
+    def held_in(self) -> tuple[tuple[Layout, ...], IntArray]:
+        """Layouts, and [state, 2] indices of the one that the tensor is held in (and -1)."""
+        n = len(self.states)
+        return tuple(s[0] for s in self.states), np.stack([np.arange(n), np.full(n, -1)], axis=1)
 
     def moves(self, write: Read, state: int, used: Sequence[Read]) -> list[Move]:
         """The shared moves from the producer to where the tensor is held, and of the gathered gradient back."""

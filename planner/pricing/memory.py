@@ -10,28 +10,30 @@ until their last reader.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from planner.frontends.blocks import repeated_blocks
-from planner.ir import Graph, Layout, Op
+from planner.ir import Graph, Op
 from planner.pricing.activity import saved_for_backward, saved_slots
-from planner.pricing.hubs import SetHub, StarHub
-from planner.pricing.machine import IntArray, Machine
-from planner.pricing.operators import OperatorTable
 from planner.rules.rule import Rule
 
-__all__ = ["Holding", "activation_memory", "recomputed_blocks"]
+__all__ = ["Held", "activation_memory", "recomputed_blocks"]
+
+_Interval = tuple[int, int]
+_Case = tuple[Hashable, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Holding:
-    """Bytes by state of a node, during a half-open interval."""
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a node of the Problem holds during a half-open interval, the hull of the intervals of its parts (a bound
+    from above where they differ).
 
-    usage: IntArray
-    interval: tuple[int, int]
+    Cases: ("hub", what the tensor's hub is alike in), ("operand", class, slot) or ("result", class, output).
+    """
+
+    cases: tuple[_Case, ...]
+    interval: _Interval
 
 
 def recomputed_blocks(graph: Graph) -> dict[str, int]:
@@ -42,43 +44,42 @@ def recomputed_blocks(graph: Graph) -> dict[str, int]:
 
 def activation_memory(
     graph: Graph,
-    machine: Machine,
     rules: Mapping[str, Rule],
     active: frozenset[str],
-    tables: Mapping[str, OperatorTable],
+    class_of: Mapping[str, int],
     op_nodes: Mapping[str, int],
-    hubs: Mapping[str, tuple[int, SetHub | StarHub]],
+    hubs: Mapping[str, tuple[int, Hashable]],
     blocks: Mapping[str, int],
-) -> dict[int, Holding]:
-    """Holdings by node of the Problem; arrays of equal cases are shared."""
-    found = _Activations(graph, machine, rules, active, tables, op_nodes, hubs, blocks)
-    return found.training() if machine.settings.training else found.inference()
+    *,
+    training: bool,
+) -> dict[int, Held]:
+    """What is held, by node of the Problem; `class_of` numbers the classes of operators that look alike."""
+    found = _Activations(graph, rules, active, class_of, op_nodes, hubs, blocks)
+    return found.training() if training else found.inference()
 
 
 class _Activations:
     def __init__(
         self,
         graph: Graph,
-        machine: Machine,
         rules: Mapping[str, Rule],
         active: frozenset[str],
-        tables: Mapping[str, OperatorTable],
+        class_of: Mapping[str, int],
         op_nodes: Mapping[str, int],
-        hubs: Mapping[str, tuple[int, SetHub | StarHub]],
+        hubs: Mapping[str, tuple[int, Hashable]],
         blocks: Mapping[str, int],
     ) -> None:
-        self.graph, self.machine, self.rules, self.active = graph, machine, rules, active
-        self.tables, self.op_nodes, self.hubs, self.blocks = tables, op_nodes, hubs, blocks
+        self.graph, self.rules, self.active = graph, rules, active
+        self.class_of, self.op_nodes, self.hubs, self.blocks = class_of, op_nodes, hubs, blocks
         self.position = {op.name: i for i, op in enumerate(graph.ops)}
         self.end = 2 * len(graph.ops) + 1
         self.last_of_block: dict[int, int] = {}
         for name, block in blocks.items():
             self.last_of_block[block] = max(self.last_of_block.get(block, 0), self.position[name])
-        self._bytes: dict[object, IntArray] = {}
 
-    def training(self) -> dict[int, Holding]:
+    def training(self) -> dict[int, Held]:
         saved = saved_for_backward(self.graph, self.rules, self.active)
-        held: dict[int, list[tuple[object, tuple[int, int]]]] = defaultdict(list)
+        held: dict[int, list[tuple[_Case, _Interval]]] = defaultdict(list)
         for op in self.graph.ops:
             if op.name not in self.op_nodes:
                 continue
@@ -86,12 +87,12 @@ class _Activations:
                 if name and self.graph.tensors[name].shape is not None:
                     interval = self._lifetime(op, name, name in saved)
                     if interval is not None:
-                        node, key = self._place(op, j, name)
-                        held[node].append((key, interval))
-        return self._sum(held)
+                        node, case = self._place(op, j, name)
+                        held[node].append((case, interval))
+        return _hull(held)
 
-    def inference(self) -> dict[int, Holding]:
-        held: dict[int, list[tuple[object, tuple[int, int]]]] = defaultdict(list)
+    def inference(self) -> dict[int, Held]:
+        held: dict[int, list[tuple[_Case, _Interval]]] = defaultdict(list)
         for op in self.graph.ops:
             if op.name not in self.op_nodes:
                 continue
@@ -99,12 +100,11 @@ class _Activations:
             for j, name in enumerate(op.outputs):
                 if name and self.graph.tensors[name].shape is not None:
                     ends = [self.position[c.name] for c, _ in self.graph.consumers.get(name, ())]
-                    held[self.op_nodes[op.name]].append(
-                        (self._local(op, j, "result"), (begin, max([begin, *ends]) + 1))
-                    )
-        return self._sum(held)
+                    interval = begin, max([begin, *ends]) + 1
+                    held[self.op_nodes[op.name]].append((("result", self.class_of[op.name], j), interval))
+        return _hull(held)
 
-    def _lifetime(self, op: Op, name: str, saved: bool) -> tuple[int, int] | None:
+    def _lifetime(self, op: Op, name: str, saved: bool) -> _Interval | None:
         begin = self.position[op.name]
         through = (begin, self.end - 1 - begin)
         readers = {self.blocks.get(c.name) for c, _ in self.graph.consumers.get(name, ())}
@@ -113,39 +113,18 @@ class _Activations:
             return (self.end - 1 - self.last_of_block[block], self.end - 1 - begin) if saved else None
         return through if saved or readers - {None, block} else None
 
-    def _place(self, op: Op, j: int, name: str) -> tuple[int, object]:
+    def _place(self, op: Op, j: int, name: str) -> tuple[int, _Case]:
         if name in self.hubs:
             node, hub = self.hubs[name]
-            key = ("hub", id(hub))
-            if key not in self._bytes:
-                self._bytes[key] = self._of_layouts(name, [hub.held(s) for s in range(len(hub.states))])
-            return node, key
+            return node, ("hub", hub)
         for reader, i in self.graph.consumers.get(name, ()):
             if reader.name in self.op_nodes and i in saved_slots(reader, self.rules[reader.name], self.active):
-                return self.op_nodes[reader.name], self._local(reader, i, "operand")
-        return self.op_nodes[op.name], self._local(op, j, "result")
+                return self.op_nodes[reader.name], ("operand", self.class_of[reader.name], i)
+        return self.op_nodes[op.name], ("result", self.class_of[op.name], j)
 
-    def _local(self, op: Op, index: int, side: str) -> object:
-        table = self.tables[op.name]
-        key = ("local", id(table), index, side)
-        if key not in self._bytes:
-            name = op.inputs[index] if side == "operand" else op.outputs[index]
-            layouts = (table.reads if side == "operand" else table.writes)[index] or ()
-            self._bytes[key] = self._of_layouts(name, [(x,) for x, _ in layouts])
-        return key
 
-    def _of_layouts(self, name: str, held: Sequence[tuple[Layout, ...]]) -> IntArray:
-        size = self.machine.settings.tensor_bytes(self.graph.tensors[name])
-        mesh = self.machine.mesh
-        return np.array([sum(size // x.shards(mesh) for x in layouts) for layouts in held], dtype=np.int64)
-
-    def _sum(self, held: Mapping[int, Sequence[tuple[object, tuple[int, int]]]]) -> dict[int, Holding]:
-        """One holding per node, over the hull of its intervals: a bound from above where they differ."""
-        sums: dict[tuple[object, ...], IntArray] = {}
-        out = {}
-        for node, parts in held.items():
-            keys = tuple(k for k, _ in parts)
-            if keys not in sums:
-                sums[keys] = np.sum([self._bytes[k] for k in keys], axis=0)
-            out[node] = Holding(sums[keys], (min(i[0] for _, i in parts), max(i[1] for _, i in parts)))
-        return out
+def _hull(held: Mapping[int, list[tuple[_Case, _Interval]]]) -> dict[int, Held]:
+    return {
+        node: Held(tuple(case for case, _ in parts), (min(i[0] for _, i in parts), max(i[1] for _, i in parts)))
+        for node, parts in held.items()
+    }

@@ -11,7 +11,7 @@ from planner.ir import Graph, Layout, Op, Tensor
 from planner.pricing.assignment import Assignment, Flow, Move, Style
 from planner.pricing.hubs import Read, SetHub, StarHub, direct_moves
 from planner.pricing.machine import Machine
-from planner.pricing.operators import OperatorTable
+from planner.pricing.tables import OperatorTable
 from planner.redistribute import Redistributions
 from planner.rules.rule import Rule
 from planner.rules.strategy import REPLICATE, Strategy, bind

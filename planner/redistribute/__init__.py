@@ -1,6 +1,7 @@
 """Cheapest sequences of collectives that turn one layout of a tensor into another."""
 
+from planner.redistribute.lattice import Lattice, lattice_of
 from planner.redistribute.paths import Prices, Redistributions
 from planner.redistribute.steps import Step, StepKind
 
-__all__ = ["Prices", "Redistributions", "Step", "StepKind"]
+__all__ = ["Lattice", "Prices", "Redistributions", "Step", "StepKind", "lattice_of"]

@@ -9,6 +9,7 @@ Among equally dear paths the one with fewer steps is taken.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Protocol
 
@@ -16,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.ir import DeviceMesh, Layout, Reduction
-from planner.redistribute.steps import FREE, Step, StepKind, layouts_of, steps_from
+from planner.redistribute.lattice import Arcs, lattice_of, ranks_of
+from planner.redistribute.steps import FREE, Step, StepKind
 
 __all__ = ["Prices", "Redistributions"]
 
@@ -44,44 +46,30 @@ class Redistributions:
         prices: Prices,
         reduction: Reduction = Reduction.SUM,
     ) -> None:
+        self._begin(shape, tensor_bytes, mesh, reduction)
+        _price([self], mesh, prices)
+
+    @classmethod
+    def of_all(
+        cls, cases: Sequence[tuple[tuple[int, ...], int, Reduction]], mesh: DeviceMesh, prices: Prices
+    ) -> list[Redistributions]:
+        """One for each (shape, bytes, reduction); collectives of one kind over the same axes are priced in one call."""
+        tables = [cls.__new__(cls) for _ in cases]
+        for table, (shape, tensor_bytes, reduction) in zip(tables, cases, strict=True):
+            table._begin(shape, tensor_bytes, mesh, reduction)
+        _price(tables, mesh, prices)
+        return tables
+
+    def _begin(self, shape: tuple[int, ...], tensor_bytes: int, mesh: DeviceMesh, reduction: Reduction) -> None:
         self.shape = shape
         self.bytes = tensor_bytes
         self.mesh = mesh
-        self.layouts = layouts_of(shape, mesh, reduction)
-        self.index = {layout: i for i, layout in enumerate(self.layouts)}
-        self._steps = self._all_steps(reduction)
-        self._lengths = self._price(prices)
-
-    def _all_steps(self, reduction: Reduction) -> list[Step]:
-        steps = [s for layout in self.layouts for s in steps_from(layout, self.shape, self.mesh, reduction)]
-        classes: dict[object, list[Layout]] = defaultdict(list)
-        for layout in self.layouts:
-            shards = tuple(self.mesh.size(d) for d in layout.dims)
-            classes[shards, layout.partial].append(layout)
-        for members in classes.values():
-            steps += [
-                Step(StepKind.PERMUTE, _moved_axes(a, b, self.mesh), a, b) for a in members for b in members if a != b
-            ]
-        return steps
-
-    def _price(self, prices: Prices) -> IntArray:
+        self.lattice = lattice_of(shape, mesh, reduction)
+        self.layouts = self.lattice.layouts
+        self.index = self.lattice.index
         n = len(self.layouts)
-        lengths = np.full((n, n), _UNREACHABLE, dtype=np.int64)
-        np.fill_diagonal(lengths, 0)
-        batches: dict[tuple[StepKind, tuple[str, ...]], list[Step]] = defaultdict(list)
-        for s in self._steps:
-            batches[s.kind, s.axes].append(s)
-        for (kind, axes), batch in batches.items():
-            u = np.array([self.index[s.source] for s in batch])
-            v = np.array([self.index[s.target] for s in batch])
-            if kind in FREE:
-                cost = np.zeros(len(batch), dtype=np.int64)
-            else:
-                cost = prices.collective(
-                    str(kind), axes, np.array([s.group_bytes(self.bytes, self.mesh) for s in batch], dtype=np.float64)
-                )
-            np.minimum.at(lengths, (u, v), np.minimum(cost, _DEAREST) * _STEP_UNIT + 1)
-        return lengths
+        self._lengths = np.full((n, n), _UNREACHABLE, dtype=np.int64)
+        np.fill_diagonal(self._lengths, 0)
 
     @cached_property
     def _distances(self) -> IntArray:
@@ -107,17 +95,26 @@ class Redistributions:
             through = self._lengths[here] + self._distances[:, goal]
             through[here] = _UNREACHABLE * 2
             there = int(np.argmin(through))
-            steps.append(self._step_between[here, there])
+            steps.append(self.lattice.step(here, there))
             here = there
         return tuple(steps)
 
-    @cached_property
-    def _step_between(self) -> dict[tuple[int, int], Step]:
-        """The step behind each arc; no two kinds of step join the same pair of layouts."""
-        return {(self.index[s.source], self.index[s.target]): s for s in self._steps}
 
-
-def _moved_axes(a: Layout, b: Layout, mesh: DeviceMesh) -> tuple[str, ...]:
-    """Axes along which a permute between the two layouts moves data."""
-    moved = {x for da, db in zip(a.dims, b.dims, strict=True) if da != db for x in (*da, *db)}
-    return tuple(n for n in mesh.names if n in moved)
+def _price(tables: Sequence[Redistributions], mesh: DeviceMesh, prices: Prices) -> None:
+    """Fills in the lengths of the arcs."""
+    sizes = tuple(a.size for a in mesh.axes if a.size > 1)
+    ranks = ranks_of(sizes)
+    batches: dict[tuple[StepKind, tuple[str, ...]], list[tuple[Redistributions, Arcs]]] = defaultdict(list)
+    for table in tables:
+        for arcs in table.lattice.arcs(sizes):
+            batches[arcs.kind, arcs.axes].append((table, arcs))
+    for (kind, axes), batch in batches.items():
+        if kind in FREE:
+            for table, arcs in batch:
+                table._lengths[arcs.u, arcs.v] = 1
+            continue
+        group_bytes = np.concatenate([table.bytes / ranks[arcs.kept] for table, arcs in batch])
+        lengths = np.minimum(prices.collective(str(kind), axes, group_bytes), _DEAREST) * _STEP_UNIT + 1
+        end = np.cumsum([len(arcs.u) for _, arcs in batch])[:-1]
+        for (table, arcs), own in zip(batch, np.split(lengths, end), strict=True):
+            table._lengths[arcs.u, arcs.v] = own

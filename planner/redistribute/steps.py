@@ -9,13 +9,15 @@ all-to-all); a permute counts one rank's shard.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
 from planner.ir import DeviceMesh, Layout, Reduction
 
-__all__ = ["FREE", "Step", "StepKind", "layouts_of", "steps_from"]
+__all__ = ["FREE", "Fits", "Step", "StepKind", "even_layouts", "layouts_of", "single_steps", "steps_from"]
+
+Fits = Callable[[int, tuple[str, ...]], bool]  # whether a dimension divides evenly over the axes
 
 
 class StepKind(StrEnum):
@@ -60,17 +62,22 @@ def layouts_of(shape: tuple[int, ...], mesh: DeviceMesh, reduction: Reduction = 
 
     Axes of one rank are left out: they neither split nor sum anything.
     """
-    rank = len(shape)
+    names = tuple(a.name for a in mesh.axes if a.size > 1)
+    return even_layouts(names, len(shape), _fits(shape, mesh), reduction)
+
+
+def even_layouts(names: tuple[str, ...], rank: int, fits: Fits, reduction: Reduction) -> list[Layout]:
+    """`layouts_of` over the axes `names`, where `fits` says what is even (it is true of no axes)."""
     found: list[Layout] = []
     # 0 replica, 1 to rank a dimension, rank + 1 partial
-    for places in itertools.product(*(range(rank + 2 if a.size > 1 else 1) for a in mesh.axes)):
+    for places in itertools.product(range(rank + 2), repeat=len(names)):
         dims: list[list[str]] = [[] for _ in range(rank)]
-        for name, place in zip(mesh.names, places, strict=True):
+        for name, place in zip(names, places, strict=True):
             if 0 < place <= rank:
                 dims[place - 1].append(name)
-        if any(s % mesh.size(d) or (d and s == 0) for s, d in zip(shape, dims, strict=True)):
+        if not all(fits(i, tuple(d)) for i, d in enumerate(dims) if d):
             continue
-        partial = tuple((n, reduction) for n, p in zip(mesh.names, places, strict=True) if p == rank + 1)
+        partial = tuple((n, reduction) for n, p in zip(names, places, strict=True) if p == rank + 1)
         found += [
             Layout(tuple(ordered), partial)
             for ordered in itertools.product(*(list(itertools.permutations(d)) for d in dims))
@@ -85,8 +92,13 @@ def steps_from(
 
     `reduction` is how pending values of this tensor combine; only sums can be made from replicas.
     """
+    names = tuple(a.name for a in mesh.axes if a.size > 1)
+    return single_steps(layout, names, _fits(shape, mesh), reduction)
+
+
+def single_steps(layout: Layout, names: tuple[str, ...], fits: Fits, reduction: Reduction) -> Iterator[Step]:
+    """`steps_from` over the axes `names`, where `fits` says what is even."""
     used = {*layout.split_axes, *layout.partial_axes}
-    sharded = [s // mesh.size(d) for s, d in zip(shape, layout.dims, strict=True)]
 
     def with_dims(changes: dict[int, tuple[str, ...]], partial: tuple[tuple[str, Reduction], ...]) -> Layout:
         return Layout(tuple(changes.get(i, d) for i, d in enumerate(layout.dims)), partial)
@@ -96,24 +108,27 @@ def steps_from(
             axes = tuple(a for a, _ in chosen)
             rest = tuple(p for p in layout.partial if p not in chosen)
             yield Step(StepKind.ALL_REDUCE, axes, layout, Layout(layout.dims, rest))
-            for d, local in enumerate(sharded):
-                if local and local % mesh.size(axes) == 0:
-                    yield Step(StepKind.REDUCE_SCATTER, axes, layout, with_dims({d: layout.dims[d] + axes}, rest), d)
+            for d, before in enumerate(layout.dims):
+                if fits(d, before + axes):
+                    yield Step(StepKind.REDUCE_SCATTER, axes, layout, with_dims({d: before + axes}, rest), d)
     for d, axes_of_dim in enumerate(layout.dims):
         for k in range(1, len(axes_of_dim) + 1):
             kept, moved = axes_of_dim[:-k], axes_of_dim[-k:]
             yield Step(StepKind.ALL_GATHER, moved, layout, with_dims({d: kept}, layout.partial), d)
-            for to, local in enumerate(sharded):
-                if to != d and local % mesh.size(moved) == 0:
-                    target = with_dims({d: kept, to: layout.dims[to] + moved}, layout.partial)
+            for to, before in enumerate(layout.dims):
+                if to != d and fits(to, before + moved):
+                    target = with_dims({d: kept, to: before + moved}, layout.partial)
                     yield Step(StepKind.ALL_TO_ALL, moved, layout, target, d, to)
-    for name in mesh.names:
-        if name in used or mesh.sizes[name] == 1:
+    for name in names:
+        if name in used:
             continue
-        for d, local in enumerate(sharded):
-            if local and local % mesh.sizes[name] == 0:
-                target = with_dims({d: (*layout.dims[d], name)}, layout.partial)
-                yield Step(StepKind.SLICE, (name,), layout, target, d)
+        for d, before in enumerate(layout.dims):
+            if fits(d, (*before, name)):
+                yield Step(StepKind.SLICE, (name,), layout, with_dims({d: (*before, name)}, layout.partial), d)
         if reduction is Reduction.SUM:
-            partial = tuple(sorted((*layout.partial, (name, Reduction.SUM)), key=lambda p: mesh.names.index(p[0])))
+            partial = tuple(sorted((*layout.partial, (name, Reduction.SUM)), key=lambda p: names.index(p[0])))
             yield Step(StepKind.TO_PARTIAL, (name,), layout, Layout(layout.dims, partial))
+
+
+def _fits(shape: tuple[int, ...], mesh: DeviceMesh) -> Fits:
+    return lambda d, axes: shape[d] > 0 and shape[d] % mesh.size(axes) == 0

@@ -30,7 +30,19 @@ from typing import Literal
 from planner.ir import DeviceMesh, Layout, Reduction
 from planner.rules.rule import Combine, Dims, Rule
 
-__all__ = ["DEFER", "REPLICATE", "AxisRole", "BoundCollective", "Strategy", "axis_roles", "bind", "strategies"]
+__all__ = [
+    "DEFER",
+    "REPLICATE",
+    "AxisRole",
+    "BoundCollective",
+    "Strategy",
+    "axis_roles",
+    "bind",
+    "inner_collectives",
+    "operand_pending",
+    "result_pending",
+    "strategies",
+]
 
 _REDUCTION = {
     Combine.SUM: Reduction.SUM,
@@ -126,7 +138,7 @@ def axis_roles(rule: Rule, *, training: bool) -> tuple[AxisRole, ...]:
 def strategies(rule: Rule, mesh: DeviceMesh, *, training: bool) -> tuple[Strategy, ...]:
     """Every strategy of the rule on the mesh, in a fixed order; full replication is always among them.
 
-    An axis of one rank has nothing to do.
+    An axis of one rank has nothing to do.  `expansion` finds the same ones for many meshes at once.
     """
     roles = axis_roles(rule, training=training)
     found = []
@@ -139,14 +151,7 @@ def strategies(rule: Rule, mesh: DeviceMesh, *, training: bool) -> tuple[Strateg
 
 def bind(rule: Rule, mesh: DeviceMesh, roles: tuple[AxisRole, ...]) -> Strategy | None:
     """The strategy in which mesh axis a plays `roles[a]`; None where its factors or their sizes do not allow it."""
-    over: dict[str, tuple[str, ...]] = {}  # role → its axes
-    for name, role in zip(mesh.names, roles, strict=True):
-        if role.kind == "split":
-            over[role.factor] = (*over.get(role.factor, ()), name)
-    split: dict[str, tuple[str, ...]] = {}  # factor → its axes, of all roles
-    for name, role in zip(mesh.names, roles, strict=True):
-        for factor in rule.members(role.factor) if role.kind == "split" else ():
-            split[factor] = (*split.get(factor, ()), name)
+    over, split = _axes_of(rule, mesh, roles)
     for factor, named in split.items():
         if factor not in rule.factors or rule.factors[factor] % mesh.size(named):
             return None
@@ -164,22 +169,19 @@ def bind(rule: Rule, mesh: DeviceMesh, roles: tuple[AxisRole, ...]) -> Strategy 
 
     operands, gradients = [], []
     for i, dims in enumerate(rule.operands):
-        forward, backward = _operand_partials(rule, mesh, roles, i, dims)
-        operands.append(place(dims, forward))
-        gradients.append(place(dims, backward))
+        sides = [operand_pending(rule, role, i) for role in roles]
+        operands.append(place(dims, [a for a, (forward, _) in zip(mesh.names, sides, strict=True) if forward]))
+        gradients.append(place(dims, [a for a, (_, backward) in zip(mesh.names, sides, strict=True) if backward]))
     results, result_gradients = [], []
     for dims in rule.results:
         pending: dict[Reduction, list[str]] = {}
         deferred = []
         for name, role in zip(mesh.names, roles, strict=True):
-            if role.kind == "linear":
-                pending.setdefault(Reduction.SUM, []).append(name)
+            combined = result_pending(rule, role, dims)
+            if combined is not None:
+                pending.setdefault(combined, []).append(name)
             elif role.kind == "defer":
                 deferred.append(name)
-            elif role.kind == "split" and dims is not None and not _has(dims, rule.members(role.factor)):
-                combine = rule.combine.get(role.factor, Combine.SUM)
-                if combine is not Combine.INNER:
-                    pending.setdefault(_REDUCTION[combine], []).append(name)
         if len(pending) > 1:
             return None  # sums of maxima: the order of reduction would matter
         reduction, axes = next(iter(pending.items())) if pending else (Reduction.SUM, [])
@@ -190,7 +192,24 @@ def bind(rule: Rule, mesh: DeviceMesh, roles: tuple[AxisRole, ...]) -> Strategy 
         for name, role in zip(mesh.names, roles, strict=True)
         if role.kind == "split" and rule.combine.get(role.factor) is Combine.MEAN
     )
-    inner = tuple(
+    return Strategy(
+        roles,
+        tuple(operands),
+        tuple(results),
+        tuple(gradients),
+        tuple(result_gradients),
+        math.prod(mesh.size(a) for a in over.values()),
+        scale,
+        inner_collectives(rule, mesh, roles),
+        # A factor split both by itself and as part of a mode is split over the axes of both.
+        tuple({**over, **split}.items()),
+    )
+
+
+def inner_collectives(rule: Rule, mesh: DeviceMesh, roles: tuple[AxisRole, ...]) -> tuple[BoundCollective, ...]:
+    """The collectives inside the operator of a strategy that `bind` allows."""
+    over, split = _axes_of(rule, mesh, roles)
+    bound = (
         BoundCollective(
             c.kind,
             over[c.factor],
@@ -205,35 +224,45 @@ def bind(rule: Rule, mesh: DeviceMesh, roles: tuple[AxisRole, ...]) -> Strategy 
         for c in rule.inner
         if c.factor in over
     )
-    return Strategy(
-        roles,
-        tuple(operands),
-        tuple(results),
-        tuple(gradients),
-        tuple(result_gradients),
-        math.prod(mesh.size(a) for a in over.values()),
-        scale,
-        tuple(c for c in inner if c.elements),
-        # A factor split both by itself and as part of a mode is split over the axes of both.
-        tuple({**over, **split}.items()),
-    )
+    return tuple(c for c in bound if c.elements)
 
 
-def _operand_partials(
-    rule: Rule, mesh: DeviceMesh, roles: tuple[AxisRole, ...], index: int, dims: Dims | None
-) -> tuple[list[str], list[str]]:
-    """Axes over which operand `index` arrives partial, and over which its gradient leaves partial."""
-    forward: list[str] = []
-    backward: list[str] = []
+def _axes_of(
+    rule: Rule, mesh: DeviceMesh, roles: tuple[AxisRole, ...]
+) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
+    """Role → its axes, and factor → its axes, of all roles."""
+    over: dict[str, tuple[str, ...]] = {}
+    split: dict[str, tuple[str, ...]] = {}
     for name, role in zip(mesh.names, roles, strict=True):
-        if role.kind == "defer":
-            backward.append(name)
-        elif role.kind == "linear":
-            (forward if index in rule.linear[role.group] else backward).append(name)
-        elif role.kind == "split" and dims is not None and not _has(dims, rule.members(role.factor)):
-            contracted = not any(r is not None and _has(r, rule.members(role.factor)) for r in rule.results)
-            (forward if index in rule.additive and contracted else backward).append(name)
-    return forward, backward
+        if role.kind == "split":
+            over[role.factor] = (*over.get(role.factor, ()), name)
+            for factor in rule.members(role.factor):
+                split[factor] = (*split.get(factor, ()), name)
+    return over, split
+
+
+def operand_pending(rule: Rule, role: AxisRole, index: int) -> tuple[bool, bool]:
+    """Whether operand `index` arrives pending over an axis of this role, and whether its gradient leaves pending."""
+    if role.kind == "defer":
+        return False, True
+    if role.kind == "linear":
+        joint = index in rule.linear[role.group]
+        return joint, not joint
+    dims = rule.operands[index]
+    if role.kind == "replicate" or dims is None or _has(dims, rule.members(role.factor)):
+        return False, False
+    contracted = not any(r is not None and _has(r, rule.members(role.factor)) for r in rule.results)
+    added = index in rule.additive and contracted
+    return added, not added
+
+
+def result_pending(rule: Rule, role: AxisRole, dims: Dims | None) -> Reduction | None:
+    """How a result of these dimensions is left pending over an axis of this role; None where it is not."""
+    if role.kind == "linear":
+        return Reduction.SUM
+    if role.kind != "split" or dims is None or _has(dims, rule.members(role.factor)):
+        return None
+    return _REDUCTION.get(rule.combine.get(role.factor, Combine.SUM))
 
 
 def _has(dims: Dims, factors: tuple[str, ...]) -> bool:

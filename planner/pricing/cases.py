@@ -1,0 +1,306 @@
+"""Prices of the cases of a graph's structure on one mesh: one array for all nodes, or edges, that are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from planner.ir import Graph, Layout, Reduction, Tensor
+from planner.pricing.hubs import MAX_SET_READERS, Read, SetHub, StarHub, capped, distances
+from planner.pricing.machine import IntArray, Machine
+from planner.pricing.priced import Reader
+from planner.pricing.structure import Case, HubCase, Structure, Travel
+from planner.pricing.tables import OperatorTable, distinct, operator_tables
+from planner.redistribute import Redistributions, lattice_of
+from planner.search.problem import FORBIDDEN
+
+__all__ = ["CasePrices"]
+
+T = TypeVar("T")
+_Edge = tuple[IntArray, IntArray | None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Side:
+    """How one end of an edge has its tensor: in state s as `combinations[rows[s]]`.
+
+    `numbers[k, slot]`: numbers of the layout and of the gradient's, -1 for None.
+    """
+
+    combinations: tuple[tuple[Read, ...], ...]
+    numbers: IntArray
+    rows: np.ndarray
+
+
+class CasePrices:
+    """Arrays are made when first asked for, and must not be written to."""
+
+    def __init__(self, structure: Structure, machine: Machine) -> None:
+        self.structure, self.machine, self.mesh = structure, machine, machine.mesh
+        self.layouts, expansions = structure.expansions(self.mesh.names, tuple(a.size > 1 for a in self.mesh.axes))
+        self.tables: list[OperatorTable] = operator_tables(structure.classes, expansions, machine)
+        self._memo: dict[Hashable, Any] = {}
+        self._shards = np.zeros(0, dtype=np.int64)
+        kinds = tuple(dict.fromkeys(map(self._kind, structure.travels)))
+        made = Redistributions.of_all(kinds, self.mesh, machine)
+        self._redistributions = dict(zip(kinds, made, strict=True))
+
+    def redistributions(self, travel: Travel) -> Redistributions:
+        kind = self._kind(travel)
+        if kind not in self._redistributions:
+            shape, size, reduction = kind
+            self._redistributions[kind] = Redistributions(shape, size, self.mesh, self.machine, reduction)
+        return self._redistributions[kind]
+
+    def of_tensor(self, graph: Graph, tensor: Tensor) -> Redistributions:
+        """All redistributions of a tensor of the graph."""
+        producer = graph.producers.get(tensor.name)
+        writer = None
+        if producer is not None:
+            writer = self.structure.class_of[producer.name], producer.outputs.index(tensor.name)
+        self.structure.samples.setdefault((tensor.shape or (), tensor.dtype), tensor)
+        return self.redistributions(Travel(tensor.shape or (), tensor.dtype, writer))
+
+    def node(self, case: Case, times: int) -> IntArray:
+        """Costs of a node whose operator runs forward so often."""
+        return self._once(("node", case, times), partial(self._node, case, times))
+
+    def stored(self, case: Case) -> tuple[tuple[Layout, ...], IntArray]:
+        """Layouts of a parameter and the bytes it takes in them, with its gradient and optimizer state."""
+        return self._once(("stored", case), partial(self._stored, case))
+
+    def held(self, cases: tuple[Case, ...]) -> IntArray:
+        """Bytes by state of a node that holds all these."""
+        parts = [self._part(case) for case in cases]
+        return self._once(("sum", *map(id, parts)), lambda: cast(IntArray, np.sum(parts, axis=0)))
+
+    def edge(self, case: Case, times: int) -> _Edge:
+        """Costs and usage of an edge over which a tensor is handed so often forward."""
+        kind = case[0]
+        if kind == "direct":
+            _, travel, write, read = cast(tuple[str, Travel, Case, Case], case)
+            table = self.redistributions(travel)
+            return self._once(
+                (kind, id(table), write, read, times), partial(self._direct, table, travel, write, read, times)
+            )
+        if kind == "to hub":
+            _, of, write = cast(tuple[str, HubCase, Case], case)
+            hub = self.hub(of)
+            return self._once((kind, id(hub), write, times), partial(self._to_hub, hub, of.travel, write, times))
+        _, of, read = cast(tuple[str, HubCase, Case], case)
+        hub = self.hub(of)
+        times = times if isinstance(hub, StarHub) else 1  # what a set holds is read for nothing
+        return self._once((kind, id(hub), read, times), partial(self._from_hub, hub, read, times))
+
+    def hub(self, case: HubCase) -> SetHub | StarHub:
+        return self._once(("hub", case), partial(self._hub, case))
+
+    def readers(self) -> dict[str, list[Reader]]:
+        """Who reads each tensor."""
+        cases = [(self._reading(case), case) for case in self.structure.reader_cases]
+
+        def reader(node: int, number: int, name: str) -> Reader:
+            side, case = cases[number]
+            return Reader(node, side.combinations, side.rows, case, name)
+
+        return {t: [reader(*r) for r in found] for t, found in self.structure.readers.items()}
+
+    def _once(self, key: Hashable, make: Callable[[], T]) -> T:
+        if key not in self._memo:
+            self._memo[key] = make()
+        return cast(T, self._memo[key])
+
+    def _kind(self, travel: Travel) -> tuple[tuple[int, ...], int, Reduction]:
+        reduction = Reduction.SUM
+        if travel.writer is not None:
+            cls, output = travel.writer
+            written = self.tables[cls].written_as[output]
+            pairs = () if written is None else written.distinct
+            reduction = next((op for layout, _ in pairs for _, op in layout.partial), Reduction.SUM)
+        return travel.shape, self._bytes(travel.shape, travel.dtype), reduction
+
+    def _bytes(self, shape: tuple[int, ...], dtype: str) -> int:
+        return self.machine.settings.tensor_bytes(self.structure.samples[shape, dtype])
+
+    def _shards_of(self, numbers: IntArray) -> IntArray:
+        """Pieces that layouts cut a tensor into, by their numbers (anything for -1)."""
+        known = self.layouts.known
+        if len(self._shards) < len(known):
+            more = [x.shards(self.mesh) for x in known[len(self._shards) :]]
+            self._shards = np.concatenate([self._shards, np.array(more, dtype=np.int64)])
+        return self._shards[numbers]
+
+    # Nodes
+
+    def _node(self, case: Case, times: int) -> IntArray:
+        kind = case[0]
+        if kind == "operator":
+            table = self.tables[cast(int, case[1])]
+            if times == 1:
+                return table.costs
+            again = (times - 1) * (table.work.forward + table.work.inner_forward)
+            return capped(table.costs + again)
+        if kind == "parameter":
+            _, shape, dtype, active = cast(tuple[str, tuple[int, ...], str, bool], case)
+            elements = self._elements(shape)
+            trained = active and self.structure.samples[shape, dtype].is_float
+            return self.machine.optimizer_update(elements) if trained else np.zeros_like(elements)
+        if kind == "output":
+            return np.zeros(len(self._reading(case).rows), dtype=np.int64)
+        states = len(self.hub(cast(HubCase, case[1])).states)
+        return self._once(("zeros", states), lambda: np.zeros(states, dtype=np.int64))
+
+    def _ordered(self, shape: tuple[int, ...]) -> tuple[tuple[Layout, ...], IntArray]:
+        """Layouts a parameter or an output may have, any even split with the axes of a dimension in mesh order and
+        nothing pending, and their numbers."""
+
+        def make() -> tuple[tuple[Layout, ...], IntArray]:
+            layouts = lattice_of(shape, self.mesh, Reduction.SUM).ordered
+            return layouts, np.array([self.layouts.number(x) for x in layouts], dtype=np.int64)
+
+        return self._once(("ordered", shape), make)
+
+    def _elements(self, shape: tuple[int, ...]) -> IntArray:
+        """Elements on one device, by ordered layout."""
+        whole = int(np.prod(shape, dtype=object))
+        return np.asarray(whole // self._shards_of(self._ordered(shape)[1]))
+
+    def _stored(self, case: Case) -> tuple[tuple[Layout, ...], IntArray]:
+        _, shape, dtype, active = cast(tuple[str, tuple[int, ...], str, bool], case)
+        layouts, _ = self._ordered(shape)
+        elements, tensor = self._elements(shape), self.structure.samples[shape, dtype]
+        each = self.machine.settings.per_parameter
+        if not (active and tensor.is_float):
+            return layouts, elements * (self._bytes(shape, dtype) // max(1, tensor.elements))
+        own_copy = each.compute_copy if not each.master else 0
+        return layouts, elements * (each.gradient + each.master + each.optimizer + own_copy)
+
+    def _part(self, case: Case) -> IntArray:
+        if case[0] == "hub":
+            hub = self.hub(cast(HubCase, case[1]))
+            return self._once(("held", id(hub)), partial(self._held_by_hub, hub))
+        return self._once(("held", case), partial(self._held_by_operator, case))
+
+    def _held_by_hub(self, hub: SetHub | StarHub) -> IntArray:
+        first, second = self._held_in(hub).T
+        size = hub.table.bytes
+        return np.asarray(size // self._shards_of(first) + np.where(second < 0, 0, size // self._shards_of(second)))
+
+    def _held_by_operator(self, case: Case) -> IntArray:
+        kind, cls, slot = cast(tuple[str, int, int], case)
+        of_class, table = self.structure.classes[cls], self.tables[cls]
+        tensor = (of_class.inputs if kind == "operand" else of_class.outputs)[slot]
+        placed = (table.read_as if kind == "operand" else table.written_as)[slot]
+        assert tensor is not None, "an absent tensor is not held"
+        assert placed is not None, "a tensor of unknown shape is not held"
+        size = self.machine.settings.tensor_bytes(tensor)
+        return np.asarray(size // self._shards_of(placed.numbers[placed.rows, 0]))
+
+    # Ends of edges
+
+    def _writing(self, case: Case) -> _Side:
+        return self._once(("side", case), partial(self._write_side, case))
+
+    def _write_side(self, case: Case) -> _Side:
+        if case[0] == "parameter":
+            return self._ordered_side(cast(tuple[int, ...], case[1]), active=bool(case[3]))
+        _, cls, output = cast(tuple[str, int, int], case)
+        placed = self.tables[cls].written_as[output]
+        assert placed is not None, "a tensor of unknown shape does not travel"
+        return _Side(tuple((x,) for x in placed.distinct), placed.numbers[:, None], placed.rows)
+
+    def _reading(self, case: Case) -> _Side:
+        return self._once(("side", case), partial(self._read_side, case))
+
+    def _read_side(self, case: Case) -> _Side:
+        if case[0] == "output":
+            return self._ordered_side(cast(tuple[int, ...], case[1]), active=False)
+        _, cls, slots = cast(tuple[str, int, tuple[int, ...]], case)
+        placed = [p for p in (self.tables[cls].read_as[i] for i in slots) if p is not None]
+        first, rows = distinct(zip(*(p.rows.tolist() for p in placed), strict=True))
+        numbers = np.stack([p.numbers[p.rows[first]] for p in placed], axis=1)
+        reads = zip(*([p.distinct[r] for r in p.rows[first].tolist()] for p in placed), strict=True)
+        return _Side(tuple(reads), numbers, rows)
+
+    def _ordered_side(self, shape: tuple[int, ...], *, active: bool) -> _Side:
+        layouts, numbers = self._ordered(shape)
+        pairs = np.stack([numbers, numbers if active else np.full(len(numbers), -1)], axis=1)
+        return _Side(tuple(((x, x if active else None),) for x in layouts), pairs[:, None], np.arange(len(layouts)))
+
+    def _positions(self, table: Redistributions, numbers: IntArray) -> IntArray:
+        """Indices into the table by numbers of layouts; -1 for none, -2 for one that the table does not know."""
+        return np.where(numbers < 0, -1, self.layouts.within(table.index)[numbers])
+
+    # Edges
+
+    def _direct(self, table: Redistributions, travel: Travel, write: Case, read: Case, times: int) -> _Edge:
+        writes, reads = self._writing(write), self._reading(read)
+        there, back = self._once(("distances", id(table), write, read), partial(self._distances, table, writes, reads))
+        held = np.stack([reads.numbers[:, 0, 0], np.full(len(reads.numbers), -1)], axis=1)
+        return self._expanded(capped(times * there + back), travel, write, held, reads.rows)
+
+    def _distances(self, table: Redistributions, writes: _Side, reads: _Side) -> tuple[IntArray, IntArray]:
+        given, wanted = self._positions(table, writes.numbers[:, 0]).T
+        taken, returned = self._positions(table, reads.numbers[:, 0]).T
+        return distances(table, given, taken), distances(table, returned, wanted).T
+
+    def _hub(self, case: HubCase) -> SetHub | StarHub:
+        table = self.redistributions(case.travel)
+        reads = tuple(dict.fromkeys(r for c in case.readers for way in self._reading(c).combinations for r in way))
+        few = len(case.readers) <= MAX_SET_READERS
+        return self._once(
+            ("hub", id(table), few, reads), lambda: SetHub(table, reads) if few else StarHub.of(table, reads)
+        )
+
+    def _held_in(self, hub: SetHub | StarHub) -> IntArray:
+        """Numbers of the one or two layouts of each state; -1: only one."""
+
+        def make() -> IntArray:
+            layouts, of = hub.held_in
+            numbers = np.array([self.layouts.number(x) for x in layouts], dtype=np.int64)
+            return np.where(of < 0, -1, numbers[of])
+
+        return self._once(("held in", id(hub)), make)
+
+    def _to_hub(self, hub: SetHub | StarHub, travel: Travel, write: Case, times: int) -> _Edge:
+        writes = [way[0] for way in self._writing(write).combinations]
+        there, back = self._once(("trees", id(hub), write), lambda: hub.producer_trees(writes))
+        held = self._held_in(hub)
+        return self._expanded(capped(times * there + back), travel, write, held, None)
+
+    def _from_hub(self, hub: SetHub | StarHub, read: Case, times: int) -> _Edge:
+        reads = self._reading(read)
+        costs = hub.reader_costs(reads.combinations, times)
+        return np.ascontiguousarray(costs.T[:, reads.rows]), None
+
+    def _expanded(
+        self, costs: IntArray, travel: Travel, write: Case, held: IntArray, columns: np.ndarray | None
+    ) -> _Edge:
+        """Expands costs from distinct ways to states, and for parameters adds the memory of the copies that compute
+        reads.  `held[k]` numbers the one or two layouts behind column k; `columns` None: they are the states."""
+        writes = self._writing(write)
+        if write[0] != "parameter":
+            return _states(costs, writes.rows, columns), None
+        stored = writes.numbers[:, 0, :1]
+        first, second = held.T
+        if self.machine.settings.target == "mindspore":  # one layout per parameter, stored as computed with
+            costs = np.where((first != stored) | (second >= 0), FORBIDDEN, costs)
+        usage = None
+        if self.structure.training:
+            # The stored parameter is a copy itself unless there is a master.
+            separate = self.machine.settings.per_parameter.master > 0 and bool(write[3])
+            size = self._bytes(travel.shape, travel.dtype)
+            copies = np.zeros(costs.shape, dtype=np.int64)
+            for one in (first, second):
+                copies += np.where((one >= 0) & (separate | (one != stored)), size // self._shards_of(one), 0)
+            usage = _states(copies, writes.rows, columns)
+        return _states(costs, writes.rows, columns), usage
+
+
+def _states(values: IntArray, rows: np.ndarray, columns: np.ndarray | None) -> IntArray:
+    by_row = values.take(rows, axis=0)
+    return by_row if columns is None else by_row.take(columns, axis=1)

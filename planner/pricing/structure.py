@@ -1,0 +1,255 @@
+"""The shape of a graph's Problem, whatever the mesh: its nodes and edges, and which of them are alike.
+
+Nodes and edges are told by their *cases*: those of one case share one array on every mesh (see `cases`).
+Nothing here may refer to the graph itself: structures are kept for as long as their graph lives.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from planner.ir import Graph, Tensor
+from planner.pricing.activity import fixed_operators, gradient_sources
+from planner.pricing.memory import Held, activation_memory, recomputed_blocks
+from planner.pricing.operators import OperatorClass, operator_classes
+from planner.rules.expansion import Expansion, Layouts
+from planner.rules.rule import Rule
+
+__all__ = ["Case", "HubCase", "Structure", "Travel", "structure_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Travel:
+    """What decides how a tensor may be redistributed; `writer` is (operator class, output), None for a parameter."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    writer: tuple[int, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class HubCase:
+    """A tensor with several readers: how it travels, and how they read it."""
+
+    travel: Travel
+    readers: tuple[Case, ...]
+
+
+# What nodes or edges have to agree in to be alike:
+#   of nodes          ("operator", class)  ("parameter", shape, type, active)  ("output", shape, type)  ("hub", HubCase)
+#   of ends of edges  ("write", class, output)  ("read", class, slots), and those of parameters and outputs
+#   of edges          ("direct", Travel, write, read)  ("to hub", HubCase, write)  ("from hub", HubCase, read)
+Case = tuple[Hashable, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Variant:
+    """With or without recomputation.
+
+    `nodes[n]` is (name, index of its costs in `node_cases`, of what it keeps in `held_cases` or -1, interval);
+    `edges[e]` (nodes u and v, index in `edge_cases`).  The cases come with how often the operator runs, or the tensor
+    is handed over, forward.
+    """
+
+    blocks: Mapping[str, int]
+    node_cases: list[tuple[Case, int]]
+    edge_cases: list[tuple[Case, int]]
+    held_cases: list[tuple[Case, ...]]
+    nodes: list[tuple[str, int, int, tuple[int, int] | None]]
+    edges: list[tuple[int, int, int]]
+
+
+@dataclass(slots=True, eq=False)
+class Structure:
+    """`readers` are by tensor (node, index in `reader_cases`, operator or "" for an output of the graph); `hubs` by
+    tensor (node, case); `names` and `cases` by node; `samples` has a tensor of each (shape, type)."""
+
+    rules: tuple[Rule, ...]
+    active: frozenset[str]
+    training: bool
+    classes: list[OperatorClass]
+    class_of: dict[str, int]
+    fixed: frozenset[str]
+    end: int
+    names: list[str] = field(default_factory=list)
+    cases: list[Case] = field(default_factory=list)
+    op_nodes: dict[str, int] = field(default_factory=dict)
+    parameter_nodes: dict[str, int] = field(default_factory=dict)
+    readers: dict[str, list[tuple[int, int, str]]] = field(default_factory=dict)
+    reader_cases: list[Case] = field(default_factory=list)
+    hubs: dict[str, tuple[int, HubCase]] = field(default_factory=dict)
+    edges: list[tuple[int, int, Case, str]] = field(default_factory=list)
+    samples: dict[tuple[tuple[int, ...], str], Tensor] = field(default_factory=dict)
+    _variants: dict[bool, Variant] = field(default_factory=dict)
+    _expansions: dict[object, tuple[Layouts, list[Expansion]]] = field(default_factory=dict)
+
+    @property
+    def travels(self) -> tuple[Travel, ...]:
+        """Every way tensors travel."""
+        found = (case[1].travel if isinstance(case[1], HubCase) else case[1] for _, _, case, _ in self.edges)
+        return tuple(dict.fromkeys(t for t in found if isinstance(t, Travel)))
+
+    def expansions(self, names: tuple[str, ...], busy: tuple[bool, ...]) -> tuple[Layouts, list[Expansion]]:
+        """Layouts, and by operator class the strategies, over meshes of these axes of which those `busy` have more than
+        one rank."""
+        if (names, busy) not in self._expansions:
+            layouts = Layouts()
+            found = [Expansion(c.rule, names, busy, layouts, training=c.gradient_flows) for c in self.classes]
+            self._expansions[names, busy] = layouts, found
+        return self._expansions[names, busy]
+
+    def variant(self, graph: Graph, *, recompute: bool) -> Variant:
+        """Of the same graph."""
+        if recompute not in self._variants:
+            blocks = recomputed_blocks(graph) if recompute else {}
+            rules = {op.name: r for op, r in zip(graph.ops, self.rules, strict=True)}
+            held = activation_memory(
+                graph, rules, self.active, self.class_of, self.op_nodes, self.hubs, blocks, training=self.training
+            )
+            again = {n for name, n in self.op_nodes.items() if name in blocks}
+            nodes, edges, helds = _Numbers(), _Numbers(), _Numbers()
+            self._variants[recompute] = Variant(
+                blocks,
+                nodes.known,
+                edges.known,
+                helds.known,
+                [
+                    (name, nodes.of((case, 2 if n in again else 1)), *self._kept(n, held, helds))
+                    for n, (name, case) in enumerate(zip(self.names, self.cases, strict=True))
+                ],
+                [(u, v, edges.of((case, 2 if runner in blocks else 1))) for u, v, case, runner in self.edges],
+            )
+        return self._variants[recompute]
+
+    def _kept(self, n: int, held: Mapping[int, Held], helds: _Numbers) -> tuple[int, tuple[int, int] | None]:
+        return (helds.of(held[n].cases), held[n].interval) if n in held else (-1, None)
+
+
+class _Numbers:
+    """Numbers hashable things in order of appearance."""
+
+    def __init__(self) -> None:
+        self.known: list[Any] = []
+        self._number: dict[Hashable, int] = {}
+
+    def of(self, thing: Hashable) -> int:
+        number = self._number.setdefault(thing, len(self.known))
+        if number == len(self.known):
+            self.known.append(thing)
+        return number
+
+
+_KEPT: WeakKeyDictionary[Graph, list[Structure]] = WeakKeyDictionary()
+
+
+def structure_of(graph: Graph, rules: Mapping[str, Rule], active: frozenset[str], *, training: bool) -> Structure:
+    """The structure of a graph under its rules; made once as long as the same ones are asked for again."""
+    bound = tuple(rules[op.name] for op in graph.ops)
+    known = _KEPT.setdefault(graph, [])
+    for s in known:
+        if s.training == training and s.active == active and all(a is b for a, b in zip(s.rules, bound, strict=True)):
+            return s
+    classes, class_of = operator_classes(graph, rules, active)
+    made = Structure(bound, active, training, classes, class_of, fixed_operators(graph), 2 * len(graph.ops) + 1)
+    _Builder(graph, made).build()
+    known[:] = [*known[-1:], made]
+    return made
+
+
+class _Builder:
+    def __init__(self, graph: Graph, structure: Structure) -> None:
+        self.graph, self.s = graph, structure
+        self._reads = _Numbers()
+        structure.reader_cases = self._reads.known
+
+    def build(self) -> None:
+        graph, s = self.graph, self.s
+        free = [op for op in graph.ops if op.name not in s.fixed]
+        for op in free:
+            s.op_nodes[op.name] = self._add(("operator", s.class_of[op.name]), op.name)
+        for t in graph.parameters:
+            if t.name in graph.consumers:
+                case = ("parameter", t.shape, t.dtype, t.name in s.active)
+                s.parameter_nodes[t.name] = self._add(case, t.name)
+        results = [o for op in free for o in op.outputs if o and graph.tensors[o].shape is not None]
+        for name in [*s.parameter_nodes, *results]:
+            readers = self._readers_of(name)
+            s.readers[name] = [(node, self._reads.of(case), reader) for node, case, reader in readers]
+            if readers:
+                self._connect(graph.tensors[name], readers)
+        self._renumber()
+
+    def _add(self, case: Case, name: str) -> int:
+        self.s.cases.append(case)
+        self.s.names.append(name)
+        return len(self.s.names) - 1
+
+    def _readers_of(self, name: str) -> list[tuple[int, Case, str]]:
+        s = self.s
+        slots: dict[str, list[int]] = defaultdict(list)
+        for op, i in self.graph.consumers.get(name, ()) if self.graph.tensors[name].shape is not None else ():
+            slots[op.name].append(i)
+        readers: list[tuple[int, Case, str]] = [
+            (s.op_nodes[op], ("read", s.class_of[op], tuple(indices)), op) for op, indices in slots.items()
+        ]
+        if name in self.graph.outputs and (not s.training or name in gradient_sources(self.graph)):
+            tensor = self.graph.tensors[name]
+            case = ("output", tensor.shape, tensor.dtype)
+            readers.append((self._add(case, f"output {name}"), case, ""))
+        return readers
+
+    def _connect(self, tensor: Tensor, readers: list[tuple[int, Case, str]]) -> None:
+        """Edges from the producer to the only reader, or to a hub and from there to all readers."""
+        s, name = self.s, tensor.name
+        producer = self.graph.producers.get(name)
+        shape = tensor.shape or ()
+        s.samples.setdefault((shape, tensor.dtype), tensor)
+        if name in s.parameter_nodes:
+            source, runner, write = s.parameter_nodes[name], "", s.cases[s.parameter_nodes[name]]
+            travel = Travel(shape, tensor.dtype, None)
+        else:
+            assert producer is not None, f"{name} is neither a parameter nor computed"
+            writer = s.class_of[producer.name], producer.outputs.index(name)
+            source, runner, write = s.op_nodes[producer.name], producer.name, ("write", *writer)
+            travel = Travel(shape, tensor.dtype, writer)
+        node, case, _ = readers[0]
+        if len(readers) == 1 and (case[0] == "output" or len(case[2]) == 1):  # type: ignore[arg-type]
+            s.edges.append((source, node, ("direct", travel, write, case), runner))
+            return
+        hub = HubCase(travel, tuple(c for _, c, _ in readers))
+        middle = self._add(("hub", hub), f"hub {name}")
+        s.hubs[name] = middle, hub
+        s.edges.append((source, middle, ("to hub", hub, write), runner))
+        for node, case, reader in readers:
+            s.edges.append((middle, node, ("from hub", hub, case), reader))
+
+    def _renumber(self) -> None:
+        """Nodes in graph order, parameters before their first reader and hubs behind their producer: solvers that
+        sweep over the nodes then carry information through the whole model at once."""
+        s = self.s
+        position = {op.name: float(i) for i, op in enumerate(self.graph.ops)}
+        key = [0.0] * len(s.names)
+        for name, n in s.op_nodes.items():
+            key[n] = position[name]
+        for name, n in s.parameter_nodes.items():
+            key[n] = min(position[op.name] for op, _ in self.graph.consumers[name]) - 0.5
+        for name, readers in s.readers.items():
+            producer = self.graph.producers.get(name)
+            start = key[s.parameter_nodes[name]] if producer is None else position[producer.name]
+            if name in s.hubs:
+                key[s.hubs[name][0]] = start + 0.25
+            for node, _, reader in readers:
+                if not reader:  # an output of the graph
+                    key[node] = start + 0.3
+        order = sorted(range(len(key)), key=lambda n: (key[n], n))
+        new = {n: k for k, n in enumerate(order)}
+        s.names, s.cases = [s.names[n] for n in order], [s.cases[n] for n in order]
+        s.edges = [(new[u], new[v], case, runner) for u, v, case, runner in s.edges]
+        s.op_nodes = {name: new[n] for name, n in s.op_nodes.items()}
+        s.parameter_nodes = {name: new[n] for name, n in s.parameter_nodes.items()}
+        s.hubs = {name: (new[n], hub) for name, (n, hub) in s.hubs.items()}
+        s.readers = {t: [(new[n], case, r) for n, case, r in readers] for t, readers in s.readers.items()}

@@ -1,0 +1,220 @@
+"""Strategies of operator classes with their prices, on one mesh."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.ir import Layout, Tensor
+from planner.pricing.hubs import Read
+from planner.pricing.machine import IntArray, Machine
+from planner.pricing.operators import OperatorClass
+from planner.rules.expansion import Choices, Expansion, Layouts, Side
+from planner.rules.rule import Rule
+from planner.rules.strategy import Strategy
+from planner.search.problem import FORBIDDEN
+
+__all__ = ["OperatorTable", "Placements", "Work", "distinct", "operator_tables"]
+
+_HEAVY = frozenset({"matmul", "conv", "attention"})
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Work:
+    """Cost of local work and of the collectives inside the operator, per strategy."""
+
+    forward: IntArray
+    backward: IntArray
+    inner_forward: IntArray
+    inner_backward: IntArray
+
+    @property
+    def total(self) -> IntArray:
+        return self.forward + self.backward + self.inner_forward + self.inner_backward
+
+
+@dataclass(frozen=True, eq=False)
+class Placements:
+    """How the states of a node read or write a tensor: state s as `distinct[rows[s]]`, a pair (layout, layout of the
+    gradient or None).  `numbers[k]` are the numbers of the pair among all layouts, -1 for None."""
+
+    numbers: IntArray
+    rows: IntArray
+    layouts: Layouts
+
+    @cached_property
+    def distinct(self) -> tuple[Read, ...]:
+        known = self.layouts.known
+        return tuple((known[a], None if b < 0 else known[b]) for a, b in self.numbers.tolist())
+
+    @cached_property
+    def by_state(self) -> tuple[Read, ...]:
+        return tuple(self.distinct[r] for r in self.rows.tolist())
+
+
+@dataclass(frozen=True, eq=False)
+class OperatorTable:
+    """Strategies of one class of operators, their costs, and the layouts they ask for (None for tensors that are
+    absent or of unknown shape)."""
+
+    rule: Rule
+    choices: Choices
+    costs: IntArray
+    work: Work
+    read_as: tuple[Placements | None, ...]
+    written_as: tuple[Placements | None, ...]
+
+    @property
+    def strategies(self) -> tuple[Strategy, ...]:
+        return self.choices.strategies
+
+    @cached_property
+    def reads(self) -> tuple[tuple[Read, ...] | None, ...]:
+        """`reads[i][s]` is how strategy s reads operand i, as (layout, layout of the gradient or None)."""
+        return tuple(None if p is None else p.by_state for p in self.read_as)
+
+    @cached_property
+    def writes(self) -> tuple[tuple[Read, ...] | None, ...]:
+        """`writes[j][s]`: how it delivers result j, as (layout, layout in which the gradient is wanted or None)."""
+        return tuple(None if p is None else p.by_state for p in self.written_as)
+
+
+def operator_tables(
+    classes: Sequence[OperatorClass], expansions: Sequence[Expansion], machine: Machine
+) -> list[OperatorTable]:
+    """The table of each class; `expansions` are those of its rule over the mesh's names."""
+    choices = [e.on(machine.mesh) for e in expansions]
+    pairs = list(zip(classes, choices, strict=True))
+    local = _local_work(pairs, machine)
+    inner = _inner_work(pairs, machine)
+    return [
+        _table(c, found, Work(*own, *inside), machine)
+        for (c, found), own, inside in zip(pairs, local, inner, strict=True)
+    ]
+
+
+def distinct(items: Iterable[object]) -> tuple[list[int], IntArray]:
+    """Where each distinct item first appears, and each item's index among the distinct ones."""
+    position: dict[object, int] = {}
+    first: list[int] = []
+    rows: list[int] = []
+    for i, item in enumerate(items):
+        row = position.setdefault(item, len(position))
+        if row == len(first):
+            first.append(i)
+        rows.append(row)
+    return first, np.array(rows, dtype=np.intp)
+
+
+def _table(cls: OperatorClass, found: Choices, work: Work, machine: Machine) -> OperatorTable:
+    rule, expansion = cls.rule, found.expansion
+    costs = work.total
+    if machine.profile.heavy_operators_must_split and rule.kind in _HEAVY:
+        costs = np.where(found.parallelism < found.parallelism.max(), FORBIDDEN, costs)
+    if machine.settings.target == "mindspore":
+        # A strategy tuple says how operands are split: it cannot ask for operands that arrive as pending sums.
+        costs = np.where(found.plays("linear"), FORBIDDEN, costs)
+    # An operator that no gradient reaches contributes none either (the comparison of an activation, say).
+    given = [a and cls.gradient_flows for a in cls.inputs_active]
+    reads = _placements(found, cls.inputs, given, expansion.operands, expansion.operand_gradients)
+    writes = _placements(found, cls.outputs, cls.outputs_active, expansion.results, expansion.result_gradients)
+    return OperatorTable(rule, found, costs, work, reads, writes)
+
+
+def _placements(
+    found: Choices,
+    tensors: Sequence[Tensor | None],
+    active: Sequence[bool],
+    sides: Sequence[Side],
+    gradients: Sequence[Side],
+) -> tuple[Placements | None, ...]:
+    layouts = found.expansion.layouts
+    made: dict[object, Placements] = {}
+    out: list[Placements | None] = []
+    for i, (tensor, carries) in enumerate(zip(tensors, active, strict=True)):
+        if tensor is None or tensor.shape is None:
+            out.append(None)
+            continue
+        side, gradient = sides[i], gradients[i]
+        key = tensor.rank, carries, id(side), id(gradient)
+        if key not in made:
+            whole = layouts.number(Layout.replicated(tensor.rank))
+            there = found.layouts(side, whole)
+            back = found.layouts(gradient, whole) if carries else np.full(len(there), -1)
+            first, rows = distinct(zip(there.tolist(), back.tolist(), strict=True))
+            made[key] = Placements(np.stack([there[first], back[first]], axis=1), rows, layouts)
+        out.append(made[key])
+    return tuple(out)
+
+
+def _local_work(pairs: Sequence[tuple[OperatorClass, Choices]], machine: Machine) -> list[tuple[IntArray, IntArray]]:
+    """Costs forward and backward; operators of one kind are priced in one call."""
+    amounts: dict[str, list[tuple[int, int, FloatArray, FloatArray]]] = defaultdict(list)
+    out = [(np.zeros(len(found), dtype=np.int64),) * 2 for _, found in pairs]
+    for n, (cls, found) in enumerate(pairs):
+        if not (cls.weights_only and cls.rule.kind in ("layout", "free", "elementwise")):
+            for way, (flops, moved) in enumerate(_amounts(cls, found, machine)):
+                amounts[cls.rule.kind].append((n, way, flops, moved))
+    for kind, items in amounts.items():
+        costs = machine.compute(kind, np.concatenate([f for *_, f, _ in items]), np.concatenate([m for *_, m in items]))
+        ends = np.cumsum([len(f) for *_, f, _ in items])[:-1]
+        for (n, way, *_), own in zip(items, np.split(costs, ends), strict=True):
+            out[n] = (own, out[n][1]) if way == 0 else (out[n][0], own)
+    return out
+
+
+def _amounts(cls: OperatorClass, found: Choices, machine: Machine) -> list[tuple[FloatArray, FloatArray]]:
+    """FLOPs and bytes moved per strategy on one device, forward and, where a gradient flows, backward."""
+    rule, size = cls.rule, machine.settings.tensor_bytes
+
+    def local(tensors: Sequence[Tensor | None], sides: Sequence[Side], keep: frozenset[int] | None) -> FloatArray:
+        total = np.zeros(len(found))
+        for i, t in enumerate(tensors):
+            if t is not None and (keep is None or i in keep):
+                total += size(t) / found.shards(sides[i])
+        return total
+
+    operands, results = found.expansion.operands, found.expansion.results
+    read, written = local(cls.inputs, operands, None), local(cls.outputs, results, None)
+    if rule.kind == "gather":  # only the rows asked for are read, not the table
+        read = written
+    free = rule.kind == "free"
+    parallelism = found.parallelism.astype(np.float64)
+    out = [(rule.flops / parallelism, np.zeros(len(found)) if free else read + written)]
+    if cls.gradient_flows:
+        wanted = frozenset(i for i in rule.differentiable if i < len(cls.inputs) and cls.inputs_active[i])
+        share = len(wanted) / len(rule.differentiable) if rule.differentiable else 0.0
+        moved = (
+            written
+            + local(cls.inputs, operands, rule.saved_operands)
+            + local(cls.outputs, results, rule.saved_results)
+            + local(cls.inputs, operands, wanted)
+        )
+        out.append((share * rule.backward_flops / parallelism, np.zeros(len(found)) if free else moved))
+    return out
+
+
+def _inner_work(pairs: Sequence[tuple[OperatorClass, Choices]], machine: Machine) -> list[tuple[IntArray, IntArray]]:
+    """Costs of the collectives inside operators, forward and backward; those alike are priced in one call."""
+    out = [(np.zeros(len(f), dtype=np.int64), np.zeros(len(f), dtype=np.int64)) for _, f in pairs]
+    calls: dict[tuple[str, tuple[str, ...]], list[tuple[IntArray, int, int, int]]] = defaultdict(list)
+    for (cls, found), own in zip(pairs, out, strict=True):
+        if not cls.rule.inner:
+            continue
+        for i, collectives in enumerate(found.inner()):
+            for c in collectives:
+                if cls.gradient_flows or not c.backward:
+                    ranks = 1 if c.kind in ("all_reduce", "permute") else machine.mesh.size(c.axes)
+                    size = machine.settings.payload_bytes(c) * ranks
+                    calls[c.kind, c.axes].append((own[c.backward], i, c.count, size))
+    for (kind, axes), items in calls.items():
+        costs = machine.collective(kind, axes, np.array([size for *_, size in items], dtype=np.float64))
+        for (target, i, count, _), cost in zip(items, costs.tolist(), strict=True):
+            target[i] += count * cost
+    return out

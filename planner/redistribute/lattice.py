@@ -1,0 +1,151 @@
+"""The layouts of a tensor and the steps between them, whatever its size and the sizes of the mesh axes.
+
+Both depend on no more than which sets of axes divide each dimension (the *pattern*) and, for permutes, on the sizes
+of the axes.  Tensors and meshes of one pattern share a `Lattice`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.ir import DeviceMesh, Layout, Reduction
+from planner.redistribute.steps import Step, StepKind, even_layouts, single_steps
+
+__all__ = ["Arcs", "Lattice", "lattice_of"]
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arcs:
+    """Steps of one kind over the same axes, from layouts `u` to layouts `v` (indices).
+
+    `kept[i]`: the axes that split what the group of step i works on, as a bit set over the names of the lattice: the
+    group's bytes are the tensor's divided by their ranks (see `Step.group_bytes`).
+    """
+
+    kind: StepKind
+    axes: tuple[str, ...]
+    u: IntArray
+    v: IntArray
+    kept: IntArray
+
+
+class Lattice:
+    """`pattern[d]` has bit s set where dimension d divides evenly over the axes of the bit set s (over `names`)."""
+
+    def __init__(self, names: tuple[str, ...], pattern: tuple[int, ...], reduction: Reduction) -> None:
+        self.names = names
+        bit = {name: 1 << i for i, name in enumerate(names)}
+
+        def fits(d: int, axes: tuple[str, ...]) -> bool:
+            return bool(pattern[d] >> sum(bit[a] for a in axes) & 1)
+
+        self.layouts = tuple(even_layouts(names, len(pattern), fits, reduction))
+        self.index = {layout: i for i, layout in enumerate(self.layouts)}
+        shape = len(self.layouts), len(pattern)
+        # [layout, dimension]: bit sets of the axes that split it; [layout]: of those that are pending
+        self._split = np.array([[sum(bit[a] for a in d) for d in x.dims] for x in self.layouts], np.int64).reshape(
+            shape
+        )
+        self._pending = np.array([sum(bit[a] for a in x.partial_axes) for x in self.layouts], dtype=np.int64)
+        self._steps: dict[tuple[int, int], Step] = {}
+        batches: dict[tuple[StepKind, tuple[str, ...]], list[tuple[int, int]]] = defaultdict(list)
+        for u, layout in enumerate(self.layouts):
+            for step in single_steps(layout, names, fits, reduction):
+                v = self.index[step.target]
+                self._steps[u, v] = step
+                batches[step.kind, step.axes].append((u, v))
+        whole = self._split.sum(axis=1)
+        self._arcs = tuple(
+            _arcs(k, axes, pairs, whole & ~sum(bit[a] for a in axes)) for (k, axes), pairs in batches.items()
+        )
+        self._on: dict[tuple[int, ...], tuple[Arcs, ...]] = {}
+
+    def arcs(self, sizes: tuple[int, ...]) -> tuple[Arcs, ...]:
+        """All steps, permutes included, on a mesh whose axes have these sizes; no two join the same two layouts."""
+        if sizes not in self._on:
+            self._on[sizes] = (*self._arcs, *self._permutes(sizes))
+        return self._on[sizes]
+
+    def step(self, u: int, v: int) -> Step:
+        """The step between two layouts that an arc joins."""
+        found = self._steps.get((u, v))
+        if found is None:
+            a, b = self.layouts[u], self.layouts[v]
+            found = Step(StepKind.PERMUTE, self._named(self._moved(np.array([u]), np.array([v]))[0]), a, b)
+        return found
+
+    @cached_property
+    def ordered(self) -> tuple[Layout, ...]:
+        """The layouts with nothing pending and the axes of every dimension in mesh order."""
+        place = {name: i for i, name in enumerate(self.names)}
+        return tuple(
+            x
+            for x in self.layouts
+            if not x.partial and all(list(d) == sorted(d, key=place.__getitem__) for d in x.dims)
+        )
+
+    def _permutes(self, sizes: tuple[int, ...]) -> list[Arcs]:
+        """Between layouts with equal shards of every dimension and the same axes pending."""
+        shards = ranks_of(sizes)[self._split]
+        alike: dict[object, list[int]] = defaultdict(list)
+        for i, key in enumerate(zip(map(tuple, shards.tolist()), self._pending.tolist(), strict=True)):
+            alike[key].append(i)
+        pairs = [(u, v) for members in alike.values() if len(members) > 1 for u in members for v in members if u != v]
+        if not pairs:
+            return []
+        u, v = np.array(pairs, dtype=np.int64).T
+        moved = self._moved(u, v)
+        whole = self._split.sum(axis=1)
+        return [
+            Arcs(StepKind.PERMUTE, self._named(axes), u[moved == axes], v[moved == axes], whole[u[moved == axes]])
+            for axes in np.unique(moved).tolist()
+        ]
+
+    def _moved(self, u: IntArray, v: IntArray) -> IntArray:
+        """Bit sets of the axes along which permutes move data: those of the dimensions that are split differently."""
+        differs = self._order[u] != self._order[v]
+        return np.asarray(np.bitwise_or.reduce(np.where(differs, self._split[u] | self._split[v], 0), axis=1))
+
+    @cached_property
+    def _order(self) -> IntArray:
+        """[layout, dimension]: a number for the axes that split it, in their order."""
+        numbers: dict[tuple[str, ...], int] = {}
+        rows = [[numbers.setdefault(d, len(numbers)) for d in x.dims] for x in self.layouts]
+        return np.array(rows, dtype=np.int64).reshape(self._split.shape)
+
+    def _named(self, axes: int) -> tuple[str, ...]:
+        return tuple(name for i, name in enumerate(self.names) if axes >> i & 1)
+
+
+def lattice_of(shape: tuple[int, ...], mesh: DeviceMesh, reduction: Reduction) -> Lattice:
+    """The lattice of tensors of this shape.  Axes of one rank are left out."""
+    names = tuple(a.name for a in mesh.axes if a.size > 1)
+    ranks = ranks_of(tuple(a.size for a in mesh.axes if a.size > 1)).tolist()
+    pattern = tuple(sum(1 << s for s, n in enumerate(ranks) if size % n == 0 and (size or n == 1)) for size in shape)
+    return _lattice(names, pattern, reduction)
+
+
+@lru_cache(maxsize=256)
+def _lattice(names: tuple[str, ...], pattern: tuple[int, ...], reduction: Reduction) -> Lattice:
+    return Lattice(names, pattern, reduction)
+
+
+@lru_cache(maxsize=256)
+def ranks_of(sizes: tuple[int, ...]) -> IntArray:
+    """Ranks of a group over each set of axes, by bit set."""
+    ranks = np.ones(1, dtype=np.int64)
+    for size in sizes:
+        ranks = np.concatenate([ranks, ranks * size])
+    return ranks
+
+
+def _arcs(kind: StepKind, axes: tuple[str, ...], pairs: list[tuple[int, int]], kept: IntArray) -> Arcs:
+    u, v = np.array(pairs, dtype=np.int64).T
+    return Arcs(kind, axes, u, v, kept[u])
