@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from cost_models.machine import DeviceSpec, HardwareProfile, RateType
 
-__all__ = ["DTYPES", "KINDS", "OperatorKind", "compute_seconds", "matmul_utilisation"]
+__all__ = ["DTYPES", "KINDS", "OperatorKind", "compute_seconds", "matmul_utilisation", "resolve_rate"]
 
 FloatArray = NDArray[np.float64]
 
@@ -46,6 +46,7 @@ _FALLBACK: Final[dict[RateType, tuple[RateType, ...]]] = {
     "bf16": ("bf16", "fp32", "fp16"),
     "fp16": ("fp16", "fp32"),
     "fp8": ("fp8", "bf16", "fp16", "fp32"),
+    "fp4": ("fp4", "fp8", "bf16", "fp16", "fp32"),
     "int8": ("int8", "fp16", "fp32"),
 }
 _ALIASES: Final[dict[str, RateType]] = {
@@ -149,6 +150,11 @@ def _arithmetic(device: DeviceSpec, kind: str, dtype: RateType) -> tuple[float, 
     }[kind]
     fill = 2.0 * device.compute_units * device.tile_rows * device.tile_columns * device.tile_depth
     return _rate(device.matmul_flops_per_s, dtype) * efficiency, fill, device.matrix_launch_latency_s
+
+
+def resolve_rate(rates: Mapping[RateType, float], dtype: str) -> float:
+    """Operations per second in `dtype`, or in what the machine computes it in; `DTYPES` and `mxfp8` are known."""
+    return _rate(rates, "fp8" if dtype == "mxfp8" else _resolve(dtype))
 
 
 def _rate(rates: Mapping[RateType, float], dtype: RateType) -> float:

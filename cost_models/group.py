@@ -25,6 +25,9 @@ class GroupShape:
         stride: distance in ranks between neighbours.
         ranks_per_island: members on each island of a server; None: as `stride` makes it.
         total: members in all; None: `ranks_per_server` x `servers`.
+        supernodes: super-nodes the group touches, where servers are joined to such.
+        concurrent: groups of the same kind on each server, this one included, that communicate at once and share
+            what its devices share (a PCIe root, rails).
         axes: (index, size) of the mesh axes the group spans; what an alpha-beta profile prices by.
 
     Raises:
@@ -37,9 +40,14 @@ class GroupShape:
     ranks_per_island: int | None = None
     total: int | None = None
     axes: tuple[tuple[int, int], ...] = ()
+    supernodes: int = 1
+    concurrent: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("ranks_per_server", "servers", "stride", "ranks_per_island", "total"):
+        for name in (
+            *("ranks_per_server", "servers", "stride", "ranks_per_island", "total"),
+            *("supernodes", "concurrent"),
+        ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"group: {name}: expected at least 1, found {value}")
@@ -48,6 +56,8 @@ class GroupShape:
                 f"group: ranks_per_island: expected at most ranks_per_server = {self.ranks_per_server}, "
                 f"found {self.ranks_per_island}"
             )
+        if self.supernodes > self.servers:
+            raise ValueError(f"group: supernodes: expected at most servers = {self.servers}, found {self.supernodes}")
 
     @property
     def ranks(self) -> int:
@@ -67,11 +77,12 @@ def group_on_mesh(
     axes: tuple[int, ...],
     devices_per_server: int,
     devices_per_island: int | None = None,
+    devices_per_supernode: int | None = None,
 ) -> GroupShape:
     """The worst-placed group over `axes` (indices into `mesh_shape`), all such groups working at once.
 
-    Worst is the one that touches most servers, then has fewest members on a server, then spreads over
-    most islands.
+    Worst is the one that touches most super-nodes, then most servers, then has fewest members on a server, then
+    spreads over most islands.  `concurrent` counts the groups that a full server then holds.
 
     Raises:
         ValueError: an axis out of range or named twice, or a size below 1.
@@ -89,11 +100,14 @@ def group_on_mesh(
     groups = np.moveaxis(ranks, sorted(axes), range(-len(axes), 0)).reshape(-1, count)
     # Groups one server apart in start lie alike, so each start within a server is looked at once.
     seen: dict[int, np.ndarray] = {}
-    period = math.lcm(devices_per_server, devices_per_island or 1)
+    period = math.lcm(devices_per_server, devices_per_island or 1, devices_per_supernode or 1)
     for group in groups:
         seen.setdefault(int(group[0]) % period, group)
-    placed = [_placed(group, devices_per_server, devices_per_island) for group in seen.values()]
-    servers, fewest, on_island = min(placed, key=lambda p: (-p[0], p[1], p[2]))
+    placed = []
+    for group in seen.values():
+        supernodes = len(set((group // devices_per_supernode).tolist())) if devices_per_supernode else 1
+        placed.append((supernodes, *_placed(group, devices_per_server, devices_per_island)))
+    supernodes, servers, fewest, on_island = min(placed, key=lambda p: (-p[0], -p[1], p[2], p[3]))
     stride = min(math.prod(mesh_shape[a + 1 :]) for a, s in spanned if s > 1)
     return GroupShape(
         ranks_per_server=fewest,
@@ -102,6 +116,8 @@ def group_on_mesh(
         ranks_per_island=on_island if devices_per_island is not None else None,
         total=count,
         axes=spanned,
+        supernodes=supernodes,
+        concurrent=math.ceil(min(math.prod(mesh_shape), devices_per_server) / fewest),
     )
 
 

@@ -18,6 +18,8 @@ __all__ = [
     "DeviceSpec",
     "HardwareProfile",
     "LinkSpec",
+    "MeasuredSpec",
+    "NcclSpec",
     "NetworkSpec",
     "OffsetSpec",
     "ProtocolSpec",
@@ -30,10 +32,12 @@ Fraction = Annotated[float, Field(gt=0, le=1, strict=True)]
 Count = Annotated[int, Field(ge=1, lt=2**31, strict=True)]
 Bytes = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 Flag = Annotated[bool, Field(strict=True)]
-RateType = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8"]
+RateType = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8"]
 Rates = Annotated[Mapping[RateType, Positive], Field(min_length=1)]
 
-Algorithm = Literal["ring", "tree", "mesh", "in_switch"]
+Algorithm = Literal[
+    "ring", "tree", "mesh", "in_switch", "pipeline", "hierarchical_ring", "halving_doubling", "nonuniform_ring"
+]
 
 _FORBID = ConfigDict(extra="forbid")
 
@@ -46,6 +50,14 @@ class DeviceSpec:
     vector units, by data type; the efficiencies are the fractions of them that large operators reach.
     A matrix operator is computed in tiles of `tile_rows` x `tile_columns` results by `compute_units`
     units, `tile_depth` being the depth of one step of a tile.
+
+    `dispatch_interval_s` is what the host needs to start one kernel: a pass of many small kernels takes at least
+    that long for each.  `collective_interference` is the fraction of its speed that computing loses while a
+    collective runs beside it.  `step_overhead_s` passes once per step outside the model (data, norms of gradients,
+    checks for overflow); `handover_s` each time a pipeline stage exchanges tensors with its neighbour, whatever
+    their size (the host waits for the device).
+    `prediction_spread` is the standard deviation of ln(predicted / measured) step times; `allocator_slack` the
+    fraction of memory that the framework's allocator takes beyond what it hands out.
     """
 
     __pydantic_config__ = _FORBID
@@ -66,26 +78,61 @@ class DeviceSpec:
     tile_rows: Count
     tile_columns: Count
     tile_depth: Count
+    attention_backward_efficiency: Fraction | None = None
+    native_attention_efficiency: Fraction | None = None
+    native_attention_backward_efficiency: Fraction | None = None
+    matmul_efficiency_by_type: Mapping[str, Fraction] = field(default_factory=dict, hash=False)
+    dispatch_interval_s: NonNegative = 0.0
+    collective_interference: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.0
+    step_overhead_s: NonNegative = 0.0
+    handover_s: NonNegative = 0.0
+    prediction_spread: NonNegative = 0.15
+    allocator_slack: NonNegative = 0.03
+
+    def attention(self, *, native: bool) -> tuple[float, float]:
+        """Efficiency of attention's forward and backward pass, of the portable kernel or the vendor's own.
+
+        What is not stated is that of the forward pass, and of the portable kernel.
+        """
+        forward, backward = self.attention_efficiency, self.attention_backward_efficiency
+        if native and self.native_attention_efficiency is not None:
+            forward, backward = self.native_attention_efficiency, self.native_attention_backward_efficiency
+        return forward, backward or forward
+
+    def product_efficiency(self, matrix_type: str) -> float:
+        """Fraction of the peak that large products in `matrix_type` reach."""
+        return self.matmul_efficiency_by_type.get(matrix_type, self.matmul_efficiency)
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSpec:
-    """Links joining the `devices` of a server, or of an island within it.
+    """Links joining the `devices` of a server, of an island within it, or of a super-node of several servers.
 
     `switch`: a device reaches any set of others at `bandwidth_bytes_per_s` in all.
+    `shared`: as `switch`, and all devices together move at most `host_bandwidth_bytes_per_s` (PCIe root and sockets).
     `full_mesh`: each pair has its own link of `bandwidth_bytes_per_s`, so that a group of k uses k - 1.
     `table`: `bandwidth_by_ranks_bytes_per_s` lists pairs (k, bus bandwidth of a group of at least k).
+
+    `in_switch_all_reduce_bytes_per_s` is the rate of an all-reduce that the switch carries out, for groups of
+    `in_switch_least_ranks`.  `step_latency_s` replaces the protocol's latency of a step on these links.
+    `devices_per_host` says how many of them one operating system sees, where that is not all.
     """
 
     __pydantic_config__ = _FORBID
 
     devices: Count
-    topology: Literal["switch", "full_mesh", "table"]
+    topology: Literal["switch", "shared", "full_mesh", "table"]
     bandwidth_bytes_per_s: Positive | None = None
     bandwidth_by_ranks_bytes_per_s: tuple[tuple[Count, Positive], ...] = ()
     in_switch_all_reduce_bytes_per_s: Positive | None = None
+    in_switch_least_ranks: Count = 2
+    host_bandwidth_bytes_per_s: Positive | None = None
+    step_latency_s: NonNegative | None = None
+    devices_per_host: Count | None = None
 
     def __post_init__(self) -> None:
+        if (self.topology == "shared") != (self.host_bandwidth_bytes_per_s is not None):
+            raise ValueError("host_bandwidth_bytes_per_s goes with the topology 'shared', and with no other")
         if self.topology == "table":
             sizes = [k for k, _ in self.bandwidth_by_ranks_bytes_per_s]
             if not sizes or sizes[0] > 2 or sizes != sorted(set(sizes)):
@@ -95,23 +142,43 @@ class LinkSpec:
         elif self.bandwidth_bytes_per_s is None:
             raise ValueError(f"bandwidth_bytes_per_s is required by the topology {self.topology!r}")
 
-    def bus_bandwidth(self, ranks: int) -> float:
-        """Bytes/s that each of `ranks` >= 2 members of a group can send within the group."""
+    def bus_bandwidth(self, ranks: int, busy: int | None = None) -> float:
+        """Bytes/s that each of `ranks` >= 2 members of a group can send within the group.
+
+        `busy` devices of the server send at once, the group's own among them (None: these alone); only the
+        topology `shared` minds.
+        """
         if self.topology == "table":
             rows = self.bandwidth_by_ranks_bytes_per_s
             return next((b for k, b in reversed(rows) if k <= ranks), rows[0][1])
         assert self.bandwidth_bytes_per_s is not None  # __post_init__
         links = ranks - 1 if self.topology == "full_mesh" else 1
-        return links * self.bandwidth_bytes_per_s
+        own = links * self.bandwidth_bytes_per_s
+        if self.host_bandwidth_bytes_per_s is None:
+            return own
+        return min(own, self.host_bandwidth_bytes_per_s / max(ranks, busy or 0))
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkSpec:
-    """Network between servers; every device has its own rail of `bandwidth_bytes_per_s`."""
+    """Network between servers (or super-nodes).
+
+    Every device has its own rail of `bandwidth_bytes_per_s`; with `rails_per_server` the devices of a server share
+    so many.  `latency_s` is what the network's driver adds to each step across it.
+    """
 
     __pydantic_config__ = _FORBID
 
     bandwidth_bytes_per_s: Positive
+    rails_per_server: Count | None = None
+    latency_s: NonNegative = 0.0
+
+    def group_bandwidth(self, ranks: int, groups: int = 1) -> float:
+        """Bytes/s that `ranks` members of a group on one server send, `groups` such groups sending at once."""
+        if self.rails_per_server is None:
+            return ranks * self.bandwidth_bytes_per_s
+        own = min(ranks, self.rails_per_server)
+        return min(own, self.rails_per_server / groups) * self.bandwidth_bytes_per_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +199,54 @@ class ProtocolSpec:
     bandwidth_fraction: Fraction
     server_bandwidth_limit_bytes_per_s: Positive | None = None
     network_bandwidth_limit_bytes_per_s: Positive | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NcclSpec:
+    """What NCCL's tuner has to know of a machine to price collectives by its own constants (`nccl`).
+
+    `channels` rings and trees are laid in parallel over `wire`; `host_cpu` chooses limits across nodes.  NVLS, where
+    there is any, has `nvls_channels` that reach the switch at `nvls_bandwidth_bytes_per_s` together.
+    `hierarchical`: an all-reduce may also go as reduce-scatter in the server, all-reduce across, all-gather in the
+    server, three calls one after the other.
+    """
+
+    __pydantic_config__ = _FORBID
+
+    generation: Literal["volta", "ampere", "hopper", "blackwell"]
+    wire: Literal["nvlink", "pci"]
+    host_cpu: Literal["intel", "amd", "other"]
+    channels: Count
+    nvls_channels: Annotated[int, Field(ge=0, lt=2**31, strict=True)] = 0
+    nvls_bandwidth_bytes_per_s: NonNegative = 0.0
+    hierarchical: Flag = False
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSpec:
+    """What measurements add to the collective library's own model; the defaults change nothing.
+
+    `launch_latency_s` passes on every call; `bulk_latency_s` on NCCL's Simple protocol besides (its pipeline has to
+    fill).  `bandwidth_fraction_by_ranks` lists pairs (k, fraction of the links' bandwidth that rings and trees of at
+    least k ranks on a server reach); `all_to_all_fraction` is what an all-to-all keeps of that.
+    """
+
+    __pydantic_config__ = _FORBID
+
+    launch_latency_s: NonNegative = 0.0
+    bulk_latency_s: NonNegative = 0.0
+    bandwidth_fraction_by_ranks: tuple[tuple[Count, Fraction], ...] = ()
+    all_to_all_fraction: Fraction = 1.0
+
+    def __post_init__(self) -> None:
+        sizes = [k for k, _ in self.bandwidth_fraction_by_ranks]
+        if sizes and (sizes[0] > 2 or sizes != sorted(set(sizes))):
+            raise ValueError("bandwidth_fraction_by_ranks must list [ranks, fraction] by rising ranks, first for 2")
+
+    def bandwidth_fraction(self, ranks: int) -> float:
+        """Fraction of the links' bandwidth that a ring over `ranks` devices of a server keeps."""
+        rows = self.bandwidth_fraction_by_ranks
+        return next((f for k, f in reversed(rows) if k <= ranks), rows[0][1] if rows else 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +287,7 @@ class AxesSpec:
 
 @dataclass(frozen=True, slots=True)
 class HardwareProfile:
-    """A machine.  Either `axes` is given, or `device`, `server`, `network` and `protocols` are.
+    """A machine.  Either `axes` is given, or `device`, `server`, `network` and one of `protocols`, `nccl` are.
 
     `sources` maps the dotted key of each value to where it comes from; `digest` is that of all values
     (sources and descriptions left out), so that equal digests price alike.
@@ -189,6 +304,9 @@ class HardwareProfile:
     heavy_operators_must_split: bool
     sources: Mapping[str, str] = field(hash=False, repr=False)
     digest: str
+    supernode: LinkSpec | None = None
+    nccl: NcclSpec | None = None
+    measured: MeasuredSpec = MeasuredSpec()
 
     @property
     def devices_per_server(self) -> int | None:
@@ -199,6 +317,16 @@ class HardwareProfile:
     def devices_per_island(self) -> int | None:
         """Devices joined by the fast links inside a server, where a server has several such islands."""
         return None if self.island is None else self.island.devices
+
+    @property
+    def devices_per_supernode(self) -> int | None:
+        """Devices of the servers that links faster than the network join; None where there are none."""
+        return None if self.supernode is None else self.supernode.devices
+
+    @property
+    def devices_per_host(self) -> int | None:
+        """Devices that one operating system sees."""
+        return None if self.server is None else self.server.devices_per_host or self.server.devices
 
     @property
     def memory_bytes(self) -> int | None:

@@ -26,6 +26,8 @@ from cost_models.machine import (
     Flag,
     HardwareProfile,
     LinkSpec,
+    MeasuredSpec,
+    NcclSpec,
     NetworkSpec,
     OffsetSpec,
     ProtocolSpec,
@@ -62,7 +64,10 @@ class _File:
     device: DeviceSpec | None = None
     server: LinkSpec | None = None
     island: LinkSpec | None = None
+    supernode: LinkSpec | None = None
     network: NetworkSpec | None = None
+    nccl: NcclSpec | None = None
+    measured: MeasuredSpec = field(default_factory=MeasuredSpec)
     protocols: tuple[ProtocolSpec, ...] = ()
     axes: AxesSpec | None = None
     heavy_operators_must_split: Flag = field(default=False)
@@ -180,35 +185,49 @@ def _build(document: dict[str, Any], origin: str) -> HardwareProfile:
         heavy_operators_must_split=read.heavy_operators_must_split,
         sources=read.sources,
         digest=hashlib.sha256(canonical.encode()).hexdigest(),
+        supernode=read.supernode,
+        nccl=read.nccl,
+        measured=read.measured,
     )
 
 
 def _check_parts(read: _File, origin: str) -> None:
     """A profile prices collectives by mesh axis or by links, not by a mixture."""
-    links = {"server": read.server, "network": read.network, "protocols": read.protocols or None}
+    links = {"server": read.server, "network": read.network, "protocols": read.protocols or read.nccl}
     given = [k for k, v in links.items() if v is not None]
     if read.axes is not None:
-        if given or read.island is not None:
+        given += [k for k, v in (("island", read.island), ("supernode", read.supernode)) if v is not None]
+        if given or read.measured != MeasuredSpec():
             raise ProfileError(
                 f"hardware profile {origin!r}: expected either the table 'axes' or the links of a machine, "
-                f"found 'axes' and {', '.join(map(repr, given or ['island']))}; remove one"
+                f"found 'axes' and {', '.join(map(repr, given or ['measured']))}; remove one"
             )
         return
+    if read.nccl is not None and read.protocols:
+        raise ProfileError(
+            f"hardware profile {origin!r}: expected 'nccl' or 'protocols', found both; remove one (they price the same)"
+        )
     missing = [k for k, v in {"device": read.device, **links}.items() if v is None]
     if missing:
         raise ProfileError(
             f"hardware profile {origin!r}: expected the tables 'device', 'server', 'network' and 'protocols' "
             f"(or 'axes' alone), found no {', '.join(map(repr, missing))}; add them"
         )
-    if not any({"ring", "mesh"} & set(p.algorithms) for p in read.protocols):
+    if read.nccl is None and not any(set(p.algorithms) - {"tree", "in_switch"} for p in read.protocols):
         raise ProfileError(
-            f"hardware profile {origin!r}: key 'protocols.algorithms': expected 'ring' or 'mesh' in one protocol "
-            "at least (the others serve all-reduce only), found neither"
+            f"hardware profile {origin!r}: key 'protocols.algorithms': expected 'ring' or 'mesh' or another that "
+            "serves every collective in one protocol at least ('tree' and 'in_switch' serve all-reduce only), "
+            "found none"
         )
     if read.island is not None and read.server is not None and read.server.devices % read.island.devices:
         raise ProfileError(
             f"hardware profile {origin!r}: key 'island.devices': expected a divisor of server.devices = "
             f"{read.server.devices}, found {read.island.devices}"
+        )
+    if read.supernode is not None and read.server is not None and read.supernode.devices % read.server.devices:
+        raise ProfileError(
+            f"hardware profile {origin!r}: key 'supernode.devices': expected a multiple of server.devices = "
+            f"{read.server.devices}, found {read.supernode.devices}"
         )
 
 

@@ -82,7 +82,7 @@ def test_facts_of_the_ascend_servers() -> None:
 def test_bandwidth_by_ranks_is_a_step_function() -> None:
     server = load_profile("v100").server
     assert server is not None
-    assert [server.bus_bandwidth(k) for k in (2, 3, 4, 7, 8)] == [20e9, 20e9, 80e9, 80e9, 120e9]
+    assert [server.bus_bandwidth(k) for k in (2, 4, 8, 16)] == [22.55e9, 85.36e9, 134.5e9, 134.5e9]
 
 
 def test_alpha_beta_has_no_machine() -> None:

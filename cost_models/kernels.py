@@ -1,0 +1,77 @@
+"""Seconds of kernels on one device, with the sizes that decide how well they run.
+
+    product      max((flops + fill) / (peak(type) · efficiency · utilisation), bytes / memory rate) + launch
+    attention    max(flops / (peak(16-bit) · efficiency forward or backward), bytes / memory rate) + launch
+    others       max(flops / vector rate, bytes / memory rate) + launch
+
+`fill` and `utilisation` are those of `device`: one tile step on every unit before the matrix units are busy, and
+tiles cut off at borders and in the last wave.  Efficiencies are what large kernels reach within a training step,
+with the clocks that the power limit leaves; `KernelRates` reads them from a profile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.device import matmul_utilisation, resolve_rate
+from cost_models.machine import HardwareProfile
+
+__all__ = ["KERNEL_KINDS", "KernelArrays", "kernel_seconds"]
+
+FloatArray = NDArray[np.float64]
+KERNEL_KINDS = ("product", "convolution", "attention", "attention_backward", "vector", "gather")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelArrays:
+    """Kernels as columns: `kind` indexes `KERNEL_KINDS`; the others are as in a product of
+    batch × (rows × depth) · (depth × columns)."""
+
+    kind: NDArray[np.int64]
+    flops: FloatArray
+    bytes: FloatArray
+    batch: FloatArray
+    rows: FloatArray
+    columns: FloatArray
+    depth: FloatArray
+
+
+def kernel_seconds(
+    profile: HardwareProfile, kernels: KernelArrays, *, matrix_type: str, type: str, native_attention: bool = False
+) -> FloatArray:
+    """Seconds of each kernel by itself; products run in `matrix_type`, all else in `type`.
+
+    `native_attention` says that attention is the vendor's own kernel rather than a portable one.
+
+    Raises:
+        ValueError: a type that is not one of `cost_models.device.DTYPES`.
+    """
+    device = profile.device
+    if device is None:
+        return np.zeros(len(kernels.kind))
+    kind = kernels.kind
+    traffic = kernels.bytes / (device.memory_bandwidth_bytes_per_s * device.memory_efficiency)
+    busy = np.zeros(len(kind))
+    vector = kind >= 4
+    busy[vector] = kernels.flops[vector] / (
+        resolve_rate(device.vector_flops_per_s, "fp32") * device.vector_efficiency
+    )
+    matrix = kind < 2
+    if matrix.any():
+        used = matmul_utilisation(
+            profile, rows=kernels.rows[matrix], columns=kernels.columns[matrix], batch=kernels.batch[matrix]
+        )
+        fill = 2.0 * device.compute_units * device.tile_rows * device.tile_columns * device.tile_depth
+        reached = np.where(kind[matrix] == 0, device.product_efficiency(matrix_type), device.convolution_efficiency)
+        rate = resolve_rate(device.matmul_flops_per_s, matrix_type) * reached
+        busy[matrix] = (kernels.flops[matrix] + fill) / (rate * used)
+    peak = resolve_rate(device.matmul_flops_per_s, type)
+    for index, reached in zip((2, 3), device.attention(native=native_attention), strict=True):
+        at = kind == index
+        busy[at] = kernels.flops[at] / (peak * reached)
+    launch = np.where(vector, device.vector_launch_latency_s, device.matrix_launch_latency_s)
+    seconds: FloatArray = np.maximum(busy, traffic) + launch
+    return seconds

@@ -1,0 +1,42 @@
+"""One training step of a pipeline, and what gathers and sums beside it: plain numbers in, seconds and bytes out.
+
+- `chunk`: what one virtual stage costs per micro-batch
+- `orders`: the order of passes of each schedule
+- `dependencies`: what each pass waits for, and what is in flight
+- `simulate`: seconds, bubbles, memory and timeline of a step
+- `overlap`: gradient sums beside the backward pass, gathering of parameters beside computing
+"""
+
+from __future__ import annotations
+
+from cost_models.pipeline.chunk import ChunkTimes
+from cost_models.pipeline.orders import SCHEDULES, Schedule, interleaved_group
+from cost_models.pipeline.overlap import (
+    GradientBucket,
+    OverlapRun,
+    gradient_buckets,
+    gradient_sync,
+    zero3_backward,
+    zero3_forward,
+)
+from cost_models.pipeline.run import Pass, PipelineCost, PipelineRun, Timeline
+from cost_models.pipeline.simulate import pipeline_seconds, simulate
+
+__all__ = [
+    "SCHEDULES",
+    "ChunkTimes",
+    "GradientBucket",
+    "OverlapRun",
+    "Pass",
+    "PipelineCost",
+    "PipelineRun",
+    "Schedule",
+    "Timeline",
+    "gradient_buckets",
+    "gradient_sync",
+    "interleaved_group",
+    "pipeline_seconds",
+    "simulate",
+    "zero3_backward",
+    "zero3_forward",
+]

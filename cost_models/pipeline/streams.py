@@ -1,0 +1,55 @@
+"""Two streams of work on one device, computing and communicating, each in its own order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+__all__ = ["Work", "run_streams"]
+
+
+class Work(NamedTuple):
+    """A piece of a stream: its seconds alone, and how many pieces of the other stream must be done before it."""
+
+    seconds: float
+    needs: int = 0
+
+
+def run_streams(
+    compute: Sequence[Work], communication: Sequence[Work], contention: float = 1.0
+) -> tuple[list[float], list[float]]:
+    """End of every piece of the two streams, in seconds from the start.
+
+    Pieces of one stream run one after the other. While communication runs, computing takes `contention` times as
+    long; communication is not slowed.
+
+    Raises:
+        ValueError: streams that wait for each other, or a contention below 1.
+    """
+    if not contention >= 1:
+        raise ValueError(f"contention: expected a factor of at least 1, found {contention}")
+    ends: tuple[list[float], list[float]] = ([], [])
+    now = 0.0
+    # Of the piece at the head of each stream, the seconds still to run alone.
+    left_compute = compute[0].seconds if compute else 0.0
+    left_communication = communication[0].seconds if communication else 0.0
+    while len(ends[0]) < len(compute) or len(ends[1]) < len(communication):
+        i, j = len(ends[0]), len(ends[1])
+        computing = i < len(compute) and compute[i].needs <= j
+        communicating = j < len(communication) and communication[j].needs <= i
+        if not (computing or communicating):
+            raise ValueError(f"streams: after {i} compute and {j} communication pieces each waits for the other")
+        slowed = left_compute * contention if communicating else left_compute
+        if communicating and not (computing and slowed < left_communication):
+            now += left_communication
+            if computing:
+                left_compute = max(0.0, left_compute - left_communication / contention)
+            ends[1].append(now)
+            left_communication = communication[j + 1].seconds if j + 1 < len(communication) else 0.0
+        else:
+            now += slowed
+            if communicating:
+                left_communication -= slowed
+            ends[0].append(now)
+            left_compute = compute[i + 1].seconds if i + 1 < len(compute) else 0.0
+    return ends
