@@ -27,6 +27,9 @@ COMMANDS = {
     "hardware": ("planner.cli.hardware", "list hardware profiles, or show one with its sources"),
     "cache": ("planner.cli.cache", "show or clear the plans kept on disk"),
     "build": ("planner.cli.build", "build a model graph of any size, without weights"),
+    "accuracy": ("planner.cli.accuracy", "measure the cost model against published measurements"),
+    "calibrate": ("planner.cli.calibrate", "measure this machine and write its hardware profile"),
+    "evaluate": ("planner.cli.evaluate", "price a known parallel configuration, or a plan, on a model"),
     "check": ("planner.cli.check", "check a solver's choice and bound by its certificate"),
     "solve": ("planner.cli.solve", "solve a saved problem and prove how good the answer is"),
 }

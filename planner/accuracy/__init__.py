@@ -1,0 +1,1 @@
+"""The cost model against published measurements: rows -> cases -> predictions -> figures per data set."""

@@ -1,0 +1,51 @@
+"""Cross-validation by group: no row is predicted with parameters that saw a row of its own configuration."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from planner.accuracy.rows import Case
+
+__all__ = ["FOLDS", "cross_validated", "folds"]
+
+FOLDS: Final = 10
+
+P = TypeVar("P")
+R = TypeVar("R")
+
+
+def folds(cases: Sequence[Case]) -> list[list[int]]:
+    """Indices of `cases` in parts that never divide a group: one part per group below ten groups, else ten parts.
+
+    Groups are dealt in the order of their SHA-256, so the parts depend on the groups' names alone.
+    """
+    groups = sorted({c.group for c in cases}, key=lambda g: hashlib.sha256(g.encode()).hexdigest())
+    count = len(groups) if len(groups) < FOLDS else FOLDS
+    part = {g: i % count for i, g in enumerate(groups)}
+    out: list[list[int]] = [[] for _ in range(count)]
+    for i, case in enumerate(cases):
+        out[part[case.group]].append(i)
+    return out
+
+
+def cross_validated(
+    cases: Sequence[Case],
+    fit: Callable[[Sequence[Case]], P],
+    predict: Callable[[Case, P], R],
+    progress: Callable[[str], None] = lambda line: None,
+) -> list[R]:
+    """Each case predicted with what was fitted to the other parts, in the order of `cases`.
+
+    A single part leaves nothing to fit to: `fit` is then given no cases.
+    """
+    out: list[R | None] = [None] * len(cases)
+    parts = folds(cases)
+    for number, part in enumerate(parts, 1):
+        held = set(part)
+        progress(f"fold {number} of {len(parts)}: {len(part)} rows held out")
+        parameters = fit([c for i, c in enumerate(cases) if i not in held])
+        for i in part:
+            out[i] = predict(cases[i], parameters)
+    return [r for r in out if r is not None]

@@ -1,0 +1,121 @@
+"""Case → prediction: the model built, traced and priced, each once for all rows that share it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from cost_models import HardwareProfile, load_profile
+from planner.accuracy.fit import Values, adjusted, fitted_values, machines_of, shrunk, spread_of, terms_of
+from planner.accuracy.metrics import Outcome
+from planner.accuracy.models import Model
+from planner.accuracy.rows import Case, LeftOut, filled_in
+from planner.builder import build
+from planner.errors import InfeasibleError, UsageError
+from planner.evaluate import Prediction, predict, trace
+from planner.frontends import import_bytes
+from planner.ir import Graph
+
+__all__ = ["Fitter", "Parameters", "Predictor", "graph_of"]
+
+Parameters = Mapping[str, Values]  # profile → values that replace its device's
+
+_FEW = 12  # rows below which a machine borrows from the others
+_PER_RAIL = 8  # devices of a server that share the network a row states
+
+
+@lru_cache(maxsize=512)
+def graph_of(model: Model, attention: str, batch: int) -> Graph:
+    """The training graph of `batch` samples."""
+    sizes = {**dict(model.sizes), "attention": attention, "batch": batch}
+    return import_bytes(build(model.architecture, sizes).SerializeToString(), name=model.architecture)
+
+
+@lru_cache(maxsize=64)
+def _machine(name: str, server_network_gbps: int | None) -> HardwareProfile:
+    """The profile, with the network that a row states.  NCCL's share of a 100 Gb/s rail is 12 GB/s (topo.h)."""
+    profile = load_profile(name)
+    if server_network_gbps is None or profile.network is None:
+        return profile
+    network = replace(profile.network, bandwidth_bytes_per_s=server_network_gbps / _PER_RAIL * 0.12e9)
+    return replace(profile, network=network, digest=f"{profile.digest}/{server_network_gbps}")
+
+
+class Predictor:
+    """Predicts cases on the machines as they are, or with `parameters` in place of their own values."""
+
+    def __init__(self, parameters: Parameters | None = None) -> None:
+        self._parameters = parameters or {}
+        self._profiles: dict[tuple[str, int | None], HardwareProfile] = {}
+
+    def profile(self, case: Case) -> HardwareProfile:
+        key = (case.hardware, case.server_network_gbps)
+        if key not in self._profiles:
+            self._profiles[key] = adjusted(_machine(*key), self._parameters.get(case.hardware, {}))
+        return self._profiles[key]
+
+    def prediction(self, case: Case) -> Prediction:
+        """UsageError where the evaluator refuses the configuration."""
+        c = case.configuration
+        # Ranks that share experts exchange the tokens of all their samples.
+        graph = graph_of(case.model, "unfused" if c.attention == "unfused" else "fused", c.micro_batch * c.ep)
+        return predict(trace(graph, c), c, self.profile(case))
+
+    def fits(self, case: Case) -> bool:
+        """Whether the predicted peak lies within the device's memory."""
+        memory = self.profile(case).memory_bytes
+        return memory is None or self.prediction(case).reserved_bytes <= memory
+
+    def outcome(self, case: Case) -> Outcome:
+        p = self.prediction(case)
+        return Outcome(case, p.step_time_s, p.time_low_s, p.time_high_s, p.allocated_bytes, p.reserved_bytes)
+
+    def completed(self, cases: Sequence[Case], progress: Callable[[str], None]) -> tuple[list[Outcome], list[LeftOut]]:
+        """Outcomes of all cases with their gaps filled in; what the evaluator refuses is left out in its words."""
+        done: list[Outcome] = []
+        left: list[LeftOut] = []
+        for number, case in enumerate(cases, 1):
+            try:
+                done.append(self.outcome(filled_in(case, self.fits)))
+            except (UsageError, InfeasibleError) as e:
+                left.append(LeftOut(case.row, case.dataset, f"refused ({case.configuration.text()}): {e}"))
+            if number % 100 == 0:
+                progress(f"{number} of {len(cases)} rows predicted")
+        return done, left
+
+
+class Fitter:
+    """Fits profiles to cases whose gaps are filled in; a fit starts from the one before, which differs little."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, Values] = {}
+
+    def __call__(self, cases: Sequence[Case], progress: Callable[[str], None] = lambda line: None) -> dict[str, Values]:
+        """Values of every profile that the cases name; only complete cases are fitted to."""
+        machines = machines_of(c for c in cases if c.complete)
+        terms = {name: terms_of(mine) for name, mine in machines.items()}
+        out: dict[str, Values] = {}
+        for name, mine in machines.items():
+            progress(f"fitting {name} to {len(mine)} rows")
+            out[name] = self._fitted(name, mine, terms[name])
+        for name, mine in machines.items():
+            if len(mine) < _FEW and len(out) > 1:
+                others = [v for other, v in out.items() if other != name and len(machines[other]) >= _FEW]
+                out[name] = fitted_values(mine, shrunk(terms[name], others), _seconds)
+        for name, mine in machines.items():
+            self._before[name] = out[name]
+            fitted = out[name]
+            spread = spread_of(mine, lambda c, fitted=fitted: _seconds(c, fitted), len(terms[name]))
+            out[name] = {**fitted, "prediction_spread": spread}
+        return out
+
+    def _fitted(self, name: str, cases: Sequence[Case], terms: Sequence[object]) -> dict[str, float]:
+        start = self._before.get(name)
+        if start is not None and any(t.name not in start for t in terms):  # type: ignore[attr-defined]
+            start = None
+        return fitted_values(cases, terms, _seconds, start)  # type: ignore[arg-type]
+
+
+def _seconds(case: Case, values: Values) -> float:
+    return Predictor({case.hardware: values}).prediction(case).step_time_s

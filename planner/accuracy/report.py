@@ -1,0 +1,130 @@
+"""The whole measurement: rows read, gaps filled, predicted, perhaps fitted, and summed up by data set."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from planner.accuracy.crossvalidate import cross_validated
+from planner.accuracy.metrics import Figures, Outcome, figures_of
+from planner.accuracy.predictor import Fitter, Parameters, Predictor
+from planner.accuracy.rows import Case, LeftOut, read_rows
+
+__all__ = ["Fit", "Report", "figures_by_dataset", "measure_accuracy"]
+
+Fit = Literal["none", "profile"]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was found.
+
+    Attributes:
+        outcomes: every row that could be predicted, with `parameters` in place of the profiles' own values.
+        held_out: the same rows, each predicted with parameters fitted without its group; None where not asked for.
+        left_out: every other row, with the reason.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    held_out: tuple[Outcome, ...] | None
+    left_out: tuple[LeftOut, ...]
+    parameters: Parameters
+
+    def figures(self, chosen: Callable[[Outcome], bool] = lambda o: True) -> dict[str, Figures]:
+        """By data set, over the outcomes chosen."""
+        return figures_by_dataset(o for o in self.outcomes if chosen(o))
+
+    def document(self, *, rows: bool = False) -> dict[str, Any]:
+        """What `--json` prints: `datasets` has the complete rows, `filled` those with gaps filled in."""
+        held = None if self.held_out is None else _plain(figures_by_dataset(self.held_out))
+        out: dict[str, Any] = {
+            "datasets": _plain(self.figures(lambda o: o.case.complete)),
+            "filled": _plain(self.figures(lambda o: not o.case.complete)),
+            "left_out": self.reasons(),
+            "cross_validated": held,
+            "parameters": {name: dict(values) for name, values in self.parameters.items()},
+        }
+        if rows:
+            out["rows"] = [_row(o) for o in self.outcomes]
+        return out
+
+    def reasons(self) -> dict[str, str]:
+        """Reason by `data set/row`; by data set alone where all of its rows are left out for one reason."""
+        kept = {o.case.dataset for o in self.outcomes}
+        sets: dict[str, list[LeftOut]] = defaultdict(list)
+        for left in self.left_out:
+            sets[left.dataset].append(left)
+        out: dict[str, str] = {}
+        for name, members in sorted(sets.items()):
+            reasons = {left.reason for left in members}
+            if name not in kept and len(reasons) == 1:
+                out[name] = reasons.pop()
+            else:
+                out |= {f"{name}/{left.row}": left.reason for left in members}
+        return out
+
+
+def measure_accuracy(
+    path: Path,
+    profiles: Collection[str],
+    *,
+    fit: Fit = "none",
+    cross_validate: bool = False,
+    progress: Callable[[str], None] = lambda line: None,
+) -> Report:
+    """The report on a file of rows; InputError where the file is malformed.
+
+    Gaps are filled with the profiles as they are, before anything is fitted, so that fitting cannot choose them.
+    """
+    read = read_rows(path, profiles)
+    progress(f"{len(read.cases)} rows can be predicted, {len(read.left_out)} are left out")
+    outcomes, refused = Predictor().completed(read.cases, progress)
+    left_out = (*read.left_out, *refused)
+    if fit == "none":
+        return Report(tuple(outcomes), None, left_out, {})
+    cases = [o.case for o in outcomes]
+    fitter = Fitter()
+    parameters = fitter(cases, progress)
+    fitted = Predictor(parameters)
+    held = _held_out(cases, fitter, progress) if cross_validate else None
+    return Report(tuple(fitted.outcome(c) for c in cases), held, left_out, parameters)
+
+
+def _held_out(cases: Sequence[Case], fitter: Fitter, progress: Callable[[str], None]) -> tuple[Outcome, ...]:
+    def fit(others: Sequence[Case]) -> Predictor:
+        return Predictor(fitter(others))
+
+    return tuple(cross_validated(cases, fit, lambda case, predictor: predictor.outcome(case), progress))
+
+
+def figures_by_dataset(outcomes: Iterable[Outcome]) -> dict[str, Figures]:
+    sets: dict[str, list[Outcome]] = defaultdict(list)
+    for o in outcomes:
+        sets[o.case.dataset].append(o)
+    return {name: figures_of(members) for name, members in sorted(sets.items())}
+
+
+def _plain(figures: Mapping[str, Figures]) -> dict[str, dict[str, Any]]:
+    return {name: asdict(f) for name, f in figures.items()}
+
+
+def _row(o: Outcome) -> dict[str, Any]:
+    memory = o.memory
+    return {
+        "row": o.case.row,
+        "dataset": o.case.dataset,
+        "framework": o.case.framework,
+        "hardware": o.case.hardware,
+        "model": {"architecture": o.case.model.architecture, **dict(o.case.model.sizes)},
+        "configuration": o.case.configuration.text(),
+        "filled": list(o.case.filled),
+        "measured_s": o.case.step_s,
+        "predicted_s": o.step_s,
+        "low_s": o.low_s,
+        "high_s": o.high_s,
+        "measured_bytes": None if memory is None else memory[1],
+        "predicted_bytes": o.allocated_bytes if memory is None else memory[0],
+    }

@@ -1,0 +1,88 @@
+"""`planner calibrate --out FILE`: a hardware profile measured on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from planner.cli.options import positive, profile_of, progress_to
+from planner.errors import UsageError
+
+__all__ = ["configure", "run"]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="profile to write (.toml)")
+    parser.add_argument(
+        "--base", default="cpu", metavar="PROFILE", help="profile that gives what is not measured; default: cpu"
+    )
+    parser.add_argument("--processes", type=positive, default=2, metavar="N", help="devices to measure; default: 2")
+    parser.add_argument("--threads", type=positive, default=1, metavar="N", help="CPU threads a process; default: 1")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
+    parser.add_argument("--quick", action="store_true", help="fewer and smaller measurements")
+    parser.add_argument(
+        "--rows", type=Path, metavar="ROWS.json", help="fit to published step times instead of to this machine"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+
+
+def run(options: argparse.Namespace) -> int:
+    profile_of(options.base)  # refuses what is malformed before anything is measured
+    if options.out.suffix != ".toml":
+        raise UsageError(f"--out {options.out}: profiles are TOML files; give a name that ends in .toml")
+    if options.rows is not None:
+        return _from_rows(options)
+    from planner.runtime.extra import require_torch
+
+    require_torch("planner calibrate")
+    from planner.runtime.calibrate import calibrate
+
+    started = time.monotonic()
+    found = calibrate(
+        options.out.stem,
+        base=options.base,
+        processes=options.processes,
+        threads=options.threads,
+        device=options.device,
+        quick=options.quick,
+        say=progress_to(quiet=False),
+    )
+    _write(options.out, found.text)
+    document = {
+        "profile": str(options.out),
+        "base": options.base,
+        "processes": options.processes,
+        "samples": found.samples,
+        "values": dict(found.values),
+        "errors": {k: asdict(e) for k, e in found.errors.items()},
+        "seconds": round(time.monotonic() - started, 1),
+    }
+    print(json.dumps(document, indent=1) if options.json else _text(document))
+    return 0
+
+
+def _from_rows(options: argparse.Namespace) -> int:
+    """The place where published step times are fitted to: `planner.accuracy` is to offer it."""
+    raise UsageError(f"--rows {options.rows}: fitting published step times is not offered; leave --rows out")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as e:
+        raise UsageError(f"--out {path}: cannot be written ({e.strerror}); name another file") from e
+
+
+def _text(d: dict[str, object]) -> str:
+    values, errors = d["values"], d["errors"]
+    assert isinstance(values, dict)
+    assert isinstance(errors, dict)
+    lines = [f"{d['profile']}: {d['samples']} measurements in {d['seconds']} s"]
+    lines += [f"  {k:44} {v:.4g}" for k, v in values.items()]
+    lines.append(f"{'class':20} {'samples':>8} {'error':>8} {'bias':>8}")
+    lines += [f"{k:20} {e['samples']:8} {e['mape']:8.1%} {e['bias'] - 1:+8.1%}" for k, e in errors.items()]
+    return "\n".join(lines)

@@ -1,0 +1,119 @@
+"""`Configuration`: a parallel training configuration as people write it down, whatever the framework.
+
+The text form is `scheme:key=value,…`: `megatron:tp=8,pp=4,dp=2,zero=1,recompute=full,micro_batch=1`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Final, Literal, get_args
+
+from planner.errors import UsageError
+
+__all__ = ["ATTENTIONS", "MATRIX_TYPES", "RECOMPUTES", "SCHEDULES", "Configuration", "MatrixType", "Recompute", "Schedule"]
+
+Recompute = Literal["none", "selective", "products", "full"]
+Attention = Literal["unfused", "fused", "native"]
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"]
+MatrixType = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "fp4"]
+RECOMPUTES: Final[tuple[str, ...]] = get_args(Recompute)
+ATTENTIONS: Final[tuple[str, ...]] = get_args(Attention)
+SCHEDULES: Final[tuple[str, ...]] = get_args(Schedule)
+MATRIX_TYPES: Final[tuple[str, ...]] = get_args(MatrixType)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """How a model is trained on `devices` = dp · cp · tp · pp ranks (tp innermost, then cp, dp, pp).
+
+    Attributes:
+        dp, tp, pp, cp: ranks of data, tensor, pipeline and context (sequence of attention) parallelism.
+        ep: ranks that share the experts of a layer; a divisor of dp · cp · tp's data part dp · cp.
+        zero: what data-parallel ranks divide: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too.
+        shard_ranks: data-parallel ranks that divide it (hybrid sharding); None: all of them.
+        sequence_parallel: what lies between tensor-parallel regions is split along the sequence.
+        recompute: what the backward pass computes again: nothing; the core of attention; all but the results of
+            attention and of every second product (torchtitan's selection of operators); every block.
+        recompute_blocks: with `full`, the fraction of blocks that are run again.
+        micro_batch: samples of one rank per pass; micro_batches: passes per step.
+        schedule, virtual_stages: order of the passes, and chunks of the model per pipeline rank.
+        precision: the type activations have; matrix_type: the type matrix units compute in; None: the same.
+        gradient_bytes: width in which gradients are kept and summed.
+        attention: scores, softmax and weighted sum run one by one, as one portable kernel (FlashAttention 1 and 2), or
+            as the vendor's own kernel for the machine (cuDNN, FlashAttention 3, Ascend's).
+        frozen: weights are not trained (small adapters beside them are): no gradients of weights, no optimizer.
+        fused_loss: cross-entropy is one kernel; else scores are held four times over, thrice in single precision.
+        fuse: whether chains of elementwise operators run as one kernel.
+        overlap_gradients, overlap_parameters: gradient sums run beside the backward pass; gathering of
+            parameters beside the forward pass.
+        overlap_tensor: tensor-parallel collectives are cut in pieces that run beside the products.
+        overlap_pipeline: transfers between stages run beside computing.
+    """
+
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+    zero: Literal[0, 1, 2, 3] = 0
+    shard_ranks: int | None = None
+    sequence_parallel: bool = False
+    recompute: Recompute = "none"
+    recompute_blocks: float = 1.0
+    micro_batch: int = 1
+    micro_batches: int = 1
+    schedule: Schedule = "1f1b"
+    virtual_stages: int = 1
+    precision: Literal["fp32", "fp16", "bf16"] = "bf16"
+    matrix_type: MatrixType | None = None
+    gradient_bytes: Literal[2, 4] = 4
+    attention: Attention = "fused"
+    frozen: bool = False
+    fused_loss: bool = True
+    fuse: bool = True
+    overlap_gradients: bool = False
+    overlap_parameters: bool = False
+    overlap_tensor: bool = False
+    overlap_pipeline: bool = False
+    optimizer: Literal["adam", "momentum", "sgd"] = "adam"
+
+    def __post_init__(self) -> None:
+        for name in ("dp", "tp", "pp", "cp", "ep", "micro_batch", "micro_batches", "virtual_stages"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"strategy: {name}: expected at least 1, found {getattr(self, name)}")
+        if (self.dp * self.cp) % self.ep:
+            raise UsageError(f"strategy: ep={self.ep}: expected a divisor of dp * cp = {self.dp * self.cp}")
+        if self.shard_ranks is not None and (self.dp * self.cp) % self.shard_ranks:
+            raise UsageError(
+                f"strategy: shard_ranks={self.shard_ranks}: expected a divisor of dp * cp = {self.dp * self.cp}"
+            )
+        if not 0 <= self.recompute_blocks <= 1:
+            raise UsageError(f"strategy: recompute_blocks: expected a fraction, found {self.recompute_blocks}")
+
+    @property
+    def devices(self) -> int:
+        return self.dp * self.tp * self.pp * self.cp
+
+    @property
+    def global_batch(self) -> int:
+        """Samples per step."""
+        return self.micro_batch * self.micro_batches * self.dp
+
+    @property
+    def order(self) -> Schedule:
+        """The schedule; 1F1B with several chunks per rank is interleaved."""
+        return "interleaved" if self.schedule == "1f1b" and self.virtual_stages > 1 else self.schedule
+
+    @property
+    def matrix(self) -> str:
+        """The type matrix units compute in."""
+        return self.matrix_type or self.precision
+
+    def text(self) -> str:
+        """`key=value,…` of what differs from the defaults."""
+        default = Configuration()
+        told = [(f.name, getattr(self, f.name)) for f in fields(self)]
+        return ",".join(f"{k}={v}" for k, v in told if v != getattr(default, k)) or "single device"
+
+    def with_(self, **changes: object) -> Configuration:
+        return replace(self, **changes)  # type: ignore[arg-type]

@@ -1,0 +1,115 @@
+"""Seconds of the passes of a micro-batch through the units of the model, on one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from cost_models import HardwareProfile
+from cost_models.kernels import KERNEL_KINDS, KernelArrays, kernel_seconds
+from planner.evaluate.configuration import Configuration
+from planner.evaluate.ranks import Ranks
+from planner.evaluate.workload import Kernel, Transfer, Unit, Workload
+
+__all__ = ["Part", "Passes", "UnitTimes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Seconds of one pass: of kernels, of waiting for the host that starts them, of transfers in its way."""
+
+    compute: float = 0.0
+    host: float = 0.0
+    sent: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self.compute + self.host + self.sent
+
+    def __add__(self, other: Part) -> Part:
+        return Part(self.compute + other.compute, self.host + other.host, self.sent + other.sent)
+
+    def scaled(self, factor: float) -> Part:
+        return Part(self.compute * factor, self.host * factor, self.sent * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class UnitTimes:
+    """`again` is what recomputation adds to the backward pass, `of_weights` the part of `backward` (kernels only)
+    that makes gradients of weights."""
+
+    forward: Part
+    backward: Part
+    again: Part
+    of_weights: float
+
+    @property
+    def back(self) -> float:
+        """Seconds of the backward pass with what is computed again."""
+        return self.backward.seconds + self.again.seconds
+
+
+class Passes:
+    """Times of every unit; units that do the same are priced once."""
+
+    def __init__(self, workload: Workload, c: Configuration, profile: HardwareProfile, ranks: Ranks) -> None:
+        assert profile.device is not None
+        self.c, self.device, self.ranks = c, profile.device, ranks
+        units = {(id(u), r): (u, r) for u, r in zip(workload.units, workload.repeated, strict=True)}
+        kernels = list({k: None for u, _ in units.values() for k in (*u.forward, *u.backward)})
+        seconds = kernel_seconds(
+            profile,
+            _columns(kernels),
+            matrix_type=c.matrix,
+            type=c.precision,
+            native_attention=c.attention == "native",
+        )
+        self._kernel = dict(zip(kernels, seconds.tolist(), strict=True))
+        times = {key: self._unit(*unit) for key, unit in units.items()}
+        self.units = [times[id(u), r] for u, r in zip(workload.units, workload.repeated, strict=True)]
+
+    def _unit(self, u: Unit, repeated: bool) -> UnitTimes:
+        c = self.c
+        back = u.backward
+        if c.frozen:
+            back = {k: n - u.of_weights.get(k, 0) for k, n in back.items() if n > u.of_weights.get(k, 0)}
+        forward, backward = self._part(u.forward, u.sent_forward), self._part(back, u.sent_backward)
+        again = Part()
+        if c.recompute == "full" and repeated:
+            again = forward.scaled(c.recompute_blocks)
+        elif c.recompute == "selective":
+            again = self._part(u.core, u.sent_core)
+        elif c.recompute == "products" and repeated:
+            products = {k: n for k, n in u.forward.items() if k.kind in ("product", "convolution")}
+            others = {k: n for k, n in u.forward.items() if k.kind in ("vector", "gather")}
+            again = self._part(others, {}) + self._part(products, u.sent_forward).scaled(0.5)
+        weights = 0.0 if c.frozen else sum(self._kernel[k] * n for k, n in u.of_weights.items())
+        return UnitTimes(forward, backward, again, weights)
+
+    def _part(self, kernels: Mapping[Kernel, int], sent: Mapping[Transfer, int]) -> Part:
+        compute = sum(self._kernel[k] * n for k, n in kernels.items())
+        beside = sum(self._kernel[k] * n for k, n in kernels.items() if k.kind in ("product", "attention"))
+        held = hidden = 0.0
+        for t, n in sent.items():
+            cost = n * self.ranks.seconds(t.kind, t.axis, t.bytes)
+            if t.hidden:
+                hidden += cost
+            else:
+                held += cost
+        if self.c.overlap_tensor and self.c.tp > 1:
+            # Cut into as many pieces as ranks, of which the first cannot hide behind the product it feeds or follows.
+            first = held / self.c.tp
+            held = first + max(0.0, held - first - beside)
+        # Ranks meet in collectives that hold them up, so no host runs ahead of one: its delay adds to them.
+        host = max(0.0, sum(kernels.values()) * self.device.dispatch_interval_s - compute)
+        return Part(compute, host, held + max(0.0, hidden - beside))
+
+
+def _columns(kernels: list[Kernel]) -> KernelArrays:
+    def column(name: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        return np.array([getattr(k, name) for k in kernels], dtype=np.float64)
+
+    kinds = np.array([KERNEL_KINDS.index(k.kind) for k in kernels], dtype=np.int64)
+    return KernelArrays(kinds, *(column(n) for n in ("flops", "bytes", "batch", "rows", "columns", "depth")))

@@ -1,0 +1,163 @@
+"""Workload × configuration × machine → seconds and bytes of one training step.
+
+    step = pipeline of all micro-batches + exposed exchange + optimizer update + overhead of a step
+
+Passes of units are priced once (`passes`), chunks add them up, the schedule's simulation (`cost_models.pipeline`)
+gives the time of all micro-batches and the activations in flight.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cost_models import HardwareProfile, optimizer_seconds
+from cost_models.pipeline import ChunkTimes, PipelineCost, pipeline_seconds
+from planner.errors import UsageError
+from planner.evaluate.configuration import Configuration
+from planner.evaluate.exchange import Exchange
+from planner.evaluate.memory import Held, chunk_activation_bytes, elements, held_bytes
+from planner.evaluate.passes import Passes
+from planner.evaluate.ranks import Ranks
+from planner.evaluate.stages import chunks
+from planner.evaluate.workload import Workload
+
+__all__ = ["Prediction", "predict"]
+
+_Z80 = 1.2816  # of a normal distribution, 80 % lies within so many standard deviations
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Of one step: seconds, with those of an 80 % interval, and peak bytes of the fullest device.
+
+    `breakdown` gives seconds by cause on the busiest pipeline rank; they add up to `step_time_s`.  `memory` gives
+    `allocated_bytes` by cause; `reserved_bytes` is what the framework's allocator takes for it.
+    """
+
+    step_time_s: float
+    time_low_s: float
+    time_high_s: float
+    allocated_bytes: float
+    reserved_bytes: float
+    breakdown: Mapping[str, float]
+    memory: Mapping[str, float]
+
+
+def predict(workload: Workload, c: Configuration, profile: HardwareProfile) -> Prediction:
+    """Time and memory of one step of `c` on the machine.
+
+    Raises:
+        UsageError: more pipeline chunks than blocks; a profile that prices no computing.
+    """
+    if profile.device is None:
+        raise UsageError(f"hardware profile {profile.name!r} has no device to compute on; name a machine")
+    ranks = Ranks(c, profile)
+    passes = Passes(workload, c, profile, ranks)
+    parts = chunks(workload, c.pp * c.virtual_stages)
+    exchange = Exchange(workload, c, passes, ranks, parts)
+    pipeline = _pipeline(workload, c, passes, exchange, ranks, parts)
+    after = exchange.after()
+    update = max(_update(workload, c, profile, parts, d) for d in range(c.pp))
+    total = pipeline.total_s + after + update + profile.device.step_overhead_s
+    held = max((held_bytes(workload, c, parts, d, a) for d, a in enumerate(pipeline.activation_bytes)), key=_total)
+    breakdown = _breakdown(c, passes, parts, pipeline.total_s)
+    breakdown |= {"exchange": after, "update": update, "overhead": profile.device.step_overhead_s}
+    spread = math.exp(_Z80 * profile.device.prediction_spread)
+    return Prediction(
+        total,
+        total / spread,
+        total * spread,
+        held.total,
+        held.total * (1 + profile.device.allocator_slack) if held.total else 0.0,
+        breakdown,
+        {
+            "weights": held.weights,
+            "gradients": held.gradients,
+            "optimizer": held.optimizer,
+            "activations": held.activations,
+            "transient": held.transient,
+        },
+    )
+
+
+def _total(held: Held) -> float:
+    return held.total
+
+
+def _pipeline(
+    workload: Workload,
+    c: Configuration,
+    passes: Passes,
+    exchange: Exchange,
+    ranks: Ranks,
+    parts: tuple[tuple[int, ...], ...],
+) -> PipelineCost:
+    """All micro-batches through all chunks."""
+    times = []
+    for k, part in enumerate(parts):
+        units = [passes.units[i] for i in part]
+        if c.zero == 3:
+            forward, backward = (exchange.gathered_pass(k, backward=b) for b in (False, True))
+        else:
+            forward, backward = sum(u.forward.seconds for u in units), sum(u.back for u in units)
+        weights = min(backward, sum(u.of_weights for u in units))
+        kept = chunk_activation_bytes(workload, c, part)
+        times.append(ChunkTimes(forward, backward, backward - weights, weights, kept))
+    sent = [_handover(workload, c, passes, ranks, part) for part in parts[1:]]
+    rows = [times[d :: c.pp] for d in range(c.pp)]
+    if c.order == "zb-v":
+        rows = [[times[d], times[2 * c.pp - 1 - d]] for d in range(c.pp)]
+    if c.pp == 1 and c.virtual_stages == 1 and c.order != "gpipe":
+        # One after the other: nothing to simulate.
+        one = times[0]
+        seconds = c.micro_batches * (one.forward_s + one.backward_s)
+        return PipelineCost(seconds, (1,), (one.activation_bytes,))
+    return pipeline_seconds(c.order, rows, c.micro_batches, sent, overlapped=c.overlap_pipeline)
+
+
+def _handover(
+    workload: Workload, c: Configuration, passes: Passes, ranks: Ranks, part: tuple[int, ...]
+) -> float:
+    """Seconds to hand activations, or their gradients, on to a chunk.
+
+    Tensor-parallel ranks that all hold them send a part each and gather it on the other side.
+    """
+    size = workload.units[part[0]].entering_bytes
+    if c.sequence_parallel or c.tp == 1:
+        return ranks.seconds("permute", "pipeline", size) + passes.device.handover_s
+    gathered = ranks.seconds("all_gather", "tensor", size)
+    return ranks.seconds("permute", "pipeline", size / c.tp) + gathered + passes.device.handover_s
+
+
+def _update(
+    workload: Workload, c: Configuration, profile: HardwareProfile, parts: tuple[tuple[int, ...], ...], device: int
+) -> float:
+    if c.frozen:
+        return 0.0
+    ordinary, experts = elements(workload, parts, c.pp, device)
+    shard = c.shard_ranks or c.dp * c.cp
+    if c.zero:
+        ordinary, experts = ordinary / shard, experts / max(1.0, shard / c.ep)
+    return float(optimizer_seconds(profile, ordinary + experts, precision=c.precision, optimizer=c.optimizer))
+
+
+def _breakdown(
+    c: Configuration, passes: Passes, parts: tuple[tuple[int, ...], ...], total: float
+) -> dict[str, float]:
+    """Seconds of the busiest pipeline rank; what it waits for others (or for weights) is `bubble`."""
+    found: list[dict[str, float]] = []
+    for d in range(c.pp):
+        units = [passes.units[i] for k in range(d, len(parts), c.pp) for i in parts[k]]
+        m = c.micro_batches
+        found.append(
+            {
+                "compute": m * sum(u.forward.compute + u.backward.compute for u in units),
+                "recompute": m * sum(u.again.seconds for u in units),
+                "host": m * sum(u.forward.host + u.backward.host for u in units),
+                "tensor_collectives": m * sum(u.forward.sent + u.backward.sent for u in units),
+            }
+        )
+    busiest = max(found, key=lambda x: sum(x.values()))
+    return {**busiest, "bubble": total - sum(busiest.values())}

@@ -1,0 +1,139 @@
+"""Strategies by name: `ddp`, `zero1`…`zero3`, `fsdp`, `hsdp:shard=8`, `megatron:tp=8,pp=4,…` → `Configuration`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from planner.errors import UsageError
+from planner.evaluate.configuration import ATTENTIONS, MATRIX_TYPES, RECOMPUTES, SCHEDULES, Configuration
+
+__all__ = ["KEYS", "SCHEMES", "parse_strategy"]
+
+_OVERLAP: Final = {"overlap_gradients": True, "overlap_parameters": True}
+SCHEMES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
+    {
+        "ddp": {"zero": 0, "overlap_gradients": True},
+        "zero1": {"zero": 1, **_OVERLAP},
+        "zero2": {"zero": 2, **_OVERLAP},
+        "zero3": {"zero": 3, **_OVERLAP},
+        "fsdp": {"zero": 3, **_OVERLAP},
+        "hsdp": {"zero": 3, **_OVERLAP},
+        "megatron": {"zero": 1, "overlap_pipeline": True, **_OVERLAP},
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    field: str
+    read: Callable[[str], Any]
+    expected: str
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 10**7:
+        raise ValueError(text)
+    return int(text)
+
+
+def _flag(text: str) -> bool:
+    return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[text.lower()]
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in words:
+            raise ValueError(text)
+        return text
+
+    return read
+
+
+def _fraction(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise ValueError(text)
+    return value
+
+
+KEYS: Final[Mapping[str, _Key]] = MappingProxyType(
+    {
+        **{k: _Key(k, _count, "a positive integer") for k in ("dp", "tp", "pp", "cp", "ep", "micro_batch")},
+        "vpp": _Key("virtual_stages", _count, "chunks per pipeline rank"),
+        "shard": _Key("shard_ranks", _count, "ranks that divide the weights"),
+        "zero": _Key("zero", lambda t: int(_one_of("0", "1", "2", "3")(t)), "0, 1, 2 or 3"),
+        "sp": _Key("sequence_parallel", _flag, "true or false"),
+        "recompute": _Key("recompute", _one_of(*RECOMPUTES), ", ".join(RECOMPUTES)),
+        "recompute_blocks": _Key("recompute_blocks", _fraction, "a fraction of the blocks"),
+        "schedule": _Key("schedule", _one_of(*SCHEDULES), ", ".join(SCHEDULES)),
+        "matrix": _Key("matrix_type", _one_of(*MATRIX_TYPES), ", ".join(MATRIX_TYPES)),
+        "attention": _Key("attention", _one_of(*ATTENTIONS), ", ".join(ATTENTIONS)),
+        "gradient_bytes": _Key("gradient_bytes", lambda t: int(_one_of("2", "4")(t)), "2 or 4"),
+        "fuse": _Key("fuse", _flag, "true or false"),
+        "fused_loss": _Key("fused_loss", _flag, "true or false"),
+        "frozen": _Key("frozen", _flag, "true or false"),
+        **{
+            f"overlap_{what}": _Key(f"overlap_{what}", _flag, "true or false")
+            for what in ("gradients", "parameters", "tensor", "pipeline")
+        },
+    }
+)
+
+
+def parse_strategy(
+    text: str, *, devices: int, batch: int, precision: str = "bf16", optimizer: str = "adam"
+) -> Configuration:
+    """`text` on `devices`, for a step of `batch` samples.
+
+    What is left out follows: dp from the devices, micro_batch all of a rank's samples (Megatron: one), sequence
+    parallelism wherever Megatron's tensor parallelism is.
+
+    Raises:
+        UsageError: naming the scheme, key or number, what was expected and what was found.
+    """
+    scheme, _, rest = text.partition(":")
+    if scheme not in SCHEMES:
+        raise UsageError(f"--strategy {text!r}: expected one of {', '.join(SCHEMES)}, found {scheme!r}")
+    given = _given(text, rest)
+    if scheme == "hsdp" and "shard_ranks" not in given:
+        raise UsageError(f"--strategy {text!r}: hsdp needs shard=N, the ranks that divide the weights")
+    fields: dict[str, Any] = {**SCHEMES[scheme], **given, "precision": precision, "optimizer": optimizer}
+    used = fields.get("tp", 1) * fields.get("pp", 1) * fields.get("cp", 1)
+    if devices % used:
+        raise UsageError(f"--strategy {text!r}: tp · pp · cp = {used} does not divide {devices} devices")
+    dp = fields.setdefault("dp", devices // used)
+    if dp * used != devices:
+        raise UsageError(f"--strategy {text!r}: dp · tp · pp · cp = {dp * used}, but there are {devices} devices")
+    if batch % dp:
+        raise UsageError(
+            f"--strategy {text!r}: a batch of {batch} samples does not divide over dp={dp}; give --batch, a multiple of it"
+        )
+    per_rank = batch // dp
+    micro = fields.setdefault("micro_batch", 1 if scheme == "megatron" else per_rank)
+    if per_rank % micro:
+        raise UsageError(
+            f"--strategy {text!r}: micro_batch={micro} does not divide the {per_rank} samples of a data-parallel rank"
+        )
+    fields["micro_batches"] = per_rank // micro
+    if scheme == "megatron":
+        fields.setdefault("sequence_parallel", fields.get("tp", 1) > 1)
+    return Configuration(**fields)
+
+
+def _given(text: str, rest: str) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for item in filter(None, rest.split(",")):
+        name, equals, value = item.partition("=")
+        key = KEYS.get(name)
+        if key is None or not equals:
+            raise UsageError(f"--strategy {text!r}: {item!r}: expected KEY=VALUE with a key of {', '.join(KEYS)}")
+        if key.field in out:
+            raise UsageError(f"--strategy {text!r}: {name} is given twice; keep one")
+        try:
+            out[key.field] = key.read(value)
+        except (ValueError, KeyError):
+            raise UsageError(f"--strategy {text!r}: {name}: expected {key.expected}, found {value!r}") from None
+    return out

@@ -1,0 +1,61 @@
+"""Cutting a workload into the chunks of a pipeline."""
+
+from __future__ import annotations
+
+from planner.errors import UsageError
+from planner.evaluate.workload import Workload
+
+__all__ = ["chunks"]
+
+
+def chunks(workload: Workload, count: int) -> tuple[tuple[int, ...], ...]:
+    """Units of each of `count` chunks, in order.
+
+    Layers are dealt evenly.  Where they do not divide, the first and the last chunk, which also hold what stands
+    before and after them, get one fewer (Megatron-LM's accounting for embedding and loss), and the rest goes to the
+    earliest of the others.
+
+    Raises:
+        UsageError: fewer layers than chunks.
+    """
+    units = range(len(workload.units))
+    if count == 1:
+        return (tuple(units),)
+    blocks = _layers(workload)
+    if len(blocks) < count:
+        raise UsageError(
+            f"strategy: pp * virtual_stages = {count} chunks: the model has {len(blocks)} layers to cut between; "
+            "use fewer stages"
+        )
+    sizes = _sizes(len(blocks), count)
+    ends = []
+    taken = 0
+    for size in sizes[:-1]:
+        taken += size
+        ends.append(blocks[taken - 1] + 1)
+    starts = [0, *ends]
+    return tuple(tuple(range(a, b)) for a, b in zip(starts, [*ends, len(workload.units)], strict=True))
+
+
+def _layers(workload: Workload) -> list[int]:
+    """Units that count as layers: blocks, and what stands before the last block and computes about as much as one."""
+    blocks = [u for u, repeated in enumerate(workload.repeated) if repeated]
+    if not blocks:
+        return list(range(len(workload.units)))
+    work = [sum(k.flops * n for k, n in unit.forward.items()) for unit in workload.units]
+    typical = sorted(work[u] for u in blocks)[len(blocks) // 2]
+    return [u for u in range(blocks[-1] + 1) if workload.repeated[u] or work[u] > typical / 2]
+
+
+def _sizes(blocks: int, count: int) -> list[int]:
+    base, extra = divmod(blocks, count)
+    if not extra:
+        return [base] * count
+    if (blocks + 2) % count == 0 and (blocks + 2) // count > 1:
+        full = (blocks + 2) // count
+        return [full - 1, *[full] * (count - 2), full - 1]
+    sizes = [base] * count
+    middle = [i for i in range(1, count - 1)] + [0, count - 1]
+    for i in middle[:extra]:
+        sizes[i] += 1
+    return sizes

@@ -1,0 +1,97 @@
+"""What one rank does for one micro-batch: kernels and transfers, by unit of the model.  No machine, no seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["AXES", "Axis", "Kernel", "KernelKind", "Transfer", "TransferKind", "Unit", "Workload"]
+
+Axis = Literal["tensor", "context", "expert"]
+AXES: tuple[Axis, ...] = ("expert", "context", "tensor")
+KernelKind = Literal["product", "convolution", "attention", "attention_backward", "vector", "gather"]
+TransferKind = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One launch on one rank.
+
+    `flops` counts what is computed (of causal attention the half that is seen), `bytes` what device memory sees.
+    A product is `batch` times (rows × depth) · (depth × columns); of attention, batch counts heads, rows queries,
+    columns keys.
+    """
+
+    kind: KernelKind
+    flops: float
+    bytes: float
+    batch: int = 1
+    rows: int = 1
+    columns: int = 1
+    depth: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A collective over an axis; bytes in the convention of `cost_models.link` (the whole tensor of the group).
+
+    `hidden` transfers may run beside the computing around them whatever the framework: rings of attention, and the
+    gathering of a product's input again in the backward pass.
+    """
+
+    kind: TransferKind
+    axis: Axis
+    bytes: float
+    hidden: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unit:
+    """A block of the model, or what stands before, between or after blocks.
+
+    Attributes:
+        forward, backward: kernels of the two passes → how often.
+        of_weights: those of the backward kernels that make gradients of weights.
+        core: kernels of the attention core in the forward pass, run again with selective recomputation.
+        sent_forward, sent_backward, sent_core: transfers → how often.
+        saved_bytes: activations kept for the backward pass; core_bytes: those of them that belong to the core alone.
+        entering_bytes: what units before hand over, as it lies on one rank.
+        transient_bytes: the largest working set of one operator beyond what is kept.
+        widest_weights: the most elements of weights that multiply one activation, whose gradients are made at once.
+        result_bytes: results of products and of attention, the latter counted twice (see `Recompute`).
+        score_bytes: what the loss reads: one value per class.
+        weights, expert_weights: elements on one rank, of ordinary weights and of those divided among experts' ranks.
+    """
+
+    forward: Mapping[Kernel, int]
+    backward: Mapping[Kernel, int]
+    core: Mapping[Kernel, int]
+    of_weights: Mapping[Kernel, int]
+    sent_forward: Mapping[Transfer, int]
+    sent_backward: Mapping[Transfer, int]
+    sent_core: Mapping[Transfer, int]
+    saved_bytes: float
+    core_bytes: float
+    entering_bytes: float
+    transient_bytes: float
+    widest_weights: int
+    result_bytes: float
+    score_bytes: float
+    weights: int
+    expert_weights: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Workload:
+    """`units` in the order of the graph; `repeated[i]` says whether unit i is a block of a run of equal ones.
+
+    `tied_weights` are elements that the first and the last unit share (an embedding used again by the output
+    layer); `samples` of one pass, `devices_inner` ranks of the traced axes.
+    """
+
+    units: tuple[Unit, ...]
+    repeated: tuple[bool, ...]
+    tied_weights: int
+    parameters: int
+    samples: int
