@@ -153,8 +153,8 @@ def _arithmetic(device: DeviceSpec, kind: str, dtype: RateType) -> tuple[float, 
 
 
 def resolve_rate(rates: Mapping[RateType, float], dtype: str) -> float:
-    """Operations per second in `dtype`, or in what the machine computes it in; `DTYPES` and `mxfp8` are known."""
-    return _rate(rates, "fp8" if dtype == "mxfp8" else _resolve(dtype))
+    """Operations per second in `dtype`, or in what the machine computes it in; `DTYPES`, `mxfp8` and `fp8-row` are known."""
+    return _rate(rates, "fp8" if dtype in ("mxfp8", "fp8-row") else _resolve(dtype))
 
 
 def _rate(rates: Mapping[RateType, float], dtype: RateType) -> float:

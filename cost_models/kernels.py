@@ -56,9 +56,7 @@ def kernel_seconds(
     traffic = kernels.bytes / (device.memory_bandwidth_bytes_per_s * device.memory_efficiency)
     busy = np.zeros(len(kind))
     vector = kind >= 4
-    busy[vector] = kernels.flops[vector] / (
-        resolve_rate(device.vector_flops_per_s, "fp32") * device.vector_efficiency
-    )
+    busy[vector] = kernels.flops[vector] / (resolve_rate(device.vector_flops_per_s, "fp32") * device.vector_efficiency)
     matrix = kind < 2
     if matrix.any():
         used = matmul_utilisation(
@@ -69,9 +67,9 @@ def kernel_seconds(
         rate = resolve_rate(device.matmul_flops_per_s, matrix_type) * reached
         busy[matrix] = (kernels.flops[matrix] + fill) / (rate * used)
     peak = resolve_rate(device.matmul_flops_per_s, type)
-    for index, reached in zip((2, 3), device.attention(native=native_attention), strict=True):
+    for index, efficiency in zip((2, 3), device.attention(native=native_attention), strict=True):
         at = kind == index
-        busy[at] = kernels.flops[at] / (peak * reached)
+        busy[at] = kernels.flops[at] / (peak * efficiency)
     launch = np.where(vector, device.vector_launch_latency_s, device.matrix_launch_latency_s)
     seconds: FloatArray = np.maximum(busy, traffic) + launch
     return seconds

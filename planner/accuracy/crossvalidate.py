@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
@@ -17,17 +18,22 @@ R = TypeVar("R")
 
 
 def folds(cases: Sequence[Case]) -> list[list[int]]:
-    """Indices of `cases` in parts that never divide a group: one part per group below ten groups, else ten parts.
+    """Indices of `cases` in at most ten parts that never divide a group.
 
-    Groups are dealt in the order of their SHA-256, so the parts depend on the groups' names alone.
+    Each data set's groups are dealt in turn, in the order of their SHA-256: of a set with fewer than ten groups no
+    part holds two, which leaves one group out at a time.
     """
-    groups = sorted({c.group for c in cases}, key=lambda g: hashlib.sha256(g.encode()).hexdigest())
-    count = len(groups) if len(groups) < FOLDS else FOLDS
-    part = {g: i % count for i, g in enumerate(groups)}
-    out: list[list[int]] = [[] for _ in range(count)]
+    sets: dict[str, set[str]] = defaultdict(set)
+    for case in cases:
+        sets[case.dataset].add(case.group)
+    part: dict[tuple[str, str], int] = {}
+    for name, groups in sets.items():
+        for i, group in enumerate(sorted(groups, key=lambda g: hashlib.sha256(g.encode()).hexdigest())):
+            part[name, group] = i % FOLDS
+    out: list[list[int]] = [[] for _ in range(FOLDS)]
     for i, case in enumerate(cases):
-        out[part[case.group]].append(i)
-    return out
+        out[part[case.dataset, case.group]].append(i)
+    return [members for members in out if members]
 
 
 def cross_validated(

@@ -31,7 +31,7 @@ FloatArray = NDArray[np.float64]
 
 _SIGMA: Final = 0.05  # noise of a row: identical configurations differ by 4.4 % between releases
 _HUBER: Final = 1.345
-_ROWS: Final = 40
+_ROWS: Final = 80
 _STEPS: Final = 15
 _LEAST_SPREAD: Final = 0.03
 
@@ -53,6 +53,7 @@ TERMS: Final = (
     Term("attention_backward_efficiency", 0.35, 0.35, 1.0),
     Term("native_attention_efficiency", 0.6, 0.3, 1.0),
     Term("native_attention_backward_efficiency", 0.5, 0.3, 1.0),
+    Term("matrix_launch_latency_s", 5e-6, 0.7),
     Term("dispatch_interval_s", 2e-5, 1.0),
     Term("step_overhead_s", 5e-3, 1.0),
     Term("handover_s", 2e-4, 1.0),
@@ -163,7 +164,9 @@ def spread_of(cases: Sequence[Case], seconds: Callable[[Case], float], constants
     sets: dict[str, list[float]] = defaultdict(list)
     for case in cases:
         sets[case.dataset].append(abs(math.log(seconds(case) / case.step_s)))
-    errors = np.concatenate([np.interp(np.linspace(0, 1, _ROWS), np.linspace(0, 1, len(v)), sorted(v)) for v in sets.values()])
+    errors = np.concatenate(
+        [np.interp(np.linspace(0, 1, _ROWS), np.linspace(0, 1, len(v)), sorted(v)) for v in sets.values()]
+    )
     rows = sum(min(_ROWS, len(v)) for v in sets.values())
     inflated = math.sqrt(rows / max(1, rows - min(constants, rows // 2)))
     return max(_LEAST_SPREAD, float(np.quantile(errors, 0.8)) / 1.2816 * inflated)

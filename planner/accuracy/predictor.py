@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from cost_models import HardwareProfile, load_profile
-from planner.accuracy.fit import Values, adjusted, fitted_values, machines_of, shrunk, spread_of, terms_of
+from cost_models.device import resolve_rate
+from planner.accuracy.fit import Term, Values, adjusted, fitted_values, machines_of, shrunk, spread_of, terms_of
 from planner.accuracy.metrics import Outcome
 from planner.accuracy.models import Model
 from planner.accuracy.rows import Case, LeftOut, filled_in
@@ -22,6 +23,10 @@ __all__ = ["Fitter", "Parameters", "Predictor", "graph_of"]
 Parameters = Mapping[str, Values]  # profile → values that replace its device's
 
 _FEW = 12  # rows below which a machine borrows from the others
+_LEAST_USE = 0.05  # of the peak
+_CONTRADICTED = (
+    "under 5 % of the peak was measured, and the source says that the configuration file may not be that of the run"
+)
 _PER_RAIL = 8  # devices of a server that share the network a row states
 
 
@@ -71,13 +76,25 @@ class Predictor:
         p = self.prediction(case)
         return Outcome(case, p.step_time_s, p.time_low_s, p.time_high_s, p.allocated_bytes, p.reserved_bytes)
 
+    def _too_slow(self, case: Case) -> bool:
+        """Whether the measured step reaches less than a twentieth of the peak although the row warns of itself."""
+        device = self.profile(case).device
+        if device is None or not case.doubtful:
+            return False
+        peak = resolve_rate(device.matmul_flops_per_s, case.configuration.matrix) * case.configuration.devices
+        return self.prediction(case).flops / case.step_s < _LEAST_USE * peak
+
     def completed(self, cases: Sequence[Case], progress: Callable[[str], None]) -> tuple[list[Outcome], list[LeftOut]]:
         """Outcomes of all cases with their gaps filled in; what the evaluator refuses is left out in its words."""
         done: list[Outcome] = []
         left: list[LeftOut] = []
         for number, case in enumerate(cases, 1):
             try:
-                done.append(self.outcome(filled_in(case, self.fits)))
+                whole = filled_in(case, self.fits)
+                if self._too_slow(whole):
+                    left.append(LeftOut(case.row, case.dataset, _CONTRADICTED))
+                else:
+                    done.append(self.outcome(whole))
             except (UsageError, InfeasibleError) as e:
                 left.append(LeftOut(case.row, case.dataset, f"refused ({case.configuration.text()}): {e}"))
             if number % 100 == 0:
@@ -106,15 +123,15 @@ class Fitter:
         for name, mine in machines.items():
             self._before[name] = out[name]
             fitted = out[name]
-            spread = spread_of(mine, lambda c, fitted=fitted: _seconds(c, fitted), len(terms[name]))
+            spread = spread_of(mine, partial(_seconds, values=fitted), len(terms[name]))
             out[name] = {**fitted, "prediction_spread": spread}
         return out
 
-    def _fitted(self, name: str, cases: Sequence[Case], terms: Sequence[object]) -> dict[str, float]:
+    def _fitted(self, name: str, cases: Sequence[Case], terms: Sequence[Term]) -> dict[str, float]:
         start = self._before.get(name)
-        if start is not None and any(t.name not in start for t in terms):  # type: ignore[attr-defined]
+        if start is not None and any(t.name not in start for t in terms):
             start = None
-        return fitted_values(cases, terms, _seconds, start)  # type: ignore[arg-type]
+        return fitted_values(cases, terms, _seconds, start)
 
 
 def _seconds(case: Case, values: Values) -> float:

@@ -42,6 +42,7 @@ class Case:
         allocated_bytes, reserved_bytes: measured peak of the fullest device, where published.
         missing: fields of the configuration that `filled_in` must decide.
         server_network_gbps: network of a server, where the row says it.
+        doubtful: the row says that its configuration may not be that of the run.
         filled: fields that the row does not give and its framework does not settle either.
     """
 
@@ -59,6 +60,7 @@ class Case:
     missing: tuple[str, ...] = ()
     filled: tuple[str, ...] = ()
     server_network_gbps: int | None = None
+    doubtful: bool = False
 
     @property
     def complete(self) -> bool:
@@ -224,6 +226,7 @@ def _case(reader: _Reader, dataset: str, profiles: Collection[str]) -> Case:
         missing=missing,
         filled=filled,
         server_network_gbps=_network(reader),
+        doubtful="may not be" in reader.text("config_completeness", default=""),
     )
 
 
@@ -309,7 +312,7 @@ def _schedule(reader: _Reader, framework: Framework, pp: int, filled: list[str])
 def _precision(reader: _Reader) -> dict[str, Any]:
     """The type of activations, and that of matrix products where it is a narrower one."""
     told = reader.text("precision", default="bf16").lower()
-    narrow = (("fp4", "fp4"), ("mxfp8", "mxfp8"), ("fp8", "fp8"))
+    narrow = (("fp4", "fp4"), ("mxfp8", "mxfp8"), ("fp8-row", "fp8-row"), ("fp8", "fp8"))
     matrix = next((kind for phrase, kind in narrow if phrase in told), None)
     if matrix is not None:
         return {"precision": "bf16", "matrix_type": matrix}

@@ -154,7 +154,7 @@ FRAMEWORKS: Final[tuple[Framework, ...]] = (
         pattern=r"mindspore-lab/mindformers",
         source="mindspore-lab/mindformers r1.3.0: graph mode, flash attention, optimizer parallel, gradient sums in "
         "fused groups beside the backward pass; mindspore.cn tutorials on micro-batch interleaving",
-        always={**_OVERLAPPED, "sequence_parallel": False, "attention": "native"},
+        always={**_OVERLAPPED, "sequence_parallel": False, "attention": "native", "fused_loss": False},
         zero=1,
     ),
     Framework(

@@ -65,8 +65,24 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _from_rows(options: argparse.Namespace) -> int:
-    """The place where published step times are fitted to: `planner.accuracy` is to offer it."""
-    raise UsageError(f"--rows {options.rows}: fitting published step times is not offered; leave --rows out")
+    """The base's efficiencies fitted to measured training steps on that machine."""
+    from planner.accuracy.profiles import fitted_profile
+
+    found = fitted_profile(options.rows, options.base, options.out.stem, progress_to(quiet=False))
+    _write(options.out, found.text)
+    document = {
+        "profile": str(options.out),
+        "base": options.base,
+        "rows": found.rows,
+        "datasets": list(found.datasets),
+        "values": dict(found.values),
+    }
+    if options.json:
+        print(json.dumps(document, indent=1))
+    else:
+        print(f"{options.out}: {options.base} fitted to {found.rows} steps of {', '.join(found.datasets)}")
+        print("\n".join(f"  {name:42} {value:.4g}" for name, value in found.values.items()))
+    return 0
 
 
 def _write(path: Path, text: str) -> None:

@@ -77,9 +77,7 @@ def _samples(graph: Graph) -> int:
     return int(shape[0])
 
 
-def _document(
-    options: argparse.Namespace, c: Configuration, p: Prediction, profile: HardwareProfile
-) -> dict[str, Any]:
+def _document(options: argparse.Namespace, c: Configuration, p: Prediction, profile: HardwareProfile) -> dict[str, Any]:
     from cost_models import usable_memory_bytes
 
     limit = options.memory_limit or usable_memory_bytes(profile)

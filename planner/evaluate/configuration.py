@@ -15,7 +15,7 @@ __all__ = ["ATTENTIONS", "MATRIX_TYPES", "RECOMPUTES", "SCHEDULES", "Configurati
 Recompute = Literal["none", "selective", "products", "full"]
 Attention = Literal["unfused", "fused", "native"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"]
-MatrixType = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "fp4"]
+MatrixType = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp8-row", "mxfp8", "fp4"]
 RECOMPUTES: Final[tuple[str, ...]] = get_args(Recompute)
 ATTENTIONS: Final[tuple[str, ...]] = get_args(Attention)
 SCHEDULES: Final[tuple[str, ...]] = get_args(Schedule)
@@ -37,7 +37,8 @@ class Configuration:
         recompute_blocks: with `full`, the fraction of blocks that are run again.
         micro_batch: samples of one rank per pass; micro_batches: passes per step.
         schedule, virtual_stages: order of the passes, and chunks of the model per pipeline rank.
-        precision: the type activations have; matrix_type: the type matrix units compute in; None: the same.
+        precision: the type activations have; matrix_type: the type matrix units compute in; None: the
+            same.  `fp8-row` scales every row, `mxfp8` every block of 32, `fp8` whole tensors.
         gradient_bytes: width in which gradients are kept and summed.
         attention: scores, softmax and weighted sum run one by one, as one portable kernel (FlashAttention 1 and 2), or
             as the vendor's own kernel for the machine (cuDNN, FlashAttention 3, Ascend's).

@@ -77,9 +77,7 @@ class Exchange:
             )
         buckets = [GradientBucket(n, size) for n, size in enumerate(sizes, 1)]
         back = [self.passes.units[i].back for i in units]
-        run = gradient_sync(
-            back, buckets, seconds, overlapped=c.overlap_gradients, contention=self.contention
-        )
+        run = gradient_sync(back, buckets, seconds, overlapped=c.overlap_gradients, contention=self.contention)
         return run.exposed_s
 
     def _sum(self, group: str, size: float) -> float:

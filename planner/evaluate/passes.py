@@ -85,8 +85,20 @@ class Passes:
             products = {k: n for k, n in u.forward.items() if k.kind in ("product", "convolution")}
             others = {k: n for k, n in u.forward.items() if k.kind in ("vector", "gather")}
             again = self._part(others, {}) + self._part(products, u.sent_forward).scaled(0.5)
+        if not c.fused_loss and u.score_bytes:
+            seconds = self._unfused_loss(u.score_bytes) / 2
+            forward, backward = forward + Part(seconds), backward + Part(seconds)
         weights = 0.0 if c.frozen else sum(self._kernel[k] * n for k, n in u.of_weights.items())
         return UnitTimes(forward, backward, again, weights)
+
+    def _unfused_loss(self, score_bytes: float) -> float:
+        """Memory traffic of cross-entropy in single kernels, beyond that of one.
+
+        Cast to single precision (read 2, write 4 bytes), log-softmax (4, 4); its gradient (8, 4), cast back (4, 2):
+        32 bytes a score where the fused kernel moves 8.
+        """
+        scores = score_bytes / (4 if self.c.precision == "fp32" else 2)
+        return 24 * scores / (self.device.memory_bandwidth_bytes_per_s * self.device.memory_efficiency)
 
     def _part(self, kernels: Mapping[Kernel, int], sent: Mapping[Transfer, int]) -> Part:
         compute = sum(self._kernel[k] * n for k, n in kernels.items())
@@ -101,10 +113,14 @@ class Passes:
         if self.c.overlap_tensor and self.c.tp > 1:
             # Cut into as many pieces as ranks, of which the first cannot hide behind the product it feeds or follows.
             first = held / self.c.tp
-            held = first + max(0.0, held - first - beside)
+            held = first + self._beside(held - first, beside)
         # Ranks meet in collectives that hold them up, so no host runs ahead of one: its delay adds to them.
         host = max(0.0, sum(kernels.values()) * self.device.dispatch_interval_s - compute)
-        return Part(compute, host, held + max(0.0, hidden - beside))
+        return Part(compute, host, held + self._beside(hidden, beside))
+
+    def _beside(self, sent: float, computing: float) -> float:
+        """Seconds that transfers add while products run beside them, slowed by them."""
+        return max(0.0, sent - computing) + min(sent, computing) * self.device.collective_interference
 
 
 def _columns(kernels: list[Kernel]) -> KernelArrays:

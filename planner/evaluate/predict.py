@@ -33,7 +33,8 @@ class Prediction:
     """Of one step: seconds, with those of an 80 % interval, and peak bytes of the fullest device.
 
     `breakdown` gives seconds by cause on the busiest pipeline rank; they add up to `step_time_s`.  `memory` gives
-    `allocated_bytes` by cause; `reserved_bytes` is what the framework's allocator takes for it.
+    `allocated_bytes` by cause; `flops` are operations of the step, all ranks together, nothing counted that is
+    computed again; `reserved_bytes` is what the framework's allocator takes for it.
     """
 
     step_time_s: float
@@ -43,6 +44,7 @@ class Prediction:
     reserved_bytes: float
     breakdown: Mapping[str, float]
     memory: Mapping[str, float]
+    flops: float
 
 
 def predict(workload: Workload, c: Configuration, profile: HardwareProfile) -> Prediction:
@@ -79,7 +81,13 @@ def predict(workload: Workload, c: Configuration, profile: HardwareProfile) -> P
             "activations": held.activations,
             "transient": held.transient,
         },
+        _flops(workload, c),
     )
+
+
+def _flops(workload: Workload, c: Configuration) -> float:
+    passed = sum(k.flops * n for u in workload.units for part in (u.forward, u.backward) for k, n in part.items())
+    return passed * c.tp * c.cp * c.dp * c.micro_batches
 
 
 def _total(held: Held) -> float:
@@ -117,9 +125,7 @@ def _pipeline(
     return pipeline_seconds(c.order, rows, c.micro_batches, sent, overlapped=c.overlap_pipeline)
 
 
-def _handover(
-    workload: Workload, c: Configuration, passes: Passes, ranks: Ranks, part: tuple[int, ...]
-) -> float:
+def _handover(workload: Workload, c: Configuration, passes: Passes, ranks: Ranks, part: tuple[int, ...]) -> float:
     """Seconds to hand activations, or their gradients, on to a chunk.
 
     Tensor-parallel ranks that all hold them send a part each and gather it on the other side.
@@ -143,9 +149,7 @@ def _update(
     return float(optimizer_seconds(profile, ordinary + experts, precision=c.precision, optimizer=c.optimizer))
 
 
-def _breakdown(
-    c: Configuration, passes: Passes, parts: tuple[tuple[int, ...], ...], total: float
-) -> dict[str, float]:
+def _breakdown(c: Configuration, passes: Passes, parts: tuple[tuple[int, ...], ...], total: float) -> dict[str, float]:
     """Seconds of the busiest pipeline rank; what it waits for others (or for weights) is `bubble`."""
     found: list[dict[str, float]] = []
     for d in range(c.pp):

@@ -1,0 +1,151 @@
+"""Fitted constants written into hardware profiles.
+
+`fitted_profile` makes one profile from measured rows (`planner calibrate --rows`).  Run as a module with a file of rows, this
+rewrites the packaged profiles: machines with rows get their own values, others of the same maker the mean.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import cost_models
+from cost_models import load_profile, profile_names
+from cost_models.calibrate.document import base_document, calibrated_text
+from planner.accuracy.fit import Values
+from planner.accuracy.predictor import Fitter, Predictor
+from planner.accuracy.rows import Case, read_rows
+from planner.errors import InputError
+
+__all__ = ["FittedProfile", "fitted_profile"]
+
+_DIGITS: Final = 3
+# Machines of other makers differ in their libraries, not only in their numbers.
+_MAKERS: Final = {"ascend": "Ascend", "": "NVIDIA"}
+_NOT_FITTED: Final = ("alpha-beta", "cpu")
+_KEPT: Final = ("handover_s", "dispatch_interval_s", "step_overhead_s")  # of a host, not of a device
+
+
+@dataclass(frozen=True, slots=True)
+class FittedProfile:
+    """TOML of the profile, the values that were fitted, and how many rows and data sets they were fitted to."""
+
+    text: str
+    values: Values
+    rows: int
+    datasets: tuple[str, ...]
+
+
+def fitted_profile(rows: Path, base: str, name: str, progress: Callable[[str], None]) -> FittedProfile:
+    """`base` with its efficiencies fitted to the file's complete rows on that machine.
+
+    InputError where the file is malformed or has no such row.
+    """
+    cases = [c for c in _cases(rows, progress) if c.hardware == base]
+    if not cases:
+        raise InputError(f"{rows}: no complete row on {base}; name the machine of the rows with --base")
+    values = Fitter()(cases, progress)[base]
+    datasets = tuple(sorted({c.dataset for c in cases}))
+    return FittedProfile(_text(base, name, values, _source(cases)), values, len(cases), datasets)
+
+
+def _cases(rows: Path, progress: Callable[[str], None]) -> list[Case]:
+    read = read_rows(rows, frozenset(profile_names()))
+    outcomes, _ = Predictor().completed(read.cases, progress)
+    return [o.case for o in outcomes if o.case.complete]
+
+
+def _source(cases: Sequence[Case]) -> str:
+    names = ", ".join(sorted({c.dataset for c in cases}))
+    return f"fitted: {len(cases)} measured training steps ({names}), docs/cost-model.md"
+
+
+def _dotted(values: Values) -> dict[str, float]:
+    """Values by the key they have in a profile, rounded to what the rows can tell."""
+    dotted: dict[str, float] = {}
+    for key, value in values.items():
+        rounded = float(f"{value:.{_DIGITS}g}")
+        field, _, kind = key.partition(".")
+        dotted[f"device.matmul_efficiency_by_type.{kind}" if kind else f"device.{field}"] = rounded
+    products = {k.rpartition(".")[2]: v for k, v in dotted.items() if "by_type" in k}
+    if products:
+        usual = next((products[t] for t in ("bf16", "fp16", "fp8") if t in products), next(iter(products.values())))
+        dotted["device.matmul_efficiency"] = usual
+    return dotted
+
+
+def _text(base: str, name: str, values: Values, source: str) -> str:
+    document = base_document(base)
+    return calibrated_text(document, _dotted(values), name=name, description=document["description"], source=source)
+
+
+def _patched(text: str, values: Mapping[str, float], source: str) -> str:
+    """The profile's text with these values and their source, everything else as it was written."""
+    tables = re.split(r"(?m)^(?=\[)", text)
+    told: dict[str, dict[str, str]] = {}
+    for key, value in values.items():
+        table, _, field = key.rpartition(".")
+        told.setdefault(table, {})[field] = f"{value:g}"
+    notes = {"device.matmul_efficiency_by_type" if "by_type" in k else k for k in values}
+    told["sources"] = {f'"{k}"': json.dumps(source) for k in sorted(notes)}
+    out = []
+    for table in tables:
+        head = table.split("]", 1)[0].lstrip("[")
+        if head == "device.matmul_efficiency_by_type":
+            continue
+        out.append(_with_lines(table, told.pop(head, {})))
+        if head == "device" and (by_type := told.pop("device.matmul_efficiency_by_type", None)):
+            lines = "".join(f"{k} = {v}\n" for k, v in by_type.items())
+            out.append(f"[device.matmul_efficiency_by_type]\n{lines}\n")
+    return "".join(out)
+
+
+def _with_lines(table: str, values: Mapping[str, str]) -> str:
+    body = table.rstrip("\n")
+    gap = table[len(body) :]
+    for key, value in values.items():
+        line = f"{key} = {value}"
+        body, found = re.subn(rf"(?m)^{re.escape(key)} = .*$", lambda _, line=line: line, body)
+        if not found:
+            body = f"{body}\n{line}"
+    return body + gap
+
+
+def _maker(profile: str) -> str:
+    return next(label for prefix, label in _MAKERS.items() if profile.startswith(prefix))
+
+
+def _mean(fits: Mapping[str, Values], maker: str) -> Values:
+    """Geometric means of what all fitted machines of a maker have."""
+    mine = [v for name, v in fits.items() if _maker(name) == maker]
+    common = set.intersection(*(set(v) for v in mine)) if mine else set()
+    return {k: math.exp(sum(math.log(v[k]) for v in mine) / len(mine)) for k in sorted(common) if k not in _KEPT}
+
+
+def _rewrite(rows: Path, folder: Path) -> None:
+    def say(line: str) -> None:
+        print(line, file=sys.stderr)
+
+    cases = _cases(rows, say)
+    fits = Fitter()(cases, say)
+    for name in profile_names():
+        if name in _NOT_FITTED or load_profile(name).device is None:
+            continue
+        if name in fits:
+            mine = [c for c in cases if c.hardware == name]
+            values, source = _dotted(fits[name]), _source(mine)
+        else:
+            values = _dotted(_mean(fits, _maker(name)))
+            source = f"derived: mean over the {_maker(name)} machines fitted to measured steps, docs/cost-model.md"
+        file = folder / f"{name}.toml"
+        file.write_text(_patched(file.read_text(encoding="utf-8"), values, source), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    _rewrite(Path(sys.argv[1]), Path(cost_models.__file__).parent / "profiles")
