@@ -4,6 +4,9 @@
     attention    max(flops / (peak(16-bit) · efficiency forward or backward), bytes / memory rate) + launch
     others       max(flops / vector rate, bytes / memory rate) + launch
 
+Operands of 8- and 4-bit products are scaled and cast first: a forward product and the two of its backward pass share
+an input, a weight and a gradient, of which each is read (2 bytes) and written in two layouts (1 byte each) once.
+
 `fill` and `utilisation` are those of `device`: one tile step on every unit before the matrix units are busy, and
 tiles cut off at borders and in the last wave.  Efficiencies are what large kernels reach within a training step,
 with the clocks that the power limit leaves; `KernelRates` reads them from a profile.
@@ -22,6 +25,7 @@ from cost_models.machine import HardwareProfile
 __all__ = ["KERNEL_KINDS", "KernelArrays", "kernel_seconds"]
 
 FloatArray = NDArray[np.float64]
+_SCALED = frozenset({"fp8", "fp8-row", "mxfp8", "fp4"})
 KERNEL_KINDS = ("product", "convolution", "attention", "attention_backward", "vector", "gather")
 
 
@@ -70,6 +74,11 @@ def kernel_seconds(
     for index, efficiency in zip((2, 3), device.attention(native=native_attention), strict=True):
         at = kind == index
         busy[at] = kernels.flops[at] / (peak * efficiency)
+    cast = np.zeros(len(kind))
+    if matrix_type in _SCALED:
+        b, m, n, k = kernels.batch, kernels.rows, kernels.columns, kernels.depth
+        moved = 4 / 3 * b * (m * k + k * n + m * n)
+        cast[matrix] = (moved / (device.memory_bandwidth_bytes_per_s * device.memory_efficiency))[matrix]
     launch = np.where(vector, device.vector_launch_latency_s, device.matrix_launch_latency_s)
-    seconds: FloatArray = np.maximum(busy, traffic) + launch
+    seconds: FloatArray = np.maximum(busy, traffic) + cast + launch
     return seconds

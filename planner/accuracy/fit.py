@@ -1,7 +1,7 @@
 """Fitting a machine's physical constants to measured steps: a few numbers by profile, nothing by model or data set.
 
-Each constant has a range that is plausible for any accelerator before a measurement is seen (a median and a spread, both in the
-logarithm).  The fit minimises
+Each constant has a range that is plausible for any accelerator before a measurement is seen (a median, and a spread
+in the logarithm).  The fit minimises
 
     Σ_rows w · ρ(ln(predicted / measured) / σ)  +  ½ Σ_constants ((ln value − ln median) / spread)²
 

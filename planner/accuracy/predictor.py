@@ -22,7 +22,9 @@ __all__ = ["Fitter", "Parameters", "Predictor", "graph_of"]
 
 Parameters = Mapping[str, Values]  # profile → values that replace its device's
 
-_FEW = 12  # rows below which a machine borrows from the others
+_FEW = 45  # rows below which a machine borrows from the others
+_TELLING = 12  # rows from which on others borrow from it
+_MEMORY_ERROR = 1.1  # a run that is priced a little above the device's memory may well have fitted
 _LEAST_USE = 0.05  # of the peak
 _CONTRADICTED = (
     "under 5 % of the peak was measured, and the source says that the configuration file may not be that of the run"
@@ -68,9 +70,9 @@ class Predictor:
         return predict(trace(graph, c), c, self.profile(case))
 
     def fits(self, case: Case) -> bool:
-        """Whether the predicted peak lies within the device's memory."""
+        """Whether the predicted peak lies within the device's memory, as nearly as a prediction can tell."""
         memory = self.profile(case).memory_bytes
-        return memory is None or self.prediction(case).reserved_bytes <= memory
+        return memory is None or self.prediction(case).allocated_bytes <= _MEMORY_ERROR * memory
 
     def outcome(self, case: Case) -> Outcome:
         p = self.prediction(case)
@@ -116,10 +118,11 @@ class Fitter:
         for name, mine in machines.items():
             progress(f"fitting {name} to {len(mine)} rows")
             out[name] = self._fitted(name, mine, terms[name])
+        known = {name: v for name, v in out.items() if len(machines[name]) >= _TELLING}
         for name, mine in machines.items():
-            if len(mine) < _FEW and len(out) > 1:
-                others = [v for other, v in out.items() if other != name and len(machines[other]) >= _FEW]
-                out[name] = fitted_values(mine, shrunk(terms[name], others), _seconds)
+            others = [v for other, v in known.items() if other != name]
+            if len(mine) < _FEW and others:
+                out[name] = fitted_values(mine, shrunk(terms[name], others), _seconds, out[name])
         for name, mine in machines.items():
             self._before[name] = out[name]
             fitted = out[name]

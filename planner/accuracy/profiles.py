@@ -1,7 +1,7 @@
 """Fitted constants written into hardware profiles.
 
-`fitted_profile` makes one profile from measured rows (`planner calibrate --rows`).  Run as a module with a file of rows, this
-rewrites the packaged profiles: machines with rows get their own values, others of the same maker the mean.
+`fitted_profile` makes one profile from measured rows (`planner calibrate --rows`).  Run as a module with a file of
+rows, this rewrites the packaged profiles: machines with rows get their own values, others of the same maker the mean.
 """
 
 from __future__ import annotations
@@ -111,9 +111,9 @@ def _with_lines(table: str, values: Mapping[str, str]) -> str:
     gap = table[len(body) :]
     for key, value in values.items():
         line = f"{key} = {value}"
-        body, found = re.subn(rf"(?m)^{re.escape(key)} = .*$", lambda _, line=line: line, body)
-        if not found:
-            body = f"{body}\n{line}"
+        lines = body.split("\n")
+        at = next((i for i, old in enumerate(lines) if old.startswith(f"{key} = ")), len(lines))
+        body = "\n".join([*lines[:at], line, *lines[at + 1 :]])
     return body + gap
 
 

@@ -280,8 +280,10 @@ def _configuration(
         micro_batch = max(1, batch // dp // parts) if parts > 1 else 1
     if batch % (dp * micro_batch):
         raise _Unusable(f"inconsistent: global_batch {batch} is no multiple of dp {dp} x micro_batch {micro_batch}")
+    open_to_memory = False
     if recompute is None:
         recompute = framework.recompute
+        open_to_memory = recompute in (None, "none")  # whatever was run fitted the device
         if recompute is None:
             filled.append("recompute")
     changes |= {"dp": dp, "tp": tp, "pp": pp, "cp": cp, "ep": ep, "micro_batch": micro_batch}
@@ -290,7 +292,7 @@ def _configuration(
         found = Configuration(**changes)
     except UsageError as e:
         raise _Unusable(f"inconsistent: {e}") from e
-    return found, ("recompute",) if recompute is None else (), tuple(filled)
+    return found, ("recompute",) if open_to_memory else (), tuple(filled)
 
 
 def _schedule(reader: _Reader, framework: Framework, pp: int, filled: list[str]) -> dict[str, Any]:

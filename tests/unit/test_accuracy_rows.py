@@ -63,7 +63,7 @@ def test_recomputation_as_mindformers_switches(tmp_path: Path, switches: Any, ki
         ("amp_bf16", "bf16", "bf16"),
         ("amp_fp8", "bf16", "fp8"),
         ("FP8-CS", "bf16", "fp8"),
-        ("fp8-rowwise", "bf16", "fp8"),
+        ("fp8-rowwise", "bf16", "fp8-row"),
         ("MXFP8", "bf16", "mxfp8"),
         ("NVFP4", "bf16", "fp4"),
         ("float16", "fp16", "fp16"),
