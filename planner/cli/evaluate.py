@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +32,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     what.add_argument("--plan", type=Path, metavar="FILE", help="a plan.json: priced as it stands")
     parser.add_argument("--hardware", default="a100-80", metavar="NAME|FILE", help="profile (see `planner hardware`)")
-    parser.add_argument("--precision", choices=("bf16", "fp16", "fp32"), default="bf16")
-    parser.add_argument("--optimizer", choices=("adam", "sgd", "momentum"), default="adam")
+    parser.add_argument("--precision", choices=("bf16", "fp16", "fp32"), help="default: bf16; of a plan, its own")
+    parser.add_argument("--optimizer", choices=("adam", "sgd", "momentum"), help="default: adam; of a plan, its own")
     parser.add_argument("--memory-limit", type=byte_size, metavar="SIZE", help="default: the device's less its reserve")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write evaluation.json there")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
@@ -60,7 +61,11 @@ def _strategy(options: argparse.Namespace) -> dict[str, Any]:
     graph = load_model(options.model, bind=bound, batch=options.batch)
     batch = options.batch or _samples(graph)
     c = parse_strategy(
-        options.strategy, devices=options.devices, batch=batch, precision=options.precision, optimizer=options.optimizer
+        options.strategy,
+        devices=options.devices,
+        batch=batch,
+        precision=options.precision or "bf16",
+        optimizer=options.optimizer or "adam",
     )
     # One pass of one rank; ranks that share experts exchange the tokens of all their samples.
     passed = c.micro_batch * c.ep
@@ -105,30 +110,47 @@ def _plan(options: argparse.Namespace) -> dict[str, Any]:
     from planner.evaluate.plan import evaluate_plan
     from planner.frontends import load_model
 
-    def load(batch: int | None) -> Graph:
-        return load_model(options.model, bind=bindings(options.bind), batch=options.batch or batch)
+    for name in ("precision", "optimizer"):
+        if getattr(options, name) is not None:
+            raise UsageError(f"--{name} goes with --strategy; a plan says its own")
 
-    found = evaluate_plan(options.plan, load, profile_of(options.hardware), devices=options.devices)
+    def load(batch: int | None, bind: Mapping[str, int]) -> Graph:
+        return load_model(options.model, bind=bindings(options.bind) or bind, batch=options.batch or batch)
+
+    profile = profile_of(options.hardware)
+    found = evaluate_plan(options.plan, load, profile, options.devices, options.memory_limit)
     return {"schema": "planner.evaluation/1", "model": str(options.model), "strategy": str(options.plan), **found}
 
 
 def _text(d: dict[str, Any]) -> str:
+    rate = f"   {d['samples_per_s']:.4g} samples/s" if d["samples_per_s"] else ""
+    step = f"  step           {d['step_time_s']:.4g} s"
+    if "step_time_interval_s" in d:
+        low, high = d["step_time_interval_s"]
+        step += f"  (80 % between {low:.4g} and {high:.4g} s)"
     lines = [
         f"{d['strategy']} on {d['devices']} x {d['hardware']}, batch {d['batch']}",
         f"  configuration  {d['configuration']}",
-        f"  step           {d['step_time_s']:.4g} s",
+        step + rate,
     ]
-    if "step_time_interval_s" in d:
-        low, high = d["step_time_interval_s"]
-        lines[-1] += f"  (80 % between {low:.4g} and {high:.4g} s)   {d['samples_per_s']:.4g} samples/s"
     total = d["step_time_s"]
-    lines += [
-        f"    {name:20} {seconds:10.4g} s  {seconds / total:6.1%}"
-        for name, seconds in d["breakdown_s"].items()
-        if seconds > 0
-    ]
+    if "objective_s" in d:  # of a plan: its parts one after the other, where the step lets them overlap
+        total = d["objective_s"]
+        lines.append(f"  objective      {total:.4g} s, nothing overlapping")
+    lines += _parts(d["breakdown_s"], total)
     limit = d["memory_limit_bytes"]
     told = "" if limit is None else f" of {limit / GIB:.1f} GiB" + ("" if d["fits"] else ": DOES NOT FIT")
     lines.append(f"  memory         {d['peak_memory_bytes'] / GIB:.2f} GiB{told}")
     lines += [f"    {name:20} {size / GIB:10.2f} GiB" for name, size in d["memory_bytes"].items() if size > 0]
+    for kind, traffic in d.get("collectives", {}).items():
+        lines.append(f"  {kind:14} {traffic['count']} x, {traffic['bytes'] / GIB:.3f} GiB")
+    if "planned" in d:
+        p = d["planned"]
+        lines.append(
+            f"  as planned     {p['step_time_s']:.4g} s, {p['peak_memory_bytes'] / GIB:.2f} GiB on {p['hardware']}"
+        )
     return "\n".join(lines)
+
+
+def _parts(seconds: dict[str, float], total: float) -> list[str]:
+    return [f"    {name:20} {s:10.4g} s  {s / total:6.1%}" for name, s in seconds.items() if s > 0]

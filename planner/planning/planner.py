@@ -13,6 +13,7 @@ from planner.lowering import Program, lower
 from planner.planning.breakdown import CostBreakdown, breakdown
 from planner.planning.constraints import Pins, memory_note, no_mesh_left, resolve
 from planner.planning.interrupt import run_until_stopped
+from planner.planning.lean import lean
 from planner.planning.meshes import logical_meshes
 from planner.planning.outer import Candidate, Found, Option, search_options
 from planner.planning.recall import Recall
@@ -21,7 +22,7 @@ from planner.planning.simulate import simulate
 from planner.pricing import Assignment, PricedProblem, active_tensors, bind_rules
 from planner.rules.rule import Rule
 from planner.search.control import Control
-from planner.search.evaluate import least_memory, peak_memory
+from planner.search.evaluate import evaluate, least_memory, peak_memory
 from planner.search.memory import MinimumMemory, minimum_memory
 from planner.search.problem import Solution
 
@@ -143,6 +144,8 @@ def _finish(
 ) -> Planned:
     assert best.priced is not None
     priced, solution = best.priced, best.solution
+    leanest = lean(priced, solution.choice)
+    solution = replace(solution, choice=leanest, cost=evaluate(priced.problem, leanest))
     assignment = priced.decode(solution.choice)
     program = lower(priced.graph, priced.machine.mesh, rules, active, assignment)
     parts = breakdown(priced, solution.choice, program)
