@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from planner.cli.main import main
-from planner.runtime.measure.quiet import CLEAN, steady
+from planner.runtime.quiet import CLEAN, Meter, steady
 
 
 def test_without_pytorch_the_extra_is_named(
@@ -26,7 +26,7 @@ def test_without_pytorch_the_extra_is_named(
     [
         (["--out", "here.json"], 2, "ends in .toml"),
         (["--out", "here.toml", "--base", "nothing"], 3, "expected one of"),
-        (["--out", "here.toml", "--rows", "rows.json"], 2, "--rows rows.json"),
+        (["--out", "here.toml", "--rows", "missing.json"], 3, "missing.json"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_measured(
@@ -41,15 +41,19 @@ def test_commands_do_not_import_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_disturbed_iterations_do_not_count() -> None:
+def test_disturbed_times_do_not_count() -> None:
     calm = [(1.0, 0.0), (1.1, 0.5 * CLEAN), (0.9, 0.0), (1.0, 0.0)]
-    assert steady([*calm, (5.0, 4.0), (3.0, 2.0), (9.0, 8.0)]) == pytest.approx(1.0)
+    assert steady([*calm, (5.0, 0.9), (3.0, 0.5), (9.0, 1.5)]) == pytest.approx(1.0)
 
 
 def test_where_all_are_disturbed_the_calmest_count() -> None:
-    assert steady([(2.0, 0.9), (2.1, 1.0), (2.2, 1.1), *[(9.0, 8.0)] * 5]) == pytest.approx(2.1)
+    assert steady([(2.0, 0.5), (2.2, 0.6), *[(9.0, 1.5)] * 6]) == pytest.approx(2.1)
 
 
-def test_no_iterations_are_refused() -> None:
-    with pytest.raises(ValueError, match="no iteration"):
+def test_nothing_timed_is_refused() -> None:
+    with pytest.raises(ValueError, match="nothing"):
         steady([])
+
+
+def test_what_the_workers_computed_is_no_disturbance() -> None:
+    assert Meter().disturbance(workers=1e9) == 0.0

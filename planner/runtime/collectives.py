@@ -1,0 +1,202 @@
+"""Collectives by torch.distributed: the steps of redistributions, and the sums inside operators.
+
+No step writes into its operand: values are views of each other, and autograd may hold them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from planner.ir import DeviceMesh
+from planner.redistribute import Step, StepKind
+from planner.runtime.workers import Context
+
+__all__ = ["Inside", "all_gather", "all_reduce", "all_to_all", "apply", "permute", "reduce_scatter"]
+
+# Renamed in PyTorch 2.12; the older names warn there.
+_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+_OPS: dict[str, Any] = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+
+
+def all_reduce(value: Tensor, group: Any, reduction: str = "sum") -> Tensor:
+    """`value` reduced over the group."""
+    out = value.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(out, op=_OPS[reduction], group=group)
+    return out
+
+
+def all_gather(value: Tensor, ranks: int, dim: int, group: Any) -> Tensor:
+    """Shards joined along `dim`."""
+    if value.device.type == "cpu":
+        # Gloo's own passes the pieces on round the ring; its all-to-all sends each straight to where it is read.
+        parts = value.expand(ranks, *value.shape).contiguous()
+        return _joined(_exchanged(parts, group), dim)
+    value = value.contiguous()
+    parts = torch.empty((ranks, *value.shape), dtype=value.dtype, device=value.device)
+    _gather_single(parts, value[None], group=group)
+    return _joined(parts, dim)
+
+
+def reduce_scatter(value: Tensor, ranks: int, dim: int, group: Any, reduction: str = "sum") -> Tensor:
+    """This rank's part along `dim` of `value` reduced over the group."""
+    parts = _parts(value, ranks, dim)
+    if value.device.type == "cpu" and reduction == "sum":
+        return _exchanged(parts, group).sum(0)  # gloo's own reduces everything everywhere
+    out = torch.empty(parts.shape[1:], dtype=value.dtype, device=value.device)
+    _scatter_single(out[None], parts, op=_OPS[reduction], group=group)
+    return out
+
+
+def all_to_all(value: Tensor, ranks: int, from_dim: int, to_dim: int, group: Any) -> Tensor:
+    """Split along `to_dim`, whole along `from_dim`."""
+    return _joined(_exchanged(_parts(value, ranks, to_dim), group), from_dim)
+
+
+def _exchanged(parts: Tensor, group: Any) -> Tensor:
+    """[ranks, …]: part i of every rank, in their order, on rank i."""
+    out = torch.empty_like(parts)
+    dist.all_to_all_single(out, parts, group=group)
+    return out
+
+
+def _parts(value: Tensor, ranks: int, dim: int) -> Tensor:
+    """[ranks, …]: the equal parts along `dim`, one after the other in memory."""
+    return value.unflatten(dim, (ranks, value.shape[dim] // ranks)).movedim(dim, 0).contiguous()
+
+
+def _joined(parts: Tensor, dim: int) -> Tensor:
+    """The inverse of `_parts`."""
+    return parts.movedim(0, dim).flatten(dim, dim + 1)
+
+
+def permute(value: Tensor, source: int, targets: Sequence[int]) -> Tensor:
+    """Sends `value` to the ranks `targets` and receives from `source`."""
+    value = value.contiguous()
+    out = torch.empty_like(value)
+    me = dist.get_rank()
+    work = [dist.isend(value, t) for t in targets if t != me]
+    if source == me:
+        out.copy_(value)
+    else:
+        dist.recv(out, source)
+    for w in work:
+        w.wait()
+    return out
+
+
+def apply(step: Step, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:
+    """This rank's shard after `step`."""
+    return _KINDS[step.kind](step, value, mesh, context)
+
+
+def _all_reduce(step: Step, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:
+    group, _ = context.group(mesh, step.axes)
+    return all_reduce(value, group, _reduction(step))
+
+
+def _reduce_scatter(step: Step, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:
+    group, ranks = context.group(mesh, step.axes)
+    return reduce_scatter(value, len(ranks), step.dim, group, _reduction(step))
+
+
+def _all_gather(step: Step, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:
+    group, ranks = context.group(mesh, step.axes)
+    return all_gather(value, len(ranks), step.dim, group)
+
+
+def _all_to_all(step: Step, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:
+    group, ranks = context.group(mesh, step.axes)
+    return all_to_all(value, len(ranks), step.dim, step.to_dim, group)
+
+
+def _slice(step: Step, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:
+    (axis,) = step.axes
+    return value.chunk(mesh.sizes[axis], dim=step.dim)[mesh.coordinates(context.rank)[axis]]
+
+
+def _to_partial(step: Step, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:
+    (axis,) = step.axes
+    return value if mesh.coordinates(context.rank)[axis] == 0 else torch.zeros_like(value)
+
+
+def _permute(step: Step, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:
+    """Every rank receives one whole shard from the rank that held its new region, replicas from the nearest rank."""
+    split = {*step.source.split_axes, *step.target.split_axes}
+    fixed = [n for n in mesh.names if n not in split]
+
+    def place(rank: int, dims: tuple[tuple[str, ...], ...]) -> tuple[int, ...]:
+        c = mesh.coordinates(rank)
+        index = []
+        for axes in dims:
+            i = 0
+            for a in axes:
+                i = i * mesh.sizes[a] + c[a]
+            index.append(i)
+        return (*index, *(c[n] for n in fixed))
+
+    holders: dict[tuple[int, ...], list[int]] = {}
+    for rank in range(mesh.devices):
+        holders.setdefault(place(rank, step.source.dims), []).append(rank)
+    sources = [
+        min(holders[place(rank, step.target.dims)], key=lambda r, rank=rank: abs(r - rank))  # type: ignore[misc]
+        for rank in range(mesh.devices)
+    ]
+    return permute(value, sources[context.rank], [r for r, s in enumerate(sources) if s == context.rank])
+
+
+def _reduction(step: Step) -> str:
+    return str(next(op for a, op in step.source.partial if a in step.axes))
+
+
+_KINDS: dict[StepKind, Callable[[Step, Tensor, DeviceMesh, Context], Tensor]] = {
+    StepKind.ALL_REDUCE: _all_reduce,
+    StepKind.REDUCE_SCATTER: _reduce_scatter,
+    StepKind.ALL_GATHER: _all_gather,
+    StepKind.ALL_TO_ALL: _all_to_all,
+    StepKind.PERMUTE: _permute,
+    StepKind.SLICE: _slice,
+    StepKind.TO_PARTIAL: _to_partial,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """Collectives over the ranks that split a factor of an operator; `split` names the mesh axes of each."""
+
+    context: Context
+    mesh: DeviceMesh
+    split: Mapping[str, Sequence[str]]
+
+    def group(self, factor: str) -> tuple[Any, tuple[int, ...]]:
+        return self.context.group(self.mesh, tuple(self.split[factor]))
+
+    def reduced(self, value: Tensor, factor: str, reduction: str = "sum") -> Tensor:
+        """Reduced over the ranks that split `factor`; no gradient passes."""
+        return all_reduce(value.detach(), self.group(factor)[0], reduction)
+
+    def summed(self, value: Tensor, factor: str) -> Tensor:
+        """The sum, from which each rank computes its own part of a result split by `factor`: what the ranks find as
+        gradients of the sum adds up."""
+        return _Sum.apply(value, self.group(factor)[0], True)
+
+    def total(self, value: Tensor, factor: str) -> Tensor:
+        """The sum, of which every rank makes the same whole result: its gradient is known to all alike."""
+        return _Sum.apply(value, self.group(factor)[0], False)
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, group: Any, gradients_add: bool) -> Tensor:
+        ctx.group, ctx.gradients_add = group, gradients_add
+        return all_reduce(value, group)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return (all_reduce(gradient, ctx.group) if ctx.gradients_add else gradient), None, None

@@ -1,0 +1,1 @@
+"""Microbenchmarks: samples of what operators and collectives take, for `cost_models.calibrate`."""

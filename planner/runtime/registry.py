@@ -1,0 +1,110 @@
+"""One function per operator type: local tensors in, local results out; gradients come from torch's autograd.
+
+    @operator("Relu")
+    def _relu(c: Call) -> Tensor:
+        return functional.relu(c.x)
+
+A function may decline (return None) where the operands, attributes or split lie outside what it covers; the operator
+then runs with the numpy kernels that prove plans (`fallback`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from planner.ir import Op
+from planner.runtime.collectives import Inside
+from planner.verify.kernels import ShardContext
+
+__all__ = ["Call", "Function", "operator", "operator_types", "torch_function"]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An operator on one rank.
+
+    `inputs` are local operands (None where absent), `shapes` the local shapes of the results, `place` the rank's shard
+    of every split factor, `inside` the collectives over the ranks that split one; `reduced` are the split factors
+    over which the operator communicates; `weights_only`: it reads nothing but parameters and constants.
+    """
+
+    op: Op
+    inputs: Sequence[Tensor | None]
+    shapes: Sequence[tuple[int, ...] | None]
+    place: ShardContext
+    inside: Inside
+    reduced: Sequence[str] = ()
+    weights_only: bool = False
+
+    @property
+    def x(self) -> Tensor:
+        return self.operand(0)
+
+    def operand(self, index: int) -> Tensor:
+        value = self.inputs[index]
+        assert value is not None, f"operand {index} of {self.op.type} {self.op.name} is absent"
+        return value
+
+    def maybe(self, index: int) -> Tensor | None:
+        """An optional operand."""
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    def shape(self, index: int = 0) -> tuple[int, ...]:
+        found = self.shapes[index]
+        assert found is not None, f"result {index} of {self.op.type} {self.op.name} has no static shape"
+        return found
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        value = self.op.attributes.get(name, default)
+        return value.decode() if isinstance(value, bytes) else value
+
+    def axis(self, default: int = -1, rank: int | None = None) -> int:
+        """The attribute `axis`, counted from the front."""
+        rank = self.x.ndim if rank is None else rank
+        return int(self.attr("axis", default)) % max(rank, 1)
+
+
+Function = Callable[[Call], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """`aware`: whether the function heeds the splits that it must be told of (`Rule.aware`)."""
+
+    function: Function
+    aware: bool
+
+
+_FUNCTIONS: dict[str, Registered] = {}
+
+
+def operator(*types: str, aware: bool = False) -> Callable[[Function], Function]:
+    """Registers the function for operator types, with their domain where it is not ONNX's own."""
+
+    def register(function: Function) -> Function:
+        for t in types:
+            if t in _FUNCTIONS:
+                raise ValueError(f"operator {t} has two functions; keep one")
+            _FUNCTIONS[t] = Registered(function, aware)
+        return function
+
+    return register
+
+
+def torch_function(type_: str, *, aware: bool) -> Function | None:
+    """The function of an operator type; None where there is none, or none that heeds splits it must be told of."""
+    import planner.runtime.operators  # noqa: F401  registers them all
+
+    found = _FUNCTIONS.get(type_)
+    return None if found is None or (aware and not found.aware) else found.function
+
+
+def operator_types() -> frozenset[str]:
+    """Operator types that have a function."""
+    import planner.runtime.operators  # noqa: F401
+
+    return frozenset(_FUNCTIONS)

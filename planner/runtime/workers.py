@@ -1,0 +1,186 @@
+"""Processes of one process group that carry out the same calls in step.
+
+A call is a function of this package's modules (found by its import path, so that it can be sent) whose first argument
+is the rank's `Context`.  Threads and the allocator are set through the environment, which the C runtime reads when a
+process starts.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from planner.errors import PlannerError
+from planner.ir import DeviceMesh
+from planner.runtime.quiet import Meter
+
+__all__ = ["Context", "WorkerError", "Workers"]
+
+# Freed memory stays with the process, as device allocators keep it: without this every large tensor of a step is mapped
+# and cleared anew by the kernel, with a page fault for each 4 KiB.
+_ALLOCATOR = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "MALLOC_TOP_PAD_": str(1 << 26),
+    "MALLOC_ARENA_MAX": "1",
+}
+_TIMEOUT = timedelta(minutes=10)
+_RESERVE_BYTES = 1 << 30  # touched and freed at the start, so that the first steps do not pay for it
+
+
+class WorkerError(PlannerError):
+    """A rank failed; the message holds its traceback."""
+
+
+@dataclass
+class Context:
+    """Where a rank stands: its number, its device, and the process groups made so far.
+
+    `kept` is for what calls leave behind for later ones.
+    """
+
+    rank: int
+    world: int
+    device: torch.device
+    kept: dict[str, Any] = field(default_factory=dict)
+    _groups: dict[tuple[int, ...], Any] = field(default_factory=dict)
+
+    def group(self, mesh: DeviceMesh, axes: tuple[str, ...]) -> tuple[Any, tuple[int, ...]]:
+        """The process group over `axes` that this rank belongs to, and its ranks in the order of their shards.
+
+        Groups are made when first asked for, by all ranks at once: they run the same program.
+        """
+        mine: tuple[int, ...] = ()
+        for ranks in mesh.groups(axes):
+            if ranks not in self._groups:
+                whole = ranks == tuple(range(self.world))
+                self._groups[ranks] = dist.group.WORLD if whole else dist.new_group(list(ranks))
+            if self.rank in ranks:
+                mine = ranks
+        return self._groups[mine], mine
+
+    def synchronize(self) -> None:
+        """Waits until the device has done what it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+class Workers:
+    """`count` processes; use it as a context manager.  `threads` per process (CPU operators)."""
+
+    def __init__(self, count: int, *, device: str = "cpu", threads: int = 1) -> None:
+        self.count, self.device, self.threads = count, device, threads
+        self.disturbance = 0.0  # of the last call: what others computed on this machine, per second
+        self._processes: list[Any] = []
+        self._pipes: list[Connection] = []
+        self._store = ""
+
+    def __enter__(self) -> Workers:
+        spawn = multiprocessing.get_context("spawn")
+        handle, self._store = tempfile.mkstemp(prefix="planner-store-")
+        os.close(handle)
+        with _environment(self.threads):
+            for rank in range(self.count):
+                here, there = spawn.Pipe()
+                arguments = (rank, self.count, self.device, self.threads, self._store, there)
+                process = spawn.Process(target=_serve, args=arguments, daemon=True)
+                process.start()
+                there.close()
+                self._processes.append(process)
+                self._pipes.append(here)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pipe in self._pipes:
+            try:
+                pipe.send(None)
+            except OSError:  # it has ended by itself
+                continue
+        for process in self._processes:
+            process.join(timeout=5)
+            if process.is_alive():
+                process.kill()
+        Path(self._store).unlink(missing_ok=True)
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """`function(context, *arguments)` on every rank; what each returned.
+
+        WorkerError where a rank fails: the others, which may wait for it for ever, are ended.
+        """
+        meter = Meter()
+        for pipe in self._pipes:
+            pipe.send((function, arguments))
+        results: list[Any] = [None] * self.count
+        computed = 0.0
+        waiting = set(range(self.count))
+        while waiting:
+            ready = wait([self._pipes[r] for r in waiting])
+            for rank in [r for r in waiting if self._pipes[r] in ready]:
+                waiting.remove(rank)
+                try:
+                    ok, results[rank], seconds = self._pipes[rank].recv()
+                except EOFError:
+                    ok, results[rank], seconds = False, "its process ended", 0.0
+                computed += seconds
+                if not ok:
+                    for process in self._processes:
+                        process.kill()
+                    raise WorkerError(f"rank {rank} of {self.count} failed in {function.__name__}: {results[rank]}")
+        self.disturbance = meter.disturbance(computed)
+        return results
+
+
+@contextmanager
+def _environment(threads: int) -> Iterator[None]:
+    """The environment that the processes are started with."""
+    wanted = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), **_ALLOCATOR}
+    before = {k: os.environ.get(k) for k in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for k, v in before.items():
+            if v is None:
+                del os.environ[k]
+            else:
+                os.environ[k] = v
+
+
+def _serve(rank: int, world: int, device: str, threads: int, store: str, pipe: Connection) -> None:
+    """One process: joins the group and answers calls until told to end."""
+    torch.set_num_threads(threads)
+    torch.set_num_interop_threads(1)
+    where = torch.device("cuda", rank % torch.cuda.device_count()) if device == "cuda" else torch.device("cpu")
+    if where.type == "cuda":
+        torch.cuda.set_device(where)
+    if where.type == "cpu":
+        torch.ones(_RESERVE_BYTES // 4)
+    backend = "nccl" if where.type == "cuda" else "gloo"
+    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=world, timeout=_TIMEOUT)
+    context = Context(rank, world, where)
+    try:
+        while (message := pipe.recv()) is not None:
+            function, arguments = message
+            begin = time.process_time()
+            try:
+                result = function(context, *arguments)
+                pipe.send((True, result, time.process_time() - begin))
+            except Exception:
+                pipe.send((False, traceback.format_exc(), time.process_time() - begin))
+    except (EOFError, KeyboardInterrupt):
+        pass
+    finally:
+        dist.destroy_process_group()

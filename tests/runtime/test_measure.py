@@ -1,0 +1,90 @@
+"""Measured samples count work as plans are priced, and profiles can be made of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cost_models import load_profile
+from planner.cli.main import main
+from planner.ir import DeviceMesh
+from planner.pricing import Machine, Settings, bind_rules, price
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.peer
+
+from planner.runtime.measure.cases import Case, operator_cases  # noqa: E402
+from planner.runtime.measure.operators import alone, work  # noqa: E402
+from planner.runtime.rank import Rank  # noqa: E402
+from planner.runtime.registry import operator_types  # noqa: E402
+from planner.runtime.workers import Context  # noqa: E402
+from planner.verify.data import random_tensors  # noqa: E402
+from planner.verify.kernels import run_local  # noqa: E402
+from planner.verify.vjp import vjp  # noqa: E402
+
+CASES = [c for c in operator_cases(128, quick=True) if max(map(np.prod, c.operands)) < 1 << 18]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.label)
+def test_work_is_counted_as_plans_are_priced(case: Case) -> None:
+    graph = case.graph()
+    rules, missing = bind_rules(graph)
+    assert not missing
+    active = alone(graph).active
+    machine = Machine(load_profile("cpu"), DeviceMesh.of(1), Settings(training=True, precision="fp32"))
+    (op,) = graph.ops
+    table = price(graph, machine, rules, active, None).tables[op.name]
+    priced = [int(table.work.forward[0]), int(table.work.backward[0])]
+    expected = [int(machine.compute(rules[op.name].kind, *amount)) for amount in work(graph, rules[op.name])]
+    assert priced == expected
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.label)
+def test_measured_operators_compute_what_kernels_compute(case: Case) -> None:
+    import torch
+
+    graph = case.graph()
+    values = random_tensors(graph, 0)
+    rng = np.random.default_rng(0)
+    for i, below in case.integers.items():
+        values[graph.ops[0].inputs[i]] = rng.integers(0, below, size=case.operands[i])
+    program = alone(graph)
+    rank = Rank(program, values, Context(0, 1, torch.device("cpu")))
+    rank.step()
+    assert not rank.fallbacks
+    (op,) = graph.ops
+    operands = [np.asarray(values[n] if graph.tensors[n].value is None else graph.tensors[n].value) for n in op.inputs]
+    results = run_local(op, operands)
+    by_name = {name: y for (name, _), y in rank.values.items()}
+    for name, y in zip(op.outputs, results, strict=True):
+        assert y is not None
+        np.testing.assert_allclose(by_name[name].numpy(), y, rtol=1e-4, atol=1e-4 * float(np.abs(y).max() or 1))
+    given = [rank.seeds[k].numpy() for k in rank.seeds]
+    differentiable = program.rules[op.name].differentiable
+    wanted = [i in differentiable and n in program.active for i, n in enumerate(op.inputs)]
+    expected = vjp(op, operands, results, given, wanted)
+    found = {name: g.numpy() for (name, _), g in rank.gradients.items()}
+    for name, g in zip(op.inputs, expected, strict=True):
+        if g is not None:
+            scale = float(np.abs(g).max() or 1)
+            np.testing.assert_allclose(found[name], g, rtol=1e-3, atol=1e-4 * scale, err_msg=name)
+
+
+def test_cases_have_torch_functions() -> None:
+    assert {c.type for c in operator_cases(1024)} <= operator_types()
+
+
+@pytest.mark.slow
+def test_a_profile_is_measured_fitted_and_loaded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "here.toml"
+    assert main(["calibrate", "--out", str(path), "--quick", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    profile = load_profile(path)
+    assert profile.name == "here"
+    assert profile.sources["device.memory_efficiency"].startswith("measured: 2 processes")
+    assert document["errors"].keys() >= {"matmul", "conv", "elementwise", "all_reduce", "all_gather"}
+    assert profile.server is not None
+    assert profile.server.devices == 2
