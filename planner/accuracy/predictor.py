@@ -128,6 +128,11 @@ class Fitter:
             fitted = out[name]
             spread = spread_of(mine, partial(_seconds, values=fitted), len(terms[name]))
             out[name] = {**fitted, "prediction_spread": spread}
+        told = [out[name]["prediction_spread"] for name in known]
+        for name, mine in machines.items():
+            if len(mine) < _TELLING and told:
+                typical = sum(told) / len(told)
+                out[name] = {**out[name], "prediction_spread": max(typical, out[name]["prediction_spread"])}
         return out
 
     def _fitted(self, name: str, cases: Sequence[Case], terms: Sequence[Term]) -> dict[str, float]:

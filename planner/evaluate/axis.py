@@ -2,13 +2,17 @@
 
 The axis of each kind of parallelism follows one rule, whatever the architecture:
 
-tensor    operators with a weight (products, convolutions, tables that are looked up) divide the weight;
-          everything else follows whatever moves the fewest bytes.  A product whose input is whole divides its
-          columns, one whose input is divided along the contraction its rows: on a transformer this is Megatron's
-          layout (Shoeybi et al. 2019), on others the like.
-context   inputs arrive divided along their second dimension (the sequence) and stay so; weights are whole.
+tensor    a product or convolution whose input is divided along the contraction divides its weight's rows, any
+          other its columns, unless a normalisation over them comes before the next product (a router, a latent
+          projection, patches of an image): that one stays whole.  Tables that inputs look up divide their rows.
+          On a transformer this is Megatron's layout (Shoeybi et al. 2019), on others the like.
+context   inputs arrive divided along their second dimension (the sequence) and stay so; weights are whole, and
+          products of two activations gather keys and values or pass them round.
 expert    inputs arrive divided along their first dimension (samples); weights with a dimension that their other
           operand and the result share (an expert's) are divided there, all others are whole.
+
+Operators without a weight take their inputs as they are, or whole; where inputs disagree, one is followed and the
+others are converted, by whatever sends and moves the fewest bytes.
 
 Along one axis a tensor is whole, divided in one dimension, or a pending sum; sums are carried out where they
 arise, into a whole tensor or, with sequence parallelism, into one divided along the sequence
@@ -26,17 +30,18 @@ from planner.ir import DeviceMesh, Graph, Layout, MeshAxis, Op, Role
 from planner.rules.rule import Rule
 from planner.rules.strategy import BoundCollective, Strategy, axis_roles, bind
 
-__all__ = ["PARTIAL", "WHOLE", "Along", "AxisKind", "Choice", "lay_out"]
+__all__ = ["LOSSES", "PARTIAL", "WHOLE", "Along", "AxisKind", "Choice", "lay_out"]
 
 AxisKind = Literal["tensor", "context", "expert"]
 WHOLE: Final = -1
 PARTIAL: Final = -2
+_REARRANGING: Final = frozenset({"free", "layout", "elementwise"})  # a cast of indices is elementwise
+LOSSES: Final = frozenset({"SoftmaxCrossEntropyLoss", "com.microsoft::SoftmaxCrossEntropyLossInternal"})
 
-_HEAVY: Final = frozenset({"matmul", "conv", "gather"})
+_HEAVY: Final = frozenset({"matmul", "conv", "gather", "attention"})
 # Seconds per byte sent, per byte of memory traffic and per operation: only their proportions matter here, and all
 # accelerators have about these.
 _SENT, _MOVED, _DONE = 5e-12, 6e-13, 3e-15
-_LAUNCH = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,7 @@ class Along:
 class _State:
     graph: Graph
     rules: Mapping[str, Rule]
+    keys: Mapping[str, Hashable]
     active: frozenset[str]
     kind: AxisKind
     size: int
@@ -88,7 +94,7 @@ def lay_out(
     sequence_parallel: bool = False,
 ) -> Along:
     """Lays the whole graph out along one axis; `keys` are the operators' signatures (`pricing.signatures`)."""
-    s = _State(graph, rules, active, kind, size, sequence_parallel)
+    s = _State(graph, rules, keys, active, kind, size, sequence_parallel)
     for name in graph.inputs:
         s.rest[name] = _of_input(graph, name, kind, size)
     for op in graph.ops:
@@ -112,7 +118,8 @@ def _lay(s: _State, op: Op, key: Hashable) -> None:
     states = tuple(_state(s, t) for t in op.inputs)
     carries = tuple(t in s.active for t in op.inputs)
     looked_up = rule.kind == "gather" and len(op.inputs) > 1 and _fed(s, op.inputs[1])
-    memo = (key, states, carries, looked_up)
+    # What a product feeds decides, too, whether its columns are divided.
+    memo = (key, states, carries, looked_up, op.outputs[0] if rule.kind in ("matmul", "conv") else None)
     if memo not in s.decided:
         s.decided[memo] = _decide(s, op, rule, key, states, looked_up)
     choice = s.decided[memo]
@@ -136,9 +143,8 @@ def _state(s: _State, tensor: str) -> int | None:
 
 def _fed(s: _State, tensor: str) -> bool:
     """Whether the tensor is a graph input, or a view of one."""
-    seen = 0
-    while tensor in s.graph.producers and seen < 8:
-        tensor, seen = s.graph.producers[tensor].inputs[0], seen + 1
+    while (op := s.graph.producers.get(tensor)) is not None and op.inputs and s.rules[op.name].kind in _REARRANGING:
+        tensor = op.inputs[0]
     t = s.graph.tensors.get(tensor)
     return t is not None and t.role is Role.INPUT
 
@@ -231,9 +237,7 @@ def _code(layout: Layout | None) -> int | None:
     return next((i for i, axes in enumerate(layout.dims) if axes), WHOLE)
 
 
-def _decide(
-    s: _State, op: Op, rule: Rule, key: Hashable, states: tuple[int | None, ...], looked_up: bool
-) -> Choice:
+def _decide(s: _State, op: Op, rule: Rule, key: Hashable, states: tuple[int | None, ...], looked_up: bool) -> Choice:
     options = _allowed(s, op, rule, _candidates(s, op, rule, key), states, looked_up)
     return min(options, key=lambda c: _seconds(s, op, rule, c, states))
 
@@ -246,7 +250,7 @@ def _allowed(
     states: tuple[int | None, ...],
     looked_up: bool,
 ) -> tuple[Choice, ...]:
-    """Candidates that the kind of parallelism admits: all, where it admits none."""
+    """Candidates that the kind of parallelism admits; the one that replicates is among them, if no other."""
     weights = [
         i
         for i, t in enumerate(op.inputs)
@@ -256,20 +260,71 @@ def _allowed(
     def divides(c: Choice) -> bool:
         return any((code := c.operands[i]) is not None and code >= 0 for i in weights)
 
-    if s.kind == "tensor":
-        if rule.kind in _HEAVY and weights and (rule.kind != "gather" or looked_up):
-            kept = tuple(c for c in options if divides(c))
-            if rule.kind == "gather":
-                kept = tuple(c for c in kept if any(c.operands[i] == 0 for i in weights)) or kept
-            return kept or options
-        return options
-    if s.kind == "expert" and weights:
-        shared = frozenset.union(*(_shared(rule, i) for i in weights))
+    if s.kind == "expert":
+        shared = frozenset[str]().union(*(_shared(rule, i) for i in weights))
         kept = tuple(c for c in options if c.factors & shared and divides(c))
+        return kept or tuple(c for c in options if not divides(c)) or options
+    if s.kind == "tensor" and weights and (rule.kind in ("matmul", "conv") or looked_up):
+        kept = tuple(c for c in options if divides(c))
+        if looked_up:
+            kept = tuple(c for c in kept if any(c.operands[i] == 0 for i in weights))
+        else:
+            kept = _paired(s, op, kept, states, weights)
         if kept:
             return kept
-    kept = tuple(c for c in options if not divides(c))
-    return kept or options
+    elif s.kind == "tensor" and rule.kind in _HEAVY and not weights and any(x is not None and x >= 0 for x in states):
+        return options
+    if rule.kind in _HEAVY:
+        options = tuple(c for c in options if not divides(c)) or options
+    return tuple(c for c in options if _follows(s, op, c, states)) or options
+
+
+def _paired(
+    s: _State, op: Op, options: tuple[Choice, ...], states: tuple[int | None, ...], weights: list[int]
+) -> tuple[Choice, ...]:
+    """Of the ways to divide a weight: its rows where the other operand is divided along the contraction, else its
+    columns, unless a normalisation over them comes before another product (a router, a latent projection)."""
+    others = [i for i, t in enumerate(op.inputs) if t and i not in weights and not _is_weight(s, t)]
+    cut = [i for i in others if (have := states[i]) is not None and have >= 0]
+    rows = tuple(c for c in options if any(c.operands[i] == states[i] for i in cut))
+    if rows:
+        return rows
+    columns = [c for c in options if all(c.operands[i] in (WHOLE, None) for i in others) and _column(c) >= 0]
+    return tuple(c for c in columns if _useful(s, op.outputs[0], _column(c))) if columns else options
+
+
+def _column(c: Choice) -> int:
+    code = c.results[0]
+    return WHOLE if code is None else code
+
+
+def _useful(s: _State, tensor: str, code: int) -> bool:
+    """Whether a tensor divided there is read by products, or by nothing, before a normalisation over the dimension."""
+    pending, seen = [(tensor, code)], set[tuple[str, int]]()
+    while pending:
+        at = pending.pop()
+        if at in seen:
+            continue
+        seen.add(at)
+        t, dimension = at
+        for op, i in s.graph.consumers.get(t, ()):
+            rule = s.rules[op.name]
+            if rule.kind in _HEAVY or op.type in LOSSES:
+                continue
+            ways = [c for c in _candidates(s, op, rule, s.keys[op.name]) if c.operands[i] == dimension]
+            if ways and all(c.inner or PARTIAL in c.results for c in ways):
+                return False
+            pending += [
+                (o, r) for c in ways[:1] for o, r in zip(op.outputs, c.results, strict=True) if o and r is not None
+            ]
+    return True
+
+
+def _follows(s: _State, op: Op, c: Choice, states: tuple[int | None, ...]) -> bool:
+    """Whether the operator runs whole, or divided as one of its activations arrives."""
+    mine = [(c.operands[i], states[i]) for i, t in enumerate(op.inputs) if t and not _is_weight(s, t)]
+    cut = any(have is not None and have >= 0 and need == have for need, have in mine)
+    return cut or c.parallelism == 1
 
 
 def _shared(rule: Rule, weight: int) -> frozenset[str]:
@@ -287,7 +342,6 @@ def _seconds(s: _State, op: Op, rule: Rule, c: Choice, states: tuple[int | None,
     n = s.size
     ring = (n - 1) / n
     sent = moved = 0.0
-    launches = 0
     for i, t in enumerate(op.inputs):
         need, have = c.operands[i], states[i]
         if not t or need is None:
@@ -305,10 +359,8 @@ def _seconds(s: _State, op: Op, rule: Rule, c: Choice, states: tuple[int | None,
                 sent += ring * size * (2 if carries else 1)
             else:
                 sent += ring * size / n * 2
-            launches += 1
         elif have == WHOLE and c.operand_gradients[i] == PARTIAL and carries and not _is_weight(s, t):
             sent += 2 * ring * size
-            launches += 1
     for j, t in enumerate(op.outputs):
         code = c.results[j]
         if t and code is not None:
@@ -316,13 +368,11 @@ def _seconds(s: _State, op: Op, rule: Rule, c: Choice, states: tuple[int | None,
             moved += size / (n if code >= 0 else 1)
             if code == PARTIAL:
                 sent += 2 * ring * size
-                launches += 1
     for x in c.inner:
         sent += x.count * x.elements * min(x.item_bytes, 4)
-        launches += x.count
     if rule.kind == "free":
         moved = 0.0
-    return sent * _SENT + 3 * moved * _MOVED + 3 * rule.flops / c.parallelism * _DONE + launches * _LAUNCH
+    return sent * _SENT + 3 * moved * _MOVED + 3 * rule.flops / c.parallelism * _DONE
 
 
 def _bytes(graph: Graph, tensor: str) -> float:

@@ -10,7 +10,16 @@ from typing import Final, Literal, get_args
 
 from planner.errors import UsageError
 
-__all__ = ["ATTENTIONS", "MATRIX_TYPES", "RECOMPUTES", "SCHEDULES", "Configuration", "MatrixType", "Recompute", "Schedule"]
+__all__ = [
+    "ATTENTIONS",
+    "MATRIX_TYPES",
+    "RECOMPUTES",
+    "SCHEDULES",
+    "Configuration",
+    "MatrixType",
+    "Recompute",
+    "Schedule",
+]
 
 Recompute = Literal["none", "selective", "products", "full"]
 Attention = Literal["unfused", "fused", "native"]
@@ -87,6 +96,11 @@ class Configuration:
         if self.shard_ranks is not None and (self.dp * self.cp) % self.shard_ranks:
             raise UsageError(
                 f"strategy: shard_ranks={self.shard_ranks}: expected a divisor of dp * cp = {self.dp * self.cp}"
+            )
+        wanted = {"gpipe": (1,), "zb-h1": (1,), "zb-v": (2,)}.get(self.schedule)
+        if wanted is not None and self.virtual_stages not in wanted:
+            raise UsageError(
+                f"strategy: virtual_stages={self.virtual_stages}: the schedule {self.schedule} runs with {wanted[0]}"
             )
         if not 0 <= self.recompute_blocks <= 1:
             raise UsageError(f"strategy: recompute_blocks: expected a fraction, found {self.recompute_blocks}")

@@ -9,6 +9,7 @@ from planner.evaluate.configuration import Configuration
 from planner.evaluate.memory import elements
 from planner.evaluate.passes import Passes
 from planner.evaluate.ranks import Ranks
+from planner.evaluate.stages import chunks_of
 from planner.evaluate.workload import Unit, Workload
 
 __all__ = ["Exchange"]
@@ -56,42 +57,50 @@ class Exchange:
 
     def _tied(self) -> float:
         """The embedding that the first and the last stage share: both add up its gradient."""
-        if self.c.pp == 1 or not self.w.tied_weights:
+        if len(self.chunks) - 1 in chunks_of(self.c, 0) or not self.w.tied_weights:
             return 0.0
         return self.ranks.seconds("permute", "pipeline", self.w.tied_weights * self.c.gradient_bytes)
 
     def _gradients(self, device: int) -> float:
         c = self.c
         if c.zero == 3:
-            ordinary, _ = elements(self.w, self.chunks, c.pp, device)
+            ordinary, _ = elements(self.w, c, self.chunks, device)
             part = ordinary * c.gradient_bytes / self.ranks.groups["shard"].ranks
             return self.ranks.seconds("all_reduce", "replica", part)
-        units = [i for k in range(device, len(self.chunks), c.pp) for i in self.chunks[k]][::-1]
+        units = self._units(device)[::-1]
+        kind = "reduce_scatter" if c.zero else "all_reduce"
         sizes, seconds = [], []
         for i in units:
             u = self.w.units[i]
             sizes.append((u.weights + u.expert_weights) * c.gradient_bytes)
             seconds.append(
-                self._sum("data", u.weights * c.gradient_bytes)
-                + self._sum("expert_data", u.expert_weights * c.gradient_bytes)
+                self._sum(u.weights * c.gradient_bytes)
+                + self.ranks.seconds(kind, "expert_data", u.expert_weights * c.gradient_bytes)
             )
         buckets = [GradientBucket(n, size) for n, size in enumerate(sizes, 1)]
         back = [self.passes.units[i].back for i in units]
         run = gradient_sync(back, buckets, seconds, overlapped=c.overlap_gradients, contention=self.contention)
         return run.exposed_s
 
-    def _sum(self, group: str, size: float) -> float:
-        kind = "reduce_scatter" if self.c.zero else "all_reduce"
-        return self.ranks.seconds(kind, group, size)  # type: ignore[arg-type]
+    def _units(self, device: int) -> list[int]:
+        return [i for k in chunks_of(self.c, device) for i in self.chunks[k]]
+
+    def _sum(self, size: float) -> float:
+        """Seconds to sum ordinary gradients: whole, or each rank's part, then that part over the replicas."""
+        if not self.c.zero:
+            return self.ranks.seconds("all_reduce", "data", size)
+        part = size / self.ranks.groups["shard"].ranks
+        scattered = self.ranks.seconds("reduce_scatter", "shard", size)
+        return scattered + self.ranks.seconds("all_reduce", "replica", part)
 
     def _weights(self, device: int) -> float:
         """Gathering the weights that each rank updated a part of."""
         c = self.c
         if c.zero in (0, 3):
             return 0.0
-        units = [i for k in range(device, len(self.chunks), c.pp) for i in self.chunks[k]]
+        units = self._units(device)
         gather = [
-            self.ranks.seconds("all_gather", "data", self.w.units[i].weights * self.width)
+            self.ranks.seconds("all_gather", "shard", self.w.units[i].weights * self.width)
             + self.ranks.seconds("all_gather", "expert_data", self.w.units[i].expert_weights * self.width)
             for i in units
         ]

@@ -18,7 +18,7 @@ from planner.rules.rule import Rule
 
 __all__ = ["Core", "Regions", "attention_cores", "join"]
 
-FUSABLE = frozenset({"elementwise", "normalization", "reduction", "layout", "free"})
+FUSABLE = frozenset({"elementwise", "normalization", "reduction", "pooling", "layout", "free"})
 VIEWS = frozenset({"free", "layout"})
 
 
@@ -100,8 +100,12 @@ def attention_cores(graph: Graph, rules: Mapping[str, Rule], regions: Regions, w
         entering = {t for op in members for t in op.inputs if t and t not in inside}
         before = [graph.producers[t] for t in entering if t in graph.producers]
         scores = [op for op in before if _of_activations(op, rules, weights)]
-        readers = {c.name: c for t in inside for c, _ in graph.consumers.get(t, ()) if c.name not in regions.of or
-                   regions.of[c.name] != number}
+        readers = {
+            c.name: c
+            for t in inside
+            for c, _ in graph.consumers.get(t, ())
+            if c.name not in regions.of or regions.of[c.name] != number
+        }
         output = [c for c in readers.values() if _of_activations(c, rules, weights)]
         if len(scores) == 1 and len(output) == 1:
             found.append(Core(scores[0].name, output[0].name, frozenset({number})))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.evaluate.configuration import Configuration
+from planner.evaluate.stages import chunks_of
 from planner.evaluate.workload import Workload
 
 __all__ = ["Held", "chunk_activation_bytes", "elements", "held_bytes"]
@@ -28,11 +29,12 @@ class Held:
         return self.weights + self.gradients + self.optimizer + self.activations + self.transient
 
 
-def elements(workload: Workload, chunks: Sequence[Sequence[int]], pp: int, device: int) -> tuple[float, float]:
+def elements(workload: Workload, c: Configuration, chunks: Sequence[Sequence[int]], device: int) -> tuple[float, float]:
     """(ordinary weights, experts' weights) that a pipeline rank holds."""
-    units = [i for k in range(device, len(chunks), pp) for i in chunks[k]]
+    mine = chunks_of(c, device)
+    units = [i for k in mine for i in chunks[k]]
     ordinary = sum(workload.units[i].weights for i in units)
-    if pp > 1 and device == pp - 1:
+    if len(chunks) - 1 in mine and 0 not in mine:
         ordinary += workload.tied_weights
     return float(ordinary), float(sum(workload.units[i].expert_weights for i in units))
 
@@ -65,15 +67,16 @@ def held_bytes(
     The peak is the larger of two moments: a block's backward pass with what it computes again, and the end of the
     model, whose losses are computed in single precision.
     """
-    ordinary, experts = elements(workload, chunks, c.pp, device)
+    ordinary, experts = elements(workload, c, chunks, device)
     shard = c.shard_ranks or c.dp * c.cp
     width = 4 if c.precision == "fp32" else 2
 
     def divided(level: int) -> float:
         return ordinary / shard + experts / max(1.0, shard / c.ep) if c.zero >= level else ordinary + experts
 
-    mine = [workload.units[i] for k in range(device, len(chunks), c.pp) for i in chunks[k]]
-    blocks = [i for k in range(device, len(chunks), c.pp) for i in chunks[k] if workload.repeated[i]]
+    numbers = [i for k in chunks_of(c, device) for i in chunks[k]]
+    mine = [workload.units[i] for i in numbers]
+    blocks = [i for i in numbers if workload.repeated[i]]
     again = 0.0
     if blocks and c.recompute == "full":
         again = max(workload.units[i].saved_bytes for i in blocks)

@@ -15,6 +15,9 @@ from planner.evaluate.workload import Kernel, Transfer, Unit, Workload
 
 __all__ = ["Part", "Passes", "UnitTimes"]
 
+# Kernels long enough to run beside a transfer.
+_HIDING = frozenset({"product", "convolution", "attention", "attention_backward"})
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -75,7 +78,10 @@ class Passes:
         back = u.backward
         if c.frozen:
             back = {k: n - u.of_weights.get(k, 0) for k, n in back.items() if n > u.of_weights.get(k, 0)}
-        forward, backward = self._part(u.forward, u.sent_forward), self._part(back, u.sent_backward)
+        sent = u.sent_backward
+        if c.frozen:  # inputs are gathered again for gradients of weights alone
+            sent = {t: n for t, n in sent.items() if not (t.hidden and t.axis == "tensor")}
+        forward, backward = self._part(u.forward, u.sent_forward), self._part(back, sent)
         again = Part()
         if c.recompute == "full" and repeated:
             again = forward.scaled(c.recompute_blocks)
@@ -102,7 +108,7 @@ class Passes:
 
     def _part(self, kernels: Mapping[Kernel, int], sent: Mapping[Transfer, int]) -> Part:
         compute = sum(self._kernel[k] * n for k, n in kernels.items())
-        beside = sum(self._kernel[k] * n for k, n in kernels.items() if k.kind in ("product", "attention"))
+        beside = sum(self._kernel[k] * n for k, n in kernels.items() if k.kind in _HIDING)
         held = hidden = 0.0
         for t, n in sent.items():
             cost = n * self.ranks.seconds(t.kind, t.axis, t.bytes)

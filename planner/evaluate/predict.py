@@ -20,7 +20,7 @@ from planner.evaluate.exchange import Exchange
 from planner.evaluate.memory import Held, chunk_activation_bytes, elements, held_bytes
 from planner.evaluate.passes import Passes
 from planner.evaluate.ranks import Ranks
-from planner.evaluate.stages import chunks
+from planner.evaluate.stages import chunks, chunks_of
 from planner.evaluate.workload import Workload
 
 __all__ = ["Prediction", "predict"]
@@ -114,9 +114,7 @@ def _pipeline(
         kept = chunk_activation_bytes(workload, c, part)
         times.append(ChunkTimes(forward, backward, backward - weights, weights, kept))
     sent = [_handover(workload, c, passes, ranks, part) for part in parts[1:]]
-    rows = [times[d :: c.pp] for d in range(c.pp)]
-    if c.order == "zb-v":
-        rows = [[times[d], times[2 * c.pp - 1 - d]] for d in range(c.pp)]
+    rows = [[times[k] for k in chunks_of(c, d)] for d in range(c.pp)]
     if c.pp == 1 and c.virtual_stages == 1 and c.order != "gpipe":
         # One after the other: nothing to simulate.
         one = times[0]
@@ -142,7 +140,7 @@ def _update(
 ) -> float:
     if c.frozen:
         return 0.0
-    ordinary, experts = elements(workload, parts, c.pp, device)
+    ordinary, experts = elements(workload, c, parts, device)
     shard = c.shard_ranks or c.dp * c.cp
     if c.zero:
         ordinary, experts = ordinary / shard, experts / max(1.0, shard / c.ep)
@@ -153,7 +151,7 @@ def _breakdown(c: Configuration, passes: Passes, parts: tuple[tuple[int, ...], .
     """Seconds of the busiest pipeline rank; what it waits for others (or for weights) is `bubble`."""
     found: list[dict[str, float]] = []
     for d in range(c.pp):
-        units = [passes.units[i] for k in range(d, len(parts), c.pp) for i in parts[k]]
+        units = [passes.units[i] for k in chunks_of(c, d) for i in parts[k]]
         m = c.micro_batches
         found.append(
             {

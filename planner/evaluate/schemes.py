@@ -109,7 +109,7 @@ def parse_strategy(
         raise UsageError(f"--strategy {text!r}: dp · tp · pp · cp = {dp * used}, but there are {devices} devices")
     if batch % dp:
         raise UsageError(
-            f"--strategy {text!r}: a batch of {batch} samples does not divide over dp={dp}; give --batch, a multiple of it"
+            f"--strategy {text!r}: batch: expected a multiple of dp={dp}, found {batch} samples; give --batch"
         )
     per_rank = batch // dp
     micro = fields.setdefault("micro_batch", 1 if scheme == "megatron" else per_rank)
@@ -120,7 +120,22 @@ def parse_strategy(
     fields["micro_batches"] = per_rank // micro
     if scheme == "megatron":
         fields.setdefault("sequence_parallel", fields.get("tp", 1) > 1)
-    return Configuration(**fields)
+    _check_schedule(text, fields)
+    try:
+        return Configuration(**fields)
+    except UsageError as e:
+        raise UsageError(f"--strategy {text!r}: {e}") from None
+
+
+def _check_schedule(text: str, fields: dict[str, Any]) -> None:
+    """Chunks per pipeline rank that the schedule runs; the V of zb-v has two unless told otherwise."""
+    schedule = fields.get("schedule", "1f1b")
+    if schedule == "zb-v":
+        fields.setdefault("virtual_stages", 2)
+    chunks = fields.get("virtual_stages", 1)
+    expected = {"gpipe": 1, "zb-h1": 1, "zb-v": 2}.get(schedule, chunks)
+    if chunks != expected:
+        raise UsageError(f"--strategy {text!r}: vpp: {schedule} runs {expected} chunk(s) per rank, found {chunks}")
 
 
 def _given(text: str, rest: str) -> dict[str, Any]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from planner.errors import UsageError
+from planner.evaluate.configuration import Configuration
 from planner.evaluate.workload import Workload
 
-__all__ = ["chunks"]
+__all__ = ["chunks", "chunks_of"]
 
 
 def chunks(workload: Workload, count: int) -> tuple[tuple[int, ...], ...]:
@@ -37,6 +38,13 @@ def chunks(workload: Workload, count: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(range(a, b)) for a, b in zip(starts, [*ends, len(workload.units)], strict=True))
 
 
+def chunks_of(c: Configuration, device: int) -> tuple[int, ...]:
+    """Chunks of a pipeline rank: every pp-th one, or, in the V of `zb-v`, one on the way down and one on the way up."""
+    if c.order == "zb-v":
+        return device, 2 * c.pp - 1 - device
+    return tuple(range(device, c.pp * c.virtual_stages, c.pp))
+
+
 def _layers(workload: Workload) -> list[int]:
     """Units that count as layers: blocks, and what stands before the last block and computes about as much as one."""
     blocks = [u for u, repeated in enumerate(workload.repeated) if repeated]
@@ -55,7 +63,7 @@ def _sizes(blocks: int, count: int) -> list[int]:
         full = (blocks + 2) // count
         return [full - 1, *[full] * (count - 2), full - 1]
     sizes = [base] * count
-    middle = [i for i in range(1, count - 1)] + [0, count - 1]
+    middle = [*range(1, count - 1), 0, count - 1]
     for i in middle[:extra]:
         sizes[i] += 1
     return sizes

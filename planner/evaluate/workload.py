@@ -87,7 +87,7 @@ class Workload:
     """`units` in the order of the graph; `repeated[i]` says whether unit i is a block of a run of equal ones.
 
     `tied_weights` are elements that the first and the last unit share (an embedding used again by the output
-    layer); `samples` of one pass, `devices_inner` ranks of the traced axes.
+    layer); `parameters` are elements of the whole model, `samples` the first dimension of its first input.
     """
 
     units: tuple[Unit, ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from cost_models.calibrate import (
 )
 from cost_models.group import GroupShape
 from cost_models.link import CollectiveModel
+from cost_models.machine import OperatorKind
 from cost_models.profile import parse_profile
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -33,7 +34,7 @@ def operators(profile: HardwareProfile, noise: float = 0.0, *, conv: bool = True
     amounts = [("matmul", s**3 * 2.0, 12.0 * s**2) for s in (8, 32, 64, 128, 256, 512, 1024, 2048)]
     amounts += [("matmul", 32 * s**2 * 2.0, 4.0 * s**2) for s in (256, 1024, 4096)]
     amounts += [("conv", s**3 * 2.0, 12.0 * s**2) for s in (16, 64, 256, 1024)] if conv else []
-    vector = ("elementwise", "normalization", "layout", "reduction", "gather")
+    vector = ("elementwise", "normalization", "layout", "reduction", "pooling", "gather")
     amounts += [(k, f * n, 8.0 * n) for k in vector for n in (1e2, 1e4, 1e6, 1e7) for f in (0.0, 1.0, 40.0)]
     out = []
     for kind, flops, moved in amounts:
@@ -113,6 +114,61 @@ def test_kinds_without_samples_keep_their_ratio() -> None:
     truth = load_profile("cpu")
     found = fit_device(truth, operators(slower(truth, 2.0), conv=False))
     assert rate(found.profile, "conv") / rate(found.profile, "matmul") == pytest.approx(0.9, rel=1e-6)
+
+
+KIND_RATES = {"matmul": 0.3, "conv": 0.15, "pooling": 0.05, "gather": 0.4, "normalization": 0.6}
+
+
+def cpu_core(overlap: float, kinds: Mapping[OperatorKind, float]) -> HardwareProfile:
+    """The packaged CPU with this overlap and these memory efficiencies by kind."""
+    profile = load_profile("cpu")
+    assert profile.device is not None
+    device = replace(profile.device, arithmetic_traffic_overlap=overlap, memory_efficiency_by_kind=kinds)
+    return replace(profile, device=device)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+@pytest.mark.parametrize("overlap", [0.0, 0.5, 1.0])
+def test_overlap_and_bandwidths_by_kind_are_recovered(overlap: float, noise: float) -> None:
+    truth = cpu_core(overlap, KIND_RATES)  # type: ignore[arg-type]
+    found = fit_device(load_profile("cpu"), operators(truth, noise)).profile.device
+    assert found is not None
+    assert truth.device is not None
+    assert found.arithmetic_traffic_overlap == pytest.approx(overlap, abs=0.02 + 2 * noise)
+    for kind in ("elementwise", "pooling", "gather", "normalization", "reduction", "layout"):
+        assert found.memory_rate(kind) == pytest.approx(truth.device.memory_rate(kind), rel=0.02 + 2 * noise)  # type: ignore[arg-type]
+
+
+def test_kinds_whose_samples_do_not_wait_for_memory_share_its_efficiency() -> None:
+    """Under full overlap a square product's bandwidth shows nowhere."""
+    truth = cpu_core(1.0, {})
+    samples = [s for s in operators(truth) if s.kind not in ("matmul", "conv") or s.flops > 20 * s.bytes_moved]
+    values = fit_device(truth, samples).values
+    kinds = {k.rpartition(".")[2] for k in values if k.startswith("device.memory_efficiency_by_kind.")}
+    assert {"pooling", "gather", "layout"} <= kinds
+    assert not {"conv", "elementwise", "attention"} & kinds
+
+
+def test_the_base_keeps_its_overlap_where_no_sample_tells_it() -> None:
+    base = cpu_core(0.3, {})
+    alone = [s for s in operators(load_profile("cpu")) if not s.flops or s.flops > 1e4 * s.bytes_moved]
+    alone += [ComputeSample("", "matmul", f, 1.0, "fp32", f / 1e11) for f in (1e6, 1e8, 1e10)]
+    found = fit_device(base, alone)
+    assert "device.arithmetic_traffic_overlap" not in found.values
+    assert found.profile.device is not None
+    assert found.profile.device.arithmetic_traffic_overlap == 0.3
+
+
+def test_a_new_fit_replaces_the_bases_efficiencies_by_kind() -> None:
+    base = base_document("cpu")
+    base["device"]["memory_efficiency_by_kind"] = {"optimizer": 0.5}
+    base["sources"]["device.memory_efficiency_by_kind"] = "assumed: of another machine"
+    values = fit_device(load_profile("cpu"), operators(cpu_core(0.0, KIND_RATES))).values  # type: ignore[arg-type]
+    written = parse_profile(calibrated_text(base, values, **NAMED))
+    assert written.device is not None
+    assert "optimizer" not in written.device.memory_efficiency_by_kind
+    assert written.sources["device.memory_efficiency_by_kind.pooling"] == "measured: here"
+    assert written.sources["device.arithmetic_traffic_overlap"] == "measured: here"
 
 
 def test_efficiencies_are_fractions_of_peaks_that_were_seen() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +16,8 @@ from cost_models.machine import HardwareProfile
 def toy() -> HardwareProfile:
     """1 TFLOP/s in matrices, 0.1 in vectors, 1 TB/s, 1 µs to launch; ten units with tiles of 10 x 10 x 5."""
     cpu = load_profile("cpu")
-    assert cpu.device is not None
-    device = dataclasses.replace(
-        cpu.device,
+    return changed(
+        cpu,
         memory_bandwidth_bytes_per_s=2e12,
         memory_efficiency=0.5,
         matmul_flops_per_s={"fp32": 2e12, "fp16": 8e12},
@@ -33,7 +33,12 @@ def toy() -> HardwareProfile:
         tile_columns=10,
         tile_depth=5,
     )
-    return dataclasses.replace(cpu, device=device)
+
+
+def changed(profile: HardwareProfile, **values: Any) -> HardwareProfile:
+    """The machine with other values of its device."""
+    assert profile.device is not None
+    return dataclasses.replace(profile, device=dataclasses.replace(profile.device, **values))
 
 
 FILL = 2 * 10 * 10 * 10 * 5  # FLOPs of one step of one tile on each unit
@@ -82,6 +87,22 @@ def test_size_dependent_efficiency(toy: HardwareProfile) -> None:
 def test_types_without_a_rate_fall_back(toy: HardwareProfile, dtype: str, as_dtype: str) -> None:
     a, b = (compute_seconds(toy, kind="matmul", flops=1e9, bytes_moved=0, dtype=d) for d in (dtype, as_dtype))
     assert a == b
+
+
+def test_without_overlap_arithmetic_and_traffic_add_up(toy: HardwareProfile) -> None:
+    amounts = {"flops": 1e9, "bytes_moved": 1e9, "dtype": "fp32"}
+    arithmetic, traffic, launch = (1e9 + FILL) / 1e12, 1e-3, 1e-6
+    for overlap, busy in ((0.0, arithmetic + traffic), (0.25, max(arithmetic, traffic) + 0.75 * arithmetic)):
+        seconds = compute_seconds(changed(toy, arithmetic_traffic_overlap=overlap), kind="matmul", **amounts)  # type: ignore[arg-type]
+        assert seconds == pytest.approx(busy + launch, rel=1e-12)
+
+
+def test_kinds_have_their_own_memory_efficiency(toy: HardwareProfile) -> None:
+    """A quarter of 2 TB/s for pooling, half of it for every other kind."""
+    profile = changed(toy, memory_efficiency_by_kind={"pooling": 0.25})
+    seconds = {k: compute_seconds(profile, kind=k, flops=0, bytes_moved=1e9, dtype="fp32") for k in KINDS}  # type: ignore[arg-type]
+    assert seconds.pop("pooling") == pytest.approx(2e-3 + 1e-6, rel=1e-12)
+    assert set(map(float, seconds.values())) == {pytest.approx(1e-3 + 1e-6, rel=1e-12)}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -86,6 +86,7 @@ def test_at_home_a_plan_costs_what_its_search_said(
     planned = searched(name, devices, recompute)
     found = evaluate_plan(written(planned, tmp_path), loader(name), A100)
     agrees(found, planned)
+    assert found["peak_memory_bytes"] == planned.peak_memory_bytes
     assert found["devices"] == devices
     assert found["batch"] == 8
     assert found["memory_limit_bytes"] == planned.memory_limit

@@ -1,0 +1,82 @@
+"""What the evaluator knows of a graph before any configuration, kept with the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+from planner.evaluate.axis import Along
+from planner.evaluate.workload import Workload
+from planner.frontends.blocks import repeated_blocks
+from planner.ir import Graph, Role
+from planner.pricing.activity import active_tensors, fixed_operators
+from planner.pricing.operators import bind_rules, signatures
+from planner.rules.rule import Rule
+
+__all__ = ["Model", "model_of"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """Rules, gradients, weights and units of a graph; does not refer to the graph, which would never be freed.
+
+    `active` are tensors with a gradient, `fixed` operators that compute the same at every step, `weights` parameters
+    and tensors made of parameters alone.  `unit[op]` numbers the units in graph order; `repeated[u]` says whether
+    unit u is a block of a run of equal ones.  `traced` and `along` keep what configurations have in common.
+    """
+
+    rules: Mapping[str, Rule]
+    keys: Mapping[str, Hashable]
+    active: frozenset[str]
+    fixed: frozenset[str]
+    weights: frozenset[str]
+    unit: Mapping[str, int]
+    repeated: tuple[bool, ...]
+    traced: dict[Hashable, Workload] = field(default_factory=dict)
+    along: dict[Hashable, Along] = field(default_factory=dict)
+
+
+_MODELS: WeakKeyDictionary[Graph, Model] = WeakKeyDictionary()
+
+
+def model_of(graph: Graph) -> Model:
+    if graph not in _MODELS:
+        rules, _ = bind_rules(graph)
+        unit, repeated = _units(graph)
+        _MODELS[graph] = Model(
+            rules,
+            signatures(graph),
+            active_tensors(graph, rules),
+            fixed_operators(graph),
+            _made_of_parameters(graph),
+            unit,
+            repeated,
+        )
+    return _MODELS[graph]
+
+
+def _made_of_parameters(graph: Graph) -> frozenset[str]:
+    weights = {t.name for t in graph.parameters}
+    constant = {t.name for t in graph.tensors.values() if t.role is Role.CONSTANT}
+    for op in graph.ops:
+        read = [t for t in op.inputs if t]
+        if any(t in weights for t in read) and all(t in weights or t in constant for t in read):
+            weights.update(t for t in op.outputs if t)
+    return frozenset(weights)
+
+
+def _units(graph: Graph) -> tuple[dict[str, int], tuple[bool, ...]]:
+    """Operator → number of its unit, in graph order: blocks of repeated runs, and what lies between them."""
+    runs = enumerate(repeated_blocks(graph))
+    block = {name: (r, k) for r, run in runs for k, names in enumerate(run.blocks) for name in names}
+    order: dict[object, int] = {}
+    unit: dict[str, int] = {}
+    passed: set[object] = set()
+    for op in graph.ops:
+        own = block.get(op.name)
+        if own is not None:
+            passed.add(own)
+        key = own if own is not None else ("loose", len(passed))
+        unit[op.name] = order.setdefault(key, len(order))
+    return unit, tuple(key in passed for key in order)

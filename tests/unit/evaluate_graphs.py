@@ -1,0 +1,57 @@
+"""Graphs and counts that the tests of the evaluator share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import lru_cache
+from typing import Any
+
+from planner.builder import build
+from planner.evaluate import Configuration, Workload, trace
+from planner.evaluate.workload import Kernel, Unit
+from planner.frontends import import_bytes
+from planner.ir import Graph
+
+B, S, H, A, V = 1, 2048, 2048, 16, 32768  # samples, sequence, hidden width, heads, vocabulary
+SBH = B * S * H
+PRODUCTS = ("product", "convolution")
+
+
+@lru_cache(maxsize=64)
+def graph(architecture: str, **sizes: Any) -> Graph:
+    return import_bytes(build(architecture, sizes).SerializeToString(), name=architecture)
+
+
+def gpt(layers: int = 3, **sizes: Any) -> Graph:
+    return graph("gpt", **{"layers": layers, "batch": B, "seq": S, "hidden": H, "heads": A, "vocab": V, **sizes})
+
+
+def llama(layers: int = 3, **sizes: Any) -> Graph:
+    given = {"batch": B, "seq": S, "hidden": H, "heads": A, "kv_heads": 4, "ffn": 5632, "vocab": V}
+    return graph("llama", **{"layers": layers, **given, **sizes})
+
+
+def small(layers: int = 4) -> Graph:
+    """Large enough to price in compute, small enough to trace in a moment."""
+    return gpt(layers, seq=512, hidden=1024, heads=8, vocab=8192)
+
+
+def blocks(w: Workload) -> list[Unit]:
+    return [u for u, repeated in zip(w.units, w.repeated, strict=True) if repeated]
+
+
+def sent(u: Unit, phase: str) -> Counter[tuple[str, str, bool]]:
+    """(kind, axis, hidden) → how often."""
+    found: Counter[tuple[str, str, bool]] = Counter()
+    for t, n in {"forward": u.sent_forward, "backward": u.sent_backward, "core": u.sent_core}[phase].items():
+        found[t.kind, t.axis, t.hidden] += n
+    return found
+
+
+def flops(u: Unit, phase: str, *kinds: str) -> float:
+    kernels: dict[Kernel, int] = dict(u.forward if phase == "forward" else u.backward)
+    return sum(k.flops * n for k, n in kernels.items() if k.kind in kinds)
+
+
+def traced(g: Graph, **c: Any) -> Workload:
+    return trace(g, Configuration(**c))
