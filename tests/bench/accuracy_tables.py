@@ -46,7 +46,17 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def accuracy(fitted: Mapping[str, Figures], held: Mapping[str, Figures]) -> str:
-    heads = ("data set", "rows", "time", "held out", "largest", "Spearman", "regret", "in 80 % interval", "memory (largest)")
+    heads = (
+        "data set",
+        "rows",
+        "time",
+        "held out",
+        "largest",
+        "Spearman",
+        "regret",
+        "in 80 % interval",
+        "memory (largest)",
+    )
     rows = []
     for name, f in fitted.items():
         memory = "" if f.memory_mape is None else f"{share(f.memory_mape)} ({share(f.memory_max)})"
