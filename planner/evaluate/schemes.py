@@ -12,10 +12,12 @@ from planner.evaluate.configuration import ATTENTIONS, MATRIX_TYPES, RECOMPUTES,
 
 __all__ = ["KEYS", "SCHEMES", "parse_strategy"]
 
-_OVERLAP: Final = {"overlap_gradients": True, "overlap_parameters": True}
+# What frameworks do unless told otherwise: the vendor's attention, collectives beside computing.
+_TODAY: Final = {"attention": "native", "overlap_gradients": True}
+_OVERLAP: Final = {**_TODAY, "overlap_parameters": True}
 SCHEMES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
     {
-        "ddp": {"zero": 0, "overlap_gradients": True},
+        "ddp": {"zero": 0, **_TODAY},
         "zero1": {"zero": 1, **_OVERLAP},
         "zero2": {"zero": 2, **_OVERLAP},
         "zero3": {"zero": 3, **_OVERLAP},

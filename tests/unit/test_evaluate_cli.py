@@ -58,7 +58,7 @@ def test_out_writes_the_same_document(gpt: str, tmp_path: Path, capsys: pytest.C
 def test_batch_may_differ_from_the_models(gpt: str, capsys: pytest.CaptureFixture[str]) -> None:
     own, twice = (document(capsys, gpt, "--devices", "4", "--strategy", "ddp", "--batch", n) for n in ("16", "32"))
     assert (own["batch"], twice["batch"]) == (16, 32)
-    assert twice["step_time_s"] > own["step_time_s"]
+    assert twice["step_time_s"] >= own["step_time_s"]  # equal where the host sets the pace
     assert twice["memory_bytes"]["activations"] == pytest.approx(2 * own["memory_bytes"]["activations"], rel=0.01)
 
 
