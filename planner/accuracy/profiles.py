@@ -1,7 +1,8 @@
 """Fitted constants written into hardware profiles.
 
 `fitted_profile` makes one profile from measured rows (`planner calibrate --rows`).  Run as a module with a file of
-rows, this rewrites the packaged profiles: machines with rows get their own values, others of the same maker the mean.
+rows, this rewrites the packaged profiles: machines with rows get their own values, and what no row tells of a machine
+the mean over those of its generation.
 """
 
 from __future__ import annotations
@@ -26,8 +27,6 @@ from planner.errors import InputError
 __all__ = ["FittedProfile", "fitted_profile"]
 
 _DIGITS: Final = 3
-# Machines of other makers differ in their libraries, not only in their numbers.
-_MAKERS: Final = {"ascend": "Ascend", "": "NVIDIA"}
 _NOT_FITTED: Final = ("alpha-beta", "cpu")
 _KEPT: Final = ("handover_s", "dispatch_interval_s", "step_overhead_s")  # of a host, not of a device
 
@@ -85,14 +84,18 @@ def _text(base: str, name: str, values: Values, source: str) -> str:
     return calibrated_text(document, _dotted(values), name=name, description=document["description"], source=source)
 
 
-def _patched(text: str, values: Mapping[str, float], source: str) -> str:
-    """The profile's text with these values and their source, everything else as it was written."""
+def _patched(text: str, values: Mapping[str, float], source: str, whole: Mapping[str, float] | None = None) -> str:
+    """The profile's text with these values and their source, everything else as it was written.
+
+    `whole` has the values of tables that are written as one (by type), where `values` are some of them.
+    """
     tables = re.split(r"(?m)^(?=\[)", text)
     told: dict[str, dict[str, str]] = {}
-    for key, value in values.items():
+    by_type = {k: v for k, v in (whole or {}).items() if "by_type" in k}
+    for key, value in {**values, **by_type}.items():
         table, _, field = key.rpartition(".")
         told.setdefault(table, {})[field] = f"{value:g}"
-    notes = {"device.matmul_efficiency_by_type" if "by_type" in k else k for k in values}
+    notes = set(values)
     told["sources"] = {f'"{k}"': json.dumps(source) for k in sorted(notes)}
     out = []
     for table in tables:
@@ -100,8 +103,8 @@ def _patched(text: str, values: Mapping[str, float], source: str) -> str:
         if head == "device.matmul_efficiency_by_type":
             continue
         out.append(_with_lines(table, told.pop(head, {})))
-        if head == "device" and (by_type := told.pop("device.matmul_efficiency_by_type", None)):
-            lines = "".join(f"{k} = {v}\n" for k, v in by_type.items())
+        if head == "device" and (products := told.pop("device.matmul_efficiency_by_type", None)):
+            lines = "".join(f"{k} = {v}\n" for k, v in products.items())
             out.append(f"[device.matmul_efficiency_by_type]\n{lines}\n")
     return "".join(out)
 
@@ -117,15 +120,23 @@ def _with_lines(table: str, values: Mapping[str, str]) -> str:
     return body + gap
 
 
-def _maker(profile: str) -> str:
-    return next(label for prefix, label in _MAKERS.items() if profile.startswith(prefix))
+def _generation(name: str) -> str:
+    """Machines whose kernels are alike: of one maker, and for NVIDIA before Hopper or from it on."""
+    profile = load_profile(name)
+    if profile.nccl is None:
+        return "other" if name.startswith("a100") or name == "l40s" else "Ascend"
+    return "Hopper and later" if profile.nccl.generation in ("hopper", "blackwell") else "other"
 
 
-def _mean(fits: Mapping[str, Values], maker: str) -> Values:
-    """Geometric means of what all fitted machines of a maker have."""
-    mine = [v for name, v in fits.items() if _maker(name) == maker]
-    common = set.intersection(*(set(v) for v in mine)) if mine else set()
-    return {k: math.exp(sum(math.log(v[k]) for v in mine) / len(mine)) for k in sorted(common) if k not in _KEPT}
+def _borrowed(name: str, fits: Mapping[str, Values]) -> dict[str, float]:
+    """What the machine's own rows do not tell: geometric means over the machines of its generation."""
+    own = fits.get(name, {})
+    peers = [v for other, v in fits.items() if other != name and _generation(other) == _generation(name)]
+    keys = {k for v in peers for k in v} - set(own) - set(_KEPT)
+    if name in fits:
+        keys.discard("prediction_spread")
+    known = {k: [v[k] for v in peers if k in v] for k in sorted(keys)}
+    return {k: math.exp(sum(map(math.log, v)) / len(v)) for k, v in known.items()}
 
 
 def _rewrite(rows: Path, folder: Path) -> None:
@@ -137,14 +148,18 @@ def _rewrite(rows: Path, folder: Path) -> None:
     for name in profile_names():
         if name in _NOT_FITTED or load_profile(name).device is None:
             continue
-        if name in fits:
-            mine = [c for c in cases if c.hardware == name]
-            values, source = _dotted(fits[name]), _source(mine)
-        else:
-            values = _dotted(_mean(fits, _maker(name)))
-            source = f"derived: mean over the {_maker(name)} machines fitted to measured steps, docs/cost-model.md"
         file = folder / f"{name}.toml"
-        file.write_text(_patched(file.read_text(encoding="utf-8"), values, source), encoding="utf-8")
+        text = file.read_text(encoding="utf-8")
+        own, lent = fits.get(name, {}), _borrowed(name, fits)
+        derived = f"derived: mean over the machines of its generation ({_generation(name)}) that were fitted"
+        text = _patched(text, _dotted({**own, **lent}), f"{derived} to measured steps, docs/cost-model.md")
+        if own:
+            source = _source([c for c in cases if c.hardware == name])
+            values = _dotted(own)
+            if not {"matmul_efficiency.bf16", "matmul_efficiency.fp16"} & set(own):
+                values.pop("device.matmul_efficiency", None)  # fitted in narrower types only
+            text = _patched(text, values, source, whole=_dotted({**own, **lent}))
+        file.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
