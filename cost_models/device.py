@@ -1,39 +1,33 @@
 """Seconds an operator takes on one device: a roofline with launch latency.
 
-    seconds = max(arithmetic, traffic) + launch                         (0 when nothing is computed or moved)
-    traffic = bytes_moved / (memory bandwidth * memory efficiency)
+    seconds = max(arithmetic, traffic) + (1 - overlap) * min(arithmetic, traffic) + launch
+                                                                        (0 when nothing is computed or moved)
+    traffic = bytes_moved / (memory bandwidth * memory efficiency of the kind)
     arithmetic = (flops + fill) / (peak of the dtype * efficiency of the kind * utilisation)
 
 `fill` is the work of one tile step on every compute unit: what passes before the matrix units are busy.
 It makes efficiency depend on size, as flops / (flops + fill), and is zero for vector kinds.  The roofline
 is Williams, Waterman and Patterson, "Roofline: an insightful visual performance model", CACM 52(4), 2009.
+It supposes that arithmetic and traffic overlap wholly (`overlap` 1, the default).  On a CPU core they do in part: in
+the execution-cache-memory model the transfers add up with the loads and stores of the core, and only other instructions
+run beside them (Stengel, Treibig, Hager and Wellein, "Quantifying performance bottlenecks of stencil computations using
+the execution-cache-memory model", ICS 2015).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal, get_args
+from typing import Final, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cost_models.machine import DeviceSpec, HardwareProfile, RateType
+from cost_models.machine import DeviceSpec, HardwareProfile, OperatorKind, RateType
 
 __all__ = ["DTYPES", "KINDS", "OperatorKind", "compute_seconds", "matmul_utilisation", "resolve_rate"]
 
 FloatArray = NDArray[np.float64]
 
-OperatorKind = Literal[
-    "matmul",
-    "conv",
-    "attention",
-    "elementwise",
-    "normalization",
-    "reduction",
-    "gather",
-    "layout",
-    "optimizer",
-]
 KINDS: Final[tuple[str, ...]] = get_args(OperatorKind)
 _MATRIX_KINDS: Final = frozenset({"matmul", "conv", "attention"})
 
@@ -106,8 +100,10 @@ def compute_seconds(
         return np.zeros(np.broadcast_shapes(work.shape, traffic.shape, kernels.shape, used.shape))
     rate, fill, launch = _arithmetic(device, kind, resolved)
     arithmetic = np.where(work > 0, work + fill, 0.0) / (rate * used)
-    moving = traffic / (device.memory_bandwidth_bytes_per_s * device.memory_efficiency)
+    moving = traffic / device.memory_rate(kind)
     busy = np.maximum(arithmetic, moving)
+    if device.arithmetic_traffic_overlap < 1:
+        busy = busy + (1 - device.arithmetic_traffic_overlap) * np.minimum(arithmetic, moving)
     return np.asarray(np.where((work > 0) | (traffic > 0), busy + kernels * launch, 0.0), dtype=np.float64)
 
 
@@ -153,7 +149,7 @@ def _arithmetic(device: DeviceSpec, kind: str, dtype: RateType) -> tuple[float, 
 
 
 def resolve_rate(rates: Mapping[RateType, float], dtype: str) -> float:
-    """Operations per second in `dtype`, or in what the machine computes it in; `DTYPES`, `mxfp8` and `fp8-row` are known."""
+    """Operations per second in `dtype` (of `DTYPES`, `mxfp8`, `fp8-row`), or in what the machine computes it in."""
     return _rate(rates, "fp8" if dtype in ("mxfp8", "fp8-row") else _resolve(dtype))
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "NcclSpec",
     "NetworkSpec",
     "OffsetSpec",
+    "OperatorKind",
     "ProtocolSpec",
     "RateType",
 ]
@@ -33,6 +34,18 @@ Count = Annotated[int, Field(ge=1, lt=2**31, strict=True)]
 Bytes = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 Flag = Annotated[bool, Field(strict=True)]
 RateType = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8"]
+OperatorKind = Literal[
+    "matmul",
+    "conv",
+    "attention",
+    "elementwise",
+    "normalization",
+    "reduction",
+    "pooling",
+    "gather",
+    "layout",
+    "optimizer",
+]
 Rates = Annotated[Mapping[RateType, Positive], Field(min_length=1)]
 
 Algorithm = Literal[
@@ -58,6 +71,10 @@ class DeviceSpec:
     their size (the host waits for the device).
     `prediction_spread` is the standard deviation of ln(predicted / measured) step times; `allocator_slack` the
     fraction of memory that the framework's allocator takes beyond what it hands out.
+
+    `memory_efficiency_by_kind` replaces `memory_efficiency` for the kinds of operator named (`device.KINDS`).
+    `arithmetic_traffic_overlap` is the fraction of the shorter of arithmetic and traffic that passes beside the
+    longer: 1 on accelerators, whose many threads compute while others wait for memory; a CPU core does less of it.
     """
 
     __pydantic_config__ = _FORBID
@@ -82,6 +99,8 @@ class DeviceSpec:
     native_attention_efficiency: Fraction | None = None
     native_attention_backward_efficiency: Fraction | None = None
     matmul_efficiency_by_type: Mapping[str, Fraction] = field(default_factory=dict, hash=False)
+    memory_efficiency_by_kind: Mapping[OperatorKind, Fraction] = field(default_factory=dict, hash=False)
+    arithmetic_traffic_overlap: Annotated[float, Field(ge=0, le=1, strict=True)] = 1.0
     dispatch_interval_s: NonNegative = 0.0
     collective_interference: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.0
     step_overhead_s: NonNegative = 0.0
@@ -102,6 +121,11 @@ class DeviceSpec:
     def product_efficiency(self, matrix_type: str) -> float:
         """Fraction of the peak that large products in `matrix_type` reach."""
         return self.matmul_efficiency_by_type.get(matrix_type, self.matmul_efficiency)
+
+    def memory_rate(self, kind: OperatorKind) -> float:
+        """Bytes per second that large operators of `kind` move."""
+        fraction = self.memory_efficiency_by_kind.get(kind, self.memory_efficiency)
+        return self.memory_bandwidth_bytes_per_s * fraction
 
 
 @dataclass(frozen=True, slots=True)

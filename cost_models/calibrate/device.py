@@ -1,13 +1,19 @@
 """The [device] values that follow from measured operators.
 
 Fitted are the rates of products, convolutions and vector units, the work that fills the matrix units, the memory's
-bandwidth and the latencies of launches.  Peaks are the best rates that any sample shows; efficiencies are the fitted
-rates over these peaks, so that the product of both is what was fitted.
+bandwidth by kind of operator, how far arithmetic and traffic overlap, and the latencies of launches.  Peaks are the
+best rates that any sample shows; efficiencies are the fitted rates over these peaks, so that the product of both is
+what was fitted.
+
+`memory_efficiency` is that of elementwise operators, which updates of parameters are as well.  Another kind has its
+own, and the overlap leaves its value in the base, where samples can tell: their elasticities
+d ln(seconds) / d ln(parameter), squared and summed (the parameter's Fisher information in units of a residual's
+variance), come to `TELLING` at least.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -17,12 +23,15 @@ from numpy.typing import NDArray
 from cost_models.calibrate.least_squares import fit_positive
 from cost_models.calibrate.samples import ComputeSample, Fitted, errors_by
 from cost_models.device import compute_seconds
-from cost_models.machine import DeviceSpec, HardwareProfile, RateType
+from cost_models.machine import DeviceSpec, HardwareProfile, OperatorKind, RateType
 
 __all__ = ["fit_device"]
 
 FloatArray = NDArray[np.float64]
+TELLING = 0.25  # the standard error of the parameter's logarithm is then at most twice that of a sample's
 TILE = 16  # side of the tile in which the fill is expressed: only units * rows * columns * depth enters prices
+_RATIO = "memory of "  # parameters: a kind's bandwidth over the shared one
+_STEP = 1e-3
 _MATRIX = {"matmul": "matmul_efficiency", "conv": "convolution_efficiency", "attention": "attention_efficiency"}
 
 
@@ -45,22 +54,37 @@ def fit_device(profile: HardwareProfile, samples: Sequence[ComputeSample]) -> Fi
     measured = np.array([s.seconds for s in samples])
     groups = _by_kind(samples)
     guess = {k: max(s.flops / s.seconds for s in samples if s.kind == k) for k in _MATRIX if k in groups}
+    shared = "elementwise" if "elementwise" in groups else vectors[0].kind
+    own = [k for k in groups if k != shared and any(samples[i].bytes_moved for i in groups[k])]
     guess |= {
         "vector": max(s.flops / s.seconds for s in vectors),
         "memory": max(s.bytes_moved / s.seconds for s in vectors),
         "fill": 1e5,
         "matrix_launch": min(s.seconds for s in products),
         "vector_launch": min(s.seconds for s in vectors),
+        "serial": 1.5,  # 2 - overlap: a positive parameter whose logarithm has a slope everywhere
     }
+    bounds = {"fill": (1.0, 1e12), "serial": (1.0, 2.0)}
 
     def model(parameters: Mapping[str, float]) -> FloatArray:
         return _predict(replace(profile, device=_candidate(device, parameters, dtype)), samples, groups)
 
-    fit = fit_positive(model, measured, guess, {"fill": (1.0, 1e12)})
-    values = _values(device, fit.parameters, guess, dtype)
+    start = {**guess, **{f"{_RATIO}{k}": 1.0 for k in own}}
+    found = fit_positive(model, measured, start, bounds).parameters
+    untold = {n for n in start if n.startswith((_RATIO, "serial")) and _information(model, found, n) < TELLING}
+    if untold:
+        start = {n: v for n, v in start.items() if n not in untold}
+        found = fit_positive(model, measured, start, bounds).parameters
+    values = _values(device, found, guess, dtype)
     fitted = replace(profile, device=_with(device, values, dtype))
     predicted = _predict(fitted, samples, groups)
     return Fitted(fitted, values, errors_by([s.kind for s in samples], predicted, measured))
+
+
+def _information(model: Callable[[Mapping[str, float]], FloatArray], p: Mapping[str, float], name: str) -> float:
+    """Sum of the squared derivatives of ln(seconds) by the logarithm of the parameter `name`."""
+    up, down = (np.log(model({**p, name: p[name] * f})) for f in (1 + _STEP, 1 - _STEP))
+    return float((((up - down) / (2 * _STEP)) ** 2).sum())
 
 
 def _by_kind(samples: Sequence[ComputeSample]) -> dict[str, NDArray[np.intp]]:
@@ -92,6 +116,8 @@ def _candidate(device: DeviceSpec, p: Mapping[str, float], dtype: str) -> Device
         vector_efficiency=1.0,
         memory_bandwidth_bytes_per_s=p["memory"],
         memory_efficiency=1.0,
+        memory_efficiency_by_kind=_ratios(p),
+        arithmetic_traffic_overlap=_overlap(device, p),
         matrix_launch_latency_s=p["matrix_launch"],
         vector_launch_latency_s=p["vector_launch"],
         compute_units=1,
@@ -109,7 +135,9 @@ def _values(
     efficiency = {k: p[k] / peak for k in _MATRIX if k in p}
     known = efficiency["matmul"] / device.matmul_efficiency
     unmeasured = {k: min(1.0, getattr(device, name) * known) for k, name in _MATRIX.items() if k not in efficiency}
-    vector, memory = max(p["vector"], best["vector"]), max(p["memory"], best["memory"])
+    ratios = _ratios(p)
+    vector = max(p["vector"], best["vector"])
+    memory = max(p["memory"] * max([1.0, *ratios.values()]), best["memory"])
     return {
         f"device.matmul_flops_per_s.{dtype}": peak,
         **{f"device.{name}": {**efficiency, **unmeasured}[k] for k, name in _MATRIX.items()},
@@ -117,6 +145,8 @@ def _values(
         "device.vector_efficiency": p["vector"] / vector,
         "device.memory_bandwidth_bytes_per_s": memory,
         "device.memory_efficiency": p["memory"] / memory,
+        **{f"device.memory_efficiency_by_kind.{k}": p["memory"] * v / memory for k, v in ratios.items()},
+        **({"device.arithmetic_traffic_overlap": _overlap(device, p)} if "serial" in p else {}),
         "device.matrix_launch_latency_s": p["matrix_launch"],
         "device.vector_launch_latency_s": p["vector_launch"],
         "device.compute_units": 1,
@@ -131,8 +161,20 @@ def _with(device: DeviceSpec, values: Mapping[str, float | int], dtype: str) -> 
     changes: dict[str, Any] = {
         f"{k}_flops_per_s": _rates(dtype, values[f"device.{k}_flops_per_s.{dtype}"]) for k in ("matmul", "vector")
     }
-    changes |= {k.removeprefix("device."): v for k, v in values.items() if "_flops_per_s." not in k}
+    changes |= {k.removeprefix("device."): v for k, v in values.items() if k.count(".") == 1}
+    table = "device.memory_efficiency_by_kind."
+    changes["memory_efficiency_by_kind"] = {k.removeprefix(table): v for k, v in values.items() if k.startswith(table)}
     return replace(device, **changes)
+
+
+def _overlap(device: DeviceSpec, p: Mapping[str, float]) -> float:
+    """The fitted overlap, or the base's.  Rounding may lead out of [0, 1]."""
+    return min(max(2 - p["serial"], 0.0), 1.0) if "serial" in p else device.arithmetic_traffic_overlap
+
+
+def _ratios(p: Mapping[str, float]) -> dict[OperatorKind, float]:
+    """Bandwidth of the kinds that have one of their own, over the shared one."""
+    return {cast(OperatorKind, k.removeprefix(_RATIO)): v for k, v in p.items() if k.startswith(_RATIO)}
 
 
 def _rates(dtype: str, rate: float) -> dict[RateType, float]:

@@ -36,7 +36,7 @@ def calibrated_text(
 ) -> str:
     """TOML of `base` with `values` by dotted key (those of a protocol by its name: `protocols.gloo.base_latency_s`).
 
-    A table of rates by element type is replaced as a whole, a protocol by those named, so that nothing measured
+    A table of rates by element type or kind is replaced as a whole, a protocol by those named, so that nothing measured
     stands beside something assumed of another machine; with measured links the base's islands, super-nodes and
     library constants go.  `source` is the note of every value given that has none of its own in `notes`.
 
@@ -47,6 +47,8 @@ def calibrated_text(
     sources = dict(document["sources"])
     for table in {k.rpartition(".")[0] for k in values if k.startswith("device.") and k.count(".") == 2}:
         _drop(document, table, sources)
+    if "device.memory_efficiency" in values:
+        _drop(document, "device.memory_efficiency_by_kind", sources)
     if any(k.startswith("protocols.") for k in values):
         _replace_protocols(document, values, sources)
     if "server.bandwidth_bytes_per_s" in values:

@@ -69,14 +69,19 @@ def fit_positive(
     r = residuals(theta)
     value = loss(r, theta)
     for _ in range(ITERATIONS):
-        jacobian = np.stack([(residuals(theta + _STEP * e) - r) / _STEP for e in np.eye(len(names))], axis=1)
+        inward = np.where(theta + _STEP > high, -_STEP, _STEP)  # the model need not be defined beyond the bounds
+        jacobian = np.stack([(residuals(theta + d) - r) / d.sum() for d in np.diag(inward)], axis=1)
         weight = HUBER / np.maximum(np.abs(r), HUBER)
         normal = jacobian.T @ (weight[:, None] * jacobian) + PRIOR * np.eye(len(names))
         gradient = jacobian.T @ (weight * r) + PRIOR * (theta - start)
+        # What lies at a bound and would leave the range stays: it must not bend the step of the others.
+        free = np.flatnonzero(~(((theta <= low) & (gradient > 0)) | ((theta >= high) & (gradient < 0))))
         improved = False
-        while damping < 1e8:
-            scaled = normal + damping * np.diag(np.diag(normal))
-            moved = np.clip(theta - np.clip(np.linalg.solve(scaled, gradient), -1.0, 1.0), low, high)
+        while damping < 1e8 and len(free):
+            scaled = normal[np.ix_(free, free)] + damping * np.diag(np.diag(normal)[free])
+            step = np.zeros(len(theta))
+            step[free] = np.clip(np.linalg.solve(scaled, gradient[free]), -1.0, 1.0)
+            moved = np.clip(theta - step, low, high)
             new = residuals(moved)
             if (found := loss(new, moved)) < value:
                 improved = value - found > 1e-10 * value

@@ -55,7 +55,7 @@ TERMS: Final = (
     Term("native_attention_backward_efficiency", 0.5, 0.3, 1.0),
     Term("matrix_launch_latency_s", 5e-6, 0.7),
     Term("dispatch_interval_s", 2e-5, 1.0),
-    Term("step_overhead_s", 5e-3, 1.0),
+    Term("step_overhead_s", 5e-3, 0.7, 0.02),
     Term("handover_s", 2e-4, 1.0),
     Term("collective_interference", 0.15, 0.7, 0.8),
 )

@@ -122,6 +122,8 @@ def read_rows(path: Path, profiles: Collection[str]) -> Rows:
     rows = document.get("rows") if isinstance(document, dict) else document
     if not isinstance(rows, list):
         raise InputError(f"{path}: expected an object with a list `rows`, or a list of rows, found none")
+    if not rows:
+        raise InputError(f"{path}: an empty list of rows; there is nothing to measure")
     cases: list[Case] = []
     left: list[LeftOut] = []
     for index, row in enumerate(rows):

@@ -70,7 +70,7 @@ def _print(report: Report, *, each: bool) -> None:
     if report.parameters:
         print("fitted")
         for name, values in report.parameters.items():
-            print(f"  {name:22} " + "  ".join(f"{k}={v:.3f}" for k, v in values.items()))
+            print(f"  {name:22} " + "  ".join(f"{k}={v:.3g}" for k, v in values.items()))
         print()
     if report.left_out:
         print("left out")

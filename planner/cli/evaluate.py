@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planner.cli.options import add_model_options, bindings, byte_size, positive, profile_of
-from planner.errors import UsageError
+from planner.errors import InfeasibleError, UsageError
 
 if TYPE_CHECKING:
     from cost_models import HardwareProfile
@@ -43,10 +43,13 @@ def run(options: argparse.Namespace) -> int:
     found = _plan(options) if options.plan is not None else _strategy(options)
     text = json.dumps(found, indent=1)
     if options.out is not None:
-        options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "evaluation.json").write_text(text + "\n", encoding="utf-8")
+        try:
+            options.out.mkdir(parents=True, exist_ok=True)
+            (options.out / "evaluation.json").write_text(text + "\n", encoding="utf-8")
+        except OSError as e:
+            raise UsageError(f"--out {options.out}: cannot be written ({e.strerror}); name another folder") from e
     print(text if options.json else _text(found))
-    return 0
+    return 0 if found["fits"] else InfeasibleError.exit_status
 
 
 def _strategy(options: argparse.Namespace) -> dict[str, Any]:
@@ -84,6 +87,7 @@ def _samples(graph: Graph) -> int:
 
 def _document(options: argparse.Namespace, c: Configuration, p: Prediction, profile: HardwareProfile) -> dict[str, Any]:
     from cost_models import usable_memory_bytes
+    from planner.evaluate.schemes import spelled
 
     limit = options.memory_limit or usable_memory_bytes(profile)
     return {
@@ -93,7 +97,7 @@ def _document(options: argparse.Namespace, c: Configuration, p: Prediction, prof
         "devices": c.devices,
         "batch": c.global_batch,
         "strategy": options.strategy,
-        "configuration": c.text(),
+        "configuration": spelled(c),
         "step_time_s": p.step_time_s,
         "step_time_interval_s": [p.time_low_s, p.time_high_s],
         "samples_per_s": c.global_batch / p.step_time_s,

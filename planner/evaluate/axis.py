@@ -262,7 +262,9 @@ def _allowed(
 
     if s.kind == "expert":
         shared = frozenset[str]().union(*(_shared(rule, i) for i in weights))
-        kept = tuple(c for c in options if c.factors & shared and divides(c))
+        kept = tuple(
+            c for c in options if divides(c) and (c.factors & shared or any(x.kind == "all_to_all" for x in c.inner))
+        )
         return kept or tuple(c for c in options if not divides(c)) or options
     if s.kind == "tensor" and weights and (rule.kind in ("matmul", "conv") or looked_up):
         kept = tuple(c for c in options if divides(c))

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from cost_models.pipeline import GradientBucket, gradient_sync, zero3_backward, zero3_forward
 from planner.evaluate.configuration import Configuration
-from planner.evaluate.memory import elements
 from planner.evaluate.passes import Passes
 from planner.evaluate.ranks import Ranks
 from planner.evaluate.stages import chunks_of
@@ -63,16 +62,16 @@ class Exchange:
 
     def _gradients(self, device: int) -> float:
         c = self.c
-        if c.zero == 3:
-            ordinary, _ = elements(self.w, c, self.chunks, device)
-            part = ordinary * c.gradient_bytes / self.ranks.groups["shard"].ranks
-            return self.ranks.seconds("all_reduce", "replica", part)
         units = self._units(device)[::-1]
         kind = "reduce_scatter" if c.zero else "all_reduce"
         sizes, seconds = [], []
         for i in units:
             u = self.w.units[i]
             sizes.append((u.weights + u.expert_weights) * c.gradient_bytes)
+            if c.zero == 3:  # scattered within the passes; what is left are sums of the parts over the replicas
+                part = u.weights * c.gradient_bytes / self.ranks.groups["shard"].ranks
+                seconds.append(self.ranks.seconds("all_reduce", "replica", part))
+                continue
             seconds.append(
                 self._sum(u.weights * c.gradient_bytes)
                 + self.ranks.seconds(kind, "expert_data", u.expert_weights * c.gradient_bytes)

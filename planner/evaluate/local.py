@@ -53,9 +53,9 @@ class Local:
     # Bytes
 
     def bytes(self, tensor: str) -> float:
-        """Of the whole tensor; 0 where its shape is unknown."""
-        t = self.graph.tensors[tensor]
-        if t.shape is None:
+        """Of the whole tensor; 0 where its shape is unknown, and of an optional one that is left out."""
+        t = self.graph.tensors.get(tensor)
+        if t is None or t.shape is None:
             return 0.0
         return float(math.prod(t.shape)) * (self.width if t.is_float else ITEM_BYTES.get(t.dtype, 4))
 

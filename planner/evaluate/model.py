@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
+from planner.errors import UsageError
 from planner.evaluate.axis import Along
 from planner.evaluate.workload import Workload
 from planner.frontends.blocks import repeated_blocks
@@ -41,7 +43,13 @@ _MODELS: WeakKeyDictionary[Graph, Model] = WeakKeyDictionary()
 
 
 def model_of(graph: Graph) -> Model:
+    """UsageError for a graph that computes its own gradients: they would be counted twice."""
     if graph not in _MODELS:
+        if _holds_backward(graph):
+            raise UsageError(
+                f"the model {graph.name!r} computes gradients of its weights itself; give its forward part: the "
+                "backward pass is derived from it"
+            )
         rules, _ = bind_rules(graph)
         unit, repeated = _units(graph)
         _MODELS[graph] = Model(
@@ -54,6 +62,13 @@ def model_of(graph: Graph) -> Model:
             repeated,
         )
     return _MODELS[graph]
+
+
+def _holds_backward(graph: Graph) -> bool:
+    """Whether most of its results have the shapes of its parameters, as gradients or updated weights do."""
+    shapes = Counter(t.shape for t in graph.parameters)
+    results = Counter(graph.tensors[t].shape for t in graph.outputs if graph.tensors[t].shape)
+    return sum((shapes & results).values()) > max(2, sum(shapes.values()) / 2)
 
 
 def _made_of_parameters(graph: Graph) -> frozenset[str]:

@@ -50,6 +50,12 @@ class UnitTimes:
     of_weights: float
 
     @property
+    def weight_seconds(self) -> float:
+        """The share of the backward pass that makes gradients of weights, with its share of the host's delay."""
+        compute = self.backward.compute
+        return self.of_weights * (1 + self.backward.host / compute) if compute else 0.0
+
+    @property
     def back(self) -> float:
         """Seconds of the backward pass with what is computed again."""
         return self.backward.seconds + self.again.seconds

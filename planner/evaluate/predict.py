@@ -25,7 +25,13 @@ from planner.evaluate.workload import Workload
 
 __all__ = ["Prediction", "predict"]
 
+_ROUNDING = 1e-9
+_PASSES = 4_000_000  # simulated in some seconds
 _Z80 = 1.2816  # of a normal distribution, 80 % lies within so many standard deviations
+
+
+# What 8- and 4-bit products need a rate of.
+_NARROW = {"fp8": ("fp8",), "fp8-row": ("fp8",), "mxfp8": ("fp8",), "fp4": ("fp4",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +57,18 @@ def predict(workload: Workload, c: Configuration, profile: HardwareProfile) -> P
     """Time and memory of one step of `c` on the machine.
 
     Raises:
-        UsageError: more pipeline chunks than blocks; a profile that prices no computing.
+        UsageError: more pipeline chunks than blocks, or passes than can be simulated; a profile that prices no
+            computing, or no products in the type asked for.
     """
     if profile.device is None:
         raise UsageError(f"hardware profile {profile.name!r} has no device to compute on; name a machine")
+    if c.matrix_type in _NARROW and not set(_NARROW[c.matrix_type]) & set(profile.device.matmul_flops_per_s):
+        raise UsageError(f"strategy: matrix={c.matrix_type}: {profile.name} has no units for it; leave it out")
+    if c.pp > 1 and c.micro_batches * c.pp * c.virtual_stages > _PASSES:
+        raise UsageError(
+            f"strategy: {c.micro_batches} micro-batches through {c.pp * c.virtual_stages} chunks are more than "
+            f"{_PASSES:,} passes to simulate; give a smaller --batch or a larger micro_batch"
+        )
     ranks = Ranks(c, profile)
     passes = Passes(workload, c, profile, ranks)
     parts = chunks(workload, c.pp * c.virtual_stages)
@@ -110,7 +124,7 @@ def _pipeline(
             forward, backward = (exchange.gathered_pass(k, backward=b) for b in (False, True))
         else:
             forward, backward = sum(u.forward.seconds for u in units), sum(u.back for u in units)
-        weights = min(backward, sum(u.of_weights for u in units))
+        weights = min(backward, sum(u.weight_seconds for u in units))
         kept = chunk_activation_bytes(workload, c, part)
         times.append(ChunkTimes(forward, backward, backward - weights, weights, kept))
     sent = [_handover(workload, c, passes, ranks, part) for part in parts[1:]]
@@ -148,7 +162,7 @@ def _update(
 
 
 def _breakdown(c: Configuration, passes: Passes, parts: tuple[tuple[int, ...], ...], total: float) -> dict[str, float]:
-    """Seconds of the busiest pipeline rank; what it waits for others (or for weights) is `bubble`."""
+    """Seconds of the busiest pipeline rank; what it waits for others is `bubble`, for weights alone `gathering`."""
     found: list[dict[str, float]] = []
     for d in range(c.pp):
         units = [passes.units[i] for k in chunks_of(c, d) for i in parts[k]]
@@ -162,4 +176,7 @@ def _breakdown(c: Configuration, passes: Passes, parts: tuple[tuple[int, ...], .
             }
         )
     busiest = max(found, key=lambda x: sum(x.values()))
-    return {**busiest, "bubble": total - sum(busiest.values())}
+    waiting = total - sum(busiest.values())
+    if abs(waiting) < _ROUNDING * total:
+        waiting = 0.0
+    return {**busiest, "gathering" if c.pp == 1 and c.zero == 3 else "bubble": waiting}

@@ -10,7 +10,7 @@ from typing import Any, Final
 from planner.errors import UsageError
 from planner.evaluate.configuration import ATTENTIONS, MATRIX_TYPES, RECOMPUTES, SCHEDULES, Configuration
 
-__all__ = ["KEYS", "SCHEMES", "parse_strategy"]
+__all__ = ["KEYS", "SCHEMES", "parse_strategy", "spelled"]
 
 # What frameworks do unless told otherwise: the vendor's attention, collectives beside computing.
 _TODAY: Final = {"attention": "native", "overlap_gradients": True}
@@ -119,6 +119,8 @@ def parse_strategy(
         raise UsageError(
             f"--strategy {text!r}: micro_batch={micro} does not divide the {per_rank} samples of a data-parallel rank"
         )
+    if fields.get("virtual_stages", 1) > 1 and fields.get("pp", 1) == 1:
+        raise UsageError(f"--strategy {text!r}: vpp={fields['virtual_stages']} cuts pipeline stages, but pp=1; give pp")
     fields["micro_batches"] = per_rank // micro
     if scheme == "megatron":
         fields.setdefault("sequence_parallel", fields.get("tp", 1) > 1)
@@ -138,6 +140,17 @@ def _check_schedule(text: str, fields: dict[str, Any]) -> None:
     expected = {"gpipe": 1, "zb-h1": 1, "zb-v": 2}.get(schedule, chunks)
     if chunks != expected:
         raise UsageError(f"--strategy {text!r}: vpp: {schedule} runs {expected} chunk(s) per rank, found {chunks}")
+
+
+def spelled(c: Configuration) -> str:
+    """The configuration as `--strategy` takes it: what a scheme leaves open, and what differs from Megatron's."""
+    usual = Configuration(**SCHEMES["megatron"])
+    told = []
+    for name, key in KEYS.items():
+        value = getattr(c, key.field)
+        if name in ("dp", "micro_batch") or value != getattr(usual, key.field):
+            told.append(f"{name}={str(value).lower() if isinstance(value, bool) else value}")
+    return f"megatron:{','.join(told)}"
 
 
 def _given(text: str, rest: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from planner.errors import UsageError
 from planner.evaluate.axis import Along, lay_out
 from planner.evaluate.configuration import Configuration
 from planner.evaluate.fusion import attention_cores, join
@@ -37,6 +38,8 @@ def trace(graph: Graph, configuration: Configuration) -> Workload:
 def _traced(graph: Graph, model: Model, c: Configuration) -> Workload:
     sizes: dict[Axis, int] = {"tensor": c.tp, "context": c.cp, "expert": c.ep}
     axes = {axis: _along(graph, model, c, axis, size) for axis, size in sizes.items() if size > 1}
+    for axis, along in axes.items():
+        _check(graph, axis, along)
     at = Local(graph, model, axes, 4.0 if c.precision == "fp32" else 2.0)
     tally = Tally(len(model.repeated))
     regions = join(graph, model.rules, count_transfers(tally, at), model.fixed, c.fuse)
@@ -55,6 +58,20 @@ def _traced(graph: Graph, model: Model, c: Configuration) -> Workload:
         if first.name not in one_kernel and at.rule(first).kind not in HEAVY:
             count_region(tally, at, regions, number, first.name in in_core)
     return workload_of(tally, at)
+
+
+def _check(graph: Graph, axis: Axis, along: Along) -> None:
+    """UsageError where an axis would do nothing but repeat the work."""
+    divided = {t for t, code in along.rest.items() if code >= 0}
+    size, names = along.size, {p.name for p in graph.parameters}
+    if axis == "tensor" and not divided & names:
+        raise UsageError(f"strategy: tp={size}: no weight of the model has columns or rows that {size} divides")
+    if axis == "context" and not divided & set(graph.inputs):
+        raise UsageError(
+            f"strategy: cp={size}: no input of the model has a second dimension (the sequence) that {size} divides"
+        )
+    if axis == "expert" and not divided & names:
+        raise UsageError(f"strategy: ep={size}: the model has no weights of experts in a number that {size} divides")
 
 
 def _along(graph: Graph, model: Model, c: Configuration, axis: Axis, size: int) -> Along:

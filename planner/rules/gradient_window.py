@@ -52,12 +52,12 @@ def _max_pool(o: Operator) -> Rule:
     if "kernel_shape" not in o.op.attributes:
         image = labels("s", o.rank(0) - 2, whole=True)
         text = f"n c *..., n c *... -> n c {image}"
-        return sharded(o, text, kind="reduction", linear=[(0,)], flops=float(math.prod(o.shape(0))), aware=("n", "c"))
+        return sharded(o, text, kind="pooling", linear=[(0,)], flops=float(math.prod(o.shape(0))), aware=("n", "c"))
     space = _pooled(o)
     return sharded(
         o,
         f"n c {space.positions}, n c {space.positions} -> n c {space.elements}",
-        kind="reduction",
+        kind="pooling",
         sizes=space.sizes,
         linear=[(0,)],
         flops=float(math.prod(o.shape(0))),
@@ -74,7 +74,7 @@ def _average_pool(o: Operator) -> Rule:
     return sharded(
         o,
         f"n c {space.positions} -> n c {space.elements}",
-        kind="reduction",
+        kind="pooling",
         sizes=space.sizes,
         linear=[(0,)],
         flops=float(math.prod(o.result())),

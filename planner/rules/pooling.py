@@ -27,7 +27,7 @@ def _pool(o: Operator) -> Rule:
     return sharded(
         o,
         f"n c {space.elements} -> n c {space.positions}, n c {space.positions}",
-        kind="reduction",
+        kind="pooling",
         sizes=space.sizes,
         linear=[(0,)] if average else [],
         differentiable=(0,),
@@ -50,7 +50,7 @@ def _quantized_pool(o: Operator) -> Rule:
     return sharded(
         o,
         f"{read}{', *...' * (len(o.inputs) - 1)} -> {made}",
-        kind="reduction",
+        kind="pooling",
         sizes=space.sizes,
         flops=float(math.prod(kernel) * math.prod(o.result())),
         aware=space.aware,

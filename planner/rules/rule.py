@@ -69,7 +69,8 @@ class Rule:
     differentiable operands that receive a gradient
     saved_operands, saved_results   what the backward reads
     flops, backward_flops           of the whole operator
-    kind           cost class: matmul conv attention elementwise normalization reduction gather layout free
+    kind           cost class: matmul conv attention elementwise normalization reduction pooling gather layout
+                   free
     shape_operand  operand that states the result's shape; executed with the local shape instead
     counts         attribute → factors: an integer attribute that counts these factors (`group`,
                    `num_heads`); executed divided by their number of shards

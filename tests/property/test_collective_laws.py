@@ -17,6 +17,7 @@ from cost_models import (
     Collective,
     CollectiveModel,
     GroupShape,
+    HardwareProfile,
     OperatorKind,
     compute_seconds,
     group_on_mesh,
@@ -221,3 +222,55 @@ def test_splitting_an_operator_never_gains_more_than_its_share(
     whole, part = compute_seconds(profile, kind=kind, flops=flops / amounts, bytes_moved=moved / amounts, dtype=dtype)
     assert part <= whole
     assert whole <= parts * part * (1 + 1e-12)
+
+
+OPERATORS = {
+    "kind": st.sampled_from(KINDS),
+    "flops": st.just(0.0) | st.floats(1, 1e18),
+    "moved": st.just(0.0) | st.floats(1, 1e13),
+}
+
+
+def overlapping(name: str, overlap: float) -> HardwareProfile:
+    profile = MODELS[name].profile
+    assert profile.device is not None
+    return replace(profile, device=replace(profile.device, arithmetic_traffic_overlap=overlap))
+
+
+@pytest.mark.parametrize("name", LINKED)
+@given(**OPERATORS)
+def test_with_full_overlap_only_the_longer_of_arithmetic_and_traffic_counts(
+    name: str, kind: OperatorKind, flops: float, moved: float
+) -> None:
+    """Bit for bit: the price is that of one of the two alone."""
+    profile = overlapping(name, 1.0)
+    both, arithmetic, traffic = (
+        float(compute_seconds(profile, kind=kind, flops=f, bytes_moved=b, dtype="fp32"))
+        for f, b in ((flops, moved), (flops, 0.0), (0.0, moved))
+    )
+    assert both == max(arithmetic, traffic)
+
+
+@pytest.mark.parametrize("name", LINKED)
+@given(overlaps=st.tuples(st.floats(0, 1), st.floats(0, 1)), **OPERATORS)
+def test_less_overlap_never_costs_less_and_twice_at_most(
+    name: str, overlaps: tuple[float, float], kind: OperatorKind, flops: float, moved: float
+) -> None:
+    less, more = (
+        float(compute_seconds(overlapping(name, x), kind=kind, flops=flops, bytes_moved=moved, dtype="fp32"))
+        for x in sorted(overlaps)
+    )
+    assert more <= less * (1 + 1e-12)
+    assert less <= 2 * more * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_pooling_is_priced_as_a_reduction_where_the_machine_does_not_tell_them_apart(name: str) -> None:
+    profile, moved = MODELS[name].profile, np.logspace(0, 10, 11)
+    assert profile.device is not None
+    assert not {"pooling", "reduction"} & set(profile.device.memory_efficiency_by_kind)
+    pooling, reduction = (
+        compute_seconds(profile, kind=kind, flops=moved / 4, bytes_moved=moved, dtype="fp32").tolist()
+        for kind in ("pooling", "reduction")
+    )
+    assert pooling == reduction

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost_models.calibrate import fit_positive
+from cost_models.calibrate.least_squares import HUBER, FloatArray
 
 SIZES = np.logspace(3, 8, 40)
 
@@ -63,3 +64,21 @@ def test_bounds_hold() -> None:
 def test_what_has_no_logarithm_is_refused(measured: np.ndarray, guess: Mapping[str, float]) -> None:
     with pytest.raises(ValueError, match="positive"):
         fit_positive(affine, measured, guess)
+
+
+def test_a_parameter_held_by_its_bound_does_not_hold_the_others() -> None:
+    """y = a + b x with a at most half of what it is: at the bound, b is still where the loss is least."""
+    x = np.linspace(1, 10, 20)
+
+    def model(p: Mapping[str, float]) -> FloatArray:
+        assert p["a"] <= 1 + 1e-12
+        return p["a"] + p["b"] * x
+
+    found = fit_positive(model, 2 + 3 * x, {"a": 0.5, "b": 30.0}, {"a": (0.1, 1.0)}).parameters
+    assert found["a"] == pytest.approx(1.0)
+
+    def loss(b: float) -> float:
+        size = np.abs(np.log((1 + b * x) / (2 + 3 * x)))
+        return float(np.where(size <= HUBER, size**2 / 2, HUBER * (size - HUBER / 2)).sum())
+
+    assert loss(found["b"]) <= min(loss(found["b"] * f) for f in (0.99, 1.01))

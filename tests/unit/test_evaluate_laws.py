@@ -109,6 +109,8 @@ def test_more_micro_batches_take_longer(c: Configuration, more: int) -> None:
 @given(configurations(), st.floats(1.1, 8))
 def test_faster_units_never_take_longer(c: Configuration, factor: float) -> None:
     a100, c = load_profile("a100-80"), unhidden(c)
+    if c.schedule.startswith("zb"):
+        c = c.with_(schedule="1f1b", virtual_stages=1)  # fixed orders: other proportions of B and W may fit worse
     assert priced(c, faster(a100, peak=factor)).step_time_s <= priced(c, a100).step_time_s * (1 + 1e-12)
 
 

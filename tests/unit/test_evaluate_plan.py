@@ -378,7 +378,7 @@ def test_the_command_prices_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture
     assert found["strategy"] == str(path)
     assert json.loads((tmp_path / "out" / "evaluation.json").read_text()) == found
 
-    assert run(model, "--plan", path, "--memory-limit", "1MiB") == 0
+    assert run(model, "--plan", path, "--memory-limit", "1MiB") == 4
     told = capsys.readouterr().out
     assert f"on 4 x a100-80, batch 8\n  configuration  {found['configuration']}\n" in told
     assert f"objective      {planned.objective_s:.4g} s" in told

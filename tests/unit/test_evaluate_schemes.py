@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from planner.errors import UsageError
 from planner.evaluate import Configuration
-from planner.evaluate.schemes import KEYS, SCHEMES, parse_strategy
+from planner.evaluate.schemes import KEYS, SCHEMES, parse_strategy, spelled
 
 VALUES = {
     "dp": ("2", 2), "tp": ("4", 4), "pp": ("4", 4), "cp": ("2", 2), "ep": ("2", 2), "micro_batch": ("2", 2),
@@ -29,7 +29,9 @@ def test_the_table_names_every_key() -> None:
 def test_every_key_sets_its_field(key: str) -> None:
     text, value = VALUES[key]
     devices = {"dp": 2, "shard": 8}.get(key, 16)
-    c = parse_strategy(f"megatron:{key}={text}", devices=devices, batch=64)
+    staged = "pp=2," if key == "vpp" else ""
+    c = parse_strategy(f"megatron:{staged}{key}={text}", devices=devices, batch=64)
+    assert parse_strategy(spelled(c), devices=devices, batch=64) == c
     assert getattr(c, KEYS[key].field) == value
     assert c.devices == devices
     assert c.global_batch == 64
