@@ -79,6 +79,7 @@ def kernel_seconds(
         b, m, n, k = kernels.batch, kernels.rows, kernels.columns, kernels.depth
         moved = 4 / 3 * b * (m * k + k * n + m * n)
         cast[matrix] = (moved / (device.memory_bandwidth_bytes_per_s * device.memory_efficiency))[matrix]
-    launch = np.where(vector, device.vector_launch_latency_s, device.matrix_launch_latency_s)
+    matrix_launch = device.matrix_launch_latency_s + device.product_ramp_s
+    launch = np.where(vector, device.vector_launch_latency_s, matrix_launch)
     seconds: FloatArray = np.maximum(busy, traffic) + cast + launch
     return seconds

@@ -7,7 +7,7 @@ Bandwidths are per device and per direction.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
@@ -69,6 +69,8 @@ class DeviceSpec:
     collective runs beside it.  `step_overhead_s` passes once per step outside the model (data, norms of gradients,
     checks for overflow); `handover_s` each time a pipeline stage exchanges tensors with its neighbour, whatever
     their size (the host waits for the device).
+    `product_ramp_s` passes on every product within a training step, besides its launch, before and after it runs at its
+    rate.
     `prediction_spread` is the standard deviation of ln(predicted / measured) step times; `allocator_slack` the
     fraction of memory that the framework's allocator takes beyond what it hands out.
 
@@ -105,6 +107,7 @@ class DeviceSpec:
     collective_interference: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.0
     step_overhead_s: NonNegative = 0.0
     handover_s: NonNegative = 0.0
+    product_ramp_s: NonNegative = 0.0
     prediction_spread: NonNegative = 0.15
     allocator_slack: NonNegative = 0.03
 
@@ -331,6 +334,12 @@ class HardwareProfile:
     supernode: LinkSpec | None = None
     nccl: NcclSpec | None = None
     measured: MeasuredSpec = MeasuredSpec()
+
+    @property
+    def streamed(self) -> HardwareProfile:
+        """The machine with collectives that follow each other in a stream: what a call costs its host is left out."""
+        measured = replace(self.measured, launch_latency_s=0.0, bulk_latency_s=0.0)
+        return replace(self, measured=measured, digest=f"{self.digest}/streamed")
 
     @property
     def devices_per_server(self) -> int | None:

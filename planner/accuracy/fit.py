@@ -53,7 +53,7 @@ TERMS: Final = (
     Term("attention_backward_efficiency", 0.35, 0.35, 1.0),
     Term("native_attention_efficiency", 0.6, 0.3, 1.0),
     Term("native_attention_backward_efficiency", 0.5, 0.3, 1.0),
-    Term("matrix_launch_latency_s", 5e-6, 0.7),
+    Term("product_ramp_s", 2.5e-6, 1.0),
     Term("dispatch_interval_s", 2e-5, 1.0),
     Term("step_overhead_s", 5e-3, 0.7, 0.02),
     Term("handover_s", 2e-4, 1.0),

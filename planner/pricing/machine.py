@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal, cast
 
 import numpy as np
@@ -57,6 +58,11 @@ class Settings:
         return parameter_bytes(self.precision, self.optimizer, training=self.training)
 
 
+@lru_cache(maxsize=64)
+def _streamed(profile: HardwareProfile) -> HardwareProfile:
+    return profile.streamed
+
+
 @dataclass(frozen=True)
 class Machine:
     """A profile seen through a logical mesh."""
@@ -75,11 +81,15 @@ class Machine:
         return np.rint(np.minimum(np.asarray(seconds, dtype=np.float64) / self.unit_s, DEAREST)).astype(np.int64)
 
     def collective(self, kind: str, axes: tuple[str, ...], group_bytes: ArrayLike) -> IntArray:
-        """Cost of a collective over the groups of `axes`; bytes in the convention of `cost_models.link`."""
+        """Cost of a collective over the groups of `axes`; bytes in the convention of `cost_models.link`.
+
+        A step issues its collectives one after the other without waiting, and runtimes coalesce small ones: what a
+        call costs its host counts in `planner.evaluate`, not here.
+        """
         if axes not in self._groups:
             indices = tuple(sorted(self.mesh.names.index(a) for a in axes))
             self._groups[axes] = CollectiveModel(self.profile).group(self.mesh.shape, indices)
-        model = CollectiveModel(self.profile)
+        model = CollectiveModel(_streamed(self.profile))
         return self._units(model.seconds(cast(Collective, kind), group_bytes, self._groups[axes]))
 
     def compute(self, kind: str, flops: ArrayLike, bytes_moved: ArrayLike) -> IntArray:

@@ -22,7 +22,7 @@ PLAIN = (
     "attention_backward_efficiency",
     "native_attention_efficiency",
     "native_attention_backward_efficiency",
-    "matrix_launch_latency_s",
+    "product_ramp_s",
     "dispatch_interval_s",
     "step_overhead_s",
     "handover_s",

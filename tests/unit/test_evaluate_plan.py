@@ -314,7 +314,8 @@ def _parameter(d: dict[str, Any]) -> None:
 
 
 def _role(d: dict[str, Any]) -> None:
-    next(iter(d["operators"].values()))["strategy"] = {"x": "split:nothing"}
+    operator = next(iter(d["operators"].values()))
+    operator["strategy"] = dict.fromkeys(operator["strategy"], "split:nothing")
 
 
 def _axis(d: dict[str, Any]) -> None:
