@@ -7,7 +7,8 @@ each, over w bytes/s per device (`levels`), W the bus bandwidth:
     tree                   2 B / (0.92 W), all-reduce across servers
     in_switch              B / rate, all-reduce in one server
     hierarchical_ring, halving_doubling, nonuniform_ring: one level after the other
-        all-reduce         sum over l of 2 (k-1)/k (B / r) / w     scatter inwards out, all-reduce outermost, gather
+        all-reduce         sum over l of 2 (k-1)/k (B / r) / w     scatter inwards out, all-reduce outermost, gather,
+                           or a scatter and a gather as below, whichever is less
         gather, scatter    sum over l of (k-1)/k (B reached / n) / w     shards keep their order: within first
 
 Steps of latency per phase (two phases for an all-reduce): ring n-1 in all; mesh 1 within a server and
@@ -44,6 +45,10 @@ def protocol_terms(profile: HardwareProfile, kind: str, group: GroupShape) -> se
             per_byte = _seconds_per_byte(profile, protocol, algorithm, kind, group)
             if per_byte is not None:
                 latency = protocol.base_latency_s + _steps(profile, protocol, algorithm, kind, group)
+                if kind == "all_reduce" and algorithm in _BY_LEVEL:
+                    # Or through the levels in the order of a scatter and a gather, where that moves less.
+                    scattered = _level_by_level(profile, protocol, algorithm, "reduce_scatter", group)
+                    per_byte = min(per_byte, 2 * scattered)
                 found.add((latency + profile.measured.launch_latency_s, per_byte))
     # A profile whose protocols all lack a way for this kind is refused when it is read.
     return found

@@ -49,11 +49,13 @@ def collectives(plan: Planned) -> list[tuple[bool, str, str, tuple[str, ...]]]:
 
 
 def test_megatron_by_hand_for_gpt2_gives_its_collectives() -> None:
-    """Per layer and pass, two reductions of activations inside a layer; the last gradient may leave scattered."""
+    """Per layer and pass, two reductions of activations inside a layer; the last of each may leave scattered."""
     plan = planned("gpt2_small_loss", parse_constraints(SCHEMA + MEGATRON, "pins.yaml"), 8, 2)
     producers, stored = plan.priced.graph.producers, plan.assignment.stored
     inside = [c for c in collectives(plan) if c[1] not in stored and c[3] == ("y",) and ".h." in producers[c[1]].module]
-    assert Counter((gradient, kind) for gradient, _, kind, _ in inside if not gradient) == {(False, "all_reduce"): 24}
+    forward = Counter(kind for gradient, _, kind, _ in inside if not gradient)
+    assert forward["all_reduce"] + forward["reduce_scatter"] == forward.total() == 24
+    assert forward["all_reduce"] >= 23
     backward = [
         c for c in collectives(plan) if c[0] and c[1] not in stored and c[2] in ("all_reduce", "reduce_scatter")
     ]
