@@ -100,7 +100,8 @@ def _predict(
         flops = np.array([samples[i].flops for i in at])
         moved = np.array([samples[i].bytes_moved for i in at])
         dtype = samples[at[0]].dtype
-        out[at] = compute_seconds(profile, kind=kind, flops=flops, bytes_moved=moved, dtype=dtype)  # type: ignore[arg-type]
+        known = cast(OperatorKind, kind)  # a sample's kind is checked by what prices it
+        out[at] = compute_seconds(profile, kind=known, flops=flops, bytes_moved=moved, dtype=dtype)
     return out
 
 

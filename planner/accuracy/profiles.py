@@ -123,9 +123,10 @@ def _with_lines(table: str, values: Mapping[str, str]) -> str:
 def _generation(name: str) -> str:
     """Machines whose kernels are alike: of one maker, and for NVIDIA before Hopper or from it on."""
     profile = load_profile(name)
-    if profile.nccl is None:
-        return "other" if name.startswith("a100") or name == "l40s" else "Ascend"
-    return "Hopper and later" if profile.nccl.generation in ("hopper", "blackwell") else "other"
+    if "Ascend" in profile.description:
+        return "Ascend"
+    modern = profile.nccl is not None and profile.nccl.generation in ("hopper", "blackwell")
+    return "Hopper and later" if modern else "before Hopper"
 
 
 def _borrowed(name: str, fits: Mapping[str, Values]) -> dict[str, float]:

@@ -131,4 +131,4 @@ class Configuration:
         return ",".join(f"{k}={v}" for k, v in told if v != getattr(default, k)) or "single device"
 
     def with_(self, **changes: object) -> Configuration:
-        return replace(self, **changes)  # type: ignore[arg-type]
+        return replace(self, **changes)  # type: ignore[arg-type]  # names and values are checked when it is made

@@ -217,7 +217,7 @@ class _Builder:
             source, runner, write = s.op_nodes[producer.name], producer.name, ("write", *writer)
             travel = Travel(shape, tensor.dtype, writer)
         node, case, _ = readers[0]
-        if len(readers) == 1 and (case[0] == "output" or len(case[2]) == 1):  # type: ignore[arg-type]
+        if len(readers) == 1 and (case[0] == "output" or len(case[2]) == 1):  # type: ignore[arg-type]  # a read's operands
             s.edges.append((source, node, ("direct", travel, write, case), runner))
             return
         hub = HubCase(travel, tuple(c for _, c, _ in readers))

@@ -2,6 +2,6 @@
 
 from planner.redistribute.lattice import Lattice, lattice_of
 from planner.redistribute.paths import Prices, Redistributions
-from planner.redistribute.steps import Step, StepKind
+from planner.redistribute.steps import Step, StepKind, permute_sources
 
-__all__ = ["Lattice", "Prices", "Redistributions", "Step", "StepKind", "lattice_of"]
+__all__ = ["Lattice", "Prices", "Redistributions", "Step", "StepKind", "lattice_of", "permute_sources"]

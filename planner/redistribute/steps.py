@@ -15,7 +15,17 @@ from enum import StrEnum
 
 from planner.ir import DeviceMesh, Layout, Reduction
 
-__all__ = ["FREE", "Fits", "Step", "StepKind", "even_layouts", "layouts_of", "single_steps", "steps_from"]
+__all__ = [
+    "FREE",
+    "Fits",
+    "Step",
+    "StepKind",
+    "even_layouts",
+    "layouts_of",
+    "permute_sources",
+    "single_steps",
+    "steps_from",
+]
 
 Fits = Callable[[int, tuple[str, ...]], bool]  # whether a dimension divides evenly over the axes
 
@@ -55,6 +65,32 @@ class Step:
         where = f" dim {self.dim}" if self.dim >= 0 else ""
         where += f" → {self.to_dim}" if self.to_dim >= 0 else ""
         return f"{self.kind}({'.'.join(self.axes)}){where}"
+
+
+def permute_sources(step: Step, mesh: DeviceMesh) -> tuple[int, ...]:
+    """Of a permute, the rank that each rank receives its whole shard from: a holder of its new region, of replicas the
+    nearest."""
+    split = {*step.source.split_axes, *step.target.split_axes}
+    fixed = [n for n in mesh.names if n not in split]
+
+    def place(rank: int, dims: tuple[tuple[str, ...], ...]) -> tuple[int, ...]:
+        c = mesh.coordinates(rank)
+        index = []
+        for axes in dims:
+            i = 0
+            for a in axes:
+                i = i * mesh.sizes[a] + c[a]
+            index.append(i)
+        return (*index, *(c[n] for n in fixed))
+
+    holders: dict[tuple[int, ...], list[int]] = {}
+    for rank in range(mesh.devices):
+        holders.setdefault(place(rank, step.source.dims), []).append(rank)
+
+    def source_of(rank: int) -> int:
+        return min(holders[place(rank, step.target.dims)], key=lambda holder: abs(holder - rank))
+
+    return tuple(map(source_of, range(mesh.devices)))
 
 
 def layouts_of(shape: tuple[int, ...], mesh: DeviceMesh, reduction: Reduction = Reduction.SUM) -> list[Layout]:

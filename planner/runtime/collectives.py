@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from planner.ir import DeviceMesh
-from planner.redistribute import Step, StepKind
+from planner.redistribute import Step, StepKind, permute_sources
 from planner.runtime.workers import Context
 
 __all__ = ["Inside", "all_gather", "all_reduce", "all_to_all", "apply", "permute", "reduce_scatter"]
@@ -128,26 +128,7 @@ def _to_partial(step: Step, value: Tensor, mesh: DeviceMesh, context: Context) -
 
 def _permute(step: Step, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:
     """Every rank receives one whole shard from the rank that held its new region, replicas from the nearest rank."""
-    split = {*step.source.split_axes, *step.target.split_axes}
-    fixed = [n for n in mesh.names if n not in split]
-
-    def place(rank: int, dims: tuple[tuple[str, ...], ...]) -> tuple[int, ...]:
-        c = mesh.coordinates(rank)
-        index = []
-        for axes in dims:
-            i = 0
-            for a in axes:
-                i = i * mesh.sizes[a] + c[a]
-            index.append(i)
-        return (*index, *(c[n] for n in fixed))
-
-    holders: dict[tuple[int, ...], list[int]] = {}
-    for rank in range(mesh.devices):
-        holders.setdefault(place(rank, step.source.dims), []).append(rank)
-    sources = [
-        min(holders[place(rank, step.target.dims)], key=lambda r, rank=rank: abs(r - rank))  # type: ignore[misc]
-        for rank in range(mesh.devices)
-    ]
+    sources = permute_sources(step, mesh)
     return permute(value, sources[context.rank], [r for r, s in enumerate(sources) if s == context.rank])
 
 

@@ -105,6 +105,6 @@ def torch_function(type_: str, *, aware: bool) -> Function | None:
 
 def operator_types() -> frozenset[str]:
     """Operator types that have a function."""
-    import planner.runtime.operators  # noqa: F401
+    import planner.runtime.operators  # noqa: F401  registers them all
 
     return frozenset(_FUNCTIONS)

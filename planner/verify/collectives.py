@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from planner.ir import DeviceMesh, Reduction
-from planner.redistribute import Step, StepKind
+from planner.redistribute import Step, StepKind, permute_sources
 from planner.verify.shards import Array, Shards, combine
 
 __all__ = ["apply"]
@@ -81,25 +81,7 @@ def _to_partial(step: Step, shards: Shards, mesh: DeviceMesh) -> Shards:
 
 def _permute(step: Step, shards: Shards, mesh: DeviceMesh) -> Shards:
     """Every rank receives one whole shard from the rank that held its new region, replicas by the nearest rank."""
-    split = {*step.source.split_axes, *step.target.split_axes}
-    fixed = [n for n in mesh.names if n not in split]
-
-    def place(rank: int, dims: tuple[tuple[str, ...], ...]) -> tuple[int, ...]:
-        c = mesh.coordinates(rank)
-        index = []
-        for axes in dims:
-            i = 0
-            for a in axes:
-                i = i * mesh.sizes[a] + c[a]
-            index.append(i)
-        return (*index, *(c[n] for n in fixed))
-
-    holders: dict[tuple[int, ...], list[int]] = {}
-    for rank in range(mesh.devices):
-        holders.setdefault(place(rank, step.source.dims), []).append(rank)
-    return tuple(
-        shards[min(holders[place(rank, step.target.dims)], key=lambda r: abs(r - rank))] for rank in range(mesh.devices)
-    )
+    return tuple(shards[source] for source in permute_sources(step, mesh))
 
 
 _KINDS: dict[StepKind, Callable[[Step, Shards, DeviceMesh], Shards]] = {

@@ -104,8 +104,11 @@ def main() -> None:
     assert crossed.held_out is not None
     parts = []
     for complete in (True, False):
-        held = figures_by_dataset(o for o in crossed.held_out if o.case.complete == complete)
-        parts.append(accuracy(plain.figures(lambda o, complete=complete: o.case.complete == complete), held))  # type: ignore[misc]
+        fitted, held = (
+            figures_by_dataset(o for o in outcomes if o.case.complete == complete)
+            for outcomes in (plain.outcomes, crossed.held_out)
+        )
+        parts.append(accuracy(fitted, held))
     if not options.write:
         print("\n\n".join([*parts, constants()]))
         return

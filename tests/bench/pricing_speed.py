@@ -67,7 +67,10 @@ def measure(graph: Graph, devices: int, profile_name: str) -> dict[str, Any]:
 
 
 class _timed:
-    """Times the calls that price strategies and steps while it is entered."""
+    """Times the calls that price strategies and steps while it is entered.
+
+    They are exchanged where they are looked up, which types do not allow; the product has no hook for a stopwatch.
+    """
 
     def __init__(self, spent: dict[str, float]) -> None:
         self.spent = spent

@@ -113,13 +113,18 @@ def test_narrower_types_multiply_faster_where_the_machine_has_them() -> None:
     )
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("kind", ["attention", "attention_backward"])
+# Nothing is known of a portable kernel's backward pass on Ascend.
+@pytest.mark.parametrize(
+    ("machine", "kind"),
+    [
+        (m, k)
+        for m in MACHINES
+        for k in ("attention", "attention_backward")
+        if (m, k) != ("ascend-910b", "attention_backward")
+    ],
+)
 def test_the_vendors_attention_is_never_slower(machine: str, kind: str) -> None:
     profile = load_profile(machine)
-    assert profile.device is not None
-    if kind == "attention_backward" and profile.device.attention_backward_efficiency is None:
-        return  # nothing is known of the portable kernel's backward pass
     portable, native = (seconds(profile, kind, 1e13, 1e6, type="fp16", native_attention=x) for x in (False, True))
     assert native <= portable
     assert seconds(profile, "product", 1e13, 1e6, 1, 8192, 8192, 8192, native_attention=True) == seconds(
