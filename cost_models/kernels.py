@@ -5,7 +5,7 @@
     others       max(flops / vector rate, bytes / memory rate) + launch
 
 Operands of 8- and 4-bit products are scaled and cast first: a forward product and the two of its backward pass share
-an input, a weight and a gradient, of which each is read (2 bytes) and written in two layouts (1 byte each) once.
+an input, a weight and a gradient, of which each moves `CAST_BYTES` per element once.
 
 `fill` and `utilisation` are those of `device`: one tile step on every unit before the matrix units are busy, and
 tiles cut off at borders and in the last wave.  Efficiencies are what large kernels reach within a training step,
@@ -14,7 +14,9 @@ with the clocks that the power limit leaves; `KernelRates` reads them from a pro
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +24,15 @@ from numpy.typing import NDArray
 from cost_models.device import matmul_utilisation, resolve_rate
 from cost_models.machine import HardwareProfile
 
-__all__ = ["KERNEL_KINDS", "KernelArrays", "kernel_seconds"]
+__all__ = ["CAST_BYTES", "KERNEL_KINDS", "NARROW_BYTES", "KernelArrays", "kernel_seconds"]
 
 FloatArray = NDArray[np.float64]
-_SCALED = frozenset({"fp8", "fp8-row", "mxfp8", "fp4"})
+# Of types that operands are scaled for and cast to.
+NARROW_BYTES: Final[Mapping[str, float]] = {"fp8": 1.0, "fp8-row": 1.0, "mxfp8": 1.0, "fp4": 0.5}
+# What casting an operand moves per element, for both layouts that a forward and a backward product read: one pass
+# (read 2, write 1 and 1) where whoever makes it finds its scale, or scales are by block (fp4: two levels of them); two
+# passes for scales by row and by column, of which that by column reads twice.
+CAST_BYTES: Final[Mapping[str, float]] = {"fp8": 4.0, "fp8-row": 8.0, "mxfp8": 4.0, "fp4": 4.0}
 KERNEL_KINDS = ("product", "convolution", "attention", "attention_backward", "vector", "gather")
 
 
@@ -75,9 +82,9 @@ def kernel_seconds(
         at = kind == index
         busy[at] = kernels.flops[at] / (peak * efficiency)
     cast = np.zeros(len(kind))
-    if matrix_type in _SCALED:
+    if matrix_type in NARROW_BYTES:
         b, m, n, k = kernels.batch, kernels.rows, kernels.columns, kernels.depth
-        moved = 4 / 3 * b * (m * k + k * n + m * n)
+        moved = CAST_BYTES[matrix_type] / 3 * b * (m * k + k * n + m * n)
         cast[matrix] = (moved / (device.memory_bandwidth_bytes_per_s * device.memory_efficiency))[matrix]
     matrix_launch = device.matrix_launch_latency_s + device.product_ramp_s
     launch = np.where(vector, device.vector_launch_latency_s, matrix_launch)

@@ -71,6 +71,7 @@ class DeviceSpec:
     their size (the host waits for the device).
     `product_ramp_s` passes on every product within a training step, besides its launch, before and after it runs at its
     rate.
+    `host_link_bytes_per_s` is what activations are copied to and from the host with, in one direction.
     `prediction_spread` is the standard deviation of ln(predicted / measured) step times; `allocator_slack` the
     fraction of memory that the framework's allocator takes beyond what it hands out.
 
@@ -107,6 +108,7 @@ class DeviceSpec:
     collective_interference: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.0
     step_overhead_s: NonNegative = 0.0
     handover_s: NonNegative = 0.0
+    host_link_bytes_per_s: Positive | None = None
     product_ramp_s: NonNegative = 0.0
     prediction_spread: NonNegative = 0.15
     allocator_slack: NonNegative = 0.03

@@ -5,8 +5,9 @@ in the logarithm).  The fit minimises
 
     Σ_rows w · ρ(ln(predicted / measured) / σ)  +  ½ Σ_constants ((ln value − ln median) / spread)²
 
-with Huber's ρ, so that no outlier decides, and w such that a data set counts as at most `_ROWS` rows, so that
-the largest does not decide for all.  It is solved by damped Gauss-Newton steps (Levenberg 1944, Marquardt 1963).
+with Huber's ρ, so that no outlier decides, and w such that a data set counts as at most `_ROWS` rows, so that the
+largest does not decide for all, and one configuration as at most `_REPEATS`: its rows share what the model gets wrong
+of it.  It is solved by damped Gauss-Newton steps (Levenberg 1944, Marquardt 1963).
 Machines with few rows borrow from the others: a second round takes the mean over machines for the median.
 """
 
@@ -32,6 +33,7 @@ FloatArray = NDArray[np.float64]
 _SIGMA: Final = 0.05  # noise of a row: identical configurations differ by 4.4 % between releases
 _HUBER: Final = 1.345
 _ROWS: Final = 80
+_REPEATS: Final = 2
 _STEPS: Final = 15
 _LEAST_SPREAD: Final = 0.05  # no better than one row tells of another of its configuration
 
@@ -107,7 +109,10 @@ def fitted_values(
     most = np.log([t.most for t in terms])
     x = median.copy() if start is None else np.log([start[n] for n in names])
     counts = Counter(c.dataset for c in cases)
-    weight = np.sqrt([min(1.0, _ROWS / counts[c.dataset]) for c in cases])
+    repeats = Counter((c.dataset, c.group) for c in cases)
+    weight = np.sqrt(
+        [min(1.0, _ROWS / counts[c.dataset]) * min(1.0, _REPEATS / repeats[c.dataset, c.group]) for c in cases]
+    )
     target = np.log([c.step_s for c in cases])
 
     def values(x: FloatArray) -> dict[str, float]:

@@ -38,13 +38,22 @@ class Report:
         return figures_by_dataset(o for o in self.outcomes if chosen(o))
 
     def document(self, *, rows: bool = False) -> dict[str, Any]:
-        """What `--json` prints: `datasets` has the complete rows, `filled` those with gaps filled in."""
-        held = None if self.held_out is None else _plain(figures_by_dataset(self.held_out))
+        """What `--json` prints: `datasets` has the complete rows, `filled` those with gaps filled in.
+
+        `cross_validated` and `cross_validated_filled` are the same of rows held out, null where not asked for.
+        """
+        held, held_filled = (
+            None
+            if self.held_out is None
+            else _plain(figures_by_dataset(o for o in self.held_out if o.case.complete == complete))
+            for complete in (True, False)
+        )
         out: dict[str, Any] = {
             "datasets": _plain(self.figures(lambda o: o.case.complete)),
             "filled": _plain(self.figures(lambda o: not o.case.complete)),
             "left_out": self.reasons(),
             "cross_validated": held,
+            "cross_validated_filled": held_filled,
             "parameters": {name: dict(values) for name, values in self.parameters.items()},
         }
         if rows:

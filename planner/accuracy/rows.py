@@ -97,15 +97,16 @@ class _Unusable(Exception):
 def filled_in(case: Case, fits: Callable[[Case], bool]) -> Case:
     """The case with what is missing decided by a rule fixed beforehand, so that no error can steer it.
 
-    Missing recomputation: none where the step then fits the device, else the core of attention, else all.
+    Missing recomputation: none where the step then fits the device, else the core of attention, else all.  Missing
+    offloading: the least eighth of the blocks with which the step fits the device, and all recomputed where none does.
     """
-    if "recompute" not in case.missing:
+    if not case.missing:
         return case
-    for kind in ("none", "selective", "full"):
-        tried = replace(case, configuration=case.configuration.with_(recompute=kind), missing=())
-        if kind == "full" or fits(tried):
-            return tried
-    raise AssertionError("full recomputation is always taken")
+    ways: list[dict[str, Any]] = [{"recompute": kind} for kind in ("none", "selective", "full")]
+    if "offload" in case.missing:
+        ways = [{"offload": eighths / 8} for eighths in range(9)] + [{"recompute": "full"}]
+    tried = [replace(case, configuration=case.configuration.with_(**way), missing=()) for way in ways]
+    return next((t for t in tried[:-1] if fits(t)), tried[-1])
 
 
 def read_rows(path: Path, profiles: Collection[str]) -> Rows:
@@ -270,6 +271,10 @@ def _configuration(
     for phrase, settled in framework.notes:
         if re.search(phrase, text, re.IGNORECASE):
             changes |= {k: v for k, v in settled.items() if tp > 1 or k != "overlap_tensor"}
+    source = reader.text("source", default="")
+    for pattern, settled in framework.files:
+        if re.search(pattern, source):
+            changes |= settled
     # MindSpore's interleaved copies of a micro-batch: one computes while another communicates.
     if tp > 1 and max(reader.count("micro_batch_interleave_num") or 1, reader.count("fine_grain_interleave") or 1) > 1:
         changes["overlap_tensor"] = True
@@ -294,7 +299,8 @@ def _configuration(
         found = Configuration(**changes)
     except UsageError as e:
         raise _Unusable(f"inconsistent: {e}") from e
-    return found, ("recompute",) if open_to_memory else (), tuple(filled)
+    missing = "offload" if framework.offloads and found.zero == 3 else "recompute"
+    return found, (missing,) if open_to_memory else (), tuple(filled)
 
 
 def _schedule(reader: _Reader, framework: Framework, pp: int, filled: list[str]) -> dict[str, Any]:

@@ -27,9 +27,12 @@ class Framework:
         micro_batches: what a missing micro-batch size means; `stages`: the local batch is cut in as many parts as
             there are stages; `one`: samples one by one.
         recompute: what a missing statement on recomputation means; None: whatever memory demands.
+        offloads: with parameters divided, activations that do not fit wait in the host's memory.
         vocab_multiple: the vocabulary is padded to this times the tensor-parallel ranks; 0: not padded.
         untied: decoders of GPT's kind have an output layer of their own.
         notes: (phrase, fields) that a row's note or precision settles.
+        files: (pattern, fields) of the configuration files that a row's source names, for what rows leave out of them;
+            the last that is found wins.
     """
 
     name: str
@@ -42,15 +45,20 @@ class Framework:
     interleaves: bool = False
     micro_batches: Literal["one", "stages"] = "one"
     recompute: Literal["none", "selective", "full"] | None = None
+    offloads: bool = False
     vocab_multiple: int = 0
     untied: bool = False
     notes: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    files: tuple[tuple[str, Mapping[str, Any]], ...] = ()
 
 
 _OVERLAPPED: Final[Mapping[str, Any]] = {"overlap_gradients": True, "overlap_parameters": True}
-_EARLY: Final[Mapping[str, Any]] = {"attention": "unfused", "sequence_parallel": False}
+_EARLY: Final[Mapping[str, Any]] = {"attention": "unfused", "sequence_parallel": False, "loss": "operators"}
 _SPLIT_SEQUENCE: Final[Mapping[str, Any]] = {"sequence_parallel": True}
 _HIDDEN_TENSOR: Final[Mapping[str, Any]] = {"sequence_parallel": True, "overlap_tensor": True}
+_TRANSFORMER_ENGINE: Final[Mapping[str, Any]] = {**_HIDDEN_TENSOR, "cast_gathers": True}
+_HALF: Final[Mapping[str, Any]] = {"parameter_bytes": 2, "gradient_bytes": 2}
+_SINGLE: Final[Mapping[str, Any]] = {"parameter_bytes": 4, "gradient_bytes": 4}
 
 FRAMEWORKS: Final[tuple[Framework, ...]] = (
     Framework(
@@ -58,7 +66,7 @@ FRAMEWORKS: Final[tuple[Framework, ...]] = (
         pattern=r"mosaicml/llm-foundry",
         source="mosaicml/llm-foundry scripts/train/benchmarking: PyTorch FSDP, limit_all_gathers, flash attention 2, "
         "eager mode; mosaicml/composer: mixed precision DEFAULT reduces in fp32, PURE in bf16",
-        always={**_OVERLAPPED, "fuse": False, "fused_loss": False},
+        always={**_OVERLAPPED, "fuse": False, "loss": "softmax"},
         zero=3,
         recompute="none",
         notes=((r"MP mode PURE", {"gradient_bytes": 2}),),
@@ -104,12 +112,15 @@ FRAMEWORKS: Final[tuple[Framework, ...]] = (
         name="Megatron Bridge",
         pattern=r"NVIDIA-NeMo/Megatron-Bridge",
         source="NVIDIA-NeMo/Megatron-Bridge scripts/performance/configs: grad_reduce_in_fp32 false, no recomputation "
-        "but where a base configuration names it, tp_comm_overlap unless NVFP4; FSDP (zero 3) is Megatron's own",
+        "but where a base configuration names it, tp_comm_overlap unless NVFP4; FSDP (zero 3) is Megatron's own, with "
+        "cpu_offloading_num_layers; "
+        "Transformer Engine quantises what it gathers",
         always={**_OVERLAPPED, "overlap_pipeline": True, "gradient_bytes": 2, "attention": "native"},
-        tensor=_HIDDEN_TENSOR,
+        tensor=_TRANSFORMER_ENGINE,
         zero=1,
         interleaves=True,
         recompute="none",
+        offloads=True,
         vocab_multiple=128,
         notes=((r"NVFP4", {"overlap_tensor": False}),),
     ),
@@ -117,9 +128,9 @@ FRAMEWORKS: Final[tuple[Framework, ...]] = (
         name="NeMo",
         pattern=r"NVIDIA/NeMo",
         source="NVIDIA/NeMo docs/source/performance: distributed optimizer with overlapped bf16 gradient sums and "
-        "parameter gathering, tensor-parallel overlap, flash attention, sequence parallelism",
+        "parameter gathering, tensor-parallel overlap, flash attention, sequence parallelism; Transformer Engine",
         always={**_OVERLAPPED, "overlap_pipeline": True, "gradient_bytes": 2, "attention": "native"},
-        tensor=_HIDDEN_TENSOR,
+        tensor=_TRANSFORMER_ENGINE,
         zero=1,
         interleaves=True,
         vocab_multiple=128,
@@ -129,14 +140,15 @@ FRAMEWORKS: Final[tuple[Framework, ...]] = (
         pattern=r"pytorch/torchtitan",
         source="torchtitan (2410.06511): fully_shard with fp32 reduction, compile, sequence parallelism; "
         "parallelize_llama.py keeps parameters gathered where there are stages; pipeline_llama.py cuts the local batch "
-        "in as many micro-batches as stages",
-        always={**_OVERLAPPED, "fused_loss": False},
-        tensor=_SPLIT_SEQUENCE,
+        "in as many micro-batches as stages; float8_tensor_parallel of torchao casts before it gathers, with scales "
+        "by row after (pytorch/torchtitan issue 845)",
+        always={**_OVERLAPPED, "loss": "softmax"},
+        tensor={**_SPLIT_SEQUENCE, "cast_gathers": True},
         zero=3,
         zero_with_pipeline=2,
         interleaves=True,
         micro_batches="stages",
-        notes=((r"async ?tp", {"overlap_tensor": True}),),
+        notes=((r"async ?tp", {"overlap_tensor": True}), (r"fp8-row", {"cast_gathers": False})),
     ),
     Framework(
         name="SimuMax benchmark (Megatron-LM 0.14)",
@@ -152,21 +164,35 @@ FRAMEWORKS: Final[tuple[Framework, ...]] = (
     Framework(
         name="MindFormers",
         pattern=r"mindspore-lab/mindformers",
-        source="mindspore-lab/mindformers r1.3.0: graph mode, flash attention, optimizer parallel, gradient sums in "
-        "fused groups beside the backward pass; mindspore.cn tutorials on micro-batch interleaving",
-        always={**_OVERLAPPED, "sequence_parallel": False, "attention": "native", "fused_loss": False},
+        source="mindspore-lab/mindformers r1.3.0: graph mode, flash attention, optimizer parallel, "
+        "gradient sums in fused groups beside the backward pass, mindformers/core/loss/loss.py; param_init_type and "
+        "use_flash_attention of its configuration files; "
+        "mindspore.cn tutorials on micro-batch interleaving",
+        always={**_OVERLAPPED, **_SINGLE, "sequence_parallel": False, "attention": "native", "loss": "one_hot"},
         zero=1,
+        notes=((r"\b(fp|float)16", _HALF),),
+        files=(
+            (r"configs/(glm[23]/|llama2/\w+_bf16)|research/(deepseek2|mixtral|qwenvl)/", _HALF),
+            (r"research/(llama3/finetune_llama3_8b|llama3_1/finetune_llama3_1_8b|yi/finetune_yi_6b)", _HALF),
+            (r"configs/gpt2/(\w+_small_(lora|txtcls)|pretrain_gpt2_small|run_gpt2(_lora|_txtcls)?\.yaml)", _SINGLE),
+            (r"research/qwen/finetune_qwen_7b(_auto_parallel)?\.yaml", _SINGLE),
+            (r"configs/gpt2/|configs/glm\d/run_\w+_800_32G", {"attention": "unfused"}),
+            (r"configs/glm\d/run_glm\d_6b\.yaml|configs/glm3/run_\w+_finetune_800T", {"attention": "unfused"}),
+            (r"configs/glm3/finetune_glm3_6b_bf16|research/deepseek2/", {"attention": "unfused"}),
+        ),
     ),
     Framework(
         name="MindSpeed-LLM",
         pattern=r"Ascend/(MindSpeed-LLM|ModelLink)",
         source="Ascend/MindSpeed-LLM 1.0.RC3 README.md and examples: Megatron with --use-flash-attn, "
-        "--sequence-parallel, --overlap-grad-reduce; mc2 fuses products with tensor-parallel collectives",
-        always={"overlap_gradients": True, "attention": "native"},
+        "--sequence-parallel, --overlap-grad-reduce; mc2 fuses products with tensor-parallel collectives; "
+        "--use-fused-swiglu and --use-fused-rotary-pos-emb in examples/mcore; no --use-flash-attn for Bloom",
+        always={"overlap_gradients": True, "attention": "native", "fuse": False, "loss": "operators"},
         tensor=_SPLIT_SEQUENCE,
         recompute="none",
         vocab_multiple=128,
         notes=((r"mc2[^;]* on", {"overlap_tensor": True}),),
+        files=((r"examples/mcore/", {"fuse": True}), (r"bloom", {"attention": "unfused"})),
     ),
 )
 

@@ -66,7 +66,8 @@ def _print(report: Report, *, each: bool) -> None:
     if report.held_out is not None:
         from planner.accuracy.report import figures_by_dataset
 
-        _table("cross-validated, all rows", figures_by_dataset(report.held_out))
+        for title, complete in (("cross-validated, complete rows", True), ("cross-validated, filled rows", False)):
+            _table(title, figures_by_dataset(o for o in report.held_out if o.case.complete == complete))
     if report.parameters:
         print("fitted")
         for name, values in report.parameters.items():

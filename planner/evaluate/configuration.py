@@ -12,10 +12,12 @@ from planner.errors import UsageError
 
 __all__ = [
     "ATTENTIONS",
+    "LOSSES",
     "MATRIX_TYPES",
     "RECOMPUTES",
     "SCHEDULES",
     "Configuration",
+    "Loss",
     "MatrixType",
     "Recompute",
     "Schedule",
@@ -24,10 +26,12 @@ __all__ = [
 Recompute = Literal["none", "selective", "products", "full"]
 Attention = Literal["unfused", "fused", "native"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"]
+Loss = Literal["fused", "softmax", "operators", "one_hot"]
 MatrixType = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp8-row", "mxfp8", "fp4"]
 RECOMPUTES: Final[tuple[str, ...]] = get_args(Recompute)
 ATTENTIONS: Final[tuple[str, ...]] = get_args(Attention)
 SCHEDULES: Final[tuple[str, ...]] = get_args(Schedule)
+LOSSES: Final[tuple[str, ...]] = get_args(Loss)
 MATRIX_TYPES: Final[tuple[str, ...]] = get_args(MatrixType)
 
 
@@ -44,15 +48,22 @@ class Configuration:
         recompute: what the backward pass computes again: nothing; the core of attention; all but the results of
             attention and of every second product (torchtitan's selection of operators); every block.
         recompute_blocks: with `full`, the fraction of blocks that are run again.
+        offload: the fraction of blocks whose activations wait in the host's memory for the backward pass, copied beside
+            computing.
         micro_batch: samples of one rank per pass; micro_batches: passes per step.
         schedule, virtual_stages: order of the passes, and chunks of the model per pipeline rank.
         precision: the type activations have; matrix_type: the type matrix units compute in; None: the
-            same.  `fp8-row` scales every row, `mxfp8` every block of 32, `fp8` whole tensors.
+            same.  `fp8-row` scales every row, `mxfp8` every block of 32, `fp8` whole tensors.  Types of 8 and 4 bits
+            are for the products of repeated blocks; what stands before and after them computes in `precision`.
+        cast_gathers: what tensor-parallel ranks gather for products is cast to the matrix type first.
+        parameter_bytes: width in which weights are held and gathered; None: that of `precision`, beside a copy in
+            single precision for the optimizer.  Four with a precision of two: weights are cast before every use.
         gradient_bytes: width in which gradients are kept and summed.
         attention: scores, softmax and weighted sum run one by one, as one portable kernel (FlashAttention 1 and 2), or
             as the vendor's own kernel for the machine (cuDNN, FlashAttention 3, Ascend's).
         frozen: weights are not trained (small adapters beside them are): no gradients of weights, no optimizer.
-        fused_loss: cross-entropy is one kernel; else scores are held four times over, thrice in single precision.
+        loss: cross-entropy is one kernel; a kernel for log-softmax among others (torch); operator by operator in place
+            (Megatron's over divided classes); operator by operator against labels spread out (MindFormers).
         fuse: whether chains of elementwise operators run as one kernel.
         overlap_gradients, overlap_parameters: gradient sums run beside the backward pass; gathering of
             parameters beside the forward pass.
@@ -70,16 +81,19 @@ class Configuration:
     sequence_parallel: bool = False
     recompute: Recompute = "none"
     recompute_blocks: float = 1.0
+    offload: float = 0.0
     micro_batch: int = 1
     micro_batches: int = 1
     schedule: Schedule = "1f1b"
     virtual_stages: int = 1
     precision: Literal["fp32", "fp16", "bf16"] = "bf16"
     matrix_type: MatrixType | None = None
+    cast_gathers: bool = False
+    parameter_bytes: Literal[2, 4] | None = None
     gradient_bytes: Literal[2, 4] = 4
     attention: Attention = "fused"
     frozen: bool = False
-    fused_loss: bool = True
+    loss: Loss = "fused"
     fuse: bool = True
     overlap_gradients: bool = False
     overlap_parameters: bool = False
@@ -102,8 +116,9 @@ class Configuration:
             raise UsageError(
                 f"strategy: virtual_stages={self.virtual_stages}: the schedule {self.schedule} runs with {wanted[0]}"
             )
-        if not 0 <= self.recompute_blocks <= 1:
-            raise UsageError(f"strategy: recompute_blocks: expected a fraction, found {self.recompute_blocks}")
+        for name in ("recompute_blocks", "offload"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(f"strategy: {name}: expected a fraction, found {getattr(self, name)}")
 
     @property
     def devices(self) -> int:
@@ -123,6 +138,16 @@ class Configuration:
     def matrix(self) -> str:
         """The type matrix units compute in."""
         return self.matrix_type or self.precision
+
+    @property
+    def activation_bytes(self) -> int:
+        """Width of an activation."""
+        return 4 if self.precision == "fp32" else 2
+
+    @property
+    def weight_bytes(self) -> int:
+        """Width in which weights are held and gathered."""
+        return self.parameter_bytes or self.activation_bytes
 
     def text(self) -> str:
         """`key=value,…` of what differs from the defaults."""

@@ -21,7 +21,7 @@ class Exchange:
         self, workload: Workload, c: Configuration, passes: Passes, ranks: Ranks, chunks: Sequence[Sequence[int]]
     ) -> None:
         self.w, self.c, self.passes, self.ranks, self.chunks = workload, c, passes, ranks, chunks
-        self.width = 4 if c.precision == "fp32" else 2
+        self.width = c.weight_bytes
         self.contention = 1 / (1 - passes.device.collective_interference)
 
     def gathered_pass(self, chunk: int, *, backward: bool) -> float:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from planner.evaluate.configuration import Configuration
 from planner.evaluate.stages import chunks_of
 from planner.evaluate.workload import Workload
 
-__all__ = ["Held", "chunk_activation_bytes", "elements", "held_bytes"]
+__all__ = ["Held", "chunk_activation_bytes", "chunk_offloaded_bytes", "elements", "held_bytes"]
 
 _STATE = {"adam": 8, "momentum": 4, "sgd": 0}
+# Bytes per score beyond the scores: in single precision, their log-softmax and its gradient (softmax); the first alone,
+# worked on in place (operators); besides the first three a copy and the labels spread out (one_hot).
+LOSS_HELD_BYTES: Final[Mapping[str, int]] = {"fused": 0, "softmax": 12, "operators": 4, "one_hot": 20}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +44,29 @@ def elements(workload: Workload, c: Configuration, chunks: Sequence[Sequence[int
 
 
 def chunk_activation_bytes(workload: Workload, c: Configuration, chunk: Sequence[int]) -> float:
-    """Activations that one micro-batch keeps in a chunk between its passes.
+    """Activations that one micro-batch keeps on the device in a chunk between its passes."""
+    return sum(_kept(workload, c, i) * (1 - c.offload * workload.repeated[i]) for i in chunk)
+
+
+def chunk_offloaded_bytes(workload: Workload, c: Configuration, chunk: Sequence[int]) -> float:
+    """Activations of one micro-batch in a chunk that the host holds between its passes."""
+    return sum(_kept(workload, c, i) * c.offload for i in chunk if workload.repeated[i])
+
+
+def _kept(workload: Workload, c: Configuration, i: int) -> float:
+    """Bytes that unit i keeps for its backward pass.
 
     With full recomputation a block keeps what enters it; with selective recomputation what the core of attention
     alone keeps is dropped.
     """
-    kept = 0.0
-    for i in chunk:
-        u = workload.units[i]
-        if c.recompute == "full" and workload.repeated[i]:
-            kept += c.recompute_blocks * u.entering_bytes + (1 - c.recompute_blocks) * u.saved_bytes
-        elif c.recompute == "products" and workload.repeated[i]:
-            kept += min(u.saved_bytes, u.entering_bytes + u.result_bytes / 2)
-        elif c.recompute == "selective":
-            kept += u.saved_bytes - u.core_bytes
-        else:
-            kept += u.saved_bytes
-    return kept
+    u = workload.units[i]
+    if c.recompute == "full" and workload.repeated[i]:
+        return c.recompute_blocks * u.entering_bytes + (1 - c.recompute_blocks) * u.saved_bytes
+    if c.recompute == "products" and workload.repeated[i]:
+        return min(u.saved_bytes, u.entering_bytes + u.result_bytes / 2)
+    if c.recompute == "selective":
+        return u.saved_bytes - u.core_bytes
+    return u.saved_bytes
 
 
 def held_bytes(
@@ -69,7 +79,7 @@ def held_bytes(
     """
     ordinary, experts = elements(workload, c, chunks, device)
     shard = c.shard_ranks or c.dp * c.cp
-    width = 4 if c.precision == "fp32" else 2
+    width = c.activation_bytes
 
     def divided(level: int) -> float:
         return ordinary / shard + experts / max(1.0, shard / c.ep) if c.zero >= level else ordinary + experts
@@ -88,16 +98,20 @@ def held_bytes(
     if c.zero == 3:
         # The weights of the unit that runs and of the next one, and the gradient of the one before.
         largest = max(u.weights + u.expert_weights for u in mine)
-        gathered = largest * (2 * width + c.gradient_bytes)
-    # Scores as they are, in single precision, their log-softmax and its gradient (torch's own cross-entropy).
-    loss = 0.0 if c.fused_loss else max((u.score_bytes for u in mine), default=0.0) / width * 12
+        gathered = largest * (2 * c.weight_bytes + c.gradient_bytes)
+    loss = max((u.score_bytes for u in mine), default=0.0) / width * LOSS_HELD_BYTES[c.loss]
+    # One block's activations on their way to or from the host beside those of the block that computes.
+    travelling = max((_kept(workload, c, i) for i in blocks), default=0.0) * 2 if c.offload else 0.0
     # A product's weight gradient is made in the activations' width and cast before it is added to the sum.
     made = 0.0 if c.frozen else max((workload.units[i].widest_weights for i in blocks), default=0)
-    master = 0 if width == 4 else 4
+    master = 0 if c.weight_bytes == 4 else 4
     return Held(
-        divided(3) * width,
+        divided(3) * c.weight_bytes,
         0.0 if c.frozen else divided(2) * c.gradient_bytes,
         0.0 if c.frozen else divided(1) * (master + _STATE[c.optimizer]),
         activations,
-        max(again, loss, *(u.transient_bytes for u in mine)) + gathered + made * (width + c.gradient_bytes),
+        max(again, loss, *(u.transient_bytes for u in mine))
+        + travelling
+        + gathered
+        + made * (width + c.gradient_bytes),
     )

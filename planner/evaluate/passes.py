@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from cost_models import HardwareProfile
-from cost_models.kernels import KERNEL_KINDS, KernelArrays, kernel_seconds
+from cost_models.kernels import CAST_BYTES, KERNEL_KINDS, NARROW_BYTES, KernelArrays, kernel_seconds
 from planner.evaluate.configuration import Configuration
 from planner.evaluate.ranks import Ranks
 from planner.evaluate.workload import Kernel, Transfer, Unit, Workload
@@ -18,6 +19,16 @@ __all__ = ["Part", "Passes", "UnitTimes"]
 # Kernels that transfers run beside.  In attention's backward pass gradients travel round the ring with the keys and are
 # added to at every stop: measured steps of long sequences show it hiding next to nothing.
 _HIDING = frozenset({"product", "convolution", "attention"})
+
+
+# What cross-entropy moves per score, beyond the 8 bytes of one kernel.
+# softmax: cast to single precision (read 2, write 4), log-softmax (4, 4); its gradient (8, 4), cast back (4, 2).
+# operators: cast, largest (4), difference (4, 4), exponential (4, 4), sum (4), quotient (4, 4); times the gradient
+# (4, 4), cast back.
+# one_hot: cast, copy (8), largest, difference, exponential, sum, difference (28, and 4 for labels spread out), product
+# with them (12), negative (8), sum (4); exponential, difference (12), two products (16), zeros (4), cast back
+# (mindformers/core/loss/loss.py).
+LOSS_BYTES: Final[Mapping[str, int]] = {"fused": 0, "softmax": 24, "operators": 44, "one_hot": 112}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +72,14 @@ class UnitTimes:
         return self.backward.seconds + self.again.seconds
 
 
+@dataclass(frozen=True, slots=True)
+class _Prices:
+    """Seconds of kernels; `gathered`: what tensor-parallel ranks gather, as a fraction of its bytes as activations."""
+
+    kernel: Mapping[Kernel, float]
+    gathered: float
+
+
 class Passes:
     """Times of every unit; units that do the same are priced once."""
 
@@ -69,18 +88,26 @@ class Passes:
         self.c, self.device, self.ranks = c, profile.device, ranks
         units = {(id(u), r): (u, r) for u, r in zip(workload.units, workload.repeated, strict=True)}
         kernels = list({k: None for u, _ in units.values() for k in (*u.forward, *u.backward)})
-        seconds = kernel_seconds(
-            profile,
-            _columns(kernels),
-            matrix_type=c.matrix,
-            type=c.precision,
-            native_attention=c.attention == "native",
-        )
-        self._kernel = dict(zip(kernels, seconds.tolist(), strict=True))
-        times = {key: self._unit(*unit) for key, unit in units.items()}
+        columns = _columns(kernels)
+
+        def priced(matrix_type: str, gathered: float = 1.0) -> _Prices:
+            seconds = kernel_seconds(
+                profile,
+                columns,
+                matrix_type=matrix_type,
+                type=c.precision,
+                native_attention=c.attention == "native",
+            )
+            return _Prices(dict(zip(kernels, seconds.tolist(), strict=True)), gathered)
+
+        # Recipes of 8 and 4 bits leave the embedding and the output layer out (Transformer Engine, torchao's filters).
+        narrow = c.matrix in NARROW_BYTES and any(workload.repeated)
+        inside = priced(c.matrix, NARROW_BYTES[c.matrix] / c.activation_bytes if narrow and c.cast_gathers else 1.0)
+        outside = priced(c.precision) if narrow else inside
+        times = {key: self._unit(u, repeated, inside if repeated else outside) for key, (u, repeated) in units.items()}
         self.units = [times[id(u), r] for u, r in zip(workload.units, workload.repeated, strict=True)]
 
-    def _unit(self, u: Unit, repeated: bool) -> UnitTimes:
+    def _unit(self, u: Unit, repeated: bool, prices: _Prices) -> UnitTimes:
         c = self.c
         back = u.backward
         if c.frozen:
@@ -88,37 +115,34 @@ class Passes:
         sent = u.sent_backward
         if c.frozen:  # inputs are gathered again for gradients of weights alone
             sent = {t: n for t, n in sent.items() if not (t.hidden and t.axis == "tensor")}
-        forward, backward = self._part(u.forward, u.sent_forward), self._part(back, sent)
+        forward, backward = self._part(u.forward, u.sent_forward, prices), self._part(back, sent, prices)
+        if c.weight_bytes > c.activation_bytes:
+            cast = Part(self._streamed((u.weights + u.expert_weights) * (c.weight_bytes + c.activation_bytes)))
+            forward, backward = forward + cast, backward + (Part() if c.frozen else cast)
         again = Part()
         if c.recompute == "full" and repeated:
             again = forward.scaled(c.recompute_blocks)
         elif c.recompute == "selective":
-            again = self._part(u.core, u.sent_core)
+            again = self._part(u.core, u.sent_core, prices)
         elif c.recompute == "products" and repeated:
             products = {k: n for k, n in u.forward.items() if k.kind in ("product", "convolution")}
             others = {k: n for k, n in u.forward.items() if k.kind in ("vector", "gather")}
-            again = self._part(others, {}) + self._part(products, u.sent_forward).scaled(0.5)
-        if not c.fused_loss and u.score_bytes:
-            seconds = self._unfused_loss(u.score_bytes) / 2
-            forward, backward = forward + Part(seconds), backward + Part(seconds)
-        weights = 0.0 if c.frozen else sum(self._kernel[k] * n for k, n in u.of_weights.items())
+            again = self._part(others, {}, prices) + self._part(products, u.sent_forward, prices).scaled(0.5)
+        scored = Part(self._streamed(LOSS_BYTES[c.loss] * u.score_bytes / c.activation_bytes / 2))
+        forward, backward = forward + scored, backward + scored
+        weights = 0.0 if c.frozen else sum(prices.kernel[k] * n for k, n in u.of_weights.items())
         return UnitTimes(forward, backward, again, weights)
 
-    def _unfused_loss(self, score_bytes: float) -> float:
-        """Memory traffic of cross-entropy in single kernels, beyond that of one.
+    def _streamed(self, size: float) -> float:
+        """Seconds in which device memory moves so many bytes."""
+        return size / (self.device.memory_bandwidth_bytes_per_s * self.device.memory_efficiency)
 
-        Cast to single precision (read 2, write 4 bytes), log-softmax (4, 4); its gradient (8, 4), cast back (4, 2):
-        32 bytes a score where the fused kernel moves 8.
-        """
-        scores = score_bytes / (4 if self.c.precision == "fp32" else 2)
-        return 24 * scores / (self.device.memory_bandwidth_bytes_per_s * self.device.memory_efficiency)
-
-    def _part(self, kernels: Mapping[Kernel, int], sent: Mapping[Transfer, int]) -> Part:
-        compute = sum(self._kernel[k] * n for k, n in kernels.items())
-        beside = sum(self._kernel[k] * n for k, n in kernels.items() if k.kind in _HIDING)
+    def _part(self, kernels: Mapping[Kernel, int], sent: Mapping[Transfer, int], prices: _Prices) -> Part:
+        compute = max(0.0, sum(prices.kernel[k] * n for k, n in kernels.items()) - self._cast_before(sent, prices))
+        beside = sum(prices.kernel[k] * n for k, n in kernels.items() if k.kind in _HIDING)
         held = hidden = 0.0
         for t, n in sent.items():
-            cost = n * self.ranks.seconds(t.kind, t.axis, t.bytes)
+            cost = n * self.ranks.seconds(t.kind, t.axis, t.bytes * (prices.gathered if t.gathers_operands else 1.0))
             if t.hidden:
                 hidden += cost
             else:
@@ -130,6 +154,14 @@ class Passes:
         # Ranks meet in collectives that hold them up, so no host runs ahead of one: its delay adds to them.
         host = max(0.0, sum(kernels.values()) * self.device.dispatch_interval_s - compute)
         return Part(compute, host, held + self._beside(hidden, beside))
+
+    def _cast_before(self, sent: Mapping[Transfer, int], prices: _Prices) -> float:
+        """Seconds saved where a rank casts its part and gathers that: what is left to do is the other layout of it."""
+        if prices.gathered == 1.0:
+            return 0.0
+        gathered = sum(n * t.bytes for t, n in sent.items() if t.gathers_operands and not t.hidden)
+        once = CAST_BYTES[self.c.matrix] - 2 * NARROW_BYTES[self.c.matrix]
+        return self._streamed(gathered / self.c.activation_bytes * (1 - 1 / self.c.tp) * once)
 
     def _beside(self, sent: float, computing: float) -> float:
         """Seconds that transfers add while products run beside them, slowed by them."""

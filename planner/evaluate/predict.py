@@ -17,7 +17,7 @@ from cost_models.pipeline import ChunkTimes, PipelineCost, pipeline_seconds
 from planner.errors import UsageError
 from planner.evaluate.configuration import Configuration
 from planner.evaluate.exchange import Exchange
-from planner.evaluate.memory import Held, chunk_activation_bytes, elements, held_bytes
+from planner.evaluate.memory import Held, chunk_activation_bytes, chunk_offloaded_bytes, elements, held_bytes
 from planner.evaluate.passes import Passes
 from planner.evaluate.ranks import Ranks
 from planner.evaluate.stages import chunks, chunks_of
@@ -64,6 +64,11 @@ def predict(workload: Workload, c: Configuration, profile: HardwareProfile) -> P
         raise UsageError(f"hardware profile {profile.name!r} has no device to compute on; name a machine")
     if c.matrix_type in _NARROW and not set(_NARROW[c.matrix_type]) & set(profile.device.matmul_flops_per_s):
         raise UsageError(f"strategy: matrix={c.matrix_type}: {profile.name} has no units for it; leave it out")
+    if c.offload and profile.device.host_link_bytes_per_s is None:
+        raise UsageError(
+            f"strategy: offload={c.offload:g}: {profile.name} does not say how fast its host is reached "
+            "(device.host_link_bytes_per_s); state it in a profile, or leave offload out"
+        )
     if c.pp > 1 and c.micro_batches * c.pp * c.virtual_stages > _PASSES:
         raise UsageError(
             f"strategy: {c.micro_batches} micro-batches through {c.pp * c.virtual_stages} chunks are more than "
@@ -124,6 +129,9 @@ def _pipeline(
             forward, backward = (exchange.gathered_pass(k, backward=b) for b in (False, True))
         else:
             forward, backward = sum(u.forward.seconds for u in units), sum(u.back for u in units)
+        if c.offload and passes.device.host_link_bytes_per_s:
+            copied = chunk_offloaded_bytes(workload, c, part) / passes.device.host_link_bytes_per_s
+            forward, backward = max(forward, copied), max(backward, copied)
         weights = min(backward, sum(u.weight_seconds for u in units))
         kept = chunk_activation_bytes(workload, c, part)
         times.append(ChunkTimes(forward, backward, backward - weights, weights, kept))
@@ -158,7 +166,8 @@ def _update(
     shard = c.shard_ranks or c.dp * c.cp
     if c.zero:
         ordinary, experts = ordinary / shard, experts / max(1.0, shard / c.ep)
-    return float(optimizer_seconds(profile, ordinary + experts, precision=c.precision, optimizer=c.optimizer))
+    precision = "fp32" if c.weight_bytes == 4 else c.precision
+    return float(optimizer_seconds(profile, ordinary + experts, precision=precision, optimizer=c.optimizer))
 
 
 def _breakdown(c: Configuration, passes: Passes, parts: tuple[tuple[int, ...], ...], total: float) -> dict[str, float]:

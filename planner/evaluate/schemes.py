@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from planner.errors import UsageError
-from planner.evaluate.configuration import ATTENTIONS, MATRIX_TYPES, RECOMPUTES, SCHEDULES, Configuration
+from planner.evaluate.configuration import ATTENTIONS, LOSSES, MATRIX_TYPES, RECOMPUTES, SCHEDULES, Configuration
 
 __all__ = ["KEYS", "SCHEMES", "parse_strategy", "spelled"]
 
@@ -69,13 +69,17 @@ KEYS: Final[Mapping[str, _Key]] = MappingProxyType(
         "zero": _Key("zero", lambda t: int(_one_of("0", "1", "2", "3")(t)), "0, 1, 2 or 3"),
         "sp": _Key("sequence_parallel", _flag, "true or false"),
         "recompute": _Key("recompute", _one_of(*RECOMPUTES), ", ".join(RECOMPUTES)),
-        "recompute_blocks": _Key("recompute_blocks", _fraction, "a fraction of the blocks"),
+        **{name: _Key(name, _fraction, "a fraction of the blocks") for name in ("recompute_blocks", "offload")},
         "schedule": _Key("schedule", _one_of(*SCHEDULES), ", ".join(SCHEDULES)),
         "matrix": _Key("matrix_type", _one_of(*MATRIX_TYPES), ", ".join(MATRIX_TYPES)),
         "attention": _Key("attention", _one_of(*ATTENTIONS), ", ".join(ATTENTIONS)),
-        "gradient_bytes": _Key("gradient_bytes", lambda t: int(_one_of("2", "4")(t)), "2 or 4"),
+        **{
+            name: _Key(name, lambda t: int(_one_of("2", "4")(t)), "2 or 4")
+            for name in ("parameter_bytes", "gradient_bytes")
+        },
+        "cast_gathers": _Key("cast_gathers", _flag, "true or false"),
         "fuse": _Key("fuse", _flag, "true or false"),
-        "fused_loss": _Key("fused_loss", _flag, "true or false"),
+        "loss": _Key("loss", _one_of(*LOSSES), ", ".join(LOSSES)),
         "frozen": _Key("frozen", _flag, "true or false"),
         **{
             f"overlap_{what}": _Key(f"overlap_{what}", _flag, "true or false")

@@ -45,6 +45,11 @@ class Transfer:
     bytes: float
     hidden: bool = False
 
+    @property
+    def gathers_operands(self) -> bool:
+        """Whether tensor-parallel ranks gather what products read."""
+        return self.kind == "all_gather" and self.axis == "tensor"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unit:

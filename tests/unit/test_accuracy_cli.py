@@ -74,7 +74,8 @@ def test_fitting_is_cross_validated(tmp_path: Path, capsys: pytest.CaptureFixtur
     plain = document(capsys, str(rows_file(tmp_path)), "--rows")
     found = document(capsys, str(rows_file(tmp_path)), "--rows", "--cross-validate")
     assert found["parameters"].keys() == {"a100-80"}
-    assert {n: f["rows"] for n, f in found["cross_validated"].items()} == {"example": 2, "gaps": 2}
+    assert {n: f["rows"] for n, f in found["cross_validated"].items()} == {"example": 2, "gaps": 1}
+    assert {n: f["rows"] for n, f in found["cross_validated_filled"].items()} == {"gaps": 1}
     assert mean_log_error(found) <= mean_log_error(plain) + 1e-9
 
 

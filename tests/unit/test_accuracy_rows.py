@@ -29,7 +29,7 @@ def test_a_row_says_all(tmp_path: Path) -> None:
     assert found.step_s == 0.5
     assert found.complete
     assert found.configuration.text() == (
-        "dp=2,tp=2,pp=2,recompute=full,micro_batch=2,micro_batches=4,precision=fp16,attention=unfused"
+        "dp=2,tp=2,pp=2,recompute=full,micro_batch=2,micro_batches=4,precision=fp16,attention=unfused,loss=operators"
     )
     assert dict(found.model.sizes)["vocab"] == 51200  # 50257 padded to a multiple of 256 and of 1024 alike
 
@@ -196,6 +196,49 @@ def test_missing_recomputation_is_the_least_that_fits(tmp_path: Path, limit: int
     assert done.configuration.recompute == order[limit]
     assert not done.missing
     assert done.filled == found.filled
+
+
+@pytest.mark.parametrize("eighths", [0, 3, 8, 9])
+def test_missing_offloading_is_the_least_that_fits(tmp_path: Path, eighths: int) -> None:
+    bridge = "NVIDIA-NeMo/Megatron-Bridge@067f987d:docs"
+    found = one(tmp_path, source=bridge, recompute=None, zero=3, pp=1, vpp=1, tp=1, dp=8, global_batch=64)
+    assert found.missing == ("offload",)
+    assert found.complete
+
+    done = filled_in(found, lambda tried: 8 * tried.configuration.offload >= eighths)
+    expected = (eighths / 8, "none") if eighths <= 8 else (0.0, "full")
+    assert (done.configuration.offload, done.configuration.recompute) == expected
+
+
+@pytest.mark.parametrize(
+    ("file", "precision", "held", "attention"),
+    [
+        ("configs/llama2/finetune_llama2_7b.yaml", "bfloat16", (4, 4), "native"),
+        ("configs/llama2/pretrain_llama2_7b_bf16.yaml", "bfloat16", (2, 2), "native"),
+        ("configs/codellama/finetune_codellama_34b_32p.yaml", "float16", (2, 2), "native"),
+        ("configs/gpt2/run_gpt2_13b.yaml", "float16", (2, 2), "unfused"),
+        ("configs/gpt2/run_gpt2.yaml", "float16", (4, 4), "unfused"),
+        ("configs/glm3/finetune_glm3_6b_bf16.yaml", "bfloat16", (2, 2), "unfused"),
+        ("research/qwen/finetune_qwen_7b.yaml", "float16", (4, 4), "native"),
+        ("research/qwen1_5/pretrain_qwen1_5_72b.yaml", "bfloat16", (4, 4), "native"),
+        ("research/yi/finetune_yi_6b.yaml", "bfloat16", (2, 2), "native"),
+        ("research/yi/finetune_yi_34b.yaml", "bfloat16", (4, 4), "native"),
+    ],
+)
+def test_mindformers_files_say_how_weights_are_held(
+    tmp_path: Path, file: str, precision: str, held: tuple[int, int], attention: str
+) -> None:
+    changes = {**MINDFORMERS, "source": f"mindspore-lab/mindformers@r1.3.0:x.md + {file}", "precision": precision}
+    c = one(tmp_path, **changes, recompute={"recompute": True}).configuration
+    assert (c.parameter_bytes, c.gradient_bytes) == held
+    assert (c.attention, c.loss) == (attention, "one_hot")
+
+
+def test_scales_by_row_are_found_after_gathering(tmp_path: Path) -> None:
+    titan = "pytorch/torchtitan@b5bcd76:benchmarks/x.md"
+    kinds = ("bf16", "fp8", "fp8-tensorwise", "fp8-rowwise")
+    found = [one(tmp_path, source=titan, precision=p, zero=3, pp=1, dp=4).configuration for p in kinds]
+    assert [c.cast_gathers for c in found] == [True, True, True, False]
 
 
 def test_what_is_given_is_never_filled_in(tmp_path: Path) -> None:

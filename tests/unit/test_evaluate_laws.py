@@ -17,6 +17,7 @@ from cost_models.pipeline import ChunkTimes, pipeline_seconds
 from planner.builder import build
 from planner.errors import UsageError
 from planner.evaluate import Configuration, Prediction, predict, trace
+from planner.evaluate.configuration import LOSSES
 from planner.evaluate.passes import Passes
 from planner.evaluate.ranks import Ranks
 from planner.evaluate.stages import chunks
@@ -43,7 +44,7 @@ def configurations(draw: st.DrawFn) -> Configuration:
         micro_batches=draw(pick((1, 2, 4, 8))),
         schedule=schedule,
         attention=draw(pick(("fused", "unfused", "native"))),
-        fused_loss=draw(st.booleans()),
+        loss=draw(st.sampled_from(LOSSES)),
         frozen=draw(st.booleans()),
         precision=draw(pick(("bf16", "fp16", "fp32"))),
         overlap_gradients=draw(st.booleans()),

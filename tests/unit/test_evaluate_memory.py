@@ -17,7 +17,7 @@ import pytest
 
 from cost_models import load_profile
 from planner.evaluate import Configuration, predict
-from planner.evaluate.memory import chunk_activation_bytes, elements, held_bytes
+from planner.evaluate.memory import chunk_activation_bytes, chunk_offloaded_bytes, elements, held_bytes
 from planner.evaluate.stages import chunks, chunks_of
 from tests.unit.evaluate_graphs import SBH, A, B, H, S, blocks, gpt, small, traced
 
@@ -84,6 +84,25 @@ def test_hybrid_sharding_divides_by_the_ranks_of_a_group() -> None:
     w = traced(small())
     m = predict(w, Configuration(dp=8, zero=3, shard_ranks=4), load_profile("a100-80")).memory
     assert m["weights"] == 2 * w.parameters / 4
+
+
+def test_weights_held_in_single_precision_need_no_other_copy() -> None:
+    w = traced(small())
+    m = predict(w, Configuration(parameter_bytes=4), load_profile("a100-80")).memory
+    assert (m["weights"], m["optimizer"]) == (4 * w.parameters, 8 * w.parameters)
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_what_the_host_holds_and_what_stays_add_up(recompute: Any) -> None:
+    w = traced(gpt(4))
+    part = range(len(w.units))
+    whole = chunk_activation_bytes(w, Configuration(recompute=recompute), part)
+    for fraction in (0.0, 0.25, 1.0):
+        c = Configuration(recompute=recompute, offload=fraction)
+        away = chunk_offloaded_bytes(w, c, part)
+        assert chunk_activation_bytes(w, c, part) + away == pytest.approx(whole)
+        inside = sum(chunk_activation_bytes(w, Configuration(recompute=recompute), [i]) for i in part if w.repeated[i])
+        assert away == pytest.approx(fraction * inside)
 
 
 def test_frozen_weights_have_neither_gradients_nor_state() -> None:

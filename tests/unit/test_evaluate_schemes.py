@@ -13,9 +13,11 @@ from planner.evaluate.schemes import KEYS, SCHEMES, parse_strategy, spelled
 VALUES = {
     "dp": ("2", 2), "tp": ("4", 4), "pp": ("4", 4), "cp": ("2", 2), "ep": ("2", 2), "micro_batch": ("2", 2),
     "vpp": ("3", 3), "shard": ("2", 2), "zero": ("2", 2), "sp": ("no", False), "recompute": ("full", "full"),
-    "recompute_blocks": ("0.25", 0.25), "schedule": ("gpipe", "gpipe"), "matrix": ("fp8", "fp8"),
-    "attention": ("native", "native"), "gradient_bytes": ("2", 2), "fuse": ("false", False),
-    "fused_loss": ("0", False), "frozen": ("true", True), "overlap_gradients": ("no", False),
+    "recompute_blocks": ("0.25", 0.25), "offload": ("0.5", 0.5),
+    "schedule": ("gpipe", "gpipe"), "matrix": ("fp8", "fp8"),
+    "attention": ("native", "native"), "parameter_bytes": ("4", 4), "gradient_bytes": ("2", 2),
+    "cast_gathers": ("1", True), "fuse": ("false", False),
+    "loss": ("softmax", "softmax"), "frozen": ("true", True), "overlap_gradients": ("no", False),
     "overlap_parameters": ("False", False), "overlap_tensor": ("1", True), "overlap_pipeline": ("0", False),
 }  # fmt: skip
 

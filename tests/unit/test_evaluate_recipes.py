@@ -1,0 +1,104 @@
+"""What frameworks do beside the layout: narrow products, casts, offloading, and how cross-entropy is computed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cost_models import HardwareProfile, load_profile
+from cost_models.kernels import CAST_BYTES, NARROW_BYTES
+from planner.errors import UsageError
+from planner.evaluate import Configuration, Prediction, predict
+from planner.evaluate.configuration import LOSSES
+from planner.evaluate.passes import LOSS_BYTES, Passes
+from planner.evaluate.ranks import Ranks
+from tests.unit.evaluate_graphs import gpt, small, traced
+
+H100 = load_profile("h100")
+
+
+def predicted(profile: HardwareProfile = H100, layers: int = 4, **c: Any) -> Prediction:
+    return predict(traced(gpt(layers), **c), Configuration(**c), profile)
+
+
+def memory_rate(profile: HardwareProfile) -> float:
+    assert profile.device is not None
+    return profile.device.memory_bandwidth_bytes_per_s * profile.device.memory_efficiency
+
+
+def test_a_loss_in_more_kernels_takes_the_traffic_it_adds() -> None:
+    w = traced(gpt(4))
+    scores = sum(u.score_bytes for u in w.units) / 2
+    assert scores > 0
+    least = predicted().step_time_s
+    assert set(LOSS_BYTES) == set(LOSSES)
+    for loss, extra in LOSS_BYTES.items():
+        added = predicted(loss=loss).step_time_s - least
+        assert added == pytest.approx(extra * scores / memory_rate(H100), abs=1e-12)
+
+
+def test_narrow_types_are_for_the_products_of_blocks_alone() -> None:
+    w = traced(gpt(4))
+    wide, narrow = (
+        Passes(w, c, H100, Ranks(c, H100)).units for c in (Configuration(), Configuration(matrix_type="fp8"))
+    )
+    for repeated, a, b in zip(w.repeated, wide, narrow, strict=True):
+        assert (a.forward == b.forward) is not repeated
+
+
+def test_ranks_that_cast_first_gather_less_and_cast_less() -> None:
+    for matrix, width in NARROW_BYTES.items():
+        if matrix in ("mxfp8", "fp4"):
+            continue
+        c: dict[str, Any] = {"tp": 4, "sequence_parallel": True, "matrix_type": matrix}
+        after, before = predicted(**c), predicted(**c, cast_gathers=True)
+        assert before.breakdown["tensor_collectives"] < after.breakdown["tensor_collectives"]
+        assert before.breakdown["compute"] < after.breakdown["compute"]
+        assert CAST_BYTES[matrix] > 2 * width
+
+
+def test_casting_first_changes_nothing_where_nothing_is_cast() -> None:
+    c: dict[str, Any] = {"tp": 4, "sequence_parallel": True}
+    assert predicted(**c, cast_gathers=True) == predicted(**c)
+
+
+def test_weights_in_single_precision_are_cast_in_both_passes() -> None:
+    w = traced(small())
+    half, single = (predict(w, Configuration(parameter_bytes=b), H100) for b in (2, 4))
+    cast = 2 * 6 * w.parameters / memory_rate(H100)
+    found = single.breakdown["compute"] - half.breakdown["compute"]
+    assert found == pytest.approx(cast)
+
+
+def test_ranks_gather_what_weights_are_held_in() -> None:
+    half, single = (predicted(dp=8, zero=1, parameter_bytes=b).breakdown["exchange"] for b in (2, 4))
+    sums = predicted(dp=8, zero=2, parameter_bytes=2, overlap_parameters=True).breakdown["exchange"]
+    assert single > half > sums * 0.99
+
+
+@pytest.mark.parametrize("pp", [1, 2])
+def test_offloading_trades_memory_for_time_on_a_slow_link_alone(pp: int) -> None:
+    assert H100.device is not None
+    c: dict[str, Any] = {"pp": pp, "micro_batches": 4}
+    kept = predicted(**c)
+    for rate, slower in ((1e15, False), (1e8, True)):
+        machine = replace(H100, device=replace(H100.device, host_link_bytes_per_s=rate))
+        away = predicted(machine, offload=1.0, **c)
+        assert away.memory["activations"] < kept.memory["activations"]
+        assert (away.step_time_s > 1.5 * kept.step_time_s) is slower
+        if not slower:
+            assert away.step_time_s == pytest.approx(kept.step_time_s)
+
+
+def test_offloading_needs_to_know_the_way_to_the_host() -> None:
+    with pytest.raises(UsageError, match=r"offload=0.5: ascend-910b does not say .*host_link_bytes_per_s"):
+        predicted(load_profile("ascend-910b"), offload=0.5)
+
+
+@pytest.mark.parametrize("name", ["offload", "recompute_blocks"])
+@pytest.mark.parametrize("value", [-0.1, 1.1, float("nan")])
+def test_fractions_are_fractions(name: str, value: float) -> None:
+    with pytest.raises(UsageError, match=f"{name}: expected a fraction"):
+        Configuration(**{name: value})  # type: ignore[arg-type]  # the point
