@@ -280,6 +280,7 @@ def _configuration(
         changes["overlap_tensor"] = True
     if isinstance(split := reader.values.get("use_seq_parallel"), bool):
         changes["sequence_parallel"] = split and tp > 1
+    changes |= _offsets(reader, layers, pp, int(changes.get("virtual_stages", 1)))
     micro_batch = reader.count("micro_batch")
     if micro_batch is None:
         filled.append("micro_batch")
@@ -317,6 +318,20 @@ def _schedule(reader: _Reader, framework: Framework, pp: int, filled: list[str])
         if phrase in named:
             return {"schedule": schedule, "virtual_stages": chunks}
     return {"schedule": "interleaved" if chunks > 1 else "1f1b", "virtual_stages": chunks}
+
+
+def _offsets(reader: _Reader, layers: int, pp: int, chunks: int) -> dict[str, Any]:
+    """MindFormers' `offset`: layers of each stage (or [chunk][stage]) beyond an even share; 0 deals them evenly."""
+    told = reader.values.get("offset")
+    flat = [v for part in told for v in (part if isinstance(part, list) else [part])] if isinstance(told, list) else []
+    if not all(isinstance(v, int) and not isinstance(v, bool) for v in flat):
+        raise reader.wrong("offset", "whole numbers of layers by stage")
+    if pp == 1 or not any(flat):
+        return {}
+    counts = tuple(layers // (pp * chunks) + v for v in flat)
+    if len(counts) != pp * chunks or sum(counts) != layers or min(counts) < 1:
+        raise _Unusable(f"inconsistent: offset {told} does not cut {layers} layers into {pp * chunks} stages")
+    return {"stage_layers": counts}
 
 
 def _precision(reader: _Reader) -> dict[str, Any]:

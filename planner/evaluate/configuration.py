@@ -52,6 +52,7 @@ class Configuration:
             computing.
         micro_batch: samples of one rank per pass; micro_batches: passes per step.
         schedule, virtual_stages: order of the passes, and chunks of the model per pipeline rank.
+        stage_layers: layers of each chunk of the model, from its beginning; None: dealt evenly.
         precision: the type activations have; matrix_type: the type matrix units compute in; None: the
             same.  `fp8-row` scales every row, `mxfp8` every block of 32, `fp8` whole tensors.  Types of 8 and 4 bits
             are for the products of repeated blocks; what stands before and after them computes in `precision`.
@@ -86,6 +87,7 @@ class Configuration:
     micro_batches: int = 1
     schedule: Schedule = "1f1b"
     virtual_stages: int = 1
+    stage_layers: tuple[int, ...] | None = None
     precision: Literal["fp32", "fp16", "bf16"] = "bf16"
     matrix_type: MatrixType | None = None
     cast_gathers: bool = False
@@ -115,6 +117,12 @@ class Configuration:
         if wanted is not None and self.virtual_stages not in wanted:
             raise UsageError(
                 f"strategy: virtual_stages={self.virtual_stages}: the schedule {self.schedule} runs with {wanted[0]}"
+            )
+        chunks = self.pp * self.virtual_stages
+        if self.stage_layers is not None and (len(self.stage_layers) != chunks or min(self.stage_layers) < 1):
+            raise UsageError(
+                f"strategy: stage_layers={'-'.join(map(str, self.stage_layers))}: expected {chunks} counts of at least "
+                "1, one for each chunk (pp * virtual_stages)"
             )
         for name in ("recompute_blocks", "offload"):
             if not 0 <= getattr(self, name) <= 1:

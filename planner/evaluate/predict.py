@@ -76,7 +76,7 @@ def predict(workload: Workload, c: Configuration, profile: HardwareProfile) -> P
         )
     ranks = Ranks(c, profile)
     passes = Passes(workload, c, profile, ranks)
-    parts = chunks(workload, c.pp * c.virtual_stages)
+    parts = chunks(workload, c.pp * c.virtual_stages, c.stage_layers)
     exchange = Exchange(workload, c, passes, ranks, parts)
     pipeline = _pipeline(workload, c, passes, exchange, ranks, parts)
     after = exchange.after()

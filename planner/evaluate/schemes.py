@@ -65,6 +65,9 @@ KEYS: Final[Mapping[str, _Key]] = MappingProxyType(
     {
         **{k: _Key(k, _count, "a positive integer") for k in ("dp", "tp", "pp", "cp", "ep", "micro_batch")},
         "vpp": _Key("virtual_stages", _count, "chunks per pipeline rank"),
+        "stage_layers": _Key(
+            "stage_layers", lambda t: tuple(_count(n) for n in t.split("-")), "layers of each chunk, as in 9-11-11-9"
+        ),
         "shard": _Key("shard_ranks", _count, "ranks that divide the weights"),
         "zero": _Key("zero", lambda t: int(_one_of("0", "1", "2", "3")(t)), "0, 1, 2 or 3"),
         "sp": _Key("sequence_parallel", _flag, "true or false"),
@@ -153,8 +156,14 @@ def spelled(c: Configuration) -> str:
     for name, key in KEYS.items():
         value = getattr(c, key.field)
         if name in ("dp", "micro_batch") or value != getattr(usual, key.field):
-            told.append(f"{name}={str(value).lower() if isinstance(value, bool) else value}")
+            told.append(f"{name}={_written(value)}")
     return f"megatron:{','.join(told)}"
+
+
+def _written(value: object) -> str:
+    if isinstance(value, tuple):
+        return "-".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _given(text: str, rest: str) -> dict[str, Any]:

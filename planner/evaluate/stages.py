@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from planner.errors import UsageError
 from planner.evaluate.configuration import Configuration
 from planner.evaluate.workload import Workload
@@ -9,15 +11,15 @@ from planner.evaluate.workload import Workload
 __all__ = ["chunks", "chunks_of"]
 
 
-def chunks(workload: Workload, count: int) -> tuple[tuple[int, ...], ...]:
-    """Units of each of `count` chunks, in order.
+def chunks(workload: Workload, count: int, layers: Sequence[int] | None = None) -> tuple[tuple[int, ...], ...]:
+    """Units of each of `count` chunks, in order; `layers` says how many layers each has.
 
-    Layers are dealt evenly.  Where they do not divide, the first and the last chunk, which also hold what stands
+    Else layers are dealt evenly.  Where they do not divide, the first and the last chunk, which also hold what stands
     before and after them, get one fewer (Megatron-LM's accounting for embedding and loss), and the rest goes to the
     earliest of the others.
 
     Raises:
-        UsageError: fewer layers than chunks.
+        UsageError: fewer layers than chunks; `layers` that do not add up to the model's.
     """
     units = range(len(workload.units))
     if count == 1:
@@ -28,7 +30,12 @@ def chunks(workload: Workload, count: int) -> tuple[tuple[int, ...], ...]:
             f"strategy: pp * virtual_stages = {count} chunks: the model has {len(blocks)} layers to cut between; "
             "use fewer stages"
         )
-    sizes = _sizes(len(blocks), count)
+    if layers is not None and sum(layers) != len(blocks):
+        raise UsageError(
+            f"strategy: stage_layers={'-'.join(map(str, layers))}: expected {len(blocks)} layers in all, the model's, "
+            f"found {sum(layers)}"
+        )
+    sizes = _sizes(len(blocks), count) if layers is None else list(layers)
     ends = []
     taken = 0
     for size in sizes[:-1]:

@@ -234,6 +234,16 @@ def test_mindformers_files_say_how_weights_are_held(
     assert (c.attention, c.loss) == (attention, "one_hot")
 
 
+def test_offsets_are_layers_beyond_an_even_share(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {**MINDFORMERS, "recompute": {"recompute": True}, "pp": 4, "tp": 1}
+    c = one(tmp_path, **changes, dp=1, num_devices=4, offset=[-1, 1, 1, -1]).configuration
+    assert c.stage_layers == (7, 9, 9, 7)
+    for even in (0, None, [0, 0, 0, 0]):
+        assert one(tmp_path, **changes, dp=1, num_devices=4, offset=even).configuration.stage_layers is None
+    left = read(tmp_path, row(**changes, dp=1, num_devices=4, offset=[1, 0, 0, 0])).left_out
+    assert "offset [1, 0, 0, 0] does not cut 32 layers into 4 stages" in left[0].reason
+
+
 def test_scales_by_row_are_found_after_gathering(tmp_path: Path) -> None:
     titan = "pytorch/torchtitan@b5bcd76:benchmarks/x.md"
     kinds = ("bf16", "fp8", "fp8-tensorwise", "fp8-rowwise")

@@ -14,6 +14,7 @@ from planner.evaluate import Configuration, Prediction, predict
 from planner.evaluate.configuration import LOSSES
 from planner.evaluate.passes import LOSS_BYTES, Passes
 from planner.evaluate.ranks import Ranks
+from planner.evaluate.stages import chunks
 from tests.unit.evaluate_graphs import gpt, small, traced
 
 H100 = load_profile("h100")
@@ -95,6 +96,29 @@ def test_offloading_trades_memory_for_time_on_a_slow_link_alone(pp: int) -> None
 def test_offloading_needs_to_know_the_way_to_the_host() -> None:
     with pytest.raises(UsageError, match=r"offload=0.5: ascend-910b does not say .*host_link_bytes_per_s"):
         predicted(load_profile("ascend-910b"), offload=0.5)
+
+
+def test_stages_hold_the_layers_they_are_given() -> None:
+    w = traced(gpt(8))
+    found = chunks(w, 4, (1, 3, 3, 1))
+    assert [sum(w.repeated[i] for i in part) for part in found] == [1, 3, 3, 1]
+    assert [i for part in found for i in part] == list(range(len(w.units)))
+    even, uneven = (predicted(layers=8, pp=4, micro_batches=16, stage_layers=s) for s in (None, (1, 5, 1, 1)))
+    assert uneven.step_time_s > 1.3 * even.step_time_s
+    assert predicted(layers=8, pp=4, micro_batches=16, stage_layers=(2, 2, 2, 2)) == even
+
+
+@pytest.mark.parametrize(
+    ("c", "message"),
+    [
+        ({"stage_layers": (4, 4)}, "stage_layers=4-4: expected 4 counts"),
+        ({"stage_layers": (8, 0, 0, 0)}, "expected 4 counts of at least 1"),
+        ({"stage_layers": (2, 2, 2, 3)}, "expected 8 layers in all, the model's, found 9"),
+    ],
+)
+def test_stages_must_hold_all_layers(c: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        predicted(layers=8, pp=4, micro_batches=4, **c)
 
 
 @pytest.mark.parametrize("name", ["offload", "recompute_blocks"])

@@ -12,7 +12,8 @@ from planner.evaluate.schemes import KEYS, SCHEMES, parse_strategy, spelled
 
 VALUES = {
     "dp": ("2", 2), "tp": ("4", 4), "pp": ("4", 4), "cp": ("2", 2), "ep": ("2", 2), "micro_batch": ("2", 2),
-    "vpp": ("3", 3), "shard": ("2", 2), "zero": ("2", 2), "sp": ("no", False), "recompute": ("full", "full"),
+    "vpp": ("3", 3), "stage_layers": ("3-1", (3, 1)),
+    "shard": ("2", 2), "zero": ("2", 2), "sp": ("no", False), "recompute": ("full", "full"),
     "recompute_blocks": ("0.25", 0.25), "offload": ("0.5", 0.5),
     "schedule": ("gpipe", "gpipe"), "matrix": ("fp8", "fp8"),
     "attention": ("native", "native"), "parameter_bytes": ("4", 4), "gradient_bytes": ("2", 2),
@@ -31,7 +32,7 @@ def test_the_table_names_every_key() -> None:
 def test_every_key_sets_its_field(key: str) -> None:
     text, value = VALUES[key]
     devices = {"dp": 2, "shard": 8}.get(key, 16)
-    staged = "pp=2," if key == "vpp" else ""
+    staged = "pp=2," if key in ("vpp", "stage_layers") else ""
     c = parse_strategy(f"megatron:{staged}{key}={text}", devices=devices, batch=64)
     assert parse_strategy(spelled(c), devices=devices, batch=64) == c
     assert getattr(c, KEYS[key].field) == value
