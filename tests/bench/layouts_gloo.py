@@ -1,7 +1,9 @@
 """Predicted against measured step time of many layouts of three models, on gloo processes of this host.
 
-Run as `python -m tests.bench.layouts_gloo --profile FILE [--json]` from the repository root, with FILE written just
-before by `planner calibrate --out FILE` on as many processes.  A process has one thread.  Plans are made by
+Run as `python -m tests.bench.layouts_gloo [--json]` from the repository root.  The speed of a shared host drifts by
+tens of per cent within minutes, so each model is calibrated for (`planner calibrate`) just before and just after its
+steps, on as many processes, and predicted with both profiles: the geometric mean stands.  `--profile FILE` takes one
+profile as it is instead.  A process has one thread.  Plans are made by
 `planner.planning` under the pins below, for training in fp32, and executed by `planner.runtime`, forward and backward.
 **The optimizer step is left out on both sides**: the runtime computes gradients, and the plan's price of the update is
 taken off its objective and its simulated time.
@@ -33,8 +35,8 @@ from planner.builder import build
 from planner.cli.options import progress_to
 from planner.frontends import load_model
 from planner.ir import Graph
-from planner.planning import Planned, Request, describe, make_plan
-from planner.planning.constraints import parse_pin
+from planner.planning import Planned, Request, describe, make_plan, write_plan
+from planner.planning.constraints import parse_pin, read_constraints
 from planner.pricing import Settings
 from planner.verify.check import relative_error
 
@@ -159,7 +161,7 @@ def scores(rows: Sequence[Row], key: str = "objective_s") -> dict[str, float]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--profile", required=True, help="profile written by planner calibrate")
+    parser.add_argument("--profile", help="profile written by planner calibrate; default: calibrate around each model")
     parser.add_argument("--models", nargs="+", choices=sorted(MODELS), default=list(MODELS))
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=15)
@@ -175,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(text({name: [r for r in rows if r.model == name]}), flush=True)
     found = {n: [r for r in rows if r.model == n] for n in options.models}
     document = {
-        "profile": load_profile(options.profile).name,
+        "profile": "calibrated around each model" if options.profile is None else load_profile(options.profile).name,
         "processes": options.processes,
         "optimizer": "left out on both sides",
         "rows": [asdict(r) for r in rows],
@@ -199,12 +201,13 @@ def run_model(name: str, options: argparse.Namespace, say: Any) -> list[Row]:
         path = Path(folder) / f"{name}.onnx"
         path.write_bytes(build(kind, dict(sizes)).SerializeToString())
         graph = load_model(path)
-        whole = describe(plan_layout(graph, (), 1, options.profile), bind={}, batch=None)
+        profile = options.profile or calibrated(Path(folder) / "before.toml", options.processes, say)
+        whole = describe(plan_layout(graph, (), 1, profile), bind={}, batch=None)
         with Workers(1) as one:
             truth = Session(one, path, whole).results()
         plans = {}
         for layout, pins in LAYOUTS[name].items():
-            plans[layout] = plan_layout(graph, pins, options.processes, options.profile)
+            plans[layout] = plan_layout(graph, pins, options.processes, profile)
             say(f"{name}: {layout}: planned, {plans[layout].solution.status}")
         with Workers(options.processes) as workers:
             sessions = {x: Session(workers, path, describe(p, bind={}, batch=None)) for x, p in plans.items()}
@@ -224,13 +227,38 @@ def run_model(name: str, options: argparse.Namespace, say: Any) -> list[Row]:
             if options.explain:
                 for x, s in sessions.items():
                     explain(f"{name}: {x}", plans[x], [s.instruction_seconds() for _ in range(5)])
+        predictions = {x: predicted(p) for x, p in plans.items()}
+        if options.profile is None:
+            after = calibrated(Path(folder) / "after.toml", options.processes, say)
+            predictions = {x: _mean(predictions[x], repriced(graph, p, after, folder)) for x, p in plans.items()}
     out = []
-    for x, planned in plans.items():
+    for x in plans:
         low, high = np.quantile([s for s, _ in times[x]], [0.25, 0.75])
-        out.append(Row(name, x, *predicted(planned), steady(times[x]), float(low), float(high), errors[x]))
+        out.append(Row(name, x, *predictions[x], steady(times[x]), float(low), float(high), errors[x]))
         undisturbed = sum(d <= CLEAN for _, d in times[x])
         say(f"{name}: {x}: {len(times[x])} steps, {undisturbed} undisturbed")
     return out
+
+
+def calibrated(path: Path, processes: int, say: Any) -> str:
+    """A profile of this host as it is now."""
+    from planner.runtime.calibrate import calibrate
+
+    path.write_text(calibrate(path.stem, base="cpu", processes=processes, say=say).text, encoding="utf-8")
+    return str(path)
+
+
+def repriced(graph: Graph, planned: Planned, profile: str, folder: str) -> tuple[float, float]:
+    """What `predicted` says of the same plan on another profile."""
+    file = Path(folder) / "plan.json"
+    write_plan(describe(planned, bind={}, batch=None), file)
+    settings = Settings(training=True, precision="fp32")
+    request = Request(planned.mesh.devices, load_profile(profile), settings, constraints=read_constraints(file))
+    return predicted(make_plan(graph, request))
+
+
+def _mean(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:
+    return float(np.sqrt(a[0] * b[0])), float(np.sqrt(a[1] * b[1]))
 
 
 def _enough(timed: Sequence[Timed], repeats: int) -> bool:
