@@ -48,11 +48,13 @@ def byte_size(text: str) -> int:
     return size
 
 
-def add_model_options(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
-    """MODEL, --bind and --batch."""
-    parser.add_argument(
-        "model", type=Path, metavar="MODEL", nargs="?" if optional else None, help="ONNX file (weights are not needed)"
-    )
+def add_model_options(parser: argparse.ArgumentParser, *, optional: bool = False, named: bool = False) -> None:
+    """MODEL, --bind and --batch; `named`: the model follows --model."""
+    told = "ONNX file (weights are not needed)"
+    if named:
+        parser.add_argument("--model", type=Path, metavar="MODEL", required=True, help=told)
+    else:
+        parser.add_argument("model", type=Path, metavar="MODEL", nargs="?" if optional else None, help=told)
     parser.add_argument(
         "--bind", action="append", default=[], metavar="DIM=SIZE", help="size of a symbolic dimension; may be repeated"
     )

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import onnx
 import onnx.inliner
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # protobuf ships no stubs
+from google.protobuf.message import DecodeError
 
 from planner.errors import InputError
 

@@ -24,6 +24,7 @@ from planner.planning.document import (
     ParameterDocument,
     PinDocument,
     PlanDocument,
+    ReaderDocument,
     RedistributionDocument,
     ScheduleDocument,
     SearchDocument,
@@ -34,6 +35,7 @@ from planner.planning.document import (
     role_to_text,
 )
 from planner.planning.planner import Planned
+from planner.planning.readers import readers_of
 from planner.pricing import Assignment, Flow, Move, active_tensors, bind_rules
 from planner.redistribute import Step, StepKind
 from planner.rules.strategy import Strategy, bind
@@ -65,7 +67,7 @@ def describe(planned: Planned, *, bind: Mapping[str, int], batch: int | None) ->
             parameters=sum(t.elements for t in graph.parameters),
             loss=graph.loss,
         ),
-        inputs={n: InputDocument(shape=_shape(graph, n), dtype=graph.tensors[n].dtype) for n in graph.inputs},
+        inputs={n: _input(planned, n) for n in graph.inputs},
         cluster=ClusterDocument(
             hardware=request.profile.name,
             profile_digest=request.profile.digest,
@@ -114,6 +116,12 @@ def describe(planned: Planned, *, bind: Mapping[str, int], batch: int | None) ->
             operators_replicated_for_want_of_a_rule=list(planned.without_rule),
         ),
     )
+
+
+def _input(planned: Planned, name: str) -> InputDocument:
+    graph, strategies = planned.priced.graph, planned.assignment.strategies
+    read = next((strategies[op.name].operands[i] for op, i in graph.consumers.get(name, ())), None)
+    return InputDocument(shape=_shape(graph, name), dtype=graph.tensors[name].dtype, layout=_optional(read))
 
 
 def _pins(planned: Planned) -> list[PinDocument]:
@@ -196,6 +204,10 @@ def _parameters(planned: Planned) -> dict[str, ParameterDocument]:
             gradient=_layout(stored) if trained else None,
             optimizer=_layout(stored) if trained else None,
             aliases=[f"{op.name}:{i}" for op, i in readers[1:]],
+            readers=[
+                ReaderDocument(operator=r.operator, slot=r.slot, transposed=r.transposed)
+                for r in readers_of(graph, name)
+            ],
         )
     return out
 

@@ -22,6 +22,7 @@ __all__ = [
     "ParameterDocument",
     "PinDocument",
     "PlanDocument",
+    "ReaderDocument",
     "RedistributionDocument",
     "StepDocument",
     "TensorDocument",
@@ -59,8 +60,11 @@ class ModelDocument(_Part):
 
 
 class InputDocument(_Part):
+    """`layout`: as its first reader reads it."""
+
     shape: list[int] | None
     dtype: str
+    layout: LayoutDocument | None = None
 
 
 class ClusterDocument(_Part):
@@ -131,8 +135,17 @@ class OperatorDocument(_Part):
     inner: list[InnerDocument] = []
 
 
+class ReaderDocument(_Part):
+    """An operand that a parameter is; `transposed`: turned by an operator in between."""
+
+    operator: str
+    slot: int = Field(ge=0)
+    transposed: bool = False
+
+
 class ParameterDocument(_Part):
-    """`aliases`: other operands that read the same parameter, as OPERATOR:SLOT."""
+    """`aliases`: other operands that read the same parameter, as OPERATOR:SLOT.  `readers`: every operand that it is,
+    directly or as a cast or a transpose in between has left it."""
 
     shape: list[int]
     stored: LayoutDocument
@@ -140,6 +153,7 @@ class ParameterDocument(_Part):
     gradient: LayoutDocument | None
     optimizer: LayoutDocument | None
     aliases: list[str] = []
+    readers: list[ReaderDocument] = []
 
 
 class StepDocument(_Part):

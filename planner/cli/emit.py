@@ -1,0 +1,69 @@
+"""`planner emit PLAN --target TARGET --out DIR`: a plan as the files that a runtime loads."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from planner.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from planner.emit import Emission
+    from planner.planning import PlanDocument
+
+__all__ = ["configure", "run"]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    from planner.emit import TARGETS
+
+    parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json of `planner search`")
+    parser.add_argument("--target", required=True, choices=TARGETS, help="the runtime that loads the files")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory to write them to")
+    parser.add_argument("--names", type=Path, metavar="FILE", help="JSON: names of the network's parameters")
+    parser.add_argument("--hosts", type=Path, metavar="FILE", help="lines of SERVER DEVICE_IP…: writes a rank table")
+    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+
+
+def run(options: argparse.Namespace) -> int:
+    from planner.planning import read_plan
+
+    plan = read_plan(options.plan)
+    emission = _emit(plan, options)
+    written = [_write(options.out / name, content) for name, content in emission.files.items()]
+    if options.json:
+        document = {"target": options.target, "files": [str(p) for p in written], "lost": list(emission.lost)}
+        print(json.dumps(document, indent=1))
+    else:
+        print("\n".join(str(p) for p in written))
+        if emission.lost:
+            print(f"not in these files ({options.target} has no words for it):")
+            print("\n".join(f"  {line}" for line in emission.lost))
+    return 0
+
+
+def _emit(plan: PlanDocument, options: argparse.Namespace) -> Emission:
+    from planner.emit import NameRules, read_names
+    from planner.emit.mindspore import emit_mindspore, read_hosts
+
+    rules = NameRules() if options.names is None else read_names(options.names)
+    names = rules.apply({n: tuple(p.shape) for n, p in plan.parameters.items()})
+    return emit_mindspore(plan, names, servers=[] if options.hosts is None else read_hosts(options.hosts))
+
+
+def _write(path: Path, content: bytes) -> Path:
+    temporary = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(content)
+        if path.suffix == ".sh":
+            temporary.chmod(0o755)
+        os.replace(temporary, path)
+    except (FileExistsError, NotADirectoryError) as e:
+        raise UsageError(f"--out {path.parent}: is not a directory ({e.strerror}); name another") from e
+    except OSError as e:
+        raise InputError(f"--out {path}: cannot be written ({e.strerror}); name another directory") from e
+    return path

@@ -1,0 +1,59 @@
+"""`planner read FILE --format FORMAT --model MODEL --out PLAN`: another system's strategy as a plan of ours, priced."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from planner.cli.options import add_model_options, bindings, profile_of
+
+__all__ = ["configure", "run"]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="strategy file, .ckpt or .json")
+    parser.add_argument("--format", required=True, choices=("mindspore",), help="what wrote it")
+    parser.add_argument("--out", type=Path, required=True, metavar="PLAN", help="plan.json to write")
+    parser.add_argument("--names", type=Path, metavar="FILE", help="JSON: names of the model's parameters in the file")
+    parser.add_argument("--hardware", default="ascend-910b", metavar="NAME|FILE", help="profile; default: ascend-910b")
+    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    add_model_options(parser, named=True)
+
+
+def run(options: argparse.Namespace) -> int:
+    from planner.emit import NameRules, read_names
+    from planner.emit.mindspore import read_strategy_map
+    from planner.emit.mindspore.reading import constraints_of_strategies
+    from planner.frontends import load_model
+    from planner.planning import Request, describe, make_plan, write_plan
+    from planner.pricing import Settings
+
+    bind = bindings(options.bind)
+    graph = load_model(options.model, bind=bind, batch=options.batch)
+    rules = NameRules() if options.names is None else read_names(options.names)
+    shapes = {t.name: t.shape or () for t in graph.parameters if t.name in graph.consumers}
+    constraints, mesh = constraints_of_strategies(
+        read_strategy_map(options.file), graph, rules.apply(shapes), str(options.file)
+    )
+    settings = Settings(training=graph.loss is not None, target="mindspore")
+    request = Request(mesh.devices, profile_of(options.hardware), settings, meshes=(mesh,), constraints=constraints)
+    planned = make_plan(graph, request)
+    write_plan(describe(planned, bind=bind, batch=options.batch), options.out)
+    document = {
+        "plan": str(options.out),
+        "mesh": str(mesh),
+        "devices": mesh.devices,
+        "objective_s": planned.objective_s,
+        "gap": planned.gap,
+        "step_time_s": planned.step_time_s,
+        "peak_memory_bytes": planned.peak_memory_bytes,
+    }
+    if options.json:
+        print(json.dumps(document, indent=1))
+    else:
+        print(
+            f"{options.out}: mesh {mesh}, step {planned.step_time_s:.4g} s, "
+            f"gap {planned.gap:.2%} under the file's layouts"
+        )
+    return 0

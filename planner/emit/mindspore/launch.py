@@ -1,0 +1,106 @@
+"""Scripts that start one process per device: `msrun`, the loop over a rank table, and `mpirun`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from string import Template
+from typing import Final
+
+__all__ = ["launch_scripts"]
+
+_HEAD: Final = """#!/bin/bash
+# $title
+# usage: bash $name SCRIPT.py [ARGUMENT…]$more
+set -euo pipefail
+cd "$$(dirname "$$0")"
+script="$$1"; shift
+"""
+
+_MSRUN: Final = """# $servers server(s), $per devices each.  On every server: MASTER_ADDR is the address of the first,
+# NODE_RANK 0, 1, …
+master="$${MASTER_ADDR:-127.0.0.1}"
+node="$${NODE_RANK:-0}"
+exec msrun --worker_num=$devices --local_worker_num=$per --node_rank="$$node" \\
+    --master_addr="$$master" --master_port="$${MASTER_PORT:-8118}" --log_dir=msrun_log --join=True \\
+    --cluster_time_out=300 "$$script" "$$@"
+"""
+
+_LOOP: Final = """# Ranks $$RANK_START to $$RANK_START + $per - 1 on this server; on the n-th server of rank_table.json
+# (from 0) RANK_START is n * $per.
+export RANK_TABLE_FILE="$$PWD/rank_table.json"
+export RANK_SIZE=$devices
+start="$${RANK_START:-0}"
+pids=()
+i=0
+for device in $numbers; do
+    export DEVICE_ID="$$device"
+    export RANK_ID=$$((start + i))
+    mkdir -p "device$$DEVICE_ID"
+    (cd "device$$DEVICE_ID" && env > env.log && exec python "$$OLDPWD/$$script" "$$@" > train.log 2>&1) &
+    pids+=("$$!")
+    i=$$((i + 1))
+done
+status=0
+for pid in "$${pids[@]}"; do wait "$$pid" || status=$$?; done
+exit "$$status"
+"""
+
+_CLUSTER: Final = """# From one host, over ssh, on every server; this folder lies at the same path on all.
+rank=0
+pids=()
+for server in $addresses; do
+    ssh "$$server" "cd '$$PWD' && RANK_START=$$rank bash run_rank_table.sh '$$script' $$(printf '%q ' "$$@")" &
+    pids+=("$$!")
+    rank=$$((rank + $per))
+done
+status=0
+for pid in "$${pids[@]}"; do wait "$$pid" || status=$$?; done
+exit "$$status"
+"""
+
+_MPI_ASCEND: Final = """# HCCL without a rank table, OpenMPI starts the processes.
+export GRAPH_OP_RUN=1
+export HCCL_WHITELIST_DISABLE=1
+exec mpirun -n $devices$hosts --allow-run-as-root --output-filename log_output --merge-stderr-to-stdout \\
+    -x GRAPH_OP_RUN -x HCCL_WHITELIST_DISABLE python "$$script" "$$@"
+"""
+
+_MPI_GPU: Final = """# NCCL_SOCKET_IFNAME: the interface that servers reach each other through.
+interface="$${NCCL_SOCKET_IFNAME:?name the network interface, as ip addr shows it}"
+exec mpirun -n $devices$hosts --allow-run-as-root --output-filename log_output --merge-stderr-to-stdout \\
+    -x NCCL_SOCKET_IFNAME="$$interface" -mca btl_tcp_if_include "$$interface" python "$$script" "$$@"
+"""
+
+
+def launch_scripts(
+    *, devices: int, per_server: int, numbers: Sequence[int], addresses: Sequence[str], gpu: bool
+) -> Mapping[str, str]:
+    """File name → script, for `devices` processes, `per_server` on each server.
+
+    `numbers`: the devices of a server; `addresses`: the servers where they are known (else the loop over a rank table
+    and the cluster script are left out); `gpu`: NCCL rather than HCCL.
+    """
+    servers = devices // per_server
+    slots = ",".join(f"{a}:{per_server}" for a in addresses)
+    values = {
+        "devices": str(devices),
+        "per": str(per_server),
+        "servers": str(servers),
+        "numbers": " ".join(map(str, numbers)),
+        "addresses": " ".join(shlex.quote(a) for a in addresses),
+        "hosts": f" -H {slots}" if slots else "",
+    }
+    parts = {"run_msrun.sh": ("All devices by msrun, without a rank table", _MSRUN)}
+    if gpu:
+        parts["run_mpirun.sh"] = ("All GPUs by mpirun", _MPI_GPU)
+    else:
+        parts["run_mpirun.sh"] = ("All devices by mpirun", _MPI_ASCEND)
+        if addresses:
+            parts["run_rank_table.sh"] = ("One process per device of this server, by rank_table.json", _LOOP)
+            if servers > 1:
+                parts["run_cluster.sh"] = ("All servers of the rank table", _CLUSTER)
+    return {
+        name: Template(_HEAD + body).substitute(values, title=title, name=name, more="")
+        for name, (title, body) in parts.items()
+    }

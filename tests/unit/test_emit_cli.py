@@ -1,0 +1,226 @@
+"""`planner emit` and `planner read`: the jobs that MindSpore's users bring, from pins to files and back."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.cli.main import main
+from planner.emit.mindspore.strategy_map import read_strategy_map
+from planner.planning import PlanDocument, read_plan
+
+SAMPLES = Path(__file__).parents[2] / "sample_graphs"
+TENSOR_PARALLEL = (
+    "mesh=2x4", "*.c_attn.matmul b0=x n=y", "*.attn.c_proj.matmul b0=x k=y", "*.c_fc.matmul b0=x n=y",
+    "*.mlp.c_proj.matmul b0=x k=y", "rest=data_parallel",
+)  # fmt: skip
+
+
+def search(folder: Path, model: Path, devices: int, *pins: str, hardware: str = "ascend-910b") -> Path:
+    options = [o for p in pins for o in ("--pin", p)]
+    arguments = ["search", str(model), "--devices", str(devices), "--hardware", hardware, "--out", str(folder)]
+    assert main([*arguments, "--target", "mindspore", "--no-cache", *options]) == 0
+    return folder / "plan.json"
+
+
+def emit(plan: Path, out: Path, *options: str) -> dict[str, bytes]:
+    assert main(["emit", str(plan), "--target", "mindspore", "--out", str(out), *options]) == 0
+    return {p.name: p.read_bytes() for p in out.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("resnet") / "resnet.onnx"
+    sizes = ("--layers", "50", "--hidden", "16", "--image", "32", "--classes", "10", "--batch", "64")
+    assert main(["build", "resnet", *sizes, "--out", str(path)]) == 0
+    return path
+
+
+def hosts(folder: Path, servers: int) -> Path:
+    path = folder / "hosts"
+    lines = (f"10.0.0.{9 + 2 * s} " + " ".join(f"192.{s + 1}.{i}.6" for i in range(8)) for s in range(servers))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(("devices", "servers"), [(8, 1), (16, 2)])
+def test_data_parallel_resnet_on_ascend_910(tmp_path: Path, resnet: Path, devices: int, servers: int) -> None:
+    plan = search(tmp_path / "plan", resnet, devices, "rest=data_parallel", hardware="ascend-910a")
+    files = emit(plan, tmp_path / "out", "--hosts", str(hosts(tmp_path, servers)))
+    assert json.loads(files["context.json"])["dataset_strategy"] == "data_parallel"
+    table = json.loads(files["rank_table.json"])
+    assert table["server_count"] == str(servers)
+    assert [s["server_id"] for s in table["server_list"]] == sorted(s["server_id"] for s in table["server_list"])
+    assert ("run_cluster.sh" in files) == (servers > 1)
+    strategies = read_strategy_map(tmp_path / "out" / "strategy.ckpt")
+    assert strategies.operators["Conv2D_conv1.weight"].operands == ((devices, 1, 1, 1), (1, 1, 1, 1))
+    assert all(p.arrangement.tensor_map.count(-1) == len(p.arrangement.tensor_map)
+               for p in strategies.parameters.values())  # fmt: skip
+
+
+@pytest.mark.parametrize(("mesh", "loads"), [("2x8", True), ("8x2", False)])
+def test_one_product_is_split_and_the_rest_data_parallel(
+    tmp_path: Path, resnet: Path, mesh: str, loads: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pins = (f"mesh={mesh}", "fc.gemm shard=[[1,1],[1,2]]", "rest=data_parallel")
+    plan = search(tmp_path / "plan", resnet, 16, *pins, hardware="ascend-910a")
+    files = emit(plan, tmp_path / "out")
+    document = json.loads(files["strategy.json"])
+    assert document["parallel_strategy_item"]["MatMul_fc.weight"]["parallel_strategy"] == [[1, 1], [1, 2]]
+    assert document["parallel_strategy_item"]["BiasAdd_fc.bias"]["parallel_strategy"] == [[1, 2], [2]]
+    told = capsys.readouterr().out
+    module = files["parallel.py"].decode()
+    assert ("\n    net.load_param_strategy_file(STRATEGY_FILE)\n" in module) == loads
+    assert ("over other ranks than the plan" in told) != loads
+    assert ("'fc.gemm'" in module) != loads
+
+
+def test_a_table_shared_by_conflicting_pins_is_refused_with_both_readers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pins = ("mesh=4x2", "transformer.wte.gather v=x", "lm_head.transpose d1=x")
+    options = [o for p in pins for o in ("--pin", p)]
+    model = str(SAMPLES / "gpt_tiny.onnx")
+    out = str(tmp_path / "plan")
+    plain = ["search", model, "--devices", "8", "--hardware", "ascend-910b", "--no-cache", "--out", out, *options]
+    assert main([*plain, "--target", "mindspore"]) == 3
+    error = capsys.readouterr().err
+    assert "transformer.wte.gather" in error
+    assert "lm_head" in error
+    assert main(plain) == 0
+    assert main(["emit", f"{out}/plan.json", "--target", "mindspore", "--out", str(tmp_path / "ms")]) == 3
+    error = capsys.readouterr().err
+    assert "transformer.wte.weight is read as" in error
+    assert "transformer.wte.gather" in error
+    assert "lm_head.matmul by" in error or "by lm_head.matmul" in error
+    assert not (tmp_path / "ms").exists()
+
+
+@pytest.fixture(scope="module")
+def tensor_parallel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return search(tmp_path_factory.mktemp("tp"), SAMPLES / "gpt_tiny.onnx", 8, *TENSOR_PARALLEL)
+
+
+def test_round_trip_gives_the_same_plan(tmp_path: Path, tensor_parallel: Path) -> None:
+    emit(tensor_parallel, tmp_path / "ms")
+    for form in ("ckpt", "json"):
+        back = tmp_path / form / "plan.json"
+        arguments = ["read", str(tmp_path / "ms" / f"strategy.{form}"), "--format", "mindspore", "--out", str(back)]
+        assert main([*arguments, "--model", str(SAMPLES / "gpt_tiny.onnx")]) == 0
+        ours, theirs = read_plan(tensor_parallel), read_plan(back)
+        assert theirs.mesh == ours.mesh
+        assert theirs.parameters == ours.parameters
+        named = [n for n in ours.operators if n.endswith("matmul") and n.split(".")[-2] in ("c_attn", "c_proj", "c_fc")]
+        assert all(theirs.operators[n].operands == ours.operators[n].operands for n in named)
+        assert theirs.cost.objective_s <= ours.cost.objective_s * (1 + 1e-9)
+        emit(back, tmp_path / f"{form}-again")
+        again = tmp_path / f"{form}-again" / "strategy.ckpt"
+        assert read_strategy_map(again).parameters == read_strategy_map(tmp_path / "ms" / "strategy.ckpt").parameters
+
+
+def test_names_of_the_network_are_used(tmp_path: Path, tensor_parallel: Path) -> None:
+    plan = read_plan(tensor_parallel)
+    network = [{"name": f"net.{i}", "shape": p.shape[::-1]} for i, p in enumerate(plan.parameters.values())]
+    names = tmp_path / "names.json"
+    names.write_text(json.dumps(network), encoding="utf-8")
+    emit(tensor_parallel, tmp_path / "ms", "--names", str(names))
+    found = read_strategy_map(tmp_path / "ms" / "strategy.ckpt")
+    assert set(found.parameters) == {str(n["name"]) for n in network}
+    back = tmp_path / "plan.json"
+    arguments = ["read", str(tmp_path / "ms" / "strategy.ckpt"), "--format", "mindspore", "--out", str(back)]
+    assert main([*arguments, "--model", str(SAMPLES / "gpt_tiny.onnx"), "--names", str(names)]) == 0
+    assert read_plan(back).parameters == plan.parameters
+
+
+class Primitive:
+    def __init__(self) -> None:
+        self.strategy: Any = None
+
+    def shard(self, strategy: Any) -> None:
+        self.strategy = strategy
+
+
+def generated(path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The generated module, on stand-ins for MindSpore's classes."""
+
+    class AutoParallel:
+        def __init__(self, network: Any, parallel_mode: str) -> None:
+            self.calls: list[Any] = [("init", network, parallel_mode)]
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *a, **k: self.calls.append((name, *a, *k.items()))
+
+    def layout(sizes: tuple[int, ...], names: tuple[str, ...]) -> Any:
+        return lambda *dims: (sizes, names, dims)
+
+    parallel = types.ModuleType("mindspore.parallel")
+    parallel.Layout = layout  # type: ignore[attr-defined]  # a stand-in
+    auto = types.ModuleType("mindspore.parallel.auto_parallel")
+    auto.AutoParallel = AutoParallel  # type: ignore[attr-defined]  # a stand-in
+    for name, module in {
+        "mindspore": types.ModuleType("mindspore"),
+        parallel.__name__: parallel,
+        auto.__name__: auto,
+    }.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    spec = importlib.util.spec_from_file_location("generated_parallel", path)
+    assert spec is not None
+    assert spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+def test_the_generated_module_says_what_the_plan_says(
+    tmp_path: Path, tensor_parallel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emit(tensor_parallel, tmp_path / "ms")
+    module = generated(tmp_path / "ms" / "parallel.py", monkeypatch)
+    net = module.parallel("network")
+    assert net.calls[0] == ("init", "network", "semi_auto")
+    assert ("dataset_strategy", ((2, 1), (2, 1))) in net.calls
+    plan: PlanDocument = read_plan(tensor_parallel)
+    for name, dims in module.STRATEGIES.items():
+        primitive = Primitive()
+        module.shard({name: primitive})
+        operands = [x.dims for x in plan.operators[name].operands if x is not None]
+        for (sizes, names, told), held, listed in zip(primitive.strategy, operands, dims, strict=False):
+            assert (sizes, names) == ((2, 4), ("x", "y"))
+            assert told == listed
+            if len(told) == len(held):
+                assert told == tuple(tuple(d) if len(d) > 1 else (d[0] if d else "None") for d in held)
+    with pytest.raises(KeyError, match="no strategy for 'nothing'"):
+        module.shard({"nothing": Primitive()})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["emit", "none.json", "--target", "mindspore", "--out", "x"], 3, "cannot be read"),
+        (["read", "none.ckpt", "--format", "mindspore", "--model", "MODEL", "--out", "x"], 3, "cannot be read"),
+    ],
+)
+def test_missing_files_are_the_input_at_fault(
+    arguments: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = [str(SAMPLES / "gpt_tiny.onnx") if a == "MODEL" else a for a in arguments]
+    assert main(told) == status
+    assert message in capsys.readouterr().err
+
+
+def test_servers_must_hold_the_plans_devices(
+    tmp_path: Path, tensor_parallel: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["emit", str(tensor_parallel), "--target", "mindspore", "--out", str(tmp_path / "ms")]
+    assert main([*arguments, "--hosts", str(hosts(tmp_path, 2))]) == 3
+    assert "the plan is for 8 devices, the servers hold 16" in capsys.readouterr().err
+
+
+def test_files_are_the_same_each_time(tmp_path: Path, tensor_parallel: Path) -> None:
+    assert emit(tensor_parallel, tmp_path / "a") == emit(tensor_parallel, tmp_path / "b")
