@@ -15,6 +15,7 @@ from torch import Tensor
 
 from planner.ir import DeviceMesh
 from planner.redistribute import Step, StepKind, permute_sources
+from planner.redistribute.steps import FREE
 from planner.runtime.workers import Context
 
 __all__ = ["Inside", "all_gather", "all_reduce", "all_to_all", "apply", "permute", "reduce_scatter"]
@@ -92,7 +93,10 @@ def permute(value: Tensor, source: int, targets: Sequence[int]) -> Tensor:
 
 
 def apply(step: Step, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:
-    """This rank's shard after `step`."""
+    """This rank's shard after `step`; the context's ledger is told."""
+    if step.kind not in FREE:
+        ranks = mesh.size(step.axes) if step.kind in (StepKind.ALL_GATHER, StepKind.ALL_TO_ALL) else 1
+        context.ledger.add(context.ledger.steps, str(step.kind), ranks * value.nbytes)
     return _KINDS[step.kind](step, value, mesh, context)
 
 
@@ -160,24 +164,30 @@ class Inside:
 
     def reduced(self, value: Tensor, factor: str, reduction: str = "sum") -> Tensor:
         """Reduced over the ranks that split `factor`; no gradient passes."""
+        self.tell("all_reduce", value.nbytes)
         return all_reduce(value.detach(), self.group(factor)[0], reduction)
 
     def summed(self, value: Tensor, factor: str) -> Tensor:
         """The sum, from which each rank computes its own part of a result split by `factor`: what the ranks find as
         gradients of the sum adds up."""
-        return _Sum.apply(value, self.group(factor)[0], True)
+        return _Sum.apply(value, self, factor, True)
 
     def total(self, value: Tensor, factor: str) -> Tensor:
         """The sum, of which every rank makes the same whole result: its gradient is known to all alike."""
-        return _Sum.apply(value, self.group(factor)[0], False)
+        return _Sum.apply(value, self, factor, False)
+
+    def tell(self, kind: str, size: int) -> None:
+        """Notes a collective of this operator in the ledger."""
+        self.context.ledger.add(self.context.ledger.inside, kind, size)
 
 
 class _Sum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, value: Tensor, group: Any, gradients_add: bool) -> Tensor:
-        ctx.group, ctx.gradients_add = group, gradients_add
-        return all_reduce(value, group)
+    def forward(ctx: Any, value: Tensor, inside: Inside, factor: str, gradients_add: bool) -> Tensor:
+        ctx.inside, ctx.factor, ctx.gradients_add = inside, factor, gradients_add
+        return inside.reduced(value, factor)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return (all_reduce(gradient, ctx.group) if ctx.gradients_add else gradient), None, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        found = ctx.inside.reduced(gradient, ctx.factor) if ctx.gradients_add else gradient
+        return found, None, None, None

@@ -94,12 +94,18 @@ def _meet(call: AllReduce | AllGather | Exchange, inside: Inside) -> Array | tup
         reduced = inside.reduced(_to(call.value, inside), call.factor, call.reduction)
         return cast(Array, reduced.cpu().numpy())
     sent = tuple(call.pieces) if isinstance(call, Exchange) else call.value
+    inside.tell("all_gather" if isinstance(call, AllGather) else "all_to_all", _size(sent) * len(ranks))
     received: list[Any] = [None] * len(ranks)
     # Shapes differ from rank to rank and are not known to the receiver.
     dist.all_gather_object(received, sent, group=group)
     if isinstance(call, AllGather):
         return tuple(received)
     return tuple(pieces[ranks.index(inside.context.rank)] for pieces in received)
+
+
+def _size(sent: object) -> int:
+    pieces = sent if isinstance(sent, tuple) else (sent,)
+    return sum(int(p.nbytes) for p in pieces if isinstance(p, np.ndarray))
 
 
 def _host(x: Tensor | None) -> Array | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from planner.errors import UsageError
+from planner.errors import UsageError, VerificationError
 from planner.frontends import load_model
 from planner.ir import Graph, Layout
 from planner.lowering import Instruction
@@ -27,7 +27,18 @@ from planner.runtime.workers import Context, Workers
 from planner.verify.data import random_tensors
 from planner.verify.shards import Array, assemble
 
-__all__ = ["Results", "Session"]
+__all__ = ["Results", "Session", "Traffic"]
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Collectives of one step by kind: how many, and bytes.  `executed` and `planned` between operators; `inside`
+    operators as they were executed."""
+
+    executed: Mapping[str, tuple[int, int]]
+    planned: Mapping[str, tuple[int, int]]
+    inside: Mapping[str, tuple[int, int]]
+
 
 _Pieces = dict[str, tuple[Layout, Array]]
 
@@ -78,6 +89,16 @@ class Session:
         found = self.workers.call(_results, self.key)
         outputs, gradients = ([f[k] for f in found] for k in (0, 1))
         return Results(self._whole(outputs), self._whole(gradients), frozenset().union(*(f[2] for f in found)))
+
+    def traffic(self) -> Traffic:
+        """What the last step communicated, the same on every rank, and what the plan has for it.
+
+        VerificationError where ranks differ.
+        """
+        found = self.workers.call(_traffic, self.key)
+        if any(f != found[0] for f in found):
+            raise VerificationError("ranks communicated differently in one step; the program is the same on all")
+        return found[0]
 
     def close(self) -> None:
         """Frees what the workers hold for it."""
@@ -147,6 +168,12 @@ def _results(context: Context, key: str) -> tuple[_Pieces, _Pieces, set[str]]:
     gradients = {n: (x, rank.gradients[n, x].cpu().numpy()) for n, x in final.items() if (n, x) in rank.gradients}
     rank.release()
     return outputs, gradients, rank.fallbacks
+
+
+def _traffic(context: Context, key: str) -> Traffic:
+    rank: Rank = context.kept[key]
+    return Traffic(dict(sorted(context.ledger.steps.items())), dict(sorted(rank.planned().items())),
+                   dict(sorted(context.ledger.inside.items())))  # fmt: skip
 
 
 def _close(context: Context, key: str) -> None:

@@ -27,7 +27,7 @@ from planner.errors import PlannerError
 from planner.ir import DeviceMesh
 from planner.runtime.quiet import Meter
 
-__all__ = ["Context", "WorkerError", "Workers"]
+__all__ = ["Context", "Ledger", "WorkerError", "Workers", "device_of", "join_group"]
 
 # Freed memory stays with the process, as device allocators keep it: without this every large tensor of a step is mapped
 # and cleared anew by the kernel, with a page fault for each 4 KiB.
@@ -45,9 +45,27 @@ class WorkerError(PlannerError):
     """A rank failed; the message holds its traceback."""
 
 
+@dataclass(slots=True)
+class Ledger:
+    """Collectives that were carried out, by kind: how many, and the bytes of the tensors they worked on, in the
+    convention of `Step.group_bytes`.  Those of steps between operators stand apart from those inside operators."""
+
+    steps: dict[str, tuple[int, int]] = field(default_factory=dict)
+    inside: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def clear(self) -> None:
+        self.steps.clear()
+        self.inside.clear()
+
+    @staticmethod
+    def add(table: dict[str, tuple[int, int]], kind: str, size: int) -> None:
+        count, total = table.get(kind, (0, 0))
+        table[kind] = (count + 1, total + size)
+
+
 @dataclass
 class Context:
-    """Where a rank stands: its number, its device, and the process groups made so far.
+    """Where a rank stands: its number, its device, the process groups made so far, and what it has communicated.
 
     `kept` is for what calls leave behind for later ones.
     """
@@ -56,6 +74,7 @@ class Context:
     world: int
     device: torch.device
     kept: dict[str, Any] = field(default_factory=dict)
+    ledger: Ledger = field(default_factory=Ledger)
     _groups: dict[tuple[int, ...], Any] = field(default_factory=dict)
 
     def group(self, mesh: DeviceMesh, axes: tuple[str, ...]) -> tuple[Any, tuple[int, ...]]:
@@ -159,18 +178,30 @@ def _environment(threads: int) -> Iterator[None]:
                 os.environ[k] = v
 
 
+def device_of(kind: str, local_rank: int) -> torch.device:
+    """The device of a process, made the current one."""
+    if kind != "cuda":
+        return torch.device("cpu")
+    where = torch.device("cuda", local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(where)
+    return where
+
+
+def join_group(where: torch.device, rank: int, world: int, meeting: str) -> Context:
+    """Joins the process group that meets at `meeting` (NCCL between GPUs, gloo between CPUs)."""
+    backend = "nccl" if where.type == "cuda" else "gloo"
+    dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=world, timeout=_TIMEOUT)
+    return Context(rank, world, where)
+
+
 def _serve(rank: int, world: int, device: str, threads: int, store: str, pipe: Connection) -> None:
     """One process: joins the group and answers calls until told to end."""
     torch.set_num_threads(threads)
     torch.set_num_interop_threads(1)
-    where = torch.device("cuda", rank % torch.cuda.device_count()) if device == "cuda" else torch.device("cpu")
-    if where.type == "cuda":
-        torch.cuda.set_device(where)
+    where = device_of(device, rank)
     if where.type == "cpu":
         torch.ones(_RESERVE_BYTES // 4)
-    backend = "nccl" if where.type == "cuda" else "gloo"
-    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=world, timeout=_TIMEOUT)
-    context = Context(rank, world, where)
+    context = join_group(where, rank, world, f"file://{store}")
     try:
         while (message := pipe.recv()) is not None:
             function, arguments = message

@@ -1,0 +1,88 @@
+"""`planner run PLAN MODEL`: a plan executed by PyTorch, one process per device; also under torchrun."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from planner.cli.options import positive
+
+if TYPE_CHECKING:
+    from planner.runtime.launch import Outcome
+
+__all__ = ["configure", "run"]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json of `planner search`")
+    parser.add_argument("model", type=Path, metavar="MODEL", help="the model it is for")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="gloo on the host, or NCCL on GPUs")
+    parser.add_argument("--threads", type=positive, default=1, metavar="N", help="per process; default: 1")
+    parser.add_argument("--steps", type=positive, default=3, metavar="N", help="steps that are timed; default: 3")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random parameters and inputs")
+    parser.add_argument("--check", action="store_true", help="compare with the whole model on one process")
+    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+
+
+def run(options: argparse.Namespace) -> int:
+    from planner.planning import read_plan
+    from planner.runtime.extra import require_torch
+
+    plan = read_plan(options.plan)
+    require_torch("planner run")
+    from planner.runtime.launch import run_plan
+
+    outcome = run_plan(
+        options.model,
+        plan,
+        device=options.device,
+        threads=options.threads,
+        steps=options.steps,
+        seed=options.seed,
+        check=options.check,
+    )
+    if outcome is None:  # another rank reports
+        return 0
+    document = _document(outcome, plan.mesh.devices)
+    print(json.dumps(document, indent=1) if options.json else _text(document))
+    return 0 if outcome.passed else 1
+
+
+def _document(o: Outcome, devices: int) -> dict[str, Any]:
+    def table(traffic: Any) -> dict[str, Any]:
+        return {kind: {"count": n, "bytes": size} for kind, (n, size) in traffic.items()}
+
+    return {
+        "devices": devices,
+        "step_seconds": list(o.seconds),
+        "loss": o.loss,
+        "collectives": table(o.traffic.executed),
+        "planned": table(o.traffic.planned),
+        "inside_operators": table(o.traffic.inside),
+        "fallbacks": sorted(o.fallbacks),
+        "errors": o.errors,
+        "ok": o.passed,
+    }
+
+
+def _text(d: dict[str, Any]) -> str:
+    steps = d["step_seconds"]
+    lines = [f"{len(steps)} steps on {d['devices']} processes, median {median(steps):.4g} s"]
+    if d["loss"] is not None:
+        lines.append(f"  loss {d['loss']:.6g}")
+    lines += [
+        f"  {k:16} {v['count']:5} x  {v['bytes'] / 1e6:12.3f} MB, as planned" for k, v in d["collectives"].items()
+    ]
+    lines += [f"  {k:16} {v['count']:5} x  {v['bytes'] / 1e6:12.3f} MB, inside operators"
+              for k, v in d["inside_operators"].items()]  # fmt: skip
+    if d["fallbacks"]:
+        lines.append(f"  by numpy, for want of a torch function: {', '.join(d['fallbacks'])}")
+    if d["errors"] is not None:
+        told = ", ".join(f"{k} {v:.2g}" for k, v in d["errors"].items())
+        lines.append(
+            f"  {'equal to' if d['ok'] else 'DIFFERENT from'} the whole model: largest relative error of {told}"
+        )
+    return "\n".join(lines)
