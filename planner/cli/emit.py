@@ -48,9 +48,14 @@ def run(options: argparse.Namespace) -> int:
 def _emit(plan: PlanDocument, options: argparse.Namespace) -> Emission:
     from planner.emit import NameRules, read_names
     from planner.emit.mindspore import emit_mindspore, read_hosts
+    from planner.emit.torch import emit_torch
 
     rules = NameRules() if options.names is None else read_names(options.names)
     names = rules.apply({n: tuple(p.shape) for n, p in plan.parameters.items()})
+    if options.target == "torch":
+        if options.hosts is not None:
+            raise UsageError("--hosts: writes a rank table, which --target mindspore alone reads; leave it out")
+        return emit_torch(plan, names)
     return emit_mindspore(plan, names, servers=[] if options.hosts is None else read_hosts(options.hosts))
 
 

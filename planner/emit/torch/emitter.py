@@ -1,0 +1,181 @@
+"""A plan for the user's own PyTorch module: where every parameter is kept, how it is computed with, how inputs lie.
+
+What happens between operators is DTensor's to decide: it propagates placements from parameters and inputs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pprint import pformat
+from string import Template
+from typing import Any, Final
+
+from planner.emit.emission import Emission
+from planner.emit.names import Name
+from planner.emit.torch.placements import placements
+from planner.errors import InputError
+from planner.ir import Layout
+from planner.planning.document import LayoutDocument, PlanDocument
+
+__all__ = ["emit_torch"]
+
+_PER_NODE: Final = 8
+
+_MODULE: Final = Template('''"""$model on $devices devices (mesh $mesh): parameters and inputs as DTensors.
+
+    mesh = device_mesh()                  # in every process that torchrun started
+    parallelize(module, mesh)             # before the optimizer is made
+    inputs = shard_inputs(inputs, mesh)   # whole on every process, by name
+    loss(module(**inputs).full_tensor(), labels).backward()
+
+The result is made whole before the loss: of a mean over a divided batch DTensor (2.13) gives gradients that are too
+large by the number of ranks.
+Made by `planner emit --target torch`; the plan decides, edit that.
+"""
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.nn.utils import parametrize
+
+SIZES = $sizes
+AXES = $axes
+
+# Fully qualified name -> (kept as, computed with): for every mesh axis the dimension that it splits, None where it
+# repeats.  Where the two differ, the parameter is gathered before use and its gradient scattered.
+PARAMETERS = $parameters
+
+INPUTS = $inputs
+
+
+def device_mesh(device="cuda" if torch.cuda.is_available() else "cpu"):
+    return init_device_mesh(device, SIZES, mesh_dim_names=AXES)
+
+
+def _placements(dims):
+    return [Replicate() if d is None else Shard(d) for d in dims]
+
+
+class _Gathered(nn.Module):
+    """Redistributes a parameter to what operators compute with; gradients come back as it is kept."""
+
+    def __init__(self, mesh, dims):
+        super().__init__()
+        self.mesh, self.dims = mesh, dims
+
+    def forward(self, kept):
+        return kept.redistribute(self.mesh, _placements(self.dims))
+
+
+def parallelize(module, mesh):
+    """Makes every parameter a DTensor, as the plan says, and every buffer one that all repeat.
+
+    KeyError where module and plan differ in their parameters.
+    """
+    names = dict(module.named_parameters(remove_duplicate=False))
+    for told, known, where in ((PARAMETERS, names, "module"), (names, PARAMETERS, "plan")):
+        missing = [n for n in told if n not in known]
+        if missing:
+            raise KeyError(f"the {where} has no parameter {missing[0]!r}; emit with --names that agree")
+    made = {}
+    for name, (kept, computed) in PARAMETERS.items():
+        parameter = names[name]
+        if id(parameter) not in made:
+            data = distribute_tensor(parameter.data, mesh, _placements(kept))
+            made[id(parameter)] = nn.Parameter(data, requires_grad=parameter.requires_grad)
+        path, _, last = name.rpartition(".")
+        owner = module.get_submodule(path)
+        setattr(owner, last, made[id(parameter)])
+        if kept != computed:
+            parametrize.register_parametrization(owner, last, _Gathered(mesh, computed), unsafe=True)
+    for name, buffer in list(module.named_buffers()):
+        path, _, last = name.rpartition(".")
+        setattr(module.get_submodule(path), last, distribute_tensor(buffer, mesh, [Replicate()] * len(SIZES)))
+    return module
+
+
+def shard_inputs(inputs, mesh):
+    """Inputs by their names in the graph, whole on every process -> DTensors."""
+    return {n: distribute_tensor(x, mesh, _placements(INPUTS[n])) for n, x in inputs.items()}
+''')
+
+_LAUNCH: Final = Template("""#!/bin/bash
+# $devices processes, $per on each of $nodes node(s).  Of several, on every node: MASTER_ADDR, NODE_RANK 0, 1, …
+set -euo pipefail
+exec torchrun --nnodes=$nodes --nproc-per-node=$per --node-rank="$${NODE_RANK:-0}" \\
+    --master-addr="$${MASTER_ADDR:-127.0.0.1}" --master-port="$${MASTER_PORT:-29500}" "$$@"
+""")
+
+
+def emit_torch(plan: PlanDocument, names: Mapping[str, Name]) -> Emission:
+    """InputError where a parameter has no one layout to compute with, or DTensor no words for it."""
+    mesh = plan.mesh
+    parameters: dict[str, tuple[Any, Any]] = {}
+    for name, p in plan.parameters.items():
+        told = names[name]
+        reads = [_layout(x) for x in p.compute]
+        if len(reads) != 1:
+            readers = ", ".join(r.operator for r in p.readers) or "several operators"
+            raise InputError(
+                f"plan: parameter {name} is computed with as {' and as '.join(map(str, reads))} (read by {readers}); a "
+                "DTensor is in one layout at a time: search with --target mindspore, or pin `compute`"
+            )
+        parameters[told.name] = (
+            _words(plan, f"parameter {name}", _oriented(_layout(p.stored), told)),
+            _words(plan, f"parameter {name}", _oriented(reads[0], told)),
+        )
+    inputs = {
+        n: _words(plan, f"input {n}", Layout.replicated(len(x.shape or ())) if x.layout is None else _layout(x.layout))
+        for n, x in plan.inputs.items()
+    }
+    document = {
+        "schema": "planner.torch/1",
+        "model": plan.model.name,
+        "mesh": {"sizes": list(mesh.shape), "names": list(mesh.names)},
+        "parameters": {n: {"kept": kept, "computed": computed} for n, (kept, computed) in parameters.items()},
+        "inputs": inputs,
+    }
+    module = _MODULE.substitute(
+        model=plan.model.name,
+        devices=mesh.devices,
+        mesh=str(mesh),
+        sizes=repr(mesh.shape),
+        axes=repr(mesh.names),
+        parameters=pformat(parameters, width=116, sort_dicts=False),
+        inputs=pformat(inputs, width=116, sort_dicts=False),
+    )
+    per = min(_PER_NODE, mesh.devices)
+    launch = _LAUNCH.substitute(devices=mesh.devices, per=per, nodes=-(-mesh.devices // per))
+    files = {
+        "parallel_plan.json": (json.dumps(document, indent=1) + "\n").encode(),
+        "parallel.py": module.encode(),
+        "run_torchrun.sh": launch.encode(),
+    }
+    return Emission(files, tuple(_lost(plan)))
+
+
+def _lost(plan: PlanDocument) -> list[str]:
+    out = [
+        f"how {len(plan.operators)} operators are split, and {len(plan.redistributions)} redistributions: DTensor "
+        "derives them from the parameters and inputs in its own way; `planner run` executes the plan to the letter"
+    ]
+    if plan.schedule.recompute:
+        out.append(f"{len(plan.schedule.recompute)} recomputed blocks: wrap them in torch.utils.checkpoint")
+    return out
+
+
+def _layout(d: LayoutDocument) -> Layout:
+    return Layout.from_json(d.model_dump())
+
+
+def _oriented(layout: Layout, told: Name) -> Layout:
+    return Layout(layout.dims[::-1], layout.partial) if told.transposed else layout
+
+
+def _words(plan: PlanDocument, what: str, layout: Layout) -> list[int | None]:
+    try:
+        return placements(layout, plan.mesh)
+    except ValueError as e:
+        raise InputError(f"plan: {what}: {e}; pin its layout, or give --mesh another order") from e
