@@ -33,10 +33,10 @@ def run(options: argparse.Namespace) -> int:
     graph = load_model(options.model, bind=bind, batch=options.batch)
     rules = NameRules() if options.names is None else read_names(options.names)
     shapes = {t.name: t.shape or () for t in graph.parameters if t.name in graph.consumers}
-    constraints, mesh = constraints_of_strategies(
-        read_strategy_map(options.file), graph, rules.apply(shapes), str(options.file)
-    )
-    settings = Settings(training=graph.loss is not None, target="mindspore")
+    found = read_strategy_map(options.file)
+    constraints, mesh, unused = constraints_of_strategies(found, graph, rules.apply(shapes), str(options.file))
+    divided = any(p.arrangement.optimizer_shards for p in found.parameters.values())
+    settings = Settings(training=graph.loss is not None, target="any" if divided else "mindspore")
     request = Request(mesh.devices, profile_of(options.hardware), settings, meshes=(mesh,), constraints=constraints)
     planned = make_plan(graph, request)
     write_plan(describe(planned, bind=bind, batch=options.batch), options.out)
@@ -48,6 +48,7 @@ def run(options: argparse.Namespace) -> int:
         "gap": planned.gap,
         "step_time_s": planned.step_time_s,
         "peak_memory_bytes": planned.peak_memory_bytes,
+        "unused": list(unused),
     }
     if options.json:
         print(json.dumps(document, indent=1))
@@ -56,4 +57,6 @@ def run(options: argparse.Namespace) -> int:
             f"{options.out}: mesh {mesh}, step {planned.step_time_s:.4g} s, "
             f"gap {planned.gap:.2%} under the file's layouts"
         )
+        if unused:
+            print(f"not used: strategies of {len(unused)} operators, which are searched ({', '.join(unused[:6])}, …)")
     return 0

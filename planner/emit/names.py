@@ -13,6 +13,7 @@ first; a matrix whose shape occurs there only the other way round is taken as tr
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,9 +22,14 @@ from typing import Any
 
 from planner.errors import InputError
 
-__all__ = ["Name", "NameRules", "read_names"]
+__all__ = ["Name", "NameRules", "plain", "read_names"]
 
 Shape = tuple[int, ...]
+
+
+def plain(text: str) -> str:
+    """A name as it may stand in a comment or a docstring of a generated file."""
+    return re.sub(r"[^A-Za-z0-9_.\-/:]", "_", text)[:200]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +130,15 @@ def read_names(path: Path) -> NameRules:
     return NameRules(_parameters(source, document.get("parameters", {})), prefixes, _network(source, document), source)
 
 
-def _parameters(source: str, told: Any) -> dict[str, Name]:
-    if not isinstance(told, dict):
-        raise InputError(f"{source}: parameters: expected an object, found {told!r:.80}")
+def _parameters(source: str, table: Any) -> dict[str, Name]:
+    if not isinstance(table, dict):
+        raise InputError(f"{source}: parameters: expected an object, found {table!r:.80}")
     out = {}
-    for onnx, value in told.items():
-        if isinstance(value, str):
-            out[onnx] = Name(value)
-        elif isinstance(value, dict) and isinstance(value.get("name"), str) and set(value) <= {"name", "transposed"}:
-            out[onnx] = Name(value["name"], bool(value.get("transposed", False)))
+    for onnx, value in table.items():
+        told = value if isinstance(value, dict) else {"name": value}
+        name, transposed = told.get("name"), told.get("transposed", False)
+        if isinstance(name, str) and name.isprintable() and name and isinstance(transposed, bool) and len(told) <= 2:
+            out[onnx] = Name(name, transposed)
         else:
             raise InputError(
                 f"{source}: parameters: {onnx}: expected a name or {{name, transposed}}, found {value!r:.80}"
@@ -148,7 +154,12 @@ def _network(source: str, document: Mapping[str, Any]) -> list[tuple[str, Shape]
     for item in told if isinstance(told, list) else [told]:
         shape = item.get("shape") if isinstance(item, dict) else None
         name = item.get("name") if isinstance(item, dict) else None
-        if not isinstance(name, str) or not isinstance(shape, list) or not all(type(n) is int for n in shape):
+        if (
+            not isinstance(name, str)
+            or not name.isprintable()
+            or not isinstance(shape, list)
+            or not all(type(n) is int for n in shape)
+        ):
             raise InputError(f"{source}: network: expected objects with a name and a shape, found {item!r:.80}")
         out.append((name, tuple(shape)))
     if len(dict(out)) != len(out):

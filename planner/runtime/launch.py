@@ -86,6 +86,10 @@ def run_plan(
     if device == "cuda" and torch.cuda.device_count() == 0:
         raise UsageError("--device cuda: this machine has no GPU that PyTorch sees; leave it out for the CPU")
     started = under_torchrun()
+    if started and not all(os.environ[v].isdecimal() for v in ("RANK", "WORLD_SIZE", "MASTER_PORT")):
+        raise UsageError(
+            "RANK, WORLD_SIZE and MASTER_PORT: expected numbers, as torchrun sets them; unset them otherwise"
+        )
     if started and int(os.environ["WORLD_SIZE"]) != count:
         raise UsageError(
             f"the plan is for {count} devices, and torchrun started {os.environ['WORLD_SIZE']}; "

@@ -114,6 +114,27 @@ def test_mindspore_transforms_shards_from_any_plan_to_any_other(tmp_path: Path, 
                     np.testing.assert_array_equal(found[n].asnumpy(), v[region(plan, n, rank)])
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_mindspore_takes_the_settings(tmp_path: Path, model: str) -> None:
+    from planner.emit.mindspore import emit_mindspore
+
+    for plan in plans(model).values():
+        files = emit_mindspore(plan, {n: Name(n) for n in plan.parameters}).files
+        made: dict[str, Any] = {"__file__": str(tmp_path / "parallel.py")}
+        exec(files["parallel.py"], made)
+        mindspore.reset_auto_parallel_context()
+        try:
+            mindspore.set_auto_parallel_context(**made["CONTEXT"])
+            divided = any(p.stored != p.compute[0] for p in plan.parameters.values())
+            assert mindspore.get_auto_parallel_context("enable_parallel_optimizer") == divided
+        finally:
+            mindspore.reset_auto_parallel_context()
+        net = made["parallel"](mindspore.nn.Dense(4, 4))
+        assert net._parallel_mode == "semi_auto"
+        for dims in made["STRATEGIES"].values():
+            assert all(made["MESH"](*d).to_dict()["device_matrix"] == plan.mesh.shape for d in dims)
+
+
 def test_mindspore_merges_our_stages_as_we_do(tmp_path: Path) -> None:
     plan = plans("mlp")["columns"]
     names = list(plan.parameters)

@@ -53,7 +53,7 @@ def hosts(folder: Path, servers: int) -> Path:
 def test_data_parallel_resnet_on_ascend_910(tmp_path: Path, resnet: Path, devices: int, servers: int) -> None:
     plan = search(tmp_path / "plan", resnet, devices, "rest=data_parallel", hardware="ascend-910a")
     files = emit(plan, tmp_path / "out", "--hosts", str(hosts(tmp_path, servers)))
-    assert json.loads(files["context.json"])["dataset_strategy"] == "data_parallel"
+    assert b"'dataset_strategy': 'data_parallel'" in files["parallel.py"]
     table = json.loads(files["rank_table.json"])
     assert table["server_count"] == str(servers)
     assert [s["server_id"] for s in table["server_list"]] == sorted(s["server_id"] for s in table["server_list"])
@@ -79,6 +79,9 @@ def test_one_product_is_split_and_the_rest_data_parallel(
     assert ("\n    net.load_param_strategy_file(STRATEGY_FILE)\n" in module) == loads
     assert ("over other ranks than the plan" in told) != loads
     assert ("'fc.gemm'" in module) != loads
+    assert ("'fc.gemm:bias'" in module) != loads
+    assert ("'conv1.conv'" in module) != loads  # the file is not loaded: everything it would have set is listed
+    assert ("strategy_ckpt_load_file" in module) == loads
 
 
 def test_a_table_shared_by_conflicting_pins_is_refused_with_both_readers(
@@ -182,13 +185,18 @@ def test_the_generated_module_says_what_the_plan_says(
 ) -> None:
     emit(tensor_parallel, tmp_path / "ms")
     module = generated(tmp_path / "ms" / "parallel.py", monkeypatch)
-    net = module.parallel("network")
-    assert net.calls[0] == ("init", "network", "semi_auto")
-    assert ("dataset_strategy", ((2, 1), (2, 1))) in net.calls
+    network = types.SimpleNamespace(get_parameters=lambda: [])
+    net = module.parallel(network)
+    assert net.calls[0] == ("init", network, "semi_auto")
+    whole = ((2, 4), ("x", "y"), ("x", "None"))
+    assert ("dataset_strategy", (whole, whole)) in net.calls
+    assert module.CONTEXT["dataset_strategy"] == ((2, 1), (2, 1))
     plan: PlanDocument = read_plan(tensor_parallel)
     for name, dims in module.STRATEGIES.items():
         primitive = Primitive()
         module.shard({name: primitive})
+        if name.endswith(":bias"):
+            continue
         operands = [x.dims for x in plan.operators[name].operands if x is not None]
         for (sizes, names, told), held, listed in zip(primitive.strategy, operands, dims, strict=False):
             assert (sizes, names) == ((2, 4), ("x", "y"))
@@ -224,3 +232,106 @@ def test_servers_must_hold_the_plans_devices(
 
 def test_files_are_the_same_each_time(tmp_path: Path, tensor_parallel: Path) -> None:
     assert emit(tensor_parallel, tmp_path / "a") == emit(tensor_parallel, tmp_path / "b")
+
+
+def test_optimizer_shards_are_read_back(tmp_path: Path) -> None:
+    arguments = ["search", str(SAMPLES / "gpt_tiny.onnx"), "--devices", "8", "--hardware", "ascend-910b", "--no-cache"]
+    assert main([*arguments, "--pin", "rest=zero", "--out", str(tmp_path / "plan")]) == 0
+    files = emit(tmp_path / "plan" / "plan.json", tmp_path / "ms")
+    assert b"net.hsdp(shard_size=-1, threshold=0" in files["parallel.py"]
+    assert b"'enable_parallel_optimizer': True" in files["parallel.py"]
+    back = tmp_path / "plan.json"
+    arguments = ["read", str(tmp_path / "ms" / "strategy.ckpt"), "--format", "mindspore", "--out", str(back)]
+    assert main([*arguments, "--model", str(SAMPLES / "gpt_tiny.onnx")]) == 0
+    assert read_plan(back).parameters == read_plan(tmp_path / "plan" / "plan.json").parameters
+
+
+def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], devices: int, *pins: str) -> str:
+    """What `emit` says of a plan for any target that MindSpore has no words for."""
+    options = [o for p in pins for o in ("--pin", p)]
+    arguments = ["search", str(SAMPLES / "gpt_tiny.onnx"), "--devices", str(devices), "--hardware", "ascend-910b"]
+    assert main([*arguments, "--no-cache", "--out", str(tmp_path / "plan"), *options]) == 0
+    capsys.readouterr()
+    assert (
+        main(["emit", str(tmp_path / "plan" / "plan.json"), "--target", "mindspore", "--out", str(tmp_path / "ms")])
+        == 3
+    )
+    assert not (tmp_path / "ms").exists()
+    return capsys.readouterr().err
+
+
+def test_groups_of_two_sizes_have_no_one_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pins = ("mesh=2x4", "rest=data_parallel", "*.c_fc.weight stored=[y,_]", "*.mlp.c_proj.weight stored=[x.y,_]")
+    error = refused(tmp_path, capsys, 8, *pins)
+    assert "c_fc.weight among 4 ranks" in error
+    assert "c_proj.weight among 8" in error
+
+
+def test_positions_of_every_sample_are_no_contiguous_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    error = refused(tmp_path, capsys, 8, "mesh=8", "*.c_fc.matmul m=x")
+    assert "contiguous parts" in error
+    assert "c_fc.matmul" in error
+
+
+def test_normalised_dimensions_stay_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "split along what it normalises" in refused(tmp_path, capsys, 4, "mesh=4", "*.ln_1.layernormalization d2=x")
+
+
+def test_data_on_other_ranks_is_noticed_where_weights_are_whole(tmp_path: Path) -> None:
+    plan = search(tmp_path / "plan", SAMPLES / "gpt_tiny.onnx", 8, "mesh=2x4", "*.c_fc.matmul b0=y", "rest=replicated")
+    module = emit(plan, tmp_path / "ms")["parallel.py"].decode()
+    assert "\n    net.load_param_strategy_file" not in module
+
+
+@pytest.mark.parametrize("name", ['q"""; print(5); """', "back\\N", "new\nline", "ümlaut", "$model"])
+def test_names_are_data_in_the_generated_module(
+    tmp_path: Path,
+    tensor_parallel: Path,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    document = json.loads(tensor_parallel.read_text(encoding="utf-8"))
+    document["model"]["name"] = name
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(document), encoding="utf-8")
+    for target in ("mindspore", "torch"):
+        assert main(["emit", str(plan), "--target", target, "--out", str(tmp_path / target)]) == 0
+    capsys.readouterr()
+    generated(tmp_path / "mindspore" / "parallel.py", monkeypatch)
+    assert capsys.readouterr().out == ""
+    compile((tmp_path / "torch" / "parallel.py").read_text(encoding="utf-8"), "parallel.py", "exec")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("parallel_strategy_item", "MatMul_W", "parallel_strategy", [[4], [1, 2]]), "shards of two matrices"),
+        (("parallel_strategy_item", "MatMul_W", "parallel_strategy", [[2147483647, 1], [1, 2]]), "do not divide"),
+        (("parallel_layout_item", "W", "tensor_shape", [9999, 1]), "its slice has shape"),
+        (("parallel_layout_item", "W", "dev_matrix", [16777216]), "device"),
+    ],
+)
+def test_files_that_do_not_fit_the_model_are_refused(
+    tmp_path: Path, tensor_parallel: Path, change: Any, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = json.loads(emit(tensor_parallel, tmp_path / "ms")["strategy.json"])
+    table, key, field, value = change
+    document[table][key.replace("W", "transformer.h.0.mlp.c_fc.weight")][field] = value
+    path = tmp_path / "edited.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    arguments = ["read", str(path), "--format", "mindspore", "--model", str(SAMPLES / "gpt_tiny.onnx")]
+    assert main([*arguments, "--out", str(tmp_path / "plan.json")]) == 3
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("change", [{"operator": "nosuch"}, {"slot": 9}])
+def test_readers_that_the_plan_does_not_have_are_refused(
+    tmp_path: Path, tensor_parallel: Path, change: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = json.loads(tensor_parallel.read_text(encoding="utf-8"))
+    next(iter(document["parameters"].values()))["readers"][0] |= change
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(document), encoding="utf-8")
+    assert main(["emit", str(plan), "--target", "mindspore", "--out", str(tmp_path / "ms")]) == 3
+    assert "is no operand of the plan" in capsys.readouterr().err

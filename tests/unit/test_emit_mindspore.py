@@ -220,6 +220,12 @@ def test_no_flipped_byte_crashes_the_reader(at: int, value: int) -> None:
         from_bytes(bytes(data), "file")
 
 
+@pytest.mark.parametrize("a", [Arrangement((2, 4), (-1, -1), 4, 2), Arrangement((4, 6), (-1, -1), 1, 8)])
+def test_optimizer_shards_that_are_no_innermost_ranks_are_refused(a: Arrangement) -> None:
+    with pytest.raises(InputError, match="optimizer shards of the innermost ranks"):
+        layouts_of(a, common_mesh([a]))
+
+
 def test_all_meshes_of_saved_files_are_found() -> None:
     for sizes in itertools.product([1, 2, 4], repeat=2):
         a: Any = Arrangement(sizes, (1, 0))

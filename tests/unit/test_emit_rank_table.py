@@ -132,13 +132,19 @@ def test_the_loop_starts_every_device_with_its_rank(tmp_path: Path) -> None:
     )
     environment = {**os.environ, "RANK_START": "8"}
     command = ["bash", str(tmp_path / "run_rank_table.sh"), "train.py", "--data=x y"]
-    subprocess.run(command, check=True, env=environment, timeout=60)
+    subprocess.run(command, check=True, env=environment, timeout=60, cwd=tmp_path)
     found = [(tmp_path / f"device{i}" / "train.log").read_text(encoding="utf-8").strip() for i in range(4)]
     assert found == [f"{8 + i} {i} 4 --data=x y rank_table.json" for i in range(4)]
+    # From another folder the script is where the caller says, not where the scripts lie.
+    caller = tmp_path / "caller"
+    caller.mkdir()
+    (caller / "own.py").write_text("print('own')\n", encoding="utf-8")
+    subprocess.run(["bash", "../run_rank_table.sh", "own.py"], check=True, timeout=60, cwd=caller)
+    assert (tmp_path / "device0" / "train.log").read_text(encoding="utf-8") == "own\n"
 
 
 def test_the_loop_fails_where_a_rank_fails(tmp_path: Path) -> None:
     (tmp_path / "run_rank_table.sh").write_text(scripts(2, ["10.0.0.1"])["run_rank_table.sh"], encoding="utf-8")
     (tmp_path / "train.py").write_text("import os, sys\nsys.exit(3 * int(os.environ['RANK_ID']))\n", encoding="utf-8")
-    done = subprocess.run(["bash", str(tmp_path / "run_rank_table.sh"), "train.py"], check=False, timeout=60)
+    done = subprocess.run(["bash", "run_rank_table.sh", "train.py"], check=False, timeout=60, cwd=tmp_path)
     assert done.returncode == 3

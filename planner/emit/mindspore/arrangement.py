@@ -39,24 +39,6 @@ class Arrangement:
         """Parts that dimension `dim` is computed with."""
         return math.prod(self.device_matrix[-1 - a] for a in _axes(self.tensor_map[dim]))
 
-    def footprint(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """For every dimension the (ranks apart, parts) of each cut, outermost first, neighbouring cuts as one: equal
-        where every rank computes with equal parts."""
-        reach, cuts = 1, []
-        for size in reversed(self.device_matrix):
-            cuts.append((reach, size))
-            reach *= size
-        out = []
-        for place in self.tensor_map:
-            merged: list[tuple[int, int]] = []
-            for stride, size in (cuts[axis] for axis in _axes(place) if cuts[axis][1] > 1):
-                if merged and merged[-1][0] == stride * size:
-                    merged[-1] = (stride, merged[-1][1] * size)
-                else:
-                    merged.append((stride, size))
-            out.append(tuple(merged))
-        return tuple(out)
-
 
 def arranged(compute: Layout, stored: Layout, mesh: DeviceMesh) -> Arrangement:
     """The layout in which a parameter is computed with, and the optimizer's shards that `stored` makes of it.
@@ -197,6 +179,11 @@ def layouts_of(a: Arrangement, mesh: DeviceMesh) -> tuple[Layout, Layout]:
         if left <= 1:
             break
         beyond.insert(0, name)
-        left //= mesh.sizes[name]
+        left = left // mesh.sizes[name] if left % mesh.sizes[name] == 0 else 0
+    if beyond and (left != 1 or a.optimizer_step not in (0, mesh.stride(beyond[-1]))):
+        raise InputError(
+            f"expected optimizer shards of the innermost ranks with equal parts, found {a.optimizer_shards}, "
+            f"{a.optimizer_step} ranks apart, of device matrix {list(a.device_matrix)}"
+        )
     stored = Layout(((*dims[0], *beyond), *dims[1:])) if dims else compute
     return compute, stored

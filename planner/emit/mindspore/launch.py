@@ -11,10 +11,10 @@ __all__ = ["launch_scripts"]
 
 _HEAD: Final = """#!/bin/bash
 # $title
-# usage: bash $name SCRIPT.py [ARGUMENT…]$more
+# usage: bash $name SCRIPT.py [ARGUMENT…]
 set -euo pipefail
+script="$$(realpath "$$1")"; shift
 cd "$$(dirname "$$0")"
-script="$$1"; shift
 """
 
 _MSRUN: Final = """# $servers server(s), $per devices each.  On every server: MASTER_ADDR is the address of the first,
@@ -37,7 +37,7 @@ for device in $numbers; do
     export DEVICE_ID="$$device"
     export RANK_ID=$$((start + i))
     mkdir -p "device$$DEVICE_ID"
-    (cd "device$$DEVICE_ID" && env > env.log && exec python "$$OLDPWD/$$script" "$$@" > train.log 2>&1) &
+    (cd "device$$DEVICE_ID" && env > env.log && exec python "$$script" "$$@" > train.log 2>&1) &
     pids+=("$$!")
     i=$$((i + 1))
 done
@@ -50,7 +50,8 @@ _CLUSTER: Final = """# From one host, over ssh, on every server; this folder lie
 rank=0
 pids=()
 for server in $addresses; do
-    ssh "$$server" "cd '$$PWD' && RANK_START=$$rank bash run_rank_table.sh '$$script' $$(printf '%q ' "$$@")" &
+    arguments="$$(printf ' %q' "$$script" "$$@")"
+    ssh "$$server" "cd $$(printf %q "$$PWD") && RANK_START=$$rank bash run_rank_table.sh$$arguments" &
     pids+=("$$!")
     rank=$$((rank + $per))
 done
@@ -101,6 +102,5 @@ def launch_scripts(
             if servers > 1:
                 parts["run_cluster.sh"] = ("All servers of the rank table", _CLUSTER)
     return {
-        name: Template(_HEAD + body).substitute(values, title=title, name=name, more="")
-        for name, (title, body) in parts.items()
+        name: Template(_HEAD + body).substitute(values, title=title, name=name) for name, (title, body) in parts.items()
     }

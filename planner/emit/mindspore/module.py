@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pprint import pformat
 from string import Template
-from typing import Final
+from typing import Any, Final
 
-from planner.emit.mindspore.primitives import PRIMITIVES
+from planner.emit.mindspore.strategy import Strategies
+from planner.emit.names import plain
+from planner.errors import InputError
 from planner.ir import DeviceMesh, Layout
 from planner.planning.document import LayoutDocument, PlanDocument
 
-__all__ = ["dataset_strategy", "module_text"]
+__all__ = ["Optimizer", "module_text", "optimizer_of"]
 
 _MODULE: Final = Template('''"""Parallel settings of $model on $devices devices (mesh $mesh).
 
@@ -24,6 +25,7 @@ Made by `planner emit --target mindspore`; the plan decides, edit that.
 
 from pathlib import Path
 
+import mindspore
 from mindspore.parallel import Layout
 from mindspore.parallel.auto_parallel import AutoParallel
 
@@ -31,12 +33,22 @@ STRATEGY_FILE = str(Path(__file__).resolve().with_name("strategy.ckpt"))
 DEVICES = $devices
 MESH = Layout($sizes, $names)
 
-# Operator of the ONNX graph -> how its operands lie: the axes of MESH that split each dimension.
+# Operator of the ONNX graph -> how its operands lie: the axes of MESH that split each dimension.  With `:bias` behind
+# it: the sum that adds the operator's bias.
 STRATEGIES = $strategies
+
+# Parameters that the optimizer does not divide.
+WHOLE = $whole
+
+# Settings for scripts of the old style: mindspore.set_auto_parallel_context(**CONTEXT).
+CONTEXT = $context
 
 
 def parallel(network):
     """The network under the plan, in semi-automatic parallelism."""
+    for parameter in network.get_parameters():
+        if parameter.name in WHOLE:
+            parameter.parallel_optimizer = False
     net = AutoParallel(network, parallel_mode="semi_auto")
 $load    net.dataset_strategy($dataset)
 $settings    return net
@@ -50,62 +62,104 @@ def shard(operators):
     for name, primitive in operators.items():
         primitive.shard(tuple(MESH(*dims) for dims in STRATEGIES[name]))
 ''')
-
 _LOAD: Final = "    net.load_param_strategy_file(STRATEGY_FILE)\n"
 _DISPLACED: Final = """\
     # Not net.load_param_strategy_file(STRATEGY_FILE): told shards alone, MindSpore would lay out over other ranks what
-    # the plan does with {first}.  The file says where parameters lie, for checkpoints.
+    # the plan does with {first}.  The file says where parameters lie, for checkpoints; STRATEGIES has all operators.
 """
 _Dims = tuple[str | tuple[str, ...], ...]
+Optimizer = tuple[int, tuple[str, ...]]  # shards (0: none, -1: all ranks with equal parts), and what stays whole
 
 
-def module_text(
-    plan: PlanDocument,
-    unnamed: Sequence[str],
-    displaced: Mapping[str, int | None],
-    *,
-    optimizer_shards: int,
-    blocks: Sequence[Sequence[str]],
-) -> str:
-    """`unnamed`: operators to list; `displaced`: those to list because the file would lay them out over other ranks,
-    so that it must not be loaded, and the operand that the network holds turned; `optimizer_shards` 0: the optimizer
-    has none; `blocks`: recomputed ones."""
-    mesh = plan.mesh
-    strategies = {name: _operands(plan, name, displaced.get(name)) for name in (*displaced, *unnamed)}
-    load = _LOAD
+def optimizer_of(found: Strategies) -> Optimizer:
+    """How optimizer parallel is set so that every parameter is divided as the file says.
+
+    InputError where parameters are divided in groups of different sizes that no one setting makes.
+    """
+    divided: dict[str, tuple[int, int]] = {}
+    whole: list[str] = []
+    for name, p in found.map.parameters.items():
+        a = p.arrangement
+        idle = a.ranks
+        for d in range(len(a.tensor_map)):
+            idle //= a.shards(d)
+        if a.optimizer_shards > 1:
+            divided[name] = (a.optimizer_shards, idle)
+        elif idle > 1:
+            whole.append(name)
+    if not divided:
+        return 0, ()
+    if all(shards == idle for shards, idle in divided.values()):
+        return -1, tuple(whole)
+    sizes: dict[int, str] = {}
+    for name, (shards, _) in divided.items():
+        sizes.setdefault(shards, name)
+    if len(sizes) > 1:
+        (a_size, a_name), (b_size, b_name) = list(sizes.items())[:2]
+        raise InputError(
+            f"plan: the optimizer divides {a_name} among {a_size} ranks and {b_name} among {b_size}; MindSpore's "
+            "optimizer parallel has one size for all: pin `stored` alike, or rest=zero"
+        )
+    return next(iter(sizes)), tuple(whole)
+
+
+def module_text(plan: PlanDocument, found: Strategies, optimizer: Optimizer) -> str:
+    mesh, displaced = plan.mesh, found.displaced
+    listed: dict[str, tuple[_Dims, ...]] = {}
     if displaced:
-        load = _DISPLACED.format(first=next(iter(displaced)))
+        listed = {k.name: tuple(_named(x) for x in k.operands) for k in found.keyed.values() if k.splits}
+    listed |= {n: _operands(plan, n) for n in found.unnamed}
+    shards, whole = optimizer
     settings = []
-    if optimizer_shards:
-        settings.append(f'    net.hsdp(shard_size={optimizer_shards}, threshold=0, optimizer_level="level1")\n')
+    if shards:
+        settings.append(f'    net.hsdp(shard_size={shards}, threshold=0, optimizer_level="level1")\n')
+    blocks = plan.schedule.recompute
     if blocks:
         settings.append(
             f"    # The plan runs {len(blocks)} blocks again in the backward pass: call recompute() on the cells that "
-            f"hold them,\n    # the first with {blocks[0][0]!r}.\n"
+            f"hold them,\n    # the first with {plain(blocks[0][0])}.\n"
         )
-    return _MODULE.substitute(
-        model=plan.model.name,
+    dataset = _dataset(plan)
+    text = _MODULE.substitute(
+        model=plain(plan.model.name),
         devices=mesh.devices,
         mesh=str(mesh),
-        example=next(iter(strategies), "operator").replace('"', "'"),
-        sizes=_tuple(mesh.shape),
-        names=_tuple(mesh.names),
-        strategies=pformat(strategies, width=116, sort_dicts=False),
-        dataset=_literal(dataset_strategy(plan)),
+        example=plain(next(iter(listed), "operator")),
+        sizes=repr(mesh.shape),
+        names=repr(mesh.names),
+        strategies=_literal(listed),
+        whole=_literal(set(whole) or ()),
+        context=_literal(_context(plan, dataset, optimizer, bool(displaced))),
+        dataset=_as_layouts(plan) if isinstance(dataset, tuple) else repr(dataset),
         settings="".join(settings),
-        load=load,
+        load=_DISPLACED.format(first=plain(displaced[0])) if displaced else _LOAD,
     )
+    compile(text, "parallel.py", "exec")  # names are data in it, never code
+    return text
 
 
-def dataset_strategy(plan: PlanDocument) -> str | tuple[tuple[int, ...], ...]:
+def _context(plan: PlanDocument, dataset: object, optimizer: Optimizer, displaced: bool) -> Mapping[str, Any]:
+    out: dict[str, Any] = {
+        "parallel_mode": "semi_auto_parallel",
+        "device_num": plan.mesh.devices,
+        "gradients_mean": False,  # the loss is a mean over the whole batch already
+        "dataset_strategy": dataset,
+        "parameter_broadcast": False,
+    }
+    shards, _ = optimizer
+    if shards:
+        out |= {
+            "enable_parallel_optimizer": True,
+            "parallel_optimizer_config": {"parallel_optimizer_threshold": 0, "optimizer_weight_shard_size": shards},
+        }
+    return out if displaced else {**out, "strategy_ckpt_load_file": "strategy.ckpt"}
+
+
+def _dataset(plan: PlanDocument) -> str | tuple[tuple[int, ...], ...]:
     """`data_parallel` where every input is split by all devices along its first dimension, `full_batch` where none is
     split, else shards of every dimension of every input."""
-    mesh, found = plan.mesh, []
-    for name in plan.inputs:
-        told = plan.inputs[name].layout
-        layout = None if told is None else _layout(told)
-        rank = len(plan.inputs[name].shape or ())
-        found.append(_shards(layout, mesh) if layout is not None else (1,) * rank)
+    mesh = plan.mesh
+    found = [_shards(x, mesh) for x in _inputs(plan)]
     if all(n == 1 for dims in found for n in dims):
         return "full_batch"
     if all(dims and dims[0] == mesh.devices for dims in found):
@@ -113,18 +167,19 @@ def dataset_strategy(plan: PlanDocument) -> str | tuple[tuple[int, ...], ...]:
     return tuple(found)
 
 
-def _operands(plan: PlanDocument, name: str, turned: int | None) -> tuple[_Dims, ...]:
-    op = plan.operators[name]
-    primitive = PRIMITIVES.get(op.type)
-    found = [_layout(x) for x in op.operands if x is not None]
-    if turned is not None:
-        found[turned] = Layout(found[turned].dims[::-1])
-    if primitive is not None:
-        found = found[: len(primitive.operands)]
-        if primitive.flattened and len(found[0].dims) > 2 and len(found[1].dims) == 2:
-            *rows, inner = found[0].dims
-            found[0] = Layout((tuple(a for d in rows for a in d), inner))
-    return tuple(_named(x) for x in found)
+def _as_layouts(plan: PlanDocument) -> str:
+    """The inputs as Layouts, which name the ranks."""
+    return "(" + "".join(f"MESH({', '.join(map(repr, _named(x)))}), " for x in _inputs(plan)).rstrip() + ")"
+
+
+def _inputs(plan: PlanDocument) -> list[Layout]:
+    return [
+        Layout.replicated(len(x.shape or ())) if x.layout is None else _layout(x.layout) for x in plan.inputs.values()
+    ]
+
+
+def _operands(plan: PlanDocument, name: str) -> tuple[_Dims, ...]:
+    return tuple(_named(_layout(x)) for x in plan.operators[name].operands if x is not None)
 
 
 def _named(layout: Layout) -> _Dims:
@@ -139,23 +194,10 @@ def _shards(layout: Layout, mesh: DeviceMesh) -> tuple[int, ...]:
     return tuple(mesh.size(d) for d in layout.dims)
 
 
-def _tuple(values: Sequence[object]) -> str:
-    return repr(tuple(values))
+def _literal(value: Any) -> str:
+    return pformat(value, width=116, sort_dicts=False)
 
 
-def _literal(value: str | tuple[tuple[int, ...], ...]) -> str:
-    return json.dumps(value) if isinstance(value, str) else repr(value)
-
-
-def context_settings(plan: PlanDocument) -> Mapping[str, object]:
-    """The same settings for `set_auto_parallel_context`, for scripts of the old style."""
-    dataset = dataset_strategy(plan)
-    return {
-        "parallel_mode": "semi_auto_parallel",
-        "device_num": plan.mesh.devices,
-        "gradients_mean": False,  # the loss is a mean over the whole batch already
-        "full_batch": dataset == "full_batch",
-        "dataset_strategy": dataset,
-        "strategy_ckpt_load_file": "strategy.ckpt",
-        "parameter_broadcast": False,
-    }
+def operators_of(listed: Sequence[str]) -> str:
+    """Some of these names, for a message."""
+    return ", ".join(listed[:6]) + (f" and {len(listed) - 6} more" if len(listed) > 6 else "")

@@ -55,7 +55,7 @@ def read_hosts(path: Path) -> list[Server]:
         devices = []
         for i, word in enumerate(words[1:]):
             head, colon, tail = word.partition(":")
-            numbered = bool(colon) and head.isdecimal() and "." in tail
+            numbered = bool(colon) and head.isdecimal() and len(head) < 9 and "." in tail
             devices.append(Device(int(head) if numbered else i, _address(where, tail if numbered else word)))
         servers.append(Server(_address(where, words[0]), tuple(sorted(devices, key=lambda d: d.number))))
     check_servers(servers, f"--hosts {path}")

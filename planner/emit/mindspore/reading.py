@@ -4,12 +4,13 @@ of products is split; what it leaves open (what no key names, redistributions) i
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-from planner.emit.mindspore.arrangement import Arrangement, common_mesh, layouts_of
+from planner.emit.mindspore.arrangement import common_mesh, layouts_of
 from planner.emit.mindspore.primitives import PRIMITIVES
-from planner.emit.mindspore.strategy_map import OperatorStrategy, StrategyMap
+from planner.emit.mindspore.strategy_map import OperatorStrategy, ParameterLayout, StrategyMap
 from planner.emit.names import Name
 from planner.errors import InputError
 from planner.ir import DeviceMesh, Graph, Layout
@@ -18,11 +19,14 @@ from planner.planning.readers import Reader, readers_of
 
 __all__ = ["constraints_of_strategies"]
 
+_MOST_DEVICES: Final = 1 << 16
+
 
 def constraints_of_strategies(
     found: StrategyMap, graph: Graph, names: Mapping[str, Name], source: str
-) -> tuple[Constraints, DeviceMesh]:
-    """Pins for `graph`, whose parameters go by `names` in the file, and the mesh they are for.
+) -> tuple[Constraints, DeviceMesh, tuple[str, ...]]:
+    """Pins for `graph`, whose parameters go by `names` in the file, the mesh they are for, and the keys of operators
+    that no pin came of.
 
     InputError where a parameter is not in the file, its layout does not fit, or the layouts share no mesh.
     """
@@ -39,25 +43,35 @@ def constraints_of_strategies(
             "…; say with --names what the file calls the model's parameters"
         )
     mesh = common_mesh(p.arrangement for p in parameters.values())
+    if mesh.devices > _MOST_DEVICES:
+        raise InputError(f"{source}: is for {mesh.devices:,} devices; at most {_MOST_DEVICES:,} are planned for")
+    used: set[str] = set()
     pins: dict[str, Any] = {"schema": SCHEMA, "mesh": str(mesh), "operators": [], "parameters": []}
     for n, name in names.items():
-        arrangement = parameters[name.name].arrangement
-        compute, stored = _layouts(n, name, arrangement, graph, mesh, source)
+        compute, stored = _layouts(n, name, parameters[name.name], graph, mesh, source)
         pins["parameters"].append({"match": n, "compute": str(compute), "stored": str(stored)})
         for r in readers_of(graph, n):
-            pin = _operator_pin(found.operators, graph, r, name)
+            key, pin = _operator_pin(found.operators, graph, r, name, source)
             if pin is not None:
+                used.add(key)
                 pins["operators"].append(pin)
-    return parse_constraints(json.dumps(pins), source), mesh
+    unused = tuple(k for k in found.operators if k not in used)
+    return parse_constraints(json.dumps(pins), source, numbered=False), mesh, unused
 
 
-def _layouts(n: str, name: Name, a: Arrangement, graph: Graph, mesh: DeviceMesh, source: str) -> tuple[Layout, Layout]:
+def _layouts(
+    n: str, name: Name, p: ParameterLayout, graph: Graph, mesh: DeviceMesh, source: str
+) -> tuple[Layout, Layout]:
+    a = p.arrangement
     shape = graph.tensors[n].shape or ()
     if len(a.tensor_map) != len(shape):
         raise InputError(
             f"{source}: parameter {name.name!r} has {len(a.tensor_map)} dimensions, {n!r} of the model {len(shape)}"
         )
-    compute, stored = layouts_of(a, mesh)
+    try:
+        compute, stored = layouts_of(a, mesh)
+    except InputError as e:
+        raise InputError(f"{source}: parameter {name.name!r}: {e}") from None
     if name.transposed:
         compute, stored = (Layout(x.dims[::-1]) for x in (compute, stored))
     try:
@@ -65,24 +79,34 @@ def _layouts(n: str, name: Name, a: Arrangement, graph: Graph, mesh: DeviceMesh,
         stored.local_shape(shape, mesh)
     except ValueError as e:
         raise InputError(f"{source}: parameter {name.name!r}: {e}") from e
+    local = stored.local_shape(shape, mesh)
+    if p.shape is not None and p.shape != (local[::-1] if name.transposed else local):
+        raise InputError(
+            f"{source}: parameter {name.name!r}: its slice has shape {list(p.shape)}, expected {list(local)} of {n!r}"
+        )
     return compute, stored
 
 
 def _operator_pin(
-    operators: Mapping[str, OperatorStrategy], graph: Graph, r: Reader, name: Name
-) -> dict[str, Any] | None:
-    """How the operator's data is split, where the file says so and it can be told which dimension is meant."""
+    operators: Mapping[str, OperatorStrategy], graph: Graph, r: Reader, name: Name, source: str
+) -> tuple[str, dict[str, Any] | None]:
+    """(key, how the operator's data is split) where the file says so and it can be told which dimension is meant."""
     op = graph.producers[r.operator]
     primitive = PRIMITIVES.get(op.type)
     if primitive is None or not primitive.flattened or r.slot != 1:
-        return None
-    strategy = operators.get(f"{primitive.name}_{name.name}")
+        return "", None
+    key = f"{primitive.name}_{name.name}"
+    strategy = operators.get(key)
     shape = graph.tensors[op.inputs[0]].shape
-    if strategy is None or len(strategy.operands) != 2 or shape is None or len(shape) < 2:
-        return None
+    if strategy is None or shape is None or len(shape) < 2 or len(graph.tensors[op.inputs[1]].shape or ()) != 2:
+        return key, None
+    if [len(x) for x in strategy.operands] != [2, 2]:
+        raise InputError(f"{source}: operator {key}: expected shards of two matrices, found {strategy.operands}")
     rows, inner = strategy.operands[0]
     weight = strategy.operands[1][::-1] if r.transposed != name.transposed else strategy.operands[1]
-    if len(shape) > 2 and shape[0] % rows:
-        return None
+    if shape[0] % rows:
+        if math.prod(shape[:-1]) % rows:
+            raise InputError(f"{source}: operator {key}: {rows} shards do not divide {math.prod(shape[:-1])} rows")
+        return key, None  # parts of samples: rows of the flattened data, which no dimension of the graph is
     data = [rows, *[1] * (len(shape) - 2), inner]
-    return {"match": r.operator, "shard": [data, list(weight)]}
+    return key, {"match": r.operator, "shard": [data, list(weight)]}

@@ -4,91 +4,89 @@ parameter."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from planner.emit.mindspore.arrangement import Arrangement, arranged
-from planner.emit.mindspore.primitives import PRIMITIVES, Primitive
+from planner.emit.mindspore.primitives import PRIMITIVES
 from planner.emit.mindspore.strategy_map import OperatorStrategy, ParameterLayout, StrategyMap
 from planner.emit.names import Name
 from planner.errors import InputError
 from planner.ir import DeviceMesh, Layout
 from planner.planning.document import LayoutDocument, OperatorDocument, ParameterDocument, PlanDocument, ReaderDocument
 
-__all__ = ["Strategies", "merged", "strategies_of_plan"]
+__all__ = ["Keyed", "Strategies", "merged", "strategies_of_plan"]
+
+_PRODUCTS = ("MatMul", "BatchMatMul")
+_SUMS = ("Add", "Sub", "Mul", "RealDiv", "BiasAdd")
+_NORMALISATIONS = ("LayerNorm", "RmsNorm")
+
+Axes = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """An operator of MindSpore that the file names: its operands' layouts, as the network holds them.
+
+    `displaced`: MindSpore, told shards alone, would lay it out over other ranks than the plan does.
+    """
+
+    operator: str
+    primitive: str
+    operands: tuple[Layout, ...]
+    displaced: bool
+
+    @property
+    def name(self) -> str:
+        """That of the ONNX operator; of the sum that an operator's bias is, with `:bias` behind it."""
+        return f"{self.operator}:bias" if self.primitive == "BiasAdd" else self.operator
+
+    @property
+    def splits(self) -> bool:
+        return any(any(x.dims) for x in self.operands)
 
 
 @dataclass(frozen=True, slots=True)
 class Strategies:
-    """`keys`: operator → its key in the file; `unnamed`: operators that split something and that no key can name.
-    `displaced`: operators that MindSpore, told shards alone, would lay out over other ranks than the plan does → the
-    operand that the network holds turned, None where it holds all as they are."""
+    """`keyed`: key in the file → operator; `unnamed`: operators that split something and that no key can name."""
 
     map: StrategyMap
-    keys: Mapping[str, str]
-    unnamed: tuple[str, ...]
-    displaced: Mapping[str, int | None]
+    keyed: Mapping[str, Keyed] = field(default_factory=dict)
+    unnamed: tuple[str, ...] = ()
+
+    @property
+    def displaced(self) -> tuple[str, ...]:
+        return tuple(k.name for k in self.keyed.values() if k.displaced)
 
 
 def strategies_of_plan(plan: PlanDocument, names: Mapping[str, Name], stage: int = 0) -> Strategies:
-    """InputError where operators want one parameter in two layouts, or a layout has no words in MindSpore."""
+    """InputError where operators want one parameter in two layouts, where one key would stand for two strategies, or a
+    layout has no words in MindSpore."""
     mesh = plan.mesh
+    keyed: dict[str, Keyed] = {}
     operators: dict[str, OperatorStrategy] = {}
     parameters: dict[str, ParameterLayout] = {}
-    keys: dict[str, str] = {}
-    displaced: dict[str, int | None] = {}
+    _check_readers(plan)
     first = _first_parameters(plan)
     for name, p in plan.parameters.items():
-        if not p.readers:
-            raise InputError(f"plan: parameter {name}: its readers are not said; search again with this version")
         told = names[name]
-        compute = _one_layout(plan, name, p)
-        stored = _layout(p.stored)
-        if told.transposed:
-            compute, stored = _turned(compute), _turned(stored)
-        try:
-            arrangement = arranged(compute, stored, mesh)
-        except ValueError as e:
-            raise InputError(
-                f"plan: parameter {name}: {e}; search with --target mindspore, or pin `stored` and `compute`"
-            ) from e
+        arrangement = _arranged(plan, name, p, told)
         shape = tuple(p.shape[::-1] if told.transposed else p.shape)
-        local = tuple(s // arrangement.shards(d) for d, s in enumerate(shape))
-        if arrangement.optimizer_shards and local:
-            local = (local[0] // arrangement.optimizer_shards, *local[1:])
-        parameters[told.name] = ParameterLayout(arrangement, shape=local)
+        parameters[told.name] = ParameterLayout(arrangement, shape=_slice(name, shape, arrangement))
         for reader in p.readers:
-            for key, operands in _entries(plan.operators[reader.operator], reader, told, mesh):
-                if first.get((reader.operator, _part(reader, plan))) == name:
-                    operators[key] = OperatorStrategy(stage, operands)
-                    keys.setdefault(reader.operator, key)
-                    if not _as_derived(key, operands, arrangement):
-                        turned = reader.transposed != told.transposed
-                        displaced[reader.operator] = reader.slot if turned else None
-    unnamed = tuple(n for n, o in plan.operators.items() if n not in keys and _splits(o))
-    return Strategies(StrategyMap(operators, parameters, stage), keys, unnamed, displaced)
-
-
-def _as_derived(key: str, operands: tuple[tuple[int, ...], ...], a: Arrangement) -> bool:
-    """Whether the parameter lies where MindSpore lays it when told the operator's shards: its device matrix has the
-    rows, the inner dimension and the columns of a product, or the dimensions of a sum's result, and what is left over
-    on the right.  Of other primitives nothing is assumed but that what is whole lies whole."""
-    if all(a.shards(d) == 1 for d in range(len(a.tensor_map))):
-        return True
-    primitive = key.partition("_")[0]
-    if primitive == "MatMul":
-        (rows, inner), weight = operands
-        sizes = [rows, inner, math.prod(weight) // inner]
-        order = [1, 2] if weight[0] == inner else [2, 1]
-    elif primitive in ("Add", "Sub", "Mul", "RealDiv", "BiasAdd") and len(operands[0]) >= len(a.tensor_map):
-        sizes = list(operands[0])
-        order = list(range(len(sizes) - len(a.tensor_map), len(sizes)))
-    else:
-        return False
-    used = math.prod(sizes)
-    matrix = (*sizes, a.ranks // used)
-    places = tuple(len(matrix) - 1 - i if sizes[i] > 1 else -1 for i in order)
-    return Arrangement(matrix, places).footprint() == a.footprint()
+            if first[reader.operator, _part(reader, plan)] != name:
+                continue
+            for key, found in _entries(plan, reader, told):
+                strategy = OperatorStrategy(stage, tuple(_shards(x, mesh) for x in found.operands))
+                if operators.setdefault(key, strategy) != strategy:
+                    raise InputError(
+                        f"plan: {keyed[key].operator} and {found.operator} both are {key} to MindSpore and are split "
+                        "differently; pin them alike"
+                    )
+                keyed.setdefault(key, found)
+    named = {k.operator for k in keyed.values()}
+    unnamed = tuple(n for n, o in plan.operators.items() if n not in named and _splits(o))
+    return Strategies(StrategyMap(operators, parameters, stage), keyed, unnamed)
 
 
 def merged(stages: Iterable[StrategyMap]) -> StrategyMap:
@@ -101,12 +99,39 @@ def merged(stages: Iterable[StrategyMap]) -> StrategyMap:
     return StrategyMap(operators, parameters, current_stage=1)
 
 
-def _layout(d: LayoutDocument) -> Layout:
-    return Layout.from_json(d.model_dump())
+# Parameters
 
 
-def _turned(layout: Layout) -> Layout:
-    return Layout(layout.dims[::-1], layout.partial)
+def _check_readers(plan: PlanDocument) -> None:
+    for name, p in plan.parameters.items():
+        if not p.readers:
+            raise InputError(f"plan: parameter {name}: its readers are not said; search again with this version")
+        for r in p.readers:
+            op = plan.operators.get(r.operator)
+            if op is None or r.slot >= len(op.operands):
+                raise InputError(f"plan: parameter {name}: its reader {r.operator}:{r.slot} is no operand of the plan")
+
+
+def _arranged(plan: PlanDocument, name: str, p: ParameterDocument, told: Name) -> Arrangement:
+    compute, stored = _one_layout(plan, name, p), _layout(p.stored)
+    if told.transposed:
+        compute, stored = _turned(compute), _turned(stored)
+    try:
+        return arranged(compute, stored, plan.mesh)
+    except ValueError as e:
+        raise InputError(
+            f"plan: parameter {name}: {e}; search with --target mindspore, or pin `stored` and `compute`"
+        ) from e
+
+
+def _slice(name: str, shape: Sequence[int], a: Arrangement) -> tuple[int, ...]:
+    """Shape of what a rank keeps."""
+    shards = [a.shards(d) for d in range(len(shape))]
+    if shards and a.optimizer_shards:
+        shards[0] *= a.optimizer_shards
+    if any(s % n for s, n in zip(shape, shards, strict=True)):
+        raise InputError(f"plan: parameter {name} of shape {list(shape)} does not divide into {shards}")
+    return tuple(s // n for s, n in zip(shape, shards, strict=True))
 
 
 def _one_layout(plan: PlanDocument, name: str, p: ParameterDocument) -> Layout:
@@ -141,22 +166,95 @@ def _first_parameters(plan: PlanDocument) -> dict[tuple[str, str], str]:
     return {at: name for at, (_, name) in slots.items()}
 
 
-def _entries(
-    op: OperatorDocument, reader: ReaderDocument, told: Name, mesh: DeviceMesh
-) -> list[tuple[str, tuple[tuple[int, ...], ...]]]:
-    """(key, strategy) of the operator in the file, or nothing where MindSpore's primitive is not known."""
+# Operators
+
+
+def _entries(plan: PlanDocument, reader: ReaderDocument, told: Name) -> list[tuple[str, Keyed]]:
+    """(key, operator) in the file; nothing where MindSpore's primitive is not known."""
+    op, mesh = plan.operators[reader.operator], plan.mesh
     primitive = PRIMITIVES.get(op.type)
     if primitive is None or (reader.slot not in primitive.operands and reader.slot != primitive.bias):
         return []
+    turned = reader.transposed != told.transposed
     if reader.slot == primitive.bias:
-        result = op.results[0]
-        assert result is not None
-        data, bias = _shards(_layout(result), mesh), _shards(_operand(op, reader.slot), mesh)
-        return [(f"BiasAdd_{told.name}", (data, bias))]
-    present = [slot for slot in primitive.operands if slot < len(op.operands) and op.operands[slot] is not None]
-    lists = [_listed(op, primitive, slot, reader, told, mesh) for slot in present]
-    name = "BatchMatMul" if primitive.flattened and len(_operand(op, 1).dims) > 2 else primitive.name
-    return [(f"{name}_{told.name}", tuple(lists))]
+        return [_sum_of_bias(plan, reader, told, _result(op), _operand(op, reader.slot))]
+    slots = [s for s in primitive.operands if s < len(op.operands) and op.operands[s] is not None]
+    layouts = [_operand(op, s) for s in slots]
+    at = slots.index(reader.slot)
+    if turned:
+        layouts[at] = _turned(layouts[at])  # as the network holds it; its product turns it
+    name = primitive.name
+    if primitive.flattened and len(layouts[1].dims) == 2 and len(layouts[0].dims) > 2:
+        layouts[0] = _flattened(plan, reader.operator, layouts[0])
+    elif primitive.flattened and len(_operand(op, 1).dims) > 2:
+        name = "BatchMatMul"
+    if name in _NORMALISATIONS and layouts[0].dims[-1]:
+        raise InputError(
+            f"plan: {reader.operator} is split along what it normalises; MindSpore's {name} cannot be: pin it otherwise"
+        )
+    in_place = _in_place(_factors(name, op, layouts), mesh)
+    out = [(f"{name}_{told.name}", Keyed(reader.operator, name, tuple(layouts), not in_place))]
+    if name == "Add" and len(layouts[at].dims) == 1 and len(layouts) == 2:
+        out.append(_sum_of_bias(plan, reader, told, layouts[1 - at], layouts[at]))  # nn.Dense adds with BiasAdd
+    return out
+
+
+def _sum_of_bias(
+    plan: PlanDocument, reader: ReaderDocument, told: Name, data: Layout, bias: Layout
+) -> tuple[str, Keyed]:
+    if len(data.dims) > 2 and plan.operators[reader.operator].type != "Conv":
+        data = _flattened(plan, reader.operator, data)
+    in_place = _in_place([tuple(d) for d in data.dims], plan.mesh)
+    return f"BiasAdd_{told.name}", Keyed(reader.operator, "BiasAdd", (data, bias), not in_place)
+
+
+def _flattened(plan: PlanDocument, name: str, layout: Layout) -> Layout:
+    """All dimensions but the last as one: rows, which are cut into contiguous parts.
+
+    InputError where the plan cuts them otherwise, as positions of every sample.
+    """
+    *rows, inner = layout.dims
+    tensor = plan.tensors.get(name)
+    shape = (tensor.shape if tensor is not None else None) or [0] * len(layout.dims)
+    for i, axes in enumerate(rows[:-1]):
+        if any(rows[i + 1 :]) and shape[i] != plan.mesh.size(axes):
+            raise InputError(
+                f"plan: {name} splits dimension {i + 1} or a later one of its data {layout}, whose rows nn.Dense makes "
+                "one dimension and MindSpore cuts into contiguous parts; pin it by samples, or along its weight"
+            )
+    return Layout((tuple(a for d in rows for a in d), inner), layout.partial)
+
+
+def _factors(name: str, op: OperatorDocument, layouts: Sequence[Layout]) -> list[Axes] | None:
+    """The axes of each index that MindSpore's device matrix has, in its order; None where that is not known."""
+    if name == "MatMul" and len(layouts[0].dims) == 2 and len(layouts[1].dims) == 2:
+        return [*layouts[0].dims, _result(op).dims[-1]]
+    if name in _SUMS:
+        return list(max(layouts, key=lambda x: len(x.dims)).dims)
+    split = list(dict.fromkeys(d for x in layouts for d in x.dims if d))
+    return split if len(split) <= 1 else None
+
+
+def _in_place(factors: Sequence[Axes] | None, mesh: DeviceMesh) -> bool:
+    """Whether the plan cuts at the ranks where MindSpore does: the indices in order, the last to neighbouring groups,
+    ranks with equal parts rightmost."""
+    if factors is None:
+        return False
+    reach = mesh.devices // math.prod(mesh.size(f) for f in factors)
+    for axes in reversed(factors):
+        for name in reversed(axes):
+            if mesh.sizes[name] > 1 and mesh.stride(name) != reach:
+                return False
+            reach *= mesh.sizes[name]
+    return True
+
+
+def _layout(d: LayoutDocument) -> Layout:
+    return Layout.from_json(d.model_dump())
+
+
+def _turned(layout: Layout) -> Layout:
+    return Layout(layout.dims[::-1], layout.partial)
 
 
 def _operand(op: OperatorDocument, slot: int) -> Layout:
@@ -165,15 +263,10 @@ def _operand(op: OperatorDocument, slot: int) -> Layout:
     return _layout(found)
 
 
-def _listed(
-    op: OperatorDocument, primitive: Primitive, slot: int, reader: ReaderDocument, told: Name, mesh: DeviceMesh
-) -> tuple[int, ...]:
-    shards = _shards(_operand(op, slot), mesh)
-    if slot == reader.slot and reader.transposed != told.transposed:
-        shards = shards[::-1]  # as the network holds it; its product turns it
-    if primitive.flattened and slot == 0 and len(shards) > 2 and len(_operand(op, 1).dims) == 2:
-        shards = (math.prod(shards[:-1]), shards[-1])
-    return shards
+def _result(op: OperatorDocument) -> Layout:
+    found = op.results[0]
+    assert found is not None
+    return _layout(found)
 
 
 def _shards(layout: Layout, mesh: DeviceMesh) -> tuple[int, ...]:

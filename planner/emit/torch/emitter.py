@@ -12,7 +12,7 @@ from string import Template
 from typing import Any, Final
 
 from planner.emit.emission import Emission
-from planner.emit.names import Name
+from planner.emit.names import Name, plain
 from planner.emit.torch.placements import placements
 from planner.errors import InputError
 from planner.ir import Layout
@@ -138,7 +138,7 @@ def emit_torch(plan: PlanDocument, names: Mapping[str, Name]) -> Emission:
         "inputs": inputs,
     }
     module = _MODULE.substitute(
-        model=plan.model.name,
+        model=plain(plan.model.name),
         devices=mesh.devices,
         mesh=str(mesh),
         sizes=repr(mesh.shape),
