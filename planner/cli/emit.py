@@ -24,6 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", required=True, choices=TARGETS, help="the runtime that loads the files")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory to write them to")
     parser.add_argument("--names", type=Path, metavar="FILE", help="JSON: names of the network's parameters")
+    parser.add_argument("--model", type=Path, metavar="MODEL", help="the model, which --target onnx annotates")
     parser.add_argument("--hosts", type=Path, metavar="FILE", help="lines of SERVER DEVICE_IP…: writes a rank table")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
 
@@ -50,13 +51,36 @@ def _emit(plan: PlanDocument, options: argparse.Namespace) -> Emission:
     from planner.emit.mindspore import emit_mindspore, read_hosts
     from planner.emit.torch import emit_torch
 
+    if options.model is not None and options.target != "onnx":
+        raise UsageError("--model: the model to annotate, for --target onnx alone; leave it out")
     rules = NameRules() if options.names is None else read_names(options.names)
     names = rules.apply({n: tuple(p.shape) for n, p in plan.parameters.items()})
+    if options.target == "onnx":
+        return _annotated(plan, options)
     if options.target == "torch":
         if options.hosts is not None:
             raise UsageError("--hosts: writes a rank table, which --target mindspore alone reads; leave it out")
         return emit_torch(plan, names)
     return emit_mindspore(plan, names, servers=[] if options.hosts is None else read_hosts(options.hosts))
+
+
+def _annotated(plan: PlanDocument, options: argparse.Namespace) -> Emission:
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    from planner.emit.onnx import emit_onnx
+    from planner.frontends import load_model
+    from planner.planning.describe import program_of
+
+    if options.model is None or options.names is not None or options.hosts is not None:
+        raise UsageError("--target onnx: needs --model MODEL, the file that was planned, and neither names nor hosts")
+    graph = load_model(options.model, bind=plan.model.bind, batch=plan.model.batch)
+    program_of(plan, graph)  # refuses another model
+    try:
+        model = onnx.load(str(options.model), load_external_data=False)
+    except (OSError, DecodeError) as e:
+        raise InputError(f"--model {options.model}: cannot be read ({e})") from e
+    return emit_onnx(model, plan, graph)
 
 
 def _write(path: Path, content: bytes) -> Path:

@@ -5,4 +5,4 @@ from planner.emit.names import Name, NameRules, read_names
 
 __all__ = ["TARGETS", "Emission", "Name", "NameRules", "read_names"]
 
-TARGETS = ("mindspore", "torch")
+TARGETS = ("mindspore", "torch", "onnx")

@@ -1,0 +1,119 @@
+"""A model with the plan as multi-device annotations (ONNX IR 11, docs/proposals/ONNXMultiDeviceProposal.md).
+
+Every node says how its tensors lie: the dimensions that are divided, with their shards, and for every shard, in
+row-major order of those dimensions, the device that holds it, or a negative key of a group of devices that all do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+
+import onnx
+
+from planner.emit.emission import Emission
+from planner.errors import InputError
+from planner.ir import DeviceMesh, Graph, Layout
+from planner.planning.document import LayoutDocument, PlanDocument
+
+__all__ = ["CONFIGURATION", "annotated", "emit_onnx", "sharding_spec"]
+
+CONFIGURATION = "plan"
+_LEAST_IR = 11
+
+
+@dataclass(slots=True)
+class _Lost:
+    pending: int = 0
+    ambiguous: int = 0
+    nodes: int = 0
+
+
+def emit_onnx(model: onnx.ModelProto, plan: PlanDocument, graph: Graph) -> Emission:
+    """`model` as read from its file, `graph` as imported from it for the plan."""
+    found, lost = annotated(model, plan, graph)
+    told = []
+    if lost.nodes:
+        told.append(f"{lost.nodes} nodes that the importer replaced or folded have no annotation")
+    if lost.pending:
+        told.append(f"{lost.pending} results are pending sums, which the annotations have no words for: they have none")
+    if lost.ambiguous:
+        told.append(f"{lost.ambiguous} tensors are read in two layouts by one node: the first is annotated")
+    told.append("gradients, the optimizer's state and redistributions: a backend inserts what it needs between nodes")
+    return Emission({"model.onnx": found.SerializeToString(deterministic=True)}, tuple(told))
+
+
+def annotated(model: onnx.ModelProto, plan: PlanDocument, graph: Graph) -> tuple[onnx.ModelProto, _Lost]:
+    """A copy of the model with annotations, and what could not be said."""
+    mesh, lost = plan.mesh, _Lost()
+    out = onnx.ModelProto()
+    out.CopyFrom(model)
+    out.ir_version = max(out.ir_version, _LEAST_IR)
+    del out.configuration[:]
+    out.configuration.add(
+        name=CONFIGURATION, num_devices=mesh.devices, device=[f"rank{r}" for r in range(mesh.devices)]
+    )
+    for node in out.graph.node:
+        del node.device_configurations[:]
+        name = next((o for o in node.output if o), "")
+        operator = plan.operators.get(name)
+        if operator is None or name not in graph.producers:
+            lost.nodes += 1
+            continue
+        op = graph.producers[name]
+        told = node.device_configurations.add(configuration_id=CONFIGURATION)
+        said: dict[str, Layout] = {}
+        pairs = [*zip(op.inputs, operator.operands, strict=False), *zip(op.outputs, operator.results, strict=False)]
+        own = {*node.input, *node.output}
+        for tensor, document in pairs:
+            shape = graph.tensors[tensor].shape if tensor in own and tensor else None
+            if document is None or shape is None:
+                continue
+            layout = _layout(document)
+            if layout.partial:
+                lost.pending += 1
+            elif said.setdefault(tensor, layout) != layout:
+                lost.ambiguous += 1
+            elif tensor not in {s.tensor_name for s in told.sharding_spec}:
+                told.sharding_spec.append(sharding_spec(tensor, layout, shape, mesh))
+    return out, lost
+
+
+def sharding_spec(tensor: str, layout: Layout, shape: tuple[int, ...], mesh: DeviceMesh) -> onnx.ShardingSpecProto:
+    """How a tensor lies.  InputError where it does not divide."""
+    try:
+        local = layout.local_shape(shape, mesh)
+    except ValueError as e:
+        raise InputError(f"plan: tensor {tensor}: {e}") from e
+    split = [d for d in range(len(shape)) if mesh.size(layout.dims[d]) > 1]
+    holders = _holders(layout, mesh, split)
+    spec = onnx.ShardingSpecProto(tensor_name=tensor)
+    for d in split:
+        dim = spec.sharded_dim.add(axis=d)
+        dim.simple_sharding.add(dim_value=shape[d], num_shards=shape[d] // local[d])
+    shards = product(*(range(mesh.size(layout.dims[d])) for d in split))
+    for key, shard in enumerate(shards, 1):
+        ranks = holders[shard]
+        if len(ranks) == 1:
+            spec.device.append(ranks[0])
+        else:
+            spec.device.append(-key)
+            spec.index_to_device_group_map.add(key=-key, value=ranks)
+    return spec
+
+
+def _holders(layout: Layout, mesh: DeviceMesh, split: list[int]) -> Mapping[tuple[int, ...], list[int]]:
+    """Index of a shard along the divided dimensions → the ranks that hold it."""
+    out: dict[tuple[int, ...], list[int]] = {}
+    whole = tuple(mesh.size(d) for d in layout.dims)
+    for rank in range(mesh.devices):
+        region = layout.region(whole, mesh, rank)
+        out.setdefault(tuple(region[d].start for d in split), []).append(rank)
+    assert len(out) == math.prod(whole)
+    return out
+
+
+def _layout(d: LayoutDocument) -> Layout:
+    return Layout.from_json(d.model_dump())
