@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from planner.emit import Emission
     from planner.planning import PlanDocument
 
-__all__ = ["configure", "run"]
+__all__ = ["configure", "emit_beside", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -81,6 +81,17 @@ def _annotated(plan: PlanDocument, options: argparse.Namespace) -> Emission:
     except (OSError, DecodeError) as e:
         raise InputError(f"--model {options.model}: cannot be read ({e})") from e
     return emit_onnx(model, plan, graph)
+
+
+def emit_beside(plan: Path, target: str, model: Path, out: Path) -> tuple[list[str], list[str]]:
+    """The files of a plan that was just written, with the model's own names: paths, and what they do not carry."""
+    told = argparse.Namespace(plan=plan, target=target, out=out, names=None, hosts=None, model=None)
+    if target == "onnx":
+        told.model = model
+    from planner.planning import read_plan
+
+    emission = _emit(read_plan(plan), told)
+    return [str(_write(out / name, content)) for name, content in emission.files.items()], list(emission.lost)
 
 
 def _write(path: Path, content: bytes) -> Path:

@@ -14,6 +14,7 @@ from planner.cli.answer import Answer, finished, write_plans
 from planner.cli.cache import add_cache_options, size_limit
 from planner.cli.cancel import cancelled_by_signals
 from planner.cli.options import add_model_options, add_pin_options, byte_size, positive
+from planner.emit import TARGETS
 from planner.errors import InputError, UsageError
 
 __all__ = ["configure", "run"]
@@ -60,6 +61,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_cache_options(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="directory for plan.json; default: MODEL.plan")
+    parser.add_argument(
+        "--emit",
+        action="append",
+        default=[],
+        choices=TARGETS,
+        metavar="TARGET",
+        help=f"also write the plan for a runtime, to DIR/TARGET: {', '.join(TARGETS)}; may be repeated",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
 
 
@@ -129,7 +138,18 @@ def _deliver(options: argparse.Namespace, answer: Answer, devices: int, several:
             print("cancelled   this is the best plan found until then")
         for path in paths:
             print(f"plan written to {path}")
-    return finished(answer, [str(p) for p in paths])
+    document = finished(answer, [str(p) for p in paths])
+    if options.emit:
+        from planner.cli.emit import emit_beside
+
+        suffix = f"-{devices}" if several else ""
+        emitted = {t: emit_beside(paths[0], t, options.model, folder / f"{t}{suffix}") for t in options.emit}
+        document["emitted"] = {t: {"files": files, "lost": lost} for t, (files, lost) in emitted.items()}
+        if not options.json:
+            for target, (files, lost) in emitted.items():
+                print(f"emitted     {target}: {len(files)} files in {folder / f'{target}{suffix}'}")
+                print("\n".join(f"  not in them: {line}" for line in lost))
+    return document
 
 
 def _counts(text: str) -> list[int]:

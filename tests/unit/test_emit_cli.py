@@ -335,3 +335,14 @@ def test_readers_that_the_plan_does_not_have_are_refused(
     plan.write_text(json.dumps(document), encoding="utf-8")
     assert main(["emit", str(plan), "--target", "mindspore", "--out", str(tmp_path / "ms")]) == 3
     assert "is no operand of the plan" in capsys.readouterr().err
+
+
+def test_search_emits_beside_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["search", str(SAMPLES / "mlp.onnx"), "--devices", "4", "--hardware", "ascend-910b", "--no-cache"]
+    targets = ["--emit", "mindspore", "--emit", "torch", "--emit", "onnx"]
+    assert main([*arguments, "--target", "mindspore", "--out", str(tmp_path), *targets, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert set(document["emitted"]) == {"mindspore", "torch", "onnx"}
+    for target, told in document["emitted"].items():
+        assert {Path(f).parent for f in told["files"]} == {tmp_path / target}
+        assert all(Path(f).is_file() for f in told["files"])
