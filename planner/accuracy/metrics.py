@@ -105,7 +105,7 @@ def top1_regret(outcomes: Sequence[Outcome]) -> tuple[float | None, int]:
         predicted = np.array([np.mean([o.step_s for o in same]) for same in configurations.values()])
         measured = np.array([np.mean([o.case.step_s for o in same]) for same in configurations.values()])
         chosen = measured[np.isclose(predicted, predicted.min(), rtol=1e-12, atol=0)].mean()
-        regrets.append(float(chosen / measured.min() - 1))
+        regrets.append(max(0.0, float(chosen / measured.min() - 1)))  # a mean of equal values may round below them
     return (float(np.mean(regrets)) if regrets else None), len(regrets)
 
 

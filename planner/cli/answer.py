@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from planner.cache import Store
+from planner.files import write_whole
 
 __all__ = ["Answer", "finished", "write_plans"]
 
@@ -68,14 +66,4 @@ def finished(answer: Answer, paths: list[str]) -> dict[str, Any]:
 def write_plans(contents: Mapping[Path, str]) -> None:
     """Writes each file whole or not at all.  OSError where one cannot be written."""
     for path, text in contents.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as out:
-                out.write(text)
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
+        write_whole(path, text.encode())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planner.errors import InputError, UsageError
+from planner.files import write_whole
 
 if TYPE_CHECKING:
     from planner.emit import Emission
@@ -95,13 +95,8 @@ def emit_beside(plan: Path, target: str, model: Path, out: Path) -> tuple[list[s
 
 
 def _write(path: Path, content: bytes) -> Path:
-    temporary = path.with_name(f".{path.name}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(content)
-        if path.suffix == ".sh":
-            temporary.chmod(0o755)
-        os.replace(temporary, path)
+        write_whole(path, content, executable=path.suffix == ".sh")
     except (FileExistsError, NotADirectoryError) as e:
         raise UsageError(f"--out {path.parent}: is not a directory ({e.strerror}); name another") from e
     except OSError as e:

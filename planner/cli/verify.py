@@ -92,14 +92,13 @@ def run(options: argparse.Namespace) -> int:
 
 def _sibling(plan: PlanDocument, graph: Graph, budget: Budget) -> Sibling:
     from cost_models import load_profile
-    from planner.ir import Layout
     from planner.planning.document import role_from_text
     from planner.pricing import Settings
     from planner.verify.sibling import make_sibling
 
     mesh = plan.mesh
     roles = {n: tuple(role_from_text(o.strategy[a]) for a in mesh.names) for n, o in plan.operators.items()}
-    stored = {n: Layout.from_json(p.stored.model_dump()) for n, p in plan.parameters.items()}
+    stored = {n: p.stored.layout() for n, p in plan.parameters.items()}
     schedule = plan.schedule
     settings = Settings(schedule.mode == "training", schedule.precision, schedule.optimizer, schedule.target)
     try:

@@ -31,7 +31,7 @@ _Z80 = 1.2816  # of a normal distribution, 80 % lies within so many standard dev
 
 
 # What 8- and 4-bit products need a rate of.
-_NARROW = {"fp8": ("fp8",), "fp8-row": ("fp8",), "mxfp8": ("fp8",), "fp4": ("fp4",)}
+_NARROW = {"fp8": "fp8", "fp8-row": "fp8", "mxfp8": "fp8", "fp4": "fp4"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def predict(workload: Workload, c: Configuration, profile: HardwareProfile) -> P
     """
     if profile.device is None:
         raise UsageError(f"hardware profile {profile.name!r} has no device to compute on; name a machine")
-    if c.matrix_type in _NARROW and not set(_NARROW[c.matrix_type]) & set(profile.device.matmul_flops_per_s):
+    if c.matrix_type in _NARROW and _NARROW[c.matrix_type] not in profile.device.matmul_flops_per_s:
         raise UsageError(f"strategy: matrix={c.matrix_type}: {profile.name} has no units for it; leave it out")
     if c.offload and profile.device.host_link_bytes_per_s is None:
         raise UsageError(

@@ -6,7 +6,6 @@ split; pending reductions follow a plus sign: `[x,_,z.y]`, `[_,y]+x`, `[_]+x(max
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -82,10 +81,3 @@ class Layout:
 
     def to_json(self, mesh: str) -> dict[str, Any]:
         return {"mesh": mesh, "dims": [list(d) for d in self.dims], "partial": {a: str(op) for a, op in self.partial}}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Layout:
-        return cls(
-            tuple(tuple(d) for d in data["dims"]),
-            tuple((a, Reduction(op)) for a, op in data["partial"].items()),
-        )

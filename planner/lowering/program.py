@@ -7,7 +7,7 @@ contributions to one (tensor, layout) add up, and converting a gradient takes it
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from planner.ir import DeviceMesh, Graph, Layout
@@ -81,15 +81,22 @@ class Program:
     def converts(self) -> list[Convert]:
         return [i for i in self.instructions if isinstance(i, Convert)]
 
-    def traffic(self, tensor_bytes: Mapping[str, int]) -> dict[str, Traffic]:
-        """Collectives by kind, those inside operators included.  `tensor_bytes`: whole size by tensor."""
+    def moved(self, converts: Iterable[Convert], tensor_bytes: Mapping[str, int]) -> dict[str, Traffic]:
+        """Collectives of these redistributions, by kind."""
         counts: Counter[str] = Counter()
         sizes: Counter[str] = Counter()
-        for convert in self.converts():
+        for convert in converts:
             for step in convert.steps:
                 if step.kind not in FREE:
                     counts[str(step.kind)] += 1
                     sizes[str(step.kind)] += round(step.group_bytes(tensor_bytes[convert.tensor], self.mesh))
+        return {kind: Traffic(counts[kind], sizes[kind]) for kind in sorted(counts)}
+
+    def traffic(self, tensor_bytes: Mapping[str, int]) -> dict[str, Traffic]:
+        """Collectives by kind, those inside operators included.  `tensor_bytes`: whole size by tensor."""
+        between = self.moved(self.converts(), tensor_bytes)
+        counts = Counter({kind: t.count for kind, t in between.items()})
+        sizes = Counter({kind: t.bytes for kind, t in between.items()})
         for run in (i for i in self.instructions if isinstance(i, Run)):
             for c in self.strategies[run.op].inner:
                 if c.backward == run.backward:

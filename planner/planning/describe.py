@@ -273,22 +273,22 @@ def program_of(plan: PlanDocument, graph: Graph) -> Program:
         name: Flow(
             name,
             "set",
-            Layout.from_json(t.layout.model_dump()),
-            None if t.gradient is None else Layout.from_json(t.gradient.model_dump()),
+            t.layout.layout(),
+            None if t.gradient is None else t.gradient.layout(),
             tuple(moves.get(name, ())),
         )
         for name, t in plan.tensors.items()
     }
-    stored = {name: Layout.from_json(p.stored.model_dump()) for name, p in plan.parameters.items()}
+    stored = {name: p.stored.layout() for name, p in plan.parameters.items()}
     blocks = {name: k for k, block in enumerate(plan.schedule.recompute) for name in block}
     return lower(graph, plan.mesh, rules, active, Assignment(strategies_of(plan, graph), stored, flows, blocks))
 
 
 def _move(r: RedistributionDocument, mesh: DeviceMesh) -> Move:
-    source = here = Layout.from_json(r.source.model_dump())
+    source = here = r.source.layout()
     steps = []
     for s in r.steps:
-        there = Layout.from_json(s.target.model_dump())
+        there = s.target.layout()
         unknown = [a for a in s.axes if a not in mesh.names]
         if unknown or s.kind not in set(StepKind):
             raise InputError(
@@ -296,7 +296,7 @@ def _move(r: RedistributionDocument, mesh: DeviceMesh) -> Move:
             )
         steps.append(Step(StepKind(s.kind), tuple(s.axes), here, there, s.dim, s.to_dim))
         here = there
-    target = Layout.from_json(r.target.model_dump())
+    target = r.target.layout()
     if here != target:
         raise InputError(f"plan: redistribution of {r.tensor}: its steps end in {here}, not in {target}")
     return Move(r.direction == "gradient", source, target, tuple(steps), r.reader)

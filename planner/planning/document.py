@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +11,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from planner.errors import InputError
-from planner.ir import DeviceMesh, MeshAxis
+from planner.files import write_whole
+from planner.ir import DeviceMesh, Layout, MeshAxis, Reduction
 from planner.rules.strategy import AxisRole
 
 __all__ = [
@@ -45,6 +45,9 @@ class LayoutDocument(_Part):
     mesh: str
     dims: list[list[str]]
     partial: dict[str, Literal["sum", "max", "min"]] = {}
+
+    def layout(self) -> Layout:
+        return Layout(tuple(tuple(d) for d in self.dims), tuple((a, Reduction(op)) for a, op in self.partial.items()))
 
 
 class ModelDocument(_Part):
@@ -267,22 +270,9 @@ def write_plan(plan: PlanDocument, path: str | os.PathLike[str]) -> None:
     InputError where the place cannot be written to.
     """
     try:
-        _write(plan, Path(path))
+        write_whole(Path(path), plan_text(plan).encode())
     except OSError as e:
         raise InputError(f"plan {path}: cannot be written ({e}); give another directory with --out") from e
-
-
-def _write(plan: PlanDocument, file: Path) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            out.write(plan_text(plan))
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, file)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def read_plan(path: str | os.PathLike[str]) -> PlanDocument:

@@ -128,9 +128,7 @@ def _check_model(plan: PlanDocument, graph: Graph, source: str) -> None:
                 f"{source}: at {field}: expected all {len(names)}, found nothing of {absent}; search again"
             )
     for name in stored:
-        there, here = (
-            Layout.from_json(d.model_dump()) for d in (plan.parameters[name].stored, plan.tensors[name].layout)
-        )
+        there, here = (d.layout() for d in (plan.parameters[name].stored, plan.tensors[name].layout))
         if there != here:
             raise InputError(f"{source}: at parameters.{name}.stored: expected {here} as in tensors, found {there}")
     blocks = {name: k for k, block in enumerate(plan.schedule.recompute) for name in block}
@@ -162,7 +160,7 @@ class _Choice:
         self.chosen: dict[int, int] = {}
         self.ways: dict[tuple[str, str], list[_Way]] = defaultdict(list)  # (tensor, reader) → its moves
         for r in plan.redistributions:
-            source_layout, target = (Layout.from_json(end.model_dump()) for end in (r.source, r.target))
+            source_layout, target = (end.layout() for end in (r.source, r.target))
             self.ways[r.tensor, r.reader].append((r.direction == "gradient", source_layout, target))
         self.edges = edges_of_hubs(priced)
 
@@ -195,7 +193,7 @@ class _Choice:
 
     def _parameters(self) -> None:
         for name, node in self.priced.parameter_nodes.items():
-            stored = Layout.from_json(self.plan.parameters[name].stored.model_dump())
+            stored = self.plan.parameters[name].stored.layout()
             layouts = self.priced.stored_layouts[name]
             if stored not in layouts:
                 raise self._wrong(f"parameters.{name}.stored", "an even split with nothing pending", str(stored))
@@ -231,7 +229,7 @@ class _Choice:
         return reader.combinations[reader.rows[self.chosen[reader.node]]]
 
     def _produced(self, tensor: str) -> Layout:
-        return Layout.from_json(self.plan.tensors[tensor].layout.model_dump())
+        return self.plan.tensors[tensor].layout.layout()
 
     def _delivered(self, tensor: str, end: Reader) -> list[int]:
         """States of an output that the shared moves can mean: where they lead for no operator, if anywhere."""

@@ -18,13 +18,12 @@ from planner.errors import VerificationError
 from planner.ir import Layout, Op, Role
 from planner.lowering import Convert, Instruction, Load, Program, Run, Seed
 from planner.pricing.activity import fixed_operators
-from planner.redistribute.steps import FREE
 from planner.rules.localize import local_op
 from planner.runtime.collectives import Inside, apply
 from planner.runtime.fallback import NumpyCall, run_with_numpy
 from planner.runtime.lifetimes import last_uses
 from planner.runtime.registry import Call, Function, torch_function
-from planner.runtime.workers import Context, Ledger
+from planner.runtime.workers import Context
 from planner.verify.kernels import ShardContext
 from planner.verify.reference import incoming_gradient
 from planner.verify.shards import Array
@@ -180,15 +179,9 @@ class Rank:
     def planned(self) -> dict[str, tuple[int, int]]:
         """Collectives between operators that the program has for a step, by kind: how many, and bytes of the tensors as
         they are executed.  What is computed from constants alone was laid out when the rank was made."""
-        out: dict[str, tuple[int, int]] = {}
-        for i in self.program.instructions:
-            if not isinstance(i, Convert) or (not i.gradient and (i.tensor, i.target) in self.resident):
-                continue
-            whole = self.graph.tensors[i.tensor].bytes
-            for step in i.steps:
-                if step.kind not in FREE:
-                    Ledger.add(out, str(step.kind), round(step.group_bytes(whole, self.mesh)))
-        return out
+        moves = [c for c in self.program.converts() if c.gradient or (c.tensor, c.target) not in self.resident]
+        found = self.program.moved(moves, {c.tensor: self.graph.tensors[c.tensor].bytes for c in moves})
+        return {kind: (t.count, t.bytes) for kind, t in found.items()}
 
     def release(self) -> None:
         """Drops what the last step computed."""

@@ -14,7 +14,6 @@ from planner.emit.mindspore.strategy import merged, strategies_of_plan
 from planner.emit.mindspore.strategy_map import to_json, to_protobuf
 from planner.emit.names import Name
 from planner.frontends import import_bytes
-from planner.ir import Layout
 from planner.planning import PlanDocument, Request, describe, make_plan
 from planner.planning.constraints import parse_pin
 from planner.pricing import Settings
@@ -68,7 +67,7 @@ def weights(plan: PlanDocument) -> dict[str, np.ndarray[Any, Any]]:
 
 def region(plan: PlanDocument, name: str, rank: int) -> tuple[slice, ...]:
     p = plan.parameters[name]
-    return Layout.from_json(p.stored.model_dump()).region(tuple(p.shape), plan.mesh, rank)
+    return p.stored.layout().region(tuple(p.shape), plan.mesh, rank)
 
 
 def save(folder: Path, plan: PlanDocument, whole: dict[str, np.ndarray[Any, Any]]) -> None:

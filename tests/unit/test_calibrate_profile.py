@@ -116,7 +116,13 @@ def test_kinds_without_samples_keep_their_ratio() -> None:
     assert rate(found.profile, "conv") / rate(found.profile, "matmul") == pytest.approx(0.9, rel=1e-6)
 
 
-KIND_RATES = {"matmul": 0.3, "conv": 0.15, "pooling": 0.05, "gather": 0.4, "normalization": 0.6}
+KIND_RATES: Mapping[OperatorKind, float] = {
+    "matmul": 0.3,
+    "conv": 0.15,
+    "pooling": 0.05,
+    "gather": 0.4,
+    "normalization": 0.6,
+}
 
 
 def cpu_core(overlap: float, kinds: Mapping[OperatorKind, float]) -> HardwareProfile:
@@ -130,7 +136,7 @@ def cpu_core(overlap: float, kinds: Mapping[OperatorKind, float]) -> HardwarePro
 @pytest.mark.parametrize("noise", [0.0, 0.1])
 @pytest.mark.parametrize("overlap", [0.0, 0.5, 1.0])
 def test_overlap_and_bandwidths_by_kind_are_recovered(overlap: float, noise: float) -> None:
-    truth = cpu_core(overlap, KIND_RATES)  # type: ignore[arg-type]
+    truth = cpu_core(overlap, KIND_RATES)
     found = fit_device(load_profile("cpu"), operators(truth, noise)).profile.device
     assert found is not None
     assert truth.device is not None
@@ -165,7 +171,7 @@ def test_a_new_fit_replaces_the_bases_efficiencies_by_kind() -> None:
     base = base_document("cpu")
     base["device"]["memory_efficiency_by_kind"] = {"optimizer": 0.5}
     base["sources"]["device.memory_efficiency_by_kind"] = "assumed: of another machine"
-    values = fit_device(load_profile("cpu"), operators(cpu_core(0.0, KIND_RATES))).values  # type: ignore[arg-type]
+    values = fit_device(load_profile("cpu"), operators(cpu_core(0.0, KIND_RATES))).values
     written = parse_profile(calibrated_text(base, values, **NAMED))
     assert written.device is not None
     assert "optimizer" not in written.device.memory_efficiency_by_kind

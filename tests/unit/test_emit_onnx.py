@@ -16,7 +16,6 @@ from planner.cli.main import main
 from planner.emit.onnx.annotate import CONFIGURATION
 from planner.emit.onnx.check import annotation_problems
 from planner.frontends import load_model
-from planner.ir import Layout
 from planner.planning import read_plan
 
 SAMPLES = Path(__file__).parents[2] / "sample_graphs"
@@ -70,7 +69,7 @@ def test_every_tensor_of_every_node_lies_as_the_plan_says(tmp_path: Path, name: 
             for spec in told.sharding_spec:
                 found = layouts[spec.tensor_name]
                 assert found is not None
-                layout, shape = Layout.from_json(found.model_dump()), graph.tensors[spec.tensor_name].shape
+                layout, shape = found.layout(), graph.tensors[spec.tensor_name].shape
                 assert shape is not None
                 where = held(spec, shape)
                 assert set(where) == set(range(4))

@@ -39,6 +39,11 @@ class Arrangement:
         """Parts that dimension `dim` is computed with."""
         return math.prod(self.device_matrix[-1 - a] for a in _axes(self.tensor_map[dim]))
 
+    @property
+    def replicas(self) -> int:
+        """Ranks that compute with equal parts."""
+        return self.ranks // math.prod(self.shards(d) for d in range(len(self.tensor_map)))
+
 
 def arranged(compute: Layout, stored: Layout, mesh: DeviceMesh) -> Arrangement:
     """The layout in which a parameter is computed with, and the optimizer's shards that `stored` makes of it.

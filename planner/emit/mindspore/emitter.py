@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from planner.emit.emission import Emission
 from planner.emit.mindspore.launch import launch_scripts
-from planner.emit.mindspore.module import module_text, operators_of, optimizer_of
+from planner.emit.mindspore.module import module_text, optimizer_of
 from planner.emit.mindspore.rank_table import PER_SERVER, Server, check_servers, rank_table
 from planner.emit.mindspore.strategy import Strategies, strategies_of_plan
 from planner.emit.mindspore.strategy_map import to_json, to_protobuf
@@ -68,12 +68,12 @@ def _lost(plan: PlanDocument, found: Strategies) -> list[str]:
     if found.unnamed:
         out.append(
             f"{len(found.unnamed)} operators without a parameter have no key in the strategy file "
-            f"({operators_of(found.unnamed)}): parallel.py lists their strategies for shard(); those that are not "
+            f"({_some(found.unnamed)}): parallel.py lists their strategies for shard(); those that are not "
             "given one follow MindSpore's propagation"
         )
     if found.displaced:
         out.append(
-            f"the ranks of {len(found.displaced)} operators ({operators_of(found.displaced)}): told shards alone, "
+            f"the ranks of {len(found.displaced)} operators ({_some(found.displaced)}): told shards alone, "
             "MindSpore lays them out over other ranks than the plan; parallel.py does not load the file and lists "
             "every operator for shard(), as Layouts"
         )
@@ -91,3 +91,7 @@ def _lost(plan: PlanDocument, found: Strategies) -> list[str]:
     if plan.schedule.recompute:
         out.append(f"{len(plan.schedule.recompute)} recomputed blocks: parallel.py says where recompute() belongs")
     return out
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")

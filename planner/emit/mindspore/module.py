@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pprint import pformat
 from string import Template
 from typing import Any, Final
@@ -11,7 +11,7 @@ from planner.emit.mindspore.strategy import Strategies
 from planner.emit.names import plain
 from planner.errors import InputError
 from planner.ir import DeviceMesh, Layout
-from planner.planning.document import LayoutDocument, PlanDocument
+from planner.planning.document import PlanDocument
 
 __all__ = ["Optimizer", "module_text", "optimizer_of"]
 
@@ -80,16 +80,13 @@ def optimizer_of(found: Strategies) -> Optimizer:
     whole: list[str] = []
     for name, p in found.map.parameters.items():
         a = p.arrangement
-        idle = a.ranks
-        for d in range(len(a.tensor_map)):
-            idle //= a.shards(d)
         if a.optimizer_shards > 1:
-            divided[name] = (a.optimizer_shards, idle)
-        elif idle > 1:
+            divided[name] = (a.optimizer_shards, a.replicas)
+        elif a.replicas > 1:
             whole.append(name)
     if not divided:
         return 0, ()
-    if all(shards == idle for shards, idle in divided.values()):
+    if all(shards == replicas for shards, replicas in divided.values()):
         return -1, tuple(whole)
     sizes: dict[int, str] = {}
     for name, (shards, _) in divided.items():
@@ -174,20 +171,16 @@ def _as_layouts(plan: PlanDocument) -> str:
 
 def _inputs(plan: PlanDocument) -> list[Layout]:
     return [
-        Layout.replicated(len(x.shape or ())) if x.layout is None else _layout(x.layout) for x in plan.inputs.values()
+        Layout.replicated(len(x.shape or ())) if x.layout is None else x.layout.layout() for x in plan.inputs.values()
     ]
 
 
 def _operands(plan: PlanDocument, name: str) -> tuple[_Dims, ...]:
-    return tuple(_named(_layout(x)) for x in plan.operators[name].operands if x is not None)
+    return tuple(_named(x.layout()) for x in plan.operators[name].operands if x is not None)
 
 
 def _named(layout: Layout) -> _Dims:
     return tuple(d[0] if len(d) == 1 else (tuple(d) or "None") for d in layout.dims)
-
-
-def _layout(d: LayoutDocument) -> Layout:
-    return Layout.from_json(d.model_dump())
 
 
 def _shards(layout: Layout, mesh: DeviceMesh) -> tuple[int, ...]:
@@ -196,8 +189,3 @@ def _shards(layout: Layout, mesh: DeviceMesh) -> tuple[int, ...]:
 
 def _literal(value: Any) -> str:
     return pformat(value, width=116, sort_dicts=False)
-
-
-def operators_of(listed: Sequence[str]) -> str:
-    """Some of these names, for a message."""
-    return ", ".join(listed[:6]) + (f" and {len(listed) - 6} more" if len(listed) > 6 else "")

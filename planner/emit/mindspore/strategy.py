@@ -13,7 +13,7 @@ from planner.emit.mindspore.strategy_map import OperatorStrategy, ParameterLayou
 from planner.emit.names import Name
 from planner.errors import InputError
 from planner.ir import DeviceMesh, Layout
-from planner.planning.document import LayoutDocument, OperatorDocument, ParameterDocument, PlanDocument, ReaderDocument
+from planner.planning.document import OperatorDocument, ParameterDocument, PlanDocument, ReaderDocument
 
 __all__ = ["Keyed", "Strategies", "merged", "strategies_of_plan"]
 
@@ -113,7 +113,7 @@ def _check_readers(plan: PlanDocument) -> None:
 
 
 def _arranged(plan: PlanDocument, name: str, p: ParameterDocument, told: Name) -> Arrangement:
-    compute, stored = _one_layout(plan, name, p), _layout(p.stored)
+    compute, stored = _one_layout(plan, name, p), p.stored.layout()
     if told.transposed:
         compute, stored = _turned(compute), _turned(stored)
     try:
@@ -139,7 +139,7 @@ def _one_layout(plan: PlanDocument, name: str, p: ParameterDocument) -> Layout:
     found: dict[Layout, str] = {}
     for r in p.readers:
         operand = plan.operators[r.operator].operands[r.slot]
-        layout = Layout.replicated(len(p.shape)) if operand is None else _layout(operand)
+        layout = Layout.replicated(len(p.shape)) if operand is None else operand.layout()
         found.setdefault(_turned(layout) if r.transposed else layout, r.operator)
     if len(found) > 1:
         (a, first), (b, second) = list(found.items())[:2]
@@ -249,10 +249,6 @@ def _in_place(factors: Sequence[Axes] | None, mesh: DeviceMesh) -> bool:
     return True
 
 
-def _layout(d: LayoutDocument) -> Layout:
-    return Layout.from_json(d.model_dump())
-
-
 def _turned(layout: Layout) -> Layout:
     return Layout(layout.dims[::-1], layout.partial)
 
@@ -260,13 +256,13 @@ def _turned(layout: Layout) -> Layout:
 def _operand(op: OperatorDocument, slot: int) -> Layout:
     found = op.operands[slot]
     assert found is not None
-    return _layout(found)
+    return found.layout()
 
 
 def _result(op: OperatorDocument) -> Layout:
     found = op.results[0]
     assert found is not None
-    return _layout(found)
+    return found.layout()
 
 
 def _shards(layout: Layout, mesh: DeviceMesh) -> tuple[int, ...]:

@@ -207,12 +207,9 @@ def _check(where: str, a: Arrangement) -> None:
             f"{where}: expected a tensor map of distinct axes of a matrix of {len(a.device_matrix)}, "
             f"found {list(a.tensor_map)}"
         )
-    idle = a.ranks
-    for d in range(len(a.tensor_map)):
-        idle //= a.shards(d)
-    if a.optimizer_shards < 0 or a.optimizer_step < 0 or (a.optimizer_shards and idle % a.optimizer_shards):
+    if a.optimizer_shards < 0 or a.optimizer_step < 0 or (a.optimizer_shards and a.replicas % a.optimizer_shards):
         raise InputError(
-            f"{where}: expected optimizer shards that divide the {idle} ranks with equal parts, "
+            f"{where}: expected optimizer shards that divide the {a.replicas} ranks with equal parts, "
             f"found {a.optimizer_shards}"
         )
 
@@ -223,9 +220,7 @@ def _made(matrix: tuple[int, ...], places: Places, step: int, shards: int) -> Ar
     if shards == -1 and matrix and min(matrix) > 0:
         used = [p for place in places for p in (place if isinstance(place, tuple) else (place,)) if p >= 0]
         if all(p < len(matrix) for p in used):
-            shards = made.ranks
-            for d in range(len(places)):
-                shards //= made.shards(d)
+            shards = made.replicas
     return Arrangement(matrix, places, step, shards)
 
 

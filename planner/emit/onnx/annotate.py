@@ -6,9 +6,9 @@ row-major order of those dimensions, the device that holds it, or a negative key
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 
 import onnx
@@ -16,7 +16,7 @@ import onnx
 from planner.emit.emission import Emission
 from planner.errors import InputError
 from planner.ir import DeviceMesh, Graph, Layout
-from planner.planning.document import LayoutDocument, PlanDocument
+from planner.planning.document import PlanDocument
 
 __all__ = ["CONFIGURATION", "annotated", "emit_onnx", "sharding_spec"]
 
@@ -71,7 +71,7 @@ def annotated(model: onnx.ModelProto, plan: PlanDocument, graph: Graph) -> tuple
             shape = graph.tensors[tensor].shape if tensor in own and tensor else None
             if document is None or shape is None:
                 continue
-            layout = _layout(document)
+            layout = document.layout()
             if layout.partial:
                 lost.pending += 1
             elif said.setdefault(tensor, layout) != layout:
@@ -88,7 +88,7 @@ def sharding_spec(tensor: str, layout: Layout, shape: tuple[int, ...], mesh: Dev
     except ValueError as e:
         raise InputError(f"plan: tensor {tensor}: {e}") from e
     split = [d for d in range(len(shape)) if mesh.size(layout.dims[d]) > 1]
-    holders = _holders(layout, mesh, split)
+    holders = _holders(layout, mesh)
     spec = onnx.ShardingSpecProto(tensor_name=tensor)
     for d in split:
         dim = spec.sharded_dim.add(axis=d)
@@ -104,16 +104,13 @@ def sharding_spec(tensor: str, layout: Layout, shape: tuple[int, ...], mesh: Dev
     return spec
 
 
-def _holders(layout: Layout, mesh: DeviceMesh, split: list[int]) -> Mapping[tuple[int, ...], list[int]]:
-    """Index of a shard along the divided dimensions → the ranks that hold it."""
+@lru_cache(maxsize=1024)
+def _holders(layout: Layout, mesh: DeviceMesh) -> Mapping[tuple[int, ...], list[int]]:
+    """Index of a shard along the divided dimensions → the ranks that hold it.  A few layouts serve all tensors."""
+    counts = tuple(mesh.size(d) for d in layout.dims)
+    split = [d for d, n in enumerate(counts) if n > 1]
     out: dict[tuple[int, ...], list[int]] = {}
-    whole = tuple(mesh.size(d) for d in layout.dims)
     for rank in range(mesh.devices):
-        region = layout.region(whole, mesh, rank)
+        region = layout.region(counts, mesh, rank)
         out.setdefault(tuple(region[d].start for d in split), []).append(rank)
-    assert len(out) == math.prod(whole)
     return out
-
-
-def _layout(d: LayoutDocument) -> Layout:
-    return Layout.from_json(d.model_dump())

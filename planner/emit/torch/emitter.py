@@ -16,7 +16,7 @@ from planner.emit.names import Name, plain
 from planner.emit.torch.placements import placements
 from planner.errors import InputError
 from planner.ir import Layout
-from planner.planning.document import LayoutDocument, PlanDocument
+from planner.planning.document import PlanDocument
 
 __all__ = ["emit_torch"]
 
@@ -115,7 +115,7 @@ def emit_torch(plan: PlanDocument, names: Mapping[str, Name]) -> Emission:
     parameters: dict[str, tuple[Any, Any]] = {}
     for name, p in plan.parameters.items():
         told = names[name]
-        reads = [_layout(x) for x in p.compute]
+        reads = [x.layout() for x in p.compute]
         if len(reads) != 1:
             readers = ", ".join(r.operator for r in p.readers) or "several operators"
             raise InputError(
@@ -123,11 +123,11 @@ def emit_torch(plan: PlanDocument, names: Mapping[str, Name]) -> Emission:
                 "DTensor is in one layout at a time: search with --target mindspore, or pin `compute`"
             )
         parameters[told.name] = (
-            _words(plan, f"parameter {name}", _oriented(_layout(p.stored), told)),
+            _words(plan, f"parameter {name}", _oriented(p.stored.layout(), told)),
             _words(plan, f"parameter {name}", _oriented(reads[0], told)),
         )
     inputs = {
-        n: _words(plan, f"input {n}", Layout.replicated(len(x.shape or ())) if x.layout is None else _layout(x.layout))
+        n: _words(plan, f"input {n}", Layout.replicated(len(x.shape or ())) if x.layout is None else x.layout.layout())
         for n, x in plan.inputs.items()
     }
     document = {
@@ -164,10 +164,6 @@ def _lost(plan: PlanDocument) -> list[str]:
     if plan.schedule.recompute:
         out.append(f"{len(plan.schedule.recompute)} recomputed blocks: wrap them in torch.utils.checkpoint")
     return out
-
-
-def _layout(d: LayoutDocument) -> Layout:
-    return Layout.from_json(d.model_dump())
 
 
 def _oriented(layout: Layout, told: Name) -> Layout:
