@@ -225,6 +225,6 @@ def test_optimizer_shards_that_are_no_innermost_ranks_are_refused(a: Arrangement
         layouts_of(a, common_mesh([a]))
 
 
-@pytest.mark.parametrize("sizes", itertools.product([1, 2, 4], repeat=2))
+@pytest.mark.parametrize("sizes", list(itertools.product([1, 2, 4], repeat=2)))
 def test_one_matrix_is_its_own_mesh(sizes: tuple[int, int]) -> None:
     assert common_mesh([Arrangement(sizes, (1, 0))]).shape == (tuple(n for n in sizes if n > 1) or (1,))
