@@ -12,8 +12,10 @@ __all__ = ["configure", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    from planner.emit import FORMATS
+
     parser.add_argument("file", type=Path, metavar="FILE", help="strategy file, .ckpt or .json")
-    parser.add_argument("--format", required=True, choices=("mindspore",), help="what wrote it")
+    parser.add_argument("--format", required=True, choices=tuple(FORMATS), help="what wrote it")
     parser.add_argument("--out", type=Path, required=True, metavar="PLAN", help="plan.json to write")
     parser.add_argument("--names", type=Path, metavar="FILE", help="JSON: names of the model's parameters in the file")
     parser.add_argument("--hardware", default="ascend-910b", metavar="NAME|FILE", help="profile; default: ascend-910b")
@@ -22,22 +24,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from planner.emit import NameRules, read_names
-    from planner.emit.mindspore import read_strategy_map
-    from planner.emit.mindspore.reading import constraints_of_strategies
+    from planner.emit import read
     from planner.frontends import load_model
     from planner.planning import Request, describe, make_plan, write_plan
     from planner.pricing import Settings
 
     bind = bindings(options.bind)
     graph = load_model(options.model, bind=bind, batch=options.batch)
-    rules = NameRules() if options.names is None else read_names(options.names)
-    shapes = {t.name: t.shape or () for t in graph.parameters if t.name in graph.consumers}
-    found = read_strategy_map(options.file)
-    constraints, mesh, unused = constraints_of_strategies(found, graph, rules.apply(shapes), str(options.file))
-    divided = any(p.arrangement.optimizer_shards for p in found.parameters.values())
-    settings = Settings(training=graph.loss is not None, target="any" if divided else "mindspore")
-    request = Request(mesh.devices, profile_of(options.hardware), settings, meshes=(mesh,), constraints=constraints)
+    found = read(options.format, options.file, graph, options.names)
+    mesh, unused = found.mesh, found.unused
+    settings = Settings(training=graph.loss is not None, target=found.target)
+    request = Request(
+        mesh.devices, profile_of(options.hardware), settings, meshes=(mesh,), constraints=found.constraints
+    )
     planned = make_plan(graph, request)
     write_plan(describe(planned, bind=bind, batch=options.batch), options.out)
     document = {
@@ -58,5 +57,6 @@ def run(options: argparse.Namespace) -> int:
             f"gap {planned.gap:.2%} under the file's layouts"
         )
         if unused:
-            print(f"not used: strategies of {len(unused)} operators, which are searched ({', '.join(unused[:6])}, …)")
+            told = ", ".join(unused[:6]) + (", …" if len(unused) > 6 else "")
+            print(f"not used, and searched instead: {len(unused)} ({told})")
     return 0

@@ -65,7 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--emit",
         action="append",
         default=[],
-        choices=TARGETS,
+        choices=tuple(TARGETS),
         metavar="TARGET",
         help=f"also write the plan for a runtime, to DIR/TARGET: {', '.join(TARGETS)}; may be repeated",
     )

@@ -1,8 +1,7 @@
-"""Files that runtimes load, made from a plan; one package per target."""
+"""Files that runtimes load, made from a plan, and such files read back; one package per target."""
 
 from planner.emit.emission import Emission
 from planner.emit.names import Name, NameRules, read_names
+from planner.emit.registry import FORMATS, TARGETS, Given, emit, read
 
-__all__ = ["TARGETS", "Emission", "Name", "NameRules", "read_names"]
-
-TARGETS = ("mindspore", "torch", "onnx")
+__all__ = ["FORMATS", "TARGETS", "Emission", "Given", "Name", "NameRules", "emit", "read", "read_names"]

@@ -94,8 +94,11 @@ class MeshDocument(_Part):
 
 
 class StageDocument(_Part):
+    """A pipeline stage: `operators` counts those that it runs; `peak_memory_bytes` is of one of its devices."""
+
     mesh: str
     operators: int
+    peak_memory_bytes: int = 0
 
 
 class TensorDocument(_Part):
@@ -127,7 +130,8 @@ class PinDocument(_Part):
 
 
 class OperatorDocument(_Part):
-    """`strategy`: mesh axis → `split:FACTOR`, `replicate`, `defer` or `linear:GROUP` (see docs/semantics.md)."""
+    """`strategy`: mesh axis → `split:FACTOR`, `replicate`, `defer` or `linear:GROUP` (see docs/semantics.md).
+    `stage`: the pipeline stage that runs it."""
 
     type: str
     source: str = ""
@@ -136,6 +140,7 @@ class OperatorDocument(_Part):
     operands: list[LayoutDocument | None]
     results: list[LayoutDocument | None]
     inner: list[InnerDocument] = []
+    stage: int = 0
 
 
 class ReaderDocument(_Part):

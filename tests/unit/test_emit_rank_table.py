@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from planner.emit.hosts import read_hosts
 from planner.emit.mindspore.launch import launch_scripts
-from planner.emit.mindspore.rank_table import check_servers, rank_table, read_hosts, read_rank_table
+from planner.emit.mindspore.rank_table import check_servers, rank_table, read_rank_table
 from planner.errors import InputError
 
 
@@ -59,7 +60,7 @@ def test_one_server_takes_a_power_of_two(tmp_path: Path, count: int) -> None:
 )
 def test_what_hccl_would_refuse_is_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        hosts(tmp_path, text)
+        check_servers(hosts(tmp_path, text), "hosts")
 
 
 def test_devices_of_a_910a_stay_in_one_half(tmp_path: Path) -> None:
@@ -100,7 +101,7 @@ def test_ranks_out_of_order_are_refused(tmp_path: Path) -> None:
 
 def scripts(devices: int, addresses: Sequence[str] = (), gpu: bool = False) -> Any:
     return launch_scripts(devices=devices, per_server=min(8, devices), numbers=range(min(8, devices)),
-                          addresses=addresses, gpu=gpu)  # fmt: skip
+                          addresses=addresses, gpu=gpu, table=bool(addresses) and not gpu)  # fmt: skip
 
 
 def test_scripts_are_those_that_the_cluster_needs() -> None:
@@ -112,6 +113,46 @@ def test_scripts_are_those_that_the_cluster_needs() -> None:
     assert "-H 10.0.0.1:8,10.0.0.2:8" in gpu["run_mpirun.sh"]
     assert "btl_tcp_if_include" in gpu["run_mpirun.sh"]
     assert "GRAPH_OP_RUN=1" in scripts(8)["run_mpirun.sh"]
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+@pytest.mark.parametrize("hostfile", [False, True])
+def test_mpirun_is_told_the_hosts_or_the_hostfile(tmp_path: Path, gpu: bool, hostfile: bool) -> None:
+    (tmp_path / "run.sh").write_text(scripts(16, ["10.0.0.1", "10.0.0.2"], gpu)["run_mpirun.sh"], encoding="utf-8")
+    mpirun = tmp_path / "bin" / "mpirun"
+    mpirun.parent.mkdir()
+    mpirun.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n', encoding="utf-8")
+    mpirun.chmod(0o755)
+    (tmp_path / "train.py").touch()
+    environment = {**os.environ, "PATH": f"{mpirun.parent}:{os.environ['PATH']}", "NCCL_SOCKET_IFNAME": "en5"}
+    environment |= {"HOSTFILE": "my hosts"} if hostfile else {}
+    command = ["bash", "run.sh", "train.py", "a b"]
+    done = subprocess.run(command, check=True, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    told = done.stdout.splitlines()
+    expected = ["--hostfile", "my hosts"] if hostfile else ["-H", "10.0.0.1:8,10.0.0.2:8"]
+    assert told[: 4 + len(expected)] == ["-n", "16", "-x", "PATH", *expected]
+    assert told[-3:] == ["python", str(tmp_path / "train.py"), "a b"]
+    assert ("NCCL_SOCKET_IFNAME=en5" in told) == gpu
+    assert ("GRAPH_OP_RUN" in told) != gpu
+
+
+def test_a_hostfile_counts_devices(tmp_path: Path) -> None:
+    servers = hosts(tmp_path, "node-a slots=8\n192.168.0.1 slots=8 # the other\n")
+    assert [(s.server_id, len(s.devices), s.addressed) for s in servers] == [
+        ("node-a", 8, False),
+        ("192.168.0.1", 8, False),
+    ]
+    with pytest.raises(InputError, match="needs the address of each device's NIC"):
+        check_servers(servers, "hosts")
+    for text, message in (
+        ("a slots=0", "expected 1 to 1024"),
+        ("a slots=x", "expected 1 to 1024"),
+        ("a;rm slots=8", "expected a host's name or address"),
+        ("-x slots=8", "expected a host's name or address"),
+        ("a slots=2\na slots=2", "named twice"),
+    ):
+        with pytest.raises(InputError, match=message):
+            hosts(tmp_path, text)
 
 
 @pytest.mark.parametrize("gpu", [False, True])

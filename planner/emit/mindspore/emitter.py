@@ -6,9 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 
 from planner.emit.emission import Emission
+from planner.emit.hosts import Server
 from planner.emit.mindspore.launch import launch_scripts
 from planner.emit.mindspore.module import module_text, optimizer_of
-from planner.emit.mindspore.rank_table import PER_SERVER, Server, check_servers, rank_table
+from planner.emit.mindspore.rank_table import PER_SERVER, check_servers, rank_table
 from planner.emit.mindspore.strategy import Strategies, strategies_of_plan
 from planner.emit.mindspore.strategy_map import to_json, to_protobuf
 from planner.emit.names import Name
@@ -33,13 +34,19 @@ def emit_mindspore(plan: PlanDocument, names: Mapping[str, Name], *, servers: Se
         files["strategy.json"] = to_json(found.map)
     except ValueError as e:
         lost.append(f"strategy.json is left out: {e}")
-    gpu = not plan.cluster.hardware.startswith("ascend")
+    table, gpu = False, not plan.cluster.hardware.startswith("ascend")
     if servers:
-        check_servers(servers, "--hosts", halves=plan.cluster.hardware == "ascend-910a")
+        table = not gpu and all(s.addressed for s in servers)
+        if table:
+            check_servers(servers, "--hosts", halves=plan.cluster.hardware == "ascend-910a")
+        elif not gpu:
+            lost.append("no rank table: the hosts file counts devices, and does not give their addresses")
+        if len({len(s.devices) for s in servers}) > 1:
+            raise InputError("--hosts: the servers hold different numbers of devices; give each as many")
         held = sum(len(s.devices) for s in servers)
         if held != plan.mesh.devices:
             raise InputError(f"--hosts: the plan is for {plan.mesh.devices} devices, the servers hold {held}")
-        if not gpu:
+        if table:
             files["rank_table.json"] = (json.dumps(rank_table(servers), indent=1) + "\n").encode()
     per_server = len(servers[0].devices) if servers else _per_server(plan)
     scripts = launch_scripts(
@@ -48,6 +55,7 @@ def emit_mindspore(plan: PlanDocument, names: Mapping[str, Name], *, servers: Se
         numbers=[d.number for d in servers[0].devices] if servers else range(per_server),
         addresses=[s.server_id for s in sorted(servers, key=lambda s: s.server_id)],
         gpu=gpu,
+        table=table,
     )
     files |= {name: text.encode() for name, text in scripts.items()}
     return Emission(files, tuple(lost))

@@ -63,24 +63,30 @@ exit "$$status"
 _MPI_ASCEND: Final = """# HCCL without a rank table, OpenMPI starts the processes.
 export GRAPH_OP_RUN=1
 export HCCL_WHITELIST_DISABLE=1
-exec mpirun -n $devices$hosts --allow-run-as-root --output-filename log_output --merge-stderr-to-stdout \\
+$hosts
+exec mpirun -n $devices "$${hosts[@]}" --allow-run-as-root --output-filename log_output --merge-stderr-to-stdout \\
     -x GRAPH_OP_RUN -x HCCL_WHITELIST_DISABLE python "$$script" "$$@"
 """
 
 _MPI_GPU: Final = """# NCCL_SOCKET_IFNAME: the interface that servers reach each other through.
 interface="$${NCCL_SOCKET_IFNAME:?name the network interface, as ip addr shows it}"
-exec mpirun -n $devices$hosts --allow-run-as-root --output-filename log_output --merge-stderr-to-stdout \\
+$hosts
+exec mpirun -n $devices "$${hosts[@]}" --allow-run-as-root --output-filename log_output --merge-stderr-to-stdout \\
     -x NCCL_SOCKET_IFNAME="$$interface" -mca btl_tcp_if_include "$$interface" python "$$script" "$$@"
 """
 
+# bash before 4.4 takes an empty array for an unset one: -x is set in any case.
+_HOSTS: Final = """hosts=(-x PATH {})
+if [ -n "${{HOSTFILE:-}}" ]; then hosts=(-x PATH --hostfile "$HOSTFILE"); fi  # lines of HOST slots=N"""
+
 
 def launch_scripts(
-    *, devices: int, per_server: int, numbers: Sequence[int], addresses: Sequence[str], gpu: bool
+    *, devices: int, per_server: int, numbers: Sequence[int], addresses: Sequence[str], gpu: bool, table: bool
 ) -> Mapping[str, str]:
     """File name → script, for `devices` processes, `per_server` on each server.
 
-    `numbers`: the devices of a server; `addresses`: the servers where they are known (else the loop over a rank table
-    and the cluster script are left out); `gpu`: NCCL rather than HCCL.
+    `numbers`: the devices of a server; `addresses`: the servers where they are known; `gpu`: NCCL rather than HCCL;
+    `table`: a rank table is written beside, which the loop over it and the cluster script read.
     """
     servers = devices // per_server
     slots = ",".join(f"{a}:{per_server}" for a in addresses)
@@ -90,14 +96,14 @@ def launch_scripts(
         "servers": str(servers),
         "numbers": " ".join(map(str, numbers)),
         "addresses": " ".join(shlex.quote(a) for a in addresses),
-        "hosts": f" -H {slots}" if slots else "",
+        "hosts": _HOSTS.format(f"-H {slots}" if slots else ""),
     }
     parts = {"run_msrun.sh": ("All devices by msrun, without a rank table", _MSRUN)}
     if gpu:
         parts["run_mpirun.sh"] = ("All GPUs by mpirun", _MPI_GPU)
     else:
         parts["run_mpirun.sh"] = ("All devices by mpirun", _MPI_ASCEND)
-        if addresses:
+        if table:
             parts["run_rank_table.sh"] = ("One process per device of this server, by rank_table.json", _LOOP)
             if servers > 1:
                 parts["run_cluster.sh"] = ("All servers of the rank table", _CLUSTER)

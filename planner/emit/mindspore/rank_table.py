@@ -7,79 +7,23 @@ whatever the order they are listed in.
 
 from __future__ import annotations
 
-import ipaddress
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from planner.emit.hosts import Device, Server, address, check_names
 from planner.errors import InputError
 
-__all__ = ["Device", "Server", "check_servers", "rank_table", "read_hosts", "read_rank_table"]
+__all__ = ["check_servers", "rank_table", "read_rank_table"]
 
 PER_SERVER: Final = 8
 _HALF: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
-    number: int
-    ip: str
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """A host by its IP address, with the devices that take part, in the order of their numbers."""
-
-    server_id: str
-    devices: tuple[Device, ...]
-
-
-def read_hosts(path: Path) -> list[Server]:
-    """A hosts file: a line per server, its address and the address of each device's NIC, `NUMBER:ADDRESS` where
-    numbers do not count from 0.  What follows # is a comment.
-
-    InputError naming the line.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as e:
-        raise InputError(f"--hosts {path}: cannot be read ({e}); give lines of SERVER DEVICE_IP…") from e
-    servers = []
-    for number, line in enumerate(lines, 1):
-        words = line.partition("#")[0].split()
-        if not words:
-            continue
-        where = f"--hosts {path}:{number}"
-        devices = []
-        for i, word in enumerate(words[1:]):
-            head, colon, tail = word.partition(":")
-            numbered = bool(colon) and head.isdecimal() and len(head) < 9 and "." in tail
-            devices.append(Device(int(head) if numbered else i, _address(where, tail if numbered else word)))
-        servers.append(Server(_address(where, words[0]), tuple(sorted(devices, key=lambda d: d.number))))
-    check_servers(servers, f"--hosts {path}")
-    return servers
-
-
-def _address(where: str, text: str) -> str:
-    try:
-        return str(ipaddress.ip_address(text))
-    except ValueError:
-        raise InputError(f"{where}: expected an IP address, found {text!r}") from None
-
-
 def check_servers(servers: Sequence[Server], where: str, *, halves: bool = False) -> None:
     """InputError where HCCL would refuse them.  `halves`: devices 0-3 and 4-7 are on different networks (910A)."""
-    if not servers:
-        raise InputError(f"{where}: names no server")
-    for at, names in (
-        ("server", [s.server_id for s in servers]),
-        ("device", [d.ip for s in servers for d in s.devices]),
-    ):
-        twice = next((n for n in names if names.count(n) > 1), None)
-        if twice is not None:
-            raise InputError(f"{where}: {at} {twice} is named twice")
+    check_names(servers, where)
     allowed = (1, 2, 4, PER_SERVER) if len(servers) == 1 else (PER_SERVER,)
     for s in servers:
         numbers = [d.number for d in s.devices]
@@ -88,6 +32,8 @@ def check_servers(servers: Sequence[Server], where: str, *, halves: bool = False
             raise InputError(f"{where}: server {s.server_id} has {len(numbers)} devices; {kind}")
         if len(set(numbers)) != len(numbers) or max(numbers) >= PER_SERVER:
             raise InputError(f"{where}: server {s.server_id}: expected distinct devices 0 to 7, found {numbers}")
+        if not s.addressed:
+            raise InputError(f"{where}: server {s.server_id}: a rank table needs the address of each device's NIC")
         if halves and len(numbers) in (2, _HALF) and len({n // _HALF for n in numbers}) > 1:
             raise InputError(
                 f"{where}: server {s.server_id}: devices {numbers} lie in both halves of an Ascend 910A; take them "
@@ -146,12 +92,12 @@ def read_rank_table(path: Path, *, halves: bool = False) -> list[Server]:
 def _server(where: str, entry: object) -> tuple[Server, list[int]]:
     if not isinstance(entry, dict) or not isinstance(entry.get("device"), list):
         raise InputError(f"{where}: server_list: expected servers with a list of devices, found {entry!r:.80}")
-    name = _address(where, str(entry.get("server_id")))
+    name = address(where, str(entry.get("server_id")))
     found = []
     for d in entry["device"]:
         fields = [str(d.get(k)) for k in ("device_id", "rank_id")] if isinstance(d, dict) else [""]
         if not all(v.isdecimal() and len(v) < 9 for v in fields):
             raise InputError(f"{where}: server {name}: expected devices with device_id and rank_id, found {d!r:.80}")
-        found.append((int(fields[0]), int(fields[1]), _address(where, str(d.get("device_ip")))))
+        found.append((int(fields[0]), int(fields[1]), address(where, str(d.get("device_ip")))))
     found.sort()
     return Server(name, tuple(Device(n, ip) for n, _, ip in found)), [r for _, r, _ in found]

@@ -6,20 +6,30 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from planner.emit.mindspore.arrangement import common_mesh, layouts_of
 from planner.emit.mindspore.primitives import PRIMITIVES
-from planner.emit.mindspore.strategy_map import OperatorStrategy, ParameterLayout, StrategyMap
-from planner.emit.names import Name
+from planner.emit.mindspore.strategy_map import OperatorStrategy, ParameterLayout, StrategyMap, read_strategy_map
+from planner.emit.names import Name, NameRules
+from planner.emit.reading import Reading, shapes_of
 from planner.errors import InputError
 from planner.ir import DeviceMesh, Graph, Layout
 from planner.planning.constraints import SCHEMA, Constraints, parse_constraints
 from planner.planning.readers import Reader, readers_of
 
-__all__ = ["constraints_of_strategies"]
+__all__ = ["constraints_of_strategies", "read_strategies"]
 
 _MOST_DEVICES: Final = 1 << 16
+
+
+def read_strategies(path: Path, graph: Graph, rules: NameRules) -> Reading:
+    """A parameter-keyed strategy file, `.ckpt` or JSON.  InputError where it is none, or does not fit the graph."""
+    found = read_strategy_map(path)
+    constraints, mesh, unused = constraints_of_strategies(found, graph, rules.apply(shapes_of(graph)), str(path))
+    divided = any(p.arrangement.optimizer_shards for p in found.parameters.values())
+    return Reading(constraints, mesh, unused, "any" if divided else "mindspore")
 
 
 def constraints_of_strategies(

@@ -1,0 +1,20 @@
+"""A model's file, as it stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+
+from planner.errors import InputError
+
+__all__ = ["load_file"]
+
+
+def load_file(path: Path) -> onnx.ModelProto:
+    """The model with its external data left where it is.  InputError where it cannot be read."""
+    try:
+        return onnx.load(str(path), load_external_data=False)
+    except (OSError, DecodeError) as e:
+        raise InputError(f"--model {path}: cannot be read ({e})") from e

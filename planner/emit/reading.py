@@ -1,0 +1,27 @@
+"""What a reader of another system's strategy gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from planner.ir import DeviceMesh, Graph
+from planner.planning.constraints import Constraints
+
+__all__ = ["Reading", "shapes_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """`constraints`: what the file says, as pins; `unused`: what of it became no pin, in words; `target`: the kind of
+    plan it is, as `planner search --target` has it."""
+
+    constraints: Constraints
+    mesh: DeviceMesh
+    unused: tuple[str, ...] = ()
+    target: Literal["any", "torch", "mindspore"] = "any"
+
+
+def shapes_of(graph: Graph) -> dict[str, tuple[int, ...]]:
+    """Parameters that something reads, with their shapes, for `NameRules.apply`."""
+    return {t.name: t.shape or () for t in graph.parameters if t.name in graph.consumers}

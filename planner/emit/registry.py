@@ -1,0 +1,142 @@
+"""Every target that a plan is emitted for, and every format that is read back; an emitter is added here and in its own
+package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from planner.emit.emission import Emission
+from planner.emit.names import Name, NameRules
+from planner.errors import UsageError
+
+if TYPE_CHECKING:
+    import onnx
+
+    from planner.emit.hosts import Server
+    from planner.emit.reading import Reading
+    from planner.ir import Graph
+    from planner.planning.document import PlanDocument
+
+__all__ = ["FORMATS", "TARGETS", "Given", "emit", "read"]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a user gave beside the plan: the files behind --names, --hosts and --model, where they did."""
+
+    plan: PlanDocument
+    names_file: Path | None = None
+    hosts_file: Path | None = None
+    model_file: Path | None = None
+
+    @cached_property
+    def names(self) -> Mapping[str, Name]:
+        """ONNX name of every parameter → name in the network."""
+        from planner.emit.names import read_names
+
+        rules = NameRules() if self.names_file is None else read_names(self.names_file)
+        return rules.apply({n: tuple(p.shape) for n, p in self.plan.parameters.items()})
+
+    @cached_property
+    def servers(self) -> list[Server]:
+        from planner.emit.hosts import read_hosts
+
+        return [] if self.hosts_file is None else read_hosts(self.hosts_file)
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The model as it was planned.  InputError where it is another one."""
+        from planner.frontends import load_model
+        from planner.planning.describe import program_of
+
+        assert self.model_file is not None
+        graph = load_model(self.model_file, bind=self.plan.model.bind, batch=self.plan.model.batch)
+        program_of(self.plan, graph)
+        return graph
+
+    @cached_property
+    def model(self) -> onnx.ModelProto:
+        """The model's file as it stands, external data left where it is."""
+        from planner.emit.onnx.file import load_file
+
+        assert self.model_file is not None
+        return load_file(self.model_file)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`takes`: the options that it reads; `needs`: those without which it cannot do."""
+
+    emit: Callable[[Given], Emission]
+    takes: frozenset[str] = field(default=frozenset({"names"}))
+    needs: frozenset[str] = frozenset()
+
+
+def _mindspore(given: Given) -> Emission:
+    from planner.emit.mindspore import emit_mindspore
+
+    return emit_mindspore(given.plan, given.names, servers=given.servers)
+
+
+def _torch(given: Given) -> Emission:
+    from planner.emit.torch import emit_torch
+
+    return emit_torch(given.plan, given.names)
+
+
+def _onnx(given: Given) -> Emission:
+    from planner.emit.onnx import emit_onnx
+
+    return emit_onnx(given.model, given.plan, given.graph)
+
+
+TARGETS: Final[Mapping[str, Target]] = {
+    "mindspore": Target(_mindspore, takes=frozenset({"names", "hosts"})),
+    "torch": Target(_torch),
+    "onnx": Target(_onnx, takes=frozenset({"model"}), needs=frozenset({"model"})),
+}
+
+
+def emit(target: str, given: Given) -> Emission:
+    """The files of a plan for `target`, a key of TARGETS.
+
+    UsageError where an option is given that the target does not read, or one lacks; InputError where the plan has no
+    words there.
+    """
+    found = TARGETS[target]
+    options = {"names": given.names_file, "hosts": given.hosts_file, "model": given.model_file}
+    for option, value in options.items():
+        if value is not None and option not in found.takes:
+            readers = ", ".join(n for n, t in TARGETS.items() if option in t.takes)
+            raise UsageError(f"--{option}: --target {target} does not read it ({readers} would); leave it out")
+        if value is None and option in found.needs:
+            raise UsageError(f"--target {target}: needs --{option.upper() if option != 'model' else 'model MODEL'}")
+    return found.emit(given)
+
+
+Reader = Callable[[Path, "Graph", NameRules], "Reading"]
+
+
+def _read_mindspore(path: Path, graph: Graph, rules: NameRules) -> Reading:
+    from planner.emit.mindspore.reading import read_strategies
+
+    return read_strategies(path, graph, rules)
+
+
+FORMATS: Final[Mapping[str, Reader]] = {
+    "mindspore": _read_mindspore,
+}
+
+
+def read(form: str, path: Path, graph: Graph, names_file: Path | None) -> Reading:
+    """What a file of another system says of `graph`, as constraints of our search; `form` is a key of FORMATS.
+
+    InputError where the file is not of that form, or does not fit the graph.
+    """
+    from planner.emit.names import read_names
+
+    return FORMATS[form](path, graph, NameRules() if names_file is None else read_names(names_file))
