@@ -1,0 +1,256 @@
+"""A plan in the words of launchers: so many ranks in data, tensor, context and expert parallelism, so many stages.
+
+Frameworks that take degrees lay a network out themselves.  A plan can be said to them where every mesh axis does one
+thing throughout:
+
+    data      splits samples, and no weight
+    context   splits the positions of inputs, and no weight
+    tensor    splits weights, and no samples
+    expert    splits samples, and of all weights those of experts alone
+    idle      splits nothing
+
+What becomes of single parameters (`Cut`) says whether a framework's own way of splitting is the plan's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, Literal
+
+from planner.errors import InputError
+from planner.ir import Layout
+from planner.planning.document import OperatorDocument, PlanDocument
+
+__all__ = ["AxisUse", "Cut", "Scheme", "scheme_of"]
+
+AxisUse = Literal["data", "context", "tensor", "expert", "idle"]
+Cut = Literal["column", "row", "vocabulary", "width", "follows", "whole"]
+"""How tensor parallelism divides a parameter: a product's columns or rows, a table's rows or columns; `follows`: a bias
+or a scale, as what it is applied to."""
+
+_PRODUCTS: Final = ("MatMul", "Gemm", "Einsum", "Conv")
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """`uses`: mesh axis → what it does.  `shards`: ranks among which parameters, gradients and optimizer state are
+    divided over data-parallel ranks (ZeRO, FSDP); 1: not at all; `whole`: parameters that are not divided although
+    others are.  `cuts`: parameter → how tensor parallelism divides it.  `sequence`: whether tensor-parallel ranks
+    divide positions where they do not divide weights (Korthikanti et al. 2022)."""
+
+    uses: Mapping[str, AxisUse]
+    sizes: Mapping[str, int]
+    cuts: Mapping[str, Cut]
+    shards: int
+    whole: tuple[str, ...]
+    sequence: bool
+    stages: int
+    micro_batches: int
+
+    def ranks(self, *uses: AxisUse) -> int:
+        return math.prod(n for a, n in self.sizes.items() if self.uses[a] in uses)
+
+    @property
+    def data(self) -> int:
+        """Ranks that take different samples, those that divide experts among them included."""
+        return self.ranks("data", "expert")
+
+    @property
+    def tensor(self) -> int:
+        return self.ranks("tensor")
+
+    @property
+    def context(self) -> int:
+        return self.ranks("context")
+
+    @property
+    def expert(self) -> int:
+        return self.ranks("expert")
+
+    def check_busy(self, target: str) -> None:
+        """InputError where devices do nothing of their own, which no launcher has words for."""
+        idle = [a for a, use in self.uses.items() if use == "idle" and self.sizes[a] > 1]
+        if idle:
+            raise InputError(
+                f"plan: mesh axis {idle[0]} splits nothing, {self.sizes[idle[0]]} devices do the same; {target} would "
+                "give each its own samples: search with a larger --batch, or with fewer --devices"
+            )
+
+    def displaced(self, *order: AxisUse) -> tuple[str, str] | None:
+        """Two axes whose ranks lie the other way round than a framework that orders its ranks so, outermost first."""
+        told = [(a, order.index(self.uses[a])) for a, n in self.sizes.items() if n > 1 and self.uses[a] in order]
+        for (a, first), (b, second) in pairwise(told):
+            if first > second:
+                return a, b
+        return None
+
+
+def scheme_of(plan: PlanDocument, target: str) -> Scheme:
+    """InputError where a mesh axis does different things in different operators, naming two of them; `target`: what it
+    is for, as the message has it."""
+    sizes = plan.mesh.sizes
+    samples, positions = _of_inputs(plan)
+    cuts: dict[str, set[Cut]] = {}
+    divides: dict[str, str] = {}  # axis → what it divides of weights that are no expert's
+    experts: dict[str, str] = {}
+    for name, p in plan.parameters.items():
+        cuts[name] = set()
+        for r in p.readers:
+            op = plan.operators[r.operator]
+            operand = op.operands[r.slot] if r.slot < len(op.operands) else None
+            for axis in _axes(operand.layout()) if operand is not None else ():
+                cut = _cut(op, r.slot, axis)
+                if cut == "positions":
+                    continue
+                told = f"{r.operator} (parameter {name})"
+                (experts if cut == "expert" else divides).setdefault(axis, told)
+                if cut != "expert":
+                    cuts[name].add(cut)
+    for axis in divides:
+        witness = None if axis in experts else _samples_inside(plan, axis)
+        if witness is not None:
+            samples.setdefault(axis, witness)
+    uses: dict[str, AxisUse] = {}
+    for axis in sizes:
+        found = {
+            "data": samples.get(axis),
+            "context": positions.get(axis),
+            "tensor": divides.get(axis),
+            "expert": experts.get(axis),
+        }
+        uses[axis] = _use(plan, axis, {k: v for k, v in found.items() if v is not None}, target)
+    shards, whole = _sharding(plan, uses)
+    return Scheme(
+        uses=uses,
+        sizes=sizes,
+        cuts={n: _one_cut(n, found, target) for n, found in cuts.items()},
+        shards=shards,
+        whole=whole,
+        sequence=_sequence(plan, [a for a, use in uses.items() if use == "tensor"]),
+        stages=plan.schedule.stages,
+        micro_batches=plan.schedule.micro_batches,
+    )
+
+
+def _of_inputs(plan: PlanDocument) -> tuple[dict[str, str], dict[str, str]]:
+    """Axis → an input whose first dimension it splits; axis → one of which it splits a later dimension."""
+    samples: dict[str, str] = {}
+    positions: dict[str, str] = {}
+    for name, x in plan.inputs.items():
+        for d, axes in enumerate(x.layout.dims if x.layout is not None else ()):
+            for axis in axes:
+                (positions if d else samples).setdefault(axis, f"input {name}")
+    return samples, positions
+
+
+def _samples_inside(plan: PlanDocument, axis: str) -> str | None:
+    """An operator whose result has its first dimension, of two or more, split by `axis`: data that arrived whole."""
+    for name, op in plan.operators.items():
+        for r in op.results:
+            if r is not None and len(r.dims) > 1 and axis in r.dims[0]:
+                return name
+    return None
+
+
+def _use(plan: PlanDocument, axis: str, found: Mapping[str, str], target: str) -> AxisUse:
+    kinds = set(found)
+    if kinds == {"data", "expert"}:
+        return "expert"
+    if len(kinds) > 1:
+        (a, first), (b, second) = list(found.items())[:2]
+        raise InputError(
+            f"plan: mesh axis {axis} is {a} parallel at {first} and {b} parallel at {second}; {target} has one use for "
+            "each group of ranks: pin the operators alike (docs/constraints.md), or use --target torch"
+        )
+    if kinds == {"expert"}:
+        return "tensor"
+    for kind in ("data", "context", "tensor"):
+        if kind in kinds:
+            return kind
+    return _of_activations(plan, axis, target)
+
+
+def _of_activations(plan: PlanDocument, axis: str, target: str) -> AxisUse:
+    """An axis that splits neither inputs nor weights: nothing, or data that arrives whole and is cut on the way."""
+    for name, op in plan.operators.items():
+        if any(axis in _axes(r.layout()) for r in op.results if r is not None):
+            raise InputError(
+                f"plan: mesh axis {axis} splits the work of {name}, but no input and no weight; {target} has no words "
+                "for that: pin the inputs split along samples, or use --target torch"
+            )
+    return "idle"
+
+
+def _axes(layout: Layout) -> tuple[str, ...]:
+    return tuple(a for d in layout.dims for a in d)
+
+
+def _cut(op: OperatorDocument, slot: int, axis: str) -> Cut | Literal["expert", "positions"]:
+    """How `axis`, which splits this operand, does so.  `expert`: the leading dimensions of a stack of weights;
+    `positions`: what is added to every sample, position by position, is taken where the data is."""
+    operand = op.operands[slot]
+    assert operand is not None
+    if op.type in _PRODUCTS and slot == 1:
+        if op.type != "Conv" and any(axis in d for d in operand.dims[:-2]):
+            return "expert"
+        summed = any(axis in r.partial for r in op.results if r is not None)
+        return "row" if summed else "column"
+    if op.type == "Gather" and slot == 0:
+        return "vocabulary" if axis in operand.dims[0] else "width"
+    return "follows" if axis in operand.dims[-1] else "positions"
+
+
+def _one_cut(name: str, found: set[Cut], target: str) -> Cut:
+    """A table that is also the output layer's weight is divided along the vocabulary by both."""
+    if found == {"vocabulary", "column"}:
+        return "vocabulary"
+    if found == {"width", "row"}:
+        return "width"
+    if len(found) > 1:
+        raise InputError(
+            f"plan: parameter {name} is divided by {' and by '.join(sorted(found))}; {target} divides it one way: pin "
+            "its readers alike"
+        )
+    return next(iter(found), "whole")
+
+
+def _sharding(plan: PlanDocument, uses: Mapping[str, AxisUse]) -> tuple[int, tuple[str, ...]]:
+    """InputError where parameters are divided among groups of different sizes."""
+    first: dict[int, str] = {}
+    whole = []
+    sizes = plan.mesh.sizes
+    for name, p in plan.parameters.items():
+        computed = {a for x in p.compute for a in _axes(x.layout())}
+        extra = [a for a in _axes(p.stored.layout()) if a not in computed and sizes[a] > 1]
+        if not extra:
+            whole.append(name)
+        else:
+            first.setdefault(math.prod(sizes[a] for a in extra), name)
+        if any(uses[a] == "tensor" for a in extra):
+            raise InputError(
+                f"plan: parameter {name} is kept in shards over a tensor-parallel axis but computed with whole there; "
+                "pin `stored` as it is computed with"
+            )
+    if len(first) > 1:
+        (a, one), (b, other) = list(first.items())[:2]
+        raise InputError(
+            f"plan: {one} is kept in shards by {a} ranks and {other} by {b}; launchers have one size for all: pin "
+            "`stored` alike, or rest=zero"
+        )
+    return next(iter(first), 1), tuple(whole) if first else ()
+
+
+def _sequence(plan: PlanDocument, tensor: Sequence[str]) -> bool:
+    """Whether normalisations run on positions that tensor-parallel ranks divide."""
+    return any(
+        a in axes
+        for op in plan.operators.values()
+        if "Normalization" in op.type
+        for r in op.results[:1]
+        if r is not None
+        for axes in r.dims[1:-1]
+        for a in tensor
+    )
