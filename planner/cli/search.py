@@ -40,6 +40,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="run equal layers again in the backward pass; auto: on meshes where nothing fits without",
     )
+    parser.add_argument(
+        "--stages", type=positive, default=1, metavar="S", help="pipeline stages, each on an S-th of the devices"
+    )
+    parser.add_argument(
+        "--micro-batches",
+        type=positive,
+        metavar="M",
+        help="parts of the batch, one after the other; default: 1, up to 4 a stage",
+    )
     add_pin_options(parser)
     parser.add_argument("--solver", choices=("auto", "dp", "ilp"), default="auto")
     parser.add_argument("--time-limit", type=float, metavar="S", help="seconds for the whole search")
@@ -84,6 +93,11 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"--time-limit {options.time_limit:g}: expected a positive number of seconds")
     if options.reproducible and options.time_limit is not None:
         raise UsageError("--reproducible forbids --time-limit: a limit in seconds gives other plans on other days")
+    if options.top_k > 1 and (options.stages > 1 or options.micro_batches is not None):
+        raise UsageError("--top-k: plans in stages or micro-batches are one at a time; leave it out")
+    for devices in counts:
+        if devices % options.stages:
+            raise UsageError(f"--stages {options.stages}: expected a divisor of --devices {devices}")
     if options.save_all_meshes and options.save_problem is None:
         raise UsageError("--save-all-meshes says what --save-problem writes; give --save-problem DIR with it")
     from planner.cli.request_key import request_key

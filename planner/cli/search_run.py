@@ -12,19 +12,22 @@ from functools import cached_property
 from math import log
 from typing import Any
 
+from cost_models import usable_memory_bytes
 from planner.cache import Store
 from planner.cli.answer import Answer
 from planner.cli.cancel import Cancellation
 from planner.cli.options import bindings, constraints_of, profile_of, progress_to
 from planner.cli.request_key import RequestKey
 from planner.cli.search_proof import described, save_problem
+from planner.errors import InfeasibleError
 from planner.frontends import load_model
 from planner.ir import Graph
 from planner.planning import PlanDocument, Planned, Recall, Request, describe, make_plan, plan_text, read_plan
 from planner.planning.meshes import parse_mesh
+from planner.planning.pipeline import Pipelined, micro_batches, pipelined
 from planner.planning.planner import on_nodes
 from planner.pricing import Settings
-from planner.report.text import summary
+from planner.report.text import pipeline_lines, summary
 from planner.search.control import Control, Report
 
 __all__ = ["Searcher"]
@@ -53,9 +56,18 @@ class Searcher:
     @cached_property
     def graph(self) -> Graph:
         graph = load_model(self.options.model, bind=bindings(self.options.bind), batch=self.options.batch)
+        if self.in_parts:
+            self.micro_batches = micro_batches(graph, self.options.stages, self.options.micro_batches)
+            self.batch = (_batch(graph) or 1) // self.micro_batches
+            graph = load_model(self.options.model, bind=bindings(self.options.bind), batch=self.batch)
         if self.recall is not None:
             self.recall.check([op.name for op in graph.ops])
         return graph
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether the batch goes through in several micro-batches, or a pipeline."""
+        return self.options.stages > 1 or (self.options.micro_batches or 1) > 1
 
     @property
     def training(self) -> bool:
@@ -77,8 +89,12 @@ class Searcher:
         report = _reporter(say, request.profile.price_resolution_s)
         control = Control(request.time_limit, cancel=self.cancellation.asked, say=say, report=report)
         self.cancellation.searching = True
-        planned = make_plan(graph, request, control=control, recall=recall)
-        answer = self._answer(planned, control)
+        if self.in_parts:
+            planned, pipeline = self._pipelined(request, control, recall)
+            answer = self._answer(planned, control, pipeline)
+        else:
+            planned = make_plan(graph, request, control=control, recall=recall)
+            answer = self._answer(planned, control)
         untouched = request.time_limit is None or planned.search_seconds < UNTOUCHED * request.time_limit
         if self.store is not None and key is not None and untouched and not automatic and not answer.cancelled:
             answer.keep(self.store, key)
@@ -103,10 +119,10 @@ class Searcher:
     def _request(self, devices: int) -> Request:
         options = self.options
         return Request(
-            devices=devices,
+            devices=devices // options.stages,
             profile=on_nodes(self.profile, devices, options.nodes),
             settings=Settings(self.training, options.precision, options.optimizer, options.target),
-            meshes=(parse_mesh(options.mesh, devices),) if options.mesh else None,
+            meshes=(parse_mesh(options.mesh, devices // options.stages),) if options.mesh else None,
             memory_limit=options.memory_limit,
             solver=options.solver,
             time_limit=options.time_limit,
@@ -115,18 +131,36 @@ class Searcher:
             top_k=options.top_k,
         )
 
-    def _answer(self, planned: Planned, control: Control) -> Answer:
+    def _pipelined(self, request: Request, control: Control, recall: Recall | None) -> tuple[Planned, Pipelined]:
+        """The plan of a micro-batch, cut into stages; with recomputation where they do not fit without.
+
+        While it is searched, a device has the memory of all stages: each holds a part of the parameters.
+        """
+        limit = request.memory_limit or usable_memory_bytes(request.profile)
+        wide = replace(request, memory_limit=None if limit is None else limit * self.options.stages)
+        try:
+            planned = make_plan(self.graph, wide, control=control, recall=recall)
+            return planned, pipelined(planned, self.options.stages, self.micro_batches, limit)
+        except InfeasibleError:
+            if request.recompute != "auto" or not self.training:
+                raise
+        planned = make_plan(self.graph, replace(wide, recompute="blocks"), control=control, recall=recall)
+        return planned, pipelined(planned, self.options.stages, self.micro_batches, limit)
+
+    def _answer(self, planned: Planned, control: Control, pipeline: Pipelined | None = None) -> Answer:
         plans = (planned, *planned.others)
-        texts = tuple(plan_text(self._describe(p)) for p in plans)
+        texts = tuple(plan_text(self._describe(p, pipeline)) for p in plans)
         cancelled = control.cancel.is_set()
         messages = [f"warning: {w}" for w in planned.warnings]
         if self.training and self.graph.loss is None:
             messages.insert(0, "note: the graph ends before its loss; gradients are taken to enter at its outputs")
-        documents = tuple(_document(p) for p in plans)
-        return Answer(texts, documents, summary(planned), tuple(messages), cancelled=cancelled)
+        documents = tuple(_document(p, pipeline) for p in plans)
+        text = summary(planned) if pipeline is None else "\n".join([summary(planned), *pipeline_lines(pipeline)])
+        return Answer(texts, documents, text, tuple(messages), cancelled=cancelled)
 
-    def _describe(self, planned: Planned) -> PlanDocument:
-        return describe(planned, bind=bindings(self.options.bind), batch=self.options.batch)
+    def _describe(self, planned: Planned, pipeline: Pipelined | None) -> PlanDocument:
+        batch = self.options.batch if pipeline is None else self.batch
+        return describe(planned, bind=bindings(self.options.bind), batch=batch, pipeline=pipeline)
 
     # The cache beyond this very request
 
@@ -165,10 +199,10 @@ class Searcher:
         return None, False
 
 
-def _document(planned: Planned) -> dict[str, Any]:
+def _document(planned: Planned, pipeline: Pipelined | None = None) -> dict[str, Any]:
     settings, graph = planned.request.settings, planned.priced.graph
     traffic = planned.program.traffic({t.name: settings.tensor_bytes(t) for t in graph.tensors.values()})
-    return {
+    out = {
         "devices": planned.mesh.devices,
         "mesh": str(planned.mesh),
         "batch": _batch(graph),
@@ -197,6 +231,18 @@ def _document(planned: Planned) -> dict[str, Any]:
         "warnings": list(planned.warnings),
         "solver": planned.solution.solver,
     }
+    if pipeline is not None:
+        out |= {
+            "devices": pipeline.devices,
+            "batch": (_batch(graph) or 0) * pipeline.micro_batches,
+            "stages": pipeline.stages,
+            "micro_batches": pipeline.micro_batches,
+            "step_time_s": pipeline.step_time_s,
+            "bubble": pipeline.run.bubble_fraction,
+            "peak_memory_bytes": max(pipeline.memory),
+            "memory_limit_bytes": pipeline.memory_limit,
+        }
+    return out
 
 
 def _batch(graph: Graph) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from planner import __version__
@@ -34,6 +35,7 @@ from planner.planning.document import (
     role_from_text,
     role_to_text,
 )
+from planner.planning.pipeline.stages import ORDER, Pipelined
 from planner.planning.planner import Planned
 from planner.planning.readers import readers_of
 from planner.pricing import Assignment, Flow, Move, active_tensors, bind_rules
@@ -51,8 +53,11 @@ def _optional(layout: Layout | None) -> LayoutDocument | None:
     return None if layout is None else _layout(layout)
 
 
-def describe(planned: Planned, *, bind: Mapping[str, int], batch: int | None) -> PlanDocument:
-    """The plan as written to plan.json; `bind` and `batch` are how the model file was read."""
+def describe(
+    planned: Planned, *, bind: Mapping[str, int], batch: int | None, pipeline: Pipelined | None = None
+) -> PlanDocument:
+    """The plan as written to plan.json; `bind` and `batch` are how the model file was read; `pipeline`: the stages that
+    `planned` is cut into."""
     priced, request = planned.priced, planned.request
     graph, mesh, settings = priced.graph, planned.mesh, request.settings
     server = request.profile.devices_per_server
@@ -71,14 +76,14 @@ def describe(planned: Planned, *, bind: Mapping[str, int], batch: int | None) ->
         cluster=ClusterDocument(
             hardware=request.profile.name,
             profile_digest=request.profile.digest,
-            devices=mesh.devices,
+            devices=mesh.devices if pipeline is None else pipeline.devices,
             devices_per_server=server,
             memory_limit_bytes=planned.memory_limit,
         ),
         meshes={MESH: _mesh(planned)},
-        stages=[StageDocument(mesh=MESH, operators=len(graph.ops))],
+        stages=_stages(planned, pipeline),
         tensors=_tensors(planned),
-        operators=_operators(planned),
+        operators=_operators(planned, {} if pipeline is None else pipeline.stage_of),
         parameters=_parameters(planned),
         redistributions=[
             _redistribution(planned, c) for c in planned.program.converts() if c.tensor in planned.assignment.flows
@@ -88,6 +93,9 @@ def describe(planned: Planned, *, bind: Mapping[str, int], batch: int | None) ->
             precision=settings.precision,
             optimizer=settings.optimizer,
             target=settings.target,
+            stages=1 if pipeline is None else pipeline.stages,
+            micro_batches=1 if pipeline is None else pipeline.micro_batches,
+            order="" if pipeline is None else ORDER,
             recompute=_blocks(planned.assignment.blocks),
         ),
         pins=_pins(planned),
@@ -95,9 +103,9 @@ def describe(planned: Planned, *, bind: Mapping[str, int], batch: int | None) ->
             objective_s=planned.objective_s,
             objective_lower_bound_s=planned.bound_s,
             gap=planned.gap,
-            step_time_s=planned.step_time_s,
+            step_time_s=planned.step_time_s if pipeline is None else pipeline.step_time_s,
             parts_s=planned.parts.seconds(priced.machine.unit_s),
-            peak_memory_bytes=planned.peak_memory_bytes,
+            peak_memory_bytes=planned.peak_memory_bytes if pipeline is None else max(pipeline.memory),
         ),
         search=SearchDocument(
             version=__version__,
@@ -170,7 +178,17 @@ def _tensors(planned: Planned) -> dict[str, TensorDocument]:
     return out
 
 
-def _operators(planned: Planned) -> dict[str, OperatorDocument]:
+def _stages(planned: Planned, pipeline: Pipelined | None) -> list[StageDocument]:
+    if pipeline is None:
+        count = len(planned.priced.graph.ops)
+        return [StageDocument(mesh=MESH, operators=count, peak_memory_bytes=planned.peak_memory_bytes)]
+    counts = Counter(pipeline.stage_of.values())
+    return [
+        StageDocument(mesh=MESH, operators=counts[s], peak_memory_bytes=size) for s, size in enumerate(pipeline.memory)
+    ]
+
+
+def _operators(planned: Planned, stage_of: Mapping[str, int]) -> dict[str, OperatorDocument]:
     mesh = planned.mesh
     out = {}
     for op in planned.priced.graph.ops:
@@ -186,6 +204,7 @@ def _operators(planned: Planned) -> dict[str, OperatorDocument]:
                 InnerDocument(kind=c.kind, axes=list(c.axes), bytes=c.bytes, backward=c.backward, count=c.count)
                 for c in s.inner
             ],
+            stage=stage_of.get(op.name, 0),
         )
     return out
 

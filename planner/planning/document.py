@@ -186,7 +186,9 @@ class RedistributionDocument(_Part):
 
 
 class ScheduleDocument(_Part):
-    """`recompute`: blocks of operators that run again in the backward pass instead of keeping what is inside."""
+    """`recompute`: blocks of operators that run again in the backward pass instead of keeping what is inside.
+    `stages` above 1: a pipeline; sizes and costs of operators are those of one of `micro_batches`, which run in the
+    `order` 1f1b."""
 
     mode: Literal["training", "inference"]
     precision: Literal["bf16", "fp16", "fp32"]
@@ -194,6 +196,7 @@ class ScheduleDocument(_Part):
     target: Literal["any", "torch", "mindspore"]
     stages: int = 1
     micro_batches: int = 1
+    order: Literal["", "1f1b"] = ""
     recompute: list[list[str]] = []
 
 
@@ -243,7 +246,13 @@ class PlanDocument(_Part):
 
     @property
     def mesh(self) -> DeviceMesh:
+        """That of one stage."""
         return self.meshes[self.stages[0].mesh].mesh()
+
+    @property
+    def devices(self) -> int:
+        """Of all stages, which have as many each."""
+        return len(self.stages) * self.mesh.devices
 
 
 def role_to_text(role: AxisRole) -> str:
@@ -297,6 +306,12 @@ def read_plan(path: str | os.PathLike[str]) -> PlanDocument:
         plan = PlanDocument.model_validate(data)
     except ValidationError as e:
         raise InputError(f"plan {path}: {_first_error(e.errors())}") from e
+    found = {o.stage for o in plan.operators.values()}
+    if plan.schedule.stages != len(plan.stages) or not found <= set(range(len(plan.stages))):
+        raise InputError(
+            f"plan {path}: at stages: expected {plan.schedule.stages} as of schedule.stages, with operators in these "
+            f"alone; found {len(plan.stages)} and operators in {sorted(found)[-1] + 1 if found else 0}"
+        )
     unknown = [s.mesh for s in plan.stages if s.mesh not in plan.meshes]
     if unknown:
         raise InputError(f"plan {path}: at stages: mesh {unknown[0]!r} is not among {', '.join(plan.meshes)}")

@@ -7,8 +7,9 @@ from collections import Counter
 from planner.frontends.blocks import repeated_blocks
 from planner.ir import Op
 from planner.planning import Candidate, Planned
+from planner.planning.pipeline import Pipelined
 
-__all__ = ["summary"]
+__all__ = ["pipeline_lines", "summary"]
 
 _HEAVY = frozenset({"matmul", "conv", "attention"})
 _PARTS = {
@@ -59,6 +60,24 @@ def summary(planned: Planned) -> str:
         f"no rule     {', '.join(planned.without_rule) or 'none: every operator has a sharding rule'}",
     ]
     return "\n".join(lines)
+
+
+def pipeline_lines(p: Pipelined) -> list[str]:
+    """What the summary of a micro-batch's plan leaves out: stages, the step of all micro-batches, memory."""
+    counts = Counter(p.stage_of.values())
+    lines = [
+        f"pipeline    {p.stages} stages of {p.planned.mesh.devices} devices, {p.micro_batches} micro-batches: step "
+        f"{_time(p.step_time_s)}, bubble {p.run.bubble_fraction:.1%}; all above is one micro-batch through all stages"
+    ]
+    for s, size in enumerate(p.memory):
+        busy = p.run.busy_s[s] / p.micro_batches
+        lines.append(
+            f"  stage {s:<4} {counts[s]:5} operators, {_time(busy)} a micro-batch, "
+            f"{size / 2**30:.2f} GiB per device with {p.run.in_flight[s]} in flight"
+        )
+    if p.shared:
+        lines.append(f"  held by several stages: {', '.join(p.shared[:4])}{', …' if len(p.shared) > 4 else ''}")
+    return lines
 
 
 def _candidate(c: Candidate) -> str:

@@ -59,6 +59,11 @@ class Session:
     """
 
     def __init__(self, workers: Workers, model: Path, plan: PlanDocument, *, seed: int = 0) -> None:
+        if plan.schedule.stages > 1 or plan.schedule.micro_batches > 1:
+            raise UsageError(
+                f"the plan has {plan.schedule.stages} pipeline stages and {plan.schedule.micro_batches} micro-batches; "
+                "one micro-batch on one stage can be run so far: search without --stages and --micro-batches"
+            )
         if plan.mesh.devices != workers.count:
             raise UsageError(
                 f"the plan is for {plan.mesh.devices} devices, and {workers.count} processes were started; "
