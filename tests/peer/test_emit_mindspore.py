@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,15 @@ import pytest
 
 from cost_models import load_profile
 from planner.builder import build
-from planner.emit.mindspore.strategy import merged, strategies_of_plan
+from planner.emit.mindspore import emit_mindspore
+from planner.emit.mindspore.stages import holders
+from planner.emit.mindspore.strategy import strategies_of_plan
 from planner.emit.mindspore.strategy_map import to_json, to_protobuf
 from planner.emit.names import Name
 from planner.frontends import import_bytes
 from planner.planning import PlanDocument, Request, describe, make_plan
 from planner.planning.constraints import parse_pin
+from planner.planning.pipeline import pipelined
 from planner.pricing import Settings
 
 pytestmark = pytest.mark.peer
@@ -115,8 +120,6 @@ def test_mindspore_transforms_shards_from_any_plan_to_any_other(tmp_path: Path, 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_mindspore_takes_the_settings(tmp_path: Path, model: str) -> None:
-    from planner.emit.mindspore import emit_mindspore
-
     for plan in plans(model).values():
         files = emit_mindspore(plan, {n: Name(n) for n in plan.parameters}).files
         made: dict[str, Any] = {"__file__": str(tmp_path / "parallel.py")}
@@ -134,31 +137,94 @@ def test_mindspore_takes_the_settings(tmp_path: Path, model: str) -> None:
             assert all(made["MESH"](*d).to_dict()["device_matrix"] == plan.mesh.shape for d in dims)
 
 
-def test_mindspore_merges_our_stages_as_we_do(tmp_path: Path) -> None:
-    plan = plans("mlp")["columns"]
-    names = list(plan.parameters)
-    found = strategies_of_plan(plan, {n: Name(n) for n in names}).map
-    halves = [names[: len(names) // 2], names[len(names) // 2 :]]
-    stages = []
-    (tmp_path / "stages").mkdir()
-    for number, mine in enumerate(halves):
-        from dataclasses import replace
+def pipeline_plan(*pins: str) -> PlanDocument:
+    """The MLP on 8 devices: 4 micro-batches through 2 stages of 4."""
+    kind, sizes, _ = MODELS["mlp"]
+    graph = import_bytes(build(kind, {**sizes, "batch": 8, "hidden": 4096}).SerializeToString(), name="mlp")
+    constraints = reduce(add, map(parse_pin, pins)) if pins else None
+    settings = Settings(training=True, target="mindspore")
+    planned = make_plan(graph, Request(4, load_profile("ascend-910b"), settings, constraints=constraints))
+    return describe(planned, bind={}, batch=None, pipeline=pipelined(planned, 2, 4, None))
 
-        stage = replace(
-            found,
-            operators={
-                k: replace(s, stage=number)
-                for k, s in found.operators.items()
-                if any(k.endswith(f"_{n}") for n in mine)
-            },
-            parameters={n: found.parameters[n] for n in mine},
-            current_stage=number,
-        )
-        stages.append(stage)
-        (tmp_path / "stages" / f"strategy_{number}.ckpt").write_bytes(to_protobuf(stage))
+
+def staged_files(folder: Path, plan: PlanDocument) -> dict[str, bytes]:
+    files = emit_mindspore(plan, {n: Name(n) for n in plan.parameters}).files
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return dict(files)
+
+
+def test_mindspore_merges_our_stages_as_we_do(tmp_path: Path) -> None:
+    files = staged_files(tmp_path / "ours", pipeline_plan("mesh=4", "*matmul n=x"))
+    (tmp_path / "stages").mkdir()
+    for stage in range(2):
+        (tmp_path / "stages" / f"strategy_{stage}.ckpt").write_bytes(files[f"strategy_stage{stage}.ckpt"])
     theirs = tmp_path / "merged.ckpt"
     mindspore.merge_pipeline_strategys(str(tmp_path / "stages"), str(theirs))
-    ours = tmp_path / "ours.ckpt"
-    ours.write_bytes(to_protobuf(merged(stages)))
-    a, b = (mindspore.build_searched_strategy(str(p)) for p in (theirs, ours))
+    a, b = (mindspore.build_searched_strategy(str(p)) for p in (theirs, tmp_path / "ours" / "strategy_merged.ckpt"))
+    assert {n.partition("-")[0] for n in a} == {"0", "1"}
     assert {n: str(v) for n, v in a.items()} == {n: str(v) for n, v in b.items()}
+
+
+@pytest.mark.parametrize("form", ["ckpt", "json"])
+@pytest.mark.parametrize("pins", [(), ("mesh=4", "*matmul n=x"), ("mesh=2x2", "*matmul m=x n=y")], ids=str)
+def test_mindspore_moves_shards_into_stages_and_out_of_them(tmp_path: Path, pins: tuple[str, ...], form: str) -> None:
+    plan = pipeline_plan(*pins)
+    staged_files(tmp_path / "ms", plan)
+    merged_file = str(tmp_path / "ms" / f"strategy_merged.{form}")
+    kind, sizes, _ = MODELS["mlp"]
+    graph = import_bytes(build(kind, {**sizes, "hidden": 4096}).SerializeToString(), name="mlp")
+    request = Request(8, load_profile("ascend-910b"), Settings(training=True), constraints=parse_pin("rest=zero"))
+    flat = describe(make_plan(graph, request), bind={}, batch=None)
+    flat_file = strategy_file(tmp_path, "flat", flat, form)
+    whole = weights(flat)
+    save(tmp_path / "flat", flat, whole)
+    held = {n: stages[0] for n, stages in holders(plan).items()}
+    assert set(held.values()) == {0, 1}
+
+    def own(rank: int) -> dict[str, np.ndarray[Any, Any]]:
+        stage, local = divmod(rank, plan.mesh.devices)
+        return {n: whole[n][region(plan, n, local)] for n, s in held.items() if s == stage}
+
+    for rank in range(plan.devices):
+        at = tmp_path / "staged" / f"rank_{rank}"
+        at.mkdir(parents=True)
+        shards = [{"name": n, "data": mindspore.Tensor(np.ascontiguousarray(v))} for n, v in own(rank).items()]
+        mindspore.save_checkpoint(shards, str(at / f"model_{rank}.ckpt"))
+    ways = [("staged", merged_file, "flat", flat_file), ("flat", flat_file, "staged", merged_file)]
+    for source, source_file, target, target_file in ways:
+        out = tmp_path / f"{source}-{target}"
+        mindspore.transform_checkpoints(str(tmp_path / source), str(out), "model_", source_file, target_file)
+        for rank in range(8):
+            assert set(mindspore.rank_list_for_transform(rank, source_file, target_file)) <= set(range(8))
+            (file,) = (out / f"rank_{rank}").glob("*.ckpt")
+            found = mindspore.load_checkpoint(str(file))
+            wanted = own(rank) if target == "staged" else {n: v[region(flat, n, rank)] for n, v in whole.items()}
+            assert set(found) == set(wanted)
+            for n, v in wanted.items():
+                np.testing.assert_array_equal(found[n].asnumpy(), v)
+
+
+def test_the_cells_of_a_network_get_the_stages_of_their_parameters(tmp_path: Path) -> None:
+    nn = mindspore.nn
+    plan = pipeline_plan("mesh=4")
+    staged_files(tmp_path / "ms", plan)
+    shapes = {n: list(p.shape) for n, p in plan.parameters.items()}
+
+    class Network(nn.Cell):  # type: ignore[misc, name-defined]  # MindSpore has no types
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.CellList([nn.Dense(*shapes[f"layers.{i}.weight"]) for i in range(4)])
+
+    network = Network()
+    assert {p.name for p in network.get_parameters()} == set(shapes)
+    made: dict[str, Any] = {"__file__": str(tmp_path / "ms" / "parallel.py")}
+    exec((tmp_path / "ms" / "parallel.py").read_bytes(), made)
+    made["get_rank"] = lambda: 5
+    net = made["parallel"](nn.WithLossCell(network, nn.MSELoss()), copies=2)
+    assert net._pipeline_stages == 2
+    assert net._pipeline_scheduler == "1f1b"
+    assert Path(net._load_strategy_file_path).name == "strategy_stage1.ckpt"
+    held = {n: stages[0] for n, stages in holders(plan).items()}
+    assert {n: network.layers[int(n.split(".")[1])].pipeline_stage for n in shapes} == held

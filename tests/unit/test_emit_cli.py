@@ -149,6 +149,19 @@ class Primitive:
         self.strategy = strategy
 
 
+class Wrapped:
+    """A network in a wrapper: what it was called with, innermost first."""
+
+    def __init__(self, network: Any, *call: Any) -> None:
+        self.network, self.calls = network, [*getattr(network, "calls", []), call]
+
+    def get_parameters(self) -> Any:
+        return self.network.get_parameters()
+
+    def cells_and_names(self) -> Any:
+        return [("", self), *((f"network.{n}".rstrip("."), c) for n, c in self.network.cells_and_names())]
+
+
 def generated(path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The generated module, on stand-ins for MindSpore's classes."""
 
@@ -166,8 +179,15 @@ def generated(path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     parallel.Layout = layout  # type: ignore[attr-defined]  # a stand-in
     auto = types.ModuleType("mindspore.parallel.auto_parallel")
     auto.AutoParallel = AutoParallel  # type: ignore[attr-defined]  # a stand-in
+    wrappers = types.ModuleType("mindspore.parallel.nn")
+    for name in ("MicroBatchInterleaved", "GradAccumulation", "Pipeline"):
+        setattr(wrappers, name, lambda network, *a, _name=name, **k: Wrapped(network, _name, *a, *k.items()))
+    communication = types.ModuleType("mindspore.communication")
+    communication.get_rank = lambda: 5  # type: ignore[attr-defined]  # a stand-in
     for name, module in {
         "mindspore": types.ModuleType("mindspore"),
+        wrappers.__name__: wrappers,
+        communication.__name__: communication,
         parallel.__name__: parallel,
         auto.__name__: auto,
     }.items():

@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 
 from planner.emit.emission import Emission
 from planner.emit.hosts import Server
+from planner.emit.mindspore.hybrid import hybrid_text
 from planner.emit.mindspore.launch import launch_scripts
 from planner.emit.mindspore.module import module_text, optimizer_of
 from planner.emit.mindspore.rank_table import PER_SERVER, check_servers, rank_table
-from planner.emit.mindspore.strategy import Strategies, strategies_of_plan
-from planner.emit.mindspore.strategy_map import to_json, to_protobuf
+from planner.emit.mindspore.stages import holders, stage_of_plan
+from planner.emit.mindspore.strategy import Strategies, joined, merged, strategies_of_plan
+from planner.emit.mindspore.strategy_map import StrategyMap, to_json, to_protobuf
 from planner.emit.names import Name
 from planner.errors import InputError
 from planner.planning.document import PlanDocument
@@ -24,16 +26,23 @@ def emit_mindspore(plan: PlanDocument, names: Mapping[str, Name], *, servers: Se
 
     InputError where the plan cannot be said in MindSpore's terms, or the servers do not hold its devices.
     """
-    found = strategies_of_plan(plan, names)
-    files = {
-        "strategy.ckpt": to_protobuf(found.map),
-        "parallel.py": module_text(plan, found, optimizer_of(found)).encode(),
-    }
+    stages = [
+        strategies_of_plan(stage_of_plan(plan, s), names, stage=s)
+        if len(plan.stages) > 1
+        else strategies_of_plan(plan, names)
+        for s in range(len(plan.stages))
+    ]
+    found = joined(stages)
+    files = {"parallel.py": module_text(plan, names, found, optimizer_of(found)).encode()}
     lost = _lost(plan, found)
-    try:
-        files["strategy.json"] = to_json(found.map)
-    except ValueError as e:
-        lost.append(f"strategy.json is left out: {e}")
+    if len(stages) == 1:
+        _add_maps(files, lost, {"strategy": found.map})
+    else:
+        each = {f"strategy_stage{s}": x.map for s, x in enumerate(stages)}
+        _add_maps(files, lost, {**each, "strategy_merged": merged(x.map for x in stages)})
+    hybrid = hybrid_text(plan, names)
+    if hybrid:
+        files["hybrid.py"] = hybrid.encode()
     table, gpu = False, not plan.cluster.hardware.startswith("ascend")
     if servers:
         table = not gpu and all(s.addressed for s in servers)
@@ -44,13 +53,13 @@ def emit_mindspore(plan: PlanDocument, names: Mapping[str, Name], *, servers: Se
         if len({len(s.devices) for s in servers}) > 1:
             raise InputError("--hosts: the servers hold different numbers of devices; give each as many")
         held = sum(len(s.devices) for s in servers)
-        if held != plan.mesh.devices:
-            raise InputError(f"--hosts: the plan is for {plan.mesh.devices} devices, the servers hold {held}")
+        if held != plan.devices:
+            raise InputError(f"--hosts: the plan is for {plan.devices} devices, the servers hold {held}")
         if table:
             files["rank_table.json"] = (json.dumps(rank_table(servers), indent=1) + "\n").encode()
     per_server = len(servers[0].devices) if servers else _per_server(plan)
     scripts = launch_scripts(
-        devices=plan.mesh.devices,
+        devices=plan.devices,
         per_server=per_server,
         numbers=[d.number for d in servers[0].devices] if servers else range(per_server),
         addresses=[s.server_id for s in sorted(servers, key=lambda s: s.server_id)],
@@ -61,8 +70,18 @@ def emit_mindspore(plan: PlanDocument, names: Mapping[str, Name], *, servers: Se
     return Emission(files, tuple(lost))
 
 
+def _add_maps(files: dict[str, bytes], lost: list[str], maps: Mapping[str, StrategyMap]) -> None:
+    """Each as protobuf and as JSON, where JSON has words for it."""
+    for name, m in maps.items():
+        files[f"{name}.ckpt"] = to_protobuf(m)
+        try:
+            files[f"{name}.json"] = to_json(m)
+        except ValueError as e:
+            lost.append(f"{name}.json is left out: {e}")
+
+
 def _per_server(plan: PlanDocument) -> int:
-    devices = plan.mesh.devices
+    devices = plan.devices
     per_server = min(plan.cluster.devices_per_server or PER_SERVER, devices)
     if devices % per_server:
         raise InputError(
@@ -89,6 +108,12 @@ def _lost(plan: PlanDocument, found: Strategies) -> list[str]:
         out.append(
             "keys follow the operators of the ONNX graph: where the network has another primitive in their place "
             "(RmsNorm for Mul, say) they match nothing, and MindSpore decides"
+        )
+    held = [n for n, stages in holders(plan).items() if len(stages) > 1]
+    if held:
+        out.append(
+            f"{len(held)} parameters that several stages read ({_some(held)}): each holds one, and MindSpore sums "
+            "their gradients where it knows them for one parameter"
         )
     if plan.redistributions:
         out.append(

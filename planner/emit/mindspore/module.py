@@ -7,8 +7,9 @@ from pprint import pformat
 from string import Template
 from typing import Any, Final
 
+from planner.emit.mindspore.stages import holders
 from planner.emit.mindspore.strategy import Strategies
-from planner.emit.names import plain
+from planner.emit.names import Name, plain
 from planner.errors import InputError
 from planner.ir import DeviceMesh, Layout
 from planner.planning.document import PlanDocument
@@ -26,11 +27,9 @@ Made by `planner emit --target mindspore`; the plan decides, edit that.
 from pathlib import Path
 
 import mindspore
-from mindspore.parallel import Layout
-from mindspore.parallel.auto_parallel import AutoParallel
-
-STRATEGY_FILE = str(Path(__file__).resolve().with_name("strategy.ckpt"))
+$imports
 DEVICES = $devices
+$file
 MESH = Layout($sizes, $names)
 
 # Operator of the ONNX graph -> how its operands lie: the axes of MESH that split each dimension.  With `:bias` behind
@@ -39,17 +38,18 @@ STRATEGIES = $strategies
 
 # Parameters that the optimizer does not divide.
 WHOLE = $whole
+$stages
 
 # Settings for scripts of the old style: mindspore.set_auto_parallel_context(**CONTEXT).
 CONTEXT = $context
 
 
-def parallel(network):
-    """The network under the plan, in semi-automatic parallelism."""
+def parallel(network$copies):
+    """The network$with_loss under the plan, in semi-automatic parallelism.$copied"""
     for parameter in network.get_parameters():
         if parameter.name in WHOLE:
             parameter.parallel_optimizer = False
-    net = AutoParallel(network, parallel_mode="semi_auto")
+$wrap    net = AutoParallel(network, parallel_mode="semi_auto")
 $load    net.dataset_strategy($dataset)
 $settings    return net
 
@@ -63,10 +63,23 @@ def shard(operators):
         primitive.shard(tuple(MESH(*dims) for dims in STRATEGIES[name]))
 ''')
 _LOAD: Final = "    net.load_param_strategy_file(STRATEGY_FILE)\n"
+_LOAD_STAGE: Final = "    net.load_param_strategy_file(STRATEGY_FILES[get_rank() * STAGES // DEVICES])\n"
 _DISPLACED: Final = """\
     # Not net.load_param_strategy_file(STRATEGY_FILE): told shards alone, MindSpore would lay out over other ranks what
     # the plan does with {first}.  The file says where parameters lie, for checkpoints; STRATEGIES has all operators.
 """
+_FILE: Final = 'STRATEGY_FILE = str(Path(__file__).resolve().with_name("strategy.ckpt"))'
+_FILES: Final = """\
+# By stage; strategy_merged.ckpt is of all, for checkpoints.
+STRATEGY_FILES = [str(Path(__file__).resolve().with_name(f"strategy_stage{s}.ckpt")) for s in range($stages)]"""
+_COPIED: Final = """
+
+    The sum over micro-batches and copies comes out: train with `sens=SENS / copies`, so that gradients are those of the
+    mean.  `copies`: parts of every micro-batch that run at once, so that one computes while another communicates.
+    """
+_WRAP: Final = Template("""    if copies > 1:
+        network = MicroBatchInterleaved(network, copies)
+$parts""")
 _Dims = tuple[str | tuple[str, ...], ...]
 Optimizer = tuple[int, tuple[str, ...]]  # shards (0: none, -1: all ranks with equal parts), and what stays whole
 
@@ -100,7 +113,7 @@ def optimizer_of(found: Strategies) -> Optimizer:
     return next(iter(sizes)), tuple(whole)
 
 
-def module_text(plan: PlanDocument, found: Strategies, optimizer: Optimizer) -> str:
+def module_text(plan: PlanDocument, names: Mapping[str, Name], found: Strategies, optimizer: Optimizer) -> str:
     mesh, displaced = plan.mesh, found.displaced
     listed: dict[str, tuple[_Dims, ...]] = {}
     if displaced:
@@ -108,6 +121,9 @@ def module_text(plan: PlanDocument, found: Strategies, optimizer: Optimizer) -> 
     listed |= {n: _operands(plan, n) for n in found.unnamed}
     shards, whole = optimizer
     settings = []
+    stages, micro_batches = len(plan.stages), plan.schedule.micro_batches
+    if stages > 1:
+        settings.append(f'    net.pipeline(stages={stages}, scheduler="{plan.schedule.order or "1f1b"}")\n')
     if shards:
         settings.append(f'    net.hsdp(shard_size={shards}, threshold=0, optimizer_level="level1")\n')
     blocks = plan.schedule.recompute
@@ -119,8 +135,14 @@ def module_text(plan: PlanDocument, found: Strategies, optimizer: Optimizer) -> 
     dataset = _dataset(plan)
     text = _MODULE.substitute(
         model=plain(plan.model.name),
-        devices=mesh.devices,
+        devices=plan.devices,
         mesh=str(mesh),
+        file=_FILES.replace("$stages", str(stages)) if stages > 1 else _FILE,
+        stages=_stages(plan, names),
+        copies=", copies=1" if plan.schedule.mode == "training" else "",
+        with_loss=" with its loss" if plan.schedule.mode == "training" else "",
+        copied=_COPIED if plan.schedule.mode == "training" else "",
+        wrap=_WRAP.substitute(parts=_parts(stages, micro_batches)) if plan.schedule.mode == "training" else "",
         example=plain(next(iter(listed), "operator")),
         sizes=repr(mesh.shape),
         names=repr(mesh.names),
@@ -129,16 +151,64 @@ def module_text(plan: PlanDocument, found: Strategies, optimizer: Optimizer) -> 
         context=_literal(_context(plan, dataset, optimizer, bool(displaced))),
         dataset=_as_layouts(plan) if isinstance(dataset, tuple) else repr(dataset),
         settings="".join(settings),
-        load=_DISPLACED.format(first=plain(displaced[0])) if displaced else _LOAD,
+        load=_DISPLACED.format(first=plain(displaced[0])) if displaced else _LOAD_STAGE if stages > 1 else _LOAD,
+        imports=_imports(plan, bool(displaced)),
     )
     compile(text, "parallel.py", "exec")  # names are data in it, never code
     return text
 
 
+def _imports(plan: PlanDocument, displaced: bool) -> str:
+    lines = ["from mindspore.parallel import Layout", "from mindspore.parallel.auto_parallel import AutoParallel"]
+    if len(plan.stages) > 1 and not displaced:
+        lines.insert(0, "from mindspore.communication import get_rank")
+    if plan.schedule.mode == "training":
+        wrapper = ["Pipeline"] if len(plan.stages) > 1 else ["GradAccumulation"] * (plan.schedule.micro_batches > 1)
+        lines.append(f"from mindspore.parallel.nn import {', '.join(sorted(['MicroBatchInterleaved', *wrapper]))}")
+    return "\n".join(lines) + "\n"
+
+
+def _parts(stages: int, micro_batches: int) -> str:
+    if stages > 1:
+        return "    network = Pipeline(network, MICRO_BATCHES, stage_config=stage_config(network))\n"
+    return "    network = GradAccumulation(network, MICRO_BATCHES)\n" if micro_batches > 1 else ""
+
+
+def _stages(plan: PlanDocument, names: Mapping[str, Name]) -> str:
+    """Micro-batches, and the stage of each parameter: constants of the module, and what finds the cells."""
+    if plan.schedule.mode != "training":
+        return ""
+    micro_batches = plan.schedule.micro_batches
+    text = f"\nMICRO_BATCHES = {micro_batches}\nSENS = 1 / MICRO_BATCHES\n"
+    if len(plan.stages) == 1:
+        return text
+    table = {names[n].name: stages[0] for n, stages in holders(plan).items()}
+    return text + _STAGES.substitute(stages=len(plan.stages), table=_literal(table))
+
+
+_STAGES: Final = Template("""STAGES = $stages
+
+# Parameter -> the pipeline stage that holds it.
+STAGE_OF = $table
+
+
+def stage_config(network):
+    \"\"\"Cell -> stage, for every cell that has parameters of its own; cells without follow their neighbours.\"\"\"
+    out = {}
+    for cell_name, cell in network.cells_and_names():
+        stages = {STAGE_OF[p.name] for p in cell.get_parameters(expand=False) if p.name in STAGE_OF}
+        if len(stages) > 1:
+            raise ValueError(f"cell {cell_name!r} holds parameters of stages {sorted(stages)}; divide it")
+        if stages and cell_name:
+            out[cell_name] = stages.pop()
+    return out
+""")
+
+
 def _context(plan: PlanDocument, dataset: object, optimizer: Optimizer, displaced: bool) -> Mapping[str, Any]:
     out: dict[str, Any] = {
         "parallel_mode": "semi_auto_parallel",
-        "device_num": plan.mesh.devices,
+        "device_num": plan.devices,
         "gradients_mean": False,  # the loss is a mean over the whole batch already
         "dataset_strategy": dataset,
         "parameter_broadcast": False,
@@ -149,7 +219,11 @@ def _context(plan: PlanDocument, dataset: object, optimizer: Optimizer, displace
             "enable_parallel_optimizer": True,
             "parallel_optimizer_config": {"parallel_optimizer_threshold": 0, "optimizer_weight_shard_size": shards},
         }
-    return out if displaced else {**out, "strategy_ckpt_load_file": "strategy.ckpt"}
+    if len(plan.stages) > 1:
+        out |= {"pipeline_stages": len(plan.stages)}
+    elif not displaced:
+        out |= {"strategy_ckpt_load_file": "strategy.ckpt"}
+    return out
 
 
 def _dataset(plan: PlanDocument) -> str | tuple[tuple[int, ...], ...]:

@@ -15,7 +15,7 @@ from planner.errors import InputError
 from planner.ir import DeviceMesh, Layout
 from planner.planning.document import OperatorDocument, ParameterDocument, PlanDocument, ReaderDocument
 
-__all__ = ["Keyed", "Strategies", "merged", "strategies_of_plan"]
+__all__ = ["Keyed", "Strategies", "joined", "merged", "strategies_of_plan"]
 
 _PRODUCTS = ("MatMul", "BatchMatMul")
 _SUMS = ("Add", "Sub", "Mul", "RealDiv", "BiasAdd")
@@ -87,6 +87,19 @@ def strategies_of_plan(plan: PlanDocument, names: Mapping[str, Name], stage: int
     named = {k.operator for k in keyed.values()}
     unnamed = tuple(n for n, o in plan.operators.items() if n not in named and _splits(o))
     return Strategies(StrategyMap(operators, parameters, stage), keyed, unnamed)
+
+
+def joined(stages: Sequence[Strategies]) -> Strategies:
+    """What all stages say together, for the module that applies it; a parameter that several hold is that of the
+    first."""
+    operators: dict[str, OperatorStrategy] = {}
+    parameters: dict[str, ParameterLayout] = {}
+    keyed: dict[str, Keyed] = {}
+    for each in reversed(stages):
+        operators |= each.map.operators
+        parameters |= each.map.parameters
+        keyed |= each.keyed
+    return Strategies(StrategyMap(operators, parameters), keyed, tuple(n for s in stages for n in s.unnamed))
 
 
 def merged(stages: Iterable[StrategyMap]) -> StrategyMap:

@@ -1,0 +1,93 @@
+"""For MindSpore's hybrid mode, where users slice parameters and insert collectives themselves: which and where.
+
+A parameter marked `layerwise_parallel` may differ on every rank, and its gradient is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pprint import pformat
+from string import Template
+from typing import Final
+
+from planner.emit.names import Name, plain
+from planner.planning.document import PlanDocument
+
+__all__ = ["hybrid_text"]
+
+_PRIMITIVES: Final = {
+    "all_reduce": "AllReduce",
+    "all_gather": "AllGather",
+    "reduce_scatter": "ReduceScatter",
+    "all_to_all": "AlltoAll",
+    "permute": "NeighborExchange",
+}
+
+_MODULE: Final = Template('''"""$model on $devices devices in hybrid_parallel mode: slices, and collectives to insert.
+
+    mark(network)               # MindSpore then sums no gradient by itself
+    group_of("x", get_rank())   # the ranks that communicate over an axis of the plan's mesh
+
+In this mode MindSpore would sum gradients over all ranks alike, whatever they hold; so every parameter is marked, and
+the sums are among COLLECTIVES, as the plan has them.
+Made by `planner emit --target mindspore`; the plan decides, edit that.
+"""
+
+# Parameter -> axes of the mesh that slice each dimension; a rank holds the slice at its place along them.
+SLICED = $sliced
+
+# In order: (tensor of the ONNX graph, forward or gradient, operator that reads it alone or "", [(primitive, axes of the
+# mesh, dimension, second dimension of an exchange)]).
+COLLECTIVES = $collectives
+
+# Axes of the mesh -> groups of ranks within one pipeline stage, for mindspore.communication.create_group.
+GROUPS = $groups
+
+
+def mark(network):
+    """Marks all parameters as different on every rank.  KeyError where the network lacks one that is sliced."""
+    found = {p.name: p for p in network.get_parameters()}
+    missing = [n for n in SLICED if n not in found]
+    if missing:
+        raise KeyError(f"the network has no parameter {missing[0]!r}; emit with --names that agree")
+    for parameter in found.values():
+        parameter.layerwise_parallel = True
+
+
+def group_of(axes, rank):
+    """The ranks that `rank` communicates with over these axes of the mesh, joined by dots."""
+    stage = rank // $per_stage * $per_stage
+    return next([stage + r for r in g] for g in GROUPS[axes] if rank - stage in g)
+''')
+
+
+def hybrid_text(plan: PlanDocument, names: Mapping[str, Name]) -> str:
+    """The module; empty where no parameter is kept in slices: data parallelism needs none of it."""
+    sliced = {}
+    for name, p in plan.parameters.items():
+        layout, told = p.stored.layout(), names[name]
+        if any(layout.dims):
+            sliced[told.name] = layout.dims[::-1] if told.transposed else layout.dims
+    if not sliced:
+        return ""
+    collectives = []
+    for r in plan.redistributions:
+        steps = [(_PRIMITIVES[s.kind], ".".join(s.axes), s.dim, s.to_dim) for s in r.steps if s.kind in _PRIMITIVES]
+        if steps:
+            collectives.append((r.tensor, r.direction, r.reader, steps))
+    used = {axes for _, _, _, steps in collectives for _, axes, _, _ in steps}
+    groups = plan.meshes[plan.stages[0].mesh].groups
+    text = _MODULE.substitute(
+        model=plain(plan.model.name),
+        devices=plan.devices,
+        sliced=_literal(sliced),
+        collectives=_literal(collectives),
+        groups=_literal({a: g for a, g in groups.items() if a in used}),
+        per_stage=plan.mesh.devices,
+    )
+    compile(text, "hybrid.py", "exec")  # names are data in it, never code
+    return text
+
+
+def _literal(value: object) -> str:
+    return pformat(value, width=116, sort_dicts=False)
