@@ -155,8 +155,8 @@ class Wrapped:
     def __init__(self, network: Any, *call: Any) -> None:
         self.network, self.calls = network, [*getattr(network, "calls", []), call]
 
-    def get_parameters(self) -> Any:
-        return self.network.get_parameters()
+    def get_parameters(self, expand: bool = True) -> Any:
+        return self.network.get_parameters() if expand else []
 
     def cells_and_names(self) -> Any:
         return [("", self), *((f"network.{n}".rstrip("."), c) for n, c in self.network.cells_and_names())]
@@ -366,3 +366,104 @@ def test_search_emits_beside_the_plan(tmp_path: Path, capsys: pytest.CaptureFixt
     for target, told in document["emitted"].items():
         assert {Path(f).parent for f in told["files"]} == {tmp_path / target}
         assert all(Path(f).is_file() for f in told["files"])
+
+
+class Cell:
+    """A stand-in for MindSpore's cells: parameters of its own by name, and cells inside."""
+
+    def __init__(self, *own: str, **inside: Cell) -> None:
+        self.own, self.inside, self.again = own, inside, False
+
+    def get_parameters(self, expand: bool = True) -> list[Any]:
+        mine = [types.SimpleNamespace(name=n) for n in self.own]
+        return mine + [p for c in self.inside.values() if expand for p in c.get_parameters()]
+
+    def cells_and_names(self) -> list[tuple[str, Cell]]:
+        found = [("", self)]
+        for name, cell in self.inside.items():
+            found += [(f"{name}.{n}".rstrip("."), c) for n, c in cell.cells_and_names()]
+        return found
+
+    def recompute(self) -> None:
+        self.again = True
+
+
+def network_of(plan: PlanDocument) -> Cell:
+    """Cells as the parameters' names have them."""
+    root = Cell()
+    for name in plan.parameters:
+        cell = root
+        for part in name.split(".")[:-1]:
+            cell = cell.inside.setdefault(part, Cell())
+        cell.own = (*cell.own, name)
+    return root
+
+
+def test_a_pipeline_is_told_by_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = str(SAMPLES / "gpt_tiny.onnx")
+    arguments = ["search", model, "--devices", "8", "--stages", "2", "--micro-batches", "4", "--no-cache"]
+    pins = ["--hardware", "ascend-910b", "--target", "mindspore", "--pin", "rest=data_parallel", "--batch", "32"]
+    assert main([*arguments, *pins, "--recompute", "blocks", "--out", str(tmp_path)]) == 0
+    plan = read_plan(tmp_path / "plan.json")
+    emit(tmp_path / "plan.json", tmp_path / "ms")
+    assert "parameters that several stages read (transformer.wte.weight)" in capsys.readouterr().out
+    module = generated(tmp_path / "ms" / "parallel.py", monkeypatch)
+    network = network_of(plan)
+    net = module.parallel(network, copies=2)
+    _, wrapped, _ = net.calls[0]
+    assert [c[0] for c in wrapped.calls] == ["MicroBatchInterleaved", "Pipeline"]
+    _, micro_batches, (_, stages) = wrapped.calls[1]
+    assert micro_batches == plan.schedule.micro_batches == 4
+    for name, p in plan.parameters.items():
+        first = min(plan.operators[r.operator].stage for r in p.readers)
+        assert stages["network." + name.rpartition(".")[0]] == first
+    assert ("pipeline", ("stages", 2), ("scheduler", "1f1b")) in net.calls
+    assert ("load_param_strategy_file", str(tmp_path / "ms" / "strategy_stage1.ckpt")) in net.calls  # rank 5 of 8
+    assert module.CONTEXT["pipeline_stages"] == 2
+    again = {n for n, c in network.cells_and_names() if c.again}
+    assert again == {"transformer.h.0", "transformer.h.1"}
+    with pytest.raises(KeyError, match="no cell of the network holds"):
+        module.recompute(Cell())
+    with pytest.raises(ValueError, match="holds parameters of stages"):
+        module.stage_config(Cell(both=Cell("transformer.wpe.weight", "transformer.ln_f.weight")))
+
+
+def test_hybrid_mode_names_slices_and_collectives(
+    tmp_path: Path, tensor_parallel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emit(tensor_parallel, tmp_path / "ms")
+    module = generated(tmp_path / "ms" / "hybrid.py", monkeypatch)
+    plan = read_plan(tensor_parallel)
+    held = {n: [tuple(d) for d in p.stored.dims] for n, p in plan.parameters.items()}
+    assert {n: list(d) for n, d in module.SLICED.items()} == {n: d for n, d in held.items() if any(d)}
+    told = [(t, way, [s[1] for s in steps]) for t, way, _, steps in module.COLLECTIVES]
+    communicating = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute"}
+    planned = [
+        (r.tensor, r.direction, [".".join(s.axes) for s in r.steps if s.kind in communicating])
+        for r in plan.redistributions
+    ]
+    assert told == [x for x in planned if x[2]]
+    assert module.group_of("y", 5) == [4, 5, 6, 7]
+    assert module.group_of("x", 5) == [1, 5]
+    network = network_of(plan)
+    marked = [types.SimpleNamespace(name=p.name) for p in network.get_parameters()]
+    module.mark(types.SimpleNamespace(get_parameters=lambda: marked))
+    assert all(p.layerwise_parallel for p in marked)
+    with pytest.raises(KeyError, match="emit with --names that agree"):
+        module.mark(types.SimpleNamespace(get_parameters=lambda: []))
+
+
+@pytest.mark.parametrize("devices", [8, 16])
+def test_resnet_on_gpus_is_started_by_mpirun_with_a_hostfile(tmp_path: Path, resnet: Path, devices: int) -> None:
+    plan = search(tmp_path / "plan", resnet, devices, "rest=data_parallel", hardware="a100-80")
+    path = tmp_path / "hostfile"
+    path.write_text("".join(f"192.168.0.{i + 1} slots=8\n" for i in range(devices // 8)), encoding="utf-8")
+    files = emit(plan, tmp_path / "out", "--hosts", str(path))
+    assert "rank_table.json" not in files
+    told = files["run_mpirun.sh"].decode()
+    assert f"mpirun -n {devices} " in told
+    assert ",".join(f"192.168.0.{i + 1}:8" for i in range(devices // 8)) in told
+    assert "HOSTFILE" in told
+    assert "btl_tcp_if_include" in told

@@ -122,7 +122,10 @@ def _lost(plan: PlanDocument, found: Strategies) -> list[str]:
     if any(r.partial for o in plan.operators.values() for r in o.results if r is not None):
         out.append("sums that the plan leaves pending: MindSpore reduces them where they arise")
     if plan.schedule.recompute:
-        out.append(f"{len(plan.schedule.recompute)} recomputed blocks: parallel.py says where recompute() belongs")
+        out.append(
+            f"{len(plan.schedule.recompute)} recomputed blocks are told by cells: what a cell without parameters of "
+            "the block computes is kept"
+        )
     return out
 
 

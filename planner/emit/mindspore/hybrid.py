@@ -11,7 +11,7 @@ from string import Template
 from typing import Final
 
 from planner.emit.names import Name, plain
-from planner.planning.document import PlanDocument
+from planner.planning.document import PlanDocument, RedistributionDocument
 
 __all__ = ["hybrid_text"]
 
@@ -36,9 +36,12 @@ Made by `planner emit --target mindspore`; the plan decides, edit that.
 # Parameter -> axes of the mesh that slice each dimension; a rank holds the slice at its place along them.
 SLICED = $sliced
 
-# In order: (tensor of the ONNX graph, forward or gradient, operator that reads it alone or "", [(primitive, axes of the
-# mesh, dimension, second dimension of an exchange)]).
+# In order: (parameter, or tensor of the ONNX graph; forward or gradient; operator that reads it alone, or "";
+# [(primitive, axes of the mesh, dimension, second dimension of an exchange)]).
 COLLECTIVES = $collectives
+
+# Operator -> collectives inside it, as of statistics over a divided dimension: (primitive, axes, pass, how many).
+INSIDE = $inside
 
 # Axes of the mesh -> groups of ranks within one pipeline stage, for mindspore.communication.create_group.
 GROUPS = $groups
@@ -70,23 +73,40 @@ def hybrid_text(plan: PlanDocument, names: Mapping[str, Name]) -> str:
             sliced[told.name] = layout.dims[::-1] if told.transposed else layout.dims
     if not sliced:
         return ""
-    collectives = []
-    for r in plan.redistributions:
-        steps = [(_PRIMITIVES[s.kind], ".".join(s.axes), s.dim, s.to_dim) for s in r.steps if s.kind in _PRIMITIVES]
-        if steps:
-            collectives.append((r.tensor, r.direction, r.reader, steps))
+    collectives = [c for r in plan.redistributions if (c := _collective(r, names))]
+    inside = {
+        n: [(_PRIMITIVES[c.kind], ".".join(c.axes), "gradient" if c.backward else "forward", c.count) for c in o.inner]
+        for n, o in plan.operators.items()
+        if o.inner
+    }
     used = {axes for _, _, _, steps in collectives for _, axes, _, _ in steps}
+    used |= {axes for found in inside.values() for _, axes, _, _ in found}
     groups = plan.meshes[plan.stages[0].mesh].groups
     text = _MODULE.substitute(
         model=plain(plan.model.name),
         devices=plan.devices,
         sliced=_literal(sliced),
         collectives=_literal(collectives),
+        inside=_literal(inside),
         groups=_literal({a: g for a, g in groups.items() if a in used}),
         per_stage=plan.mesh.devices,
     )
     compile(text, "hybrid.py", "exec")  # names are data in it, never code
     return text
+
+
+def _collective(
+    r: RedistributionDocument, names: Mapping[str, Name]
+) -> tuple[str, str, str, list[tuple[str, str, int, int]]] | None:
+    told = names.get(r.tensor, Name(r.tensor))
+
+    def dim(d: int) -> int:
+        return 1 - d if told.transposed and d >= 0 else d
+
+    steps = [
+        (_PRIMITIVES[s.kind], ".".join(s.axes), dim(s.dim), dim(s.to_dim)) for s in r.steps if s.kind in _PRIMITIVES
+    ]
+    return (told.name, r.direction, r.reader, steps) if steps else None
 
 
 def _literal(value: object) -> str:

@@ -18,8 +18,13 @@ __all__ = ["Optimizer", "module_text", "optimizer_of"]
 
 _MODULE: Final = Template('''"""Parallel settings of $model on $devices devices (mesh $mesh).
 
-    net = parallel(network)                       # before the network is compiled, after init()
-    shard({"$example": network.that_operator})    # operators whose strategies the file cannot name
+Before the network is compiled, after init():
+
+    net = parallel(network)
+
+and, of operators whose strategies the file cannot name, those that are to have theirs:
+
+    shard({"$example": network.that_operator})
 
 Made by `planner emit --target mindspore`; the plan decides, edit that.
 """
@@ -38,8 +43,7 @@ STRATEGIES = $strategies
 
 # Parameters that the optimizer does not divide.
 WHOLE = $whole
-$stages
-
+$stages$recompute
 # Settings for scripts of the old style: mindspore.set_auto_parallel_context(**CONTEXT).
 CONTEXT = $context
 
@@ -49,7 +53,7 @@ def parallel(network$copies):
     for parameter in network.get_parameters():
         if parameter.name in WHOLE:
             parameter.parallel_optimizer = False
-$wrap    net = AutoParallel(network, parallel_mode="semi_auto")
+$recomputed$wrap    net = AutoParallel(network, parallel_mode="semi_auto")
 $load    net.dataset_strategy($dataset)
 $settings    return net
 
@@ -126,12 +130,6 @@ def module_text(plan: PlanDocument, names: Mapping[str, Name], found: Strategies
         settings.append(f'    net.pipeline(stages={stages}, scheduler="{plan.schedule.order or "1f1b"}")\n')
     if shards:
         settings.append(f'    net.hsdp(shard_size={shards}, threshold=0, optimizer_level="level1")\n')
-    blocks = plan.schedule.recompute
-    if blocks:
-        settings.append(
-            f"    # The plan runs {len(blocks)} blocks again in the backward pass: call recompute() on the cells that "
-            f"hold them,\n    # the first with {plain(blocks[0][0])}.\n"
-        )
     dataset = _dataset(plan)
     text = _MODULE.substitute(
         model=plain(plan.model.name),
@@ -139,6 +137,8 @@ def module_text(plan: PlanDocument, names: Mapping[str, Name], found: Strategies
         mesh=str(mesh),
         file=_FILES.replace("$stages", str(stages)) if stages > 1 else _FILE,
         stages=_stages(plan, names),
+        recompute=_recompute(plan, names),
+        recomputed="    recompute(network)\n" if plan.schedule.recompute else "",
         copies=", copies=1" if plan.schedule.mode == "training" else "",
         with_loss=" with its loss" if plan.schedule.mode == "training" else "",
         copied=_COPIED if plan.schedule.mode == "training" else "",
@@ -172,6 +172,39 @@ def _parts(stages: int, micro_batches: int) -> str:
     if stages > 1:
         return "    network = Pipeline(network, MICRO_BATCHES, stage_config=stage_config(network))\n"
     return "    network = GradAccumulation(network, MICRO_BATCHES)\n" if micro_batches > 1 else ""
+
+
+def _recompute(plan: PlanDocument, names: Mapping[str, Name]) -> str:
+    """Parameters of each block that runs again, and what finds the cells."""
+    if not plan.schedule.recompute:
+        return ""
+    block_of = {op: k for k, block in enumerate(plan.schedule.recompute) for op in block}
+    blocks: list[list[str]] = [[] for _ in plan.schedule.recompute]
+    for n, p in plan.parameters.items():
+        for k in sorted({block_of[r.operator] for r in p.readers if r.operator in block_of}):
+            blocks[k].append(names[n].name)
+    return _RECOMPUTE.substitute(blocks=_literal(tuple(tuple(b) for b in blocks if b)))
+
+
+_RECOMPUTE: Final = Template("""
+# Blocks that run again in the backward pass, by their parameters.
+RECOMPUTED = $blocks
+
+
+def recompute(network):
+    \"\"\"Recomputes the largest cells that lie wholly in a block.  KeyError where a block has none.\"\"\"
+    cells = [(n, c, {p.name for p in c.get_parameters()}) for n, c in network.cells_and_names()]
+    for block in RECOMPUTED:
+        chosen = []
+        for name, cell, own in cells:  # outer cells come before those inside them
+            inside = any(name.startswith(f"{outer}.") or not outer for outer in chosen)
+            if own and own <= set(block) and not inside:
+                chosen.append(name)
+                cell.recompute()
+        if not chosen:
+            raise KeyError(f"no cell of the network holds {block[0]!r} and nothing beyond its block")
+
+""")
 
 
 def _stages(plan: PlanDocument, names: Mapping[str, Name]) -> str:

@@ -1,9 +1,10 @@
 """Where a graph is cut into stages.
 
 Stages are runs of operators in graph order, so that data flows from each to later ones only.  What is computed from
-weights alone stands with its first reader.  Of all ways to cut between the places where the fewest bytes cross, that is
-taken whose slowest stage is the fastest (a stage's own work, and what it receives and sends back); among these, that
-where the fewest seconds are spent crossing.
+weights alone stands with its first reader.  Neighbours of one module (a product and its bias) stay together where that
+leaves enough places: frameworks put modules into stages.  Of all ways to cut between the places where the fewest bytes
+cross, that is taken whose slowest stage is the fastest (a stage's own work, and what it receives and sends back); among
+these, that where the fewest seconds are spent crossing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from planner.errors import InputError
 from planner.ir import Graph, Role
 
-__all__ = ["crossing_bytes", "cut_points", "stage_of_operators"]
+__all__ = ["between_modules", "crossing_bytes", "cut_points", "stage_of_operators"]
 
 _MOST_PLACES: Final = 512
 _TIE: Final = 1e-6  # of the slowest stage: a second crossing counts this much of one computing
@@ -53,17 +54,36 @@ def crossing_bytes(graph: Graph, local_bytes: Mapping[str, float]) -> Floats:
     return np.cumsum(change)[:-1]
 
 
-def cut_points(work_s: Sequence[float], crossing_s: Floats, stages: int) -> tuple[int, ...]:
+def between_modules(graph: Graph) -> NDArray[np.bool_]:
+    """Whether each operator begins another module than the one before it, of those that data reaches."""
+    moves = flowing(graph)
+    out = np.ones(len(graph.ops), dtype=np.bool_)
+    last = ""
+    for i, op in enumerate(graph.ops):
+        if op.name in moves:
+            out[i] = not op.module or op.module != last
+            last = op.module
+        else:
+            out[i] = False
+    return out
+
+
+def cut_points(
+    work_s: Sequence[float], crossing_s: Floats, stages: int, preferred: NDArray[np.bool_] | None = None
+) -> tuple[int, ...]:
     """Indices of the operators that stages 1, 2, … begin with.
 
     `work_s`: seconds of each operator for one micro-batch, forward and backward; `crossing_s`: seconds to send what
-    crosses before each, there and back.  InputError where there are fewer places to cut than needed.
+    crosses before each, there and back; `preferred`: where cuts go if these are enough places.  InputError where there
+    are fewer places to cut than needed.
     """
     if stages == 1:
         return ()
     done = np.concatenate([[0.0], np.cumsum(np.asarray(work_s, dtype=np.float64))])
     inside = [i for i in range(1, len(work_s)) if done[i] > 0 and done[-1] > done[i]]
-    distinct = _one_per_run(inside, done, crossing_s)
+    distinct = _one_per_run([i for i in inside if preferred is None or preferred[i]], done, crossing_s)
+    if len(distinct) < stages - 1:
+        distinct = _one_per_run(inside, done, crossing_s)
     if len(distinct) < stages - 1:
         raise InputError(
             f"--stages {stages}: the graph has {len(distinct) + 1} operators in sequence that compute something; "

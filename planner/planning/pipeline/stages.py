@@ -22,7 +22,7 @@ from planner.errors import InfeasibleError, UsageError
 from planner.ir import Graph, Op
 from planner.lowering import Convert, Run
 from planner.planning.breakdown import convert_cost
-from planner.planning.pipeline.cut import crossing_bytes, cut_points, stage_of_operators
+from planner.planning.pipeline.cut import between_modules, crossing_bytes, cut_points, stage_of_operators
 from planner.planning.planner import Planned
 from planner.pricing import PricedProblem
 
@@ -65,7 +65,8 @@ def pipelined(planned: Planned, stages: int, micro_batches: int, memory_limit: i
     group = model.group((stages, *planned.mesh.shape), (0,))
     crossing = np.asarray(model.seconds("permute", sent, group), dtype=np.float64) * (sent > 0)
     unit = priced.machine.unit_s
-    points = cut_points([unit * sum(work[op.name]) for op in graph.ops], 2 * crossing, stages)
+    seconds = [unit * sum(work[op.name]) for op in graph.ops]
+    points = cut_points(seconds, 2 * crossing, stages, between_modules(graph))
     stage_of = stage_of_operators(graph, points)
     forward, backward = np.zeros(stages), np.zeros(stages)
     for name, (there, back) in work.items():

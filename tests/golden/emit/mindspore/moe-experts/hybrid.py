@@ -1,0 +1,59 @@
+"""moe-experts on 4 devices in hybrid_parallel mode: slices, and collectives to insert.
+
+    mark(network)               # MindSpore then sums no gradient by itself
+    group_of("x", get_rank())   # the ranks that communicate over an axis of the plan's mesh
+
+In this mode MindSpore would sum gradients over all ranks alike, whatever they hold; so every parameter is marked, and
+the sums are among COLLECTIVES, as the plan has them.
+Made by `planner emit --target mindspore`; the plan decides, edit that.
+"""
+
+# Parameter -> axes of the mesh that slice each dimension; a rank holds the slice at its place along them.
+SLICED = {'model.layers.0.block_sparse_moe.experts.w1.weight': (('x',), (), ()),
+ 'model.layers.0.block_sparse_moe.experts.w3.weight': (('x',), (), ()),
+ 'model.layers.0.block_sparse_moe.experts.w2.weight': (('x',), (), ())}
+
+# In order: (parameter, or tensor of the ONNX graph; forward or gradient; operator that reads it alone, or "";
+# [(primitive, axes of the mesh, dimension, second dimension of an exchange)]).
+COLLECTIVES = [('model.layers.0.block_sparse_moe.einsum_2', 'forward', '', [('AllGather', 'x', 1, -1)]),
+ ('model.layers.0.block_sparse_moe.experts.einsum', 'forward', '', [('AlltoAll', 'x', 0, 1)]),
+ ('model.layers.0.block_sparse_moe.experts.einsum_1', 'forward', '', [('AlltoAll', 'x', 0, 1)]),
+ ('model.layers.0.block_sparse_moe.experts.mul_1', 'forward', '', [('AlltoAll', 'x', 1, 0)]),
+ ('model.layers.0.block_sparse_moe.experts.einsum_2', 'forward', '', [('AllGather', 'x', 0, -1)]),
+ ('lm_head.weight', 'gradient', '', [('AllReduce', 'x', -1, -1)]),
+ ('model.norm.weight', 'gradient', '', [('AllReduce', 'x', -1, -1)]),
+ ('model.layers.0.block_sparse_moe.experts.einsum_2', 'gradient', '', [('AllGather', 'x', 1, -1)]),
+ ('model.layers.0.block_sparse_moe.experts.mul_1', 'gradient', '', [('AlltoAll', 'x', 0, 1)]),
+ ('model.layers.0.block_sparse_moe.experts.einsum_1', 'gradient', '', [('AlltoAll', 'x', 1, 0)]),
+ ('model.layers.0.block_sparse_moe.experts.einsum', 'gradient', '', [('AlltoAll', 'x', 1, 0)]),
+ ('model.layers.0.block_sparse_moe.einsum_2', 'gradient', '', [('AllGather', 'x', 0, -1)]),
+ ('model.layers.0.block_sparse_moe.gate.weight', 'gradient', '', [('AllReduce', 'x', -1, -1)]),
+ ('model.layers.0.post_attention_layernorm.weight', 'gradient', '', [('AllReduce', 'x', -1, -1)]),
+ ('model.layers.0.self_attn.o_proj.weight', 'gradient', '', [('AllReduce', 'x', -1, -1)]),
+ ('model.layers.0.self_attn.v_proj.weight', 'gradient', '', [('AllReduce', 'x', -1, -1)]),
+ ('model.layers.0.self_attn.k_proj.weight', 'gradient', '', [('AllReduce', 'x', -1, -1)]),
+ ('model.layers.0.self_attn.q_proj.weight', 'gradient', '', [('AllReduce', 'x', -1, -1)]),
+ ('model.layers.0.input_layernorm.weight', 'gradient', '', [('AllReduce', 'x', -1, -1)]),
+ ('model.embed_tokens.weight', 'gradient', '', [('AllReduce', 'x', -1, -1)])]
+
+# Operator -> collectives inside it, as of statistics over a divided dimension: (primitive, axes, pass, how many).
+INSIDE = {'softmaxcrossentropyloss': [('AllReduce', 'x', 'forward', 1)]}
+
+# Axes of the mesh -> groups of ranks within one pipeline stage, for mindspore.communication.create_group.
+GROUPS = {'x': [[0, 1, 2, 3]]}
+
+
+def mark(network):
+    """Marks all parameters as different on every rank.  KeyError where the network lacks one that is sliced."""
+    found = {p.name: p for p in network.get_parameters()}
+    missing = [n for n in SLICED if n not in found]
+    if missing:
+        raise KeyError(f"the network has no parameter {missing[0]!r}; emit with --names that agree")
+    for parameter in found.values():
+        parameter.layerwise_parallel = True
+
+
+def group_of(axes, rank):
+    """The ranks that `rank` communicates with over these axes of the mesh, joined by dots."""
+    stage = rank // 4 * 4
+    return next([stage + r for r in g] for g in GROUPS[axes] if rank - stage in g)

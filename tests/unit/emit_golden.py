@@ -1,0 +1,114 @@
+"""The golden files of every target (tests/golden/emit): plans that are kept, and what each target makes of them.
+
+    python -m tests.unit.emit_golden            writes the files anew; look at the difference before it is committed
+    python -m tests.unit.emit_golden --plans    searches the plans anew as well, which new prices may change
+
+A folder TARGET/PLAN holds the files, `lost.txt` with what they do not carry, or `refused.txt` with the reason why there
+are none.  ONNX models are kept as text.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import onnx
+
+from planner.builder import build
+from planner.cli.main import main
+from planner.emit import TARGETS, Given, emit
+from planner.errors import PlannerError
+from planner.planning import read_plan
+
+__all__ = ["CASES", "FOLDER", "emitted", "expected"]
+
+FOLDER: Final = Path(__file__).parents[1] / "golden" / "emit"
+MLP: Final = ("mlp", {"features": 64, "hidden": 4096, "layers": 3, "classes": 32, "batch": 64})
+GPT: Final = ("gpt", {"layers": 2, "hidden": 32, "heads": 2, "vocab": 64, "seq": 8, "batch": 16})
+MOE: Final = (
+    "moe",
+    {"layers": 1, "hidden": 32, "heads": 4, "kv_heads": 4, "experts": 4, "vocab": 64, "seq": 8, "batch": 16},
+)
+MEGATRON: Final = (
+    "mesh=2x2", "*.c_attn.matmul b0=x n=y", "*.attn.c_proj.matmul b0=x k=y", "*.c_fc.matmul b0=x n=y",
+    "*.mlp.c_proj.matmul b0=x k=y", "transformer.wte.gather i0=x v=y", "lm_head.matmul b0=x n=y",
+    "lm_head.transpose d0=y", "rest=data_parallel",
+)  # fmt: skip
+TWO_LAYOUTS: Final = tuple(p for p in MEGATRON if "transpose" not in p)
+
+CASES: Final[dict[str, tuple[tuple[str, dict[str, int]], tuple[str, ...]]]] = {
+    "mlp-data": (MLP, ("--devices", "8", "--pin", "mesh=8", "--pin", "rest=data_parallel")),
+    "mlp-zero": (MLP, ("--devices", "8", "--pin", "mesh=8", "--pin", "rest=zero")),
+    "mlp-pipeline": (
+        MLP,
+        ("--devices", "8", "--stages", "2", "--micro-batches", "4", "--pin", "mesh=4", "--pin", "rest=data_parallel"),
+    ),
+    "gpt-tensor": (GPT, ("--devices", "4", "--target", "mindspore", *(o for p in MEGATRON for o in ("--pin", p)))),
+    "gpt-two-layouts": (GPT, ("--devices", "4", *(o for p in TWO_LAYOUTS for o in ("--pin", p)))),
+    "gpt-recompute": (
+        GPT,
+        ("--devices", "4", "--pin", "mesh=4", "--pin", "rest=zero", "--recompute", "blocks", "--micro-batches", "4"),
+    ),
+    "moe-experts": (
+        MOE,
+        ("--devices", "4", "--pin", "mesh=4", "--pin", "reads=*.experts.* e=x", "--pin", "rest=data_parallel"),
+    ),
+}
+
+
+@cache
+def _models() -> Path:
+    """A folder with the model of each case, which outlives the tests of one run."""
+    folder = Path(tempfile.mkdtemp(prefix="golden-"))
+    for name, ((kind, sizes), _) in CASES.items():
+        (folder / f"{name}.onnx").write_bytes(build(kind, sizes).SerializeToString())
+    return folder
+
+
+def emitted(target: str, case: str) -> dict[str, bytes]:
+    """File → content, as kept."""
+    needs = "model" in TARGETS[target].needs
+    plan = read_plan(FOLDER / "plans" / f"{case}.json")
+    try:
+        found = emit(target, Given(plan, model_file=_models() / f"{case}.onnx" if needs else None))
+    except PlannerError as e:
+        return {"refused.txt": f"{e}\n".encode()}
+    files = {"lost.txt": "".join(f"{line}\n" for line in found.lost).encode()}
+    for name, content in found.files.items():
+        if name.endswith(".onnx"):
+            files[f"{name}.txt"] = onnx.printer.to_text(onnx.load_from_string(content)).encode()
+        else:
+            files[name] = content
+    return files
+
+
+def expected(target: str, case: str) -> dict[str, bytes]:
+    folder = FOLDER / target / case
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def _write(plans: bool) -> None:
+    for case, (_, options) in CASES.items():
+        path = FOLDER / "plans" / f"{case}.json"
+        if plans or not path.is_file():
+            with tempfile.TemporaryDirectory() as out:
+                model = str(_models() / f"{case}.onnx")
+                arguments = ["search", model, "--hardware", "ascend-910b", "--no-cache", "--out", out]
+                assert main([*arguments, *options]) == 0
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes((Path(out) / "plan.json").read_bytes())
+    for target in TARGETS:
+        shutil.rmtree(FOLDER / target, ignore_errors=True)
+        for case in CASES:
+            for name, content in emitted(target, case).items():
+                path = FOLDER / target / case / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+
+
+if __name__ == "__main__":
+    _write("--plans" in sys.argv[1:])
