@@ -6,7 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
-from planner.cli.options import add_model_options, bindings, profile_of
+from planner.cli.options import add_model_options, bindings, positive, profile_of
+from planner.errors import InputError, UsageError
 
 __all__ = ["configure", "run"]
 
@@ -19,6 +20,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="PLAN", help="plan.json to write")
     parser.add_argument("--names", type=Path, metavar="FILE", help="JSON: names of the model's parameters in the file")
     parser.add_argument("--hardware", default="ascend-910b", metavar="NAME|FILE", help="profile; default: ascend-910b")
+    parser.add_argument(
+        "--micro-batches",
+        type=positive,
+        metavar="M",
+        help="of a pipeline: parts of the batch; default: up to 4 a stage",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     add_model_options(parser, named=True)
 
@@ -27,33 +34,50 @@ def run(options: argparse.Namespace) -> int:
     from planner.emit import read
     from planner.frontends import load_model
     from planner.planning import Request, describe, make_plan, write_plan
+    from planner.planning.pipeline import global_batch, micro_batches, pipelined
     from planner.pricing import Settings
 
     bind = bindings(options.bind)
     graph = load_model(options.model, bind=bind, batch=options.batch)
     found = read(options.format, options.file, graph, options.names)
     mesh, unused = found.mesh, found.unused
+    stages = max(found.stages.values(), default=0) + 1
+    if stages == 1 and options.micro_batches is not None:
+        raise UsageError(f"--micro-batches: {options.file} has no pipeline stages; leave it out")
+    parts, batch = micro_batches(graph, stages, options.micro_batches), options.batch
+    if parts > 1:
+        batch = global_batch(graph) // parts
+        graph = load_model(options.model, bind=bind, batch=batch)
     settings = Settings(training=graph.loss is not None, target=found.target)
     request = Request(
         mesh.devices, profile_of(options.hardware), settings, meshes=(mesh,), constraints=found.constraints
     )
     planned = make_plan(graph, request)
-    write_plan(describe(planned, bind=bind, batch=options.batch), options.out)
+    pipeline = None
+    if stages > 1:
+        try:
+            pipeline = pipelined(planned, stages, parts, None, found.stages)
+        except InputError as e:
+            raise InputError(f"{options.file}: {e}") from e
+    write_plan(describe(planned, bind=bind, batch=batch, pipeline=pipeline), options.out)
     document = {
         "plan": str(options.out),
         "mesh": str(mesh),
-        "devices": mesh.devices,
+        "devices": mesh.devices * stages,
+        "stages": stages,
+        "micro_batches": parts,
         "objective_s": planned.objective_s,
         "gap": planned.gap,
-        "step_time_s": planned.step_time_s,
-        "peak_memory_bytes": planned.peak_memory_bytes,
+        "step_time_s": planned.step_time_s if pipeline is None else pipeline.step_time_s,
+        "peak_memory_bytes": planned.peak_memory_bytes if pipeline is None else max(pipeline.memory),
         "unused": list(unused),
     }
     if options.json:
         print(json.dumps(document, indent=1))
     else:
         print(
-            f"{options.out}: mesh {mesh}, step {planned.step_time_s:.4g} s, "
+            f"{options.out}: {f'{stages} stages, ' if stages > 1 else ''}mesh {mesh}, "
+            f"step {document['step_time_s']:.4g} s, "
             f"gap {planned.gap:.2%} under the file's layouts"
         )
         if unused:

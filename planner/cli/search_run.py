@@ -24,7 +24,7 @@ from planner.frontends import load_model
 from planner.ir import Graph
 from planner.planning import PlanDocument, Planned, Recall, Request, describe, make_plan, plan_text, read_plan
 from planner.planning.meshes import parse_mesh
-from planner.planning.pipeline import Pipelined, micro_batches, pipelined
+from planner.planning.pipeline import Pipelined, global_batch, micro_batches, pipelined
 from planner.planning.planner import on_nodes
 from planner.pricing import Settings
 from planner.report.text import pipeline_lines, summary
@@ -58,7 +58,7 @@ class Searcher:
         graph = load_model(self.options.model, bind=bindings(self.options.bind), batch=self.options.batch)
         if self.in_parts:
             self.micro_batches = micro_batches(graph, self.options.stages, self.options.micro_batches)
-            self.batch = (_batch(graph) or 1) // self.micro_batches
+            self.batch = global_batch(graph) // self.micro_batches
             graph = load_model(self.options.model, bind=bindings(self.options.bind), batch=self.batch)
         if self.recall is not None:
             self.recall.check([op.name for op in graph.ops])

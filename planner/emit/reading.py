@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from planner.ir import DeviceMesh, Graph
@@ -14,12 +15,14 @@ __all__ = ["Reading", "shapes_of"]
 @dataclass(frozen=True, slots=True)
 class Reading:
     """`constraints`: what the file says, as pins; `unused`: what of it became no pin, in words; `target`: the kind of
-    plan it is, as `planner search --target` has it."""
+    plan it is, as `planner search --target` has it.  `stages`: parameter → pipeline stage, of those that one stage
+    alone holds; empty where there is no pipeline; `mesh` is that of a stage."""
 
     constraints: Constraints
     mesh: DeviceMesh
     unused: tuple[str, ...] = ()
     target: Literal["any", "torch", "mindspore"] = "any"
+    stages: Mapping[str, int] = field(default_factory=dict)
 
 
 def shapes_of(graph: Graph) -> dict[str, tuple[int, ...]]:

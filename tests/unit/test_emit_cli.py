@@ -467,3 +467,52 @@ def test_resnet_on_gpus_is_started_by_mpirun_with_a_hostfile(tmp_path: Path, res
     assert ",".join(f"192.168.0.{i + 1}:8" for i in range(devices // 8)) in told
     assert "HOSTFILE" in told
     assert "btl_tcp_if_include" in told
+
+
+def test_a_merged_file_of_a_pipeline_is_read_back(tmp_path: Path) -> None:
+    model = tmp_path / "mlp.onnx"
+    sizes = ("--layers", "6", "--hidden", "2048", "--features", "64", "--classes", "32", "--batch", "64")
+    assert main(["build", "mlp", *sizes, "--out", str(model)]) == 0
+    pins = ("mesh=4", "layers.?.matmul n=x", "rest=replicated")
+    options = [o for p in pins for o in ("--pin", p)]
+    arguments = ["search", str(model), "--devices", "16", "--stages", "4", "--micro-batches", "4", "--no-cache"]
+    more = ["--hardware", "ascend-910b", "--target", "mindspore", "--out", str(tmp_path / "plan")]
+    assert main([*arguments, *options, *more]) == 0
+    emit(tmp_path / "plan" / "plan.json", tmp_path / "ms")
+    ours = read_plan(tmp_path / "plan" / "plan.json")
+    for form in ("ckpt", "json"):
+        back = tmp_path / form / "plan.json"
+        file = tmp_path / "ms" / f"strategy_merged.{form}"
+        arguments = ["read", str(file), "--format", "mindspore", "--model", str(model), "--out", str(back)]
+        assert main([*arguments, "--micro-batches", "4"]) == 0
+        theirs = read_plan(back)
+        assert (theirs.devices, theirs.mesh, theirs.schedule.stages) == (16, ours.mesh, 4)
+        assert theirs.parameters == ours.parameters
+        readers = {r.operator for p in ours.parameters.values() for r in p.readers}
+        assert {n: theirs.operators[n].stage for n in readers} == {n: ours.operators[n].stage for n in readers}
+
+
+@pytest.mark.parametrize(
+    ("renamed", "message"),
+    [
+        ({"0-layers.0.weight": "1-layers.0.weight", "0-layers.0.bias": "1-layers.0.bias"}, "data would flow back"),
+        ({"1-layers.2.weight": "7-layers.2.weight"}, "expected stages 0 to 2"),
+    ],
+)
+def test_stages_that_do_not_fit_the_model_are_refused(
+    tmp_path: Path, renamed: dict[str, str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "mlp.onnx"
+    sizes = ("--layers", "3", "--hidden", "2048", "--features", "64", "--classes", "32", "--batch", "64")
+    assert main(["build", "mlp", *sizes, "--out", str(model)]) == 0
+    arguments = ["search", str(model), "--devices", "4", "--stages", "2", "--no-cache", "--hardware", "ascend-910b"]
+    assert main([*arguments, "--target", "mindspore", "--out", str(tmp_path / "plan")]) == 0
+    document = json.loads(emit(tmp_path / "plan" / "plan.json", tmp_path / "ms")["strategy_merged.json"])
+    table = document["parallel_layout_item"]
+    assert set(renamed) <= set(table)
+    document["parallel_layout_item"] = {renamed.get(n, n): v for n, v in table.items()}
+    path = tmp_path / "edited.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    arguments = ["read", str(path), "--format", "mindspore", "--model", str(model)]
+    assert main([*arguments, "--out", str(tmp_path / "back.json")]) == 3
+    assert message in capsys.readouterr().err

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,9 +28,34 @@ _MOST_DEVICES: Final = 1 << 16
 def read_strategies(path: Path, graph: Graph, rules: NameRules) -> Reading:
     """A parameter-keyed strategy file, `.ckpt` or JSON.  InputError where it is none, or does not fit the graph."""
     found = read_strategy_map(path)
-    constraints, mesh, unused = constraints_of_strategies(found, graph, rules.apply(shapes_of(graph)), str(path))
+    names = rules.apply(shapes_of(graph))
+    parameters, stages = _by_name(found, str(path))
+    constraints, mesh, unused = constraints_of_strategies(
+        replace(found, parameters=parameters), graph, names, str(path)
+    )
+    held = {n: stages[name.name] for n, name in names.items() if name.name in stages}
     divided = any(p.arrangement.optimizer_shards for p in found.parameters.values())
-    return Reading(constraints, mesh, unused, "any" if divided else "mindspore")
+    return Reading(constraints, mesh, unused, "any" if divided else "mindspore", held)
+
+
+def _by_name(found: StrategyMap, source: str) -> tuple[dict[str, ParameterLayout], dict[str, int]]:
+    """Layouts by the parameters' names, and the stage of each that one stage alone holds, of a merged file; InputError
+    where stages hold a parameter in different layouts."""
+    numbered = [n.partition("-") for n in found.parameters]
+    if not all(dash and head.isdecimal() and len(head) < 9 for head, dash, _ in numbered):
+        return dict(found.parameters), {}
+    out: dict[str, ParameterLayout] = {}
+    stages: dict[str, set[int]] = {}
+    for (head, _, name), p in zip(numbered, found.parameters.values(), strict=True):
+        if out.setdefault(name, p) != p:
+            raise InputError(f"{source}: parameter {name!r} lies otherwise in stage {head} than in an earlier one")
+        stages.setdefault(name, set()).add(int(head))
+    known = {s for found in stages.values() for s in found}
+    if known != set(range(len(known))):
+        raise InputError(f"{source}: expected stages 0 to {len(known) - 1}, found {sorted(known)}; merge all of them")
+    if len(known) < 2:
+        return out, {}
+    return out, {n: min(found) for n, found in stages.items() if len(found) == 1}
 
 
 def constraints_of_strategies(
@@ -40,10 +66,7 @@ def constraints_of_strategies(
 
     InputError where a parameter is not in the file, its layout does not fit, or the layouts share no mesh.
     """
-    stages = {n.partition("-")[0] for n in found.parameters if n.partition("-")[0].isdecimal() and "-" in n}
-    if len(stages) > 1:
-        raise InputError(f"{source}: holds {len(stages)} pipeline stages; plans of one stage can be read so far")
-    parameters = {n.partition("-")[2] if stages else n: p for n, p in found.parameters.items()}
+    parameters = found.parameters
     if not parameters:
         raise InputError(f"{source}: has no layout of a parameter (an operator-keyed file); save one by parameters")
     lacking = [n for n, name in names.items() if name.name not in parameters]

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from planner.errors import InputError
 from planner.ir import Graph, Role
+from planner.planning.readers import readers_of
 
-__all__ = ["between_modules", "crossing_bytes", "cut_points", "stage_of_operators"]
+__all__ = ["between_modules", "crossing_bytes", "cut_points", "cuts_between", "stage_of_operators"]
 
 _MOST_PLACES: Final = 512
 _TIE: Final = 1e-6  # of the slowest stage: a second crossing counts this much of one computing
@@ -113,6 +114,30 @@ def cut_points(
     for best in reversed(chosen):
         ends.append(int(best[ends[-1]]))
     return tuple(int(places[i]) for i in reversed(ends))
+
+
+def cuts_between(
+    graph: Graph, held: Mapping[str, int], crossing_s: Floats, preferred: NDArray[np.bool_]
+) -> tuple[int, ...]:
+    """Indices of the operators that stages 1, 2, … begin with, where `held` says which stage each parameter is in: of
+    the places between the readers of one stage's parameters and of the next one's, that where the fewest bytes cross.
+
+    InputError where a parameter of a later stage is read before one of an earlier.
+    """
+    position = {op.name: i for i, op in enumerate(graph.ops)}
+    reads = sorted((position[r.operator], stage, n) for n, stage in held.items() for r in readers_of(graph, n))
+    points: list[int] = []
+    for stage in range(1, max(held.values(), default=0) + 1):
+        last = max((p, n) for p, s, n in reads if s < stage)
+        first = min((p, n) for p, s, n in reads if s >= stage)
+        if last[0] >= first[0]:
+            raise InputError(
+                f"parameter {first[1]!r} is in stage {stage} or later, and is read no later than {last[1]!r} of an "
+                "earlier one: data would flow back"
+            )
+        places = range(max([last[0], *points[-1:]]) + 1, first[0] + 1)
+        points.append(min(places, key=lambda i: (not preferred[i], crossing_s[i], i)))
+    return tuple(points)
 
 
 def _one_per_run(places: Sequence[int], done: Floats, crossing_s: Floats) -> list[int]:

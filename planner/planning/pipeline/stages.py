@@ -22,11 +22,17 @@ from planner.errors import InfeasibleError, UsageError
 from planner.ir import Graph, Op
 from planner.lowering import Convert, Run
 from planner.planning.breakdown import convert_cost
-from planner.planning.pipeline.cut import between_modules, crossing_bytes, cut_points, stage_of_operators
+from planner.planning.pipeline.cut import (
+    between_modules,
+    crossing_bytes,
+    cut_points,
+    cuts_between,
+    stage_of_operators,
+)
 from planner.planning.planner import Planned
 from planner.pricing import PricedProblem
 
-__all__ = ["ORDER", "Pipelined", "micro_batches", "pipelined"]
+__all__ = ["ORDER", "Pipelined", "global_batch", "micro_batches", "pipelined"]
 
 ORDER: Final = "1f1b"
 
@@ -55,8 +61,16 @@ class Pipelined:
         return self.stages * self.planned.mesh.devices
 
 
-def pipelined(planned: Planned, stages: int, micro_batches: int, memory_limit: int | None) -> Pipelined:
-    """InputError where the graph cannot be cut into so many stages; InfeasibleError where one does not fit."""
+def pipelined(
+    planned: Planned,
+    stages: int,
+    micro_batches: int,
+    memory_limit: int | None,
+    held: Mapping[str, int] | None = None,
+) -> Pipelined:
+    """`held`: the stage of each parameter, where that is given; else the cuts that balance the stages are found.
+
+    InputError where the graph cannot be cut into so many stages; InfeasibleError where one does not fit."""
     priced = planned.priced
     graph = priced.graph
     work = _work(planned)
@@ -65,8 +79,12 @@ def pipelined(planned: Planned, stages: int, micro_batches: int, memory_limit: i
     group = model.group((stages, *planned.mesh.shape), (0,))
     crossing = np.asarray(model.seconds("permute", sent, group), dtype=np.float64) * (sent > 0)
     unit = priced.machine.unit_s
-    seconds = [unit * sum(work[op.name]) for op in graph.ops]
-    points = cut_points(seconds, 2 * crossing, stages, between_modules(graph))
+    preferred = between_modules(graph)
+    if held is None:
+        seconds = [unit * sum(work[op.name]) for op in graph.ops]
+        points = cut_points(seconds, 2 * crossing, stages, preferred)
+    else:
+        points = cuts_between(graph, held, crossing, preferred)
     stage_of = stage_of_operators(graph, points)
     forward, backward = np.zeros(stages), np.zeros(stages)
     for name, (there, back) in work.items():
@@ -89,11 +107,16 @@ def pipelined(planned: Planned, stages: int, micro_batches: int, memory_limit: i
     )
 
 
+def global_batch(graph: Graph) -> int:
+    """The first dimension of the first input that has one."""
+    shapes = (graph.tensors[t].shape for t in graph.inputs)
+    return next((s[0] for s in shapes if s), 1)
+
+
 def micro_batches(graph: Graph, stages: int, asked: int | None) -> int:
     """Into how many parts the batch, the first dimension of the first input, is divided: `asked`, or as many as
     divide it, up to four a stage.  UsageError where it does not divide."""
-    shapes = (graph.tensors[t].shape for t in graph.inputs)
-    batch = next((s[0] for s in shapes if s), 1)
+    batch = global_batch(graph)
     if asked is None:
         if stages == 1:
             return 1
