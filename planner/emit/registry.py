@@ -85,7 +85,7 @@ def _mindspore(given: Given) -> Emission:
 def _torch(given: Given) -> Emission:
     from planner.emit.torch import emit_torch
 
-    return emit_torch(given.plan, given.names)
+    return emit_torch(given.plan, given.names, servers=given.servers)
 
 
 def _onnx(given: Given) -> Emission:
@@ -94,9 +94,30 @@ def _onnx(given: Given) -> Emission:
     return emit_onnx(given.model, given.plan, given.graph)
 
 
+def _torchtitan(given: Given) -> Emission:
+    from planner.emit.torchtitan import emit_torchtitan
+
+    return emit_torchtitan(given.plan, servers=given.servers)
+
+
+def _deepspeed(given: Given) -> Emission:
+    from planner.emit.deepspeed import emit_deepspeed
+
+    return emit_deepspeed(given.plan, given.names, servers=given.servers)
+
+
+def _megatron(given: Given) -> Emission:
+    from planner.emit.megatron import emit_megatron
+
+    return emit_megatron(given.plan, servers=given.servers)
+
+
 TARGETS: Final[Mapping[str, Target]] = {
     "mindspore": Target(_mindspore, takes=frozenset({"names", "hosts"})),
-    "torch": Target(_torch),
+    "torch": Target(_torch, takes=frozenset({"names", "hosts"})),
+    "torchtitan": Target(_torchtitan, takes=frozenset({"hosts"})),
+    "deepspeed": Target(_deepspeed, takes=frozenset({"names", "hosts"})),
+    "megatron": Target(_megatron, takes=frozenset({"hosts"})),
     "onnx": Target(_onnx, takes=frozenset({"model"}), needs=frozenset({"model"})),
 }
 

@@ -24,27 +24,28 @@ from planner.errors import InputError
 from planner.ir import Layout
 from planner.planning.document import OperatorDocument, PlanDocument
 
-__all__ = ["AxisUse", "Cut", "Scheme", "scheme_of"]
+__all__ = ["PRODUCTS", "AxisUse", "Cut", "Scheme", "scheme_of"]
 
 AxisUse = Literal["data", "context", "tensor", "expert", "idle"]
 Cut = Literal["column", "row", "vocabulary", "width", "follows", "whole"]
 """How tensor parallelism divides a parameter: a product's columns or rows, a table's rows or columns; `follows`: a bias
 or a scale, as what it is applied to."""
 
-_PRODUCTS: Final = ("MatMul", "Gemm", "Einsum", "Conv")
+PRODUCTS: Final = ("MatMul", "Gemm", "Einsum", "Conv")
 
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """`uses`: mesh axis → what it does.  `shards`: ranks among which parameters, gradients and optimizer state are
-    divided over data-parallel ranks (ZeRO, FSDP); 1: not at all; `whole`: parameters that are not divided although
-    others are.  `cuts`: parameter → how tensor parallelism divides it.  `sequence`: whether tensor-parallel ranks
-    divide positions where they do not divide weights (Korthikanti et al. 2022)."""
+    """`uses`: mesh axis → what it does.  `sharded`: axes over which parameters, gradients and optimizer state are
+    divided beyond what operators compute with (ZeRO, FSDP), `shards`: their ranks; 1: not at all; `whole`: parameters
+    that are not divided although others are.  Experts divided among ranks count as shards over these.  `cuts`:
+    parameter → how tensor parallelism divides it.  `sequence`: whether tensor-parallel ranks divide positions where
+    they do not divide weights (Korthikanti et al. 2022)."""
 
     uses: Mapping[str, AxisUse]
     sizes: Mapping[str, int]
     cuts: Mapping[str, Cut]
-    shards: int
+    sharded: tuple[str, ...]
     whole: tuple[str, ...]
     sequence: bool
     stages: int
@@ -52,6 +53,10 @@ class Scheme:
 
     def ranks(self, *uses: AxisUse) -> int:
         return math.prod(n for a, n in self.sizes.items() if self.uses[a] in uses)
+
+    @property
+    def shards(self) -> int:
+        return math.prod(self.sizes[a] for a in self.sharded)
 
     @property
     def data(self) -> int:
@@ -79,9 +84,17 @@ class Scheme:
                 "give each its own samples: search with a larger --batch, or with fewer --devices"
             )
 
-    def displaced(self, *order: AxisUse) -> tuple[str, str] | None:
-        """Two axes whose ranks lie the other way round than a framework that orders its ranks so, outermost first."""
-        told = [(a, order.index(self.uses[a])) for a, n in self.sizes.items() if n > 1 and self.uses[a] in order]
+    def displaced(self, *order: AxisUse | Literal["shards"]) -> tuple[str, str] | None:
+        """Two axes whose ranks lie the other way round than a framework that orders its ranks so, outermost first.
+        `shards`: those data-parallel ranks that divide parameters among them, where they have a place of their own."""
+
+        def place(axis: str) -> int | None:
+            use = self.uses[axis]
+            if use == "data" and axis in self.sharded and "shards" in order:
+                return order.index("shards")
+            return order.index(use) if use in order else None
+
+        told = [(a, at) for a, n in self.sizes.items() if n > 1 and (at := place(a)) is not None]
         for (a, first), (b, second) in pairwise(told):
             if first > second:
                 return a, b
@@ -122,12 +135,12 @@ def scheme_of(plan: PlanDocument, target: str) -> Scheme:
             "expert": experts.get(axis),
         }
         uses[axis] = _use(plan, axis, {k: v for k, v in found.items() if v is not None}, target)
-    shards, whole = _sharding(plan, uses)
+    sharded, whole = _sharding(plan, uses)
     return Scheme(
         uses=uses,
         sizes=sizes,
         cuts={n: _one_cut(n, found, target) for n, found in cuts.items()},
-        shards=shards,
+        sharded=sharded,
         whole=whole,
         sequence=_sequence(plan, [a for a, use in uses.items() if use == "tensor"]),
         stages=plan.schedule.stages,
@@ -193,7 +206,7 @@ def _cut(op: OperatorDocument, slot: int, axis: str) -> Cut | Literal["expert", 
     `positions`: what is added to every sample, position by position, is taken where the data is."""
     operand = op.operands[slot]
     assert operand is not None
-    if op.type in _PRODUCTS and slot == 1:
+    if op.type in PRODUCTS and slot == 1:
         if op.type != "Conv" and any(axis in d for d in operand.dims[:-2]):
             return "expert"
         summed = any(axis in r.partial for r in op.results if r is not None)
@@ -217,30 +230,34 @@ def _one_cut(name: str, found: set[Cut], target: str) -> Cut:
     return next(iter(found), "whole")
 
 
-def _sharding(plan: PlanDocument, uses: Mapping[str, AxisUse]) -> tuple[int, tuple[str, ...]]:
-    """InputError where parameters are divided among groups of different sizes."""
-    first: dict[int, str] = {}
-    whole = []
+def _sharding(plan: PlanDocument, uses: Mapping[str, AxisUse]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """InputError where parameters are divided among groups of different ranks."""
+    computed: dict[str, set[str]] = {}
+    extra: dict[str, list[str]] = {}
     sizes = plan.mesh.sizes
     for name, p in plan.parameters.items():
-        computed = {a for x in p.compute for a in _axes(x.layout())}
-        extra = [a for a in _axes(p.stored.layout()) if a not in computed and sizes[a] > 1]
-        if not extra:
-            whole.append(name)
-        else:
-            first.setdefault(math.prod(sizes[a] for a in extra), name)
-        if any(uses[a] == "tensor" for a in extra):
+        computed[name] = {a for x in p.compute for a in _axes(x.layout())}
+        extra[name] = [a for a in _axes(p.stored.layout()) if a not in computed[name] and sizes[a] > 1]
+        if any(uses[a] == "tensor" for a in extra[name]):
             raise InputError(
                 f"plan: parameter {name} is kept in shards over a tensor-parallel axis but computed with whole there; "
                 "pin `stored` as it is computed with"
             )
-    if len(first) > 1:
-        (a, one), (b, other) = list(first.items())[:2]
-        raise InputError(
-            f"plan: {one} is kept in shards by {a} ranks and {other} by {b}; launchers have one size for all: pin "
-            "`stored` alike, or rest=zero"
-        )
-    return next(iter(first), 1), tuple(whole) if first else ()
+    most = max(extra, key=lambda n: math.prod(sizes[a] for a in extra[n]), default="")
+    sharded = tuple(a for a in plan.mesh.names if most and a in extra[most])
+    whole = []
+    for name, found in extra.items():
+        wanted = {a for a in sharded if a not in computed[name]}
+        if set(found) == wanted:
+            continue
+        if found:
+            (a, one), (b, other) = ((".".join(extra[n]), math.prod(sizes[x] for x in extra[n])) for n in (name, most))
+            raise InputError(
+                f"plan: {name} is kept in shards by {one} ranks and {most} by {other} (over {a} and over {b}); "
+                "launchers have one size for all: pin `stored` alike, or rest=zero"
+            )
+        whole.append(name)
+    return sharded, tuple(whole)
 
 
 def _sequence(plan: PlanDocument, tensor: Sequence[str]) -> bool:
@@ -248,7 +265,7 @@ def _sequence(plan: PlanDocument, tensor: Sequence[str]) -> bool:
     return any(
         a in axes
         for op in plan.operators.values()
-        if "Normalization" in op.type
+        if "Normalization" in op.type or op.type == "ReduceMean"
         for r in op.results[:1]
         if r is not None
         for axes in r.dims[1:-1]

@@ -55,11 +55,3 @@ def test_files_say_what_the_plan_says(tmp_path: Path, capsys: pytest.CaptureFixt
     assert any(p["kept"] != p["computed"] for p in document["parameters"].values())
     ast.parse((tmp_path / "out" / "parallel.py").read_text(encoding="utf-8"))
     assert (tmp_path / "out" / "run_torchrun.sh").stat().st_mode & 0o100
-
-
-def test_a_rank_table_is_for_mindspore(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = plan(tmp_path / "plan", "mesh=4")
-    hosts = tmp_path / "hosts"
-    hosts.write_text("10.0.0.1 192.1.0.1\n", encoding="utf-8")
-    assert main(["emit", path, "--target", "torch", "--out", str(tmp_path / "out"), "--hosts", str(hosts)]) == 2
-    assert "leave it out" in capsys.readouterr().err

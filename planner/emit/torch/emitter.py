@@ -6,12 +6,14 @@ What happens between operators is DTensor's to decide: it propagates placements 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pprint import pformat
 from string import Template
 from typing import Any, Final
 
 from planner.emit.emission import Emission
+from planner.emit.hosts import Server
+from planner.emit.launch import hosts_of, launch_scripts
 from planner.emit.names import Name, plain
 from planner.emit.torch.placements import placements
 from planner.errors import InputError
@@ -19,8 +21,6 @@ from planner.ir import Layout
 from planner.planning.document import PlanDocument
 
 __all__ = ["emit_torch"]
-
-_PER_NODE: Final = 8
 
 _MODULE: Final = Template('''"""$model on $devices devices (mesh $mesh): parameters and inputs as DTensors.
 
@@ -101,16 +101,12 @@ def shard_inputs(inputs, mesh):
     return {n: distribute_tensor(x, mesh, _placements(INPUTS[n])) for n, x in inputs.items()}
 ''')
 
-_LAUNCH: Final = Template("""#!/bin/bash
-# $devices processes, $per on each of $nodes node(s).  Of several, on every node: MASTER_ADDR, NODE_RANK 0, 1, …
-set -euo pipefail
-exec torchrun --nnodes=$nodes --nproc-per-node=$per --node-rank="$${NODE_RANK:-0}" \\
-    --master-addr="$${MASTER_ADDR:-127.0.0.1}" --master-port="$${MASTER_PORT:-29500}" "$$@"
-""")
 
+def emit_torch(plan: PlanDocument, names: Mapping[str, Name], *, servers: Sequence[Server] = ()) -> Emission:
+    """`servers`: from a hosts file.
 
-def emit_torch(plan: PlanDocument, names: Mapping[str, Name]) -> Emission:
-    """InputError where a parameter has no one layout to compute with, or DTensor no words for it."""
+    InputError where a parameter has no one layout to compute with, or DTensor no words for it.
+    """
     mesh = plan.mesh
     parameters: dict[str, tuple[Any, Any]] = {}
     for name, p in plan.parameters.items():
@@ -146,12 +142,10 @@ def emit_torch(plan: PlanDocument, names: Mapping[str, Name]) -> Emission:
         parameters=pformat(parameters, width=116, sort_dicts=False),
         inputs=pformat(inputs, width=116, sort_dicts=False),
     )
-    per = min(_PER_NODE, mesh.devices)
-    launch = _LAUNCH.substitute(devices=mesh.devices, per=per, nodes=-(-mesh.devices // per))
     files = {
         "parallel_plan.json": (json.dumps(document, indent=1) + "\n").encode(),
         "parallel.py": module.encode(),
-        "run_torchrun.sh": launch.encode(),
+        **launch_scripts(hosts_of(plan, servers)),
     }
     return Emission(files, tuple(_lost(plan)))
 

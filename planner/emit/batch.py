@@ -1,0 +1,49 @@
+"""How many samples a plan's ranks take at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.emit.scheme import Scheme
+from planner.errors import InputError
+from planner.planning.document import PlanDocument
+
+__all__ = ["Batch", "batch_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """`total` samples a step, in `micro_batches` of `per_rank` on every data-parallel rank; `positions` of a sample,
+    where samples are sequences."""
+
+    total: int
+    per_rank: int
+    micro_batches: int
+    positions: int | None
+
+    @property
+    def local(self) -> int:
+        """Samples of a data-parallel rank in a step."""
+        return self.per_rank * self.micro_batches
+
+
+def batch_of(plan: PlanDocument, scheme: Scheme) -> Batch:
+    """Sizes of a plan are those of one micro-batch of all data-parallel ranks; samples are counted by the first
+    dimension of the first input that has dimensions.
+
+    InputError where there is none, or where ranks do not take equal parts.
+    """
+    name, shape = next(((n, x.shape) for n, x in plan.inputs.items() if x.shape), ("", None))
+    if not shape:
+        raise InputError("plan: no input has a dimension that could count samples; bind its shapes (--bind) and search")
+    if shape[0] % scheme.data:
+        raise InputError(
+            f"plan: input {name} holds {shape[0]} samples, and {scheme.data} data-parallel ranks cannot share them "
+            "evenly; search with another --batch"
+        )
+    return Batch(
+        total=shape[0] * scheme.micro_batches,
+        per_rank=shape[0] // scheme.data,
+        micro_batches=scheme.micro_batches,
+        positions=shape[1] if len(shape) == 2 else None,
+    )
