@@ -50,6 +50,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="parts of the batch, one after the other; default: 1, up to 4 a stage",
     )
     add_pin_options(parser)
+    parser.add_argument(
+        "--strategy",
+        metavar="SCHEME[:KEY=VALUE,…]",
+        help="pin a known configuration, as `planner evaluate` has it: megatron:tp=4,pp=2,micro_batch=1, fsdp, …",
+    )
     parser.add_argument("--solver", choices=("auto", "dp", "ilp"), default="auto")
     parser.add_argument("--time-limit", type=float, metavar="S", help="seconds for the whole search")
     parser.add_argument("--target", choices=("any", "torch", "mindspore"), default="any", help="plans it can express")
@@ -93,6 +98,12 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"--time-limit {options.time_limit:g}: expected a positive number of seconds")
     if options.reproducible and options.time_limit is not None:
         raise UsageError("--reproducible forbids --time-limit: a limit in seconds gives other plans on other days")
+    if options.strategy is not None and (options.stages > 1 or options.micro_batches or options.mesh):
+        raise UsageError(
+            "--strategy says stages, micro-batches and mesh itself (pp, micro_batch); leave the others out"
+        )
+    if options.strategy is not None and len(counts) > 1:
+        raise UsageError("--strategy fits one number of devices; give one --devices with it")
     if options.top_k > 1 and (options.stages > 1 or options.micro_batches is not None):
         raise UsageError("--top-k: plans in stages or micro-batches are one at a time; leave it out")
     for devices in counts:

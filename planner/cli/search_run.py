@@ -49,9 +49,20 @@ class Searcher:
     def __post_init__(self) -> None:
         self.profile = profile_of(self.options.hardware)
         self.constraints = constraints_of(self.options)
+        if self.options.strategy is not None:
+            self._take_strategy()
         self.recall = None
         if self.options.warm_start is not None:
             self.recall = Recall(read_plan(self.options.warm_start))
+
+    def _take_strategy(self) -> None:
+        """The configuration as options and constraints."""
+        from planner.cli.strategy import take_strategy
+
+        options = self.options
+        given = self.constraints
+        options.stages, options.micro_batches, options.recompute, pins = take_strategy(options)
+        self.constraints = pins if given is None else pins + given
 
     @cached_property
     def graph(self) -> Graph:

@@ -18,7 +18,7 @@ from planner.evaluate.transfers import count_transfers
 from planner.evaluate.workload import Axis, Workload
 from planner.ir import Graph
 
-__all__ = ["trace"]
+__all__ = ["check_along", "trace"]
 
 
 def trace(graph: Graph, configuration: Configuration) -> Workload:
@@ -39,7 +39,7 @@ def _traced(graph: Graph, model: Model, c: Configuration) -> Workload:
     sizes: dict[Axis, int] = {"tensor": c.tp, "context": c.cp, "expert": c.ep}
     axes = {axis: _along(graph, model, c, axis, size) for axis, size in sizes.items() if size > 1}
     for axis, along in axes.items():
-        _check(graph, axis, along)
+        check_along(graph, axis, along)
     at = Local(graph, model, axes, 4.0 if c.precision == "fp32" else 2.0)
     tally = Tally(len(model.repeated))
     regions = join(graph, model.rules, count_transfers(tally, at), model.fixed, c.fuse)
@@ -60,7 +60,7 @@ def _traced(graph: Graph, model: Model, c: Configuration) -> Workload:
     return workload_of(tally, at)
 
 
-def _check(graph: Graph, axis: Axis, along: Along) -> None:
+def check_along(graph: Graph, axis: Axis, along: Along) -> None:
     """UsageError where an axis would do nothing but repeat the work."""
     divided = {t for t, code in along.rest.items() if code >= 0}
     size, names = along.size, {p.name for p in graph.parameters}

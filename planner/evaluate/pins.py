@@ -1,0 +1,136 @@
+"""A known configuration as constraints of the search: what each mesh axis does to every operator is prescribed, and
+what is left open, how tensors travel in between, is searched.  So Megatron's layout becomes a plan, to be priced,
+verified, and emitted.
+
+The mesh is data by expert by context by tensor parallelism, outermost first, less the axes of one rank; of hybrid
+sharding data parallelism is two axes, copies by shards.  Data-parallel ranks split the index that counts samples, the
+others what `planner.evaluate.axis` prescribes.  Where an operator cannot be split so on all axes at once, the innermost
+of them are left out for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from planner.errors import UsageError
+from planner.evaluate.axis import AxisKind, lay_out
+from planner.evaluate.configuration import Configuration
+from planner.evaluate.model import Model, model_of
+from planner.evaluate.trace import check_along
+from planner.ir import DeviceMesh, Graph, Layout, Op
+from planner.planning.constraints import Constraints
+from planner.planning.constraints.batch import Batch, follow_batch
+from planner.planning.constraints.values import LayoutPin, OperatorPin, ParameterPin, StrategyPin
+from planner.rules.strategy import REPLICATE, AxisRole, Strategy, bind
+
+__all__ = ["constraints_of_configuration"]
+
+_KINDS: Final[tuple[tuple[str, AxisKind | None], ...]] = (
+    ("copies", None), ("data", None), ("expert", "expert"), ("context", "context"), ("tensor", "tensor")
+)  # fmt: skip
+
+
+def constraints_of_configuration(graph: Graph, c: Configuration, source: str) -> Constraints:
+    """`graph`: of a micro-batch of all data-parallel ranks together; `source`: what messages call the configuration.
+
+    UsageError where an axis would do nothing but repeat the work, or one axis cannot be said as a mesh axis.
+    """
+    if c.dp % c.ep:
+        raise UsageError(f"{source}: ep={c.ep}: expected a divisor of dp={c.dp}: experts lie on data-parallel ranks")
+    shards = c.dp if c.shard_ranks is None else c.shard_ranks
+    if c.dp % shards or shards % c.ep:
+        raise UsageError(f"{source}: shard={shards}: expected a divisor of dp={c.dp}, and a multiple of ep={c.ep}")
+    sizes = {"copies": c.dp // shards, "data": shards // c.ep, "expert": c.ep, "context": c.cp, "tensor": c.tp}
+    kinds = [(name, kind) for name, kind in _KINDS if sizes[name] > 1]
+    mesh = DeviceMesh.of(*(sizes[name] for name, _ in kinds)) if kinds else DeviceMesh.of(1)
+    model = model_of(graph)
+    roles: list[Mapping[str, AxisRole]] = []
+    for name, kind in kinds:
+        found = _samples(graph, model, c.dp) if kind is None else _along(graph, model, c, kind, sizes[name])
+        if not any(r.kind == "split" for r in found.values()):
+            raise UsageError(f"{source}: {name} parallelism over {sizes[name]} ranks splits nothing of the model")
+        roles.append(found)
+    bound: dict[str, Strategy] = {}
+    for op in graph.ops:
+        if op.name not in model.fixed:
+            wanted = [found.get(op.name, REPLICATE) for found in roles] or [REPLICATE]
+            bound[op.name] = _bound(model, op, mesh, wanted)
+    operators = tuple(OperatorPin(source, _pin(s, mesh), match=(_literally(n),)) for n, s in bound.items())
+    data = [a for a, (name, _) in zip(mesh.names, kinds, strict=False) if name in ("data", "expert")]
+    return Constraints(
+        source,
+        meshes=(mesh.shape,),
+        operators=operators,
+        parameters=tuple(_stored(graph, bound, mesh, data if c.zero else [], source)),
+    )
+
+
+def _samples(graph: Graph, model: Model, size: int) -> dict[str, AxisRole]:
+    batch: Batch = follow_batch(graph, model.rules, {}, "batch")
+    out = {}
+    for name, factors in batch.factors.items():
+        fitting = [f for f in sorted(factors) if model.rules[name].factors[f] % size == 0]
+        if fitting:
+            out[name] = AxisRole("split", factor=fitting[0])
+    return out
+
+
+def _along(graph: Graph, model: Model, c: Configuration, kind: AxisKind, size: int) -> dict[str, AxisRole]:
+    sequence = c.sequence_parallel and kind == "tensor"
+    found = lay_out(graph, model.rules, model.keys, model.active, kind, size, sequence_parallel=sequence)
+    check_along(graph, kind, found)
+    out = {}
+    for name, choice in found.choices.items():
+        # A strategy that is a mode names the mode's members as well.
+        modes = [f for f in choice.factors if f in model.rules[name].modes]
+        for factor in modes or sorted(choice.factors)[:1]:
+            out[name] = AxisRole("split", factor=factor)
+    return out
+
+
+def _bound(model: Model, op: Op, mesh: DeviceMesh, wanted: list[AxisRole]) -> Strategy:
+    """The operator's strategy; where the roles do not go together, without the innermost that are too many."""
+    rule = model.rules[op.name]
+    roles = list(wanted)
+    for i in reversed(range(len(roles) + 1)):
+        roles[i:] = [REPLICATE] * (len(roles) - i)
+        strategy = bind(rule, mesh, tuple(roles))
+        if strategy is not None:
+            return strategy
+    raise AssertionError(f"{op.name}: an operator can always be replicated")
+
+
+def _pin(strategy: Strategy, mesh: DeviceMesh) -> StrategyPin:
+    factors: dict[str, tuple[str, ...]] = {}
+    for axis, role in zip(mesh.names, strategy.roles, strict=True):
+        if role.kind == "split":
+            factors[role.factor] = (*factors.get(role.factor, ()), axis)
+    return StrategyPin(factors=tuple(factors.items()))
+
+
+def _stored(
+    graph: Graph, bound: Mapping[str, Strategy], mesh: DeviceMesh, over: list[str], source: str
+) -> list[ParameterPin]:
+    """Parameters lie as their first reader computes with them; the first dimension that divides is cut further `over`
+    data-parallel axes."""
+    out = []
+    for t in graph.parameters:
+        readers = [(op, i) for op, i in graph.consumers.get(t.name, ()) if op.name in bound]
+        if t.shape is None or not readers:
+            continue
+        op, slot = readers[0]
+        layout = bound[op.name].operands[slot] or Layout.replicated(len(t.shape))
+        own = [a for a in over if a not in {x for d in layout.dims for x in d}]
+        for d, size in enumerate(t.shape):
+            if own and size % mesh.size([*layout.dims[d], *own]) == 0:
+                cut = tuple(a for a in mesh.names if a in (*layout.dims[d], *own))
+                layout = Layout(tuple(cut if i == d else x for i, x in enumerate(layout.dims)))
+                break
+        out.append(ParameterPin(source, (_literally(t.name),), stored=LayoutPin(dims=layout.dims)))
+    return out
+
+
+def _literally(name: str) -> str:
+    """A pattern that matches this name alone."""
+    return "".join(f"[{c}]" if c in "*?[" else c for c in name)

@@ -1,0 +1,15 @@
+# mlp-pipeline on 8 devices (mesh 4): arguments of Megatron-LM's training scripts.
+# Those of the model (layers, hidden size, heads, vocabulary), of data and of the optimizer come on top.
+# Made by `planner emit --target megatron`; the plan decides, edit that.
+MEGATRON_ARGS=(
+    --tensor-model-parallel-size 1
+    --pipeline-model-parallel-size 2
+    --context-parallel-size 1
+    --micro-batch-size 4
+    --global-batch-size 64
+    --seq-length 64
+    --pipeline-model-parallel-layout 'Et*2|tL'
+    --num-layers 3
+    --bf16
+    --optimizer adam
+)

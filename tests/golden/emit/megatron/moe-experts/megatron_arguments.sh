@@ -1,0 +1,16 @@
+# moe-experts on 4 devices (mesh 4): arguments of Megatron-LM's training scripts.
+# Those of the model (layers, hidden size, heads, vocabulary), of data and of the optimizer come on top.
+# Made by `planner emit --target megatron`; the plan decides, edit that.
+MEGATRON_ARGS=(
+    --tensor-model-parallel-size 1
+    --pipeline-model-parallel-size 1
+    --context-parallel-size 1
+    --expert-model-parallel-size 4
+    --expert-tensor-parallel-size 1
+    --micro-batch-size 4
+    --global-batch-size 16
+    --seq-length 8
+    --untie-embeddings-and-output-weights
+    --bf16
+    --optimizer adam
+)

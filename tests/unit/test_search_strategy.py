@@ -1,0 +1,93 @@
+"""`planner search --strategy`: known configurations become plans that have their degrees, and are right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from planner.cli.main import main
+from planner.emit.scheme import scheme_of
+from planner.planning import PlanDocument, read_plan
+
+SAMPLES = Path(__file__).parents[2] / "sample_graphs"
+
+
+def search(folder: Path, model: str, strategy: str, *options: str) -> PlanDocument:
+    arguments = ["search", str(SAMPLES / f"{model}.onnx"), "--devices", "8", "--batch", "32", "--no-cache"]
+    assert main([*arguments, "--strategy", strategy, "--out", str(folder), *options]) == 0
+    return read_plan(folder / "plan.json")
+
+
+@pytest.mark.parametrize(
+    ("model", "strategy", "uses", "shards", "sequence"),
+    [
+        ("gpt_tiny", "ddp", {"x": "data"}, 1, False),
+        ("gpt_tiny", "fsdp", {"x": "data"}, 8, False),
+        ("gpt_tiny", "hsdp:shard=4", {"x": "data", "y": "data"}, 4, False),
+        ("gpt_tiny", "megatron:tp=2,sp=false,zero=0", {"x": "data", "y": "tensor"}, 1, False),
+        ("gpt_tiny", "megatron:tp=2", {"x": "data", "y": "tensor"}, 4, True),
+        ("gpt_tiny", "megatron:cp=2,tp=2", {"x": "data", "y": "context", "z": "tensor"}, 2, True),
+        ("llama_tiny", "megatron:tp=2", {"x": "data", "y": "tensor"}, 4, True),
+        ("moe_tiny", "megatron:ep=4", {"x": "data", "y": "expert"}, 8, False),
+    ],
+)
+def test_the_plan_has_the_degrees_of_the_configuration_and_is_right(
+    tmp_path: Path, model: str, strategy: str, uses: dict[str, str], shards: int, sequence: bool
+) -> None:
+    plan = search(tmp_path, model, strategy)
+    found = scheme_of(plan, "a launcher")
+    assert found.uses == uses
+    assert (found.shards, found.sequence) == (shards, sequence)
+    assert main(["verify", str(tmp_path / "plan.json"), str(SAMPLES / f"{model}.onnx")]) == 0
+
+
+def test_megatrons_block_is_columns_then_rows(tmp_path: Path) -> None:
+    cuts = scheme_of(search(tmp_path, "gpt_tiny", "megatron:tp=2"), "Megatron").cuts
+    block = {n.removeprefix("transformer.h.1."): c for n, c in cuts.items() if n.startswith("transformer.h.1.")}
+    assert block == {
+        "ln_1.weight": "whole", "ln_1.bias": "whole", "ln_2.weight": "whole", "ln_2.bias": "whole",
+        "attn.c_attn.weight": "column", "attn.c_attn.bias": "follows",
+        "attn.c_proj.weight": "row", "attn.c_proj.bias": "whole",
+        "mlp.c_fc.weight": "column", "mlp.c_fc.bias": "follows",
+        "mlp.c_proj.weight": "row", "mlp.c_proj.bias": "whole",
+    }  # fmt: skip
+    assert cuts["transformer.wte.weight"] == "vocabulary"
+
+
+def test_pipeline_micro_batches_and_recomputation_are_taken(tmp_path: Path) -> None:
+    plan = search(tmp_path, "gpt_tiny", "megatron:tp=2,pp=2,micro_batch=2,recompute=full")
+    assert (plan.schedule.stages, plan.schedule.micro_batches, plan.model.batch) == (2, 8, 4)
+    assert plan.devices == 8
+    assert len(plan.schedule.recompute) == 2
+
+
+@pytest.mark.parametrize("target", ["megatron", "torchtitan", "torch"])
+def test_launchers_take_such_a_plan(tmp_path: Path, target: str) -> None:
+    search(tmp_path, "gpt_tiny", "megatron:tp=2")
+    assert main(["emit", str(tmp_path / "plan.json"), "--target", target, "--out", str(tmp_path / target)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options", "status", "message"),
+    [
+        ("megatron:tp=3", (), 2, "does not divide 8 devices"),
+        ("megatron:ep=8", (), 2, "the model has no weights of experts"),
+        ("megatron:tp=2,recompute=selective", (), 2, "run whole equal blocks again"),
+        ("megatron:pp=2,schedule=gpipe", (), 2, "schedule: plans have 1f1b so far"),
+        ("megatron:tp=2", ("--stages", "2"), 2, "says stages, micro-batches and mesh itself"),
+        ("nonsense", (), 2, "expected one of ddp"),
+        ("megatron:tp=2", ("--pin", "*.c_fc.matmul replicated"), 3, "contradict"),
+    ],
+)
+def test_what_cannot_be_planned_so_is_said(
+    tmp_path: Path,
+    strategy: str,
+    options: tuple[str, ...],
+    status: int,
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["search", str(SAMPLES / "gpt_tiny.onnx"), "--devices", "8", "--batch", "32", "--no-cache"]
+    assert main([*arguments, "--strategy", strategy, "--out", str(tmp_path), *options]) == status
+    assert message in capsys.readouterr().err
