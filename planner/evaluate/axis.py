@@ -263,7 +263,11 @@ def _allowed(
     if s.kind == "expert":
         shared = frozenset[str]().union(*(_shared(rule, i) for i in weights))
         kept = tuple(
-            c for c in options if divides(c) and (c.factors & shared or any(x.kind == "all_to_all" for x in c.inner))
+            c
+            for c in options
+            if divides(c)
+            and (c.factors & shared or any(x.kind == "all_to_all" for x in c.inner))
+            and (rule.kind in _HEAVY or _follows(s, op, c, states))  # a table of positions is no expert
         )
         return kept or tuple(c for c in options if not divides(c)) or options
     if s.kind == "tensor" and weights and (rule.kind in ("matmul", "conv") or looked_up):
