@@ -112,6 +112,12 @@ def _megatron(given: Given) -> Emission:
     return emit_megatron(given.plan, servers=given.servers)
 
 
+def _onnx_ranks(given: Given) -> Emission:
+    from planner.emit.onnx.ranks import emit_onnx_ranks
+
+    return emit_onnx_ranks(given.model, given.plan, given.graph)
+
+
 TARGETS: Final[Mapping[str, Target]] = {
     "mindspore": Target(_mindspore, takes=frozenset({"names", "hosts"})),
     "torch": Target(_torch, takes=frozenset({"names", "hosts"})),
@@ -119,6 +125,7 @@ TARGETS: Final[Mapping[str, Target]] = {
     "deepspeed": Target(_deepspeed, takes=frozenset({"names", "hosts"})),
     "megatron": Target(_megatron, takes=frozenset({"hosts"})),
     "onnx": Target(_onnx, takes=frozenset({"model"}), needs=frozenset({"model"})),
+    "onnx-ranks": Target(_onnx_ranks, takes=frozenset({"model"}), needs=frozenset({"model"})),
 }
 
 
