@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Final
 
 import numpy as np
 
@@ -22,6 +23,8 @@ from planner.rules.localize import local_op
 from planner.verify.kernels import ShardContext
 
 __all__ = ["Held", "RankGraph", "forward", "versions"]
+
+_ANY_OPSET: Final = 20
 
 _Key = tuple[str, Layout]
 Read = Callable[[str], "Array | None"]
@@ -49,12 +52,12 @@ def forward(program: Program) -> Iterator[Instruction]:
 
 
 def versions(graph: Graph) -> dict[str, int]:
-    """Operator sets of the model by domain."""
-    found: dict[str, int] = {"": 1}
+    """Operator sets of the model by domain.  Where it has no operator of ONNX's own, their version is free."""
+    found: dict[str, int] = {}
     for op in graph.ops:
         domain = "" if op.type == EXPERT_MATMUL else split_type(op.type)[0]
         found[domain] = max(found.get(domain, 1), op.opset)
-    return found
+    return {"": _ANY_OPSET, **found}
 
 
 class RankGraph:

@@ -21,9 +21,11 @@ __all__ = ["Array", "Value", "Writer"]
 Array = NDArray[Any]
 Shape = tuple[int, ...]
 
-_SLICES_BY_OPERAND: Final = 10  # operator sets in which attributes became operands
+_SHAPES_BY_OPERAND: Final = 5  # operator sets in which attributes became operands
+_SLICES_BY_OPERAND: Final = 10
 _SUMS_BY_OPERAND: Final = 13
 _REDUCTIONS_BY_OPERAND: Final = 18
+_FILLS: Final = 9  # ConstantOfShape
 _LEAST: Final = 11  # element-wise selection and look-ups, as they are used here
 
 
@@ -183,6 +185,7 @@ class Writer:
     def reshape(self, x: Value, shape: Sequence[int]) -> Value:
         if x.shape == tuple(shape):
             return x
+        self.need(_SHAPES_BY_OPERAND)
         target = self.constant(np.array(shape, dtype=np.int64))
         return self.op("Reshape", [x, target], x.dtype, tuple(shape))
 
@@ -228,6 +231,7 @@ class Writer:
 
     def filled(self, shape: Shape, dtype: str, value: float = 0) -> Value:
         """A tensor of one value, which takes no place in the file."""
+        self.need(_FILLS)
         fill = numpy_helper.from_array(np.array([value], dtype=numpy_dtype(dtype)))
         return self.op("ConstantOfShape", [self.constant(np.array(shape, dtype=np.int64))], dtype, shape, value=fill)
 

@@ -62,6 +62,16 @@ def _wide(w: Writer, operands: Operands, index: int) -> Value | None:
     return None if x is None else w.widened(x)
 
 
+def _skip(w: Writer, here: Local, operands: Operands) -> _Rows:
+    """norm(X + skip + bias)."""
+    simplified = "Simplified" in here.op.type
+    x = w.join("Add", w.widened(needed(operands[0])), w.widened(needed(operands[1])))
+    added = _wide(w, operands, 3 if simplified else 4)
+    x = x if added is None else w.join("Add", x, added)
+    bias = None if simplified else _wide(w, operands, 3)
+    return _Rows(x, (x.rank - 1,), _wide(w, operands, 2), bias, _epsilon(here, 1e-12), x.dims, centred=not simplified)
+
+
 def _column(w: Writer, v: Value | None, rank: int) -> Value | None:
     return None if v is None else w.reshape(v, (1, v.dims[0], *(1,) * (rank - 2)))
 
@@ -119,6 +129,8 @@ _ROWS: dict[str, Callable[[Writer, Local, Operands], _Rows]] = {
     "RMSNormalization": _layer,
     "SimplifiedLayerNormalization": _layer,
     "com.microsoft::SimplifiedLayerNormalization": _layer,
+    "com.microsoft::SkipLayerNormalization": _skip,
+    "com.microsoft::SkipSimplifiedLayerNormalization": _skip,
 }
 
 
@@ -129,6 +141,8 @@ def _normalise(w: Writer, here: Local, operands: Operands) -> list[Value | None]
     results: list[Value | None] = [_normalised(w, rows, m)]
     if here.op.type == "BatchNormalization":
         results += _running(w, here, operands, m)
+    elif "Skip" in here.op.type:
+        results += [m.mean, m.inverse, rows.x]
     elif here.op.type == "LayerNormalization":
         results += [m.mean, m.inverse]
     else:
