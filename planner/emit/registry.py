@@ -155,8 +155,15 @@ def _read_mindspore(path: Path, graph: Graph, rules: NameRules) -> Reading:
     return read_strategies(path, graph, rules)
 
 
+def _read_onnx(path: Path, graph: Graph, rules: NameRules) -> Reading:
+    from planner.emit.onnx.reading import read_annotations
+
+    return read_annotations(path, graph, rules)
+
+
 FORMATS: Final[Mapping[str, Reader]] = {
     "mindspore": _read_mindspore,
+    "onnx": _read_onnx,
 }
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 import onnx
 
 __all__ = ["annotation_problems"]
+
+_MANY: Final = 1 << 62
+_MOST_SPARE: Final = 1024
 
 Shapes = Mapping[str, list[int | None]]
 
@@ -75,6 +78,8 @@ def _spec(s: onnx.ShardingSpecProto, devices: int, shape: list[int | None] | Non
         if d < 0 and d not in groups:
             yield f"device {d}: no such group"
         held += groups.get(d, []) if d < 0 else [d]
+        if len(held) > max(devices, 0) + _MOST_SPARE:  # so one holds more than one shard; no need to list them all
+            break
     if any(not 0 <= d < devices for d in held):
         yield f"devices {sorted({d for d in held if not 0 <= d < devices})}: the configuration has {devices}"
     if len(set(held)) != len(held):
@@ -91,10 +96,11 @@ def _spec(s: onnx.ShardingSpecProto, devices: int, shape: list[int | None] | Non
         if not counts or min(counts) < 1:
             yield f"axis {axis}: expected shards of at least 1, found {counts}"
             continue
-        shards *= math.prod(counts)
+        parts = _product(counts)
+        shards = _product([shards, parts])
         size = shape[axes[-1]] if shape is not None else None
-        if size is not None and math.prod(counts) > size:
-            yield f"axis {axis}: {math.prod(counts)} shards of {size} elements"
+        if size is not None and parts > size:
+            yield f"axis {axis}: {parts} shards of {size} elements"
         for x in dim.simple_sharding:
             if x.HasField("dim_value") and size is not None and len(counts) == 1 and x.dim_value != size:
                 yield f"axis {axis}: says it has {x.dim_value} elements, the tensor has {size}"
@@ -102,6 +108,14 @@ def _spec(s: onnx.ShardingSpecProto, devices: int, shape: list[int | None] | Non
         yield "an axis is divided twice"
     if len(s.device) != shards:
         yield f"{shards} shards on {len(s.device)} devices or groups"
+
+
+def _product(counts: list[int]) -> int:
+    """The product, or something larger than any number of devices."""
+    out = 1
+    for n in counts:
+        out = min(out * n, _MANY)
+    return out
 
 
 def _shapes(graph: onnx.GraphProto) -> dict[str, list[int | None]]:

@@ -12,9 +12,9 @@ from planner.errors import InputError
 __all__ = ["load_file"]
 
 
-def load_file(path: Path) -> onnx.ModelProto:
-    """The model with its external data left where it is.  InputError where it cannot be read."""
+def load_file(path: Path, what: str = "--model") -> onnx.ModelProto:
+    """The model with its external data left where it is.  InputError, calling it `what`, where it cannot be read."""
     try:
         return onnx.load(str(path), load_external_data=False)
     except (OSError, DecodeError) as e:
-        raise InputError(f"--model {path}: cannot be read ({e})") from e
+        raise InputError(f"{what} {path}: cannot be read ({e})") from e

@@ -5,6 +5,7 @@ registers them all.
 """
 
 from planner.emit.onnx.ranks.inner import (  # noqa: F401  imported for what they register
+    attention,
     experts,
     lookup,
     loss,
