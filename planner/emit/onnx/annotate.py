@@ -2,11 +2,12 @@
 
 Every node says how its tensors lie: the dimensions that are divided, with their shards, and for every shard, in
 row-major order of those dimensions, the device that holds it, or a negative key of a group of devices that all do.
+Devices count stage by stage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -14,6 +15,7 @@ from itertools import product
 import onnx
 
 from planner.emit.emission import Emission
+from planner.emit.onnx.check import stated_shapes
 from planner.errors import InputError
 from planner.ir import DeviceMesh, Graph, Layout
 from planner.planning.document import PlanDocument
@@ -47,14 +49,14 @@ def emit_onnx(model: onnx.ModelProto, plan: PlanDocument, graph: Graph) -> Emiss
 
 def annotated(model: onnx.ModelProto, plan: PlanDocument, graph: Graph) -> tuple[onnx.ModelProto, _Lost]:
     """A copy of the model with annotations, and what could not be said."""
-    mesh, lost = plan.mesh, _Lost()
+    mesh, stages, lost = plan.mesh, plan.schedule.stages, _Lost()
+    stated = stated_shapes(model.graph)
     out = onnx.ModelProto()
     out.CopyFrom(model)
     out.ir_version = max(out.ir_version, _LEAST_IR)
     del out.configuration[:]
-    out.configuration.add(
-        name=CONFIGURATION, num_devices=mesh.devices, device=[f"rank{r}" for r in range(mesh.devices)]
-    )
+    devices = mesh.devices * stages
+    out.configuration.add(name=CONFIGURATION, num_devices=devices, device=[f"rank{r}" for r in range(devices)])
     for node in out.graph.node:
         del node.device_configurations[:]
         name = next((o for o in node.output if o), "")
@@ -64,6 +66,8 @@ def annotated(model: onnx.ModelProto, plan: PlanDocument, graph: Graph) -> tuple
             continue
         op = graph.producers[name]
         told = node.device_configurations.add(configuration_id=CONFIGURATION)
+        if stages > 1:
+            told.pipeline_stage = operator.stage
         said: dict[str, Layout] = {}
         pairs = [*zip(op.inputs, operator.operands, strict=False), *zip(op.outputs, operator.results, strict=False)]
         own = {*node.input, *node.output}
@@ -77,12 +81,15 @@ def annotated(model: onnx.ModelProto, plan: PlanDocument, graph: Graph) -> tuple
             elif said.setdefault(tensor, layout) != layout:
                 lost.ambiguous += 1
             elif tensor not in {s.tensor_name for s in told.sharding_spec}:
-                told.sharding_spec.append(sharding_spec(tensor, layout, shape, mesh))
+                spec = sharding_spec(tensor, layout, shape, mesh, operator.stage * mesh.devices)
+                told.sharding_spec.append(_as_stated(spec, stated.get(tensor, ())))
     return out, lost
 
 
-def sharding_spec(tensor: str, layout: Layout, shape: tuple[int, ...], mesh: DeviceMesh) -> onnx.ShardingSpecProto:
-    """How a tensor lies.  InputError where it does not divide."""
+def sharding_spec(
+    tensor: str, layout: Layout, shape: tuple[int, ...], mesh: DeviceMesh, first: int = 0
+) -> onnx.ShardingSpecProto:
+    """How a tensor lies on the devices from `first` on.  InputError where it does not divide."""
     try:
         local = layout.local_shape(shape, mesh)
     except ValueError as e:
@@ -95,12 +102,27 @@ def sharding_spec(tensor: str, layout: Layout, shape: tuple[int, ...], mesh: Dev
         dim.simple_sharding.add(dim_value=shape[d], num_shards=shape[d] // local[d])
     shards = product(*(range(mesh.size(layout.dims[d])) for d in split))
     for key, shard in enumerate(shards, 1):
-        ranks = holders[shard]
+        ranks = [first + r for r in holders[shard]]
         if len(ranks) == 1:
             spec.device.append(ranks[0])
         else:
             spec.device.append(-key)
             spec.index_to_device_group_map.add(key=-key, value=ranks)
+    return spec
+
+
+def _as_stated(spec: onnx.ShardingSpecProto, shape: Sequence[int | None]) -> onnx.ShardingSpecProto:
+    """With sizes as the file states them, where a plan for another batch rebinds them."""
+    for dim in spec.sharded_dim:
+        size = shape[dim.axis] if dim.axis < len(shape) else None
+        for part in dim.simple_sharding:
+            if size is not None and size % part.num_shards:
+                raise InputError(
+                    f"plan: tensor {spec.tensor_name}: {part.num_shards} shards do not divide dimension {dim.axis} of "
+                    f"size {size}, as the model states it; give the model of the batch that was planned"
+                )
+            if size is not None:
+                part.dim_value = size
     return spec
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import onnx
 
-__all__ = ["annotation_problems"]
+__all__ = ["annotation_problems", "stated_shapes"]
 
 _MANY: Final = 1 << 62
 _MOST_SPARE: Final = 1024
@@ -28,7 +28,7 @@ def annotation_problems(model: onnx.ModelProto) -> list[str]:
     annotates = any(n.device_configurations for n in model.graph.node)
     if (annotates or devices) and model.ir_version < 11:
         out.append(f"ir_version {model.ir_version}: multi-device annotations begin with 11")
-    shapes = _shapes(model.graph)
+    shapes = stated_shapes(model.graph)
     stages: dict[tuple[str, str], int] = {}  # (configuration, tensor) → the stage that makes it
     for node in model.graph.node:
         where = f"node {next((o for o in node.output if o), node.name)!r} ({node.op_type})"
@@ -118,7 +118,7 @@ def _product(counts: list[int]) -> int:
     return out
 
 
-def _shapes(graph: onnx.GraphProto) -> dict[str, list[int | None]]:
+def stated_shapes(graph: onnx.GraphProto) -> dict[str, list[int | None]]:
     """Shapes as far as the model says them."""
     out: dict[str, list[int | None]] = {t.name: list(t.dims) for t in graph.initializer}
     for v in (*graph.input, *graph.output, *graph.value_info):

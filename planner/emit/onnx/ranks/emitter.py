@@ -21,7 +21,7 @@ from planner.planning.document import PlanDocument
 __all__ = ["INDEX", "emit_onnx_ranks", "file_of"]
 
 INDEX: Final = "ranks.json"
-_MOST_BYTES: Final = (1 << 31) - (1 << 24)  # protobuf's limit, less the nodes
+MOST_BYTES: Final = (1 << 31) - (1 << 24)  # protobuf's limit, less the nodes
 
 
 def file_of(rank: int) -> str:
@@ -78,12 +78,14 @@ def emit_onnx_ranks(model: onnx.ModelProto, plan: PlanDocument, graph: Graph) ->
     files = _Files(program, values)
     first = RankGraph(program, 0, values.read)  # what cannot be written is told before anything is
     size = sum(len(t.raw_data) for t in first.writer.constants.values())
-    if size > _MOST_BYTES:
+    if size > MOST_BYTES:
         raise InputError(
             f"plan: rank 0 alone holds {size / 2**30:.1f} GiB of weights, and an ONNX file at most 2 GiB; strip the "
             "weights from the model (they become inputs), or let `planner run` execute the plan"
         )
     lost = ["the backward pass, gradients and the optimizer's state: these graphs are the forward pass"]
+    if plan.schedule.micro_batches > 1:
+        lost.append(f"{plan.schedule.micro_batches} micro-batches: a graph computes one of them")
     for names, why in ((values.external, "lie in other files, which are not read"), (values.lacking, "are not in it")):
         if names:
             lost.append(f"values of {len(names)} parameters and constants {why}: they are inputs, in shards")

@@ -9,6 +9,7 @@ from planner.emit.onnx.domain import DOMAIN, VERSION
 from planner.emit.onnx.ranks.rank import RankGraph, versions
 from planner.frontends.dtypes import ELEM_TYPE
 from planner.frontends.export import IR_VERSION
+from planner.frontends.parse import captured, subgraphs
 
 __all__ = ["model_of"]
 
@@ -17,6 +18,8 @@ def model_of(rank: RankGraph) -> onnx.ModelProto:
     """The model; `rank.stored` is left with what it holds."""
     w = rank.writer
     nodes = _needed(w.nodes, set(rank.outputs))
+    for k, node in enumerate(n for n in nodes if n.domain == DOMAIN):
+        node.name = f"collective_{k}"  # those that meet are called alike
     read = {t for n in nodes for t in n.input} | set(rank.outputs)
     for n in nodes:
         read |= _captured(n)
@@ -52,8 +55,6 @@ def _needed(nodes: list[onnx.NodeProto], outputs: set[str]) -> list[onnx.NodePro
 
 def _captured(node: onnx.NodeProto) -> set[str]:
     """Outer names that sub-graphs of the node read."""
-    from planner.frontends.parse import captured, subgraphs
-
     return set(captured(list(subgraphs(node))))
 
 

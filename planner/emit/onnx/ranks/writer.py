@@ -185,7 +185,8 @@ class Writer:
     def reshape(self, x: Value, shape: Sequence[int]) -> Value:
         if x.shape == tuple(shape):
             return x
-        self.need(_SHAPES_BY_OPERAND)
+        if self.opset < _SHAPES_BY_OPERAND:
+            return self.op("Reshape", [x], x.dtype, tuple(shape), shape=list(shape))
         target = self.constant(np.array(shape, dtype=np.int64))
         return self.op("Reshape", [x, target], x.dtype, tuple(shape))
 

@@ -128,7 +128,6 @@ _ROWS: dict[str, Callable[[Writer, Local, Operands], _Rows]] = {
     "MeanVarianceNormalization": _mean_variance,
     "RMSNormalization": _layer,
     "SimplifiedLayerNormalization": _layer,
-    "com.microsoft::SimplifiedLayerNormalization": _layer,
     "com.microsoft::SkipLayerNormalization": _skip,
     "com.microsoft::SkipSimplifiedLayerNormalization": _skip,
 }

@@ -9,7 +9,7 @@ import numpy as np
 from planner.emit.onnx.ranks.local import Local, refusal
 from planner.emit.onnx.ranks.writer import Value, Writer
 
-__all__ = ["Lowering", "Operands", "lowering", "lowers", "needed"]
+__all__ = ["Lowering", "Operands", "lowered_types", "lowering", "lowers", "needed"]
 
 Operands = Sequence["Value | None"]
 Lowering = Callable[[Writer, Local, Operands], Sequence["Value | None"]]
@@ -29,6 +29,11 @@ def lowers(*types: str) -> Callable[[Lowering], Lowering]:
         return function
 
     return register
+
+
+def lowered_types() -> frozenset[str]:
+    """Operator types that are written."""
+    return frozenset(_LOWERINGS)
 
 
 def lowering(here: Local) -> Lowering | None:

@@ -16,16 +16,14 @@ __all__: list[str] = []
 
 def _axes(here: Local, rank: int) -> tuple[int, ...]:
     """Before version 13 the operand was seen as a matrix, cut at `axis`."""
-    matrix = here.op.opset < 13  # so does the operator of ONNX Runtime, which is at version 1
+    matrix = here.op.opset < 13
     axis = here.axis(1 if matrix else -1, rank)
     return tuple(range(axis, rank)) if matrix else (axis,)
 
 
-@lowers("Softmax", "LogSoftmax", "com.microsoft::BiasSoftmax")
+@lowers("Softmax", "LogSoftmax")
 def _softmax(w: Writer, here: Local, operands: Operands) -> list[Value]:
     x = w.widened(needed(operands[0]))
-    if here.op.type == "com.microsoft::BiasSoftmax":
-        x = w.join("Add", x, w.widened(needed(operands[1])))
     axes = _axes(here, x.rank)
     largest = total(w, w.reduce("ReduceMax", x, axes), here, "max")
     shifted = w.join("Sub", x, largest)
