@@ -186,7 +186,9 @@ class Writer:
         if x.shape == tuple(shape):
             return x
         if self.opset < _SHAPES_BY_OPERAND:
-            return self.op("Reshape", [x], x.dtype, tuple(shape), shape=list(shape))
+            out = self.declare(self.fresh(f"{self.scope}/reshape"), x.dtype, tuple(shape))
+            self.raw(helper.make_node("Reshape", [x.name], [out.name], shape=list(shape)))
+            return out
         target = self.constant(np.array(shape, dtype=np.int64))
         return self.op("Reshape", [x, target], x.dtype, tuple(shape))
 
