@@ -249,7 +249,7 @@ def test_the_document_says_what_the_schemas_say() -> None:
     text = (ROOT / "docs" / "onnx-collectives.md").read_text(encoding="utf-8")
     told = {
         m[1]: set(re.findall(r"`(\w+)`", m[2]))
-        for m in re.finditer(r"^\| `(\w+)` \| ([^|]*) \|", text, flags=re.MULTILINE)
+        for m in re.finditer(r"^\| `([A-Z]\w+)` \| ([^|]*) \|", text, flags=re.MULTILINE)
     }
     assert told == {s.name: {*s.attributes, *(i.name for i in s.inputs)} for s in schemas()}
     for s in schemas():
