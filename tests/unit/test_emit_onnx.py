@@ -167,3 +167,27 @@ def test_the_model_must_be_the_planned_one(tmp_path: Path, capsys: pytest.Captur
     assert "the model given is another one" in capsys.readouterr().err
     assert main(wrong) == 2
     assert "needs --model" in capsys.readouterr().err
+
+
+def test_stages_have_their_devices_and_dimensions_are_those_of_the_file(tmp_path: Path) -> None:
+    """A pipeline's plan is that of a micro-batch, and the file has the whole batch."""
+    sizes = ("--layers", "3", "--features", "64", "--hidden", "4096", "--classes", "32", "--batch", "64")
+    path = tmp_path / "mlp.onnx"
+    assert main(["build", "mlp", *sizes, "--out", str(path)]) == 0
+    arguments = ["search", str(path), "--devices", "8", "--hardware", "ascend-910b", "--no-cache", "--stages", "2"]
+    pins = ("--pin", "mesh=4", "--pin", "rest=data_parallel")
+    assert main([*arguments, "--micro-batches", "4", *pins, "--out", str(tmp_path / "plan")]) == 0
+    plan = str(tmp_path / "plan" / "plan.json")
+    assert main(["emit", plan, "--target", "onnx", "--model", str(path), "--out", str(tmp_path / "out")]) == 0
+    model = onnx.load(str(tmp_path / "out" / "model.onnx"), load_external_data=False)
+    assert annotation_problems(model) == []
+    assert model.configuration[0].num_devices == 8
+    stages = {n.output[0]: configuration(n).pipeline_stage for n in model.graph.node}
+    assert set(stages.values()) == {0, 1}
+    for node in model.graph.node:
+        for s in configuration(node).sharding_spec:
+            groups = {e.key: list(e.value) for e in s.index_to_device_group_map}
+            devices = {d for key in s.device for d in (groups[key] if key < 0 else [key])}
+            assert devices == set(range(4 * stages[node.output[0]], 4 * stages[node.output[0]] + 4))
+            if s.tensor_name == "features":
+                assert [p.dim_value for d in s.sharded_dim for p in d.simple_sharding] == [64]

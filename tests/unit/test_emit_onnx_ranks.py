@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from planner.emit import Given, emit
 from planner.emit.onnx.domain import DOMAIN, register, schemas
 from planner.errors import InputError
 from planner.frontends import load_model
-from planner.planning import read_plan
+from planner.planning import PlanDocument, read_plan
 from planner.verify.data import random_tensors
 from tests.unit.rank_graphs import collectives, run_ranks, run_whole
 
@@ -105,7 +106,21 @@ def test_ranks_in_step_give_what_the_whole_model_gives(
         onnx.checker.check_model(str(out / entry["file"]), full_check=True)  # shapes across collectives included
         found |= {n.op_type for n in collectives(onnx.load(str(out / entry["file"])))}
     assert set(kinds.split()) <= found
+    assert counted(out) == planned(read_plan(tmp_path / "plan" / "plan.json"))
     agree(model, out)
+
+
+def counted(out: Path) -> dict[str, int]:
+    """Reductions in a rank's file, by kind."""
+    kinds = Counter(n.op_type for n in collectives(onnx.load(str(out / "rank_00000.onnx"))))
+    return {kind: kinds[kind] for kind in ("AllReduce", "ReduceScatter")}
+
+
+def planned(plan: PlanDocument) -> dict[str, int]:
+    """Those of the forward pass in the plan, between operators and inside."""
+    between = [s.kind for r in plan.redistributions if r.direction == "forward" for s in r.steps]
+    inside = sum(c.count for o in plan.operators.values() for c in o.inner if c.kind == "all_reduce" and not c.backward)
+    return {"AllReduce": between.count("all_reduce") + inside, "ReduceScatter": between.count("reduce_scatter")}
 
 
 def trained(path: Path) -> Path:

@@ -24,11 +24,12 @@ def model_of(rank: RankGraph) -> onnx.ModelProto:
     for n in nodes:
         read |= _captured(n)
     rank.stored = {n: h for n, h in rank.stored.items() if n in read}
+    order = {n: i for i, n in enumerate(rank.graph.inputs)}  # the model's own inputs first
     made = [o for n in nodes for o in n.output if o and o not in rank.outputs]
     graph = helper.make_graph(
         nodes,
         f"{rank.graph.name or 'graph'} rank {rank.rank}",
-        [_info(rank, n) for n in rank.inputs],
+        [_info(rank, n) for n in sorted(rank.inputs, key=lambda n: order.get(rank.inputs[n].tensor, len(order)))],
         [_info(rank, n) for n in rank.outputs],
         [t for n, t in w.constants.items() if n in read],
         value_info=[_info(rank, n) for n in made if n in w.values],

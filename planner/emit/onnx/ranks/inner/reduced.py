@@ -8,7 +8,7 @@ from planner.emit.onnx.ranks.local import Local, all_reduce
 from planner.emit.onnx.ranks.writer import Value, Writer
 from planner.rules import Combine
 
-__all__ = ["over", "reduced_factors", "total"]
+__all__ = ["inside", "over", "reduced_factors", "total"]
 
 
 def reduced_factors(here: Local) -> tuple[str, ...]:
