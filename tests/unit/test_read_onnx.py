@@ -86,6 +86,28 @@ def test_what_was_emitted_is_read_back_tensor_by_tensor(
     assert theirs.cost.objective_s <= ours.cost.objective_s * (1 + 1e-9)
 
 
+def test_stages_come_back_with_their_parameters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ("--layers", "3", "--features", "64", "--hidden", "4096", "--classes", "32", "--batch", "64")
+    model = tmp_path / "mlp.onnx"
+    assert main(["build", "mlp", *sizes, "--out", str(model)]) == 0
+    arguments = ["search", str(model), "--devices", "8", "--hardware", "cpu", "--no-cache", "--stages", "2"]
+    pins = ("--pin", "mesh=2x2", "--pin", "type=MatMul m=x n=y")
+    assert main([*arguments, "--micro-batches", "4", *pins, "--out", str(tmp_path / "plan")]) == 0
+    plan = str(tmp_path / "plan" / "plan.json")
+    assert main(["emit", plan, "--target", "onnx", "--model", str(model), "--out", str(tmp_path / "out")]) == 0
+    arguments = ["read", str(tmp_path / "out" / "model.onnx"), "--format", "onnx", "--model", str(model)]
+    back = tmp_path / "back.json"
+    assert main([*arguments, "--hardware", "cpu", "--micro-batches", "4", "--out", str(back)]) == 0
+    assert "not used" not in capsys.readouterr().out
+    ours, theirs = read_plan(plan), read_plan(back)
+    assert theirs.schedule.stages == 2
+    assert theirs.mesh == ours.mesh
+    graph = load_model(model, batch=ours.model.batch)
+    assert held(ours, graph) == held(theirs, graph)
+    reading = {op.name for op in graph.ops if any(graph.tensors[t].role == "parameter" for t in op.inputs if t)}
+    assert {n: theirs.operators[n].stage for n in reading} == {n: ours.operators[n].stage for n in reading}
+
+
 def products(axes: dict[str, tuple[tuple[str, ...], ...]], mesh: DeviceMesh) -> tuple[onnx.ModelProto, Graph]:
     """x·w1, relu, ·w2 with specifications of the tensors named, as somebody else may write them."""
     shapes = {"x": (8, 8), "w1": (8, 16), "w2": (16, 4), "h": (8, 16), "r": (8, 16), "y": (8, 4)}
@@ -115,32 +137,34 @@ def products(axes: dict[str, tuple[tuple[str, ...], ...]], mesh: DeviceMesh) -> 
 
 def test_what_others_say_of_some_tensors_pins_those_and_no_more() -> None:
     model, graph = products({"w1": ((), ("y",)), "x": (("x",), ())}, DeviceMesh.of(2, 2))
-    constraints, mesh, unused = constraints_of_annotations(model, graph, "f")
-    assert mesh == DeviceMesh.of(2, 2)
-    assert not unused
+    found = constraints_of_annotations(model, graph, "f")
+    constraints = found.constraints
+    assert found.mesh == DeviceMesh.of(2, 2)
+    assert not found.unused
+    assert not found.stages
     (pin,) = constraints.operators
     assert pin.match == ("h",)
     assert dict(pin.strategy.factors or ()) == {"m": ("x",), "n": ("y",)}
     assert [(t.match, str(t.layout)) for t in constraints.tensors] == [(("x",), "[x,_]")]
     assert [(p.match, str(p.compute)) for p in constraints.parameters] == [(("w1",), "[_,y]")]
     only, graph = products({"w1": (("x",), ())}, DeviceMesh.of(4))
-    (pin,) = constraints_of_annotations(only, graph, "f")[0].operators
+    (pin,) = constraints_of_annotations(only, graph, "f").constraints.operators
     assert pin.strategy.factors is None  # of the rows nothing is known
     assert [(a, r.factor) for a, r in pin.strategy.roles] == [("x", "k")]
 
 
 def test_what_no_strategy_can_do_is_told() -> None:
     model, graph = products({"w1": (("x",), ()), "x": (("x",), ())}, DeviceMesh.of(4))
-    constraints, _, unused = constraints_of_annotations(model, graph, "f")
-    assert constraints.operators == ()
-    assert unused == ("h (MatMul): no strategy of its rule lies so",)
+    found = constraints_of_annotations(model, graph, "f")
+    assert found.constraints.operators == ()
+    assert found.unused == ("h (MatMul): no strategy of its rule lies so",)
     model, graph = products({"w1": ((), ("x",)), "w2": (("x",), ())}, DeviceMesh.of(4))
     spec = model.graph.node[0].device_configurations[0].sharding_spec[0]
     spec.device[:] = [0, 1, 3, 2]
-    assert "w1: devices in an order that no mesh" in constraints_of_annotations(model, graph, "f")[2][0]
+    assert "w1: devices in an order that no mesh" in constraints_of_annotations(model, graph, "f").unused[0]
     spec.device[:] = [0, 1, 2, 3]
     model.configuration[0].num_devices = 8
-    assert "4 shards on 4 of 8 devices" in constraints_of_annotations(model, graph, "f")[2][0]
+    assert "4 shards on 4 of 8 devices" in constraints_of_annotations(model, graph, "f").unused[0]
 
 
 def test_what_cannot_be_read_at_all_is_an_error_that_says_why(
@@ -148,11 +172,15 @@ def test_what_cannot_be_read_at_all_is_an_error_that_says_why(
 ) -> None:
     model, graph = products({"w1": ((), ("x",))}, DeviceMesh.of(4))
     staged, broken, plain = (copy.deepcopy(model) for _ in range(3))
-    staged.graph.node[2].device_configurations[0].pipeline_stage = 1
+    staged.graph.node[2].device_configurations[0].pipeline_stage = 2
     broken.graph.node[0].device_configurations[0].configuration_id = "x"
     for node in plain.graph.node:
         del node.device_configurations[:]
-    for spoilt, message in ((staged, "2 pipeline stages"), (broken, "'x' is not defined"), (plain, "none of its 3")):
+    for spoilt, message in (
+        (staged, "stages 0 to 1 that share 4 devices evenly, found 0, 2"),
+        (broken, "'x' is not defined"),
+        (plain, "none of its 3"),
+    ):
         with pytest.raises(InputError, match=message):
             constraints_of_annotations(spoilt, graph, "f")
     assert read(tmp_path / "absent.onnx", SAMPLES / "mlp.onnx", tmp_path / "p.json") == 3
@@ -220,7 +248,7 @@ def test_mutated_annotations_are_read_or_refused_and_never_crash(data: st.DataOb
         else:
             told.sharding_spec.append(spec)
     try:
-        constraints, mesh, _ = constraints_of_annotations(model, graph, "f")
+        found = constraints_of_annotations(model, graph, "f")
     except InputError:
         return
-    assert constraints.meshes == (mesh.shape,)
+    assert found.constraints.meshes == (found.mesh.shape,)

@@ -44,8 +44,8 @@ class Placement:
         return frozenset(n for d in digits for n in (d.stride, d.stride * d.size))
 
 
-def placement_of(spec: onnx.ShardingSpecProto, shape: Sequence[int], devices: int) -> Placement:
-    """Where a specification without problems (`annotation_problems`) puts a tensor.
+def placement_of(spec: onnx.ShardingSpecProto, shape: Sequence[int], devices: int, first: int = 0) -> Placement:
+    """Where a specification without problems (`annotation_problems`) puts a tensor among `devices` from `first` on.
 
     ValueError, saying what, where no mesh of the devices has words for it.
     """
@@ -60,7 +60,7 @@ def placement_of(spec: onnx.ShardingSpecProto, shape: Sequence[int], devices: in
     uneven = [d for d, n in enumerate(counts) if n < 1 or shape[d] % n]
     if uneven:
         raise ValueError(f"dimension {uneven[0]} of size {shape[uneven[0]]} in {counts[uneven[0]]} shards, not evenly")
-    shard = _shards(spec, devices)
+    shard = _shards(spec, devices, first)
     if math.prod(counts) != len(spec.device) or (shard < 0).any():
         held = int((shard >= 0).sum())
         raise ValueError(f"{math.prod(counts)} shards on {held} of {devices} devices")
@@ -71,13 +71,15 @@ def placement_of(spec: onnx.ShardingSpecProto, shape: Sequence[int], devices: in
     return Placement(tuple(_digits(index[d], counts[d]) if d in index else () for d in range(len(shape))))
 
 
-def _shards(spec: onnx.ShardingSpecProto, devices: int) -> NDArray[np.int64]:
-    """Which shard every device holds; −1 for none."""
+def _shards(spec: onnx.ShardingSpecProto, devices: int, first: int) -> NDArray[np.int64]:
+    """Which shard every device holds; −1 for none.  ValueError where others hold one."""
     groups = {entry.key: entry.value for entry in spec.index_to_device_group_map}
     shard = np.full(devices, -1, dtype=np.int64)
     for i, d in enumerate(spec.device):
         for rank in groups[d] if d < 0 else (d,):
-            shard[rank] = i
+            if not first <= rank < first + devices:
+                raise ValueError(f"device {rank} is of another pipeline stage, which has {devices} each")
+            shard[rank - first] = i
     return shard
 
 

@@ -36,23 +36,22 @@ _Layouts = dict[str, Layout]
 
 def read_annotations(path: Path, graph: Graph, rules: NameRules) -> Reading:
     """An annotated model.  InputError where its annotations contradict themselves, or there are none."""
-    constraints, mesh, unused = constraints_of_annotations(load_file(path, "FILE"), graph, str(path))
-    return Reading(constraints, mesh, unused)
+    return constraints_of_annotations(load_file(path, "FILE"), graph, str(path))
 
 
 @dataclass(slots=True)
 class _Told:
-    """What the annotations of one configuration say: per operator the placements of its tensors; and what is unused."""
+    """What the annotations of one configuration say: per operator its pipeline stage and the placements of its tensors
+    among the `devices` of a stage; and what is unused."""
 
     devices: int
+    stages: dict[str, int] = field(default_factory=dict)
     operators: dict[str, dict[str, Placement]] = field(default_factory=dict)
     unused: list[str] = field(default_factory=list)
 
 
-def constraints_of_annotations(
-    model: onnx.ModelProto, graph: Graph, source: str
-) -> tuple[Constraints, DeviceMesh, tuple[str, ...]]:
-    """Pins for `graph`, the mesh they are for, and what of the annotations no pin came of."""
+def constraints_of_annotations(model: onnx.ModelProto, graph: Graph, source: str) -> Reading:
+    """Pins for `graph`, the mesh they are for, and what of the annotations no pin came of.  InputError as above."""
     problems = annotation_problems(model)
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
@@ -84,7 +83,19 @@ def constraints_of_annotations(
         pins.append(OperatorPin(f"{where} {name}", _pin(op, rules[name], found, layouts, mesh), (name,)))
     tensors_, parameters = _layout_pins(graph, taken, fixed, where)
     constraints = Constraints(source, (mesh.shape,), tuple(pins), tuple(tensors_), tuple(parameters))
-    return constraints, mesh, tuple(told.unused)
+    return Reading(constraints, mesh, tuple(told.unused), stages=_stages(graph, told))
+
+
+def _stages(graph: Graph, told: _Told) -> dict[str, int]:
+    """Parameters that one stage alone reads, and that stage, where there are several."""
+    if len(set(told.stages.values())) < 2:
+        return {}
+    found = {}
+    for t in graph.parameters:
+        read = {told.stages[op.name] for op, _ in graph.consumers.get(t.name, ()) if op.name in told.stages}
+        if len(read) == 1:
+            found[t.name] = read.pop()
+    return found
 
 
 def _told(model: onnx.ModelProto, graph: Graph, source: str) -> _Told:
@@ -95,15 +106,16 @@ def _told(model: onnx.ModelProto, graph: Graph, source: str) -> _Told:
     devices = next(c.num_devices for c in model.configuration if c.name == chosen)
     if devices > _MOST_DEVICES:
         raise InputError(f"{source}: is for {devices:,} devices; at most {_MOST_DEVICES:,} are planned for")
-    told = _Told(devices, unused=[f"configuration {name!r} of {count} nodes" for name, count in others])
-    stages: set[int] = set()
-    for node in model.graph.node:
-        for c in node.device_configurations:
-            if c.configuration_id == chosen:
-                stages.add(c.pipeline_stage)
-                _node(node, c, graph, told)
-    if len(stages) > 1:
-        raise InputError(f"{source}: holds {len(stages)} pipeline stages; plans of one stage can be read so far")
+    nodes = [(n, c) for n in model.graph.node for c in n.device_configurations if c.configuration_id == chosen]
+    stages = {c.pipeline_stage for _, c in nodes}
+    if stages != set(range(len(stages))) or devices % len(stages):
+        raise InputError(
+            f"{source}: expected pipeline stages 0 to {len(stages) - 1} that share {devices} devices evenly, found "
+            f"{', '.join(map(str, sorted(stages)[:8]))}"
+        )
+    told = _Told(devices // len(stages), unused=[f"configuration {name!r} of {count} nodes" for name, count in others])
+    for node, c in nodes:
+        _node(node, c, graph, told)
     return told
 
 
@@ -114,6 +126,7 @@ def _node(node: onnx.NodeProto, c: onnx.NodeDeviceConfigurationProto, graph: Gra
         if c.sharding_spec:
             told.unused.append(f"{name} ({node.op_type}): the importer replaced or folded it")
         return
+    told.stages[name] = c.pipeline_stage
     known = {*op.inputs, *op.outputs}
     for spec in c.sharding_spec:
         tensor = graph.tensors.get(spec.tensor_name)
@@ -121,7 +134,7 @@ def _node(node: onnx.NodeProto, c: onnx.NodeDeviceConfigurationProto, graph: Gra
             told.unused.append(f"{name}: {spec.tensor_name}: the operator as it was imported has no such tensor")
             continue
         try:
-            placement = placement_of(spec, tensor.shape, told.devices)
+            placement = placement_of(spec, tensor.shape, told.devices, c.pipeline_stage * told.devices)
         except ValueError as e:
             told.unused.append(f"{name}: {spec.tensor_name}: {e}")
         else:
