@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from functools import cache
 from pathlib import Path
@@ -15,9 +16,10 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from planner.cli.main import main
+from planner.emit.names import NameRules
 from planner.emit.onnx.annotate import sharding_spec
 from planner.emit.onnx.placement import common_mesh, layout_of, placement_of
-from planner.emit.onnx.reading import constraints_of_annotations
+from planner.emit.onnx.reading import constraints_of_annotations, read_annotations
 from planner.errors import InputError
 from planner.frontends import load_model
 from planner.ir import DeviceMesh, Graph, Layout
@@ -108,6 +110,11 @@ def test_stages_come_back_with_their_parameters(tmp_path: Path, capsys: pytest.C
     assert {n: theirs.operators[n].stage for n in reading} == {n: ours.operators[n].stage for n in reading}
 
 
+@cache
+def _folder() -> Path:
+    return Path(mkdtemp())
+
+
 def products(axes: dict[str, tuple[tuple[str, ...], ...]], mesh: DeviceMesh) -> tuple[onnx.ModelProto, Graph]:
     """x·w1, relu, ·w2 with specifications of the tensors named, as somebody else may write them."""
     shapes = {"x": (8, 8), "w1": (8, 16), "w2": (16, 4), "h": (8, 16), "r": (8, 16), "y": (8, 4)}
@@ -123,9 +130,9 @@ def products(axes: dict[str, tuple[tuple[str, ...], ...]], mesh: DeviceMesh) -> 
         [helper.make_tensor(n, TensorProto.FLOAT, shapes[n], np.ones(shapes[n], np.float32)) for n in ("w1", "w2")],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=11)
-    folder = Path(mkdtemp())
-    (folder / "m.onnx").write_bytes(model.SerializeToString())
-    imported = load_model(folder / "m.onnx")
+    path = _folder() / "small.onnx"
+    path.write_bytes(model.SerializeToString())
+    imported = load_model(path)
     model.configuration.add(name="theirs", num_devices=mesh.devices)
     for node in model.graph.node:
         told = node.device_configurations.add(configuration_id="theirs")
@@ -252,3 +259,16 @@ def test_mutated_annotations_are_read_or_refused_and_never_crash(data: st.DataOb
     except InputError:
         return
     assert found.constraints.meshes == (found.mesh.shape,)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=6))
+@settings(deadline=None, max_examples=200)
+def test_spoilt_files_are_read_or_refused_and_never_crash(changes: list[tuple[float, int]]) -> None:
+    model, graph = _small()
+    content = bytearray(model.SerializeToString())
+    for where, value in changes:
+        content[int(where * len(content))] = value
+    path = _folder() / "spoilt.onnx"
+    path.write_bytes(content)
+    with contextlib.suppress(InputError):
+        read_annotations(path, graph, NameRules())
