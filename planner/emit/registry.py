@@ -88,6 +88,12 @@ def _torch(given: Given) -> Emission:
     return emit_torch(given.plan, given.names, servers=given.servers)
 
 
+def _huggingface(given: Given) -> Emission:
+    from planner.emit.huggingface import emit_huggingface
+
+    return emit_huggingface(given.plan, given.names, servers=given.servers)
+
+
 def _onnx(given: Given) -> Emission:
     from planner.emit.onnx import emit_onnx
 
@@ -121,6 +127,7 @@ def _onnx_ranks(given: Given) -> Emission:
 TARGETS: Final[Mapping[str, Target]] = {
     "mindspore": Target(_mindspore, takes=frozenset({"names", "hosts"})),
     "torch": Target(_torch, takes=frozenset({"names", "hosts"})),
+    "huggingface": Target(_huggingface, takes=frozenset({"names", "hosts"})),
     "torchtitan": Target(_torchtitan, takes=frozenset({"hosts"})),
     "deepspeed": Target(_deepspeed, takes=frozenset({"names", "hosts"})),
     "megatron": Target(_megatron, takes=frozenset({"hosts"})),

@@ -160,8 +160,13 @@ def _of_inputs(plan: PlanDocument) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _samples_inside(plan: PlanDocument, axis: str) -> str | None:
-    """An operator whose result has its first dimension, of two or more, split by `axis`: data that arrived whole."""
+    """An operator on data whose result has its first dimension, of two or more, split by `axis`: samples that arrived
+    whole.  Weights that are turned are no data."""
+    reached = set(plan.inputs)
     for name, op in plan.operators.items():
+        if op.inputs and reached.isdisjoint(op.inputs):
+            continue
+        reached.update(op.outputs)
         for r in op.results:
             if r is not None and len(r.dims) > 1 and axis in r.dims[0]:
                 return name

@@ -198,6 +198,8 @@ def _operators(planned: Planned, stage_of: Mapping[str, int]) -> dict[str, Opera
             source=op.source,
             module=op.module,
             strategy={n: role_to_text(r) for n, r in zip(mesh.names, s.roles, strict=True)},
+            inputs=list(op.inputs),
+            outputs=list(op.outputs),
             operands=[_optional(x) for x in s.operands],
             results=[_optional(x) for x in s.results],
             inner=[

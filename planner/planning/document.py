@@ -131,12 +131,14 @@ class PinDocument(_Part):
 
 class OperatorDocument(_Part):
     """`strategy`: mesh axis → `split:FACTOR`, `replicate`, `defer` or `linear:GROUP` (see docs/semantics.md).
-    `stage`: the pipeline stage that runs it."""
+    `inputs`, `outputs`: the tensors that its operands and results are.  `stage`: the pipeline stage that runs it."""
 
     type: str
     source: str = ""
     module: str = ""
     strategy: dict[str, str]
+    inputs: list[str] = []
+    outputs: list[str] = []
     operands: list[LayoutDocument | None]
     results: list[LayoutDocument | None]
     inner: list[InnerDocument] = []
