@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatch
 from functools import cache, reduce
 from operator import add
 from pathlib import Path
@@ -106,13 +107,14 @@ def tensor_pins(data: str, tensor: str) -> tuple[str, ...]:
     )
 
 
-def stored(data: str, tensor: str = "") -> tuple[str, ...]:
+def stored(name: str, data: str, tensor: str = "") -> tuple[str, ...]:
     """Every parameter in shards over `data` along its first dimension, beside what `tensor` divides of it."""
-    if not tensor:
-        return (f"*.weight stored=[{data},_]", f"*norm.weight stored=[{data}]", f"*.bias stored=[{data}]")
-    first = f"stored=[{data}.{tensor},_]"
-    return (
-        *(f"{m}.weight {first}" for m in ("*.[qkv]_proj", "*.gate_proj", "*.up_proj", "*lm_head", "*embed_tokens")),
-        *(f"{m}.weight stored=[{data},{tensor}]" for m in ("*.o_proj", "*.down_proj")),
-        f"*norm.weight stored=[{data}]",
-    )
+    out = []
+    for t in import_bytes(exported(name), name=name).parameters:
+        first, last = data, ""
+        if tensor and len(t.shape or ()) == 2:
+            rows = any(fnmatch(t.name, m.replace("/*", ".weight")) for m in ROWS)
+            first, last = (data, tensor) if rows else (f"{data}.{tensor}", "")
+        dims = [first, *[last or "_"] * (len(t.shape or ()) - 1)]
+        out.append(f"{t.name} stored=[{','.join(dims)}]")
+    return tuple(out)

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from planner.emit.emission import Emission
 from planner.emit.hosts import Server
-from planner.emit.huggingface.modules import layered, owner
 from planner.emit.huggingface.pipeline import pipeline_size
 from planner.emit.huggingface.styles import styles_of
 from planner.emit.launch import hosts_of, launch_scripts
+from planner.emit.modules import layered, owner
 from planner.emit.names import Name, plain
 from planner.emit.scheme import Scheme, scheme_of
 from planner.errors import InputError

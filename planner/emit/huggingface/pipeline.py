@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from planner.emit.huggingface.modules import owner
+from planner.emit.modules import owner
 from planner.emit.names import Name
 from planner.emit.scheme import Scheme
 from planner.errors import InputError

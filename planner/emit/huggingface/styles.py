@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from planner.emit.huggingface.modules import Modules, layered, owner
+from planner.emit.modules import PASSING, Modules, layered, owner, weights_of
 from planner.emit.names import Name
 from planner.emit.scheme import Scheme
 from planner.errors import InputError
@@ -31,7 +31,6 @@ from planner.planning.document import LayoutDocument, OperatorDocument, PlanDocu
 __all__ = ["Styles", "styles_of"]
 
 _LINEAR: Final = ("MatMul", "Gemm")
-_PASSING: Final = ("Cast", "Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze")
 Parts = tuple[tuple[str, ...], ...]  # per dimension the tensor-parallel axes that divide it
 
 
@@ -79,12 +78,10 @@ class _Walk:
     def __post_init__(self) -> None:
         self.modules = Modules.of_plan(self.plan, self.names)
         self.readers = defaultdict(list)
-        self.weights = {n: n for n in self.plan.parameters}
+        self.weights = weights_of(self.plan)
         for name, op in self.plan.operators.items():
             for slot, tensor in enumerate(op.inputs):
                 self.readers[tensor].append((name, slot))
-            if op.type in _PASSING and op.inputs and op.inputs[0] in self.weights:
-                self.weights[name] = self.weights[op.inputs[0]]
         self.feeding = set()
         for name, op in reversed(self.plan.operators.items()):
             after = {o for t in op.outputs for o, _ in self.readers[t]}
@@ -235,7 +232,7 @@ class _Walk:
                 biased = op.type == "Add" and any(
                     owner(self.names[self.weights[t]].name) == module for t in op.inputs if t in self.weights
                 )
-                if biased or (op.type in _PASSING and path and op.module == path):
+                if biased or (op.type in PASSING and path and op.module == path):
                     todo.append(o)
         return out
 

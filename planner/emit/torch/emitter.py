@@ -15,6 +15,7 @@ from planner.emit.emission import Emission
 from planner.emit.hosts import Server
 from planner.emit.launch import hosts_of, launch_scripts
 from planner.emit.names import Name, plain
+from planner.emit.torch.boundaries import boundaries
 from planner.emit.torch.placements import placements
 from planner.errors import InputError
 from planner.ir import Layout
@@ -27,7 +28,8 @@ _MODULE: Final = Template('''"""$model on $devices devices (mesh $mesh): paramet
     mesh = device_mesh()                  # in every process that torchrun started
     parallelize(module, mesh)             # before the optimizer is made
     inputs = shard_inputs(inputs, mesh)   # whole on every process, by name
-    loss(module(**inputs).full_tensor(), labels).backward()
+    with implicit_replication():          # for tensors that the module makes itself (positions, masks)
+        loss(module(**inputs).full_tensor(), labels).backward()
 
 The result is made whole before the loss: of a mean over a divided batch DTensor (2.13) gives gradients that are too
 large by the number of ranks.
@@ -37,7 +39,8 @@ Made by `planner emit --target torch`; the plan decides, edit that.
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.experimental import implicit_replication  # noqa: F401
 from torch.nn.utils import parametrize
 
 SIZES = $sizes
@@ -48,6 +51,10 @@ AXES = $axes
 PARAMETERS = $parameters
 
 INPUTS = $inputs
+
+# Module -> how its input and its result lie: (number of dimensions, what each mesh axis splits).  What DTensor would do
+# otherwise is brought there.
+MODULES = $modules
 
 
 def device_mesh(device="cuda" if torch.cuda.is_available() else "cpu"):
@@ -75,13 +82,16 @@ def parallelize(module, mesh):
     KeyError where module and plan differ in their parameters.
     """
     names = dict(module.named_parameters(remove_duplicate=False))
-    for told, known, where in ((PARAMETERS, names, "module"), (names, PARAMETERS, "plan")):
-        missing = [n for n in told if n not in known]
-        if missing:
-            raise KeyError(f"the {where} has no parameter {missing[0]!r}; emit with --names that agree")
+    missing = [n for n in PARAMETERS if n not in names]
+    if missing:
+        raise KeyError(f"the module has no parameter {missing[0]!r}; emit with --names that agree")
+    told = {id(names[name]): layouts for name, layouts in PARAMETERS.items()}  # a tied parameter has several names
+    missing = [n for n, parameter in names.items() if id(parameter) not in told]
+    if missing:
+        raise KeyError(f"the plan has no parameter {missing[0]!r}; emit with --names that agree")
     made = {}
-    for name, (kept, computed) in PARAMETERS.items():
-        parameter = names[name]
+    for name, parameter in names.items():
+        kept, computed = told[id(parameter)]
         if id(parameter) not in made:
             data = distribute_tensor(parameter.data, mesh, _placements(kept))
             made[id(parameter)] = nn.Parameter(data, requires_grad=parameter.requires_grad)
@@ -93,7 +103,18 @@ def parallelize(module, mesh):
     for name, buffer in list(module.named_buffers()):
         path, _, last = name.rpartition(".")
         setattr(module.get_submodule(path), last, distribute_tensor(buffer, mesh, [Replicate()] * len(SIZES)))
+    for path, (before, after) in MODULES.items():
+        inner = module.get_submodule(path)
+        inner.register_forward_pre_hook(lambda _, x, told=before: (_brought(x[0], mesh, told), *x[1:]) if x else x)
+        inner.register_forward_hook(lambda _, x, y, told=after: _brought(y, mesh, told))
     return module
+
+
+def _brought(x, mesh, told):
+    """A DTensor as the plan has it at this place."""
+    if told is None or not isinstance(x, DTensor) or x.ndim != told[0]:
+        return x
+    return x.redistribute(mesh, _placements(told[1]))
 
 
 def shard_inputs(inputs, mesh):
@@ -111,7 +132,8 @@ def emit_torch(plan: PlanDocument, names: Mapping[str, Name], *, servers: Sequen
     parameters: dict[str, tuple[Any, Any]] = {}
     for name, p in plan.parameters.items():
         told = names[name]
-        reads = [x.layout() for x in p.compute]
+        # A bias added to a pending sum is read as one (by one rank, zeros on the others); DTensor sees to that itself.
+        reads = list(dict.fromkeys(Layout(x.layout().dims) for x in p.compute))
         if len(reads) != 1:
             readers = ", ".join(r.operator for r in p.readers) or "several operators"
             raise InputError(
@@ -126,12 +148,16 @@ def emit_torch(plan: PlanDocument, names: Mapping[str, Name], *, servers: Sequen
         n: _words(plan, f"input {n}", Layout.replicated(len(x.shape or ())) if x.layout is None else x.layout.layout())
         for n, x in plan.inputs.items()
     }
+    modules = {m: (_place(plan, b.input), _place(plan, b.result)) for m, b in boundaries(plan, names).items()}
     document = {
         "schema": "planner.torch/1",
         "model": plan.model.name,
         "mesh": {"sizes": list(mesh.shape), "names": list(mesh.names)},
         "parameters": {n: {"kept": kept, "computed": computed} for n, (kept, computed) in parameters.items()},
         "inputs": inputs,
+        "modules": {
+            m: {"input": before and before[1], "result": after and after[1]} for m, (before, after) in modules.items()
+        },
     }
     module = _MODULE.substitute(
         model=plain(plan.model.name),
@@ -141,6 +167,7 @@ def emit_torch(plan: PlanDocument, names: Mapping[str, Name], *, servers: Sequen
         axes=repr(mesh.names),
         parameters=pformat(parameters, width=116, sort_dicts=False),
         inputs=pformat(inputs, width=116, sort_dicts=False),
+        modules=pformat(modules, width=116, sort_dicts=False),
     )
     files = {
         "parallel_plan.json": (json.dumps(document, indent=1) + "\n").encode(),
@@ -162,6 +189,16 @@ def _lost(plan: PlanDocument) -> list[str]:
 
 def _oriented(layout: Layout, told: Name) -> Layout:
     return Layout(layout.dims[::-1], layout.partial) if told.transposed else layout
+
+
+def _place(plan: PlanDocument, layout: Layout | None) -> tuple[int, list[int | None]] | None:
+    """None where DTensor has no words for it: there it goes its own way."""
+    if layout is None:
+        return None
+    try:
+        return len(layout.dims), placements(layout, plan.mesh)
+    except ValueError:
+        return None
 
 
 def _words(plan: PlanDocument, what: str, layout: Layout) -> list[int | None]:

@@ -1,15 +1,18 @@
-"""Modules of the user's network behind operators and parameters of a plan."""
+"""Modules of the user's network behind the operators and parameters of a plan."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from planner.emit.names import Name
 from planner.planning.document import PlanDocument
 
-__all__ = ["Modules", "layered", "owner"]
+__all__ = ["PASSING", "Modules", "layered", "owner", "weights_of"]
+
+PASSING: Final = ("Cast", "Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze")
 
 
 def owner(parameter: str) -> str:
@@ -22,9 +25,18 @@ def layered(name: str) -> str:
     return re.sub(r"(?<=\.)\d+(?=\.|$)", "*", name)
 
 
+def weights_of(plan: PlanDocument) -> dict[str, str]:
+    """Parameters, and what is made of one by casting, turning and reshaping alone → that parameter."""
+    out = {n: n for n in plan.parameters}
+    for name, op in plan.operators.items():
+        if op.type in PASSING and op.inputs and op.inputs[0] in out:
+            out[name] = out[op.inputs[0]]
+    return out
+
+
 @dataclass(frozen=True, slots=True)
 class Modules:
-    """`of_operator`: operator that reads a parameter → the module it belongs to, as the network names it."""
+    """`of_operator`: operator → the module it belongs to, as the network names it, where that is known."""
 
     of_operator: Mapping[str, str]
 
@@ -34,13 +46,14 @@ class Modules:
         wrapper puts a prefix before all of them), else by the parameter that it reads."""
         removed = _prefix(plan, names)
         out: dict[str, str] = {}
+        if removed is not None:
+            for o, op in plan.operators.items():
+                if op.module.startswith(removed) and len(op.module) > len(removed):
+                    out[o] = op.module[len(removed) :]
         for n, p in plan.parameters.items():
             for r in p.readers:
-                op = plan.operators.get(r.operator)
-                if op is None:
-                    continue
-                known = removed is not None and op.module and op.module.startswith(removed)
-                out.setdefault(r.operator, op.module[len(removed or "") :] if known else owner(names[n].name))
+                if r.operator in plan.operators:
+                    out.setdefault(r.operator, owner(names[n].name))
         return cls(out)
 
 
