@@ -168,9 +168,23 @@ def _read_onnx(path: Path, graph: Graph, rules: NameRules) -> Reading:
     return read_annotations(path, graph, rules)
 
 
+def _read_huggingface(path: Path, graph: Graph, rules: NameRules) -> Reading:
+    from planner.emit.huggingface.reading import read_distributed_config
+
+    return read_distributed_config(path, graph, rules)
+
+
+def _read_torch(path: Path, graph: Graph, rules: NameRules) -> Reading:
+    from planner.emit.torch.reading import read_placements
+
+    return read_placements(path, graph, rules)
+
+
 FORMATS: Final[Mapping[str, Reader]] = {
     "mindspore": _read_mindspore,
     "onnx": _read_onnx,
+    "huggingface": _read_huggingface,
+    "torch": _read_torch,
 }
 
 

@@ -84,10 +84,9 @@ def emit_huggingface(plan: PlanDocument, names: Mapping[str, Name], *, servers: 
         document["tp_plan"] = dict(styles.plan)
     if scheme.data > 1:
         document["fsdp_plan"] = _kept(names)
-    devices = scheme.tensor * scheme.data * scheme.stages
     module = _LOAD.substitute(
         model=plain(plan.model.name),
-        devices=devices,
+        devices=plan.devices,
         data=scheme.data,
         tensor=scheme.tensor,
         dtype=_DTYPE[plan.schedule.precision],
