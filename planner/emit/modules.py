@@ -58,13 +58,22 @@ class Modules:
 
 
 def _prefix(plan: PlanDocument, names: Mapping[str, Name]) -> str | None:
-    """What paths of the graph have before those of the network; None where they do not agree on it."""
-    found = set()
+    """What paths of the graph have before those of the network: every parameter must be read in its own module, or in
+    one around it.  None where they do not agree on it."""
+    found: set[str] = set()
+    around: list[tuple[str, str]] = []
     for n, p in plan.parameters.items():
         module = owner(names[n].name)
         paths = {plan.operators[r.operator].module for r in p.readers if r.operator in plan.operators}
-        if module and len(paths) == 1:
-            path = paths.pop()
-            if path == module or path.endswith(f".{module}"):
-                found.add(path[: len(path) - len(module)])
-    return found.pop() if len(found) == 1 else None
+        if len(paths) != 1:
+            continue
+        path = paths.pop()
+        if module and (path == module or path.endswith(f".{module}")):
+            found.add(path[: len(path) - len(module)])
+        else:
+            around.append((path, module))
+    if len(found) != 1:
+        return None
+    removed = found.pop()
+    inside = all(f"{removed}{module}.".startswith(f"{path}.") or path in ("", removed[:-1]) for path, module in around)
+    return removed if inside else None

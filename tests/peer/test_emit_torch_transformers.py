@@ -117,6 +117,7 @@ def rank_main(rank: int, cases: list[dict[str, str]], store: str, out: str) -> N
         except Exception as e:
             said = f"{type(e).__name__}: {e}"
         Path(out, f"{case['case']}.{rank}").write_text(said, encoding="utf-8")
+    torch.distributed.barrier()  # gloo aborts where a peer leaves early
     torch.distributed.destroy_process_group()
 
 

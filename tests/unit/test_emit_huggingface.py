@@ -1,4 +1,4 @@
-"""DistributedConfig: styles of Llama's modules, what is refused, files read back; transformers runs it in tests/peer."""
+"""DistributedConfig: styles of Llama's modules, what is refused, files read back; run by transformers in tests/peer."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ one piece: the pending sum of a divided table (a mask goes with it) can be reduc
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.emit.modules import Modules, owner, weights_of
@@ -32,30 +32,29 @@ def boundaries(plan: PlanDocument, names: Mapping[str, Name]) -> dict[str, Bound
     owners = {owner(told.name) for told in names.values()}
     readers = {r.operator for p in plan.parameters.values() for r in p.readers}
     weights = weights_of(plan)
-    members: dict[str, set[str]] = defaultdict(set)
+    computed = {t: o for o, op in plan.operators.items() for t in op.outputs}
+    members: dict[str, list[str]] = defaultdict(list)
     for name in plan.operators:
         module = found.get(name, "")
         if module and name not in weights and (module in owners or name in readers):
-            members[module].add(name)
-    return {module: _boundary(plan, ops, weights) for module, ops in members.items()}
+            members[module].append(name)
+    return {module: _boundary(plan, ops, weights, computed) for module, ops in members.items()}
 
 
-def _boundary(plan: PlanDocument, members: set[str], weights: Mapping[str, str]) -> Boundary:
-    computed = {t: o for o, op in plan.operators.items() for t in op.outputs}
+def _boundary(
+    plan: PlanDocument, members: Sequence[str], weights: Mapping[str, str], computed: Mapping[str, str]
+) -> Boundary:
     inputs: dict[str, Layout] = {}
     results: dict[str, Layout] = {}
+    inside = {t for name in members for t in plan.operators[name].inputs}
     for name in members:
         op = plan.operators[name]
         for t, x in zip(op.inputs, op.operands, strict=False):
             known = t in plan.inputs or (t in computed and t not in weights)
             if x is not None and known and computed.get(t) not in members:
                 inputs.setdefault(t, Layout(x.layout().dims))
-    for name, op in plan.operators.items():
-        if name not in members:
-            continue
         for t, x in zip(op.outputs, op.results, strict=False):
-            inside = [t in plan.operators[m].inputs for m in members]
-            if x is not None and not any(inside):
+            if x is not None and t not in inside:
                 results[t] = Layout(x.layout().dims)
     return Boundary(_only(inputs), _only(results))
 
