@@ -9,6 +9,7 @@ are none.  ONNX models are kept as text.
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import tempfile
@@ -25,7 +26,7 @@ from planner.emit import TARGETS, Given, emit
 from planner.errors import PlannerError
 from planner.planning import read_plan
 
-__all__ = ["CASES", "FOLDER", "emitted", "expected"]
+__all__ = ["CASES", "FOLDER", "cases_of", "emitted", "expected"]
 
 FOLDER: Final = Path(__file__).parents[1] / "golden" / "emit"
 MLP: Final = ("mlp", {"features": 64, "hidden": 4096, "layers": 3, "classes": 32, "batch": 64})
@@ -34,12 +35,21 @@ MOE: Final = (
     "moe",
     {"layers": 1, "hidden": 32, "heads": 4, "kv_heads": 4, "experts": 4, "vocab": 64, "seq": 8, "batch": 16},
 )
+LLAMA: Final = (
+    "llama",
+    {"layers": 2, "hidden": 32, "heads": 4, "kv_heads": 2, "vocab": 64, "seq": 8, "batch": 16},
+)
 MEGATRON: Final = (
     "mesh=2x2", "*.c_attn.matmul b0=x n=y", "*.attn.c_proj.matmul b0=x k=y", "*.c_fc.matmul b0=x n=y",
     "*.mlp.c_proj.matmul b0=x k=y", "transformer.wte.gather i0=x v=y", "lm_head.matmul b0=x n=y",
     "lm_head.transpose d0=y", "rest=data_parallel",
 )  # fmt: skip
 TWO_LAYOUTS: Final = tuple(p for p in MEGATRON if "transpose" not in p)
+LLAMA_PINS: Final = (
+    "mesh=2x2", "*.[qkv]_proj.matmul b0=x n=y", "*.o_proj.matmul b0=x k=y", "*.gate_proj.matmul b0=x n=y",
+    "*.up_proj.matmul b0=x n=y", "*.down_proj.matmul b0=x k=y", "model.embed_tokens.gather i0=x v=y",
+    "lm_head.matmul b0=x n=y", "*.[qkv]_proj.weight stored=[_,x.y]", "*norm.weight stored=[x]",
+)  # fmt: skip
 
 CASES: Final[dict[str, tuple[tuple[str, dict[str, int]], tuple[str, ...]]]] = {
     "mlp-data": (MLP, ("--devices", "8", "--pin", "mesh=8", "--pin", "rest=data_parallel")),
@@ -54,19 +64,31 @@ CASES: Final[dict[str, tuple[tuple[str, dict[str, int]], tuple[str, ...]]]] = {
         GPT,
         ("--devices", "4", "--pin", "mesh=4", "--pin", "rest=zero", "--recompute", "blocks", "--micro-batches", "4"),
     ),
+    "llama-tensor": (LLAMA, ("--devices", "4", *(o for p in LLAMA_PINS for o in ("--pin", p)))),
     "moe-experts": (
         MOE,
         ("--devices", "4", "--pin", "mesh=4", "--pin", "reads=*.experts.* e=x", "--pin", "rest=data_parallel"),
     ),
 }
 
+# Of a network of nn.Linear, which holds weights the other way round: for targets that name its modules.
+TURNED: Final = {"llama-tensor": ("torch", "huggingface")}
+
+
+def cases_of(target: str) -> tuple[str, ...]:
+    return tuple(c for c in CASES if target in TURNED.get(c, TARGETS))
+
 
 @cache
 def _models() -> Path:
-    """A folder with the model of each case, which outlives the tests of one run."""
+    """A folder with the model of each case and names of its parameters, which outlives the tests of one run."""
     folder = Path(tempfile.mkdtemp(prefix="golden-"))
     for name, ((kind, sizes), _) in CASES.items():
-        (folder / f"{name}.onnx").write_bytes(build(kind, sizes).SerializeToString())
+        model = build(kind, sizes)
+        (folder / f"{name}.onnx").write_bytes(model.SerializeToString())
+        turned = [i.name for i in model.graph.initializer if len(i.dims) == 2 and "embed" not in i.name]
+        names = {"parameters": {n: {"name": n, "transposed": True} for n in turned if n.endswith(".weight")}}
+        (folder / f"{name}.json").write_text(json.dumps(names), encoding="utf-8")
     return folder
 
 
@@ -75,7 +97,8 @@ def emitted(target: str, case: str) -> dict[str, bytes]:
     needs = "model" in TARGETS[target].needs
     plan = read_plan(FOLDER / "plans" / f"{case}.json")
     try:
-        found = emit(target, Given(plan, model_file=_models() / f"{case}.onnx" if needs else None))
+        model, names = _models() / f"{case}.onnx", _models() / f"{case}.json"
+        found = emit(target, Given(plan, names if case in TURNED else None, model_file=model if needs else None))
     except PlannerError as e:
         return {"refused.txt": f"{e}\n".encode()}
     files = {"lost.txt": "".join(f"{line}\n" for line in found.lost).encode()}
@@ -117,7 +140,7 @@ def _write(plans: bool) -> None:
                 path.write_bytes((Path(out) / "plan.json").read_bytes())
     for target in TARGETS:
         shutil.rmtree(FOLDER / target, ignore_errors=True)
-        for case in CASES:
+        for case in cases_of(target):
             for name, content in emitted(target, case).items():
                 path = FOLDER / target / case / name
                 path.parent.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,10 @@
     mesh = device_mesh()                  # in every process that torchrun started
     parallelize(module, mesh)             # before the optimizer is made
     inputs = shard_inputs(inputs, mesh)   # whole on every process, by name
-    loss(module(**inputs).full_tensor(), labels).backward()
+    with implicit_replication():          # for tensors that the module makes itself (positions, masks)
+        loss(module(**inputs).full_tensor(), labels).backward()
+
+This plan is also what fully_shard does: fully(module) in place of parallelize(), without DTensors among the data.
 
 The result is made whole before the loss: of a mean over a divided batch DTensor (2.13) gives gradients that are too
 large by the number of ranks.
@@ -13,13 +16,15 @@ Made by `planner emit --target torch`; the plan decides, edit that.
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.experimental import implicit_replication  # noqa: F401
 from torch.nn.utils import parametrize
 
 SIZES = (4,)
 AXES = ('x',)
 
-# Fully qualified name -> (kept as, computed with): for every mesh axis the dimension that it splits, None where it
+# Fully qualified name -> (kept as, computed with): per mesh axis the dimension that it splits, None where it
 # repeats.  Where the two differ, the parameter is gathered before use and its gradient scattered.
 PARAMETERS = {'transformer.wte.weight': ([0], [None]),
  'transformer.wpe.weight': ([0], [None]),
@@ -52,6 +57,25 @@ PARAMETERS = {'transformer.wte.weight': ([0], [None]),
 
 INPUTS = {'input_ids': [0], 'labels': [0]}
 
+# Module -> how its input and its result lie: (number of dimensions, what each mesh axis splits).  What DTensor would do
+# otherwise is brought there.
+MODULES = {'transformer.wte': ((2, [0]), (3, [0])),
+ 'transformer': ((3, [0]), (3, [0])),
+ 'transformer.h.0.ln_1': ((3, [0]), (3, [0])),
+ 'transformer.h.0.attn.c_attn': ((3, [0]), (3, [0])),
+ 'transformer.h.0.attn.c_proj': ((3, [0]), (3, [0])),
+ 'transformer.h.0.ln_2': ((3, [0]), (3, [0])),
+ 'transformer.h.0.mlp.c_fc': ((3, [0]), (3, [0])),
+ 'transformer.h.0.mlp.c_proj': ((3, [0]), (3, [0])),
+ 'transformer.h.1.ln_1': ((3, [0]), (3, [0])),
+ 'transformer.h.1.attn.c_attn': ((3, [0]), (3, [0])),
+ 'transformer.h.1.attn.c_proj': ((3, [0]), (3, [0])),
+ 'transformer.h.1.ln_2': ((3, [0]), (3, [0])),
+ 'transformer.h.1.mlp.c_fc': ((3, [0]), (3, [0])),
+ 'transformer.h.1.mlp.c_proj': ((3, [0]), (3, [0])),
+ 'transformer.ln_f': ((3, [0]), (3, [0])),
+ 'lm_head': ((3, [0]), (3, [0]))}
+
 
 def device_mesh(device="cuda" if torch.cuda.is_available() else "cpu"):
     return init_device_mesh(device, SIZES, mesh_dim_names=AXES)
@@ -78,13 +102,17 @@ def parallelize(module, mesh):
     KeyError where module and plan differ in their parameters.
     """
     names = dict(module.named_parameters(remove_duplicate=False))
-    for told, known, where in ((PARAMETERS, names, "module"), (names, PARAMETERS, "plan")):
-        missing = [n for n in told if n not in known]
-        if missing:
-            raise KeyError(f"the {where} has no parameter {missing[0]!r}; emit with --names that agree")
+    missing = [n for n in PARAMETERS if n not in names]
+    if missing:
+        raise KeyError(f"the module has no parameter {missing[0]!r}; emit with --names that agree")
+    # By identity: a tied parameter has several names.
+    told = {id(names[name]): layouts for name, layouts in PARAMETERS.items()}
+    missing = [n for n, parameter in names.items() if id(parameter) not in told]
+    if missing:
+        raise KeyError(f"the plan has no parameter {missing[0]!r}; emit with --names that agree")
     made = {}
-    for name, (kept, computed) in PARAMETERS.items():
-        parameter = names[name]
+    for name, parameter in names.items():
+        kept, computed = told[id(parameter)]
         if id(parameter) not in made:
             data = distribute_tensor(parameter.data, mesh, _placements(kept))
             made[id(parameter)] = nn.Parameter(data, requires_grad=parameter.requires_grad)
@@ -96,9 +124,33 @@ def parallelize(module, mesh):
     for name, buffer in list(module.named_buffers()):
         path, _, last = name.rpartition(".")
         setattr(module.get_submodule(path), last, distribute_tensor(buffer, mesh, [Replicate()] * len(SIZES)))
+    for path, (before, after) in MODULES.items():
+        _hook(module.get_submodule(path), mesh, before, after)
     return module
+
+
+def _hook(inner, mesh, before, after):
+    inner.register_forward_pre_hook(lambda _, x: (_brought(x[0], mesh, before), *x[1:]) if x else x)
+    inner.register_forward_hook(lambda _, x, y: _brought(y, mesh, after))
+
+
+def _brought(x, mesh, told):
+    """A DTensor as the plan has it at this place."""
+    if told is None or not isinstance(x, DTensor) or x.ndim != told[0]:
+        return x
+    return x.redistribute(mesh, _placements(told[1]))
 
 
 def shard_inputs(inputs, mesh):
     """Inputs by their names in the graph, whole on every process -> DTensors."""
     return {n: distribute_tensor(x, mesh, _placements(INPUTS[n])) for n, x in inputs.items()}
+
+
+def fully(module, device="cuda" if torch.cuda.is_available() else "cpu"):
+    """The same plan by fully_shard, before the optimizer is made.  Every process gives its own samples, of which the
+    loss is the mean; gradients are means over the processes.  What is gathered stays until the backward pass is done.
+    """
+    mesh = init_device_mesh(device, (4,), mesh_dim_names=('shard',))
+    for path in ('transformer.h.0', 'transformer.h.1'):
+        fully_shard(module.get_submodule(path), mesh=mesh, reshard_after_forward=False)
+    return fully_shard(module, mesh=mesh, reshard_after_forward=False)

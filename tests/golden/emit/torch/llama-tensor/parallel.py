@@ -1,0 +1,141 @@
+"""llama-tensor on 4 devices (mesh 2x2): parameters and inputs as DTensors.
+
+    mesh = device_mesh()                  # in every process that torchrun started
+    parallelize(module, mesh)             # before the optimizer is made
+    inputs = shard_inputs(inputs, mesh)   # whole on every process, by name
+    with implicit_replication():          # for tensors that the module makes itself (positions, masks)
+        loss(module(**inputs).full_tensor(), labels).backward()
+
+The result is made whole before the loss: of a mean over a divided batch DTensor (2.13) gives gradients that are too
+large by the number of ranks.
+Made by `planner emit --target torch`; the plan decides, edit that.
+"""
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.experimental import implicit_replication  # noqa: F401
+from torch.nn.utils import parametrize
+
+SIZES = (2, 2)
+AXES = ('x', 'y')
+
+# Fully qualified name -> (kept as, computed with): per mesh axis the dimension that it splits, None where it
+# repeats.  Where the two differ, the parameter is gathered before use and its gradient scattered.
+PARAMETERS = {'model.embed_tokens.weight': ([None, 0], [None, 0]),
+ 'model.layers.0.input_layernorm.weight': ([0, None], [None, None]),
+ 'model.layers.0.self_attn.q_proj.weight': ([0, 0], [None, 0]),
+ 'model.layers.0.self_attn.k_proj.weight': ([0, 0], [None, 0]),
+ 'model.layers.0.self_attn.v_proj.weight': ([0, 0], [None, 0]),
+ 'model.layers.0.self_attn.o_proj.weight': ([None, 1], [None, 1]),
+ 'model.layers.0.post_attention_layernorm.weight': ([0, None], [None, None]),
+ 'model.layers.0.mlp.gate_proj.weight': ([None, 0], [None, 0]),
+ 'model.layers.0.mlp.up_proj.weight': ([None, 0], [None, 0]),
+ 'model.layers.0.mlp.down_proj.weight': ([None, 1], [None, 1]),
+ 'model.layers.1.input_layernorm.weight': ([0, None], [None, None]),
+ 'model.layers.1.self_attn.q_proj.weight': ([0, 0], [None, 0]),
+ 'model.layers.1.self_attn.k_proj.weight': ([0, 0], [None, 0]),
+ 'model.layers.1.self_attn.v_proj.weight': ([0, 0], [None, 0]),
+ 'model.layers.1.self_attn.o_proj.weight': ([None, 1], [None, 1]),
+ 'model.layers.1.post_attention_layernorm.weight': ([0, None], [None, None]),
+ 'model.layers.1.mlp.gate_proj.weight': ([None, 0], [None, 0]),
+ 'model.layers.1.mlp.up_proj.weight': ([None, 0], [None, 0]),
+ 'model.layers.1.mlp.down_proj.weight': ([None, 1], [None, 1]),
+ 'model.norm.weight': ([0, None], [None, None]),
+ 'lm_head.weight': ([None, 0], [None, 0])}
+
+INPUTS = {'input_ids': [0, None], 'labels': [None, None]}
+
+# Module -> how its input and its result lie: (number of dimensions, what each mesh axis splits).  What DTensor would do
+# otherwise is brought there.
+MODULES = {'model.embed_tokens': ((2, [0, None]), (3, [0, None])),
+ 'model.layers.0.input_layernorm': ((3, [0, None]), (3, [0, None])),
+ 'model.layers.0.self_attn.q_proj': ((3, [0, None]), (3, [0, 2])),
+ 'model.layers.0.self_attn.k_proj': ((3, [0, None]), (3, [0, 2])),
+ 'model.layers.0.self_attn.v_proj': ((3, [0, None]), (3, [0, 2])),
+ 'model.layers.0.self_attn.o_proj': ((3, [0, 2]), (3, [0, None])),
+ 'model.layers.0.post_attention_layernorm': ((3, [0, None]), (3, [0, None])),
+ 'model.layers.0.mlp.gate_proj': ((3, [0, None]), (3, [0, 2])),
+ 'model.layers.0.mlp.up_proj': ((3, [0, None]), (3, [0, 2])),
+ 'model.layers.0.mlp.down_proj': ((3, [0, 2]), (3, [0, None])),
+ 'model.layers.1.input_layernorm': ((3, [0, None]), (3, [0, None])),
+ 'model.layers.1.self_attn.q_proj': ((3, [0, None]), (3, [0, 2])),
+ 'model.layers.1.self_attn.k_proj': ((3, [0, None]), (3, [0, 2])),
+ 'model.layers.1.self_attn.v_proj': ((3, [0, None]), (3, [0, 2])),
+ 'model.layers.1.self_attn.o_proj': ((3, [0, 2]), (3, [0, None])),
+ 'model.layers.1.post_attention_layernorm': ((3, [0, None]), (3, [0, None])),
+ 'model.layers.1.mlp.gate_proj': ((3, [0, None]), (3, [0, 2])),
+ 'model.layers.1.mlp.up_proj': ((3, [0, None]), (3, [0, 2])),
+ 'model.layers.1.mlp.down_proj': ((3, [0, 2]), (3, [0, None])),
+ 'model.norm': ((3, [0, None]), (3, [0, None])),
+ 'lm_head': ((3, [0, None]), (3, [0, 2]))}
+
+
+def device_mesh(device="cuda" if torch.cuda.is_available() else "cpu"):
+    return init_device_mesh(device, SIZES, mesh_dim_names=AXES)
+
+
+def _placements(dims):
+    return [Replicate() if d is None else Shard(d) for d in dims]
+
+
+class _Gathered(nn.Module):
+    """Redistributes a parameter to what operators compute with; gradients come back as it is kept."""
+
+    def __init__(self, mesh, dims):
+        super().__init__()
+        self.mesh, self.dims = mesh, dims
+
+    def forward(self, kept):
+        return kept.redistribute(self.mesh, _placements(self.dims))
+
+
+def parallelize(module, mesh):
+    """Makes every parameter a DTensor, as the plan says, and every buffer one that all repeat.
+
+    KeyError where module and plan differ in their parameters.
+    """
+    names = dict(module.named_parameters(remove_duplicate=False))
+    missing = [n for n in PARAMETERS if n not in names]
+    if missing:
+        raise KeyError(f"the module has no parameter {missing[0]!r}; emit with --names that agree")
+    # By identity: a tied parameter has several names.
+    told = {id(names[name]): layouts for name, layouts in PARAMETERS.items()}
+    missing = [n for n, parameter in names.items() if id(parameter) not in told]
+    if missing:
+        raise KeyError(f"the plan has no parameter {missing[0]!r}; emit with --names that agree")
+    made = {}
+    for name, parameter in names.items():
+        kept, computed = told[id(parameter)]
+        if id(parameter) not in made:
+            data = distribute_tensor(parameter.data, mesh, _placements(kept))
+            made[id(parameter)] = nn.Parameter(data, requires_grad=parameter.requires_grad)
+        path, _, last = name.rpartition(".")
+        owner = module.get_submodule(path)
+        setattr(owner, last, made[id(parameter)])
+        if kept != computed:
+            parametrize.register_parametrization(owner, last, _Gathered(mesh, computed), unsafe=True)
+    for name, buffer in list(module.named_buffers()):
+        path, _, last = name.rpartition(".")
+        setattr(module.get_submodule(path), last, distribute_tensor(buffer, mesh, [Replicate()] * len(SIZES)))
+    for path, (before, after) in MODULES.items():
+        _hook(module.get_submodule(path), mesh, before, after)
+    return module
+
+
+def _hook(inner, mesh, before, after):
+    inner.register_forward_pre_hook(lambda _, x: (_brought(x[0], mesh, before), *x[1:]) if x else x)
+    inner.register_forward_hook(lambda _, x, y: _brought(y, mesh, after))
+
+
+def _brought(x, mesh, told):
+    """A DTensor as the plan has it at this place."""
+    if told is None or not isinstance(x, DTensor) or x.ndim != told[0]:
+        return x
+    return x.redistribute(mesh, _placements(told[1]))
+
+
+def shard_inputs(inputs, mesh):
+    """Inputs by their names in the graph, whole on every process -> DTensors."""
+    return {n: distribute_tensor(x, mesh, _placements(INPUTS[n])) for n, x in inputs.items()}
