@@ -64,6 +64,19 @@ def test_files_say_what_the_plan_says(tmp_path: Path, capsys: pytest.CaptureFixt
     assert (tmp_path / "out" / "run_torchrun.sh").stat().st_mode & 0o100
 
 
+def test_convolutions_that_dtensor_gets_wrong_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    search = ["search", str(SAMPLES / "resnet18_tiny.onnx"), "--devices", "2", "--hardware", "cpu", "--no-cache"]
+    emit = ["emit", str(tmp_path / "plan.json"), "--target", "torch", "--out", str(tmp_path / "out")]
+    assert main([*search, "--pin", "rest=data_parallel", "--out", str(tmp_path)]) == 0
+    assert main(emit) == 0
+    graph = load_model(SAMPLES / "resnet18_tiny.onnx")
+    first = next(op.name for op in graph.ops if op.type == "Conv")
+    assert main([*search, "--pin", f"{first} o=2", "--out", str(tmp_path)]) == 0
+    capsys.readouterr()
+    assert main(emit) == 3
+    assert f"{first} (Conv) is divided along channels" in capsys.readouterr().err
+
+
 def layouts(path: Path) -> dict[str, tuple[list[str], str]]:
     made = read_plan(path)
     return {

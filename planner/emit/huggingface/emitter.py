@@ -124,8 +124,8 @@ def _lost(plan: PlanDocument, names: Mapping[str, Name], scheme: Scheme, repeate
         out.append(f"{len(moved)} redistributions: transformers sums and gathers at the ends of modules")
     if repeated:
         out.append(
-            f"how tensor-parallel ranks divide the work of {len(repeated)} operator(s) ({_some(repeated)}): transformers "
-            "repeats it on each"
+            f"how tensor-parallel ranks divide the work of {len(repeated)} operator(s) ({_some(repeated)}): "
+            "transformers repeats it on each"
         )
     along = [n for n in plan.parameters if _shards_elsewhere(plan, n, names[n], scheme)]
     if along:

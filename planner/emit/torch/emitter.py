@@ -30,6 +30,7 @@ def emit_torch(plan: PlanDocument, names: Mapping[str, Name], *, servers: Sequen
 
     InputError where a parameter has no one layout to compute with, or DTensor no words for it.
     """
+    _check_convolutions(plan)
     mesh = plan.mesh
     parameters: dict[str, tuple[Any, Any]] = {}
     for name, p in plan.parameters.items():
@@ -97,6 +98,22 @@ def _lost(plan: PlanDocument, split: Split | None) -> list[str]:
     if plan.schedule.recompute:
         out.append(f"{len(plan.schedule.recompute)} recomputed blocks: wrap them in torch.utils.checkpoint")
     return out
+
+
+def _check_convolutions(plan: PlanDocument) -> None:
+    """DTensor (2.13) computes a convolution of divided channels or positions part by part, as if they were all."""
+    sizes = plan.mesh.sizes
+    for name, op in plan.operators.items():
+        if not op.type.startswith("Conv"):
+            continue
+        data, *weights = (x.dims if x is not None else [] for x in op.operands[:3])
+        divided = {a for dims in (data[1:], *weights) for d in dims for a in d if sizes[a] > 1}
+        if divided:
+            raise InputError(
+                f"plan: {name} ({op.type}) is divided along channels or positions, by {'.'.join(sorted(divided))}; "
+                "DTensor's convolutions are right for divided samples alone: pin it so, or execute the plan by "
+                "`planner run`"
+            )
 
 
 def _oriented(layout: Layout, told: Name) -> Layout:
