@@ -124,8 +124,15 @@ def _onnx_ranks(given: Given) -> Emission:
     return emit_onnx_ranks(given.model, given.plan, given.graph)
 
 
+def _mindformers(given: Given) -> Emission:
+    from planner.emit.mindformers import emit_mindformers
+
+    return emit_mindformers(given.plan, servers=given.servers)
+
+
 TARGETS: Final[Mapping[str, Target]] = {
     "mindspore": Target(_mindspore, takes=frozenset({"names", "hosts"})),
+    "mindformers": Target(_mindformers, takes=frozenset({"hosts"})),
     "torch": Target(_torch, takes=frozenset({"names", "hosts"})),
     "huggingface": Target(_huggingface, takes=frozenset({"names", "hosts"})),
     "torchtitan": Target(_torchtitan, takes=frozenset({"hosts"})),

@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 from planner.emit.emission import Emission
 from planner.emit.hosts import Server
 from planner.emit.mindspore.hybrid import hybrid_text
-from planner.emit.mindspore.launch import launch_scripts
+from planner.emit.mindspore.launch import devices_per_server, launch_scripts
 from planner.emit.mindspore.module import module_text, optimizer_of
-from planner.emit.mindspore.rank_table import PER_SERVER, check_servers, rank_table
+from planner.emit.mindspore.rank_table import check_servers, rank_table
 from planner.emit.mindspore.stages import holders, stage_of_plan
 from planner.emit.mindspore.strategy import Strategies, joined, merged, strategies_of_plan
 from planner.emit.mindspore.strategy_map import StrategyMap, to_json, to_protobuf
 from planner.emit.names import Name
-from planner.errors import InputError
 from planner.planning.document import PlanDocument
 
 __all__ = ["emit_mindspore"]
@@ -43,6 +42,7 @@ def emit_mindspore(plan: PlanDocument, names: Mapping[str, Name], *, servers: Se
     hybrid = hybrid_text(plan, names)
     if hybrid:
         files["hybrid.py"] = hybrid.encode()
+    per_server = devices_per_server(plan, servers)
     table, gpu = False, not plan.cluster.hardware.startswith("ascend")
     if servers:
         table = not gpu and all(s.addressed for s in servers)
@@ -50,14 +50,8 @@ def emit_mindspore(plan: PlanDocument, names: Mapping[str, Name], *, servers: Se
             check_servers(servers, "--hosts", halves=plan.cluster.hardware == "ascend-910a")
         elif not gpu:
             lost.append("no rank table: the hosts file counts devices, and does not give their addresses")
-        if len({len(s.devices) for s in servers}) > 1:
-            raise InputError("--hosts: the servers hold different numbers of devices; give each as many")
-        held = sum(len(s.devices) for s in servers)
-        if held != plan.devices:
-            raise InputError(f"--hosts: the plan is for {plan.devices} devices, the servers hold {held}")
         if table:
             files["rank_table.json"] = (json.dumps(rank_table(servers), indent=1) + "\n").encode()
-    per_server = len(servers[0].devices) if servers else _per_server(plan)
     scripts = launch_scripts(
         devices=plan.devices,
         per_server=per_server,
@@ -78,16 +72,6 @@ def _add_maps(files: dict[str, bytes], lost: list[str], maps: Mapping[str, Strat
             files[f"{name}.json"] = to_json(m)
         except ValueError as e:
             lost.append(f"{name}.json is left out: {e}")
-
-
-def _per_server(plan: PlanDocument) -> int:
-    devices = plan.devices
-    per_server = min(plan.cluster.devices_per_server or PER_SERVER, devices)
-    if devices % per_server:
-        raise InputError(
-            f"plan: {devices} devices do not fill servers of {per_server}; search with --nodes, or give --hosts"
-        )
-    return per_server
 
 
 def _lost(plan: PlanDocument, found: Strategies) -> list[str]:

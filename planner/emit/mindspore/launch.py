@@ -7,7 +7,12 @@ from collections.abc import Mapping, Sequence
 from string import Template
 from typing import Final
 
-__all__ = ["launch_scripts"]
+from planner.emit.hosts import Server
+from planner.emit.mindspore.rank_table import PER_SERVER
+from planner.errors import InputError
+from planner.planning.document import PlanDocument
+
+__all__ = ["devices_per_server", "launch_scripts"]
 
 _HEAD: Final = """#!/bin/bash
 # $title
@@ -110,3 +115,24 @@ def launch_scripts(
     return {
         name: Template(_HEAD + body).substitute(values, title=title, name=name) for name, (title, body) in parts.items()
     }
+
+
+def devices_per_server(plan: PlanDocument, servers: Sequence[Server]) -> int:
+    """`servers`: from a hosts file; none: as the plan's cluster has them.
+
+    InputError where the servers do not hold the plan's devices, or each another number.
+    """
+    devices = plan.devices
+    if not servers:
+        per_server = min(plan.cluster.devices_per_server or PER_SERVER, devices)
+        if devices % per_server:
+            raise InputError(
+                f"plan: {devices} devices do not fill servers of {per_server}; search with --nodes, or give --hosts"
+            )
+        return per_server
+    if len({len(s.devices) for s in servers}) > 1:
+        raise InputError("--hosts: the servers hold different numbers of devices; give each as many")
+    held = sum(len(s.devices) for s in servers)
+    if held != devices:
+        raise InputError(f"--hosts: the plan is for {devices} devices, the servers hold {held}")
+    return len(servers[0].devices)
