@@ -130,9 +130,16 @@ def _mindformers(given: Given) -> Emission:
     return emit_mindformers(given.plan, servers=given.servers)
 
 
+def _hyper_parallel(given: Given) -> Emission:
+    from planner.emit.hyper_parallel import emit_hyper_parallel
+
+    return emit_hyper_parallel(given.plan, given.names)
+
+
 TARGETS: Final[Mapping[str, Target]] = {
     "mindspore": Target(_mindspore, takes=frozenset({"names", "hosts"})),
     "mindformers": Target(_mindformers, takes=frozenset({"hosts"})),
+    "hyper-parallel": Target(_hyper_parallel),
     "torch": Target(_torch, takes=frozenset({"names", "hosts"})),
     "huggingface": Target(_huggingface, takes=frozenset({"names", "hosts"})),
     "torchtitan": Target(_torchtitan, takes=frozenset({"hosts"})),
@@ -187,11 +194,18 @@ def _read_torch(path: Path, graph: Graph, rules: NameRules) -> Reading:
     return read_placements(path, graph, rules)
 
 
+def _read_layout(path: Path, graph: Graph, rules: NameRules) -> Reading:
+    from planner.emit.hyper_parallel.reading import read_layouts
+
+    return read_layouts(path, graph, rules)
+
+
 FORMATS: Final[Mapping[str, Reader]] = {
     "mindspore": _read_mindspore,
     "onnx": _read_onnx,
     "huggingface": _read_huggingface,
     "torch": _read_torch,
+    "layout": _read_layout,
 }
 
 

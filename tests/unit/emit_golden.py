@@ -65,6 +65,7 @@ CASES: Final[dict[str, tuple[tuple[str, dict[str, int]], tuple[str, ...]]]] = {
         ("--devices", "4", "--pin", "mesh=4", "--pin", "rest=zero", "--recompute", "blocks", "--micro-batches", "4"),
     ),
     "llama-tensor": (LLAMA, ("--devices", "4", *(o for p in LLAMA_PINS for o in ("--pin", p)))),
+    "llama-megatron": (LLAMA, ("--devices", "8", "--strategy", "megatron:tp=2,pp=2,micro_batch=2,recompute=full")),
     "moe-experts": (
         MOE,
         ("--devices", "4", "--pin", "mesh=4", "--pin", "reads=*.experts.* e=x", "--pin", "rest=data_parallel"),
