@@ -16,10 +16,11 @@ from cost_models import usable_memory_bytes
 from planner.cache import Store
 from planner.cli.answer import Answer
 from planner.cli.cancel import Cancellation
+from planner.cli.job import check_devices, take_job
 from planner.cli.options import bindings, constraints_of, profile_of, progress_to
 from planner.cli.request_key import RequestKey
 from planner.cli.search_proof import described, save_problem
-from planner.errors import InfeasibleError
+from planner.errors import InfeasibleError, InputError
 from planner.frontends import load_model
 from planner.ir import Graph
 from planner.planning import PlanDocument, Planned, Recall, Request, describe, make_plan, plan_text, read_plan
@@ -51,6 +52,9 @@ class Searcher:
         self.constraints = constraints_of(self.options)
         if self.options.strategy is not None:
             self._take_strategy()
+        self.job = None if self.constraints is None else self.constraints.job
+        if self.job is not None:
+            take_job(self.options, self.job)
         self.recall = None
         if self.options.warm_start is not None:
             self.recall = Recall(read_plan(self.options.warm_start))
@@ -87,6 +91,10 @@ class Searcher:
 
     def search(self, devices: int) -> Answer:
         """The answer for one count of devices, kept where it may be."""
+        if self.job is not None:
+            check_devices(self.job, devices, self.profile.name)
+            if devices % self.options.stages:
+                raise InputError(f"constraints {self.job.where}: {self.options.stages} stages do not divide {devices}")
         graph = self.graph
         request = self._request(devices)
         key = None if self.key is None else self.key.of_graph(_content(graph), devices)
@@ -163,6 +171,8 @@ class Searcher:
         texts = tuple(plan_text(self._describe(p, pipeline)) for p in plans)
         cancelled = control.cancel.is_set()
         messages = [f"warning: {w}" for w in planned.warnings]
+        if self.job is not None:
+            messages += [f"note: {self.job.where}: {line}" for line in self.job.notes]
         if self.training and self.graph.loss is None:
             messages.insert(0, "note: the graph ends before its loss; gradients are taken to enter at its outputs")
         documents = tuple(_document(p, pipeline) for p in plans)

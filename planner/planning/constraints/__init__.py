@@ -5,11 +5,12 @@ from planner.planning.constraints.file import SCHEMA, constraints_of_plan, parse
 from planner.planning.constraints.fitting import memory_note
 from planner.planning.constraints.inline import parse_pin
 from planner.planning.constraints.resolve import Pins, Restriction, resolve
-from planner.planning.constraints.values import Constraints
+from planner.planning.constraints.values import Constraints, Job
 
 __all__ = [
     "SCHEMA",
     "Constraints",
+    "Job",
     "Pins",
     "Restriction",
     "Unfit",

@@ -14,7 +14,7 @@ from planner.errors import InputError
 from planner.ir import Graph
 from planner.rules.rule import Rule
 
-__all__ = ["Batch", "follow_batch"]
+__all__ = ["Batch", "follow_batch", "leading"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ def follow_batch(graph: Graph, rules: Mapping[str, Rule], given: Mapping[str, in
     """`given`: input → batch dimension; where it is empty, the batch is the first dimension of the first input that has
     more than one element there, and of all inputs of that size.  InputError for inputs that are not there."""
     dims: dict[str, frozenset[int]] = {}
-    for name, d in (given or _leading(graph)).items():
+    for name, d in (given or leading(graph)).items():
         if name not in graph.inputs:
             raise InputError(f"constraints {where}: batch: {name!r} is no input; they are {', '.join(graph.inputs)}")
         if d >= graph.tensors[name].rank:
@@ -59,7 +59,8 @@ def follow_batch(graph: Graph, rules: Mapping[str, Rule], given: Mapping[str, in
     return Batch(factors, dims)
 
 
-def _leading(graph: Graph) -> dict[str, int]:
+def leading(graph: Graph) -> dict[str, int]:
+    """Inputs whose first dimension counts samples, with that dimension."""
     sizes = {n: graph.tensors[n].shape for n in graph.inputs}
     first = next((s[0] for s in sizes.values() if s and s[0] > 1), None)
     return {n: 0 for n, s in sizes.items() if first is not None and s and s[0] == first}

@@ -1,4 +1,5 @@
-"""The constraints file (schema `planner.constraints/1`, YAML or JSON), and a plan.json taken as constraints."""
+"""The constraints file (schema `planner.constraints/1`, YAML or JSON); a plan.json or a search configuration of
+HyperParallel taken as constraints."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from planner.errors import InputError
 from planner.planning.constraints import notation
 from planner.planning.constraints.parse import Lines, parse_text
+from planner.planning.constraints.search_yaml import constraints_of_search, is_search
 from planner.planning.constraints.values import (
     Constraints,
     Counts,
@@ -129,6 +131,8 @@ def parse_constraints(text: str, name: str, *, numbered: bool = True) -> Constra
     `numbered`.  InputError as above."""
     data, lines = parse_text(text, name)
     lines = replace(lines, numbered=numbered)
+    if is_search(data):
+        return constraints_of_search(data, name, lines)
     found = data.get("schema") if isinstance(data, dict) else None
     if found != SCHEMA:
         raise InputError(f"constraints {name}: expected a mapping with schema: {SCHEMA}, found {found!r}")

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from planner.errors import InputError
 from planner.ir import DeviceMesh, Graph, Op
-from planner.planning.constraints.batch import Batch, follow_batch
+from planner.planning.constraints.batch import Batch, follow_batch, leading
 from planner.planning.constraints.select import Selector, counted
-from planner.planning.constraints.values import Constraints, Counts, LayoutPin, OperatorPin, Rest, StrategyPin
+from planner.planning.constraints.values import Constraints, Counts, Degrees, LayoutPin, OperatorPin, Rest, StrategyPin
 from planner.pricing.activity import fixed_operators
 from planner.rules.rule import Dims, Rule
+from planner.rules.strategy import AxisRole
 
 __all__ = ["Kind", "Pins", "Restriction", "resolve"]
 
@@ -105,6 +106,8 @@ def resolve(constraints: Constraints, graph: Graph, rules: Mapping[str, Rule]) -
                     f"constraints {tensor.where}: tensor {name} is an input: the loader delivers it as it is read; "
                     f"pin its `layout`"
                 )
+    if constraints.degrees is not None:
+        found += _under(constraints.degrees, graph, rules, fixed)
     weights: set[str] = set()
     for parameter in constraints.parameters:
         for name in select.parameters(parameter):
@@ -133,6 +136,20 @@ def resolve(constraints: Constraints, graph: Graph, rules: Mapping[str, Rule]) -
                 f"to split; name it with `batch: {{INPUT: DIMENSION}}`"
             )
     return Pins(constraints, tuple(found), operators, parameters, batch, _taken(found, batch))
+
+
+def _under(degrees: Degrees, graph: Graph, rules: Mapping[str, Rule], fixed: frozenset[str]) -> Iterator[Restriction]:
+    """Degrees of parallelism on meshes data x context x tensor: what carries the batch is split along it by x, and the
+    first input, where its samples are sequences, along positions by y."""
+    where = degrees.where
+    for name, factors in follow_batch(graph, rules, {}, where).factors.items():
+        if name not in fixed and len(factors) == 1:
+            pin = StrategyPin(roles=(("x", AxisRole("split", factor=next(iter(factors)))),))
+            yield Restriction("operator", name, where, pin, f"({graph.producers[name].type}) {pin} (dp)")
+    first = next((n for n in leading(graph) if n in graph.consumers), None)
+    if first is not None and graph.tensors[first].rank == 2:
+        layout = LayoutPin((("x",), ("y",)))
+        yield Restriction("layout", first, where, layout, f"layout {layout} (dp, cp)")
 
 
 def _kind(text: str) -> Kind:

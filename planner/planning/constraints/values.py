@@ -16,6 +16,8 @@ from planner.rules.strategy import AxisRole, Strategy
 __all__ = [
     "Constraints",
     "Counts",
+    "Degrees",
+    "Job",
     "LayoutPin",
     "OperatorPin",
     "ParameterPin",
@@ -221,8 +223,35 @@ class Rest:
 
 
 @dataclass(frozen=True, slots=True)
+class Degrees:
+    """Meshes are data x context x tensor: x splits samples wherever there are any, y the positions of the first input;
+    z is left to the search."""
+
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a file says of the job beside its pins; None and () leave it open.  `memory_limit`: bytes per device;
+    `batch`: samples per step; `uniform_stages`: all of equally many layers; `notes`: what the file describes and
+    nobody reads, in words."""
+
+    where: str
+    devices: int | None = None
+    hardware: str | None = None
+    memory_limit: int | None = None
+    batch: int | None = None
+    stages: tuple[int, ...] = ()
+    micro_batches: tuple[int, ...] = ()
+    recompute: str | None = None
+    uniform_stages: bool = False
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Constraints:
-    """All that a user forces.  `meshes`: the only shapes considered, if any; `batch`: input → its batch dimension."""
+    """All that a user forces.  `meshes`: the only shapes considered, if any; `batch`: input → its batch dimension;
+    `degrees`: what the axes of the meshes do; `job`: what else the file says."""
 
     source: str
     meshes: tuple[tuple[int, ...], ...] = ()
@@ -231,6 +260,8 @@ class Constraints:
     parameters: tuple[ParameterPin, ...] = ()
     rest: Rest = Rest()
     batch: tuple[tuple[str, int], ...] = ()
+    degrees: Degrees | None = None
+    job: Job | None = None
 
     def __add__(self, other: Constraints) -> Constraints:
         """Both hold; of the rest and the batch, the other's where it says something."""
@@ -242,4 +273,6 @@ class Constraints:
             self.parameters + other.parameters,
             other.rest if other.rest.where else self.rest,
             self.batch + other.batch,
+            self.degrees or other.degrees,
+            self.job or other.job,
         )
