@@ -1,9 +1,10 @@
-"""llama-megatron on 4 devices (mesh 2x2): parameters and inputs as DTensors.
+"""llama-megatron on 8 devices (mesh 2x2 in each of 2 stages): parameters and inputs as DTensors.
 
-    mesh = device_mesh()                  # in every process that torchrun started
-    parallelize(module, mesh)             # before the optimizer is made
-    inputs = shard_inputs(inputs, mesh)   # whole on every process, by name
-    loss(module(**inputs).full_tensor(), labels).backward()
+    mesh, stage = device_mesh()           # of the ranks of a stage; in every process that torchrun started
+    parallelize(part, mesh)               # what of the module this stage runs; before the optimizer is made
+
+STAGE_OF says which modules a stage runs, BEGINS is for the split_spec of torch.distributed.pipelining.  A part takes
+and gives DTensors: what is sent to the next stage, 4 times a step, is the local tensor of each rank.
 
 The result is made whole before the loss: of a mean over a divided batch DTensor (2.13) gives gradients that are too
 large by the number of ranks.
@@ -13,13 +14,40 @@ Made by `planner emit --target torch`; the plan decides, edit that.
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.experimental import implicit_replication  # noqa: F401
 from torch.nn.utils import parametrize
 
 SIZES = (2, 2)
 AXES = ('x', 'y')
 
-# Fully qualified name -> (kept as, computed with): for every mesh axis the dimension that it splits, None where it
+STAGES = 2
+
+# Module -> the stage that runs it; the modules with which stages after the first begin.
+STAGE_OF = {'model.embed_tokens': 0,
+ 'model.layers.0.input_layernorm': 0,
+ 'model.layers.0.self_attn.q_proj': 0,
+ 'model.layers.0.self_attn.k_proj': 0,
+ 'model.layers.0.self_attn.v_proj': 0,
+ 'model.layers.0.self_attn.o_proj': 0,
+ 'model.layers.0.post_attention_layernorm': 0,
+ 'model.layers.0.mlp.gate_proj': 0,
+ 'model.layers.0.mlp.up_proj': 0,
+ 'model.layers.0.mlp.down_proj': 0,
+ 'model.layers.1.input_layernorm': 0,
+ 'model.layers.1.self_attn.q_proj': 1,
+ 'model.layers.1.self_attn.k_proj': 1,
+ 'model.layers.1.self_attn.v_proj': 1,
+ 'model.layers.1.self_attn.o_proj': 1,
+ 'model.layers.1.post_attention_layernorm': 1,
+ 'model.layers.1.mlp.gate_proj': 1,
+ 'model.layers.1.mlp.up_proj': 1,
+ 'model.layers.1.mlp.down_proj': 1,
+ 'model.norm': 1,
+ 'lm_head': 1}
+BEGINS = ('model.layers.1.self_attn',)
+
+# Fully qualified name -> (kept as, computed with): per mesh axis the dimension that it splits, None where it
 # repeats.  Where the two differ, the parameter is gathered before use and its gradient scattered.
 PARAMETERS = {'model.embed_tokens.weight': ([0, 0], [None, 0]),
  'model.layers.0.input_layernorm.weight': ([0, None], [None, None]),
@@ -45,9 +73,35 @@ PARAMETERS = {'model.embed_tokens.weight': ([0, 0], [None, 0]),
 
 INPUTS = {'input_ids': [0, None], 'labels': [0, None]}
 
+# Module -> how its input and its result lie: (number of dimensions, what each mesh axis splits).  What DTensor would do
+# otherwise is brought there.
+MODULES = {'model.embed_tokens': ((2, [0, None]), (3, [0, None])),
+ 'model.layers.0.input_layernorm': ((3, [0, 1]), (3, [0, 1])),
+ 'model.layers.0.self_attn.q_proj': ((3, [0, None]), (3, [0, 2])),
+ 'model.layers.0.self_attn.k_proj': ((3, [0, None]), (3, [0, 2])),
+ 'model.layers.0.self_attn.v_proj': ((3, [0, None]), (3, [0, 2])),
+ 'model.layers.0.self_attn.o_proj': ((3, [0, 2]), (3, [0, None])),
+ 'model.layers.0.post_attention_layernorm': ((3, [0, 1]), (3, [0, 1])),
+ 'model.layers.0.mlp.gate_proj': ((3, [0, None]), (3, [0, 2])),
+ 'model.layers.0.mlp.up_proj': ((3, [0, None]), (3, [0, 2])),
+ 'model.layers.0.mlp.down_proj': ((3, [0, 2]), (3, [0, None])),
+ 'model.layers.1.input_layernorm': ((3, [0, 1]), (3, [0, 1])),
+ 'model.layers.1.self_attn.q_proj': ((3, [0, None]), (3, [0, 2])),
+ 'model.layers.1.self_attn.k_proj': ((3, [0, None]), (3, [0, 2])),
+ 'model.layers.1.self_attn.v_proj': ((3, [0, None]), (3, [0, 2])),
+ 'model.layers.1.self_attn.o_proj': ((3, [0, 2]), (3, [0, None])),
+ 'model.layers.1.post_attention_layernorm': ((3, [0, 1]), (3, [0, 1])),
+ 'model.layers.1.mlp.gate_proj': ((3, [0, None]), (3, [0, 2])),
+ 'model.layers.1.mlp.up_proj': ((3, [0, None]), (3, [0, 2])),
+ 'model.layers.1.mlp.down_proj': ((3, [0, 2]), (3, [0, None])),
+ 'model.norm': ((3, [0, 1]), (3, [0, 1])),
+ 'lm_head': ((3, [0, None]), (3, [0, 2]))}
+
 
 def device_mesh(device="cuda" if torch.cuda.is_available() else "cpu"):
-    return init_device_mesh(device, SIZES, mesh_dim_names=AXES)
+    """The mesh of this process's stage, and that stage: ranks count stage by stage."""
+    whole = init_device_mesh(device, (STAGES, *SIZES), mesh_dim_names=("stage", *AXES))
+    return whole[AXES], whole.get_local_rank("stage")
 
 
 def _placements(dims):
@@ -71,13 +125,14 @@ def parallelize(module, mesh):
     KeyError where module and plan differ in their parameters.
     """
     names = dict(module.named_parameters(remove_duplicate=False))
-    for told, known, where in ((PARAMETERS, names, "module"), (names, PARAMETERS, "plan")):
-        missing = [n for n in told if n not in known]
-        if missing:
-            raise KeyError(f"the {where} has no parameter {missing[0]!r}; emit with --names that agree")
+    # By identity: a tied parameter has several names.
+    told = {id(names[name]): layouts for name, layouts in PARAMETERS.items() if name in names}
+    missing = [n for n, parameter in names.items() if id(parameter) not in told]
+    if missing:
+        raise KeyError(f"the plan has no parameter {missing[0]!r}; emit with --names that agree")
     made = {}
-    for name, (kept, computed) in PARAMETERS.items():
-        parameter = names[name]
+    for name, parameter in names.items():
+        kept, computed = told[id(parameter)]
         if id(parameter) not in made:
             data = distribute_tensor(parameter.data, mesh, _placements(kept))
             made[id(parameter)] = nn.Parameter(data, requires_grad=parameter.requires_grad)
@@ -89,7 +144,22 @@ def parallelize(module, mesh):
     for name, buffer in list(module.named_buffers()):
         path, _, last = name.rpartition(".")
         setattr(module.get_submodule(path), last, distribute_tensor(buffer, mesh, [Replicate()] * len(SIZES)))
+    for path, inner in module.named_modules():
+        if path in MODULES:
+            _hook(inner, mesh, *MODULES[path])
     return module
+
+
+def _hook(inner, mesh, before, after):
+    inner.register_forward_pre_hook(lambda _, x: (_brought(x[0], mesh, before), *x[1:]) if x else x)
+    inner.register_forward_hook(lambda _, x, y: _brought(y, mesh, after))
+
+
+def _brought(x, mesh, told):
+    """A DTensor as the plan has it at this place."""
+    if told is None or not isinstance(x, DTensor) or x.ndim != told[0]:
+        return x
+    return x.redistribute(mesh, _placements(told[1]))
 
 
 def shard_inputs(inputs, mesh):
