@@ -42,7 +42,7 @@ def test_every_block_does_what_it_shows(
         for line in errors or shown:
             assert any(found.startswith(words(line)) for found in lines), (command, line, where)
         commands += 1
-    assert commands == 7
+    assert commands == 8
 
 
 def test_lines_that_messages_name_are_lines_of_the_file_shown() -> None:
