@@ -59,7 +59,7 @@ class _Blocks:
                 raise self.refuse(
                     f"all {self.scheme.tensor} tensor-parallel ranks compute {op} with the whole of parameter {name}",
                     _PAIRS,
-                    f"{op} with its columns (n) or rows (k) over {self.axes}",
+                    f"{op} with its columns or rows (n or k of a MatMul) over {self.axes}",
                 )
             self.check_pair(opened, layer, op, name)
         for op in opened.values():

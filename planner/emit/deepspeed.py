@@ -56,7 +56,7 @@ def emit_deepspeed(plan: PlanDocument, names: Mapping[str, Name], *, servers: Se
     scheme = training_scheme(plan, _TARGET)
     _check(plan, scheme)
     batch = batch_of(plan, scheme)
-    config = _batch(batch) | _numbers(plan) | {"zero_optimization": {"stage": 2 if scheme.shards > 1 else 0}}
+    config = _batch(batch, scheme) | _numbers(plan) | {"zero_optimization": {"stage": 2 if scheme.shards > 1 else 0}}
     if scheme.tensor > 1:
         config["tensor_parallel"] = _tensor_parallel(plan, scheme, names)
     if scheme.expert > 1:
@@ -86,7 +86,7 @@ def _check(plan: PlanDocument, scheme: Scheme) -> None:
     if scheme.stages > 1:
         raise InputError(
             f"plan: {scheme.stages} pipeline stages; DeepSpeed takes them from a PipelineModule in the training "
-            "script, and its configuration would train without: search without --stages, or use --target torchtitan or megatron"
+            "script, and its configuration would train without any: search without --stages, or use --target megatron"
         )
     for axis, use in scheme.uses.items():
         if use == "context" and scheme.sizes[axis] > 1:
@@ -113,9 +113,10 @@ def _check(plan: PlanDocument, scheme: Scheme) -> None:
         )
 
 
-def _batch(batch: Batch) -> dict[str, Any]:
-    return {
-        "train_batch_size": batch.total,
+def _batch(batch: Batch, scheme: Scheme) -> dict[str, Any]:
+    """With AutoTP DeepSpeed still multiplies by all processes when it checks the whole, which is then left out."""
+    total = {"train_batch_size": batch.total} if scheme.tensor == 1 else {}
+    return total | {
         "train_micro_batch_size_per_gpu": batch.per_rank,
         "gradient_accumulation_steps": batch.micro_batches,
     }

@@ -117,7 +117,8 @@ def recomputed_layers(plan: PlanDocument, layers: Layers) -> Recomputed:
     if again and not found:
         raise InputError(
             f"plan: {len(plan.schedule.recompute)} blocks run again in the backward pass "
-            f"({plan.schedule.recompute[0][0]}, …), which are no layers (NAME.0, NAME.1, …): search with --recompute none"
+            f"({plan.schedule.recompute[0][0]}, …), which are no layers (NAME.0, NAME.1, …): "
+            "search with --recompute none"
         )
     whole = {name for k in found for name in layers.operators(k)}
     return Recomputed(found, again == whole)

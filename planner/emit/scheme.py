@@ -135,6 +135,7 @@ def scheme_of(plan: PlanDocument, target: str) -> Scheme:
             "expert": experts.get(axis),
         }
         uses[axis] = _use(plan, axis, {k: v for k, v in found.items() if v is not None}, target)
+    _check_groups(plan, uses, cuts, target)
     sharded, whole = _sharding(plan, uses)
     return Scheme(
         uses=uses,
@@ -233,6 +234,22 @@ def _one_cut(name: str, found: set[Cut], target: str) -> Cut:
             "its readers alike"
         )
     return next(iter(found), "whole")
+
+
+def _check_groups(plan: PlanDocument, uses: Mapping[str, AxisUse], cuts: Mapping[str, set[Cut]], target: str) -> None:
+    """InputError where some weights are divided over one axis and others over another."""
+    sizes = plan.mesh.sizes
+    groups = {kind: {a for a, use in uses.items() if use == kind and sizes[a] > 1} for kind in ("tensor", "expert")}
+    for name, p in plan.parameters.items():
+        over = {a for x in p.compute for a in _axes(x.layout())}
+        for kind, group in groups.items():
+            missing = group - over
+            if over & group and missing and (kind == "expert" or cuts[name]):
+                raise InputError(
+                    f"plan: parameter {name} is divided over {'.'.join(sorted(over & group))} and not over "
+                    f"{'.'.join(sorted(missing))}, which divides others; {target} has one group of {kind}-parallel "
+                    "ranks: pin the operators alike (docs/constraints.md), or use --target torch"
+                )
 
 
 def _sharding(plan: PlanDocument, uses: Mapping[str, AxisUse]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -41,6 +41,15 @@ def test_megatrons_layout_is_data_and_tensor_parallel(tmp_path: Path) -> None:
     assert cuts["ln_1.weight"] == cuts["transformer.wte.weight"] == "whole"
     assert found.displaced("data", "tensor") is None
     assert found.displaced("tensor", "data") == ("x", "y")
+    assert found.displaced("tensor") is None
+
+
+def test_shards_may_have_a_place_of_their_own_among_data_parallel_ranks(tmp_path: Path) -> None:
+    pins = ("mesh=2x4", "*.c_fc.weight stored=[x,_]", "rest=data_parallel")
+    found = scheme(tmp_path, "gpt_tiny.onnx", 8, *pins)
+    assert found.displaced("data", "shards") == ("x", "y")
+    assert found.displaced("shards", "data") is None
+    assert found.displaced("data") is None
 
 
 def test_stored_shards_are_counted_and_what_stays_whole_is_named(tmp_path: Path) -> None:
@@ -59,6 +68,12 @@ def test_positions_of_norms_are_sequence_parallel(tmp_path: Path) -> None:
     assert scheme(tmp_path, "gpt_tiny.onnx", 8, *pins).sequence
 
 
+def test_a_norm_written_out_is_sequence_parallel_too(tmp_path: Path) -> None:
+    pins = ("mesh=2x2", "input_ids layout=[x,_]", "labels layout=[x,_]", "*.q_proj.matmul b0=x n=y")
+    assert not scheme(tmp_path / "a", "llama_tiny.onnx", 4, *pins, "*norm.reducemean d0=x").sequence
+    assert scheme(tmp_path / "b", "llama_tiny.onnx", 4, *pins, "*norm.reducemean d0=x d1=y").sequence
+
+
 def test_positions_of_inputs_are_context_parallel(tmp_path: Path) -> None:
     pins = ("mesh=2x4", "input_ids layout=[x,y]", "labels layout=[x,_]", "*.mlp.c_fc.matmul b0=x m=y")
     made = plan(tmp_path, "gpt_tiny.onnx", 8, *pins)
@@ -69,6 +84,17 @@ def test_experts_may_be_divided_among_ranks_that_divide_samples(tmp_path: Path) 
     made = plan(tmp_path, "moe_tiny.onnx", 4, "mesh=4", "reads=*.experts.* type=Einsum e=x", "rest=data_parallel")
     found = scheme_of(made, "Megatron")
     assert (found.data, found.expert, found.tensor) == (4, 4, 1)
+    assert (found.sharded, found.whole) == ((), ())
+
+
+def test_experts_divided_among_ranks_count_as_shards_over_these(tmp_path: Path) -> None:
+    kept = [f"*{n}.weight stored=[x.y,_]" for n in ("_proj", ".gate", "embed_tokens", "lm_head")]
+    pins = ("mesh=2x2", "input_ids layout=[x.y,_]", "labels layout=[x.y,_]", *kept, "*norm.weight stored=[x.y]",
+            "reads=*.experts.* type=Einsum b=x e=y", "*.w[12].weight stored=[y,x,_]", "rest=data_parallel")  # fmt: skip
+    found = scheme(tmp_path, "moe_tiny.onnx", 4, *pins)
+    assert found.uses == {"x": "data", "y": "expert"}
+    assert (found.sharded, found.shards) == (("x", "y"), 4)
+    assert sorted(found.whole) == [f"model.layers.{k}.block_sparse_moe.experts.w3.weight" for k in range(2)]
 
 
 @pytest.mark.parametrize(
@@ -78,8 +104,13 @@ def test_experts_may_be_divided_among_ranks_that_divide_samples(tmp_path: Path) 
         (("mesh=2x4", "*.c_fc.matmul b0=x n=y", "*.mlp.gelu d0=y", "rest=data_parallel"), "axis y"),
         (("mesh=2x4", "*.c_fc.weight stored=[x,_]", "*.mlp.c_proj.weight stored=[x.y,_]", "rest=data_parallel"),
          "in shards by 2 ranks and .* by 8"),
+        (("mesh=2x4", "*.ln_*.weight stored=[x]", "*.c_fc.weight stored=[y,_]", "rest=data_parallel"),
+         r"by 2 ranks .*by 4 \(over x and over y\)"),
         (("mesh=2x4", *MEGATRON[1:-1], "transformer.wte.weight stored=[y,_]", "rest=data_parallel"),
          "wte.weight is kept in shards"),
+        (("mesh=2x2x2", "*.c_fc.matmul b0=x n=y", "*.mlp.c_proj.matmul b0=x k=y", "*.c_attn.matmul b0=x n=z",
+          "*.attn.c_proj.matmul b0=x k=z", "input_ids layout=[x,_]"),
+         r"divided over [yz] and not over [yz], which divides others"),
     ],
 )  # fmt: skip
 def test_what_degrees_cannot_say_is_refused(tmp_path: Path, pins: tuple[str, ...], message: str) -> None:
