@@ -14,7 +14,7 @@ __all__ = ["Batch", "batch_of"]
 @dataclass(frozen=True, slots=True)
 class Batch:
     """`total` samples a step, in `micro_batches` of `per_rank` on every data-parallel rank; `positions` of a sample,
-    where samples are sequences."""
+    where samples are sequences of tokens."""
 
     total: int
     per_rank: int
@@ -33,9 +33,10 @@ def batch_of(plan: PlanDocument, scheme: Scheme) -> Batch:
 
     InputError where there is none, or where ranks do not take equal parts.
     """
-    name, shape = next(((n, x.shape) for n, x in plan.inputs.items() if x.shape), ("", None))
-    if not shape:
+    name, first = next(((n, x) for n, x in plan.inputs.items() if x.shape), ("", None))
+    if first is None or not first.shape:
         raise InputError("plan: no input has a dimension that could count samples; bind its shapes (--bind) and search")
+    shape = first.shape
     if shape[0] % scheme.data:
         raise InputError(
             f"plan: input {name} holds {shape[0]} samples, and {scheme.data} data-parallel ranks cannot share them "
@@ -45,5 +46,5 @@ def batch_of(plan: PlanDocument, scheme: Scheme) -> Batch:
         total=shape[0] * scheme.micro_batches,
         per_rank=shape[0] // scheme.data,
         micro_batches=scheme.micro_batches,
-        positions=shape[1] if len(shape) == 2 else None,
+        positions=shape[1] if len(shape) == 2 and first.dtype.startswith("int") else None,
     )

@@ -31,6 +31,7 @@ _MPIRUN: Final = Template("""#!/bin/bash
 # path on all.  usage: bash run_mpirun.sh SCRIPT.py|-m MODULE [ARGUMENT…]
 # HOSTFILE: lines of HOST slots=$per, in place of the hosts known here.
 # NCCL_SOCKET_IFNAME: the interface that hosts reach each other through, as `ip addr` shows it.
+# FORWARD: names of further variables that processes on other hosts are to have.
 set -euo pipefail
 here="$$(cd "$$(dirname "$$0")" && pwd)"
 options=(--map-by slot --bind-to none --allow-run-as-root)
@@ -41,6 +42,7 @@ if [ -n "$${HOSTFILE:-}" ]; then
     master="$$(awk '!/^[[:space:]]*(#|$$)/ { print $$1; exit }' "$$HOSTFILE")"
 fi
 $network
+for name in $${FORWARD:-}; do options+=(-x "$$name"); done
 export MASTER_ADDR="$${MASTER_ADDR:-$$master}"
 export MASTER_PORT="$${MASTER_PORT:-29500}"
 exec mpirun -n $devices "$${options[@]}" -x PATH -x MASTER_ADDR -x MASTER_PORT \\

@@ -96,6 +96,7 @@ set -euo pipefail
 here="$(cd "$(dirname "$0")" && pwd)"
 : "${TITAN_MODEL:?name a model of torchtitan, as llama3}" "${TITAN_CONFIG:?name its configuration, as llama3_8b}"
 export PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}" TITAN_MODEL TITAN_CONFIG
+export FORWARD="PYTHONPATH TITAN_MODEL TITAN_CONFIG ${FORWARD:-}"
 exec bash "$here/${LAUNCHER:-run_torchrun.sh}" -m torchtitan.train --module planner_torchtitan --config planned "$@"
 """
 
@@ -139,14 +140,14 @@ def emit_torchtitan(plan: PlanDocument, *, servers: Sequence[Server] = ()) -> Em
 
 
 def _literal(fields: Mapping[str, Any]) -> str:
-    return "{\n" + "".join(f'    "{name}": {value!r},\n' for name, value in fields.items()) + "}"
+    return "{\n" + "".join(f"    {name!r}: {value!r},\n" for name, value in fields.items()) + "}"
 
 
 def _positions(batch: Batch) -> int:
     if batch.positions is None:
         raise InputError(
-            "plan: its first input is no matrix of samples and positions, and torchtitan trains models of tokens: use "
-            "--target torch"
+            "plan: its first input is no matrix of tokens, samples by positions, and torchtitan trains models of these: "
+            "use --target torch"
         )
     return batch.positions
 

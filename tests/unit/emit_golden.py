@@ -50,6 +50,7 @@ LLAMA_PINS: Final = (
     "*.up_proj.matmul b0=x n=y", "*.down_proj.matmul b0=x k=y", "model.embed_tokens.gather i0=x v=y",
     "lm_head.matmul b0=x n=y", "*.[qkv]_proj.weight stored=[_,x.y]", "*norm.weight stored=[x]",
 )  # fmt: skip
+BLOCKS: Final = (*(p for p in TWO_LAYOUTS if "rest" not in p), "input_ids layout=[x,_]", "labels layout=[x,_]")
 
 CASES: Final[dict[str, tuple[tuple[str, dict[str, int]], tuple[str, ...]]]] = {
     "mlp-data": (MLP, ("--devices", "8", "--pin", "mesh=8", "--pin", "rest=data_parallel")),
@@ -60,6 +61,14 @@ CASES: Final[dict[str, tuple[tuple[str, dict[str, int]], tuple[str, ...]]]] = {
     ),
     "gpt-tensor": (GPT, ("--devices", "4", "--target", "mindspore", *(o for p in MEGATRON for o in ("--pin", p)))),
     "gpt-two-layouts": (GPT, ("--devices", "4", *(o for p in TWO_LAYOUTS for o in ("--pin", p)))),
+    "gpt-blocks": (
+        GPT,
+        ("--devices", "4", *(o for p in (*BLOCKS, "*.layernormalization d0=x") for o in ("--pin", p))),
+    ),
+    "gpt-sequence": (
+        GPT,
+        ("--devices", "4", *(o for p in (*BLOCKS, "*.ln_?.layernormalization d0=x d1=y") for o in ("--pin", p))),
+    ),
     "gpt-recompute": (
         GPT,
         ("--devices", "4", "--pin", "mesh=4", "--pin", "rest=zero", "--recompute", "blocks", "--micro-batches", "4"),

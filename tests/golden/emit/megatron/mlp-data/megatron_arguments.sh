@@ -7,7 +7,6 @@ MEGATRON_ARGS=(
     --context-parallel-size 1
     --micro-batch-size 8
     --global-batch-size 64
-    --seq-length 64
     --bf16
     --optimizer adam
 )

@@ -7,7 +7,6 @@ MEGATRON_ARGS=(
     --context-parallel-size 1
     --micro-batch-size 4
     --global-batch-size 64
-    --seq-length 64
     --pipeline-model-parallel-layout 'Et*2|tL'
     --num-layers 3
     --bf16

@@ -8,7 +8,6 @@ MEGATRON_ARGS=(
     --use-distributed-optimizer
     --micro-batch-size 8
     --global-batch-size 64
-    --seq-length 64
     --bf16
     --optimizer adam
 )

@@ -16,18 +16,18 @@ import importlib
 import os
 
 PARALLELISM = {
-    "data_parallel_replicate_degree": 1,
-    "data_parallel_shard_degree": 4,
-    "fsdp_reshard_after_forward": 'never',
-    "tensor_parallel_degree": 1,
-    "enable_sequence_parallel": False,
-    "context_parallel_degree": 1,
-    "expert_parallel_degree": 1,
-    "pipeline_parallel_degree": 1,
+    'data_parallel_replicate_degree': 1,
+    'data_parallel_shard_degree': 4,
+    'fsdp_reshard_after_forward': 'never',
+    'tensor_parallel_degree': 1,
+    'enable_sequence_parallel': False,
+    'context_parallel_degree': 1,
+    'expert_parallel_degree': 1,
+    'pipeline_parallel_degree': 1,
 }
 
 TRAINING = {
-    "mixed_precision_param": 'bfloat16',
+    'mixed_precision_param': 'bfloat16',
 }
 
 SAMPLES = 16  # a step, of all ranks

@@ -1,4 +1,4 @@
-"""mlp-pipeline on 8 devices (mesh 4): the parallelism of a torchtitan job.
+"""gpt-blocks on 4 devices (mesh 2x2): the parallelism of a torchtitan job.
 
     TITAN_MODEL=llama3 TITAN_CONFIG=llama3_8b bash run_torchtitan.sh
 
@@ -16,28 +16,24 @@ import importlib
 import os
 
 PARALLELISM = {
-    "data_parallel_replicate_degree": 4,
-    "data_parallel_shard_degree": 1,
-    "fsdp_reshard_after_forward": 'never',
-    "tensor_parallel_degree": 1,
-    "enable_sequence_parallel": False,
-    "context_parallel_degree": 1,
-    "expert_parallel_degree": 1,
-    "pipeline_parallel_degree": 2,
-    "pipeline_parallel_schedule": '1F1B',
-    "pipeline_parallel_layers_per_stage": None,
-    "module_fqns_per_model_part": [['tok_embeddings', 'layers.0', 'layers.1'], ['layers.2', 'norm', 'lm_head']],
+    'data_parallel_replicate_degree': 2,
+    'data_parallel_shard_degree': 1,
+    'fsdp_reshard_after_forward': 'never',
+    'tensor_parallel_degree': 2,
+    'enable_sequence_parallel': False,
+    'context_parallel_degree': 1,
+    'expert_parallel_degree': 1,
+    'pipeline_parallel_degree': 1,
 }
 
 TRAINING = {
-    "mixed_precision_param": 'bfloat16',
-    "disable_cuda_graphs": True,
+    'mixed_precision_param': 'bfloat16',
 }
 
-SAMPLES = 64  # a step, of all ranks
-MICRO_BATCHES = 4  # of every data-parallel rank
-MICRO_BATCH = 4  # samples each
-POSITIONS = 64  # of a sample
+SAMPLES = 16  # a step, of all ranks
+MICRO_BATCHES = 1  # of every data-parallel rank
+MICRO_BATCH = 8  # samples each
+POSITIONS = 8  # of a sample
 RECOMPUTE = False  # every layer, in the backward pass
 
 

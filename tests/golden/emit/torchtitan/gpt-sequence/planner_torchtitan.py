@@ -1,4 +1,4 @@
-"""mlp-data on 8 devices (mesh 8): the parallelism of a torchtitan job.
+"""gpt-sequence on 4 devices (mesh 2x2): the parallelism of a torchtitan job.
 
     TITAN_MODEL=llama3 TITAN_CONFIG=llama3_8b bash run_torchtitan.sh
 
@@ -16,24 +16,24 @@ import importlib
 import os
 
 PARALLELISM = {
-    "data_parallel_replicate_degree": 8,
-    "data_parallel_shard_degree": 1,
-    "fsdp_reshard_after_forward": 'never',
-    "tensor_parallel_degree": 1,
-    "enable_sequence_parallel": False,
-    "context_parallel_degree": 1,
-    "expert_parallel_degree": 1,
-    "pipeline_parallel_degree": 1,
+    'data_parallel_replicate_degree': 2,
+    'data_parallel_shard_degree': 1,
+    'fsdp_reshard_after_forward': 'never',
+    'tensor_parallel_degree': 2,
+    'enable_sequence_parallel': True,
+    'context_parallel_degree': 1,
+    'expert_parallel_degree': 1,
+    'pipeline_parallel_degree': 1,
 }
 
 TRAINING = {
-    "mixed_precision_param": 'bfloat16',
+    'mixed_precision_param': 'bfloat16',
 }
 
-SAMPLES = 64  # a step, of all ranks
+SAMPLES = 16  # a step, of all ranks
 MICRO_BATCHES = 1  # of every data-parallel rank
 MICRO_BATCH = 8  # samples each
-POSITIONS = 64  # of a sample
+POSITIONS = 8  # of a sample
 RECOMPUTE = False  # every layer, in the backward pass
 
 
