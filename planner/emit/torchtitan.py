@@ -146,7 +146,7 @@ def _literal(fields: Mapping[str, Any]) -> str:
 def _positions(batch: Batch) -> int:
     if batch.positions is None:
         raise InputError(
-            "plan: its first input is no matrix of tokens, samples by positions, and torchtitan trains models of these: "
+            "plan: its first input is no matrix of tokens, samples by positions, and torchtitan trains on these alone: "
             "use --target torch"
         )
     return batch.positions
