@@ -11,10 +11,11 @@ Megatron-LM and torchtitan take one number of tensor-parallel ranks and divide (
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from planner.emit.batch import batch_of
 from planner.emit.layers import Layers
 from planner.emit.scheme import PRODUCTS, Scheme
 from planner.errors import InputError
@@ -115,11 +116,13 @@ class _Blocks:
     def check_moves(self) -> None:
         """Between columns and rows of a layer nothing travels among tensor-parallel ranks but whole positions."""
         tensor = {a for a, use in self.scheme.uses.items() if use == "tensor"}
+        positions = batch_of(self.plan, self.scheme).positions or 0
         for r in self.plan.redistributions:
             layer = self.layers.of.get(r.tensor)
             if layer is None or r.direction != "forward" or r.tensor in self.plan.parameters:
                 continue
-            if any(tensor & set(s.axes) and _reassembles(r, s.kind, s.dim) for s in r.steps):
+            shape = self.plan.tensors[r.tensor].shape if r.tensor in self.plan.tensors else None
+            if any(tensor & set(s.axes) and _reassembles(r, s.kind, s.dim, shape or (), positions) for s in r.steps):
                 raise self.refuse(
                     f"{r.tensor} is gathered or exchanged among tensor-parallel ranks ({r.source.layout()} to "
                     f"{r.target.layout()})",
@@ -164,11 +167,14 @@ class _Blocks:
                 )
 
 
-def _reassembles(r: RedistributionDocument, kind: str, dim: int) -> bool:
-    """Whether a step puts columns or heads together; positions are the middle dimension of three."""
+def _reassembles(r: RedistributionDocument, kind: str, dim: int, shape: Sequence[int], positions: int) -> bool:
+    """Whether a step puts columns or heads together, not positions: of three dimensions the middle one, of more that
+    which alone has their number."""
     if kind == "all_to_all":
         return True
-    return kind == "all_gather" and not (len(r.target.dims) == 3 and dim == 1)
+    if kind != "all_gather" or (len(r.target.dims) == 3 and dim == 1):
+        return False
+    return not (shape and shape[dim] == positions and list(shape).count(positions) == 1)
 
 
 def check_blocks(plan: PlanDocument, scheme: Scheme, layers: Layers, target: str) -> None:

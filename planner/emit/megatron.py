@@ -218,7 +218,7 @@ def _gradients(plan: PlanDocument, scheme: Scheme) -> str:
     elements = 0.0
     for p in plan.parameters.values():
         if any(plan.operators[r.operator].stage == 0 for r in p.readers):
-            held = math.prod(scheme.sizes[a] for d in p.compute[0].dims for a in d)
+            held = math.prod(scheme.sizes[a] for x in p.compute[:1] for d in x.dims for a in d)
             elements += math.prod(p.shape) / held * (1 - 1 / scheme.shards)
     return size_text(4 * elements)
 

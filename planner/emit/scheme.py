@@ -112,8 +112,10 @@ def scheme_of(plan: PlanDocument, target: str) -> Scheme:
     for name, p in plan.parameters.items():
         cuts[name] = set()
         for r in p.readers:
-            op = plan.operators[r.operator]
-            operand = op.operands[r.slot] if r.slot < len(op.operands) else None
+            op = plan.operators.get(r.operator)
+            if op is None or r.slot >= len(op.operands):
+                raise InputError(f"plan: parameter {name}: its reader {r.operator}:{r.slot} is no operand of the plan")
+            operand = op.operands[r.slot]
             for axis in _axes(operand.layout()) if operand is not None else ():
                 cut = _cut(op, r.slot, axis)
                 if cut == "positions":

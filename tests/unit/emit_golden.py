@@ -83,10 +83,12 @@ CASES: Final[dict[str, tuple[tuple[str, dict[str, int]], tuple[str, ...]]]] = {
 
 # Of a network of nn.Linear, which holds weights the other way round: for targets that name its modules.
 TURNED: Final = {"llama-tensor": ("torch", "huggingface")}
+# As frameworks divide transformers that take degrees.
+DEGREES: Final = dict.fromkeys(("gpt-blocks", "gpt-sequence"), ("torchtitan", "deepspeed", "megatron"))
 
 
 def cases_of(target: str) -> tuple[str, ...]:
-    return tuple(c for c in CASES if target in TURNED.get(c, TARGETS))
+    return tuple(c for c in CASES if target in (TURNED | DEGREES).get(c, TARGETS))
 
 
 @cache

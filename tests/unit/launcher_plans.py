@@ -15,7 +15,7 @@ from planner.planning.constraints import parse_pin
 from planner.planning.pipeline import pipelined
 from planner.pricing import Settings
 
-__all__ = ["BLOCKS", "INPUTS", "LLAMA", "plan", "planned"]
+__all__ = ["BLOCKS", "INPUTS", "LLAMA", "SAMPLES", "plan", "planned"]
 
 SAMPLES = Path(__file__).parents[2] / "sample_graphs"
 

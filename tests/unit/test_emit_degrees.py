@@ -19,8 +19,8 @@ from planner.emit.megatron import emit_megatron
 from planner.emit.names import Name, NameRules
 from planner.emit.torchtitan import emit_torchtitan
 from planner.errors import InputError
-from planner.planning import PlanDocument, write_plan
-from tests.unit.launcher_plans import BLOCKS, INPUTS, plan, planned
+from planner.planning import PlanDocument, read_plan, write_plan
+from tests.unit.launcher_plans import BLOCKS, INPUTS, SAMPLES, plan, planned
 
 TARGETS = ("torchtitan", "deepspeed", "megatron")
 
@@ -469,3 +469,45 @@ def test_names_of_the_network_are_used() -> None:
     told = json.loads(emit_deepspeed(made, named).files["ds_config.json"])
     patterns = [p for s in told["tensor_parallel"]["partition_config"]["layer_specs"] for p in s["patterns"]]
     assert all(p.startswith((r"module\.", "(")) for p in patterns)
+
+
+@pytest.mark.parametrize(
+    ("model", "strategy", "wanted"),
+    [
+        ("gpt_tiny", "megatron:tp=2,dp=4,sp=false", {"--tensor-model-parallel-size": "2"}),
+        (
+            "llama_tiny",
+            "megatron:tp=2,dp=2,pp=2",
+            {"--tensor-model-parallel-size": "2", "--pipeline-model-parallel-size": "2", "--sequence-parallel": ""},
+        ),
+        (
+            "llama_tiny",
+            "megatron:tp=2,dp=2,cp=2",
+            {"--tensor-model-parallel-size": "2", "--context-parallel-size": "2", "--sequence-parallel": ""},
+        ),
+        (
+            "moe_tiny",
+            "megatron:tp=2,dp=4,ep=4",
+            {"--tensor-model-parallel-size": "2", "--expert-model-parallel-size": "4", "--sequence-parallel": ""},
+        ),
+    ],
+)
+def test_known_configurations_come_back_as_their_own_degrees(
+    model: str, strategy: str, wanted: dict[str, str], tmp_path: Path
+) -> None:
+    search = ["search", str(SAMPLES / f"{model}.onnx"), "--devices", "8", "--strategy", strategy, "--no-cache"]
+    assert main([*search, "--out", str(tmp_path)]) == 0
+    told = arguments(read_plan(tmp_path / "plan.json"))
+    degrees = {k: v for k, v in told.items() if k.endswith(("-parallel-size", "-parallel")) and v != "1"}
+    degrees.pop("--expert-tensor-parallel-size", None)
+    assert degrees == wanted
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("change", [{"operator": "nosuch"}, {"slot": 9}])
+def test_readers_that_the_plan_does_not_have_are_refused(target: str, change: dict[str, Any]) -> None:
+    made = plan("data").model_copy(deep=True)
+    first = made.parameters["transformer.wpe.weight"]
+    first.readers[0] = first.readers[0].model_copy(update=change)
+    with pytest.raises(InputError, match="is no operand of the plan"):
+        emit(target, made)
