@@ -16,22 +16,22 @@ import importlib
 import os
 
 PARALLELISM = {
-    "data_parallel_replicate_degree": 1,
-    "data_parallel_shard_degree": 2,
-    "fsdp_reshard_after_forward": 'never',
-    "tensor_parallel_degree": 2,
-    "enable_sequence_parallel": True,
-    "context_parallel_degree": 1,
-    "expert_parallel_degree": 1,
-    "pipeline_parallel_degree": 2,
-    "pipeline_parallel_schedule": '1F1B',
-    "pipeline_parallel_layers_per_stage": None,
-    "module_fqns_per_model_part": [['tok_embeddings', 'layers.0'], ['layers.1', 'norm', 'lm_head']],
+    'data_parallel_replicate_degree': 1,
+    'data_parallel_shard_degree': 2,
+    'fsdp_reshard_after_forward': 'never',
+    'tensor_parallel_degree': 2,
+    'enable_sequence_parallel': True,
+    'context_parallel_degree': 1,
+    'expert_parallel_degree': 1,
+    'pipeline_parallel_degree': 2,
+    'pipeline_parallel_schedule': '1F1B',
+    'pipeline_parallel_layers_per_stage': None,
+    'module_fqns_per_model_part': [['tok_embeddings', 'layers.0'], ['layers.1', 'norm', 'lm_head']],
 }
 
 TRAINING = {
-    "mixed_precision_param": 'bfloat16',
-    "disable_cuda_graphs": True,
+    'mixed_precision_param': 'bfloat16',
+    'disable_cuda_graphs': True,
 }
 
 SAMPLES = 16  # a step, of all ranks
