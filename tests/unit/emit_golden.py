@@ -31,6 +31,7 @@ __all__ = ["CASES", "FOLDER", "cases_of", "emitted", "expected"]
 FOLDER: Final = Path(__file__).parents[1] / "golden" / "emit"
 MLP: Final = ("mlp", {"features": 64, "hidden": 4096, "layers": 3, "classes": 32, "batch": 64})
 GPT: Final = ("gpt", {"layers": 2, "hidden": 32, "heads": 2, "vocab": 64, "seq": 8, "batch": 16})
+ONE_LAYER: Final = (GPT[0], GPT[1] | {"layers": 1})
 MOE: Final = (
     "moe",
     {"layers": 1, "hidden": 32, "heads": 4, "kv_heads": 4, "experts": 4, "vocab": 64, "seq": 8, "batch": 16},
@@ -62,11 +63,11 @@ CASES: Final[dict[str, tuple[tuple[str, dict[str, int]], tuple[str, ...]]]] = {
     "gpt-tensor": (GPT, ("--devices", "4", "--target", "mindspore", *(o for p in MEGATRON for o in ("--pin", p)))),
     "gpt-two-layouts": (GPT, ("--devices", "4", *(o for p in TWO_LAYOUTS for o in ("--pin", p)))),
     "gpt-blocks": (
-        GPT,
+        ONE_LAYER,
         ("--devices", "4", *(o for p in (*BLOCKS, "*.layernormalization d0=x") for o in ("--pin", p))),
     ),
     "gpt-sequence": (
-        GPT,
+        ONE_LAYER,
         ("--devices", "4", *(o for p in (*BLOCKS, "*.ln_?.layernormalization d0=x d1=y") for o in ("--pin", p))),
     ),
     "gpt-recompute": (
