@@ -192,6 +192,8 @@ def _lost(plan: PlanDocument, scheme: Scheme) -> list[str]:
             "when parameters are gathered: ZeRO 2 keeps them whole, in the precision computed with, and gathers the "
             "updated shards at the end of a step; the plan at the beginning of the next.  As many bytes travel"
         )
+    if scheme.tensor > 1 and "vocabulary" in scheme.cuts.values():
+        out.append("the loss of divided logits: DeepSpeed puts its own in place of the model's `loss_function`")
     if plan.schedule.recompute:
         out.append(
             f"{len(plan.schedule.recompute)} recomputed blocks: call deepspeed.checkpointing.checkpoint in the model, "
