@@ -65,12 +65,17 @@ def gradients(model: Any, ids: Any, labels: Any) -> tuple[Any, dict[str, Any]]:
     return logits.detach(), {n: whole(p.grad).detach() for n, p in model.named_parameters()}
 
 
-def check(case: dict[str, Any], checkpoint: str) -> None:
-    spec = importlib.util.spec_from_file_location("emitted_load", Path(case["folder"]) / "load.py")
+def loaded(folder: str) -> Any:
+    spec = importlib.util.spec_from_file_location("emitted_load", Path(folder) / "load.py")
     assert spec is not None
     assert spec.loader is not None
     emitted = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(emitted)
+    return emitted
+
+
+def check(case: dict[str, Any], checkpoint: str) -> None:
+    emitted = loaded(case["folder"])
     batch = models.tokens()
     one = transformers.AutoModelForCausalLM.from_pretrained(
         checkpoint, dtype=torch.float32, attn_implementation="eager"
@@ -141,3 +146,27 @@ def test_products_that_transformers_cannot_divide_are_refused() -> None:
     )
     with pytest.raises(InputError, match=r"transformer\.h\.0\.mlp\.c_fc\.weight.*Conv1D"):
         emit_huggingface(plan, models.names_of(plan))
+
+
+def stage_main(rank: int, folder: str, checkpoint: str) -> None:
+    os.environ.update({"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)})
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    ids = models.tokens()[:, :-1]
+    one = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    model = loaded(folder).load(checkpoint)
+    here = {n for n, _ in model.named_parameters()}
+    ends = {"model.embed_tokens.weight"}, {"model.norm.weight", "lm_head.weight"}
+    assert here == {n for n, _ in one.named_parameters() if f".layers.{rank}." in n} | ends[rank]
+    with torch.no_grad():
+        torch.testing.assert_close(model(input_ids=ids).logits, one(input_ids=ids).logits)
+    torch.distributed.barrier()  # gloo aborts where a peer leaves early
+    torch.distributed.destroy_process_group()
+
+
+def test_stages_are_those_of_the_plan(tmp_path: Path) -> None:
+    """Forward alone: that is all that transformers' pipeline runs."""
+    plan = models.in_stages(models.plan("llama", "mesh=1", devices=1))
+    for file, content in emit_huggingface(plan, models.names_of(plan)).files.items():
+        (tmp_path / file).write_bytes(content)
+    checkpoint = models.save("llama", tmp_path)
+    torch.multiprocessing.spawn(stage_main, args=(str(tmp_path), str(checkpoint)), nprocs=2)

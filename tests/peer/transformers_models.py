@@ -84,11 +84,21 @@ def save(name: str, folder: Path) -> Path:
     return folder / name
 
 
-def plan(name: str, *pins: str) -> PlanDocument:
+def plan(name: str, *pins: str, devices: int = 4) -> PlanDocument:
     graph = import_bytes(exported(name), name=name)
     constraints = reduce(add, map(parse_pin, pins))
-    request = Request(4, load_profile("cpu"), Settings(training=True, precision="fp32"), constraints=constraints)
+    request = Request(devices, load_profile("cpu"), Settings(training=True, precision="fp32"), constraints=constraints)
     return describe(make_plan(graph, request), bind={}, batch=None)
+
+
+def in_stages(made: PlanDocument) -> PlanDocument:
+    """For inference in two stages of a layer each, what embeds before the first and the rest behind the second."""
+    ends = ("module.model.norm", "module.lm_head", "module.model.layers.1.")
+    operators = {
+        n: o.model_copy(update={"stage": int(f"{o.module}.".startswith(ends))}) for n, o in made.operators.items()
+    }
+    schedule = made.schedule.model_copy(update={"mode": "inference", "stages": 2})
+    return made.model_copy(update={"operators": operators, "schedule": schedule, "stages": made.stages * 2})
 
 
 def names_of(made: PlanDocument) -> Any:

@@ -108,6 +108,38 @@ def test_degrees_are_replicas_shards_and_tensor_parallel_ranks(tmp_path: Path) -
         assert "model.layers.*" in found["fsdp_plan"]
 
 
+def test_stages_are_those_that_transformers_makes_or_refused(tmp_path: Path) -> None:
+    def staged(cut: int) -> PlanDocument:
+        """Layers before `cut` in the first stage."""
+        made = plan(tmp_path / str(cut), "llama_tiny.onnx", "mesh=1", more=("--mode", "inference", "--devices", "1"))
+        operators = {
+            n: o.model_copy(
+                update={"stage": int(o.module.startswith(("model.norm", "lm_head")) or layer(o.module) >= cut)}
+            )
+            for n, o in made.operators.items()
+        }
+        schedule = made.schedule.model_copy(update={"stages": 2, "micro_batches": 4})
+        return made.model_copy(update={"operators": operators, "schedule": schedule, "stages": made.stages * 2})
+
+    def layer(module: str) -> int:
+        return int(module.split(".")[2]) if module.startswith("model.layers.") else -1
+
+    made = staged(1)
+    found = emit_huggingface(made, linear(made))
+    assert json.loads(found.files["distributed_config.json"])["pp_size"] == 2
+    assert any("stage after stage" in line for line in found.lost)
+    uneven = staged(2)
+    with pytest.raises(InputError, match=r"layers\.1\..* is in stage 0; transformers puts it into stage 1"):
+        emit_huggingface(uneven, linear(uneven))
+    split = plan(tmp_path / "tensor", "llama_tiny.onnx", "mesh=2x2", *tensor("x", "y"), more=("--mode", "inference"))
+    split = split.model_copy(update={"schedule": made.schedule, "stages": made.stages})
+    with pytest.raises(InputError, match="2 pipeline stages and 2 data-parallel ranks"):
+        emit_huggingface(split, linear(split))
+    trained = made.model_copy(update={"schedule": made.schedule.model_copy(update={"mode": "training"})})
+    with pytest.raises(InputError, match="runs forward only"):
+        emit_huggingface(trained, linear(trained))
+
+
 @pytest.mark.parametrize(
     ("model", "pins", "names", "message"),
     [

@@ -143,7 +143,11 @@ def _lost(plan: PlanDocument, names: Mapping[str, Name], scheme: Scheme, repeate
         )
     if plan.schedule.recompute:
         out.append(f"{len(plan.schedule.recompute)} recomputed blocks: call model.gradient_checkpointing_enable()")
-    if plan.schedule.micro_batches > 1:
+    if scheme.stages > 1:
+        out.append(
+            f"{plan.schedule.micro_batches} micro-batches: transformers runs stage after stage on the whole batch"
+        )
+    elif plan.schedule.micro_batches > 1:
         out.append(f"{plan.schedule.micro_batches} micro-batches: accumulate gradients over as many")
     return out
 

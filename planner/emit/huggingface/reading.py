@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from planner.emit.huggingface.pipeline import transformers_stage
 from planner.emit.modules import layered, owner
 from planner.emit.names import Name, NameRules
 from planner.emit.placed import Placed, mesh_of, pinned, read_json, whole_number
@@ -180,7 +181,6 @@ def _inputs(graph: Graph, mesh: DeviceMesh, data: tuple[str, ...]) -> dict[str, 
 
 
 def _stages(source: str, names: Mapping[str, Name], stages: int) -> dict[str, int]:
-    """transformers 5.23, distributed/pipeline_parallel.py: layers evenly, the rest to the last stage."""
     if stages == 1:
         return {}
     layer = {}
@@ -192,6 +192,4 @@ def _stages(source: str, names: Mapping[str, Name], stages: int) -> dict[str, in
     count = max(layer.values(), default=-1) + 1
     if count < stages:
         raise InputError(f"{source}: pp_size: {stages} stages of {count} modules `layers.N`; name them with --names")
-    out = {n: min(k // (count // stages), stages - 1) for n, k in layer.items()}
-    ends = {n: 0 if "embed" in name.name else stages - 1 for n, name in names.items() if n not in layer}
-    return out | ends
+    return {n: transformers_stage(layer.get(n), name.name, count, stages) for n, name in names.items()}

@@ -65,7 +65,7 @@ def parallelize(module, mesh):
     """
     names = dict(module.named_parameters(remove_duplicate=False))
 $missing    # By identity: a tied parameter has several names.
-    told = {id(names[name]): layouts for name, layouts in PARAMETERS.items()$present}
+    told = {id(names[name]): layouts for name, layouts in PARAMETERS.items() if name in names}
     missing = [n for n, parameter in names.items() if id(parameter) not in told]
     if missing:
         raise KeyError(f"the plan has no parameter {missing[0]!r}; emit with --names that agree")
@@ -121,7 +121,8 @@ _FULLY_USAGE: Final = """
 This plan is also what fully_shard does: fully(module) in place of parallelize(), without DTensors among the data.
 """
 _MISSING: Final = """\
-    missing = [n for n in PARAMETERS if n not in names]
+    buffers = dict(module.named_buffers())  # what the graph has as a parameter may be one
+    missing = [n for n in PARAMETERS if n not in names and n not in buffers]
     if missing:
         raise KeyError(f"the module has no parameter {missing[0]!r}; emit with --names that agree")
 """
@@ -199,7 +200,6 @@ def module_text(
         modules=_literal(modules),
         device_mesh=_MESH if split is None else _STAGED_MESH,
         missing=_MISSING if split is None else "",
-        present="" if split is None else " if name in names",
         hooks=_HOOKS if split is None else _STAGED_HOOKS,
         fully="" if fully is None else _fully(fully),
     )

@@ -97,11 +97,12 @@ def parallelize(module, mesh):
     KeyError where module and plan differ in their parameters.
     """
     names = dict(module.named_parameters(remove_duplicate=False))
-    missing = [n for n in PARAMETERS if n not in names]
+    buffers = dict(module.named_buffers())  # what the graph has as a parameter may be one
+    missing = [n for n in PARAMETERS if n not in names and n not in buffers]
     if missing:
         raise KeyError(f"the module has no parameter {missing[0]!r}; emit with --names that agree")
     # By identity: a tied parameter has several names.
-    told = {id(names[name]): layouts for name, layouts in PARAMETERS.items()}
+    told = {id(names[name]): layouts for name, layouts in PARAMETERS.items() if name in names}
     missing = [n for n, parameter in names.items() if id(parameter) not in told]
     if missing:
         raise KeyError(f"the plan has no parameter {missing[0]!r}; emit with --names that agree")
