@@ -197,3 +197,10 @@ def test_stages_that_do_not_agree_are_refused(
     path.write_text(json.dumps(document), encoding="utf-8")
     assert main(["verify", str(path), str(SAMPLES / "gpt_tiny.onnx")]) == 3
     assert "at stages" in capsys.readouterr().err
+
+
+def test_layers_stay_whole_where_there_are_enough(gpt: Planned) -> None:
+    found = pipelined(gpt, 4, 8, None)
+    for layer in range(4):
+        inside = [op.name for op in gpt.priced.graph.ops if f".h.{layer}." in f".{op.module}."]
+        assert len({found.stage_of[n] for n in inside}) == 1, layer

@@ -1,14 +1,15 @@
 """Where a graph is cut into stages.
 
 Stages are runs of operators in graph order, so that data flows from each to later ones only.  What is computed from
-weights alone stands with its first reader.  Neighbours of one module (a product and its bias) stay together where that
-leaves enough places: frameworks put modules into stages.  Of all ways to cut between the places where the fewest bytes
+weights alone stands with its first reader.  Layers stay whole where that leaves enough places, else modules (a product
+and its bias): frameworks put these into stages.  Of all ways to cut between the places where the fewest bytes
 cross, that is taken whose slowest stage is the fastest (a stage's own work, and what it receives and sends back); among
 these, that where the fewest seconds are spent crossing.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -19,8 +20,9 @@ from planner.errors import InputError
 from planner.ir import Graph, Role
 from planner.planning.readers import readers_of
 
-__all__ = ["between_modules", "crossing_bytes", "cut_points", "cuts_between", "stage_of_operators"]
+__all__ = ["boundaries", "crossing_bytes", "cut_points", "cuts_between", "stage_of_operators"]
 
+_LAYER: Final = re.compile(r"(.*?[./]\d+)(?:[./]|$)")
 _MOST_PLACES: Final = 512
 _TIE: Final = 1e-6  # of the slowest stage: a second crossing counts this much of one computing
 
@@ -55,36 +57,40 @@ def crossing_bytes(graph: Graph, local_bytes: Mapping[str, float]) -> Floats:
     return np.cumsum(change)[:-1]
 
 
-def between_modules(graph: Graph) -> NDArray[np.bool_]:
-    """Whether each operator begins another module than the one before it, of those that data reaches."""
+def boundaries(graph: Graph) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Whether each operator begins another layer, and another module, than the one before it, of those that data
+    reaches.  A layer is what stands below NAME.NUMBER in the module paths."""
     moves = flowing(graph)
-    out = np.ones(len(graph.ops), dtype=np.bool_)
-    last = ""
+    layers, modules = np.zeros((2, len(graph.ops)), dtype=np.bool_)
+    last: tuple[str, str] | None = None
     for i, op in enumerate(graph.ops):
         if op.name in moves:
-            out[i] = not op.module or op.module != last
-            last = op.module
-        else:
-            out[i] = False
-    return out
+            numbered = _LAYER.match(op.module)
+            here = (numbered[1] if numbered else "", op.module)
+            layers[i] = last is None or here[0] != last[0]
+            modules[i] = last is None or not op.module or here[1] != last[1]
+            last = here
+    return layers, modules
 
 
 def cut_points(
-    work_s: Sequence[float], crossing_s: Floats, stages: int, preferred: NDArray[np.bool_] | None = None
+    work_s: Sequence[float], crossing_s: Floats, stages: int, preferred: Sequence[NDArray[np.bool_]] = ()
 ) -> tuple[int, ...]:
     """Indices of the operators that stages 1, 2, … begin with.
 
     `work_s`: seconds of each operator for one micro-batch, forward and backward; `crossing_s`: seconds to send what
-    crosses before each, there and back; `preferred`: where cuts go if these are enough places.  InputError where there
-    are fewer places to cut than needed.
+    crosses before each, there and back; `preferred`: where cuts go if these are enough places, the best first.
+
+    InputError where there are fewer places to cut than needed.
     """
     if stages == 1:
         return ()
     done = np.concatenate([[0.0], np.cumsum(np.asarray(work_s, dtype=np.float64))])
     inside = [i for i in range(1, len(work_s)) if done[i] > 0 and done[-1] > done[i]]
-    distinct = _one_per_run([i for i in inside if preferred is None or preferred[i]], done, crossing_s)
-    if len(distinct) < stages - 1:
-        distinct = _one_per_run(inside, done, crossing_s)
+    distinct: list[int] = []
+    for allowed in (*preferred, np.ones(len(work_s), dtype=np.bool_)):
+        if len(distinct) < stages - 1:
+            distinct = _one_per_run([i for i in inside if allowed[i]], done, crossing_s)
     if len(distinct) < stages - 1:
         raise InputError(
             f"--stages {stages}: the graph has {len(distinct) + 1} operators in sequence that compute something; "
@@ -117,7 +123,7 @@ def cut_points(
 
 
 def cuts_between(
-    graph: Graph, held: Mapping[str, int], crossing_s: Floats, preferred: NDArray[np.bool_]
+    graph: Graph, held: Mapping[str, int], crossing_s: Floats, preferred: Sequence[NDArray[np.bool_]]
 ) -> tuple[int, ...]:
     """Indices of the operators that stages 1, 2, … begin with, where `held` says which stage each parameter is in: of
     the places between the readers of one stage's parameters and of the next one's, that where the fewest bytes cross.
@@ -136,7 +142,7 @@ def cuts_between(
                 "earlier one: data would flow back"
             )
         places = range(max([last[0], *points[-1:]]) + 1, first[0] + 1)
-        points.append(min(places, key=lambda i: (not preferred[i], crossing_s[i], i)))
+        points.append(min(places, key=lambda i: (*(not allowed[i] for allowed in preferred), crossing_s[i], i)))
     return tuple(points)
 
 

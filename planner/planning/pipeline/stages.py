@@ -23,7 +23,7 @@ from planner.ir import Graph, Op
 from planner.lowering import Convert, Run
 from planner.planning.breakdown import convert_cost
 from planner.planning.pipeline.cut import (
-    between_modules,
+    boundaries,
     crossing_bytes,
     cut_points,
     cuts_between,
@@ -79,7 +79,7 @@ def pipelined(
     group = model.group((stages, *planned.mesh.shape), (0,))
     crossing = np.asarray(model.seconds("permute", sent, group), dtype=np.float64) * (sent > 0)
     unit = priced.machine.unit_s
-    preferred = between_modules(graph)
+    preferred = boundaries(graph)
     if held is None:
         seconds = [unit * sum(work[op.name]) for op in graph.ops]
         points = cut_points(seconds, 2 * crossing, stages, preferred)

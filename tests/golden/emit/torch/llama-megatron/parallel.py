@@ -34,7 +34,7 @@ STAGE_OF = {'model.embed_tokens': 0,
  'model.layers.0.mlp.gate_proj': 0,
  'model.layers.0.mlp.up_proj': 0,
  'model.layers.0.mlp.down_proj': 0,
- 'model.layers.1.input_layernorm': 0,
+ 'model.layers.1.input_layernorm': 1,
  'model.layers.1.self_attn.q_proj': 1,
  'model.layers.1.self_attn.k_proj': 1,
  'model.layers.1.self_attn.v_proj': 1,
@@ -45,7 +45,7 @@ STAGE_OF = {'model.embed_tokens': 0,
  'model.layers.1.mlp.down_proj': 1,
  'model.norm': 1,
  'lm_head': 1}
-BEGINS = ('model.layers.1.self_attn',)
+BEGINS = ('model.layers.1',)
 
 # Fully qualified name -> (kept as, computed with): per mesh axis the dimension that it splits, None where it
 # repeats.  Where the two differ, the parameter is gathered before use and its gradient scattered.
