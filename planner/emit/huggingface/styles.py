@@ -178,8 +178,8 @@ class _Walk:
             raise InputError(
                 f"plan: parameter {n} ({told.name}) is divided by {'rows' if summed else 'columns'} of the product "
                 f"{name}, and the network holds it as inputs x outputs (transformers' Conv1D, as in GPT-2); its tensor "
-                "parallelism divides nn.Linear alone: pin it `compute=replicated` (data parallelism and FSDP can be "
-                "emitted), or use --target torch"
+                "parallelism divides nn.Linear alone. If it is one, say `transposed` with --names; else pin "
+                "`compute=replicated` (data parallelism and FSDP can be emitted), or use --target torch"
             )
         if data in self.split and (not summed or self._cut(op, 0) != self.split[data]):
             raise InputError(self._unsaid(data, name))
