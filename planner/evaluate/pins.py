@@ -10,6 +10,7 @@ of them are left out for it.
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Mapping
 from typing import Final
 
@@ -56,7 +57,7 @@ def constraints_of_configuration(graph: Graph, c: Configuration, source: str) ->
         if op.name not in model.fixed:
             wanted = [found.get(op.name, REPLICATE) for found in roles] or [REPLICATE]
             bound[op.name] = _bound(model, op, mesh, wanted)
-    operators = tuple(OperatorPin(source, _pin(s, mesh), match=(_literally(n),)) for n, s in bound.items())
+    operators = tuple(OperatorPin(source, _pin(s, mesh), match=(glob.escape(n),)) for n, s in bound.items())
     data = [a for a, (name, _) in zip(mesh.names, kinds, strict=False) if name in ("data", "expert")]
     return Constraints(
         source,
@@ -127,10 +128,5 @@ def _stored(
                 cut = tuple(a for a in mesh.names if a in (*layout.dims[d], *own))
                 layout = Layout(tuple(cut if i == d else x for i, x in enumerate(layout.dims)))
                 break
-        out.append(ParameterPin(source, (_literally(t.name),), stored=LayoutPin(dims=layout.dims)))
+        out.append(ParameterPin(source, (glob.escape(t.name),), stored=LayoutPin(dims=layout.dims)))
     return out
-
-
-def _literally(name: str) -> str:
-    """A pattern that matches this name alone."""
-    return "".join(f"[{c}]" if c in "*?[" else c for c in name)

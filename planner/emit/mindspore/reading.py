@@ -3,6 +3,7 @@ of products is split; what it leaves open (what no key names, redistributions) i
 
 from __future__ import annotations
 
+import glob
 import json
 import math
 from collections.abc import Mapping
@@ -82,7 +83,7 @@ def constraints_of_strategies(
     pins: dict[str, Any] = {"schema": SCHEMA, "mesh": str(mesh), "operators": [], "parameters": []}
     for n, name in names.items():
         compute, stored = _layouts(n, name, parameters[name.name], graph, mesh, source)
-        pins["parameters"].append({"match": n, "compute": str(compute), "stored": str(stored)})
+        pins["parameters"].append({"match": glob.escape(n), "compute": str(compute), "stored": str(stored)})
         for r in readers_of(graph, n):
             key, pin = _operator_pin(found.operators, graph, r, name, source)
             if pin is not None:
@@ -142,4 +143,4 @@ def _operator_pin(
             raise InputError(f"{source}: operator {key}: {rows} shards do not divide {math.prod(shape[:-1])} rows")
         return key, None  # parts of samples: rows of the flattened data, which no dimension of the graph is
     data = [rows, *[1] * (len(shape) - 2), inner]
-    return key, {"match": r.operator, "shard": [data, list(weight)]}
+    return key, {"match": glob.escape(r.operator), "shard": [data, list(weight)]}

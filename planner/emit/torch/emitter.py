@@ -12,6 +12,7 @@ from typing import Any
 from planner.emit.emission import Emission
 from planner.emit.hosts import Server
 from planner.emit.launch import hosts_of, launch_scripts
+from planner.emit.modules import owner
 from planner.emit.names import Name
 from planner.emit.torch.boundaries import boundaries
 from planner.emit.torch.fully import fully_sharded
@@ -79,14 +80,20 @@ def emit_torch(plan: PlanDocument, names: Mapping[str, Name], *, servers: Sequen
         "parallel.py": module.encode(),
         **launch_scripts(hosts_of(plan, servers)),
     }
-    return Emission(files, tuple(_lost(plan, split)))
+    return Emission(files, tuple(_lost(plan, split, sorted({owner(n) for n in parameters} - set(modules)))))
 
 
-def _lost(plan: PlanDocument, split: Split | None) -> list[str]:
+def _lost(plan: PlanDocument, split: Split | None, unknown: Sequence[str]) -> list[str]:
     out = [
         f"how {len(plan.operators)} operators are split, and {len(plan.redistributions)} redistributions: between the "
         "ends of modules DTensor derives them in its own way; `planner run` executes the plan to the letter"
     ]
+    if unknown:
+        out.append(
+            f"how data enters and leaves modules that no operator of the plan names as its own ({len(unknown)}: "
+            f"{', '.join(map(repr, unknown[:4]))}{', …' if len(unknown) > 4 else ''}): DTensor decides there; where "
+            "--names differ from the operators' module paths, that is all of them"
+        )
     if split is not None:
         out.append(f"the schedule of {plan.schedule.micro_batches} micro-batches: one of torch.distributed.pipelining")
         if split.shared:
