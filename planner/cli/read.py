@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from planner.cli.options import add_model_options, bindings, positive, profile_of
 from planner.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from planner.ir import Graph
 
 __all__ = ["configure", "run"]
 
@@ -34,38 +38,41 @@ def run(options: argparse.Namespace) -> int:
     from planner.emit import read
     from planner.frontends import load_model
     from planner.planning import Request, describe, make_plan, write_plan
-    from planner.planning.pipeline import global_batch, micro_batches, pipelined
+    from planner.planning.pipeline import in_parts, plan_in_parts
     from planner.pricing import Settings
 
     bind = bindings(options.bind)
-    graph = load_model(options.model, bind=bind, batch=options.batch)
+
+    def load(batch: int | None) -> Graph:
+        return load_model(options.model, bind=bind, batch=batch)
+
+    graph = load(options.batch)
     found = read(options.format, options.file, graph, options.names)
     mesh, unused = found.mesh, found.unused
     stages = max(found.stages.values(), default=0) + 1
     if stages == 1 and options.micro_batches is not None:
         raise UsageError(f"--micro-batches: {options.file} has no pipeline stages; leave it out")
-    parts, batch = micro_batches(graph, stages, options.micro_batches), options.batch
-    if parts > 1:
-        batch = global_batch(graph) // parts
-        graph = load_model(options.model, bind=bind, batch=batch)
+    asked = options.micro_batches or found.micro_batches
+    graph, parts = in_parts(load, options.batch, stages, asked, mesh.devices)
     settings = Settings(training=graph.loss is not None, target=found.target)
     request = Request(
         mesh.devices, profile_of(options.hardware), settings, meshes=(mesh,), constraints=found.constraints
     )
-    planned = make_plan(graph, request)
     pipeline = None
-    if stages > 1:
+    if stages > 1 or parts.micro_batches > 1:
         try:
-            pipeline = pipelined(planned, stages, parts, None, found.stages)
+            planned, pipeline = plan_in_parts(graph, request, parts, held=found.stages or None)
         except InputError as e:
             raise InputError(f"{options.file}: {e}") from e
-    write_plan(describe(planned, bind=bind, batch=batch, pipeline=pipeline), options.out)
+    else:
+        planned = make_plan(graph, request)
+    write_plan(describe(planned, bind=bind, batch=parts.batch, pipeline=pipeline), options.out)
     document = {
         "plan": str(options.out),
         "mesh": str(mesh),
         "devices": mesh.devices * stages,
         "stages": stages,
-        "micro_batches": parts,
+        "micro_batches": parts.micro_batches,
         "objective_s": planned.objective_s,
         "gap": planned.gap,
         "step_time_s": planned.step_time_s if pipeline is None else pipeline.step_time_s,

@@ -104,8 +104,6 @@ def run(options: argparse.Namespace) -> int:
         )
     if options.strategy is not None and len(counts) > 1:
         raise UsageError("--strategy fits one number of devices; give one --devices with it")
-    if options.top_k > 1 and (options.stages > 1 or options.micro_batches is not None):
-        raise UsageError("--top-k: plans in stages or micro-batches are one at a time; leave it out")
     for devices in counts:
         if devices % options.stages:
             raise UsageError(f"--stages {options.stages}: expected a divisor of --devices {devices}")

@@ -12,7 +12,6 @@ from functools import cached_property
 from math import log
 from typing import Any
 
-from cost_models import usable_memory_bytes
 from planner.cache import Store
 from planner.cli.answer import Answer
 from planner.cli.cancel import Cancellation
@@ -20,12 +19,12 @@ from planner.cli.job import check_devices, take_job
 from planner.cli.options import bindings, constraints_of, profile_of, progress_to
 from planner.cli.request_key import RequestKey
 from planner.cli.search_proof import described, save_problem
-from planner.errors import InfeasibleError, InputError
+from planner.errors import InputError, UsageError
 from planner.frontends import load_model
 from planner.ir import Graph
 from planner.planning import PlanDocument, Planned, Recall, Request, describe, make_plan, plan_text, read_plan
 from planner.planning.meshes import parse_mesh
-from planner.planning.pipeline import Pipelined, global_batch, micro_batches, pipelined
+from planner.planning.pipeline import Parts, Pipelined, in_parts, plan_in_parts
 from planner.planning.planner import on_nodes
 from planner.pricing import Settings
 from planner.report.text import pipeline_lines, summary
@@ -55,6 +54,9 @@ class Searcher:
         self.job = None if self.constraints is None else self.constraints.job
         if self.job is not None:
             take_job(self.options, self.job)
+        parted = self.options.stages > 1 or (self.options.micro_batches or 1) > 1
+        if self.options.top_k > 1 and parted:
+            raise UsageError("--top-k: plans in stages or micro-batches are one at a time; leave it out")
         self.recall = None
         if self.options.warm_start is not None:
             self.recall = Recall(read_plan(self.options.warm_start))
@@ -69,20 +71,26 @@ class Searcher:
         self.constraints = pins if given is None else pins + given
 
     @cached_property
+    def _loaded(self) -> tuple[Graph, Parts]:
+        """The graph of a micro-batch, and into how many the batch goes."""
+        options, bind = self.options, bindings(self.options.bind)
+
+        def load(batch: int | None) -> Graph:
+            return load_model(options.model, bind=bind, batch=batch)
+
+        per_stage = min(map(int, options.devices.split(","))) // options.stages
+        return in_parts(load, options.batch, options.stages, options.micro_batches, max(1, per_stage))
+
+    @property
+    def parts(self) -> Parts:
+        return self._loaded[1]
+
+    @cached_property
     def graph(self) -> Graph:
-        graph = load_model(self.options.model, bind=bindings(self.options.bind), batch=self.options.batch)
-        if self.in_parts:
-            self.micro_batches = micro_batches(graph, self.options.stages, self.options.micro_batches)
-            self.batch = global_batch(graph) // self.micro_batches
-            graph = load_model(self.options.model, bind=bindings(self.options.bind), batch=self.batch)
+        graph = self._loaded[0]
         if self.recall is not None:
             self.recall.check([op.name for op in graph.ops])
         return graph
-
-    @property
-    def in_parts(self) -> bool:
-        """Whether the batch goes through in several micro-batches, or a pipeline."""
-        return self.options.stages > 1 or (self.options.micro_batches or 1) > 1
 
     @property
     def training(self) -> bool:
@@ -108,8 +116,9 @@ class Searcher:
         report = _reporter(say, request.profile.price_resolution_s)
         control = Control(request.time_limit, cancel=self.cancellation.asked, say=say, report=report)
         self.cancellation.searching = True
-        if self.in_parts:
-            planned, pipeline = self._pipelined(request, control, recall)
+        parts = self.parts
+        if parts.stages > 1 or parts.micro_batches > 1:
+            planned, pipeline = plan_in_parts(graph, request, parts, control=control, recall=recall)
             answer = self._answer(planned, control, pipeline)
         else:
             planned = make_plan(graph, request, control=control, recall=recall)
@@ -119,15 +128,15 @@ class Searcher:
             answer.keep(self.store, key)
             self._point(devices, key)
             self._index(graph, request, key)
-        return answer if self.options.save_problem is None else self._saved(answer, planned, control)
+        return answer if self.options.save_problem is None else self._saved(answer, planned, control, devices)
 
-    def _saved(self, answer: Answer, planned: Planned, control: Control) -> Answer:
+    def _saved(self, answer: Answer, planned: Planned, control: Control, devices: int) -> Answer:
         """The answer with what was written for `planner check`."""
         options = self.options
         folder = options.save_problem
         document = save_problem(
             planned,
-            folder / str(planned.mesh.devices) if "," in options.devices else folder,
+            folder / str(devices) if "," in options.devices else folder,
             others=options.save_all_meshes,
             reproducible=options.reproducible,
             cancelled=control.cancel.is_set,
@@ -150,22 +159,6 @@ class Searcher:
             top_k=options.top_k,
         )
 
-    def _pipelined(self, request: Request, control: Control, recall: Recall | None) -> tuple[Planned, Pipelined]:
-        """The plan of a micro-batch, cut into stages; with recomputation where they do not fit without.
-
-        While it is searched, a device has the memory of all stages: each holds a part of the parameters.
-        """
-        limit = request.memory_limit or usable_memory_bytes(request.profile)
-        wide = replace(request, memory_limit=None if limit is None else limit * self.options.stages)
-        try:
-            planned = make_plan(self.graph, wide, control=control, recall=recall)
-            return planned, pipelined(planned, self.options.stages, self.micro_batches, limit)
-        except InfeasibleError:
-            if request.recompute != "auto" or not self.training:
-                raise
-        planned = make_plan(self.graph, replace(wide, recompute="blocks"), control=control, recall=recall)
-        return planned, pipelined(planned, self.options.stages, self.micro_batches, limit)
-
     def _answer(self, planned: Planned, control: Control, pipeline: Pipelined | None = None) -> Answer:
         plans = (planned, *planned.others)
         texts = tuple(plan_text(self._describe(p, pipeline)) for p in plans)
@@ -175,13 +168,13 @@ class Searcher:
             messages += [f"note: {self.job.where}: {line}" for line in self.job.notes]
         if self.training and self.graph.loss is None:
             messages.insert(0, "note: the graph ends before its loss; gradients are taken to enter at its outputs")
-        documents = tuple(_document(p, pipeline) for p in plans)
+        documents = tuple(_document(p, pipeline, self.parts.batch or _batch(self.graph) or 0) for p in plans)
         text = summary(planned) if pipeline is None else "\n".join([summary(planned), *pipeline_lines(pipeline)])
         return Answer(texts, documents, text, tuple(messages), cancelled=cancelled)
 
     def _describe(self, planned: Planned, pipeline: Pipelined | None) -> PlanDocument:
-        batch = self.options.batch if pipeline is None else self.batch
-        return describe(planned, bind=bindings(self.options.bind), batch=batch, pipeline=pipeline)
+        bind = bindings(self.options.bind)
+        return describe(planned, bind=bind, batch=self.parts.batch, pipeline=pipeline)
 
     # The cache beyond this very request
 
@@ -220,7 +213,8 @@ class Searcher:
         return None, False
 
 
-def _document(planned: Planned, pipeline: Pipelined | None = None) -> dict[str, Any]:
+def _document(planned: Planned, pipeline: Pipelined | None, batch: int) -> dict[str, Any]:
+    """`batch`: samples of a micro-batch."""
     settings, graph = planned.request.settings, planned.priced.graph
     traffic = planned.program.traffic({t.name: settings.tensor_bytes(t) for t in graph.tensors.values()})
     out = {
@@ -255,13 +249,12 @@ def _document(planned: Planned, pipeline: Pipelined | None = None) -> dict[str, 
     if pipeline is not None:
         out |= {
             "devices": pipeline.devices,
-            "batch": (_batch(graph) or 0) * pipeline.micro_batches,
+            "batch": batch * pipeline.micro_batches,
             "stages": pipeline.stages,
             "micro_batches": pipeline.micro_batches,
             "step_time_s": pipeline.step_time_s,
             "bubble": pipeline.run.bubble_fraction,
             "peak_memory_bytes": max(pipeline.memory),
-            "memory_limit_bytes": pipeline.memory_limit,
         }
     return out
 

@@ -28,8 +28,8 @@ class Batch:
 
 
 def batch_of(plan: PlanDocument, scheme: Scheme) -> Batch:
-    """Sizes of a plan are those of one micro-batch of all data-parallel ranks; samples are counted by the first
-    dimension of the first input that has dimensions.
+    """Sizes of a plan are those of one micro-batch of all data-parallel ranks; samples are those
+    that `--batch` bound, else the first dimension of the first input that has dimensions.
 
     InputError where there is none, or where ranks do not take equal parts.
     """
@@ -37,14 +37,15 @@ def batch_of(plan: PlanDocument, scheme: Scheme) -> Batch:
     if first is None or not first.shape:
         raise InputError("plan: no input has a dimension that could count samples; bind its shapes (--bind) and search")
     shape = first.shape
-    if shape[0] % scheme.data:
+    samples = plan.model.batch or shape[0]
+    if samples % scheme.data:
         raise InputError(
-            f"plan: input {name} holds {shape[0]} samples, and {scheme.data} data-parallel ranks cannot share them "
+            f"plan: input {name} holds {samples} samples, and {scheme.data} data-parallel ranks cannot share them "
             "evenly; search with another --batch"
         )
     return Batch(
-        total=shape[0] * scheme.micro_batches,
-        per_rank=shape[0] // scheme.data,
+        total=samples * scheme.micro_batches,
+        per_rank=samples // scheme.data,
         micro_batches=scheme.micro_batches,
         positions=shape[1] if len(shape) == 2 and first.dtype.startswith("int") else None,
     )

@@ -16,13 +16,15 @@ __all__ = ["Reading", "shapes_of"]
 class Reading:
     """`constraints`: what the file says, as pins; `unused`: what of it became no pin, in words; `target`: the kind of
     plan it is, as `planner search --target` has it.  `stages`: parameter → pipeline stage, of those that one stage
-    alone holds; empty where there is no pipeline; `mesh` is that of a stage."""
+    alone holds; empty where there is no pipeline; `mesh` is that of a stage.  `micro_batches`: where the file says how
+    many."""
 
     constraints: Constraints
     mesh: DeviceMesh
     unused: tuple[str, ...] = ()
     target: Literal["any", "torch", "mindspore"] = "any"
     stages: Mapping[str, int] = field(default_factory=dict)
+    micro_batches: int | None = None
 
 
 def shapes_of(graph: Graph) -> dict[str, tuple[int, ...]]:

@@ -144,7 +144,7 @@ def pipeline_plan(*pins: str) -> PlanDocument:
     constraints = reduce(add, map(parse_pin, pins)) if pins else None
     settings = Settings(training=True, target="mindspore")
     planned = make_plan(graph, Request(4, load_profile("ascend-910b"), settings, constraints=constraints))
-    return describe(planned, bind={}, batch=None, pipeline=pipelined(planned, 2, 4, None))
+    return describe(planned, bind={}, batch=None, pipeline=pipelined(planned, 2, 4))
 
 
 def staged_files(folder: Path, plan: PlanDocument) -> dict[str, bytes]:

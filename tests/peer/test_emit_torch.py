@@ -203,7 +203,7 @@ def pipelined_plan() -> PlanDocument:
     request = Request(2, load_profile("cpu"), Settings(training=True, precision="fp32"), constraints=constraints)
     planned = make_plan(graph, request)
     held = {t.name: int(t.name.startswith("layers.2")) for t in graph.parameters}
-    return describe(planned, bind={}, batch=None, pipeline=pipelined(planned, 2, 2, None, held))
+    return describe(planned, bind={}, batch=None, pipeline=pipelined(planned, 2, 2, held))
 
 
 def test_stages_by_module_path_compute_what_one_process_does(tmp_path: Path) -> None:

@@ -90,5 +90,5 @@ def planned(
         recompute=recompute,  # type: ignore[arg-type]
     )
     made = make_plan(graph, request)
-    pipeline = pipelined(made, stages, micro_batches, None) if stages > 1 or micro_batches > 1 else None
+    pipeline = pipelined(made, stages, micro_batches) if stages > 1 or micro_batches > 1 else None
     return describe(made, bind={}, batch=8 // micro_batches, pipeline=pipeline)

@@ -5,25 +5,35 @@ from __future__ import annotations
 import json
 from itertools import combinations, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models import load_profile
+from cost_models.link import CollectiveModel
+from cost_models.pipeline import ChunkTimes, simulate
 from planner.builder import build
 from planner.cli.main import main
 from planner.errors import InfeasibleError, InputError
 from planner.frontends import import_bytes
+from planner.ir import Graph
 from planner.lowering import Convert
 from planner.planning import Planned, Request, make_plan, read_plan
 from planner.planning.breakdown import convert_cost
-from planner.planning.pipeline import Pipelined, cut_points, pipelined, stage_of_operators
+from planner.planning.constraints import parse_pin
+from planner.planning.pipeline import Parts, Pipelined, cut_points, pipelined, plan_in_parts, stage_of_operators
 from planner.pricing import Settings
 
 SAMPLES = Path(__file__).parents[2] / "sample_graphs"
+
+
+def gpt_graph(**sizes: int) -> Graph:
+    base = {"layers": 4, "hidden": 256, "heads": 4, "vocab": 512, "seq": 64, "batch": 4}
+    return import_bytes(build("gpt", {**base, **sizes}).SerializeToString(), name="gpt")
 
 
 def planned(kind: str = "gpt", devices: int = 2, **sizes: int) -> Planned:
@@ -65,7 +75,7 @@ def test_no_other_cuts_have_a_faster_slowest_stage(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
 def test_data_flows_to_later_stages_only_and_every_stage_computes(gpt: Planned, stages: int) -> None:
-    found = pipelined(gpt, stages, 8, None)
+    found = pipelined(gpt, stages, 8)
     graph = gpt.priced.graph
     for op in graph.ops:
         for t in op.inputs:
@@ -76,7 +86,7 @@ def test_data_flows_to_later_stages_only_and_every_stage_computes(gpt: Planned, 
 
 
 def test_a_layer_is_not_cut_from_its_bias() -> None:
-    found = pipelined(planned("mlp", layers=4, hidden=4096, features=64, classes=32, batch=64), 3, 4, None)
+    found = pipelined(planned("mlp", layers=4, hidden=4096, features=64, classes=32, batch=64), 3, 4)
     for i in range(4):
         mine = [op.name for op in found.planned.priced.graph.ops if op.module == f"layers.{i}"]
         assert len(mine) == 2
@@ -94,7 +104,7 @@ def test_what_is_computed_from_weights_stands_with_its_reader(gpt: Planned) -> N
 
 @pytest.mark.parametrize("stages", [1, 2, 4])
 def test_stages_share_the_work_of_a_micro_batch(gpt: Planned, stages: int) -> None:
-    found = pipelined(gpt, stages, 4, None)
+    found = pipelined(gpt, stages, 4)
     unit = gpt.priced.machine.unit_s
     parts = gpt.parts
     passes = parts.compute_forward + parts.compute_backward + parts.inside_operators
@@ -108,34 +118,46 @@ def test_stages_share_the_work_of_a_micro_batch(gpt: Planned, stages: int) -> No
 
 
 def test_one_stage_and_one_micro_batch_are_the_plan(gpt: Planned) -> None:
-    found = pipelined(gpt, 1, 1, None)
+    found = pipelined(gpt, 1, 1)
     assert found.memory == (gpt.peak_memory_bytes,)
     assert found.step_time_s == pytest.approx(gpt.objective_s)
     assert found.run.bubble_fraction == 0
 
 
 def test_more_micro_batches_shrink_the_bubble(gpt: Planned) -> None:
-    bubbles = [pipelined(gpt, 4, m, None).run.bubble_fraction for m in (1, 4, 16, 64)]
+    bubbles = [pipelined(gpt, 4, m).run.bubble_fraction for m in (1, 4, 16, 64)]
     assert bubbles == sorted(bubbles, reverse=True)
     assert bubbles[0] >= 0.75
 
 
 def test_early_stages_hold_more_micro_batches(gpt: Planned) -> None:
-    found: Pipelined = pipelined(gpt, 4, 8, None)
+    found: Pipelined = pipelined(gpt, 4, 8)
     assert found.run.in_flight == (4, 3, 2, 1)
     assert found.memory[1] > found.memory[2]
 
 
-def test_a_stage_that_does_not_fit_is_named(gpt: Planned) -> None:
-    found = pipelined(gpt, 4, 8, None)
-    worst = max(range(4), key=found.memory.__getitem__)
-    with pytest.raises(InfeasibleError, match=f"stage {worst} of 4 holds"):
-        pipelined(gpt, 4, 8, found.memory[worst] - 1)
+def parted(graph: Graph, limit: int, *, recompute: Literal["auto", "none", "blocks"] = "none") -> Pipelined:
+    request = Request(2, load_profile("a100-80"), Settings(training=True), memory_limit=limit, recompute=recompute)
+    return plan_in_parts(graph, request, Parts(2, 4, None))[1]
+
+
+def test_a_plan_that_fits_is_found_where_the_first_does_not() -> None:
+    graph = gpt_graph(batch=8)
+    roomy = max(parted(graph, 1 << 36).memory)
+    tight = roomy * 9 // 10
+    found = parted(graph, tight)
+    assert max(found.memory) <= tight
+    assert found.planned.memory_limit == tight
+
+
+def test_a_stage_that_does_not_fit_is_named() -> None:
+    with pytest.raises(InfeasibleError, match=r"stage \d of 2 holds|cannot fit"):
+        parted(gpt_graph(batch=8), 1 << 20, recompute="auto")
 
 
 def test_more_stages_than_operators_are_refused() -> None:
     with pytest.raises(InputError, match="--stages 64"):
-        pipelined(planned("mlp", layers=2, hidden=16, features=16, classes=8, batch=4), 64, 4, None)
+        pipelined(planned("mlp", layers=2, hidden=16, features=16, classes=8, batch=4), 64, 4)
 
 
 def search(folder: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
@@ -200,7 +222,146 @@ def test_stages_that_do_not_agree_are_refused(
 
 
 def test_layers_stay_whole_where_there_are_enough(gpt: Planned) -> None:
-    found = pipelined(gpt, 4, 8, None)
+    found = pipelined(gpt, 4, 8)
     for layer in range(4):
         inside = [op.name for op in gpt.priced.graph.ops if f".h.{layer}." in f".{op.module}."]
         assert len({found.stage_of[n] for n in inside}) == 1, layer
+
+
+# Figures of two stages of an MLP, by hand
+
+ROWS, WIDTH, LAYERS = 256, 2048, 4
+
+
+@pytest.fixture(scope="module")
+def mlp() -> Planned:
+    """Replicated on both devices of a stage: every rank computes all, nothing is communicated within a stage."""
+    sizes = {"features": WIDTH, "hidden": WIDTH, "layers": LAYERS, "classes": WIDTH, "batch": ROWS}
+    graph = import_bytes(build("mlp", sizes).SerializeToString(), name="mlp")
+    constraints = parse_pin("mesh=2") + parse_pin("rest=replicated")
+    return make_plan(graph, Request(2, load_profile("a100-80"), Settings(training=True), constraints=constraints))
+
+
+def test_the_step_is_that_of_the_closed_form_plus_what_happens_once(mlp: Planned) -> None:
+    found = pipelined(mlp, 2, 6)
+    busy = [b / 6 for b in found.run.busy_s]
+    assert found.run.total_s > 6 * max(busy)  # the other stage fills and drains, and what crosses takes its time
+    alone = simulate("1f1b", [[ChunkTimes(b / 2, b / 2)] for b in busy], 6)
+    assert found.run.total_s >= alone.total_s
+    update = sum(
+        int(mlp.priced.problem.nodes[n].costs[mlp.solution.choice[n]]) for n in mlp.priced.parameter_nodes.values()
+    )
+    each = dict.fromkeys(range(2), 0)
+    for name, n in mlp.priced.parameter_nodes.items():
+        each[found.stage_of[mlp.priced.graph.consumers[name][0][0].name]] += int(
+            mlp.priced.problem.nodes[n].costs[mlp.solution.choice[n]]
+        )
+    assert sum(each.values()) == update
+    assert found.step_time_s - found.run.total_s == pytest.approx(max(each.values()) * mlp.priced.machine.unit_s)
+
+
+def test_what_crosses_takes_the_time_of_its_bytes(mlp: Planned) -> None:
+    """One micro-batch: forward and backward of both stages, and the activations there and their gradient back."""
+    found = pipelined(mlp, 2, 1)
+    crossing = found.run.total_s - sum(found.run.busy_s)
+    model = CollectiveModel(mlp.priced.machine.profile)
+    one_way = float(model.seconds("permute", float(ROWS * WIDTH * 2), model.group((2, 2), (0,))))
+    assert crossing == pytest.approx(2 * one_way)
+
+
+def test_a_stage_holds_its_parameters_what_it_keeps_and_what_it_was_sent(mlp: Planned) -> None:
+    found = pipelined(mlp, 2, 8)
+    graph = mlp.priced.graph
+    state = mlp.request.settings.per_parameter.total
+    sent = ROWS * WIDTH * 2
+    for stage in range(2):
+        own = [t for t in graph.parameters if found.stage_of[graph.consumers[t.name][0][0].name] == stage]
+        parameters = state * sum(t.elements for t in own)
+        layers = sum(len(t.shape or ()) == 2 for t in own)
+        flying = found.run.in_flight[stage]
+        # What each product reads, as a ReLU or the stage before has made it (the model's input is the loader's): ROWS x
+        # WIDTH values of two bytes; what a ReLU and the loss read may be kept as well.
+        least = flying * (layers - (stage == 0)) * sent
+        assert parameters + least <= found.memory[stage] <= parameters + 2 * least + 4 * flying * sent
+    one, eight = pipelined(mlp, 2, 1), found
+    assert eight.memory[0] - one.memory[0] >= sent  # one more in flight at the first stage
+    assert eight.memory[1] == one.memory[1]
+
+
+def test_what_a_stage_is_sent_is_held_for_every_micro_batch_in_flight(mlp: Planned) -> None:
+    found = pipelined(mlp, 4, 8)
+    single = pipelined(mlp, 4, 1)
+    sent = ROWS * WIDTH * 2
+    for stage in (1, 2):
+        more = found.run.in_flight[stage] - 1
+        kept = (found.memory[stage] - single.memory[stage]) / more
+        own = [
+            t
+            for t in mlp.priced.graph.parameters
+            if found.stage_of[mlp.priced.graph.consumers[t.name][0][0].name] == stage
+        ]
+        layers = sum(len(t.shape or ()) == 2 for t in own)
+        assert kept >= layers * sent  # what arrived, which the first product reads, among it
+
+
+def test_gradients_of_stored_shards_wait_whole_for_the_last_micro_batch() -> None:
+    graph = gpt_graph(batch=8)
+    request = Request(2, load_profile("a100-80"), Settings(training=True), constraints=parse_pin("rest=zero"))
+    made = make_plan(graph, request)
+    one, four = pipelined(made, 1, 1), pipelined(made, 1, 4)
+    unreduced = sum(
+        t.elements * (1 - 1 / made.assignment.stored[t.name].shards(made.mesh)) * 2 for t in graph.parameters
+    )
+    assert four.memory[0] - one.memory[0] == pytest.approx(unreduced, abs=len(list(graph.parameters)))
+
+
+def test_recomputation_counts_as_backward() -> None:
+    graph = gpt_graph()
+    profile, settings = load_profile("a100-80"), Settings(training=True)
+    plain = pipelined(make_plan(graph, Request(1, profile, settings)), 2, 4)
+    again = pipelined(make_plan(graph, Request(1, profile, settings, recompute="blocks")), 2, 4)
+    forward = [[p.end_s - p.begin_s for p in x.run.timeline if p.kind == "F"] for x in (plain, again)]
+    assert sum(forward[1]) == pytest.approx(sum(forward[0]), rel=1e-6)
+    assert sum(again.run.busy_s) > sum(plain.run.busy_s)
+
+
+@pytest.mark.parametrize("how", [("--bind", "batch=8"), ("--batch", "8")])
+def test_the_batch_is_divided_or_the_command_refused(
+    tmp_path: Path, how: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model whose first input has no samples, and whose batch is a symbol."""
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", 16, 32])
+    position = onnx.helper.make_tensor_value_info("position", onnx.TensorProto.FLOAT, [16, 32])
+    y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["batch", 16, 32])
+    weights = [onnx.numpy_helper.from_array(np.ones((32, 32), np.float32), f"w{i}") for i in range(2)]
+    nodes = [
+        onnx.helper.make_node("Add", ["x", "position"], ["a"]),
+        onnx.helper.make_node("MatMul", ["a", "w0"], ["b"]),
+        onnx.helper.make_node("Relu", ["b"], ["c"]),
+        onnx.helper.make_node("MatMul", ["c", "w1"], ["y"]),
+    ]
+    graph = onnx.helper.make_graph(nodes, "g", [position, x], [y], weights)
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10), str(path))
+    arguments = ["search", str(path), "--devices", "2", "--mode", "training", "--micro-batches", "4", "--no-cache"]
+    status = main([*arguments, *how, "--out", str(tmp_path / "plan"), "--json"])
+    if how[0] == "--bind":
+        assert status == 2
+        assert "by --batch, not by --bind" in capsys.readouterr().err
+        return
+    assert status == 0
+    assert json.loads(capsys.readouterr().out)["batch"] == 8
+    assert read_plan(tmp_path / "plan" / "plan.json").inputs["x"].shape == [2, 16, 32]
+
+
+def test_several_plans_are_not_described_by_the_stages_of_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["search", str(SAMPLES / "gpt_tiny.onnx"), "--devices", "8", "--batch", "32", "--no-cache"]
+    assert main([*arguments, "--strategy", "megatron:pp=2", "--top-k", "2", "--out", str(tmp_path)]) == 2
+    assert "one at a time" in capsys.readouterr().err
+
+
+def test_the_plan_says_the_limit_of_a_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = search(tmp_path, capsys, "--devices", "4", "--stages", "2", "--memory-limit", "10GiB")
+    assert document["memory_limit_bytes"] == read_plan(tmp_path / "plan.json").cluster.memory_limit_bytes == 10 * 2**30

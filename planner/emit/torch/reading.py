@@ -58,7 +58,10 @@ def read_placements(path: Path, graph: Graph, rules: NameRules) -> Reading:
     data = tuple(dict.fromkeys(a for x in inputs.values() if x.dims for a in x.dims[0]))
     placed = Placed(mesh, compute, stored, inputs, data)
     stages = _stages(source, document.get("pipeline"), names)
-    return Reading(pinned(placed, graph, source), mesh, tuple(unused), stages=stages)
+    parts = None if document.get("pipeline") is None else document["pipeline"].get("micro_batches")
+    if parts is not None:
+        parts = whole_number(f"{source}: pipeline: micro_batches", parts)
+    return Reading(pinned(placed, graph, source), mesh, tuple(unused), stages=stages, micro_batches=parts)
 
 
 def _object(source: str, what: str, value: object) -> dict[str, Any]:

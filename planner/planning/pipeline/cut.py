@@ -123,17 +123,20 @@ def cut_points(
 
 
 def cuts_between(
-    graph: Graph, held: Mapping[str, int], crossing_s: Floats, preferred: Sequence[NDArray[np.bool_]]
+    graph: Graph, held: Mapping[str, int], stages: int, crossing_s: Floats, preferred: Sequence[NDArray[np.bool_]]
 ) -> tuple[int, ...]:
     """Indices of the operators that stages 1, 2, … begin with, where `held` says which stage each parameter is in: of
     the places between the readers of one stage's parameters and of the next one's, that where the fewest bytes cross.
 
-    InputError where a parameter of a later stage is read before one of an earlier.
+    InputError where a parameter of a later stage is read before one of an earlier, or a stage holds nothing of its own.
     """
     position = {op.name: i for i, op in enumerate(graph.ops)}
     reads = sorted((position[r.operator], stage, n) for n, stage in held.items() for r in readers_of(graph, n))
     points: list[int] = []
-    for stage in range(1, max(held.values(), default=0) + 1):
+    lacking = sorted(set(range(stages)) - set(held.values()))
+    if lacking:
+        raise InputError(f"stage {lacking[0]} of {stages} holds no parameter of its own, so where it ends is not said")
+    for stage in range(1, stages):
         last = max((p, n) for p, s, n in reads if s < stage)
         first = min((p, n) for p, s, n in reads if s >= stage)
         if last[0] >= first[0]:

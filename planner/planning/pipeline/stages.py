@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from cost_models.link import CollectiveModel
 from cost_models.pipeline import ChunkTimes, PipelineRun, simulate
-from planner.errors import InfeasibleError, UsageError
 from planner.ir import Graph, Op
 from planner.lowering import Convert, Run
 from planner.planning.breakdown import convert_cost
@@ -32,7 +31,7 @@ from planner.planning.pipeline.cut import (
 from planner.planning.planner import Planned
 from planner.pricing import PricedProblem
 
-__all__ = ["ORDER", "Pipelined", "global_batch", "micro_batches", "pipelined"]
+__all__ = ["ORDER", "Pipelined", "pipelined"]
 
 ORDER: Final = "1f1b"
 
@@ -50,7 +49,6 @@ class Pipelined:
     step_time_s: float
     memory: tuple[int, ...]
     shared: tuple[str, ...]
-    memory_limit: int | None
 
     @property
     def stages(self) -> int:
@@ -61,16 +59,10 @@ class Pipelined:
         return self.stages * self.planned.mesh.devices
 
 
-def pipelined(
-    planned: Planned,
-    stages: int,
-    micro_batches: int,
-    memory_limit: int | None,
-    held: Mapping[str, int] | None = None,
-) -> Pipelined:
+def pipelined(planned: Planned, stages: int, micro_batches: int, held: Mapping[str, int] | None = None) -> Pipelined:
     """`held`: the stage of each parameter, where that is given; else the cuts that balance the stages are found.
 
-    InputError where the graph cannot be cut into so many stages; InfeasibleError where one does not fit."""
+    InputError where the graph cannot be cut into so many stages."""
     priced = planned.priced
     graph = priced.graph
     work = _work(planned)
@@ -84,7 +76,7 @@ def pipelined(
         seconds = [unit * sum(work[op.name]) for op in graph.ops]
         points = cut_points(seconds, 2 * crossing, stages, preferred)
     else:
-        points = cuts_between(graph, held, crossing, preferred)
+        points = cuts_between(graph, held, stages, crossing, preferred)
     stage_of = stage_of_operators(graph, points)
     forward, backward = np.zeros(stages), np.zeros(stages)
     for name, (there, back) in work.items():
@@ -100,42 +92,12 @@ def pipelined(
         for f, b, k in zip(forward, backward, kept, strict=True)
     ]
     run = simulate(ORDER, chunks, micro_batches, [float(crossing[p]) for p in points])
-    memory = tuple(round(peak + max(0, held - 1) * k) for peak, k, held in zip(peaks, kept, run.in_flight, strict=True))
-    _check(memory, run, micro_batches, memory_limit)
-    return Pipelined(
-        planned, micro_batches, stage_of, run, run.total_s + float(once.max()), memory, shared, memory_limit
+    waiting = _accumulated(planned, stage_of, stages) if micro_batches > 1 else [0.0] * stages
+    memory = tuple(
+        round(peak + max(0, flying - 1) * k + more)
+        for peak, k, flying, more in zip(peaks, kept, run.in_flight, waiting, strict=True)
     )
-
-
-def global_batch(graph: Graph) -> int:
-    """The first dimension of the first input that has one."""
-    shapes = (graph.tensors[t].shape for t in graph.inputs)
-    return next((s[0] for s in shapes if s), 1)
-
-
-def micro_batches(graph: Graph, stages: int, asked: int | None) -> int:
-    """Into how many parts the batch, the first dimension of the first input, is divided: `asked`, or as many as
-    divide it, up to four a stage.  UsageError where it does not divide."""
-    batch = global_batch(graph)
-    if asked is None:
-        if stages == 1:
-            return 1
-        return max(m for m in range(1, 4 * stages + 1) if batch % m == 0)
-    if batch % asked:
-        raise UsageError(f"--micro-batches {asked}: expected a divisor of the batch, {batch}; give another --batch")
-    return asked
-
-
-def _check(memory: tuple[int, ...], run: PipelineRun, micro_batches: int, limit: int | None) -> None:
-    worst = max(range(len(memory)), key=memory.__getitem__)
-    if limit is not None and memory[worst] > limit:
-        raise InfeasibleError(
-            f"cannot fit: stage {worst} of {len(memory)} holds {memory[worst] / 2**30:.2f} GiB per device with "
-            f"{run.in_flight[worst]} of {micro_batches} micro-batches in flight, and the memory limit is "
-            f"{limit / 2**30:.2f} GiB; use --recompute blocks, more and smaller --micro-batches, or other --stages",
-            lower_bound_bytes=0,
-            sufficient_bytes=None,
-        )
+    return Pipelined(planned, micro_batches, stage_of, run, run.total_s + float(once.max()), memory, shared)
 
 
 def _work(planned: Planned) -> dict[str, tuple[int, int]]:
@@ -189,6 +151,22 @@ def _once(planned: Planned, stage_of: Mapping[str, int], stages: int) -> NDArray
             readers = priced.graph.consumers[c.tensor]
             for stage in {stage_of[r.name] for r, _ in readers if not c.reader or r.name == c.reader}:
                 out[stage] += convert_cost(priced, c)
+    return out
+
+
+def _accumulated(planned: Planned, stage_of: Mapping[str, int], stages: int) -> list[float]:
+    """Bytes by stage of gradients as they are computed, beyond the shards that are stored: they are summed once a step,
+    behind the last micro-batch."""
+    priced, mesh = planned.priced, planned.mesh
+    width = priced.machine.settings.per_parameter.gradient
+    strategies = planned.assignment.strategies
+    out = [0.0] * stages
+    for name, stored in planned.assignment.stored.items():
+        size, readers = priced.graph.tensors[name].elements, priced.graph.consumers[name]
+        for stage in {stage_of[c.name] for c, _ in readers} if name in priced.active else ():
+            reads = [strategies[c.name].operands[i] for c, i in readers if stage_of[c.name] == stage]
+            whole = max(size if x is None else size / x.shards(mesh) for x in reads)
+            out[stage] += width * max(0.0, whole - size / stored.shards(mesh))
     return out
 
 
