@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from planner.emit.emission import Emission
 from planner.emit.names import Name, NameRules
-from planner.errors import UsageError
+from planner.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     import onnx
@@ -164,7 +164,16 @@ def emit(target: str, given: Given) -> Emission:
             raise UsageError(f"--{option}: --target {target} does not read it ({readers} would); leave it out")
         if value is None and option in found.needs:
             raise UsageError(f"--target {target}: needs --{option.upper() if option != 'model' else 'model MODEL'}")
+    if "model" not in found.needs:
+        check_readers(given.plan)
     return found.emit(given)
+
+
+def check_readers(plan: PlanDocument) -> None:
+    """InputError where the plan does not say who reads a parameter: older plans do not."""
+    for name, p in plan.parameters.items():
+        if not p.readers or not p.compute:
+            raise InputError(f"plan: parameter {name}: its readers are not said; search again with this version")
 
 
 Reader = Callable[[Path, "Graph", NameRules], "Reading"]

@@ -79,7 +79,7 @@ class ClusterDocument(_Part):
 
 
 class AxisDocument(_Part):
-    name: str
+    name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,31}$")
     size: int = Field(ge=1)
 
 
@@ -142,7 +142,7 @@ class OperatorDocument(_Part):
     operands: list[LayoutDocument | None]
     results: list[LayoutDocument | None]
     inner: list[InnerDocument] = []
-    stage: int = 0
+    stage: int = Field(default=0, ge=0)
 
 
 class ReaderDocument(_Part):
@@ -196,8 +196,8 @@ class ScheduleDocument(_Part):
     precision: Literal["bf16", "fp16", "fp32"]
     optimizer: Literal["adam", "momentum", "sgd"]
     target: Literal["any", "torch", "mindspore"]
-    stages: int = 1
-    micro_batches: int = 1
+    stages: int = Field(default=1, ge=1)
+    micro_batches: int = Field(default=1, ge=1, le=10**9)
     order: Literal["", "1f1b"] = ""
     recompute: list[list[str]] = []
 
@@ -308,15 +308,11 @@ def read_plan(path: str | os.PathLike[str]) -> PlanDocument:
         plan = PlanDocument.model_validate(data)
     except ValidationError as e:
         raise InputError(f"plan {path}: {_first_error(e.errors())}") from e
-    found = {o.stage for o in plan.operators.values()}
-    if plan.schedule.stages != len(plan.stages) or not found <= set(range(len(plan.stages))):
-        raise InputError(
-            f"plan {path}: at stages: expected {plan.schedule.stages} as of schedule.stages, with operators in these "
-            f"alone; found {len(plan.stages)} and operators in {sorted(found)[-1] + 1 if found else 0}"
-        )
-    unknown = [s.mesh for s in plan.stages if s.mesh not in plan.meshes]
-    if unknown:
-        raise InputError(f"plan {path}: at stages: mesh {unknown[0]!r} is not among {', '.join(plan.meshes)}")
+    from planner.planning.consistency import contradiction  # it reads the values that are defined here
+
+    wrong = contradiction(plan)
+    if wrong is not None:
+        raise InputError(f"plan {path}: {wrong}; search again")
     return plan
 
 

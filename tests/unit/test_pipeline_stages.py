@@ -236,14 +236,19 @@ ROWS, WIDTH, LAYERS = 256, 2048, 4
 @pytest.fixture(scope="module")
 def mlp() -> Planned:
     """Replicated on both devices of a stage: every rank computes all, nothing is communicated within a stage."""
-    sizes = {"features": WIDTH, "hidden": WIDTH, "layers": LAYERS, "classes": WIDTH, "batch": ROWS}
+    sizes = {"features": WIDTH, "hidden": WIDTH, "layers": LAYERS, "classes": 64, "batch": ROWS}
     graph = import_bytes(build("mlp", sizes).SerializeToString(), name="mlp")
     constraints = parse_pin("mesh=2") + parse_pin("rest=replicated")
     return make_plan(graph, Request(2, load_profile("a100-80"), Settings(training=True), constraints=constraints))
 
 
+def late(plan: Planned) -> dict[str, int]:
+    """The first layer alone in stage 0, all others in stage 1."""
+    return {t.name: int(not t.name.startswith("layers.0.")) for t in plan.priced.graph.parameters}
+
+
 def test_the_step_is_that_of_the_closed_form_plus_what_happens_once(mlp: Planned) -> None:
-    found = pipelined(mlp, 2, 6)
+    found = pipelined(mlp, 2, 6, late(mlp))
     busy = [b / 6 for b in found.run.busy_s]
     assert found.run.total_s > 6 * max(busy)  # the other stage fills and drains, and what crosses takes its time
     alone = simulate("1f1b", [[ChunkTimes(b / 2, b / 2)] for b in busy], 6)
@@ -257,6 +262,7 @@ def test_the_step_is_that_of_the_closed_form_plus_what_happens_once(mlp: Planned
             mlp.priced.problem.nodes[n].costs[mlp.solution.choice[n]]
         )
     assert sum(each.values()) == update
+    assert each[1] > each[0]
     assert found.step_time_s - found.run.total_s == pytest.approx(max(each.values()) * mlp.priced.machine.unit_s)
 
 
@@ -269,8 +275,9 @@ def test_what_crosses_takes_the_time_of_its_bytes(mlp: Planned) -> None:
     assert crossing == pytest.approx(2 * one_way)
 
 
-def test_a_stage_holds_its_parameters_what_it_keeps_and_what_it_was_sent(mlp: Planned) -> None:
-    found = pipelined(mlp, 2, 8)
+@pytest.mark.parametrize("micro_batches", [1, 8])
+def test_a_stage_holds_its_parameters_what_it_keeps_and_what_it_was_sent(mlp: Planned, micro_batches: int) -> None:
+    found = pipelined(mlp, 2, micro_batches, late(mlp))
     graph = mlp.priced.graph
     state = mlp.request.settings.per_parameter.total
     sent = ROWS * WIDTH * 2
@@ -283,7 +290,7 @@ def test_a_stage_holds_its_parameters_what_it_keeps_and_what_it_was_sent(mlp: Pl
         # WIDTH values of two bytes; what a ReLU and the loss read may be kept as well.
         least = flying * (layers - (stage == 0)) * sent
         assert parameters + least <= found.memory[stage] <= parameters + 2 * least + 4 * flying * sent
-    one, eight = pipelined(mlp, 2, 1), found
+    one, eight = pipelined(mlp, 2, 1), pipelined(mlp, 2, 8)
     assert eight.memory[0] - one.memory[0] >= sent  # one more in flight at the first stage
     assert eight.memory[1] == one.memory[1]
 

@@ -66,7 +66,6 @@ def strategies_of_plan(plan: PlanDocument, names: Mapping[str, Name], stage: int
     keyed: dict[str, Keyed] = {}
     operators: dict[str, OperatorStrategy] = {}
     parameters: dict[str, ParameterLayout] = {}
-    _check_readers(plan)
     first = _first_parameters(plan)
     for name, p in plan.parameters.items():
         told = names[name]
@@ -113,16 +112,6 @@ def merged(stages: Iterable[StrategyMap]) -> StrategyMap:
 
 
 # Parameters
-
-
-def _check_readers(plan: PlanDocument) -> None:
-    for name, p in plan.parameters.items():
-        if not p.readers:
-            raise InputError(f"plan: parameter {name}: its readers are not said; search again with this version")
-        for r in p.readers:
-            op = plan.operators.get(r.operator)
-            if op is None or r.slot >= len(op.operands):
-                raise InputError(f"plan: parameter {name}: its reader {r.operator}:{r.slot} is no operand of the plan")
 
 
 def _arranged(plan: PlanDocument, name: str, p: ParameterDocument, told: Name) -> Arrangement:

@@ -1,0 +1,108 @@
+"""Whether the parts of a plan.json agree, whoever wrote it: what reads a plan need not ask again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from planner.planning.document import LayoutDocument, PlanDocument, role_from_text
+
+__all__ = ["contradiction"]
+
+_MOST_DEVICES: Final = 1 << 20
+_MOST_DIMS: Final = 64
+
+
+def contradiction(plan: PlanDocument) -> str | None:
+    """The first thing that cannot be, with where it stands; None where all is well."""
+    return next(_contradictions(plan), None)
+
+
+def _contradictions(plan: PlanDocument) -> Iterator[str]:
+    yield from _stages(plan)
+    yield from _devices(plan)
+    for where, layout, shape in _layouts(plan):
+        yield from (f"at {where}: {p}" for p in _layout(plan, layout, shape))
+    for name, op in plan.operators.items():
+        for axis, role in op.strategy.items():
+            try:
+                role_from_text(role)
+            except ValueError as e:
+                yield f"at operators.{name}.strategy.{axis}: {e}"
+    for name, p in plan.parameters.items():
+        for r in p.readers:
+            found = plan.operators.get(r.operator)
+            if found is None or r.slot >= len(found.operands):
+                yield f"at parameters.{name}.readers: {r.operator}:{r.slot} is no operand of the plan"
+
+
+def _stages(plan: PlanDocument) -> Iterator[str]:
+    unknown = [s.mesh for s in plan.stages if s.mesh not in plan.meshes]
+    if unknown:
+        yield f"at stages: mesh {unknown[0]!r} is not among {', '.join(plan.meshes)}"
+    count, told = len(plan.stages), plan.schedule.stages
+    highest = max((o.stage for o in plan.operators.values()), default=0)
+    if told != count or highest >= count:
+        yield (
+            f"at stages: expected {told} as of schedule.stages, with operators in these alone; found {count}, and "
+            f"operators in stage {highest}"
+        )
+    made: dict[str, int] = {}
+    for name, op in plan.operators.items():
+        late = [t for t in op.inputs if made.get(t, 0) > op.stage]
+        if late:
+            yield f"at operators.{name}: runs in stage {op.stage} and reads {late[0]} of stage {made[late[0]]}"
+        made.update(dict.fromkeys(op.outputs, op.stage))
+
+
+def _devices(plan: PlanDocument) -> Iterator[str]:
+    for name, m in plan.meshes.items():
+        axes = [a.name for a in m.axes]
+        if len(set(axes)) < len(axes):
+            yield f"at meshes.{name}.axes: expected distinct names, found {', '.join(axes)}"
+        if math.prod(a.size for a in m.axes) > _MOST_DEVICES:
+            yield f"at meshes.{name}: more than {_MOST_DEVICES:,} devices"
+    expected = sum(math.prod(a.size for a in plan.meshes[s.mesh].axes) for s in plan.stages)
+    if plan.cluster.devices != expected:
+        yield f"at cluster.devices: expected {expected}, as the stages' meshes have, found {plan.cluster.devices}"
+
+
+def _layouts(plan: PlanDocument) -> Iterator[tuple[str, LayoutDocument | None, Sequence[int] | None]]:
+    for name, x in plan.inputs.items():
+        yield f"inputs.{name}.layout", x.layout, x.shape
+    for name, t in plan.tensors.items():
+        yield f"tensors.{name}.layout", t.layout, t.shape
+        yield f"tensors.{name}.gradient", t.gradient, t.shape
+    for name, op in plan.operators.items():
+        for i, operand in enumerate(op.operands):
+            yield f"operators.{name}.operands.{i}", operand, None
+        for i, result in enumerate(op.results):
+            yield f"operators.{name}.results.{i}", result, None
+    for name, p in plan.parameters.items():
+        for key, layout in (("stored", p.stored), ("gradient", p.gradient), ("optimizer", p.optimizer)):
+            yield f"parameters.{name}.{key}", layout, p.shape
+        for i, layout in enumerate(p.compute):
+            yield f"parameters.{name}.compute.{i}", layout, p.shape
+    for i, r in enumerate(plan.redistributions):
+        for layout in (r.source, r.target, *(s.target for s in r.steps)):
+            yield f"redistributions.{i} ({r.tensor})", layout, None
+
+
+def _layout(plan: PlanDocument, layout: LayoutDocument | None, shape: Sequence[int] | None) -> Iterator[str]:
+    if shape is not None and (len(shape) > _MOST_DIMS or any(n < 0 for n in shape)):
+        yield f"expected a shape of at most {_MOST_DIMS} sizes, found {str(list(shape))[:80]}"
+    if layout is None:
+        return
+    if layout.mesh not in plan.meshes:
+        yield f"mesh {layout.mesh!r} is not among {', '.join(plan.meshes)}"
+        return
+    axes = [a for d in layout.dims for a in d] + list(layout.partial)
+    known = {a.name for a in plan.meshes[layout.mesh].axes}
+    unknown = [a for a in axes if a not in known]
+    if unknown:
+        yield f"axis {unknown[0]!r} is not one of the mesh ({', '.join(sorted(known))})"
+    if len(set(axes)) < len(axes):
+        yield f"an axis is used twice in {layout.layout()}"
+    if shape is not None and len(layout.dims) != len(shape):
+        yield f"{len(layout.dims)} dimensions, and the shape {list(shape)} has {len(shape)}"
