@@ -13,8 +13,12 @@ from planner.errors import InputError
 from planner.ir import DeviceMesh, Graph, Layout, MeshAxis
 from planner.ir.mesh import AXIS_NAMES
 from planner.planning.constraints import SCHEMA, Constraints, parse_constraints
+from planner.planning.constraints.batch import follow_batch
 from planner.planning.readers import Reader, readers_of
+from planner.pricing import bind_rules
 from planner.rules import rule_for
+from planner.rules.rule import Rule
+from planner.rules.strategy import REPLICATE, AxisRole, bind
 
 __all__ = ["Placed", "mesh_of", "pinned", "read_json", "whole_number"]
 
@@ -65,11 +69,13 @@ def mesh_of(where: str, sizes: list[int]) -> DeviceMesh:
     return mesh
 
 
-def pinned(placed: Placed, graph: Graph, source: str) -> Constraints:
-    """Pins of parameters and inputs, and of what the layouts of weights say of the products that read them.
+def pinned(placed: Placed, graph: Graph, source: str, *, samples: bool = False) -> Constraints:
+    """Pins of parameters and inputs, and of what the layouts of weights say of the operators that read them; `samples`:
+    whatever else there is divides samples over the axes that do, and nothing else.
 
     InputError where a layout does not fit its tensor.
     """
+    batch = follow_batch(graph, bind_rules(graph)[0], {}, source).factors if samples else {}
     parameters: list[dict[str, str]] = []
     operators: list[dict[str, Any]] = []
     for n in graph.tensors:
@@ -81,18 +87,22 @@ def pinned(placed: Placed, graph: Graph, source: str) -> Constraints:
         if pin:
             parameters.append({"match": glob.escape(n), **pin})
         if n in placed.compute:
-            operators += filter(None, (_operator(placed, graph, r, placed.compute[n]) for r in readers_of(graph, n)))
+            operators += filter(
+                None, (_operator(placed, graph, r, placed.compute[n], batch) for r in readers_of(graph, n))
+            )
     tensors = [
         {"match": glob.escape(n), "layout": str(_fitting(x, n, placed, graph, source))}
         for n, x in placed.inputs.items()
     ]
-    document = {
+    document: dict[str, Any] = {
         "schema": SCHEMA,
         "mesh": str(placed.mesh),
         "operators": operators,
         "parameters": parameters,
         "tensors": tensors,
     }
+    if samples and placed.data and batch:
+        document["rest"] = {"data_parallel": list(placed.data)}
     return parse_constraints(json.dumps(document), source, numbered=False)
 
 
@@ -107,10 +117,15 @@ def _fitting(layout: Layout, n: str, placed: Placed, graph: Graph, source: str) 
     return layout
 
 
-def _operator(placed: Placed, graph: Graph, r: Reader, weight: Layout) -> dict[str, Any] | None:
-    """A product or a look-up is split as its weight is, and its data along samples."""
+def _operator(
+    placed: Placed, graph: Graph, r: Reader, weight: Layout, batch: Mapping[str, frozenset[str]]
+) -> dict[str, Any] | None:
+    """A product or a look-up is split as its weight is, and its data along samples; another operator that reads a
+    parameter along samples, where it is known which of its indices counts them (`batch`)."""
     op = graph.producers[r.operator]
     rule = rule_for(op, graph)
+    if rule is not None and op.name in batch and not any(weight.dims):
+        return _along_samples(placed, rule, op.name, sorted(batch[op.name]))
     if rule is None or (op.type, r.slot) not in (("MatMul", 1), ("Gemm", 1), ("Gather", 0)):
         return None
     told, data = rule.operands[r.slot], rule.operands[1 - r.slot]
@@ -125,3 +140,13 @@ def _operator(placed: Placed, graph: Graph, r: Reader, weight: Layout) -> dict[s
         roles |= dict.fromkeys(free, f"split:{data[0][0]}")
     used = {a for a in roles if placed.mesh.sizes.get(a, 1) > 1}
     return {"match": glob.escape(r.operator), "roles": {a: v for a, v in roles.items() if a in used}} if used else None
+
+
+def _along_samples(placed: Placed, rule: Rule, name: str, factors: list[str]) -> dict[str, Any] | None:
+    for factor in factors:
+        role = AxisRole("split", factor=factor)
+        if placed.data and bind(
+            rule, placed.mesh, tuple(role if a in placed.data else REPLICATE for a in placed.mesh.names)
+        ):
+            return {"match": glob.escape(name), "roles": dict.fromkeys(placed.data, f"split:{factor}")}
+    return None

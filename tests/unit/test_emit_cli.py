@@ -516,3 +516,33 @@ def test_stages_that_do_not_fit_the_model_are_refused(
     arguments = ["read", str(path), "--format", "mindspore", "--model", str(model)]
     assert main([*arguments, "--out", str(tmp_path / "back.json")]) == 3
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("target", ["mindspore", "huggingface"])
+def test_a_data_parallel_network_comes_back_as_one(tmp_path: Path, target: str) -> None:
+    """Every operator that has samples divides them, convolutions and statistics too, whatever their prices."""
+    model = tmp_path / "resnet.onnx"
+    sizes = ("--layers", "18", "--hidden", "16", "--image", "32", "--classes", "10", "--batch", "16")
+    assert main(["build", "resnet", *sizes, "--out", str(model)]) == 0
+    arguments = ["search", str(model), "--devices", "4", "--hardware", "ascend-910b", "--no-cache"]
+    assert main([*arguments, "--strategy", "ddp", "--out", str(tmp_path / "plan")]) == 0
+    assert main(["emit", str(tmp_path / "plan" / "plan.json"), "--target", target, "--out", str(tmp_path / "out")]) == 0
+    file = tmp_path / "out" / {"mindspore": "strategy.ckpt", "huggingface": "distributed_config.json"}[target]
+    back = tmp_path / "back.json"
+    assert main(["read", str(file), "--format", target, "--model", str(model), "--out", str(back)]) == 0
+    ours, theirs = read_plan(tmp_path / "plan" / "plan.json"), read_plan(back)
+    read = {r.operator for p in ours.parameters.values() for r in p.readers}
+    kept = set(ours.operators) if target == "huggingface" else read
+    assert {n: theirs.operators[n].operands for n in kept} == {n: ours.operators[n].operands for n in kept}
+
+
+def test_a_name_that_is_no_text_is_the_file_at_fault(
+    tmp_path: Path, tensor_parallel: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = bytearray(emit(tensor_parallel, tmp_path / "ms")["strategy.ckpt"])
+    content[content.rfind(b"ln_1.weight")] = 0xD8
+    path = tmp_path / "bad.ckpt"
+    path.write_bytes(bytes(content))
+    arguments = ["read", str(path), "--format", "mindspore", "--model", str(SAMPLES / "gpt_tiny.onnx")]
+    assert main([*arguments, "--out", str(tmp_path / "back.json")]) == 3
+    assert "bad.ckpt" in capsys.readouterr().err

@@ -286,9 +286,11 @@ def test_a_stage_holds_its_parameters_what_it_keeps_and_what_it_was_sent(mlp: Pl
         parameters = state * sum(t.elements for t in own)
         layers = sum(len(t.shape or ()) == 2 for t in own)
         flying = found.run.in_flight[stage]
-        # What each product reads, as a ReLU or the stage before has made it (the model's input is the loader's): ROWS x
-        # WIDTH values of two bytes; what a ReLU and the loss read may be kept as well.
-        least = flying * (layers - (stage == 0)) * sent
+        # What products read, as ReLUs of this stage have made it: ROWS x WIDTH values of two bytes; and what was sent
+        # to it.  What a ReLU and the loss read may be kept as well.
+        relus = sum(op.type == "Relu" and found.stage_of[op.name] == stage for op in graph.ops)
+        assert relus == (layers if stage else 0)
+        least = flying * (relus + stage) * sent
         assert parameters + least <= found.memory[stage] <= parameters + 2 * least + 4 * flying * sent
     one, eight = pipelined(mlp, 2, 1), pipelined(mlp, 2, 8)
     assert eight.memory[0] - one.memory[0] >= sent  # one more in flight at the first stage
@@ -302,13 +304,9 @@ def test_what_a_stage_is_sent_is_held_for_every_micro_batch_in_flight(mlp: Plann
     for stage in (1, 2):
         more = found.run.in_flight[stage] - 1
         kept = (found.memory[stage] - single.memory[stage]) / more
-        own = [
-            t
-            for t in mlp.priced.graph.parameters
-            if found.stage_of[mlp.priced.graph.consumers[t.name][0][0].name] == stage
-        ]
-        layers = sum(len(t.shape or ()) == 2 for t in own)
-        assert kept >= layers * sent  # what arrived, which the first product reads, among it
+        graph = mlp.priced.graph
+        relus = sum(op.type == "Relu" and found.stage_of[op.name] == stage for op in graph.ops)
+        assert kept >= (relus + 1) * sent  # what its ReLUs made, and what arrived
 
 
 def test_gradients_of_stored_shards_wait_whole_for_the_last_micro_batch() -> None:

@@ -68,7 +68,7 @@ def read_distributed_config(path: Path, graph: Graph, rules: NameRules) -> Readi
     data = tuple(axis[k] for k in ("dp_replicate_size", "fsdp_size") if k in axis)
     placed = Placed(mesh, compute, stored, _inputs(graph, mesh, data), data)
     stages = _stages(source, names, sizes["pp_size"])
-    return Reading(pinned(placed, graph, source), mesh, tuple(dict.fromkeys(unused)), stages=stages)
+    return Reading(pinned(placed, graph, source, samples=True), mesh, tuple(dict.fromkeys(unused)), stages=stages)
 
 
 def _size(source: str, document: Mapping[str, Any], key: str) -> int:

@@ -12,14 +12,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from planner.emit.mindspore.arrangement import common_mesh, layouts_of
-from planner.emit.mindspore.primitives import PRIMITIVES
+from planner.emit.mindspore.primitives import PRIMITIVES, Primitive
 from planner.emit.mindspore.strategy_map import OperatorStrategy, ParameterLayout, StrategyMap, read_strategy_map
 from planner.emit.names import Name, NameRules
 from planner.emit.reading import Reading, shapes_of
 from planner.errors import InputError
-from planner.ir import DeviceMesh, Graph, Layout
+from planner.ir import DeviceMesh, Graph, Layout, Op
 from planner.planning.constraints import SCHEMA, Constraints, parse_constraints
+from planner.planning.constraints.values import StrategyPin
 from planner.planning.readers import Reader, readers_of
+from planner.rules import rule_for
+from planner.rules.strategy import strategies
 
 __all__ = ["constraints_of_strategies", "read_strategies"]
 
@@ -85,7 +88,7 @@ def constraints_of_strategies(
         compute, stored = _layouts(n, name, parameters[name.name], graph, mesh, source)
         pins["parameters"].append({"match": glob.escape(n), "compute": str(compute), "stored": str(stored)})
         for r in readers_of(graph, n):
-            key, pin = _operator_pin(found.operators, graph, r, name, source)
+            key, pin = _operator_pin(found.operators, graph, r, name, mesh, source)
             if pin is not None:
                 used.add(key)
                 pins["operators"].append(pin)
@@ -122,25 +125,63 @@ def _layouts(
 
 
 def _operator_pin(
-    operators: Mapping[str, OperatorStrategy], graph: Graph, r: Reader, name: Name, source: str
+    operators: Mapping[str, OperatorStrategy], graph: Graph, r: Reader, name: Name, mesh: DeviceMesh, source: str
 ) -> tuple[str, dict[str, Any] | None]:
-    """(key, how the operator's data is split) where the file says so and it can be told which dimension is meant."""
+    """(key, how the operator is split) where the file says so and it can be told which dimension is meant."""
     op = graph.producers[r.operator]
     primitive = PRIMITIVES.get(op.type)
-    if primitive is None or not primitive.flattened or r.slot != 1:
+    if primitive is None or r.slot not in primitive.operands:
         return "", None
     key = f"{primitive.name}_{name.name}"
     strategy = operators.get(key)
-    shape = graph.tensors[op.inputs[0]].shape
-    if strategy is None or shape is None or len(shape) < 2 or len(graph.tensors[op.inputs[1]].shape or ()) != 2:
+    if strategy is None:
         return key, None
+    turned = r.transposed != name.transposed
+    if primitive.flattened:
+        shards = _of_product(strategy, graph, op, turned, key, source) if r.slot == 1 else None
+    else:
+        shards = _of_operands(strategy, primitive, graph, op, r.slot if turned else None)
+    if shards is None or not _offered(op, graph, mesh, shards):
+        return key, None
+    return key, {"match": glob.escape(r.operator), "shard": shards}
+
+
+def _of_product(
+    strategy: OperatorStrategy, graph: Graph, op: Op, turned: bool, key: str, source: str
+) -> list[list[int] | None] | None:
+    shape = graph.tensors[op.inputs[0]].shape
+    if shape is None or len(shape) < 2 or len(graph.tensors[op.inputs[1]].shape or ()) != 2:
+        return None
     if [len(x) for x in strategy.operands] != [2, 2]:
         raise InputError(f"{source}: operator {key}: expected shards of two matrices, found {strategy.operands}")
     rows, inner = strategy.operands[0]
-    weight = strategy.operands[1][::-1] if r.transposed != name.transposed else strategy.operands[1]
+    weight = strategy.operands[1][::-1] if turned else strategy.operands[1]
     if shape[0] % rows:
         if math.prod(shape[:-1]) % rows:
             raise InputError(f"{source}: operator {key}: {rows} shards do not divide {math.prod(shape[:-1])} rows")
-        return key, None  # parts of samples: rows of the flattened data, which no dimension of the graph is
-    data = [rows, *[1] * (len(shape) - 2), inner]
-    return key, {"match": glob.escape(r.operator), "shard": [data, list(weight)]}
+        return None  # parts of samples: rows of the flattened data, which no dimension of the graph is
+    return [[rows, *[1] * (len(shape) - 2), inner], list(weight)]
+
+
+def _of_operands(
+    strategy: OperatorStrategy, primitive: Primitive, graph: Graph, op: Op, turned: int | None
+) -> list[list[int] | None] | None:
+    """Shards slot by slot; None where the file counts other dimensions than the graph has."""
+    slots = [s for s in primitive.operands if s < len(op.inputs) and op.inputs[s]]
+    if len(slots) != len(strategy.operands):
+        return None
+    out: list[list[int] | None] = [None] * len(op.inputs)
+    for slot, counts in zip(slots, strategy.operands, strict=True):
+        if len(counts) != len(graph.tensors[op.inputs[slot]].shape or ()):
+            return None
+        out[slot] = list(counts[::-1] if slot == turned else counts)
+    return out
+
+
+def _offered(op: Op, graph: Graph, mesh: DeviceMesh, shards: list[list[int] | None]) -> bool:
+    """Whether a strategy of ours is split so; a pin that none is would refuse the whole file."""
+    rule = rule_for(op, graph)
+    if rule is None:
+        return False
+    pin = StrategyPin(shard=tuple(None if c is None else tuple(c) for c in shards))
+    return any(pin.admits(s, mesh) for s in strategies(rule, mesh, training=False))

@@ -232,6 +232,11 @@ def _from_protobuf(data: bytes) -> StrategyMap:
         message.ParseFromString(data)
     except (DecodeError, RecursionError, UnicodeDecodeError) as e:
         raise InputError(f"is neither JSON nor a ParallelStrategyMap of MindSpore ({e})") from e
+    # What is no UTF-8 comes as bytes.
+    named = [i.node_name for i in message.parallel_strategy_item] + [i.param_name for i in message.parallel_layout_item]
+    odd = next((n for n in named if not isinstance(n, str)), None)
+    if odd is not None:
+        raise InputError(f"name {odd!r:.80} is no text")
     operators = {
         i.node_name: OperatorStrategy(
             i.parallel_strategys.stage, tuple(tuple(s.dim) for s in i.parallel_strategys.parallel_strategy)
