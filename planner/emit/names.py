@@ -52,7 +52,8 @@ class NameRules:
     def apply(self, shapes: Mapping[str, Shape]) -> dict[str, Name]:
         """Names of parameters given with their shapes, in their order.
 
-        InputError where a name is unknown, a shape does not agree, two become one, or a parameter finds no partner.
+        InputError where a name is unknown, a shape does not agree, two become one, a parameter finds no partner, or what
+        is no matrix is said to be transposed.
         """
         unknown = [n for n in self.parameters if n not in shapes]
         if unknown:
@@ -64,6 +65,12 @@ class NameRules:
         if self.network is not None:
             self._match(found, shapes, self.network)
         out = {n: name or Name(n) for n, name in found.items()}
+        for n, name in out.items():
+            if name.transposed and len(shapes[n]) != 2:
+                raise InputError(
+                    f"{self.source}: parameters: {n!r} is said to be transposed, and has shape {list(shapes[n])}; "
+                    "expected a matrix: leave `transposed` out"
+                )
         owners: dict[str, str] = {}
         for n, name in out.items():
             if name.name in owners:
@@ -86,7 +93,7 @@ class NameRules:
             if name is not None and name.name in listed:
                 shape = listed.pop(name.name)
                 wanted = shapes[n][::-1] if name.transposed else shapes[n]
-                if shape == shapes[n][::-1] != wanted and n not in self.parameters:
+                if len(shape) == 2 and shape == shapes[n][::-1] != wanted and n not in self.parameters:
                     found[n] = Name(name.name, transposed=True)
                 elif shape != wanted:
                     raise InputError(

@@ -72,12 +72,20 @@ def test_a_prefix_finds_out_that_a_matrix_is_transposed(tmp_path: Path) -> None:
         ([{"name": "a", "shape": [1]}, {"name": "a", "shape": [2]}], "listed twice"),
         ([{"name": "a", "shape": [100, 8]}], "no parameter of shape"),
         ({"parameters": {"wte": "t"}, "network": [{"name": "t", "shape": [8, 100]}]}, "has shape"),
+        ({"parameters": {"h.0.fc.b": {"name": "b", "transposed": True}}}, r"has shape \[32\]; expected a matrix"),
         ({"parameters": {"wte": "t"}, "network": [{"name": "u", "shape": [8, 100]}]}, "not in the network's list"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(tmp_path: Path, document: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         rules(tmp_path, document).apply(SHAPES)
+
+
+def test_what_is_no_matrix_is_not_turned_by_its_prefix(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"has shape \[2, 3, 4\], and 'net.w' of the network \[4, 3, 2\]"):
+        rules(tmp_path, {"prefixes": {"": "net."}, "network": [{"name": "net.w", "shape": [4, 3, 2]}]}).apply(
+            {"w": (2, 3, 4)}
+        )
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
