@@ -21,6 +21,7 @@ from planner.errors import InputError
 __all__ = ["Device", "Server", "address", "check_names", "read_hosts"]
 
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.\-]{0,251}[A-Za-z0-9])?")
+_ZONE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.\-_]*")  # of an IPv6 address; ipaddress takes any text
 _MOST_SLOTS: Final = 1024
 
 
@@ -80,7 +81,7 @@ def _server(where: str, words: Sequence[str]) -> Server:
         count = words[1].removeprefix("slots=")
         if not count.isdecimal() or len(count) > 9 or not 1 <= int(count) <= _MOST_SLOTS:
             raise InputError(f"{where}: slots: expected 1 to {_MOST_SLOTS}, found {count!r}")
-        if not _HOST.fullmatch(words[0]) and not _is_address(words[0]):
+        if not _HOST.fullmatch(words[0]) and _address(words[0]) is None:
             raise InputError(f"{where}: expected a host's name or address, found {words[0]!r}")
         return Server(words[0], tuple(map(Device, range(int(count)))))
     devices = []
@@ -93,15 +94,15 @@ def _server(where: str, words: Sequence[str]) -> Server:
 
 def address(where: str, text: str) -> str:
     """An IP address as it is written plainly.  InputError for anything else."""
-    try:
-        return str(ipaddress.ip_address(text))
-    except ValueError:
-        raise InputError(f"{where}: expected an IP address, found {text!r}") from None
+    found = _address(text)
+    if found is None:
+        raise InputError(f"{where}: expected an IP address, found {text!r}")
+    return found
 
 
-def _is_address(text: str) -> bool:
+def _address(text: str) -> str | None:
+    _, percent, zone = text.partition("%")
     try:
-        ipaddress.ip_address(text)
+        return str(ipaddress.ip_address(text)) if not percent or _ZONE.fullmatch(zone) else None
     except ValueError:
-        return False
-    return True
+        return None

@@ -323,6 +323,19 @@ def test_names_are_data_in_the_generated_module(
     compile((tmp_path / "torch" / "parallel.py").read_text(encoding="utf-8"), "parallel.py", "exec")
 
 
+@pytest.mark.parametrize("name", ['q"""; print(5); """', "new\nline", "x.y", "", "x" * 65, "ümlaut"])
+def test_axes_of_a_plan_are_identifiers(
+    tmp_path: Path, tensor_parallel: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = json.loads(tensor_parallel.read_text(encoding="utf-8"))
+    next(iter(document["meshes"].values()))["axes"][0]["name"] = name
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(document), encoding="utf-8")
+    for target in ("hyper-parallel", "mindspore", "torch"):
+        assert main(["emit", str(plan), "--target", target, "--out", str(tmp_path / target)]) == 3
+        assert "axes.0.name" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

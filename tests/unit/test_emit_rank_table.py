@@ -149,6 +149,8 @@ def test_a_hostfile_counts_devices(tmp_path: Path) -> None:
         ("a slots=x", "expected 1 to 1024"),
         ("a;rm slots=8", "expected a host's name or address"),
         ("-x slots=8", "expected a host's name or address"),
+        ("fe80::1%$(id) slots=8", "expected a host's name or address"),
+        ("fe80::1%`id` 192.1.0.6", "expected an IP address"),
         ("a slots=2\na slots=2", "named twice"),
     ):
         with pytest.raises(InputError, match=message):
