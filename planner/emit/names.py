@@ -52,8 +52,8 @@ class NameRules:
     def apply(self, shapes: Mapping[str, Shape]) -> dict[str, Name]:
         """Names of parameters given with their shapes, in their order.
 
-        InputError where a name is unknown, a shape does not agree, two become one, a parameter finds no partner, or what
-        is no matrix is said to be transposed.
+        InputError where a name is unknown, a shape does not agree, two become one, a parameter finds no partner, or
+        what is no matrix is said to be transposed.
         """
         unknown = [n for n in self.parameters if n not in shapes]
         if unknown:

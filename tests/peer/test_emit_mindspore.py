@@ -13,10 +13,10 @@ import pytest
 from cost_models import load_profile
 from planner.builder import build
 from planner.emit.mindspore import emit_mindspore
-from planner.emit.mindspore.stages import holders
 from planner.emit.mindspore.strategy import strategies_of_plan
 from planner.emit.mindspore.strategy_map import to_json, to_protobuf
 from planner.emit.names import Name
+from planner.emit.stages import holders
 from planner.frontends import import_bytes
 from planner.planning import PlanDocument, Request, describe, make_plan
 from planner.planning.constraints import parse_pin

@@ -193,6 +193,36 @@ def test_every_stage_has_the_entries_and_layouts_of_its_own_parameters(tensor: P
     assert second["8"]["lm_head.weight"]["rank_list"] == list(range(8, 16))
 
 
+def test_a_parameter_that_several_stages_read_is_laid_out_in_each(tmp_path: Path) -> None:
+    model = str(SAMPLES / "gpt_tiny.onnx")
+    arguments = ["search", model, "--devices", "8", "--stages", "2", "--micro-batches", "4", "--batch", "32"]
+    options = ["--no-cache", "--hardware", "ascend-910b", "--pin", "rest=data_parallel", "--out", str(tmp_path)]
+    assert main([*arguments, *options]) == 0
+    emission = emitted(read_plan(tmp_path / "plan.json"))
+    table = "transformer.wte.weight"
+    first, second = module(emission)["PARAMETERS"]
+    assert set(first) & set(second) == {table}
+    assert {*first[table], *second[table]} == {"replicate"}
+    for rank in (0, 4):
+        told = json.loads(emission.files[f"rank{rank}.layout"])[str(rank)]
+        assert told[table]["rank_list"] == list(range(rank, rank + 4))
+    assert any(line.startswith(f"1 parameters that several stages read ({table})") for line in emission.lost)
+
+
+def test_a_model_without_parameters_leaves_the_overrides_out(tmp_path: Path) -> None:
+    plan = search(tmp_path, "mlp.onnx", 4, "mesh=4", "rest=data_parallel")
+    emission = emitted(plan.model_copy(update={"parameters": {}}))
+    assert "no module of the plan has parameters" in left_out(emission)
+    assert module(emission)["PARAMETERS"] == [{}]
+
+
+def test_recomputed_blocks_that_are_no_layers_leave_the_overrides_out(tensor: PlanDocument) -> None:
+    schedule = tensor.schedule.model_copy(update={"recompute": [["lm_head.matmul"]]})
+    emission = emitted(tensor.model_copy(update={"schedule": schedule}))
+    assert "(lm_head.matmul, …), which are no layers" in left_out(emission)
+    assert {"parallel.py", "rank0.layout"} == set(emission.files)
+
+
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=3), st.data())
 def test_every_rank_holds_what_the_layout_says(sizes: list[int], data: st.DataObject) -> None:
     """The slice as core/layout.py of HyperParallel takes it from a tensor map, against the layout's own axes."""

@@ -7,7 +7,7 @@ Read at mindspore-ai/hyper-parallel: fdd0a80 (March 2026) for ShardingPlan and l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from planner.emit.degrees import some
 from planner.emit.emission import Emission
@@ -20,6 +20,7 @@ from planner.emit.mindspore.arrangement import Arrangement
 from planner.emit.names import Name, plain
 from planner.emit.scheme import Scheme, scheme_of
 from planner.emit.shards import elsewhere, optimizer_shards
+from planner.emit.stages import holders
 from planner.errors import InputError
 from planner.ir import Layout
 from planner.planning.document import PlanDocument
@@ -30,7 +31,10 @@ _TYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.floa
 
 
 def emit_hyper_parallel(plan: PlanDocument, names: Mapping[str, Name]) -> Emission:
-    """InputError where a parameter has no one layout to compute with, or none that HyperParallel has words for."""
+    """InputError where a parameter has no one layout to compute with, or none that HyperParallel has words for.
+
+    What `plan_overrides` alone have no words for leaves them out.
+    """
     computed = {n: _computed(plan, n, names[n]) for n in plan.parameters}
     leaves = leaves_of(plan, names)
     for b in leaves:
@@ -45,12 +49,11 @@ def emit_hyper_parallel(plan: PlanDocument, names: Mapping[str, Name]) -> Emissi
         scheme = None
     uses = {} if scheme is None else {a: NAMES[u] for a, u in scheme.uses.items() if u != "idle"}
     grid = grid_of(plan.mesh, [*computed.values(), *_all(plan, leaves)], uses)
-    stage_of = {
-        n: min((plan.operators[r.operator].stage for r in p.readers), default=0) for n, p in plan.parameters.items()
-    }
+    held = holders(plan)
     parameters: list[dict[str, Placed]] = [{} for _ in plan.stages]
     for n, x in computed.items():
-        parameters[stage_of[n]][names[n].name] = _words(f"parameter {n}", x, grid)
+        for stage in held[n]:
+            parameters[stage][names[n].name] = _words(f"parameter {n}", x, grid)
     inputs: list[dict[str, list[Placed]]] = [{} for _ in plan.stages]
     outputs: list[dict[str, Placed]] = [{} for _ in plan.stages]
     inputs[0]["input"] = [_words(f"input {n}", _input(plan, n), grid) for n in plan.inputs]
@@ -60,17 +63,19 @@ def emit_hyper_parallel(plan: PlanDocument, names: Mapping[str, Name]) -> Emissi
         _contract(b, grid, inputs[stage], outputs[stage], lost)
     optimizer = optimizer_shards(plan, "HyperParallel")
     files = {"parallel.py": module_text(plan, grid, parameters, inputs, outputs, optimizer).encode()}
-    files |= _layouts(plan, names, computed, grid, stage_of)
+    files |= _layouts(plan, names, computed, grid, held)
     if scheme is not None:
         try:
             told = overrides_of(plan, names, scheme, grid)
-            for stage in range(plan.schedule.stages):
-                name = "plan_overrides.yaml" if plan.schedule.stages == 1 else f"plan_overrides_stage{stage}.yaml"
-                files[name] = (_head(plan) + told.text(plan, stage)).encode()
+            texts = [told.text(plan, stage) for stage in range(plan.schedule.stages)]
             lost += _lost_of_overrides(plan, scheme)
-        except Inexpressible as e:
-            lost.append(f"plan_overrides.yaml is left out: {e}")
-    return Emission(files, tuple(lost + _lost(plan, optimizer[0])))
+        except (Inexpressible, InputError) as e:
+            lost.append(f"plan_overrides.yaml is left out: {str(e).removeprefix('plan: ')}")
+            texts = []
+        for stage, text in enumerate(texts):
+            name = "plan_overrides.yaml" if len(texts) == 1 else f"plan_overrides_stage{stage}.yaml"
+            files[name] = (_head(plan) + text).encode()
+    return Emission(files, (*lost, *_lost_copies(held), *_lost(plan, optimizer[0])))
 
 
 def _head(plan: PlanDocument) -> str:
@@ -144,7 +149,7 @@ def _layouts(
     names: Mapping[str, Name],
     computed: Mapping[str, Layout],
     grid: Grid,
-    stage_of: Mapping[str, int],
+    held: Mapping[str, Sequence[int]],
 ) -> dict[str, bytes]:
     """One file per stage, of its first rank."""
     ranks = plan.mesh.devices
@@ -153,9 +158,9 @@ def _layouts(
         p, told = plan.parameters[n], names[n]
         matrix, places = tuple(grid.sizes.values()), grid.tensor_map(layout)
         shape = tuple(p.shape[::-1] if told.transposed else p.shape)
-        stage = stage_of[n]
         kind = _TYPES[plan.schedule.precision]
-        stages[stage][told.name] = Lying(Arrangement(matrix, places), tuple(grid.sizes), shape, stage * ranks, kind)
+        for stage in held[n]:
+            stages[stage][told.name] = Lying(Arrangement(matrix, places), tuple(grid.sizes), shape, stage * ranks, kind)
     return {f"rank{s * ranks}.layout": to_json(s * ranks, lying) for s, lying in stages.items()}
 
 
@@ -174,6 +179,16 @@ def _lost_of_overrides(plan: PlanDocument, scheme: Scheme) -> list[str]:
     if plan.schedule.recompute and not all_again(plan):
         out.append(f"{len(plan.schedule.recompute)} recomputed blocks: activation_checkpoint has all layers or none")
     return out
+
+
+def _lost_copies(held: Mapping[str, Sequence[int]]) -> list[str]:
+    copied = [n for n, stages in held.items() if len(stages) > 1]
+    if not copied:
+        return []
+    return [
+        f"{len(copied)} parameters that several stages read ({some(copied)}): each holds a copy, under the one name in "
+        "parallel.py and .layout files and in overrides of the first alone; sum the copies' gradients yourself"
+    ]
 
 
 def _lost(plan: PlanDocument, shards: int) -> list[str]:

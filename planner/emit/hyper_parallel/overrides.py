@@ -95,11 +95,13 @@ def overrides_of(plan: PlanDocument, names: Mapping[str, Name], scheme: Scheme, 
 
     Raises:
         Inexpressible: conversions inside a module, or of tensors that no module makes; experts, whose computation has
-            to be injected.
+            to be injected; no module at all.
     """
     if scheme.expert > 1:
         raise Inexpressible("experts are divided, and what computes with a part of them has to be given as code")
     boundaries = blocks_of(plan, names)
+    if not boundaries:
+        raise Inexpressible("no module of the plan has parameters and reads data, and entries are of those that do")
     _check_moves(plan, boundaries)
     entries = []
     for i, b in enumerate(boundaries):

@@ -11,10 +11,10 @@ from planner.emit.mindspore.hybrid import hybrid_text
 from planner.emit.mindspore.launch import devices_per_server, launch_scripts
 from planner.emit.mindspore.module import module_text, optimizer_of
 from planner.emit.mindspore.rank_table import check_servers, rank_table
-from planner.emit.mindspore.stages import holders, stage_of_plan
 from planner.emit.mindspore.strategy import Strategies, joined, merged, strategies_of_plan
 from planner.emit.mindspore.strategy_map import StrategyMap, to_json, to_protobuf
 from planner.emit.names import Name
+from planner.emit.stages import holders, stage_of_plan
 from planner.planning.document import PlanDocument
 
 __all__ = ["emit_mindspore"]

@@ -7,9 +7,9 @@ from pprint import pformat
 from string import Template
 from typing import Any, Final
 
-from planner.emit.mindspore.stages import holders
 from planner.emit.mindspore.strategy import Strategies
 from planner.emit.names import Name, plain
+from planner.emit.stages import holders
 from planner.errors import InputError
 from planner.ir import DeviceMesh, Layout
 from planner.planning.document import PlanDocument
