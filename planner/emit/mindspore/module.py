@@ -125,7 +125,7 @@ def module_text(plan: PlanDocument, names: Mapping[str, Name], found: Strategies
     listed |= {n: _operands(plan, n) for n in found.unnamed}
     shards, whole = optimizer
     settings = []
-    stages, micro_batches = len(plan.stages), plan.schedule.micro_batches
+    stages = len(plan.stages)
     if stages > 1:
         settings.append(f'    net.pipeline(stages={stages}, scheduler="{plan.schedule.order or "1f1b"}")\n')
     if shards:
@@ -142,7 +142,7 @@ def module_text(plan: PlanDocument, names: Mapping[str, Name], found: Strategies
         copies=", copies=1" if plan.schedule.mode == "training" else "",
         with_loss=" with its loss" if plan.schedule.mode == "training" else "",
         copied=_COPIED if plan.schedule.mode == "training" else "",
-        wrap=_WRAP.substitute(parts=_parts(stages, micro_batches)) if plan.schedule.mode == "training" else "",
+        wrap=_wrap(plan),
         example=plain(next(iter(listed), "operator")),
         sizes=repr(mesh.shape),
         names=repr(mesh.names),
@@ -162,16 +162,24 @@ def _imports(plan: PlanDocument, displaced: bool) -> str:
     lines = ["from mindspore.parallel import Layout", "from mindspore.parallel.auto_parallel import AutoParallel"]
     if len(plan.stages) > 1 and not displaced:
         lines.insert(0, "from mindspore.communication import get_rank")
-    if plan.schedule.mode == "training":
-        wrapper = ["Pipeline"] if len(plan.stages) > 1 else ["GradAccumulation"] * (plan.schedule.micro_batches > 1)
-        lines.append(f"from mindspore.parallel.nn import {', '.join(sorted(['MicroBatchInterleaved', *wrapper]))}")
+    training = plan.schedule.mode == "training"
+    wrappers = ["MicroBatchInterleaved"] if training else []
+    if len(plan.stages) > 1:
+        wrappers.append("Pipeline")
+    elif training and plan.schedule.micro_batches > 1:
+        wrappers.append("GradAccumulation")
+    if wrappers:
+        lines.append(f"from mindspore.parallel.nn import {', '.join(sorted(wrappers))}")
     return "\n".join(lines) + "\n"
 
 
-def _parts(stages: int, micro_batches: int) -> str:
-    if stages > 1:
-        return "    network = Pipeline(network, MICRO_BATCHES, stage_config=stage_config(network))\n"
-    return "    network = GradAccumulation(network, MICRO_BATCHES)\n" if micro_batches > 1 else ""
+def _wrap(plan: PlanDocument) -> str:
+    training, parts = plan.schedule.mode == "training", ""
+    if len(plan.stages) > 1:
+        parts = "    network = Pipeline(network, MICRO_BATCHES, stage_config=stage_config(network))\n"
+    elif training and plan.schedule.micro_batches > 1:
+        parts = "    network = GradAccumulation(network, MICRO_BATCHES)\n"
+    return _WRAP.substitute(parts=parts) if training else parts
 
 
 def _recompute(plan: PlanDocument, names: Mapping[str, Name]) -> str:
@@ -209,10 +217,10 @@ def recompute(network):
 
 def _stages(plan: PlanDocument, names: Mapping[str, Name]) -> str:
     """Micro-batches, and the stage of each parameter: constants of the module, and what finds the cells."""
-    if plan.schedule.mode != "training":
+    training = plan.schedule.mode == "training"
+    if not training and len(plan.stages) == 1:
         return ""
-    micro_batches = plan.schedule.micro_batches
-    text = f"\nMICRO_BATCHES = {micro_batches}\nSENS = 1 / MICRO_BATCHES\n"
+    text = f"\nMICRO_BATCHES = {plan.schedule.micro_batches}\n" + ("SENS = 1 / MICRO_BATCHES\n" if training else "")
     if len(plan.stages) == 1:
         return text
     table = {names[n].name: stages[0] for n, stages in holders(plan).items()}
