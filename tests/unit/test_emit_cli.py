@@ -443,6 +443,36 @@ def test_a_pipeline_is_told_by_cells(
         module.stage_config(Cell(both=Cell("transformer.wpe.weight", "transformer.ln_f.weight")))
 
 
+def test_a_pipeline_of_inference_is_told_by_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = str(SAMPLES / "gpt_tiny.onnx")
+    arguments = ["search", model, "--devices", "8", "--stages", "2", "--micro-batches", "4", "--no-cache"]
+    options = ["--hardware", "ascend-910b", "--target", "mindspore", "--pin", "rest=data_parallel", "--batch", "32"]
+    assert main([*arguments, *options, "--mode", "inference", "--out", str(tmp_path)]) == 0
+    plan = read_plan(tmp_path / "plan.json")
+    emit(tmp_path / "plan.json", tmp_path / "ms")
+    module = generated(tmp_path / "ms" / "parallel.py", monkeypatch)
+    net = module.parallel(network_of(plan))
+    _, wrapped, _ = net.calls[0]
+    ((wrapper, micro_batches, (_, stages)),) = wrapped.calls
+    assert (wrapper, micro_batches, module.STAGES) == ("Pipeline", 4, 2)
+    assert (stages["transformer.h.0.mlp.c_fc"], stages["transformer.ln_f"]) == (0, 1)
+    assert ("load_param_strategy_file", str(tmp_path / "ms" / "strategy_stage1.ckpt")) in net.calls  # rank 5 of 8
+    assert not hasattr(module, "SENS")
+
+
+def test_hybrid_mode_has_what_divided_positions_communicate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pins = ("mesh=4", "*.layernormalization d1=x", "rest=replicated")
+    plan = search(tmp_path / "plan", SAMPLES / "gpt_tiny.onnx", 4, *pins)
+    found = read_plan(plan)
+    assert not any(d for p in found.parameters.values() for d in p.stored.dims)
+    emit(plan, tmp_path / "ms")
+    module = generated(tmp_path / "ms" / "hybrid.py", monkeypatch)
+    assert module.SLICED == {}
+    assert any(tensor not in found.parameters for tensor, *_ in module.COLLECTIVES)
+    whole = search(tmp_path / "whole", SAMPLES / "gpt_tiny.onnx", 4, "mesh=4", "rest=data_parallel")
+    assert "hybrid.py" not in emit(whole, tmp_path / "data")
+
+
 def test_hybrid_mode_names_slices_and_collectives(
     tmp_path: Path, tensor_parallel: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

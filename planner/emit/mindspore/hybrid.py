@@ -65,20 +65,21 @@ def group_of(axes, rank):
 
 
 def hybrid_text(plan: PlanDocument, names: Mapping[str, Name]) -> str:
-    """The module; empty where no parameter is kept in slices: data parallelism needs none of it."""
+    """The module; empty where nothing is communicated but gradients of whole parameters, and sums that make single
+    numbers, as the loss: MindSpore's data parallelism does that."""
     sliced = {}
     for name, p in plan.parameters.items():
         layout, told = p.stored.layout(), names[name]
         if any(layout.dims):
             sliced[told.name] = layout.dims[::-1] if told.transposed else layout.dims
-    if not sliced:
-        return ""
     collectives = [c for r in plan.redistributions if (c := _collective(r, names))]
     inside = {
         n: [(_PRIMITIVES[c.kind], ".".join(c.axes), "gradient" if c.backward else "forward", c.count) for c in o.inner]
         for n, o in plan.operators.items()
         if o.inner
     }
+    if not sliced and not _beyond_data_parallelism(plan):
+        return ""
     used = {axes for _, _, _, steps in collectives for _, axes, _, _ in steps}
     used |= {axes for found in inside.values() for _, axes, _, _ in found}
     groups = plan.meshes[plan.stages[0].mesh].groups
@@ -93,6 +94,17 @@ def hybrid_text(plan: PlanDocument, names: Mapping[str, Name]) -> str:
     )
     compile(text, "hybrid.py", "exec")  # names are data in it, never code
     return text
+
+
+def _beyond_data_parallelism(plan: PlanDocument) -> bool:
+    """Whether anything else is communicated, between operators or, as statistics of a batch, inside of one."""
+    between = (
+        bool(r.target.dims) and not (r.direction == "gradient" and r.tensor in plan.parameters)
+        for r in plan.redistributions
+        if any(s.kind in _PRIMITIVES for s in r.steps)
+    )
+    inside = (any(r is not None and r.dims for r in o.results[:1]) for o in plan.operators.values() if o.inner)
+    return any(between) or any(inside)
 
 
 def _collective(
