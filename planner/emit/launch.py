@@ -1,4 +1,5 @@
-"""Scripts that start one PyTorch process per device: `torchrun` on every host, or `mpirun` on one of them."""
+"""The hosts of a job, and scripts that start one PyTorch process per device: `torchrun` on every host, or `mpirun` on
+one of them."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from planner.emit.hosts import Server
 from planner.errors import InputError
 from planner.planning.document import PlanDocument
 
-__all__ = ["Hosts", "hosts_of", "launch_scripts"]
+__all__ = ["Hosts", "hosts_of", "launch_scripts", "mpirun_hosts"]
 
 _PER_HOST: Final = 8
 
@@ -38,7 +39,6 @@ options=(--map-by slot --bind-to none --allow-run-as-root)
 master=$master
 $hosts
 if [ -n "$${HOSTFILE:-}" ]; then
-    options+=(--hostfile "$$HOSTFILE")
     master="$$(awk '!/^[[:space:]]*(#|$$)/ { print $$1; exit }' "$$HOSTFILE")"
 fi
 $network
@@ -110,15 +110,12 @@ def launch_scripts(hosts: Hosts) -> Mapping[str, bytes]:
     """`run_torchrun.sh` and `run_mpirun.sh`, which take a script and its arguments, and what the latter needs."""
     several = hosts.count > 1
     first = hosts.names[0] if several and hosts.names else "127.0.0.1"
-    listed = "-H " + ",".join(f"{name}:{hosts.per_host}" for name in hosts.names)
-    if any(":" in name for name in hosts.names):  # an IPv6 address cannot be told from its number of slots
-        listed = '--hostfile "$here/hostfile"'
     values = {
         "devices": str(hosts.devices),
         "per": str(hosts.per_host),
         "nodes": str(hosts.count),
         "master": first,
-        "hosts": f'if [ -z "${{HOSTFILE:-}}" ]; then options+=({listed}); fi' if hosts.names else _unknown(several),
+        "hosts": mpirun_hosts(hosts),
         "network": (_NEEDED if several else "") + _NETWORK,
     }
     files = {
@@ -129,7 +126,15 @@ def launch_scripts(hosts: Hosts) -> Mapping[str, bytes]:
     return files | ({"hostfile": hosts.hostfile.encode()} if hosts.names else {})
 
 
-def _unknown(several: bool) -> str:
-    if several:
-        return ': "${HOSTFILE:?name a file of the hosts, lines of HOST slots=N}"'
-    return "# One host: mpirun starts all processes here."
+def mpirun_hosts(hosts: Hosts) -> str:
+    """Lines of bash that add to `options` what tells mpirun the hosts: those of HOSTFILE, else those known here, of
+    which `$here/hostfile` has the list; hosts that are not known have to be given."""
+    told = 'if [ -n "${HOSTFILE:-}" ]; then options+=(--hostfile "$HOSTFILE"); fi'
+    if hosts.names:
+        listed = "-H " + ",".join(f"{name}:{hosts.per_host}" for name in hosts.names)
+        if any(":" in name for name in hosts.names):  # an IPv6 address cannot be told from its number of slots
+            listed = '--hostfile "$here/hostfile"'
+        return f'if [ -z "${{HOSTFILE:-}}" ]; then options+=({listed}); fi\n{told}'
+    if hosts.count > 1:
+        return f': "${{HOSTFILE:?name a file of the hosts, lines of HOST slots=N}}"\n{told}'
+    return f"# One host: mpirun starts all processes here.\n{told}"

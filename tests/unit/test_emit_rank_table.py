@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from planner.emit.hosts import read_hosts
+from planner.emit.launch import Hosts
 from planner.emit.mindspore.launch import launch_scripts
 from planner.emit.mindspore.rank_table import check_servers, rank_table, read_rank_table
 from planner.errors import InputError
@@ -100,35 +101,58 @@ def test_ranks_out_of_order_are_refused(tmp_path: Path) -> None:
 
 
 def scripts(devices: int, addresses: Sequence[str] = (), gpu: bool = False) -> Any:
-    return launch_scripts(devices=devices, per_server=min(8, devices), numbers=range(min(8, devices)),
-                          addresses=addresses, gpu=gpu, table=bool(addresses) and not gpu)  # fmt: skip
+    hosts = Hosts(devices, min(8, devices), tuple(addresses))
+    return launch_scripts(hosts, numbers=range(hosts.per_host), gpu=gpu, table=bool(addresses) and not gpu)
 
 
 def test_scripts_are_those_that_the_cluster_needs() -> None:
     assert set(scripts(8)) == {"run_msrun.sh", "run_mpirun.sh"}
-    assert set(scripts(8, ["10.0.0.1"])) == {"run_msrun.sh", "run_mpirun.sh", "run_rank_table.sh"}
+    assert set(scripts(8, ["10.0.0.1"])) == {"run_msrun.sh", "run_mpirun.sh", "run_rank_table.sh", "hostfile"}
     assert "run_cluster.sh" in scripts(16, ["10.0.0.1", "10.0.0.2"])
     gpu = scripts(16, ["10.0.0.1", "10.0.0.2"], gpu=True)
-    assert set(gpu) == {"run_msrun.sh", "run_mpirun.sh"}
+    assert set(gpu) == {"run_msrun.sh", "run_mpirun.sh", "hostfile"}
     assert "-H 10.0.0.1:8,10.0.0.2:8" in gpu["run_mpirun.sh"]
     assert "btl_tcp_if_include" in gpu["run_mpirun.sh"]
     assert "GRAPH_OP_RUN=1" in scripts(8)["run_mpirun.sh"]
 
 
-@pytest.mark.parametrize("gpu", [False, True])
-@pytest.mark.parametrize("hostfile", [False, True])
-def test_mpirun_is_told_the_hosts_or_the_hostfile(tmp_path: Path, gpu: bool, hostfile: bool) -> None:
-    (tmp_path / "run.sh").write_text(scripts(16, ["10.0.0.1", "10.0.0.2"], gpu)["run_mpirun.sh"], encoding="utf-8")
+def started(tmp_path: Path, files: Mapping[str, str], **more: str) -> subprocess.CompletedProcess[str]:
+    """run_mpirun.sh, with an mpirun that tells what it was told."""
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
     mpirun = tmp_path / "bin" / "mpirun"
-    mpirun.parent.mkdir()
+    mpirun.parent.mkdir(exist_ok=True)
     mpirun.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n', encoding="utf-8")
     mpirun.chmod(0o755)
     (tmp_path / "train.py").touch()
     environment = {**os.environ, "PATH": f"{mpirun.parent}:{os.environ['PATH']}", "NCCL_SOCKET_IFNAME": "en5"}
-    environment |= {"HOSTFILE": "my hosts"} if hostfile else {}
-    command = ["bash", "run.sh", "train.py", "a b"]
-    done = subprocess.run(command, check=True, env=environment, cwd=tmp_path, capture_output=True, text=True)
-    told = done.stdout.splitlines()
+    command = ["bash", "run_mpirun.sh", "train.py", "a b"]
+    return subprocess.run(
+        command, check=False, env=environment | more, cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_mpirun_reads_ipv6_addresses_from_the_hostfile(tmp_path: Path, gpu: bool) -> None:
+    files = scripts(16, ["fe80::1", "fe80::2"], gpu)
+    assert files["hostfile"] == "fe80::1 slots=8\nfe80::2 slots=8\n"
+    told = started(tmp_path, files).stdout.splitlines()
+    assert told[4:6] == ["--hostfile", str(tmp_path / "hostfile")]
+    assert "-H" not in told
+
+
+def test_mpirun_on_several_unknown_hosts_has_to_be_told_them(tmp_path: Path) -> None:
+    done = started(tmp_path, scripts(16))
+    assert done.returncode != 0
+    assert "HOSTFILE: name a file of the hosts" in done.stderr
+    assert "-H" not in started(tmp_path, scripts(8)).stdout.splitlines()
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+@pytest.mark.parametrize("hostfile", [False, True])
+def test_mpirun_is_told_the_hosts_or_the_hostfile(tmp_path: Path, gpu: bool, hostfile: bool) -> None:
+    more = {"HOSTFILE": "my hosts"} if hostfile else {}
+    told = started(tmp_path, scripts(16, ["10.0.0.1", "10.0.0.2"], gpu), **more).stdout.splitlines()
     expected = ["--hostfile", "my hosts"] if hostfile else ["-H", "10.0.0.1:8,10.0.0.2:8"]
     assert told[: 4 + len(expected)] == ["-n", "16", "-x", "PATH", *expected]
     assert told[-3:] == ["python", str(tmp_path / "train.py"), "a b"]

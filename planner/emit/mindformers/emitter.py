@@ -17,9 +17,10 @@ from planner.emit.blocks import check_blocks
 from planner.emit.degrees import lost_in_degrees, some, training_scheme
 from planner.emit.emission import Emission
 from planner.emit.hosts import Server
+from planner.emit.launch import hosts_of
 from planner.emit.layers import Layers, layers_of, recomputed_layers
 from planner.emit.mindformers.chunks import Chunks, chunks_of
-from planner.emit.mindspore.launch import devices_per_server, launch_scripts
+from planner.emit.mindspore.launch import launch_scripts
 from planner.emit.names import plain
 from planner.emit.scheme import Scheme
 from planner.emit.shards import elsewhere
@@ -58,15 +59,9 @@ def emit_mindformers(plan: PlanDocument, *, servers: Sequence[Server] = ()) -> E
         mesh=plan.mesh,
         stages=f", {scheme.stages} stages" if scheme.stages > 1 else "",
     ) + _yaml(_sections(plan, scheme, layers, chunks, lost))
-    per_server = devices_per_server(plan, servers)
-    scripts = launch_scripts(
-        devices=plan.devices,
-        per_server=per_server,
-        numbers=range(per_server),
-        addresses=[],
-        gpu=not plan.cluster.hardware.startswith("ascend"),
-        table=False,
-    )
+    hosts = hosts_of(plan, servers)
+    gpu = not plan.cluster.hardware.startswith("ascend")
+    scripts = launch_scripts(hosts, numbers=range(hosts.per_host), gpu=gpu, table=False)
     files = {"mindformers.yaml": text.encode(), "run_msrun.sh": scripts["run_msrun.sh"].encode()}
     return Emission(files, tuple(lost))
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from planner.emit.emission import Emission
 from planner.emit.hosts import Server
+from planner.emit.launch import hosts_of
 from planner.emit.mindspore.hybrid import hybrid_text
-from planner.emit.mindspore.launch import devices_per_server, launch_scripts
+from planner.emit.mindspore.launch import launch_scripts
 from planner.emit.mindspore.module import module_text, optimizer_of
 from planner.emit.mindspore.rank_table import check_servers, rank_table
 from planner.emit.mindspore.strategy import Strategies, joined, merged, strategies_of_plan
@@ -42,7 +43,8 @@ def emit_mindspore(plan: PlanDocument, names: Mapping[str, Name], *, servers: Se
     hybrid = hybrid_text(plan, names)
     if hybrid:
         files["hybrid.py"] = hybrid.encode()
-    per_server = devices_per_server(plan, servers)
+    # Rank tables number ranks in the order of the servers' names.
+    hosts = hosts_of(plan, sorted(servers, key=lambda s: s.server_id))
     table, gpu = False, not plan.cluster.hardware.startswith("ascend")
     if servers:
         table = not gpu and all(s.addressed for s in servers)
@@ -52,14 +54,8 @@ def emit_mindspore(plan: PlanDocument, names: Mapping[str, Name], *, servers: Se
             lost.append("no rank table: the hosts file counts devices, and does not give their addresses")
         if table:
             files["rank_table.json"] = (json.dumps(rank_table(servers), indent=1) + "\n").encode()
-    scripts = launch_scripts(
-        devices=plan.devices,
-        per_server=per_server,
-        numbers=[d.number for d in servers[0].devices] if servers else range(per_server),
-        addresses=[s.server_id for s in sorted(servers, key=lambda s: s.server_id)],
-        gpu=gpu,
-        table=table,
-    )
+    numbers = [d.number for d in servers[0].devices] if servers else range(hosts.per_host)
+    scripts = launch_scripts(hosts, numbers=numbers, gpu=gpu, table=table)
     files |= {name: text.encode() for name, text in scripts.items()}
     return Emission(files, tuple(lost))
 

@@ -7,12 +7,9 @@ from collections.abc import Mapping, Sequence
 from string import Template
 from typing import Final
 
-from planner.emit.hosts import Server
-from planner.emit.mindspore.rank_table import PER_SERVER
-from planner.errors import InputError
-from planner.planning.document import PlanDocument
+from planner.emit.launch import Hosts, mpirun_hosts
 
-__all__ = ["devices_per_server", "launch_scripts"]
+__all__ = ["launch_scripts"]
 
 _HEAD: Final = """#!/bin/bash
 # $title
@@ -68,40 +65,36 @@ exit "$$status"
 _MPI_ASCEND: Final = """# HCCL without a rank table, OpenMPI starts the processes.
 export GRAPH_OP_RUN=1
 export HCCL_WHITELIST_DISABLE=1
+here="$$PWD"
+options=(-x PATH)  # bash before 4.4 takes an empty array for an unset one
 $hosts
-exec mpirun -n $devices "$${hosts[@]}" --allow-run-as-root --output-filename log_output --merge-stderr-to-stdout \\
+exec mpirun -n $devices "$${options[@]}" --allow-run-as-root --output-filename log_output --merge-stderr-to-stdout \\
     -x GRAPH_OP_RUN -x HCCL_WHITELIST_DISABLE python "$$script" "$$@"
 """
 
 _MPI_GPU: Final = """# NCCL_SOCKET_IFNAME: the interface that servers reach each other through.
 interface="$${NCCL_SOCKET_IFNAME:?name the network interface, as ip addr shows it}"
+here="$$PWD"
+options=(-x PATH)  # bash before 4.4 takes an empty array for an unset one
 $hosts
-exec mpirun -n $devices "$${hosts[@]}" --allow-run-as-root --output-filename log_output --merge-stderr-to-stdout \\
+exec mpirun -n $devices "$${options[@]}" --allow-run-as-root --output-filename log_output --merge-stderr-to-stdout \\
     -x NCCL_SOCKET_IFNAME="$$interface" -mca btl_tcp_if_include "$$interface" python "$$script" "$$@"
 """
 
-# bash before 4.4 takes an empty array for an unset one: -x is set in any case.
-_HOSTS: Final = """hosts=(-x PATH {})
-if [ -n "${{HOSTFILE:-}}" ]; then hosts=(-x PATH --hostfile "$HOSTFILE"); fi  # lines of HOST slots=N"""
 
+def launch_scripts(hosts: Hosts, *, numbers: Sequence[int], gpu: bool, table: bool) -> Mapping[str, str]:
+    """File name → script, and the hostfile where hosts are known.
 
-def launch_scripts(
-    *, devices: int, per_server: int, numbers: Sequence[int], addresses: Sequence[str], gpu: bool, table: bool
-) -> Mapping[str, str]:
-    """File name → script, for `devices` processes, `per_server` on each server.
-
-    `numbers`: the devices of a server; `addresses`: the servers where they are known; `gpu`: NCCL rather than HCCL;
-    `table`: a rank table is written beside, which the loop over it and the cluster script read.
+    `hosts`: in the order of ranks; `numbers`: the devices of each; `gpu`: NCCL rather than HCCL; `table`: a rank table
+    is written beside, which the loop over it and the cluster script read.
     """
-    servers = devices // per_server
-    slots = ",".join(f"{a}:{per_server}" for a in addresses)
     values = {
-        "devices": str(devices),
-        "per": str(per_server),
-        "servers": str(servers),
+        "devices": str(hosts.devices),
+        "per": str(hosts.per_host),
+        "servers": str(hosts.count),
         "numbers": " ".join(map(str, numbers)),
-        "addresses": " ".join(shlex.quote(a) for a in addresses),
-        "hosts": _HOSTS.format(f"-H {slots}" if slots else ""),
+        "addresses": " ".join(shlex.quote(a) for a in hosts.names),
+        "hosts": mpirun_hosts(hosts),
     }
     parts = {"run_msrun.sh": ("All devices by msrun, without a rank table", _MSRUN)}
     if gpu:
@@ -110,29 +103,9 @@ def launch_scripts(
         parts["run_mpirun.sh"] = ("All devices by mpirun", _MPI_ASCEND)
         if table:
             parts["run_rank_table.sh"] = ("One process per device of this server, by rank_table.json", _LOOP)
-            if servers > 1:
+            if hosts.count > 1:
                 parts["run_cluster.sh"] = ("All servers of the rank table", _CLUSTER)
-    return {
+    scripts = {
         name: Template(_HEAD + body).substitute(values, title=title, name=name) for name, (title, body) in parts.items()
     }
-
-
-def devices_per_server(plan: PlanDocument, servers: Sequence[Server]) -> int:
-    """`servers`: from a hosts file; none: as the plan's cluster has them.
-
-    InputError where the servers do not hold the plan's devices, or each another number.
-    """
-    devices = plan.devices
-    if not servers:
-        per_server = min(plan.cluster.devices_per_server or PER_SERVER, devices)
-        if devices % per_server:
-            raise InputError(
-                f"plan: {devices} devices do not fill servers of {per_server}; search with --nodes, or give --hosts"
-            )
-        return per_server
-    if len({len(s.devices) for s in servers}) > 1:
-        raise InputError("--hosts: the servers hold different numbers of devices; give each as many")
-    held = sum(len(s.devices) for s in servers)
-    if held != devices:
-        raise InputError(f"--hosts: the plan is for {devices} devices, the servers hold {held}")
-    return len(servers[0].devices)
+    return scripts | ({"hostfile": hosts.hostfile} if hosts.names else {})

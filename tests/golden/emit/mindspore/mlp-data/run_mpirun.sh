@@ -7,7 +7,9 @@ cd "$(dirname "$0")"
 # HCCL without a rank table, OpenMPI starts the processes.
 export GRAPH_OP_RUN=1
 export HCCL_WHITELIST_DISABLE=1
-hosts=(-x PATH )
-if [ -n "${HOSTFILE:-}" ]; then hosts=(-x PATH --hostfile "$HOSTFILE"); fi  # lines of HOST slots=N
-exec mpirun -n 8 "${hosts[@]}" --allow-run-as-root --output-filename log_output --merge-stderr-to-stdout \
+here="$PWD"
+options=(-x PATH)  # bash before 4.4 takes an empty array for an unset one
+# One host: mpirun starts all processes here.
+if [ -n "${HOSTFILE:-}" ]; then options+=(--hostfile "$HOSTFILE"); fi
+exec mpirun -n 8 "${options[@]}" --allow-run-as-root --output-filename log_output --merge-stderr-to-stdout \
     -x GRAPH_OP_RUN -x HCCL_WHITELIST_DISABLE python "$script" "$@"

@@ -9,8 +9,8 @@ here="$(cd "$(dirname "$0")" && pwd)"
 options=(--map-by slot --bind-to none --allow-run-as-root)
 master=127.0.0.1
 # One host: mpirun starts all processes here.
+if [ -n "${HOSTFILE:-}" ]; then options+=(--hostfile "$HOSTFILE"); fi
 if [ -n "${HOSTFILE:-}" ]; then
-    options+=(--hostfile "$HOSTFILE")
     master="$(awk '!/^[[:space:]]*(#|$)/ { print $1; exit }' "$HOSTFILE")"
 fi
 if [ -n "${NCCL_SOCKET_IFNAME:-}" ]; then
