@@ -45,5 +45,8 @@ def take_strategy(options: argparse.Namespace) -> tuple[int, int, Literal["none"
             )
     if c.micro_batches > 1:
         graph = load_model(options.model, bind=bind, batch=c.micro_batch * c.dp)
-    pins = constraints_of_configuration(graph, c, source)
+    one = graph
+    if c.tp * c.cp * c.ep > 1 and c.dp > c.ep:
+        one = load_model(options.model, bind=bind, batch=c.micro_batch * c.ep)
+    pins = constraints_of_configuration(graph, one, c, source)
     return c.pp, c.micro_batches, "blocks" if c.recompute == "full" else "none", pins

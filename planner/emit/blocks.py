@@ -153,7 +153,10 @@ class _Blocks:
                     f"{reader} with v over {self.axes}" if name == words else f"{reader} without {self.axes}",
                 )
         for op, name in products.items():
-            if name not in outside or name in tables:
+            if name not in outside:
+                continue
+            if name in tables:
+                self.check_tied(op, name)
                 continue
             logits = vocabulary in self.plan.parameters[name].shape
             wanted = "column" if logits else "whole"
@@ -165,6 +168,18 @@ class _Blocks:
                     "divides the product that makes logits by columns, and no other outside of layers",
                     f"{op} with its columns (n) over {self.axes}" if logits else f"{op} without {self.axes}",
                 )
+
+    def check_tied(self, op: str, name: str) -> None:
+        """`cuts` says of a table how it is looked up; the product may yet be with all of it, of some positions."""
+        operand = self.plan.operators[op].operands[1]
+        over = {a for d in operand.dims for a in d} if operand is not None else set()
+        missing = {a for a, use in self.scheme.uses.items() if use == "tensor" and self.scheme.sizes[a] > 1} - over
+        if missing:
+            raise self.refuse(
+                f"{op} outside of layers computes with the whole of table {name}",
+                "divides the product that makes logits by columns",
+                f"{op} with its columns (n) over {self.axes}",
+            )
 
 
 def _reassembles(r: RedistributionDocument, kind: str, dim: int, shape: Sequence[int], positions: int) -> bool:

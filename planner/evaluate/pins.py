@@ -4,14 +4,15 @@ verified, and emitted.
 
 The mesh is data by expert by context by tensor parallelism, outermost first, less the axes of one rank; of hybrid
 sharding data parallelism is two axes, copies by shards.  Data-parallel ranks split the index that counts samples, the
-others what `planner.evaluate.axis` prescribes.  Where an operator cannot be split so on all axes at once, the innermost
-of them are left out for it.
+others what `planner.evaluate.axis` prescribes for the samples that `planner evaluate` prices: those of one rank.  Where
+an operator cannot be split so on all axes at once, the innermost of them are left out for it.
 """
 
 from __future__ import annotations
 
 import glob
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from planner.errors import UsageError
@@ -23,6 +24,7 @@ from planner.ir import DeviceMesh, Graph, Layout, Op
 from planner.planning.constraints import Constraints
 from planner.planning.constraints.batch import Batch, follow_batch
 from planner.planning.constraints.values import LayoutPin, OperatorPin, ParameterPin, StrategyPin
+from planner.rules.rule import Rule
 from planner.rules.strategy import REPLICATE, AxisRole, Strategy, bind
 
 __all__ = ["constraints_of_configuration"]
@@ -32,8 +34,9 @@ _KINDS: Final[tuple[tuple[str, AxisKind | None], ...]] = (
 )  # fmt: skip
 
 
-def constraints_of_configuration(graph: Graph, c: Configuration, source: str) -> Constraints:
-    """`graph`: of a micro-batch of all data-parallel ranks together; `source`: what messages call the configuration.
+def constraints_of_configuration(graph: Graph, one: Graph, c: Configuration, source: str) -> Constraints:
+    """`graph`: of a micro-batch of all data-parallel ranks together; `one`: of the micro_batch · ep samples by which
+    `trace` lays operators out, what they cost depending on it; `source`: what messages call the configuration.
 
     UsageError where an axis would do nothing but repeat the work, or one axis cannot be said as a mesh axis.
     """
@@ -46,9 +49,10 @@ def constraints_of_configuration(graph: Graph, c: Configuration, source: str) ->
     kinds = [(name, kind) for name, kind in _KINDS if sizes[name] > 1]
     mesh = DeviceMesh.of(*(sizes[name] for name, _ in kinds)) if kinds else DeviceMesh.of(1)
     model = model_of(graph)
+    _check_same(graph, one, model, source)
     roles: list[Mapping[str, AxisRole]] = []
     for name, kind in kinds:
-        found = _samples(graph, model, c.dp) if kind is None else _along(graph, model, c, kind, sizes[name])
+        found = _samples(graph, model, c.dp) if kind is None else _along(one, model, c, kind, sizes[name])
         if not any(r.kind == "split" for r in found.values()):
             raise UsageError(f"{source}: {name} parallelism over {sizes[name]} ranks splits nothing of the model")
         roles.append(found)
@@ -77,17 +81,84 @@ def _samples(graph: Graph, model: Model, size: int) -> dict[str, AxisRole]:
     return out
 
 
-def _along(graph: Graph, model: Model, c: Configuration, kind: AxisKind, size: int) -> dict[str, AxisRole]:
+def _check_same(graph: Graph, one: Graph, model: Model, source: str) -> None:
+    """UsageError where the operators of the two graphs are not the same."""
+    other = model_of(one).rules
+    for op in graph.ops:
+        if op.name not in model.fixed and op.name not in other:
+            raise UsageError(
+                f"{source}: the model has no operator {op.name} at the batch of one rank, and one at that of all: give "
+                "a --batch or micro_batch at which it has the same operators"
+            )
+
+
+def _along(one: Graph, model: Model, c: Configuration, kind: AxisKind, size: int) -> dict[str, AxisRole]:
+    """`model`: of the graph to be planned, whose factors the roles name."""
+    own = model_of(one)
     sequence = c.sequence_parallel and kind == "tensor"
-    found = lay_out(graph, model.rules, model.keys, model.active, kind, size, sequence_parallel=sequence)
-    check_along(graph, kind, found)
+    held = _output_layers(one, own, size) if kind == "tensor" else {}
+    keys = {**own.keys, **{name: (own.keys[name], "output") for name in held}}
+    found = lay_out(one, {**own.rules, **held}, keys, own.active, kind, size, sequence_parallel=sequence)
+    check_along(one, kind, found)
     out = {}
     for name, choice in found.choices.items():
+        if name not in model.rules:
+            continue
         # A strategy that is a mode names the mode's members as well.
-        modes = [f for f in choice.factors if f in model.rules[name].modes]
+        modes = [f for f in choice.factors if f in own.rules[name].modes]
         for factor in modes or sorted(choice.factors)[:1]:
-            out[name] = AxisRole("split", factor=factor)
+            same = _same_factor(own.rules[name], factor, model.rules[name])
+            if same is not None:
+                out[name] = AxisRole("split", factor=same)
     return out
+
+
+def _output_layers(one: Graph, own: Model, size: int) -> dict[str, Rule]:
+    """Products by a table that inputs look up, turned or cast → rules that split nothing but the table.
+
+    `lay_out` decides on such a product by its costs, since the lookup has settled the table's layout; Megatron divides
+    its columns at every size.
+    """
+    tables: set[str] = set()
+    out = {}
+    for op in one.ops:
+        rule = own.rules[op.name]
+        if rule.kind == "gather" and op.inputs[0] in own.weights:
+            tables.add(op.inputs[0])
+    for op in one.ops:
+        rule = own.rules[op.name]
+        read = [t for t in op.inputs if t]
+        if tables & set(read) and set(op.outputs) <= own.weights:
+            tables.update(op.outputs)
+        slot = next((i for i, t in enumerate(op.inputs) if t in tables), None)
+        if rule.kind != "matmul" or slot is None:
+            continue
+        mine = {f for d in rule.operands[slot] or () for f in d}
+        columns = [f for d in rule.results[0] or () for f in d if f in mine]
+        if any(rule.factors[f] % size == 0 for f in columns):
+            out[op.name] = replace(rule, whole=rule.whole | (set(rule.factors) - mine))
+    return out
+
+
+def _same_factor(rule: Rule, factor: str, other: Rule) -> str | None:
+    """The factor, or mode, of the same operator at another batch: at one sample, factors of reshapes are numbered
+    without that of the samples, so names alone do not tell.  None where there is none."""
+    if factor in rule.modes:
+        return factor if factor in other.modes else None
+    places = _places(rule, factor)
+    fitting = [f for f in other.factors if _places(other, f) == places]
+    return factor if factor in fitting else next(iter(fitting), None)
+
+
+def _places(rule: Rule, factor: str) -> frozenset[tuple[str, int, int]]:
+    """The dimensions, of operands and results, that a factor is part of."""
+    return frozenset(
+        (kind, i, d)
+        for kind, tensors in (("operand", rule.operands), ("result", rule.results))
+        for i, dims in enumerate(tensors)
+        for d, parts in enumerate(dims or ())
+        if factor in parts
+    )
 
 
 def _bound(model: Model, op: Op, mesh: DeviceMesh, wanted: list[AxisRole]) -> Strategy:

@@ -396,6 +396,18 @@ def test_whole_products_and_tables_are_refused_where_degrees_divide_all(target: 
         emit(target, made)
 
 
+@pytest.mark.parametrize("target", ["torchtitan", "megatron"])
+def test_a_tied_output_layer_on_the_whole_table_is_refused(target: str) -> None:
+    made = plan("tensor").model_copy(deep=True)
+    product = made.operators["lm_head.matmul"].operands
+    assert product[1] is not None
+    product[1] = product[1].model_copy(update={"dims": [[], []]})
+    with pytest.raises(
+        InputError, match=r"lm_head\.matmul .* whole of table transformer\.wte\.weight.* \(n\) over \[y"
+    ):
+        emit(target, made)
+
+
 def test_autotp_has_no_tables_by_vocabulary_but_tied_ones() -> None:
     with pytest.raises(InputError, match=r"embed_tokens\.weight is divided by vocabulary; AutoTP"):
         emit("deepspeed", plan("tensor llama"))

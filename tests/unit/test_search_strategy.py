@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from planner.cli.main import main
 from planner.emit.scheme import scheme_of
+from planner.evaluate import Configuration
+from planner.evaluate.pins import constraints_of_configuration
 from planner.planning import PlanDocument, read_plan
+from tests.unit.evaluate_graphs import gpt
 
 SAMPLES = Path(__file__).parents[2] / "sample_graphs"
 
@@ -53,6 +57,34 @@ def test_megatrons_block_is_columns_then_rows(tmp_path: Path) -> None:
         "mlp.c_proj.weight": "row", "mlp.c_proj.bias": "whole",
     }  # fmt: skip
     assert cuts["transformer.wte.weight"] == "vocabulary"
+
+
+def pinned(dp: int, **c: Any) -> dict[str, frozenset[str]]:
+    """Operator → what its innermost axis, tensor parallelism of GPT-2's output layer over two ranks, splits."""
+    configured = Configuration(dp=dp, tp=2, **c)
+    sizes = {"layers": 1, "hidden": 768, "heads": 12, "vocab": 50304, "seq": 1024}
+    all_of_them, one = (gpt(batch=n, **sizes) for n in (configured.micro_batch * dp, configured.micro_batch))
+    found = constraints_of_configuration(all_of_them, one, configured, "--strategy")
+    tensor = "xyzw"[len(found.meshes[0]) - 1]
+    return {
+        op.match[0]: frozenset(f for f, axes in op.strategy.factors or () if tensor in axes) for op in found.operators
+    }
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+@pytest.mark.parametrize("micro_batch", [1, 2])
+def test_what_tensor_parallel_ranks_divide_is_the_same_with_any_number_of_data_parallel_ranks(
+    sequence_parallel: bool, micro_batch: int
+) -> None:
+    few, many = (pinned(dp, sequence_parallel=sequence_parallel, micro_batch=micro_batch) for dp in (2, 128))
+    assert few == many
+    assert next(split for op, split in few.items() if op.startswith("lm_head.matmul")) == {"n"}
+
+
+def test_a_tied_output_layer_is_divided_by_columns_however_many_samples_a_rank_has(tmp_path: Path) -> None:
+    plan = search(tmp_path, "gpt_tiny", "megatron:tp=2,sp=false,micro_batch=16", "--batch", "64")
+    assert plan.operators["lm_head.matmul"].strategy == {"x": "split:b0", "y": "split:n"}
+    assert scheme_of(plan, "Megatron").uses == {"x": "data", "y": "tensor"}
 
 
 def test_pipeline_micro_batches_and_recomputation_are_taken(tmp_path: Path) -> None:
