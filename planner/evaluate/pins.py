@@ -42,10 +42,20 @@ def constraints_of_configuration(graph: Graph, one: Graph, c: Configuration, sou
     """
     if c.dp % c.ep:
         raise UsageError(f"{source}: ep={c.ep}: expected a divisor of dp={c.dp}: experts lie on data-parallel ranks")
-    shards = c.dp if c.shard_ranks is None else c.shard_ranks
-    if c.dp % shards or shards % c.ep:
-        raise UsageError(f"{source}: shard={shards}: expected a divisor of dp={c.dp}, and a multiple of ep={c.ep}")
-    sizes = {"copies": c.dp // shards, "data": shards // c.ep, "expert": c.ep, "context": c.cp, "tensor": c.tp}
+    # Context-parallel ranks hold the same weights as well; they lie inside, and so does what divides experts.
+    inside = c.ep * c.cp
+    shards = c.dp * c.cp if c.shard_ranks is None else c.shard_ranks
+    if (c.dp * c.cp) % shards or shards % inside:
+        raise UsageError(
+            f"{source}: shard={shards}: expected a divisor of dp * cp = {c.dp * c.cp}, and a multiple of ep * cp = {inside}"
+        )
+    sizes = {
+        "copies": c.dp * c.cp // shards,
+        "data": shards // inside,
+        "expert": c.ep,
+        "context": c.cp,
+        "tensor": c.tp,
+    }
     kinds = [(name, kind) for name, kind in _KINDS if sizes[name] > 1]
     mesh = DeviceMesh.of(*(sizes[name] for name, _ in kinds)) if kinds else DeviceMesh.of(1)
     model = model_of(graph)
@@ -62,12 +72,12 @@ def constraints_of_configuration(graph: Graph, one: Graph, c: Configuration, sou
             wanted = [found.get(op.name, REPLICATE) for found in roles] or [REPLICATE]
             bound[op.name] = _bound(model, op, mesh, wanted)
     operators = tuple(OperatorPin(source, _pin(s, mesh), match=(glob.escape(n),)) for n, s in bound.items())
-    data = [a for a, (name, _) in zip(mesh.names, kinds, strict=False) if name in ("data", "expert")]
+    over = [a for a, (name, _) in zip(mesh.names, kinds, strict=False) if name in ("data", "expert", "context")]
     return Constraints(
         source,
         meshes=(mesh.shape,),
         operators=operators,
-        parameters=tuple(_stored(graph, bound, mesh, data if c.zero else [], source)),
+        parameters=tuple(_stored(graph, bound, mesh, over if c.zero else [], source)),
     )
 
 
@@ -185,7 +195,7 @@ def _stored(
     graph: Graph, bound: Mapping[str, Strategy], mesh: DeviceMesh, over: list[str], source: str
 ) -> list[ParameterPin]:
     """Parameters lie as their first reader computes with them; the first dimension that divides is cut further `over`
-    data-parallel axes."""
+    the axes whose ranks hold the same weights."""
     out = []
     for t in graph.parameters:
         readers = [(op, i) for op, i in graph.consumers.get(t.name, ()) if op.name in bound]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,9 @@ def search(folder: Path, model: str, strategy: str, *options: str) -> PlanDocume
         ("gpt_tiny", "hsdp:shard=4", {"x": "data", "y": "data"}, 4, False),
         ("gpt_tiny", "megatron:tp=2,sp=false,zero=0", {"x": "data", "y": "tensor"}, 1, False),
         ("gpt_tiny", "megatron:tp=2", {"x": "data", "y": "tensor"}, 4, True),
-        ("gpt_tiny", "megatron:cp=2,tp=2", {"x": "data", "y": "context", "z": "tensor"}, 2, True),
+        ("gpt_tiny", "megatron:cp=2,tp=2", {"x": "data", "y": "context", "z": "tensor"}, 4, True),
+        ("gpt_tiny", "megatron:cp=4,shard=4", {"x": "data", "y": "context"}, 4, False),
+        ("gpt_tiny", "megatron:cp=8", {"x": "context"}, 8, False),
         ("llama_tiny", "megatron:tp=2", {"x": "data", "y": "tensor"}, 4, True),
         ("moe_tiny", "megatron:ep=4", {"x": "data", "y": "expert"}, 8, False),
     ],
@@ -44,6 +48,20 @@ def test_the_plan_has_the_degrees_of_the_configuration_and_is_right(
     assert found.uses == uses
     assert (found.shards, found.sequence) == (shards, sequence)
     assert main(["verify", str(tmp_path / "plan.json"), str(SAMPLES / f"{model}.onnx")]) == 0
+
+
+def test_optimizer_state_takes_what_evaluate_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    strategy = "megatron:cp=2,tp=2,sp=false,micro_batch=16"
+    plan = search(tmp_path, "gpt_tiny", strategy)
+    stored = sum(
+        math.prod(n // plan.mesh.size(axes) for n, axes in zip(p.shape, p.stored.dims, strict=True))
+        for p in plan.parameters.values()
+    )
+    capsys.readouterr()
+    command = ["evaluate", str(SAMPLES / "gpt_tiny.onnx"), "--devices", "8", "--batch", "32", "--strategy", strategy]
+    assert main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["memory_bytes"]
+    assert stored * 12 == pytest.approx(found["optimizer"], rel=0.01)  # vectors that do not divide are whole
 
 
 def test_megatrons_block_is_columns_then_rows(tmp_path: Path) -> None:
@@ -67,7 +85,8 @@ def pinned(dp: int, **c: Any) -> dict[str, frozenset[str]]:
     found = constraints_of_configuration(all_of_them, one, configured, "--strategy")
     tensor = "xyzw"[len(found.meshes[0]) - 1]
     return {
-        op.match[0]: frozenset(f for f, axes in op.strategy.factors or () if tensor in axes) for op in found.operators
+        op.match[0]: frozenset(f for f, axes in op.strategy.axes_by_factor.items() if tensor in axes)
+        for op in found.operators
     }
 
 
@@ -95,8 +114,9 @@ def test_pipeline_micro_batches_and_recomputation_are_taken(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("target", ["megatron", "torchtitan", "torch"])
-def test_launchers_take_such_a_plan(tmp_path: Path, target: str) -> None:
-    search(tmp_path, "gpt_tiny", "megatron:tp=2")
+@pytest.mark.parametrize("strategy", ["megatron:tp=2", "megatron:cp=2,tp=2"])
+def test_launchers_take_such_a_plan(tmp_path: Path, target: str, strategy: str) -> None:
+    search(tmp_path, "gpt_tiny", strategy)
     assert main(["emit", str(tmp_path / "plan.json"), "--target", target, "--out", str(tmp_path / target)]) == 0
 
 
@@ -104,6 +124,8 @@ def test_launchers_take_such_a_plan(tmp_path: Path, target: str) -> None:
     ("strategy", "options", "status", "message"),
     [
         ("megatron:tp=3", (), 2, "does not divide 8 devices"),
+        ("hsdp:shard=3", (), 2, "expected a divisor of dp * cp"),
+        ("megatron:cp=4,shard=2", (), 2, "a multiple of ep * cp = 4"),
         ("megatron:ep=8", (), 2, "the model has no weights of experts"),
         ("megatron:tp=2,recompute=selective", (), 2, "run whole equal blocks again"),
         ("megatron:pp=2,schedule=gpipe", (), 2, "schedule: plans have 1f1b so far"),
