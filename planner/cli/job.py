@@ -59,8 +59,6 @@ def _one_of(
         return given
     if given in (None, default) and len(allowed) == 1:
         return allowed[0]
-    if given is None and 1 in allowed:
-        return None
     raise InputError(
         f"constraints {job.where}: allows {', '.join(map(str, allowed))} {what}, "
         f"{'which are searched one at a time' if given in (None, default) else f'not {given}'}: give {option} with one"

@@ -105,6 +105,9 @@ def test_the_job_is_what_the_file_says() -> None:
         ({"parallelism__tp": 3, "parallelism__pp": 1}, "no product is 8 devices"),
         ({"parallelism__ep": [1, 2]}, "parallelism.ep: among how many ranks"),
         ({"model__moe_enabled": True}, "parallelism.ep: among how many ranks"),
+        ({"parallelism": {"fsdp": 8}}, "parallelism.fsdp: which ranks share .* give dp as well"),
+        ({"parallelism": {"fsdp": [1, 2], "tp": "auto"}}, "parallelism.fsdp: which ranks share"),
+        ({"parallelism": {"fsdp": 2, "tp": 2, "dp": "auto"}}, "parallelism.fsdp: which ranks share"),
         ({"parallelism__etp": 2}, "parallelism.etp: how single experts"),
         ({"recompute": "selective"}, "recompute: expected none or full"),
         ({"recompute": ["full"]}, "recompute: expected none or full"),
@@ -172,6 +175,14 @@ def test_stages_and_micro_batches_come_from_the_file(tmp_path: Path) -> None:
     assert plan.mesh.shape == (4, 1, 1)
 
 
+def test_shards_of_parameters_are_pinned_beside_degrees(tmp_path: Path) -> None:
+    document = changed(parallelism={"dp": 1, "fsdp": 8, "pp": 1})
+    assert searched(tmp_path, document, "--pin", "rest=zero") == 0
+    plan = read_plan(tmp_path / "plan" / "plan.json")
+    assert plan.mesh.shape == (8, 1, 1)
+    assert all("x" in (a for d in p.stored.dims for a in d) for p in plan.parameters.values())
+
+
 @pytest.mark.parametrize(
     ("parts", "options", "message"),
     [
@@ -183,10 +194,17 @@ def test_stages_and_micro_batches_come_from_the_file(tmp_path: Path) -> None:
         ({}, ("--stages", "2"), "stage_partition_mode is uniform"),
         ({"parallelism__pp": [2, 4], "pp_config": None}, (), "which are searched one at a time: give --stages"),
         ({"parallelism__micro_batch_num": [2, 4]}, (), "one at a time: give --micro-batches"),
+        ({"parallelism__micro_batch_num": [1, 2]}, (), "allows 1, 2 micro-batches, which are searched one at a time"),
+        (
+            {"parallelism": {"dp": 4, "pp": 2, "micro_batch_num": [1, 2]}, "pp_config": None},
+            (),
+            "allows 1, 2 micro-batches, which are searched one at a time",
+        ),
     ],
 )
 def test_options_that_say_otherwise_are_refused(
     tmp_path: Path, parts: dict[str, Any], options: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert searched(tmp_path, changed(**parts), *options) == 3
+    one = {"parallelism__micro_batch_num": None, **parts}
+    assert searched(tmp_path, changed(**one), *options) == 3
     assert message in capsys.readouterr().err

@@ -61,6 +61,7 @@ class _Reader:
         devices = self.devices()
         degrees = {key: self.degree(key) for key in _DEGREES}
         self.check_experts(degrees["ep"], degrees["etp"])
+        self.check_shards(degrees["dp"], degrees["fsdp"])
         self.check_pipeline()
         stages = self.both("pp", "pp_degree", degrees["pp"])
         micro_batches = self.both("micro_batch_num", "micro_batch_num", degrees["micro_batch_num"])
@@ -108,6 +109,15 @@ class _Reader:
         if self.degree("fsdp") not in (None, [1]):
             self.notes.append(
                 "parallelism.fsdp: counts data-parallel ranks; which of them share a parameter is searched"
+            )
+
+    def check_shards(self, data: list[int] | None, shards: list[int] | None) -> None:
+        """Shards alone say nothing that a mesh could have: which ranks share a parameter is searched."""
+        if data is None and shards not in (None, [1]):
+            self.refuse(
+                "parallelism.fsdp",
+                "which ranks share a parameter is searched: it counts data-parallel ranks beside dp alone, and dp is "
+                "left open; give dp as well (dp: 1 where all are to share), and --pin rest=zero to have them share",
             )
 
     def count(self, path: str, default: int | None = None) -> int:
