@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import Literal
+from typing import Final, Literal
 
 from planner.cli.options import bindings
 from planner.errors import UsageError
@@ -15,6 +15,12 @@ from planner.planning.pipeline import global_batch
 
 __all__ = ["take_strategy"]
 
+# Keys that plans follow, or that are refused below wherever plans cannot.
+_TAKEN: Final = (
+    "dp", "tp", "pp", "cp", "ep", "micro_batch", "shard", "zero", "sp", "recompute", "recompute_blocks", "schedule",
+    "vpp", "offload", "stage_layers", "frozen",
+)  # fmt: skip
+
 
 def take_strategy(options: argparse.Namespace) -> tuple[int, int, Literal["none", "blocks"], Constraints]:
     """(stages, micro-batches, recomputation, pins).
@@ -22,6 +28,11 @@ def take_strategy(options: argparse.Namespace) -> tuple[int, int, Literal["none"
     UsageError where the configuration says something that no plan can, or does not fit devices and batch.
     """
     text, source = options.strategy, f"--strategy {options.strategy}"
+    if options.recompute != "auto":
+        raise UsageError(
+            f"--recompute {options.recompute}: --strategy says what is run again (recompute=full, or nothing); leave "
+            "--recompute out"
+        )
     bind = bindings(options.bind)
     graph = load_model(options.model, bind=bind, batch=options.batch)
     c = parse_strategy(
@@ -31,7 +42,12 @@ def take_strategy(options: argparse.Namespace) -> tuple[int, int, Literal["none"
         precision=options.precision,
         optimizer=options.optimizer,
     )
-    if c.recompute not in ("none", "full") or (c.recompute == "full" and c.recompute_blocks < 1):
+    others = [key for key in _given(text) if key not in _TAKEN]
+    if others:
+        raise UsageError(
+            f"{source}: {', '.join(others)}: plans do not say that; leave it out (`planner evaluate` prices it)"
+        )
+    if c.recompute not in ("none", "full") or c.recompute_blocks < 1:
         raise UsageError(
             f"{source}: recompute: plans run whole equal blocks again, or none: give recompute=full or none"
         )
@@ -50,3 +66,8 @@ def take_strategy(options: argparse.Namespace) -> tuple[int, int, Literal["none"
         one = load_model(options.model, bind=bind, batch=c.micro_batch * c.ep)
     pins = constraints_of_configuration(graph, one, c, source)
     return c.pp, c.micro_batches, "blocks" if c.recompute == "full" else "none", pins
+
+
+def _given(text: str) -> list[str]:
+    """Keys of a configuration that has been read without an error."""
+    return [item.partition("=")[0] for item in text.partition(":")[2].split(",") if item]

@@ -47,7 +47,8 @@ def constraints_of_configuration(graph: Graph, one: Graph, c: Configuration, sou
     shards = c.dp * c.cp if c.shard_ranks is None else c.shard_ranks
     if (c.dp * c.cp) % shards or shards % inside:
         raise UsageError(
-            f"{source}: shard={shards}: expected a divisor of dp * cp = {c.dp * c.cp}, and a multiple of ep * cp = {inside}"
+            f"{source}: shard={shards}: expected a divisor of dp * cp = {c.dp * c.cp}, and a multiple of "
+            f"ep * cp = {inside}"
         )
     sizes = {
         "copies": c.dp * c.cp // shards,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import json
 import math
 from pathlib import Path
@@ -10,9 +12,13 @@ from typing import Any
 import pytest
 
 from planner.cli.main import main
+from planner.cli.search import configure
+from planner.cli.strategy import take_strategy
 from planner.emit.scheme import scheme_of
+from planner.errors import UsageError
 from planner.evaluate import Configuration
 from planner.evaluate.pins import constraints_of_configuration
+from planner.evaluate.schemes import KEYS
 from planner.planning import PlanDocument, read_plan
 from tests.unit.evaluate_graphs import gpt
 
@@ -120,6 +126,29 @@ def test_launchers_take_such_a_plan(tmp_path: Path, target: str, strategy: str) 
     assert main(["emit", str(tmp_path / "plan.json"), "--target", target, "--out", str(tmp_path / target)]) == 0
 
 
+@pytest.mark.parametrize("key", [k for k in KEYS if k != "dp"])  # which has to be what the others leave
+def test_every_key_changes_the_plan_or_is_refused(key: str) -> None:
+    values = {
+        "tp": "2", "pp": "2", "cp": "2", "ep": "2", "micro_batch": "2", "vpp": "2", "stage_layers": "1-1",
+        "shard": "4", "zero": "0", "sp": "false", "recompute": "full", "recompute_blocks": "0.5", "offload": "0.5",
+        "schedule": "gpipe", "matrix": "fp8", "attention": "unfused", "parameter_bytes": "4", "gradient_bytes": "2",
+        "cast_gathers": "true", "fuse": "false", "loss": "softmax", "frozen": "true", "overlap_gradients": "false",
+        "overlap_parameters": "false", "overlap_tensor": "true", "overlap_pipeline": "false",
+    }  # fmt: skip
+    others = {"sp": "tp=2", "recompute_blocks": "recompute=full", "vpp": "pp=2", "stage_layers": "pp=2"}.get(key, "")
+    parser = argparse.ArgumentParser()
+    configure(parser)
+
+    def taken(strategy: str) -> object:
+        arguments = [str(SAMPLES / "moe_tiny.onnx"), "--devices", "8", "--batch", "32", "--strategy", strategy]
+        *said, pins = take_strategy(parser.parse_args(arguments))
+        return said, pins.meshes, [p.strategy for p in pins.operators], [p.stored for p in pins.parameters]
+
+    without = taken(f"megatron:{others}")
+    with contextlib.suppress(UsageError):
+        assert taken(f"megatron:{others},{key}={values[key]}") != without
+
+
 @pytest.mark.parametrize(
     ("strategy", "options", "status", "message"),
     [
@@ -131,6 +160,15 @@ def test_launchers_take_such_a_plan(tmp_path: Path, target: str, strategy: str) 
         ("megatron:pp=2,schedule=gpipe", (), 2, "schedule: plans have 1f1b so far"),
         ("megatron:tp=2", ("--stages", "2"), 2, "says stages, micro-batches and mesh itself"),
         ("nonsense", (), 2, "expected one of ddp"),
+        ("megatron:recompute_blocks=0.5", (), 2, "run whole equal blocks again"),
+        ("ddp", ("--recompute", "blocks"), 2, "--recompute blocks: --strategy says what is run again"),
+        ("megatron:tp=2,recompute=full", ("--recompute", "none"), 2, "--strategy says what is run again"),
+        (
+            "megatron:tp=2,matrix=fp8,parameter_bytes=4,gradient_bytes=2,loss=one_hot",
+            (),
+            2,
+            "matrix, parameter_bytes, gradient_bytes, loss: plans do not say that; leave it out (`planner evaluate`",
+        ),
         ("megatron:tp=2", ("--pin", "*.c_fc.matmul replicated"), 3, "contradict"),
     ],
 )
