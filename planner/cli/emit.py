@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from planner.errors import InputError, UsageError
@@ -31,14 +32,23 @@ def run(options: argparse.Namespace) -> int:
     given = Given(read_plan(options.plan), options.names, options.hosts, options.model)
     emission = emit(options.target, given)
     written = [_write(options.out / name, content) for name, content in emission.files.items()]
+    others = _others(options.out, written)
     if options.json:
-        document = {"target": options.target, "files": [str(p) for p in written], "lost": list(emission.lost)}
+        document = {
+            "target": options.target,
+            "files": [str(p) for p in written],
+            "lost": list(emission.lost),
+            "others": others,
+        }
         print(json.dumps(document, indent=1))
     else:
         print("\n".join(str(p) for p in written))
         if emission.lost:
             print(f"not in these files ({options.target} has no words for it):")
             print("\n".join(f"  {line}" for line in emission.lost))
+        if others:
+            more = f" and {len(others) - 6} more" if len(others) > 6 else ""
+            print(f"note: {options.out} holds files that are not of this plan: {', '.join(others[:6])}{more}")
     return 0
 
 
@@ -50,6 +60,11 @@ def emit_beside(plan: Path, target: str, model: Path, out: Path) -> tuple[list[s
     given = Given(read_plan(plan), model_file=model if "model" in TARGETS[target].needs else None)
     emission = emit(target, given)
     return [str(_write(out / name, content)) for name, content in emission.files.items()], list(emission.lost)
+
+
+def _others(folder: Path, written: Sequence[Path]) -> list[str]:
+    """Files of the folder that were there before: of another plan, perhaps, which a runtime would load with these."""
+    return sorted(p.name for p in folder.iterdir() if p.is_file() and p not in written)
 
 
 def _write(path: Path, content: bytes) -> Path:

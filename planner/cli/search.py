@@ -133,7 +133,8 @@ def run(options: argparse.Namespace) -> int:
                 break
     if options.json:
         print(json.dumps(documents if several else documents[0], indent=1))
-    return 0
+    refused = any("refused" in told for d in documents for told in d.get("emitted", {}).values())
+    return InputError.exit_status if refused else 0
 
 
 def _say(line: str) -> None:
@@ -166,11 +167,18 @@ def _deliver(options: argparse.Namespace, answer: Answer, devices: int, several:
         from planner.cli.emit import emit_beside
 
         suffix = f"-{devices}" if several else ""
-        emitted = {t: emit_beside(paths[0], t, options.model, folder / f"{t}{suffix}") for t in options.emit}
-        document["emitted"] = {t: {"files": files, "lost": lost} for t, (files, lost) in emitted.items()}
-        if not options.json:
-            for target, (files, lost) in emitted.items():
-                print(f"emitted     {target}: {len(files)} files in {folder / f'{target}{suffix}'}")
+        document["emitted"] = {}
+        for target in options.emit:
+            at = folder / f"{target}{suffix}"
+            try:
+                files, lost = emit_beside(paths[0], target, options.model, at)
+            except InputError as e:
+                document["emitted"][target] = {"files": [], "lost": [], "refused": str(e)}
+                _say(f"not emitted {target}: {e}")
+                continue
+            document["emitted"][target] = {"files": files, "lost": lost}
+            if not options.json:
+                print(f"emitted     {target}: {len(files)} files in {at}")
                 print("\n".join(f"  not in them: {line}" for line in lost))
     return document
 

@@ -163,7 +163,8 @@ class Searcher:
         plans = (planned, *planned.others)
         texts = tuple(plan_text(self._describe(p, pipeline)) for p in plans)
         cancelled = control.cancel.is_set()
-        messages = [f"warning: {w}" for w in planned.warnings]
+        asked_so = self.options.strategy is not None or pipeline is not None
+        messages = [] if asked_so else [f"warning: {w}" for w in planned.warnings]
         if self.job is not None:
             messages += [f"note: {self.job.where}: {line}" for line in self.job.notes]
         if self.training and self.graph.loss is None:

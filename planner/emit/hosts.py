@@ -77,9 +77,10 @@ def check_names(servers: Sequence[Server], where: str) -> None:
 
 
 def _server(where: str, words: Sequence[str]) -> Server:
+    words = [w for w in words if not w.startswith("max_slots=")]  # OpenMPI's bound on oversubscription
     if len(words) == 2 and words[1].startswith("slots="):
         count = words[1].removeprefix("slots=")
-        if not count.isdecimal() or len(count) > 9 or not 1 <= int(count) <= _MOST_SLOTS:
+        if not (count.isascii() and count.isdecimal()) or len(count) > 9 or not 1 <= int(count) <= _MOST_SLOTS:
             raise InputError(f"{where}: slots: expected 1 to {_MOST_SLOTS}, found {count!r}")
         if not _HOST.fullmatch(words[0]) and _address(words[0]) is None:
             raise InputError(f"{where}: expected a host's name or address, found {words[0]!r}")

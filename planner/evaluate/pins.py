@@ -86,8 +86,10 @@ def _samples(graph: Graph, model: Model, size: int) -> dict[str, AxisRole]:
     batch: Batch = follow_batch(graph, model.rules, {}, "batch")
     out = {}
     for name, factors in batch.factors.items():
-        fitting = [f for f in sorted(factors) if model.rules[name].factors[f] % size == 0]
-        if fitting:
+        rule = model.rules[name]
+        kept = {f for result in rule.results for d in result or () for f in d}  # a look-up's rows are no samples
+        fitting = [f for f in sorted(factors, key=lambda f: (f not in kept, f)) if rule.factors[f] % size == 0]
+        if fitting and (fitting[0] in kept or rule.kind != "gather"):
             out[name] = AxisRole("split", factor=fitting[0])
     return out
 

@@ -589,3 +589,26 @@ def test_a_name_that_is_no_text_is_the_file_at_fault(
     arguments = ["read", str(path), "--format", "mindspore", "--model", str(SAMPLES / "gpt_tiny.onnx")]
     assert main([*arguments, "--out", str(tmp_path / "back.json")]) == 3
     assert "bad.ckpt" in capsys.readouterr().err
+
+
+def test_files_of_another_plan_are_pointed_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(SAMPLES / "mlp.onnx")
+    for devices in (4, 2):
+        folder = str(tmp_path / str(devices))
+        assert main(["search", model, "--devices", str(devices), "--no-cache", "--out", folder]) == 0
+        arguments = ["emit", f"{folder}/plan.json", "--target", "onnx-ranks", "--model", model]
+        capsys.readouterr()
+        assert main([*arguments, "--out", str(tmp_path / "out")]) == 0
+    assert "not of this plan: rank_00002.onnx, rank_00003.onnx" in capsys.readouterr().out
+
+
+def test_a_target_that_refuses_does_not_cost_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["search", str(SAMPLES / "mlp.onnx"), "--devices", "4", "--no-cache", "--out", str(tmp_path), "--json"]
+    pins = ["--pin", "mesh=2x2", "--pin", "rest=replicated"]
+    assert main([*arguments, *pins, "--emit", "megatron", "--emit", "onnx"]) == 3
+    found = capsys.readouterr()
+    document = json.loads(found.out)
+    assert "do the same" in document["emitted"]["megatron"]["refused"]
+    assert "not emitted megatron: plan: " in found.err
+    assert (tmp_path / "onnx" / "model.onnx").is_file()
+    assert (tmp_path / "plan.json").is_file()

@@ -255,8 +255,16 @@ def test_stages_of_whole_layers() -> None:
         emit("deepspeed", made)
 
 
-def test_stages_that_the_planner_cuts_are_rounded_to_layers_and_said_so() -> None:
+def test_stages_that_the_planner_cuts_are_whole_layers() -> None:
     made = planned("llama_tiny", 8, ("rest=data_parallel",), stages=2, micro_batches=2)
+    assert arguments(made)["--pipeline-model-parallel-layout"] == "Et|tL"
+    assert not any("stages begin" in line for line in emit("megatron", made).lost)
+
+
+def test_stages_that_cut_a_layer_are_rounded_and_said_so() -> None:
+    made = staged(plan("zero llama"), "model.layers.1.")
+    cut = next(n for n in made.operators if n.startswith("model.layers.1."))
+    made.operators[cut].stage = 0
     assert arguments(made)["--pipeline-model-parallel-layout"] == "Et|tL"
     assert any("moved, with their memory and time: model.layers.1" in line for line in emit("megatron", made).lost)
 

@@ -383,3 +383,10 @@ def test_names_are_data_in_the_files(tensor: PlanDocument, tmp_path: Path, name:
     assert f"{name}.weight" in module(emission)["PARAMETERS"][0]
     assert name in overrides(emission)
     assert f"{name}.weight" in json.loads(emission.files["rank0.layout"])["0"]
+
+
+def test_the_data_of_a_tied_output_layer_is_not_its_weight(tmp_path: Path) -> None:
+    arguments = ["search", str(SAMPLES / "gpt_tiny.onnx"), "--devices", "8", "--no-cache", "--out", str(tmp_path)]
+    assert main([*arguments, "--strategy", "megatron:tp=2"]) == 0
+    text = emitted(read_plan(tmp_path / "plan.json")).files["parallel.py"].decode()
+    assert "'lm_head.input': [('shard(0)', 'replicate')]" in text

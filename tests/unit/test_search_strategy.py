@@ -9,6 +9,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 
 from planner.cli.main import main
@@ -183,3 +185,26 @@ def test_what_cannot_be_planned_so_is_said(
     arguments = ["search", str(SAMPLES / "gpt_tiny.onnx"), "--devices", "8", "--batch", "32", "--no-cache"]
     assert main([*arguments, "--strategy", strategy, "--out", str(tmp_path), *options]) == status
     assert message in capsys.readouterr().err
+
+
+def test_rows_that_are_looked_up_are_no_samples(tmp_path: Path) -> None:
+    """Samples that are picked by their numbers: data parallelism leaves the table of samples whole."""
+    tensor = onnx.helper.make_tensor_value_info
+    x, y = tensor("x", onnx.TensorProto.FLOAT, [8, 16]), tensor("y", onnx.TensorProto.FLOAT, [4, 16])
+    weights = [
+        onnx.numpy_helper.from_array(np.arange(0, 8, 2), "rows"),
+        onnx.numpy_helper.from_array(np.ones((16, 16), np.float32), "w"),
+    ]
+    nodes = [
+        onnx.helper.make_node("MatMul", ["x", "w"], ["a"]),
+        onnx.helper.make_node("Gather", ["a", "rows"], ["y"], axis=0),
+    ]
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph(nodes, "picked", [x], [y], weights),
+        opset_imports=[onnx.helper.make_opsetid("", 20)],
+        ir_version=10,
+    )
+    onnx.save(model, str(tmp_path / "picked.onnx"))
+    arguments = ["search", str(tmp_path / "picked.onnx"), "--devices", "2", "--mode", "training", "--no-cache"]
+    assert main([*arguments, "--strategy", "ddp", "--out", str(tmp_path / "plan")]) == 0
+    assert read_plan(tmp_path / "plan" / "plan.json").operators["a"].strategy == {"x": "split:m"}

@@ -109,9 +109,13 @@ class _Walk:
     def _check_parameter(self, n: str) -> None:
         p, told, cut = self.plan.parameters[n], self.names[n], self.scheme.cuts[n]
         if cut == "whole" and any(self._parts(x) for x in p.compute):
+            why = (
+                "transformers divides experts by ep_size, over ranks with samples of their own"
+                if len(p.shape) > 2
+                else "it is added position by position, which transformers does whole"
+            )
             raise InputError(
-                f"plan: parameter {n} (a stack of experts) is divided among tensor-parallel ranks; transformers "
-                "divides experts by ep_size, over ranks with samples of their own: pin it `compute=replicated`"
+                f"plan: parameter {n} is divided among tensor-parallel ranks; {why}: pin it `compute=replicated`"
             )
         for x in p.compute:
             split = [d for d in x.dims if any(a in self.axes for a in d)]

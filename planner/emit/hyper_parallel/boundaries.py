@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from planner.emit.modules import weights_of
 from planner.emit.names import Name
 from planner.ir import Layout
 from planner.planning.document import OperatorDocument, PlanDocument, RedistributionDocument
@@ -91,6 +92,7 @@ class _Finder:
         for p in plan.parameters.values():
             for r in p.readers:
                 self.weights[r.operator].add(r.slot)
+        self.turned = weights_of(plan)  # what turns or casts a weight takes no data
         self.of_module: dict[str, list[int]] = defaultdict(list)
         for o, i in self.place.items():
             self.of_module[plan.operators[o].module].append(i)
@@ -138,7 +140,7 @@ class _Finder:
             return Boundary(module, parameters, *none, readers[0], readers[0], (), frozenset())
         modules = {self.plan.operators[self.names[i]].module for i in readers} - {""}
         beside = {i for m in modules for i in self.of_module[m] if i < readers[-1]}
-        members = sorted(beside.union(readers))
+        members = sorted(i for i in beside.union(readers) if self.names[i] not in self.turned)
         entry = next((i for i in members if self._data(i) is not None), None)
         if entry is None:
             return None

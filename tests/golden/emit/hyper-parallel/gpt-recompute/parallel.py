@@ -68,7 +68,7 @@ INPUTS = [{'input': [('shard(0)',), ('shard(0)',)],
   'transformer.h.1.mlp.c_fc.input': [('shard(0)',)],
   'transformer.h.1.mlp.c_proj.input': [('shard(0)',)],
   'transformer.ln_f.input': [('shard(0)',)],
-  'lm_head.input': [('replicate',)]}]
+  'lm_head.input': [('shard(0)',)]}]
 
 OUTPUTS = [{'transformer.wte.output': ('shard(0)',),
   'transformer.h.0.ln_1.output': ('shard(0)',),
