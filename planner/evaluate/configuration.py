@@ -43,7 +43,7 @@ class Configuration:
         dp, tp, pp, cp: ranks of data, tensor, pipeline and context (sequence of attention) parallelism.
         ep: ranks that share the experts of a layer; a divisor of dp · cp · tp's data part dp · cp.
         zero: what data-parallel ranks divide: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too.
-        shard_ranks: data-parallel ranks that divide it (hybrid sharding); None: all of them.
+        shard_ranks: data- and context-parallel ranks that divide it (hybrid sharding); None: all of them.
         sequence_parallel: what lies between tensor-parallel regions is split along the sequence.
         recompute: what the backward pass computes again: nothing; the core of attention; all but the results of
             attention and of every second product (torchtitan's selection of operators); every block.
