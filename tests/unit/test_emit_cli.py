@@ -9,6 +9,8 @@ import types
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 
 from planner.cli.main import main
@@ -612,3 +614,35 @@ def test_a_target_that_refuses_does_not_cost_the_others(tmp_path: Path, capsys: 
     assert "not emitted megatron: plan: " in found.err
     assert (tmp_path / "onnx" / "model.onnx").is_file()
     assert (tmp_path / "plan.json").is_file()
+
+
+@pytest.mark.parametrize("form", ["ckpt", "json"])
+def test_a_file_that_mindspore_saved_is_priced_and_comes_out_again(tmp_path: Path, form: str) -> None:
+    """Saved by MindSpore 2.10 of a network of two products on 8 devices."""
+    tensor, dtype = onnx.helper.make_tensor_value_info, onnx.TensorProto.FLOAT
+    weights = [
+        onnx.numpy_helper.from_array(np.zeros(shape, np.float32), f"network.network.w{i}")
+        for i, shape in enumerate([(1024, 4096), (4096, 1024)])
+    ]
+    nodes = [
+        onnx.helper.make_node("MatMul", ["x", weights[0].name], ["a"]),
+        onnx.helper.make_node("Relu", ["a"], ["b"]),
+        onnx.helper.make_node("MatMul", ["b", weights[1].name], ["y"]),
+    ]
+    inputs, outputs = [tensor("x", dtype, [64, 1024])], [tensor("y", dtype, [64, 1024])]
+    graph = onnx.helper.make_graph(nodes, "mlp", inputs, outputs, weights)
+    opset = onnx.helper.make_opsetid("", 20)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=10), str(tmp_path / "mlp.onnx"))
+    saved, back = Path(__file__).parent / "mindspore" / f"mlp.{form}", tmp_path / "plan.json"
+    arguments = ["read", str(saved), "--format", "mindspore", "--model", str(tmp_path / "mlp.onnx"), "--out", str(back)]
+    assert main(arguments) == 0
+    plan = read_plan(back)
+    assert plan.mesh.devices == 8
+    assert plan.cost.step_time_s > 0
+    assert main(["verify", str(back), str(tmp_path / "mlp.onnx")]) == 0
+    emit(back, tmp_path / "ms")
+    theirs, ours = read_strategy_map(saved), read_strategy_map(tmp_path / "ms" / "strategy.ckpt")
+    assert ours.operators == theirs.operators
+    assert {n: p.arrangement for n, p in ours.parameters.items()} == {
+        n: p.arrangement for n, p in theirs.parameters.items()
+    }
