@@ -82,7 +82,7 @@ def _lost(plan: PlanDocument, found: Strategies) -> list[str]:
         out.append(
             f"the ranks of {len(found.displaced)} operators ({_some(found.displaced)}): told shards alone, "
             "MindSpore lays them out over other ranks than the plan; parallel.py does not load the file and lists "
-            "every operator for shard(), as Layouts"
+            f"every operator for shard(), as Layouts{_other_order(plan)}"
         )
     if any(k.primitive in ("Add", "Mul", "BiasAdd") for k in found.keyed.values()):
         out.append(
@@ -107,6 +107,12 @@ def _lost(plan: PlanDocument, found: Strategies) -> list[str]:
             "the block computes is kept"
         )
     return out
+
+
+def _other_order(plan: PlanDocument) -> str:
+    sizes = [n for n in plan.mesh.shape if n > 1]
+    told = "x".join(map(str, reversed(sizes)))
+    return f"; a search with --mesh {told}, the other way round, may spare that" if len(sizes) > 1 else ""
 
 
 def _some(names: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ cd "$$(dirname "$$0")"
 
 _MSRUN: Final = """# $servers server(s), $per devices each.  On every server: MASTER_ADDR is the address of the first,
 # NODE_RANK 0, 1, …
-master="$${MASTER_ADDR:-127.0.0.1}"
+master="$${MASTER_ADDR:-$master}"
 node="$${NODE_RANK:-0}"
 exec msrun --worker_num=$devices --local_worker_num=$per --node_rank="$$node" \\
     --master_addr="$$master" --master_port="$${MASTER_PORT:-8118}" --log_dir=msrun_log --join=True \\
@@ -95,6 +95,7 @@ def launch_scripts(hosts: Hosts, *, numbers: Sequence[int], gpu: bool, table: bo
         "numbers": " ".join(map(str, numbers)),
         "addresses": " ".join(shlex.quote(a) for a in hosts.names),
         "hosts": mpirun_hosts(hosts),
+        "master": hosts.names[0] if hosts.count > 1 and hosts.names else "127.0.0.1",
     }
     parts = {"run_msrun.sh": ("All devices by msrun, without a rank table", _MSRUN)}
     if gpu:

@@ -46,7 +46,7 @@ WHOLE = $whole
 $stages$recompute
 # Settings for scripts of the old style: mindspore.set_auto_parallel_context(**CONTEXT).
 CONTEXT = $context
-
+$context_file
 
 def parallel(network$copies):
     """The network$with_loss under the plan, in semi-automatic parallelism.$copied"""
@@ -72,6 +72,7 @@ _DISPLACED: Final = """\
     # Not net.load_param_strategy_file(STRATEGY_FILE): told shards alone, MindSpore would lay out over other ranks what
     # the plan does with {first}.  The file says where parameters lie, for checkpoints; STRATEGIES has all operators.
 """
+_CONTEXT_FILE: Final = 'CONTEXT["strategy_ckpt_load_file"] = STRATEGY_FILE\n'
 _FILE: Final = 'STRATEGY_FILE = str(Path(__file__).resolve().with_name("strategy.ckpt"))'
 _FILES: Final = """\
 # By stage; strategy_merged.ckpt is of all, for checkpoints.
@@ -148,7 +149,8 @@ def module_text(plan: PlanDocument, names: Mapping[str, Name], found: Strategies
         names=repr(mesh.names),
         strategies=_literal(listed),
         whole=_literal(set(whole) or ()),
-        context=_literal(_context(plan, dataset, optimizer, bool(displaced))),
+        context=_literal(_context(plan, dataset, optimizer)),
+        context_file="" if displaced or stages > 1 else _CONTEXT_FILE,
         dataset=_as_layouts(plan) if isinstance(dataset, tuple) else repr(dataset),
         settings="".join(settings),
         load=_DISPLACED.format(first=plain(displaced[0])) if displaced else _LOAD_STAGE if stages > 1 else _LOAD,
@@ -246,7 +248,7 @@ def stage_config(network):
 """)
 
 
-def _context(plan: PlanDocument, dataset: object, optimizer: Optimizer, displaced: bool) -> Mapping[str, Any]:
+def _context(plan: PlanDocument, dataset: object, optimizer: Optimizer) -> Mapping[str, Any]:
     out: dict[str, Any] = {
         "parallel_mode": "semi_auto_parallel",
         "device_num": plan.devices,
@@ -262,8 +264,6 @@ def _context(plan: PlanDocument, dataset: object, optimizer: Optimizer, displace
         }
     if len(plan.stages) > 1:
         out |= {"pipeline_stages": len(plan.stages)}
-    elif not displaced:
-        out |= {"strategy_ckpt_load_file": "strategy.ckpt"}
     return out
 
 

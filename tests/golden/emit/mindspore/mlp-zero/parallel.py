@@ -39,8 +39,8 @@ CONTEXT = {'parallel_mode': 'semi_auto_parallel',
  'dataset_strategy': 'data_parallel',
  'parameter_broadcast': False,
  'enable_parallel_optimizer': True,
- 'parallel_optimizer_config': {'parallel_optimizer_threshold': 0, 'optimizer_weight_shard_size': -1},
- 'strategy_ckpt_load_file': 'strategy.ckpt'}
+ 'parallel_optimizer_config': {'parallel_optimizer_threshold': 0, 'optimizer_weight_shard_size': -1}}
+CONTEXT["strategy_ckpt_load_file"] = STRATEGY_FILE
 
 
 def parallel(network, copies=1):

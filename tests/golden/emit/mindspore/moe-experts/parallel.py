@@ -107,8 +107,8 @@ CONTEXT = {'parallel_mode': 'semi_auto_parallel',
  'device_num': 4,
  'gradients_mean': False,
  'dataset_strategy': 'data_parallel',
- 'parameter_broadcast': False,
- 'strategy_ckpt_load_file': 'strategy.ckpt'}
+ 'parameter_broadcast': False}
+CONTEXT["strategy_ckpt_load_file"] = STRATEGY_FILE
 
 
 def parallel(network, copies=1):
