@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from planner.cli.options import add_model_options, bindings, positive, profile_of
 from planner.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from planner.ir import Graph
+    from planner.planning import PlanDocument, Planned, Request
 
 __all__ = ["configure", "run"]
 
@@ -30,6 +33,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="M",
         help="of a pipeline: parts of the batch; default: up to 4 a stage",
     )
+    parser.add_argument(
+        "--compare", action="store_true", help="also search without the file, and say what would be otherwise"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     add_model_options(parser, named=True)
 
@@ -38,6 +44,7 @@ def run(options: argparse.Namespace) -> int:
     from planner.emit import read
     from planner.frontends import load_model
     from planner.planning import Request, describe, make_plan, write_plan
+    from planner.planning.compare import differences
     from planner.planning.pipeline import in_parts, plan_in_parts
     from planner.pricing import Settings
 
@@ -58,16 +65,21 @@ def run(options: argparse.Namespace) -> int:
     request = Request(
         mesh.devices, profile_of(options.hardware), settings, meshes=(mesh,), constraints=found.constraints
     )
-    pipeline = None
-    if stages > 1 or parts.micro_batches > 1:
-        try:
-            planned, pipeline = plan_in_parts(graph, request, parts, held=found.stages or None)
-        except InputError as e:
-            raise InputError(f"{options.file}: {e}") from e
-    else:
-        planned = make_plan(graph, request)
-    write_plan(describe(planned, bind=bind, batch=parts.batch, pipeline=pipeline), options.out)
-    document = {
+
+    def planned_for(request: Request, held: Mapping[str, int] | None) -> tuple[Planned, PlanDocument]:
+        pipeline = None
+        if parts.stages > 1 or parts.micro_batches > 1:
+            planned, pipeline = plan_in_parts(graph, request, parts, held=held)
+        else:
+            planned = make_plan(graph, request)
+        return planned, describe(planned, bind=bind, batch=parts.batch, pipeline=pipeline)
+
+    try:
+        planned, plan = planned_for(request, found.stages or None)
+    except InputError as e:
+        raise InputError(f"{options.file}: {e}") from e
+    write_plan(plan, options.out)
+    document: dict[str, Any] = {
         "plan": str(options.out),
         "mesh": str(mesh),
         "devices": mesh.devices * stages,
@@ -75,10 +87,21 @@ def run(options: argparse.Namespace) -> int:
         "micro_batches": parts.micro_batches,
         "objective_s": planned.objective_s,
         "gap": planned.gap,
-        "step_time_s": planned.step_time_s if pipeline is None else pipeline.step_time_s,
-        "peak_memory_bytes": planned.peak_memory_bytes if pipeline is None else max(pipeline.memory),
+        "step_time_s": plan.cost.step_time_s,
+        "peak_memory_bytes": plan.cost.peak_memory_bytes,
         "unused": list(unused),
     }
+    if options.compare:
+        _, own = planned_for(replace(request, meshes=None, constraints=None), None)
+        other = differences(plan, own)
+        document["ours"] = {
+            "mesh": str(own.mesh),
+            "objective_s": own.cost.objective_s,
+            "step_time_s": own.cost.step_time_s,
+            "peak_memory_bytes": own.cost.peak_memory_bytes,
+            "operators_otherwise": list(other.operators),
+            "parameters_otherwise": list(other.parameters),
+        }
     if options.json:
         print(json.dumps(document, indent=1))
     else:
@@ -87,7 +110,17 @@ def run(options: argparse.Namespace) -> int:
             f"step {document['step_time_s']:.4g} s, "
             f"gap {planned.gap:.2%} under the file's layouts"
         )
+        if options.compare:
+            print(
+                f"searched freely: mesh {own.mesh}, step {own.cost.step_time_s:.4g} s, "
+                f"{own.cost.peak_memory_bytes / 2**30:.2f} GiB against {plan.cost.peak_memory_bytes / 2**30:.2f}; "
+                f"otherwise {len(other.operators)} of {len(plan.operators)} operators ({_some(other.operators)}), "
+                f"{len(other.parameters)} of {len(plan.parameters)} parameters ({_some(other.parameters)})"
+            )
         if unused:
-            told = ", ".join(unused[:6]) + (", …" if len(unused) > 6 else "")
-            print(f"not used, and searched instead: {len(unused)} ({told})")
+            print(f"not used, and searched instead: {len(unused)} ({_some(unused)})")
     return 0
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:6]) + (", …" if len(names) > 6 else "") if names else "none"

@@ -16,6 +16,7 @@ import pytest
 from planner.cli.main import main
 from planner.emit.mindspore.strategy_map import read_strategy_map
 from planner.planning import PlanDocument, read_plan
+from planner.planning.compare import Differences, differences
 
 SAMPLES = Path(__file__).parents[2] / "sample_graphs"
 TENSOR_PARALLEL = (
@@ -646,3 +647,26 @@ def test_a_file_that_mindspore_saved_is_priced_and_comes_out_again(tmp_path: Pat
     assert {n: p.arrangement for n, p in ours.parameters.items()} == {
         n: p.arrangement for n, p in theirs.parameters.items()
     }
+
+
+def test_a_strategy_is_compared_with_what_is_found_without_it(
+    tmp_path: Path, tensor_parallel: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    emit(tensor_parallel, tmp_path / "ms")
+    file, model = str(tmp_path / "ms" / "strategy.ckpt"), str(SAMPLES / "gpt_tiny.onnx")
+    arguments = ["read", file, "--format", "mindspore", "--model", model, "--out", str(tmp_path / "plan.json")]
+    capsys.readouterr()
+    assert main([*arguments, "--compare", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    ours = document["ours"]
+    assert ours["objective_s"] <= document["objective_s"]
+    theirs = read_plan(tmp_path / "plan.json")
+    assert "transformer.h.0.mlp.c_fc.weight" in ours["parameters_otherwise"]
+    assert set(ours["operators_otherwise"]) <= set(theirs.operators)
+    assert main([*arguments, "--compare"]) == 0
+    assert "searched freely: mesh" in capsys.readouterr().out
+
+
+def test_a_plan_does_nothing_otherwise_than_itself(tensor_parallel: Path) -> None:
+    plan = read_plan(tensor_parallel)
+    assert differences(plan, plan) == Differences((), ())
