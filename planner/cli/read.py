@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from planner.emit import read
+    from planner.emit.wording import some
     from planner.frontends import load_model
     from planner.planning import Request, describe, make_plan, write_plan
     from planner.planning.compare import differences
@@ -114,13 +115,9 @@ def run(options: argparse.Namespace) -> int:
             print(
                 f"searched freely: mesh {own.mesh}, step {own.cost.step_time_s:.4g} s, "
                 f"{own.cost.peak_memory_bytes / 2**30:.2f} GiB against {plan.cost.peak_memory_bytes / 2**30:.2f}; "
-                f"otherwise {len(other.operators)} of {len(plan.operators)} operators ({_some(other.operators)}), "
-                f"{len(other.parameters)} of {len(plan.parameters)} parameters ({_some(other.parameters)})"
+                f"otherwise {len(other.operators)} of {len(plan.operators)} operators ({some(other.operators)}), "
+                f"{len(other.parameters)} of {len(plan.parameters)} parameters ({some(other.parameters)})"
             )
         if unused:
-            print(f"not used, and searched instead: {len(unused)} ({_some(unused)})")
+            print(f"not used, and searched instead: {len(unused)} ({some(unused)})")
     return 0
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:6]) + (", …" if len(names) > 6 else "") if names else "none"

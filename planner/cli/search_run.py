@@ -47,6 +47,7 @@ class Searcher:
     cancellation: Cancellation
 
     def __post_init__(self) -> None:
+        self._graphs: dict[int | None, Graph] = {}
         self.profile = profile_of(self.options.hardware)
         self.constraints = constraints_of(self.options)
         if self.options.strategy is not None:
@@ -67,19 +68,21 @@ class Searcher:
 
         options = self.options
         given = self.constraints
-        options.stages, options.micro_batches, options.recompute, pins = take_strategy(options)
+        options.stages, options.micro_batches, options.recompute, pins = take_strategy(options, self._load)
         self.constraints = pins if given is None else pins + given
+
+    def _load(self, batch: int | None) -> Graph:
+        """The model for a batch: importing it again would take as long again."""
+        if batch not in self._graphs:
+            self._graphs[batch] = load_model(self.options.model, bind=bindings(self.options.bind), batch=batch)
+        return self._graphs[batch]
 
     @cached_property
     def _loaded(self) -> tuple[Graph, Parts]:
         """The graph of a micro-batch, and into how many the batch goes."""
-        options, bind = self.options, bindings(self.options.bind)
-
-        def load(batch: int | None) -> Graph:
-            return load_model(options.model, bind=bind, batch=batch)
-
+        options = self.options
         per_stage = min(map(int, options.devices.split(","))) // options.stages
-        return in_parts(load, options.batch, options.stages, options.micro_batches, max(1, per_stage))
+        return in_parts(self._load, options.batch, options.stages, options.micro_batches, max(1, per_stage))
 
     @property
     def parts(self) -> Parts:

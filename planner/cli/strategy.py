@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Final, Literal
 
-from planner.cli.options import bindings
 from planner.errors import UsageError
 from planner.evaluate.pins import constraints_of_configuration
 from planner.evaluate.schemes import parse_strategy
-from planner.frontends import load_model
+from planner.ir import Graph
 from planner.planning.constraints import Constraints
 from planner.planning.pipeline import global_batch
 
@@ -22,8 +22,10 @@ _TAKEN: Final = (
 )  # fmt: skip
 
 
-def take_strategy(options: argparse.Namespace) -> tuple[int, int, Literal["none", "blocks"], Constraints]:
-    """(stages, micro-batches, recomputation, pins).
+def take_strategy(
+    options: argparse.Namespace, load: Callable[[int | None], Graph]
+) -> tuple[int, int, Literal["none", "blocks"], Constraints]:
+    """(stages, micro-batches, recomputation, pins); `load` reads the model for a batch.
 
     UsageError where the configuration says something that no plan can, or does not fit devices and batch.
     """
@@ -33,8 +35,7 @@ def take_strategy(options: argparse.Namespace) -> tuple[int, int, Literal["none"
             f"--recompute {options.recompute}: --strategy says what is run again (recompute=full, or nothing); leave "
             "--recompute out"
         )
-    bind = bindings(options.bind)
-    graph = load_model(options.model, bind=bind, batch=options.batch)
+    graph = load(options.batch)
     c = parse_strategy(
         text,
         devices=int(options.devices),
@@ -60,10 +61,10 @@ def take_strategy(options: argparse.Namespace) -> tuple[int, int, Literal["none"
                 f"{source}: {key}: plans have {planned or 'none'} so far; `planner evaluate` prices {value}"
             )
     if c.micro_batches > 1:
-        graph = load_model(options.model, bind=bind, batch=c.micro_batch * c.dp)
+        graph = load(c.micro_batch * c.dp)
     one = graph
     if c.tp * c.cp * c.ep > 1 and c.dp > c.ep:
-        one = load_model(options.model, bind=bind, batch=c.micro_batch * c.ep)
+        one = load(c.micro_batch * c.ep)
     pins = constraints_of_configuration(graph, one, c, source)
     return c.pp, c.micro_batches, "blocks" if c.recompute == "full" else "none", pins
 

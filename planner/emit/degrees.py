@@ -4,14 +4,14 @@ carry."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from planner.emit.layers import Stages
 from planner.emit.scheme import Scheme, scheme_of
+from planner.emit.wording import some
 from planner.errors import InputError
 from planner.planning.document import PlanDocument
 
-__all__ = ["lost_in_degrees", "lost_in_stages", "size_text", "some", "training_scheme"]
+__all__ = ["lost_in_degrees", "lost_in_stages", "size_text", "training_scheme"]
 
 
 def training_scheme(plan: PlanDocument, target: str) -> Scheme:
@@ -26,10 +26,6 @@ def training_scheme(plan: PlanDocument, target: str) -> Scheme:
 def size_text(size: float) -> str:
     """Bytes for a reader."""
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.2f} MiB"
-
-
-def some(names: Sequence[str]) -> str:
-    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
 def lost_in_degrees(plan: PlanDocument, scheme: Scheme, target: str, displaced: tuple[str, str] | None) -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from planner.emit.reading import MOST_DEVICES, check_devices
 from planner.errors import InputError
 from planner.ir import DeviceMesh, Graph, Layout, MeshAxis
 from planner.ir.mesh import AXIS_NAMES
@@ -23,7 +24,6 @@ from planner.rules.strategy import REPLICATE, AxisRole, bind
 __all__ = ["Placed", "mesh_of", "pinned", "read_json", "whole_number"]
 
 _MOST_BYTES: Final = 1 << 26
-_MOST_DEVICES: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
 
 
 def whole_number(where: str, value: object, least: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST_DEVICES:
-        raise InputError(f"{where}: expected a whole number from {least} to {_MOST_DEVICES:,}, found {value!r:.80}")
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST_DEVICES:
+        raise InputError(f"{where}: expected a whole number from {least} to {MOST_DEVICES:,}, found {value!r:.80}")
     return value
 
 
@@ -64,8 +64,7 @@ def mesh_of(where: str, sizes: list[int]) -> DeviceMesh:
     if not 1 <= len(sizes) <= len(AXIS_NAMES):
         raise InputError(f"{where}: expected 1 to {len(AXIS_NAMES)} mesh axes, found {len(sizes)}")
     mesh = DeviceMesh(tuple(MeshAxis(name, size) for name, size in zip(AXIS_NAMES, sizes, strict=False)))
-    if mesh.devices > _MOST_DEVICES:
-        raise InputError(f"{where}: is for {mesh.devices:,} devices; at most {_MOST_DEVICES:,} are planned for")
+    check_devices(where, mesh.devices)
     return mesh
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
+from planner.errors import InputError
 from planner.ir import DeviceMesh, Graph
 from planner.planning.constraints import Constraints
 
-__all__ = ["Reading", "shapes_of"]
+__all__ = ["MOST_DEVICES", "Reading", "check_devices", "shapes_of"]
+
+MOST_DEVICES: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,12 @@ class Reading:
     target: Literal["any", "torch", "mindspore"] = "any"
     stages: Mapping[str, int] = field(default_factory=dict)
     micro_batches: int | None = None
+
+
+def check_devices(source: str, devices: int) -> None:
+    """InputError where a file is for more devices than are planned for."""
+    if devices > MOST_DEVICES:
+        raise InputError(f"{source}: is for {devices:,} devices; at most {MOST_DEVICES:,} are planned for")
 
 
 def shapes_of(graph: Graph) -> dict[str, tuple[int, ...]]:

@@ -44,8 +44,11 @@ class Given:
     @cached_property
     def servers(self) -> list[Server]:
         from planner.emit.hosts import read_hosts
+        from planner.emit.mindspore import read_rank_table
 
-        return [] if self.hosts_file is None else read_hosts(self.hosts_file)
+        if self.hosts_file is None:
+            return []
+        return read_rank_table(self.hosts_file) if self.hosts_file.suffix == ".json" else read_hosts(self.hosts_file)
 
     @cached_property
     def graph(self) -> Graph:

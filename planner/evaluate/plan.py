@@ -11,7 +11,8 @@ from cost_models import HardwareProfile, usable_memory_bytes
 from planner.errors import UsageError
 from planner.ir import Graph
 from planner.planning.breakdown import breakdown
-from planner.planning.document import PlanDocument, read_plan
+from planner.planning.document import PlanDocument
+from planner.planning.plan_file import read_plan
 from planner.planning.restore import Restored, restore
 from planner.planning.simulate import simulate
 from planner.search.evaluate import peak_memory

@@ -53,6 +53,10 @@ class Layout:
         """Number of distinct pieces the tensor is cut into."""
         return mesh.size(self.split_axes)
 
+    def counts(self, mesh: DeviceMesh) -> tuple[int, ...]:
+        """Into how many pieces each dimension is cut."""
+        return tuple(mesh.size(d) for d in self.dims)
+
     def local_shape(self, shape: tuple[int, ...], mesh: DeviceMesh) -> tuple[int, ...]:
         """Shape of one shard.  ValueError, naming the dimension, where a split is uneven."""
         out = []

@@ -39,4 +39,4 @@ def differences(a: PlanDocument, b: PlanDocument) -> Differences:
 
 def _shards(plan: PlanDocument, layouts: Sequence[LayoutDocument | None]) -> _Shards:
     mesh: DeviceMesh = plan.mesh
-    return tuple(None if x is None else tuple(mesh.size(d) for d in x.dims) for x in layouts)
+    return tuple(None if x is None else x.layout().counts(mesh) for x in layouts)

@@ -1,17 +1,11 @@
-"""plan.json: the native plan file, versioned, from which everything else derives (docs/plan-format.md)."""
+"""What stands in plan.json, the native plan file from which everything else derives (docs/plan-format.md)."""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from planner.errors import InputError
-from planner.files import write_whole
 from planner.ir import DeviceMesh, Layout, MeshAxis, Reduction
 from planner.rules.strategy import AxisRole
 
@@ -26,11 +20,8 @@ __all__ = [
     "RedistributionDocument",
     "StepDocument",
     "TensorDocument",
-    "plan_text",
-    "read_plan",
     "role_from_text",
     "role_to_text",
-    "write_plan",
 ]
 
 SCHEMA = "planner.plan/1"
@@ -273,51 +264,3 @@ def role_from_text(text: str) -> AxisRole:
     if kind in ("replicate", "defer") and not argument:
         return AxisRole("replicate" if kind == "replicate" else "defer")
     raise ValueError(f"role {text!r}: expected split:FACTOR, replicate, defer or linear:GROUP")
-
-
-def plan_text(plan: PlanDocument) -> str:
-    """The file's content, with keys in a fixed order: equal plans are equal bytes."""
-    return plan.model_dump_json(by_alias=True, indent=1) + "\n"
-
-
-def write_plan(plan: PlanDocument, path: str | os.PathLike[str]) -> None:
-    """Writes the plan atomically.
-
-    InputError where the place cannot be written to.
-    """
-    try:
-        write_whole(Path(path), plan_text(plan).encode())
-    except OSError as e:
-        raise InputError(f"plan {path}: cannot be written ({e}); give another directory with --out") from e
-
-
-def read_plan(path: str | os.PathLike[str]) -> PlanDocument:
-    """InputError where the file is missing, is not JSON, or is not a plan of this schema."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as e:
-        raise InputError(f"plan {path}: cannot be read ({e}); give a plan.json that `planner search` wrote") from e
-    try:
-        data: Any = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as e:
-        raise InputError(f"plan {path}: is not JSON ({e}); give a plan.json that `planner search` wrote") from e
-    found = data.get("schema") if isinstance(data, dict) else None
-    if found != SCHEMA:
-        raise InputError(f"plan {path}: expected schema {SCHEMA!r}, found {found!r}; search again with this version")
-    try:
-        plan = PlanDocument.model_validate(data)
-    except ValidationError as e:
-        raise InputError(f"plan {path}: {_first_error(e.errors())}") from e
-    from planner.planning.consistency import contradiction  # it reads the values that are defined here
-
-    wrong = contradiction(plan)
-    if wrong is not None:
-        raise InputError(f"plan {path}: {wrong}; search again")
-    return plan
-
-
-def _first_error(errors: Sequence[Any]) -> str:
-    first = errors[0]
-    where = ".".join(str(p) for p in first["loc"])
-    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    return f"at {where}: {first['msg']}{more}"

@@ -670,3 +670,16 @@ def test_a_strategy_is_compared_with_what_is_found_without_it(
 def test_a_plan_does_nothing_otherwise_than_itself(tensor_parallel: Path) -> None:
     plan = read_plan(tensor_parallel)
     assert differences(plan, plan) == Differences((), ())
+
+
+def test_a_rank_table_is_a_hosts_file_too(tmp_path: Path, resnet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = search(tmp_path / "plan", resnet, 16, "rest=data_parallel", hardware="ascend-910a")
+    first = emit(plan, tmp_path / "a", "--hosts", str(hosts(tmp_path, 2)))
+    again = emit(plan, tmp_path / "b", "--hosts", str(tmp_path / "a" / "rank_table.json"))
+    assert again == first
+    table = json.loads(first["rank_table.json"])
+    table["server_list"][0]["device"][0]["rank_id"] = "9"
+    (tmp_path / "wrong.json").write_text(json.dumps(table), encoding="utf-8")
+    arguments = ["emit", str(plan), "--target", "mindspore", "--out", str(tmp_path / "c")]
+    assert main([*arguments, "--hosts", str(tmp_path / "wrong.json")]) == 3
+    assert "has rank 9, expected 0" in capsys.readouterr().err

@@ -153,7 +153,7 @@ def test_mpirun_on_several_unknown_hosts_has_to_be_told_them(tmp_path: Path) -> 
 def test_mpirun_is_told_the_hosts_or_the_hostfile(tmp_path: Path, gpu: bool, hostfile: bool) -> None:
     more = {"HOSTFILE": "my hosts"} if hostfile else {}
     told = started(tmp_path, scripts(16, ["10.0.0.1", "10.0.0.2"], gpu), **more).stdout.splitlines()
-    expected = ["--hostfile", "my hosts"] if hostfile else ["-H", "10.0.0.1:8,10.0.0.2:8"]
+    expected = ["--hostfile", str(tmp_path / "my hosts")] if hostfile else ["-H", "10.0.0.1:8,10.0.0.2:8"]
     assert told[: 4 + len(expected)] == ["-n", "16", "-x", "PATH", *expected]
     assert told[-3:] == ["python", str(tmp_path / "train.py"), "a b"]
     assert ("NCCL_SOCKET_IFNAME=en5" in told) == gpu

@@ -93,6 +93,17 @@ def test_a_layer_is_not_cut_from_its_bias() -> None:
         assert len({found.stage_of[n] for n in mine}) == 1
 
 
+@pytest.mark.parametrize(("ranks", "products"), [(1, 2), (8, 0)])
+def test_stages_are_cut_where_little_crosses_when_links_are_slow(ranks: int, products: int) -> None:
+    """Between ranks of one server the work is shared; between servers only the few classes are sent."""
+    sizes = {"features": 1024, "hidden": 1024, "layers": 4, "classes": 8, "batch": 65536}
+    graph = import_bytes(build("mlp", sizes).SerializeToString(), name="mlp")
+    constraints = parse_pin(f"mesh={ranks}") + parse_pin("rest=replicated")
+    request = Request(ranks, load_profile("a100-80"), Settings(training=True), constraints=constraints)
+    found = pipelined(make_plan(graph, request), 2, 4)
+    assert sum(op.type == "MatMul" and found.stage_of[op.name] == 1 for op in graph.ops) == products
+
+
 def test_what_is_computed_from_weights_stands_with_its_reader(gpt: Planned) -> None:
     graph = gpt.priced.graph
     turned = next(op for op in graph.ops if op.type == "Transpose" and op.inputs[0] == "transformer.wte.weight")

@@ -20,6 +20,7 @@ from planner.emit.launch import hosts_of, launch_scripts
 from planner.emit.modules import layered, owner
 from planner.emit.names import Name, plain
 from planner.emit.scheme import Scheme, scheme_of
+from planner.emit.wording import some
 from planner.errors import InputError
 from planner.planning.document import PlanDocument
 
@@ -124,18 +125,18 @@ def _lost(plan: PlanDocument, names: Mapping[str, Name], scheme: Scheme, repeate
         out.append(f"{len(moved)} redistributions: transformers sums and gathers at the ends of modules")
     if repeated:
         out.append(
-            f"how tensor-parallel ranks divide the work of {len(repeated)} operator(s) ({_some(repeated)}): "
+            f"how tensor-parallel ranks divide the work of {len(repeated)} operator(s) ({some(repeated)}): "
             "transformers repeats it on each"
         )
     along = [n for n in plan.parameters if _shards_elsewhere(plan, n, names[n], scheme)]
     if along:
         out.append(
-            f"the dimension along which {len(along)} parameters are kept in shards ({_some(along)}): fully_shard cuts "
+            f"the dimension along which {len(along)} parameters are kept in shards ({some(along)}): fully_shard cuts "
             "the first; sizes and traffic are the same"
         )
     if scheme.whole:
         out.append(
-            f"{len(scheme.whole)} parameters that are kept whole ({_some(scheme.whole)}): fully_shard divides all"
+            f"{len(scheme.whole)} parameters that are kept whole ({some(scheme.whole)}): fully_shard divides all"
         )
     if scheme.displaced("data", "tensor"):
         out.append(
@@ -157,7 +158,3 @@ def _shards_elsewhere(plan: PlanDocument, n: str, told: Name, scheme: Scheme) ->
     computed = {a for x in p.compute for d in x.dims for a in d}
     dims = p.stored.dims[::-1] if told.transposed else p.stored.dims
     return any(a not in computed and scheme.sizes[a] > 1 for d in dims[1:] for a in d)
-
-
-def _some(names: tuple[str, ...] | list[str]) -> str:
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from planner.emit.degrees import some
 from planner.emit.emission import Emission
 from planner.emit.hyper_parallel.boundaries import Boundary, leaves_of
 from planner.emit.hyper_parallel.grid import Grid, grid_of
@@ -21,6 +20,7 @@ from planner.emit.names import Name, plain
 from planner.emit.scheme import Scheme, scheme_of
 from planner.emit.shards import elsewhere, optimizer_shards
 from planner.emit.stages import holders
+from planner.emit.wording import some
 from planner.errors import InputError
 from planner.ir import Layout
 from planner.planning.document import PlanDocument

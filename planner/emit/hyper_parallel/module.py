@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pprint import pformat
 from string import Template
-from typing import Any, Final
+from typing import Final
 
 from planner.emit.hyper_parallel.grid import Grid
 from planner.emit.names import plain
+from planner.emit.wording import literal
 from planner.planning.document import PlanDocument
 
 __all__ = ["Placed", "module_text"]
@@ -105,9 +105,9 @@ def module_text(
         mesh=" x ".join(f"{n}={s}" for n, s in grid.sizes.items()),
         sizes=repr(tuple(grid.sizes.values())),
         axes=repr(tuple(grid.sizes)),
-        parameters=_literal(parameters),
-        inputs=_literal(inputs),
-        outputs=_literal(outputs),
+        parameters=literal(parameters),
+        inputs=literal(inputs),
+        outputs=literal(outputs),
         hsdp=_hsdp(shards, threshold) if training else "",
         imports="hsdp, init_device_mesh, shard_module" if training else "init_device_mesh, shard_module",
         loss=_LOSS if training else "",
@@ -123,7 +123,3 @@ def _hsdp(shards: int, threshold: int) -> str:
         return _HSDP.format(kept="whole by each of them", shards=1, threshold=0, level="level1")
     kept = f"by {shards} of them in parts, weights being gathered once for the step"
     return _HSDP.format(kept=kept, shards=shards, threshold=threshold, level="level2")
-
-
-def _literal(value: Any) -> str:
-    return pformat(list(map(dict, value)), width=116, sort_dicts=False)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from planner.emit.batch import batch_of
 from planner.emit.blocks import check_blocks
-from planner.emit.degrees import lost_in_degrees, some, training_scheme
+from planner.emit.degrees import lost_in_degrees, training_scheme
 from planner.emit.emission import Emission
 from planner.emit.hosts import Server
 from planner.emit.launch import hosts_of
@@ -24,6 +24,7 @@ from planner.emit.mindspore.launch import launch_scripts
 from planner.emit.names import plain
 from planner.emit.scheme import Scheme
 from planner.emit.shards import elsewhere
+from planner.emit.wording import some
 from planner.errors import InputError
 from planner.planning.document import PlanDocument
 

@@ -16,6 +16,7 @@ from planner.emit.mindspore.strategy import Strategies, joined, merged, strategi
 from planner.emit.mindspore.strategy_map import StrategyMap, to_json, to_protobuf
 from planner.emit.names import Name
 from planner.emit.stages import holders, stage_of_plan
+from planner.emit.wording import some
 from planner.planning.document import PlanDocument
 
 __all__ = ["emit_mindspore"]
@@ -75,12 +76,12 @@ def _lost(plan: PlanDocument, found: Strategies) -> list[str]:
     if found.unnamed:
         out.append(
             f"{len(found.unnamed)} operators without a parameter have no key in the strategy file "
-            f"({_some(found.unnamed)}): parallel.py lists their strategies for shard(); those that are not "
+            f"({some(found.unnamed)}): parallel.py lists their strategies for shard(); those that are not "
             "given one follow MindSpore's propagation"
         )
     if found.displaced:
         out.append(
-            f"the ranks of {len(found.displaced)} operators ({_some(found.displaced)}): told shards alone, "
+            f"the ranks of {len(found.displaced)} operators ({some(found.displaced)}): told shards alone, "
             "MindSpore lays them out over other ranks than the plan; parallel.py does not load the file and lists "
             f"every operator for shard(), as Layouts{_other_order(plan)}"
         )
@@ -92,7 +93,7 @@ def _lost(plan: PlanDocument, found: Strategies) -> list[str]:
     held = [n for n, stages in holders(plan).items() if len(stages) > 1]
     if held:
         out.append(
-            f"{len(held)} parameters that several stages read ({_some(held)}): each holds one, and MindSpore sums "
+            f"{len(held)} parameters that several stages read ({some(held)}): each holds one, and MindSpore sums "
             "their gradients where it knows them for one parameter"
         )
     if plan.redistributions:
@@ -113,7 +114,3 @@ def _other_order(plan: PlanDocument) -> str:
     sizes = [n for n in plan.mesh.shape if n > 1]
     told = "x".join(map(str, reversed(sizes)))
     return f"; a search with --mesh {told}, the other way round, may spare that" if len(sizes) > 1 else ""
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")

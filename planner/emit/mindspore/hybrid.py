@@ -6,11 +6,11 @@ A parameter marked `layerwise_parallel` may differ on every rank, and its gradie
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pprint import pformat
 from string import Template
 from typing import Final
 
 from planner.emit.names import Name, plain
+from planner.emit.wording import literal
 from planner.planning.document import PlanDocument, RedistributionDocument
 
 __all__ = ["hybrid_text"]
@@ -86,10 +86,10 @@ def hybrid_text(plan: PlanDocument, names: Mapping[str, Name]) -> str:
     text = _MODULE.substitute(
         model=plain(plan.model.name),
         devices=plan.devices,
-        sliced=_literal(sliced),
-        collectives=_literal(collectives),
-        inside=_literal(inside),
-        groups=_literal({a: g for a, g in groups.items() if a in used}),
+        sliced=literal(sliced),
+        collectives=literal(collectives),
+        inside=literal(inside),
+        groups=literal({a: g for a, g in groups.items() if a in used}),
         per_stage=plan.mesh.devices,
     )
     compile(text, "hybrid.py", "exec")  # names are data in it, never code
@@ -119,7 +119,3 @@ def _collective(
         (_PRIMITIVES[s.kind], ".".join(s.axes), dim(s.dim), dim(s.to_dim)) for s in r.steps if s.kind in _PRIMITIVES
     ]
     return (told.name, r.direction, r.reader, steps) if steps else None
-
-
-def _literal(value: object) -> str:
-    return pformat(value, width=116, sort_dicts=False)

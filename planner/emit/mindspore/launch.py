@@ -16,6 +16,7 @@ _HEAD: Final = """#!/bin/bash
 # usage: bash $name SCRIPT.py [ARGUMENT…]
 set -euo pipefail
 script="$$(realpath "$$1")"; shift
+if [ -n "$${HOSTFILE:-}" ]; then HOSTFILE="$$(realpath "$$HOSTFILE")"; fi  # as the caller names it
 cd "$$(dirname "$$0")"
 """
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pprint import pformat
 from string import Template
 from typing import Any, Final
 
 from planner.emit.mindspore.strategy import Strategies
 from planner.emit.names import Name, plain
 from planner.emit.stages import holders
+from planner.emit.wording import literal
 from planner.errors import InputError
-from planner.ir import DeviceMesh, Layout
+from planner.ir import Layout
 from planner.planning.document import PlanDocument
 
 __all__ = ["Optimizer", "module_text", "optimizer_of"]
@@ -147,9 +147,9 @@ def module_text(plan: PlanDocument, names: Mapping[str, Name], found: Strategies
         example=plain(next(iter(listed), "operator")),
         sizes=repr(mesh.shape),
         names=repr(mesh.names),
-        strategies=_literal(listed),
-        whole=_literal(set(whole) or ()),
-        context=_literal(_context(plan, dataset, optimizer)),
+        strategies=literal(listed),
+        whole=literal(set(whole) or ()),
+        context=literal(_context(plan, dataset, optimizer)),
         context_file="" if displaced or stages > 1 else _CONTEXT_FILE,
         dataset=_as_layouts(plan) if isinstance(dataset, tuple) else repr(dataset),
         settings="".join(settings),
@@ -193,7 +193,7 @@ def _recompute(plan: PlanDocument, names: Mapping[str, Name]) -> str:
     for n, p in plan.parameters.items():
         for k in sorted({block_of[r.operator] for r in p.readers if r.operator in block_of}):
             blocks[k].append(names[n].name)
-    return _RECOMPUTE.substitute(blocks=_literal(tuple(tuple(b) for b in blocks if b)))
+    return _RECOMPUTE.substitute(blocks=literal(tuple(tuple(b) for b in blocks if b)))
 
 
 _RECOMPUTE: Final = Template("""
@@ -226,7 +226,7 @@ def _stages(plan: PlanDocument, names: Mapping[str, Name]) -> str:
     if len(plan.stages) == 1:
         return text
     table = {names[n].name: stages[0] for n, stages in holders(plan).items()}
-    return text + _STAGES.substitute(stages=len(plan.stages), table=_literal(table))
+    return text + _STAGES.substitute(stages=len(plan.stages), table=literal(table))
 
 
 _STAGES: Final = Template("""STAGES = $stages
@@ -271,7 +271,7 @@ def _dataset(plan: PlanDocument) -> str | tuple[tuple[int, ...], ...]:
     """`data_parallel` where every input is split by all devices along its first dimension, `full_batch` where none is
     split, else shards of every dimension of every input."""
     mesh = plan.mesh
-    found = [_shards(x, mesh) for x in _inputs(plan)]
+    found = [x.counts(mesh) for x in _inputs(plan)]
     if all(n == 1 for dims in found for n in dims):
         return "full_batch"
     if all(dims and dims[0] == mesh.devices for dims in found):
@@ -296,11 +296,3 @@ def _operands(plan: PlanDocument, name: str) -> tuple[_Dims, ...]:
 
 def _named(layout: Layout) -> _Dims:
     return tuple(d[0] if len(d) == 1 else (tuple(d) or "None") for d in layout.dims)
-
-
-def _shards(layout: Layout, mesh: DeviceMesh) -> tuple[int, ...]:
-    return tuple(mesh.size(d) for d in layout.dims)
-
-
-def _literal(value: Any) -> str:
-    return pformat(value, width=116, sort_dicts=False)

@@ -9,13 +9,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from planner.emit.mindspore.arrangement import common_mesh, layouts_of
 from planner.emit.mindspore.primitives import PRIMITIVES, Primitive
 from planner.emit.mindspore.strategy_map import OperatorStrategy, ParameterLayout, StrategyMap, read_strategy_map
 from planner.emit.names import Name, NameRules
-from planner.emit.reading import Reading, shapes_of
+from planner.emit.reading import Reading, check_devices, shapes_of
 from planner.errors import InputError
 from planner.ir import DeviceMesh, Graph, Layout, Op
 from planner.planning.constraints import SCHEMA, Constraints, parse_constraints
@@ -25,8 +25,6 @@ from planner.rules import rule_for
 from planner.rules.strategy import strategies
 
 __all__ = ["constraints_of_strategies", "read_strategies"]
-
-_MOST_DEVICES: Final = 1 << 16
 
 
 def read_strategies(path: Path, graph: Graph, rules: NameRules) -> Reading:
@@ -80,8 +78,7 @@ def constraints_of_strategies(
             "…; say with --names what the file calls the model's parameters"
         )
     mesh = common_mesh(p.arrangement for p in parameters.values())
-    if mesh.devices > _MOST_DEVICES:
-        raise InputError(f"{source}: is for {mesh.devices:,} devices; at most {_MOST_DEVICES:,} are planned for")
+    check_devices(source, mesh.devices)
     used: set[str] = set()
     pins: dict[str, Any] = {"schema": SCHEMA, "mesh": str(mesh), "operators": [], "parameters": []}
     for n, name in names.items():

@@ -76,7 +76,7 @@ def strategies_of_plan(plan: PlanDocument, names: Mapping[str, Name], stage: int
             if first[reader.operator, _part(reader, plan)] != name:
                 continue
             for key, found in _entries(plan, reader, told):
-                strategy = OperatorStrategy(stage, tuple(_shards(x, mesh) for x in found.operands))
+                strategy = OperatorStrategy(stage, tuple(x.counts(mesh) for x in found.operands))
                 if operators.setdefault(key, strategy) != strategy:
                     raise InputError(
                         f"plan: {keyed[key].operator} and {found.operator} both are {key} to MindSpore and are split "
@@ -265,10 +265,6 @@ def _result(op: OperatorDocument) -> Layout:
     found = op.results[0]
     assert found is not None
     return found.layout()
-
-
-def _shards(layout: Layout, mesh: DeviceMesh) -> tuple[int, ...]:
-    return tuple(mesh.size(d) for d in layout.dims)
 
 
 def _splits(op: OperatorDocument) -> bool:

@@ -16,7 +16,7 @@ from planner.emit.names import NameRules
 from planner.emit.onnx.check import annotation_problems
 from planner.emit.onnx.file import load_file
 from planner.emit.onnx.placement import Placement, common_mesh, layout_of, placement_of
-from planner.emit.reading import Reading
+from planner.emit.reading import Reading, check_devices
 from planner.errors import InputError
 from planner.ir import DeviceMesh, Graph, Layout, Op, Role
 from planner.planning.constraints import Constraints
@@ -28,7 +28,6 @@ from planner.rules.strategy import REPLICATE, AxisRole, Strategy, bind
 
 __all__ = ["constraints_of_annotations", "read_annotations"]
 
-_MOST_DEVICES: Final = 1 << 16
 _MOST_TRIED: Final = 64  # ways in which modes may read one annotation
 
 _Layouts = dict[str, Layout]
@@ -104,8 +103,7 @@ def _told(model: onnx.ModelProto, graph: Graph, source: str) -> _Told:
         raise InputError(f"{source}: none of its {len(model.graph.node)} nodes has a multi-device annotation")
     (chosen, _), *others = used.most_common()
     devices = next(c.num_devices for c in model.configuration if c.name == chosen)
-    if devices > _MOST_DEVICES:
-        raise InputError(f"{source}: is for {devices:,} devices; at most {_MOST_DEVICES:,} are planned for")
+    check_devices(source, devices)
     nodes = [(n, c) for n in model.graph.node for c in n.device_configurations if c.configuration_id == chosen]
     stages = {c.pipeline_stage for _, c in nodes}
     if stages != set(range(len(stages))) or devices % len(stages):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pprint import pformat
 from string import Template
 from typing import Any, Final
 
 from planner.emit.names import plain
 from planner.emit.torch.fully import Fully
 from planner.emit.torch.stages import Split
+from planner.emit.wording import literal
 from planner.planning.document import PlanDocument
 
 __all__ = ["module_text"]
@@ -26,6 +26,8 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 $imports
+__all__ = $offered
+
 SIZES = $sizes
 AXES = $axes
 $stages# Fully qualified name -> (kept as, computed with): per mesh axis the dimension that it splits, None where it
@@ -103,6 +105,7 @@ def shard_inputs(inputs, mesh):
     return {n: distribute_tensor(x, mesh, _placements(INPUTS[n])) for n, x in inputs.items()}
 $fully''')
 
+_OFFERED: Final = ("implicit_replication", "parallelize", "shard_inputs")
 _USAGE: Final = """\
     mesh = device_mesh()                  # in every process that torchrun started
     parallelize(module, mesh)             # before the optimizer is made
@@ -175,14 +178,14 @@ def module_text(
     imports = [] if fully is None else ["from torch.distributed.fsdp import fully_shard"]
     imports += [
         "from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor",
-        "from torch.distributed.tensor.experimental import implicit_replication  # noqa: F401",
+        "from torch.distributed.tensor.experimental import implicit_replication",
         "from torch.nn.utils import parametrize",
     ]
     stages = "\n"
     usage = _USAGE + (_FULLY_USAGE if fully is not None else "")
     if split is not None:
         stages = _STAGES.substitute(
-            count=plan.schedule.stages, stage_of=_literal(split.stage_of), begins=_literal(split.begins)
+            count=plan.schedule.stages, stage_of=literal(split.stage_of), begins=literal(split.begins)
         )
         usage = Template(_STAGED_USAGE).substitute(micro=plan.schedule.micro_batches)
     text = _MODULE.substitute(
@@ -192,12 +195,13 @@ def module_text(
         staged="" if split is None else f" in each of {plan.schedule.stages} stages",
         usage=usage,
         imports="\n".join(imports) + "\n",
+        offered=repr(["device_mesh", *["fully"] * (fully is not None), *_OFFERED]),
         sizes=repr(mesh.shape),
         axes=repr(mesh.names),
         stages=stages,
-        parameters=_literal(parameters),
-        inputs=_literal(inputs),
-        modules=_literal(modules),
+        parameters=literal(parameters),
+        inputs=literal(inputs),
+        modules=literal(modules),
         device_mesh=_MESH if split is None else _STAGED_MESH,
         missing=_MISSING if split is None else "",
         hooks=_HOOKS if split is None else _STAGED_HOOKS,
@@ -212,9 +216,5 @@ def _fully(told: Fully) -> str:
     return _FULLY.substitute(
         sizes=(told.replicas, told.shards) if several else (told.shards,),
         axes=("replicate", "shard") if several else ("shard",),
-        blocks=_literal(told.blocks),
+        blocks=literal(told.blocks),
     )
-
-
-def _literal(value: Any) -> str:
-    return pformat(value, width=116, sort_dicts=False)

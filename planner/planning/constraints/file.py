@@ -26,7 +26,8 @@ from planner.planning.constraints.values import (
     TensorPin,
 )
 from planner.planning.document import SCHEMA as PLAN_SCHEMA
-from planner.planning.document import LayoutDocument, PlanDocument, read_plan, role_from_text
+from planner.planning.document import LayoutDocument, PlanDocument, role_from_text
+from planner.planning.plan_file import read_plan
 
 __all__ = ["SCHEMA", "constraints_of_plan", "parse_constraints", "read_constraints"]
 

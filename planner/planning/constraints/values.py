@@ -46,10 +46,6 @@ def _missing(axes: tuple[str, ...], mesh: DeviceMesh) -> str | None:
     return f"mesh {mesh} has no axis {', '.join(lacking)}" if lacking else None
 
 
-def _shards(layout: Layout, mesh: DeviceMesh) -> Counts:
-    return tuple(mesh.size(d) for d in layout.dims)
-
-
 @dataclass(frozen=True, slots=True)
 class LayoutPin:
     """`dims`: the axes of every dimension, with exactly the pending reductions `partial`; `counts`: shards per
@@ -76,7 +72,7 @@ class LayoutPin:
 
     def admits(self, layout: Layout, mesh: DeviceMesh) -> bool:
         if self.counts is not None:
-            return _shards(layout, mesh) == self.counts
+            return layout.counts(mesh) == self.counts
         if self.dims is None:
             return layout.is_replicated
         # An axis of one rank splits nothing, and layouts leave it out.
@@ -87,7 +83,7 @@ class LayoutPin:
     def distance(self, layout: Layout, mesh: DeviceMesh) -> int:
         """In how many dimensions and pending axes the layout differs: orders what is offered instead."""
         if self.counts is not None:
-            return sum(a != b for a, b in zip(_shards(layout, mesh), self.counts, strict=True))
+            return sum(a != b for a, b in zip(layout.counts(mesh), self.counts, strict=True))
         dims = self.dims or ((),) * len(layout.dims)
         pending = set(self.partial) ^ set(layout.partial)
         return sum(a != b for a, b in zip(layout.dims, dims, strict=True)) + len(pending)
@@ -160,7 +156,7 @@ class StrategyPin:
         for wanted_counts, layouts in ((self.shard, strategy.operands), (self.shard_out, strategy.results)):
             for counts, layout in zip(wanted_counts, layouts, strict=False):
                 if counts is not None and layout is not None:
-                    wrong += _shards(layout, mesh) != counts
+                    wrong += layout.counts(mesh) != counts
         return wrong
 
     def __str__(self) -> str:

@@ -3,6 +3,7 @@
 # usage: bash run_msrun.sh SCRIPT.py [ARGUMENT…]
 set -euo pipefail
 script="$(realpath "$1")"; shift
+if [ -n "${HOSTFILE:-}" ]; then HOSTFILE="$(realpath "$HOSTFILE")"; fi  # as the caller names it
 cd "$(dirname "$0")"
 # 1 server(s), 4 devices each.  On every server: MASTER_ADDR is the address of the first,
 # NODE_RANK 0, 1, …

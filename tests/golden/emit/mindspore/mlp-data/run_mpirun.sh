@@ -3,6 +3,7 @@
 # usage: bash run_mpirun.sh SCRIPT.py [ARGUMENT…]
 set -euo pipefail
 script="$(realpath "$1")"; shift
+if [ -n "${HOSTFILE:-}" ]; then HOSTFILE="$(realpath "$HOSTFILE")"; fi  # as the caller names it
 cd "$(dirname "$0")"
 # HCCL without a rank table, OpenMPI starts the processes.
 export GRAPH_OP_RUN=1

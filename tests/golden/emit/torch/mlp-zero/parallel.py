@@ -18,8 +18,10 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.experimental import implicit_replication  # noqa: F401
+from torch.distributed.tensor.experimental import implicit_replication
 from torch.nn.utils import parametrize
+
+__all__ = ['device_mesh', 'fully', 'implicit_replication', 'parallelize', 'shard_inputs']
 
 SIZES = (8,)
 AXES = ('x',)

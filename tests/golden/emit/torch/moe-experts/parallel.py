@@ -15,8 +15,10 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.experimental import implicit_replication  # noqa: F401
+from torch.distributed.tensor.experimental import implicit_replication
 from torch.nn.utils import parametrize
+
+__all__ = ['device_mesh', 'implicit_replication', 'parallelize', 'shard_inputs']
 
 SIZES = (4,)
 AXES = ('x',)

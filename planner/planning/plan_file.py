@@ -1,0 +1,64 @@
+"""plan.json, read and written whole."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from planner.errors import InputError
+from planner.files import write_whole
+from planner.planning.consistency import contradiction
+from planner.planning.document import SCHEMA, PlanDocument
+
+__all__ = ["plan_text", "read_plan", "write_plan"]
+
+
+def plan_text(plan: PlanDocument) -> str:
+    """The file's content, with keys in a fixed order: equal plans are equal bytes."""
+    return plan.model_dump_json(by_alias=True, indent=1) + "\n"
+
+
+def write_plan(plan: PlanDocument, path: str | os.PathLike[str]) -> None:
+    """Writes the plan atomically.
+
+    InputError where the place cannot be written to.
+    """
+    try:
+        write_whole(Path(path), plan_text(plan).encode())
+    except OSError as e:
+        raise InputError(f"plan {path}: cannot be written ({e}); give another directory with --out") from e
+
+
+def read_plan(path: str | os.PathLike[str]) -> PlanDocument:
+    """InputError where the file is missing, is not JSON, or is not a plan of this schema."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise InputError(f"plan {path}: cannot be read ({e}); give a plan.json that `planner search` wrote") from e
+    try:
+        data: Any = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as e:
+        raise InputError(f"plan {path}: is not JSON ({e}); give a plan.json that `planner search` wrote") from e
+    found = data.get("schema") if isinstance(data, dict) else None
+    if found != SCHEMA:
+        raise InputError(f"plan {path}: expected schema {SCHEMA!r}, found {found!r}; search again with this version")
+    try:
+        plan = PlanDocument.model_validate(data)
+    except ValidationError as e:
+        raise InputError(f"plan {path}: {_first_error(e.errors())}") from e
+    wrong = contradiction(plan)
+    if wrong is not None:
+        raise InputError(f"plan {path}: {wrong}; search again")
+    return plan
+
+
+def _first_error(errors: Sequence[Any]) -> str:
+    first = errors[0]
+    where = ".".join(str(p) for p in first["loc"])
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return f"at {where}: {first['msg']}{more}"
