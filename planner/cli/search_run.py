@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import sys
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from math import log
 from typing import Any
@@ -16,9 +14,10 @@ from planner.cache import Store
 from planner.cli.answer import Answer
 from planner.cli.cancel import Cancellation
 from planner.cli.job import check_devices, take_job
-from planner.cli.options import bindings, constraints_of, profile_of, progress_to
+from planner.cli.options import bindings, constraints_of, profile_of
 from planner.cli.request_key import RequestKey
 from planner.cli.search_proof import described, save_problem
+from planner.cli.watch import Lines, Watch, reports_in_seconds
 from planner.errors import InputError, UsageError
 from planner.frontends import load_model
 from planner.ir import Graph
@@ -28,13 +27,12 @@ from planner.planning.pipeline import Parts, Pipelined, in_parts, plan_in_parts
 from planner.planning.planner import on_nodes
 from planner.pricing import Settings
 from planner.report.text import pipeline_lines, summary
-from planner.search.control import Control, Report
+from planner.search.control import Control
 
 __all__ = ["Searcher"]
 
 WARM_SECONDS = 2.0  # for finding an earlier plan again in a search under a time limit
 UNTOUCHED = 0.25  # no part of a search is cut short before this share of its time limit is over
-REPORT_EVERY = 0.5  # seconds between two lines of progress
 
 
 @dataclass
@@ -45,8 +43,10 @@ class Searcher:
     store: Store | None
     key: RequestKey | None
     cancellation: Cancellation
+    watch: Watch = field(default_factory=Lines)
 
     def __post_init__(self) -> None:
+        self.watch.phase("import")
         self._graphs: dict[int | None, Graph] = {}
         self.profile = profile_of(self.options.hardware)
         self.constraints = constraints_of(self.options)
@@ -115,9 +115,9 @@ class Searcher:
                 self._point(devices, key)
                 return _renamed(known, graph.name)
         recall, automatic = self._recall(graph, request)
-        say = progress_to(quiet=False)
-        report = _reporter(say, request.profile.price_resolution_s)
-        control = Control(request.time_limit, cancel=self.cancellation.asked, say=say, report=report)
+        report = reports_in_seconds(self.watch, request.profile.price_resolution_s)
+        control = Control(request.time_limit, cancel=self.cancellation.asked, say=self.watch.say, report=report)
+        self.watch.phase("search")
         self.cancellation.searching = True
         parts = self.parts
         if parts.stages > 1 or parts.micro_batches > 1:
@@ -163,6 +163,7 @@ class Searcher:
         )
 
     def _answer(self, planned: Planned, control: Control, pipeline: Pipelined | None = None) -> Answer:
+        self.watch.phase("write")
         plans = (planned, *planned.others)
         texts = tuple(plan_text(self._describe(p, pipeline)) for p in plans)
         cancelled = control.cancel.is_set()
@@ -212,7 +213,7 @@ class Searcher:
             known = Answer.read(self.store, key)
             if known is not None:
                 plan = PlanDocument.model_validate_json(known.plans[0])
-                print(f"note: begins with a plan found before, on mesh {plan.mesh}", file=sys.stderr)
+                self.watch.say(f"note: begins with a plan found before, on mesh {plan.mesh}")
                 return Recall(plan, WARM_SECONDS), True
         return None, False
 
@@ -298,18 +299,3 @@ def _renamed(answer: Answer, name: str) -> Answer:
         return answer
     plans = [plan_text(d.model_copy(update={"model": d.model.model_copy(update={"name": name})})) for d in documents]
     return replace(answer, plans=tuple(plans), summary=answer.summary.replace(old, name, 1))
-
-
-def _reporter(say: Callable[[str], None], unit_s: float) -> Callable[[Report], None]:
-    """Says how far the search is, now and then."""
-    shown = -REPORT_EVERY
-
-    def report(r: Report) -> None:
-        nonlocal shown
-        if r.incumbent is None or r.gap is None or (r.seconds < shown + REPORT_EVERY and r.gap > 0):
-            return
-        shown = r.seconds
-        bound = (r.bound or 0) * unit_s
-        say(f"after {r.seconds:.1f} s: plan {r.incumbent * unit_s:.6g} s, bound {bound:.6g} s, gap {r.gap:.2%}")
-
-    return report

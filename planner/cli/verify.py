@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     from planner.frontends import load_model
     from planner.lowering.check import check_program
     from planner.planning import read_plan, write_plan
-    from planner.planning.describe import program_of
+    from planner.planning.programs import program_of
     from planner.verify.sibling import Budget, work_of
 
     say = progress_to(quiet=False)

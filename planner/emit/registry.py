@@ -54,7 +54,7 @@ class Given:
     def graph(self) -> Graph:
         """The model as it was planned.  InputError where it is another one."""
         from planner.frontends import load_model
-        from planner.planning.describe import program_of
+        from planner.planning.programs import program_of
 
         assert self.model_file is not None
         graph = load_model(self.model_file, bind=self.plan.model.bind, batch=self.plan.model.batch)

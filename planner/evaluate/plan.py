@@ -10,12 +10,11 @@ from typing import Any
 from cost_models import HardwareProfile, usable_memory_bytes
 from planner.errors import UsageError
 from planner.ir import Graph
-from planner.planning.breakdown import breakdown
+from planner.planning.breakdown import breakdown, memory_parts
 from planner.planning.document import PlanDocument
 from planner.planning.plan_file import read_plan
 from planner.planning.restore import Restored, restore
 from planner.planning.simulate import simulate
-from planner.search.evaluate import peak_memory
 
 __all__ = ["evaluate_plan"]
 
@@ -66,8 +65,8 @@ def _document(plan: PlanDocument, found: Restored, limit: int | None) -> dict[st
     priced, program = found.priced, found.program
     graph, settings, unit_s = priced.graph, priced.machine.settings, priced.machine.unit_s
     parts = breakdown(priced, found.choice, program)
-    step = simulate(priced, found.choice, program) * unit_s
-    memory = _memory(found)
+    step = simulate(priced, found.choice, program).end * unit_s
+    memory = memory_parts(priced, found.choice)
     peak = sum(memory.values())
     batch = next((s[0] for t in graph.inputs if (s := graph.tensors[t].shape)), None)
     traffic = program.traffic({t.name: settings.tensor_bytes(t) for t in graph.tensors.values()})
@@ -92,31 +91,6 @@ def _document(plan: PlanDocument, found: Restored, limit: int | None) -> dict[st
             "peak_memory_bytes": plan.cost.peak_memory_bytes,
         },
     }
-
-
-def _memory(found: Restored) -> dict[str, int]:
-    """Bytes of one device at the fullest instant, by what they are for.
-
-    `weights` are stored, with the master copy where there is one; `weight_copies` are what the operators read, where
-    that is not what is stored.
-    """
-    priced, choice = found.priced, found.choice
-    each = priced.machine.settings.per_parameter
-    shares = {"weights": each.master or each.compute_copy, "gradients": each.gradient, "optimizer": each.optimizer}
-    memory = dict.fromkeys(shares, 0)
-    for name, node in priced.parameter_nodes.items():
-        usage = priced.problem.nodes[node].usage
-        size = 0 if usage is None else int(usage[choice[node]])
-        if name in priced.active and priced.graph.tensors[name].is_float:
-            for kind, share in shares.items():
-                memory[kind] += size // sum(shares.values()) * share
-        else:
-            memory["weights"] += size
-    copies = [int(e.usage[choice[e.u], choice[e.v]]) for e in priced.problem.edges if e.usage is not None]
-    memory["weight_copies"] = sum(copies)
-    # All of these are held throughout, so that the rest of the peak is what the passes keep.
-    memory["activations"] = peak_memory(priced.problem, choice) - sum(memory.values())
-    return memory
 
 
 def _configuration(plan: PlanDocument, found: Restored) -> str:

@@ -6,12 +6,15 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from planner.planning.document import LayoutDocument, PlanDocument, role_from_text
+from planner.planning.document import LayoutDocument, OperatorDocument, PlanDocument, role_from_text
+from planner.redistribute import StepKind
+from planner.redistribute.steps import FREE
 
 __all__ = ["contradiction"]
 
 _MOST_DEVICES: Final = 1 << 20
 _MOST_DIMS: Final = 64
+_COLLECTIVES: Final = frozenset(str(kind) for kind in StepKind if kind not in FREE)
 
 
 def contradiction(plan: PlanDocument) -> str | None:
@@ -30,11 +33,30 @@ def _contradictions(plan: PlanDocument) -> Iterator[str]:
                 role_from_text(role)
             except ValueError as e:
                 yield f"at operators.{name}.strategy.{axis}: {e}"
+        yield from (f"at operators.{name}{wrong}" for wrong in _ends(plan, op))
     for name, p in plan.parameters.items():
         for r in p.readers:
             found = plan.operators.get(r.operator)
             if found is None or r.slot >= len(found.operands):
                 yield f"at parameters.{name}.readers: {r.operator}:{r.slot} is no operand of the plan"
+
+
+def _ends(plan: PlanDocument, op: OperatorDocument) -> Iterator[str]:
+    """What is wrong with an operator's operands, results and collectives; older plans do not tell its tensors."""
+    ends = (("operands", op.inputs, op.operands), ("results", op.outputs, op.results))
+    for what, tensors, layouts in ends if op.inputs or op.outputs else ():
+        if len(tensors) != len(layouts):
+            yield f".{what}: expected a layout or null for each of {len(tensors)} tensors, found {len(layouts)}"
+        for i, (tensor, layout) in enumerate(zip(tensors, layouts, strict=False)):
+            told = plan.tensors.get(tensor) or plan.inputs.get(tensor)
+            if told is None or told.shape is None:
+                continue
+            if layout is None or len(layout.dims) != len(told.shape):
+                found = "none" if layout is None else f"one of {len(layout.dims)}"
+                yield f".{what}.{i}: expected a layout of the {len(told.shape)} dimensions of {tensor}, found {found}"
+    for c in op.inner:
+        if c.kind not in _COLLECTIVES:
+            yield f".inner: {c.kind!r} is no collective; expected one of {', '.join(sorted(_COLLECTIVES))}"
 
 
 def _stages(plan: PlanDocument) -> Iterator[str]:

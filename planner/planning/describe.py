@@ -1,15 +1,17 @@
-"""Planned -> plan document, and a plan document with its graph -> program."""
+"""Planned -> plan document."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Literal
 
 from planner import __version__
-from planner.errors import InputError
-from planner.ir import DeviceMesh, Graph, Layout
-from planner.lowering import Convert, Program, lower
-from planner.planning.breakdown import convert_cost
+from planner.frontends.blocks import repeated_blocks
+from planner.ir import Graph, Layout
+from planner.lowering import Convert, Run
+from planner.planning.breakdown import convert_cost, memory_parts, run_cost
 from planner.planning.document import (
     MESH,
     AxisDocument,
@@ -27,22 +29,19 @@ from planner.planning.document import (
     PlanDocument,
     ReaderDocument,
     RedistributionDocument,
+    RunDocument,
     ScheduleDocument,
     SearchDocument,
     StageDocument,
     StepDocument,
     TensorDocument,
-    role_from_text,
     role_to_text,
 )
 from planner.planning.pipeline.stages import ORDER, Pipelined
 from planner.planning.planner import Planned
 from planner.planning.readers import readers_of
-from planner.pricing import Assignment, Flow, Move, active_tensors, bind_rules
-from planner.redistribute import Step, StepKind
-from planner.rules.strategy import Strategy, bind
 
-__all__ = ["describe", "program_of", "strategies_of"]
+__all__ = ["describe"]
 
 
 def _layout(layout: Layout) -> LayoutDocument:
@@ -59,7 +58,7 @@ def describe(
     """The plan as written to plan.json; `bind` and `batch` are how the model file was read; `pipeline`: the stages that
     `planned` is cut into."""
     priced, request = planned.priced, planned.request
-    graph, mesh, settings = priced.graph, planned.mesh, request.settings
+    graph, mesh, settings, unit = priced.graph, planned.mesh, request.settings, priced.machine.unit_s
     server = request.profile.devices_per_server
     return PlanDocument(
         schema="planner.plan/1",
@@ -71,6 +70,7 @@ def describe(
             operators=len(graph.ops),
             parameters=sum(t.elements for t in graph.parameters),
             loss=graph.loss,
+            repeated=[[list(block) for block in run.blocks] for run in repeated_blocks(graph)],
         ),
         inputs={n: _input(planned, n) for n in graph.inputs},
         cluster=ClusterDocument(
@@ -86,7 +86,9 @@ def describe(
         operators=_operators(planned, {} if pipeline is None else pipeline.stage_of),
         parameters=_parameters(planned),
         redistributions=[
-            _redistribution(planned, c) for c in planned.program.converts() if c.tensor in planned.assignment.flows
+            _redistribution(planned, c, begin * unit)
+            for c, begin in zip(planned.program.instructions, planned.simulated.begins, strict=True)
+            if isinstance(c, Convert) and c.tensor in planned.assignment.flows
         ],
         schedule=ScheduleDocument(
             mode="training" if settings.training else "inference",
@@ -104,8 +106,10 @@ def describe(
             objective_lower_bound_s=planned.bound_s,
             gap=planned.gap,
             step_time_s=planned.step_time_s if pipeline is None else pipeline.step_time_s,
-            parts_s=planned.parts.seconds(priced.machine.unit_s),
+            parts_s=planned.parts.seconds(unit),
             peak_memory_bytes=planned.peak_memory_bytes if pipeline is None else max(pipeline.memory),
+            memory_bytes={} if pipeline is not None else memory_parts(priced, planned.solution.choice),
+            price_resolution_s=unit,
         ),
         search=SearchDocument(
             version=__version__,
@@ -184,12 +188,33 @@ def _stages(planned: Planned, pipeline: Pipelined | None) -> list[StageDocument]
         return [StageDocument(mesh=MESH, operators=count, peak_memory_bytes=planned.peak_memory_bytes)]
     counts = Counter(pipeline.stage_of.values())
     return [
-        StageDocument(mesh=MESH, operators=counts[s], peak_memory_bytes=size) for s, size in enumerate(pipeline.memory)
+        StageDocument(mesh=MESH, operators=counts[s], peak_memory_bytes=size, **asdict(cost))
+        for s, (size, cost) in enumerate(zip(pipeline.memory, pipeline.costs, strict=True))
     ]
 
 
+def _runs(planned: Planned) -> dict[str, list[RunDocument]]:
+    """Every execution of every priced operator in the simulated step, in order."""
+    priced, choice, unit = planned.priced, planned.solution.choice, planned.priced.machine.unit_s
+    out: dict[str, list[RunDocument]] = {}
+    for i, begin in zip(planned.program.instructions, planned.simulated.begins, strict=True):
+        if isinstance(i, Run) and i.op in priced.op_nodes:
+            own, inside = run_cost(priced, choice, i)
+            before = out.setdefault(i.op, [])
+            phase: Literal["forward", "recompute", "backward"] = "recompute" if before else "forward"
+            before.append(
+                RunDocument(
+                    phase="backward" if i.backward else phase,
+                    begin_s=begin * unit,
+                    seconds=(own + inside) * unit,
+                    inside_s=inside * unit,
+                )
+            )
+    return out
+
+
 def _operators(planned: Planned, stage_of: Mapping[str, int]) -> dict[str, OperatorDocument]:
-    mesh = planned.mesh
+    mesh, runs = planned.mesh, _runs(planned)
     out = {}
     for op in planned.priced.graph.ops:
         s = planned.assignment.strategies[op.name]
@@ -206,18 +231,20 @@ def _operators(planned: Planned, stage_of: Mapping[str, int]) -> dict[str, Opera
                 InnerDocument(kind=c.kind, axes=list(c.axes), bytes=c.bytes, backward=c.backward, count=c.count)
                 for c in s.inner
             ],
+            runs=runs.get(op.name, []),
             stage=stage_of.get(op.name, 0),
         )
     return out
 
 
 def _parameters(planned: Planned) -> dict[str, ParameterDocument]:
-    graph, strategies = planned.priced.graph, planned.assignment.strategies
+    priced = planned.priced
+    graph, strategies = priced.graph, planned.assignment.strategies
     out = {}
     for name, stored in planned.assignment.stored.items():
         readers = graph.consumers[name]
         reads = [strategies[op.name].operands[i] or Layout.replicated(len(stored.dims)) for op, i in readers]
-        trained = name in planned.priced.active
+        trained = name in priced.active
         out[name] = ParameterDocument(
             shape=_shape(graph, name) or [],
             stored=_layout(stored),
@@ -229,11 +256,18 @@ def _parameters(planned: Planned) -> dict[str, ParameterDocument]:
                 ReaderDocument(operator=r.operator, slot=r.slot, transposed=r.transposed)
                 for r in readers_of(graph, name)
             ],
+            optimizer_s=_update(planned, name) * priced.machine.unit_s,
         )
     return out
 
 
-def _redistribution(planned: Planned, c: Convert) -> RedistributionDocument:
+def _update(planned: Planned, parameter: str) -> int:
+    """Price of updating a parameter, once a step."""
+    priced, node = planned.priced, planned.priced.parameter_nodes.get(parameter)
+    return 0 if node is None else int(priced.problem.nodes[node].costs[planned.solution.choice[node]])
+
+
+def _redistribution(planned: Planned, c: Convert, begin_s: float) -> RedistributionDocument:
     machine = planned.priced.machine
     size = machine.settings.tensor_bytes(planned.priced.graph.tensors[c.tensor])
     return RedistributionDocument(
@@ -254,70 +288,5 @@ def _redistribution(planned: Planned, c: Convert) -> RedistributionDocument:
             for s in c.steps
         ],
         seconds=convert_cost(planned.priced, c) * machine.unit_s,
+        begin_s=begin_s,
     )
-
-
-def strategies_of(plan: PlanDocument, graph: Graph) -> dict[str, Strategy]:
-    """Strategies of the graph's operators as the plan says.  InputError where they do not fit each other."""
-    rules, _ = bind_rules(graph)
-    mesh = plan.mesh
-    out = {}
-    for op in graph.ops:
-        entry = plan.operators.get(op.name)
-        if entry is None:
-            raise InputError(f"plan: operator {op.name} ({op.type}) of the model is not in it; search this model again")
-        try:
-            roles = tuple(role_from_text(entry.strategy[n]) for n in mesh.names)
-            strategy = bind(rules[op.name], mesh, roles)
-        except (KeyError, ValueError, IndexError) as e:
-            raise InputError(f"plan: operator {op.name} ({op.type}): its strategy cannot be understood: {e}") from e
-        if strategy is None:
-            sizes = ", ".join(f"{f}={n}" for f, n in rules[op.name].factors.items())
-            raise InputError(f"plan: operator {op.name} ({op.type}): {entry.strategy} does not divide {sizes}")
-        out[op.name] = strategy
-    return out
-
-
-def program_of(plan: PlanDocument, graph: Graph) -> Program:
-    """The program that the plan describes for `graph`, which must be the model it was made for."""
-    if graph.digest != plan.model.digest:
-        raise InputError(
-            f"plan of {plan.model.name}: the model given is another one (digest {graph.digest[:12]}, "
-            f"the plan's is {plan.model.digest[:12]}); give the model that was planned, or search again"
-        )
-    rules, _ = bind_rules(graph)
-    active = active_tensors(graph, rules) if plan.schedule.mode == "training" else frozenset[str]()
-    moves: dict[str, list[Move]] = {}
-    for r in plan.redistributions:
-        moves.setdefault(r.tensor, []).append(_move(r, plan.mesh))
-    flows = {
-        name: Flow(
-            name,
-            "set",
-            t.layout.layout(),
-            None if t.gradient is None else t.gradient.layout(),
-            tuple(moves.get(name, ())),
-        )
-        for name, t in plan.tensors.items()
-    }
-    stored = {name: p.stored.layout() for name, p in plan.parameters.items()}
-    blocks = {name: k for k, block in enumerate(plan.schedule.recompute) for name in block}
-    return lower(graph, plan.mesh, rules, active, Assignment(strategies_of(plan, graph), stored, flows, blocks))
-
-
-def _move(r: RedistributionDocument, mesh: DeviceMesh) -> Move:
-    source = here = r.source.layout()
-    steps = []
-    for s in r.steps:
-        there = s.target.layout()
-        unknown = [a for a in s.axes if a not in mesh.names]
-        if unknown or s.kind not in set(StepKind):
-            raise InputError(
-                f"plan: redistribution of {r.tensor}: step {s.kind} over {s.axes} is not known to this mesh"
-            )
-        steps.append(Step(StepKind(s.kind), tuple(s.axes), here, there, s.dim, s.to_dim))
-        here = there
-    target = r.target.layout()
-    if here != target:
-        raise InputError(f"plan: redistribution of {r.tensor}: its steps end in {here}, not in {target}")
-    return Move(r.direction == "gradient", source, target, tuple(steps), r.reader)

@@ -18,6 +18,7 @@ __all__ = [
     "PlanDocument",
     "ReaderDocument",
     "RedistributionDocument",
+    "RunDocument",
     "StepDocument",
     "TensorDocument",
     "role_from_text",
@@ -42,7 +43,8 @@ class LayoutDocument(_Part):
 
 
 class ModelDocument(_Part):
-    """`bind` and `batch` repeat how the file was read, so that it can be read alike again."""
+    """`bind` and `batch` repeat how the file was read, so that it can be read alike again.  `repeated`: runs of equal
+    blocks, each block the names of its operators; corresponding ones share a position."""
 
     name: str
     digest: str
@@ -51,6 +53,7 @@ class ModelDocument(_Part):
     operators: int
     parameters: int
     loss: str | None = None
+    repeated: list[list[list[str]]] = []
 
 
 class InputDocument(_Part):
@@ -85,11 +88,17 @@ class MeshDocument(_Part):
 
 
 class StageDocument(_Part):
-    """A pipeline stage: `operators` counts those that it runs; `peak_memory_bytes` is of one of its devices."""
+    """A pipeline stage: `operators` counts those that it runs; `peak_memory_bytes` is of one of its devices.
+    `forward_s`, `backward_s`: of one micro-batch, `once_s`: of what happens once a step, `sends_s`: of a micro-batch to
+    the next stage; all 0 where the batch is not in parts."""
 
     mesh: str
     operators: int
     peak_memory_bytes: int = 0
+    forward_s: float = Field(default=0.0, ge=0)
+    backward_s: float = Field(default=0.0, ge=0)
+    once_s: float = Field(default=0.0, ge=0)
+    sends_s: float = Field(default=0.0, ge=0)
 
 
 class TensorDocument(_Part):
@@ -120,6 +129,15 @@ class PinDocument(_Part):
     source: str
 
 
+class RunDocument(_Part):
+    """One execution of an operator in the simulated step.  `inside_s`, of `seconds`: in collectives within it."""
+
+    phase: Literal["forward", "recompute", "backward"]
+    begin_s: float = Field(ge=0)
+    seconds: float = Field(ge=0)
+    inside_s: float = Field(default=0.0, ge=0)
+
+
 class OperatorDocument(_Part):
     """`strategy`: mesh axis → `split:FACTOR`, `replicate`, `defer` or `linear:GROUP` (see docs/semantics.md).
     `inputs`, `outputs`: the tensors that its operands and results are.  `stage`: the pipeline stage that runs it."""
@@ -133,6 +151,7 @@ class OperatorDocument(_Part):
     operands: list[LayoutDocument | None]
     results: list[LayoutDocument | None]
     inner: list[InnerDocument] = []
+    runs: list[RunDocument] = []
     stage: int = Field(default=0, ge=0)
 
 
@@ -146,7 +165,7 @@ class ReaderDocument(_Part):
 
 class ParameterDocument(_Part):
     """`aliases`: other operands that read the same parameter, as OPERATOR:SLOT.  `readers`: every operand that it is,
-    directly or as a cast or a transpose in between has left it."""
+    directly or as a cast or a transpose in between has left it.  `optimizer_s`: of its update, once a step."""
 
     shape: list[int]
     stored: LayoutDocument
@@ -155,6 +174,7 @@ class ParameterDocument(_Part):
     optimizer: LayoutDocument | None
     aliases: list[str] = []
     readers: list[ReaderDocument] = []
+    optimizer_s: float = Field(default=0.0, ge=0)
 
 
 class StepDocument(_Part):
@@ -167,7 +187,8 @@ class StepDocument(_Part):
 
 
 class RedistributionDocument(_Part):
-    """`reader` names the operator that the conversion serves alone; empty when it serves all."""
+    """`reader` names the operator that the conversion serves alone; empty when it serves all.  `begin_s`: in the
+    simulated step."""
 
     tensor: str
     direction: Literal["forward", "gradient"]
@@ -176,6 +197,7 @@ class RedistributionDocument(_Part):
     target: LayoutDocument
     steps: list[StepDocument]
     seconds: float
+    begin_s: float = Field(default=0.0, ge=0)
 
 
 class ScheduleDocument(_Part):
@@ -194,12 +216,17 @@ class ScheduleDocument(_Part):
 
 
 class CostDocument(_Part):
+    """All seconds of the plan but those of stages are multiples of `price_resolution_s` (0: not told), so that sums of
+    them are exact as integers.  `memory_bytes` add up to the peak of a plan of one stage and one micro-batch."""
+
     objective_s: float
     objective_lower_bound_s: float
     gap: float
     step_time_s: float
     parts_s: dict[str, float]
     peak_memory_bytes: int
+    memory_bytes: dict[str, int] = {}
+    price_resolution_s: float = Field(default=0.0, ge=0)
 
 
 class CandidateDocument(_Part):

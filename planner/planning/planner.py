@@ -18,7 +18,7 @@ from planner.planning.meshes import logical_meshes
 from planner.planning.outer import Candidate, Found, Option, search_options
 from planner.planning.recall import Recall
 from planner.planning.request import Request
-from planner.planning.simulate import simulate
+from planner.planning.simulate import Simulated, simulate
 from planner.pricing import Assignment, PricedProblem, active_tensors, bind_rules
 from planner.rules.rule import Rule
 from planner.search.control import Control
@@ -45,7 +45,7 @@ class Planned:
     program: Program
     parts: CostBreakdown
     bound_s: float
-    step_time_s: float
+    simulated: Simulated
     peak_memory_bytes: int
     memory_limit: int | None
     candidates: tuple[Candidate, ...]
@@ -63,6 +63,11 @@ class Planned:
     @property
     def objective_s(self) -> float:
         return self.parts.total * self.priced.machine.unit_s
+
+    @property
+    def step_time_s(self) -> float:
+        """Of the simulated step."""
+        return self.simulated.end * self.priced.machine.unit_s
 
     @property
     def gap(self) -> float:
@@ -162,7 +167,7 @@ def _finish(
         program,
         parts,
         bound,
-        simulate(priced, solution.choice, program) * unit_s,
+        simulate(priced, solution.choice, program),
         peak_memory(priced.problem, solution.choice),
         limit,
         tuple(o.candidate(unit_s) for o in found.options),

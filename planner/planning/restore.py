@@ -18,9 +18,9 @@ from planner.errors import InputError
 from planner.ir import Graph, Layout
 from planner.lowering import Program
 from planner.lowering.check import check_program
-from planner.planning.describe import program_of
 from planner.planning.document import PlanDocument, RedistributionDocument, role_from_text
 from planner.planning.lean import beside, edges_of_hubs
+from planner.planning.programs import program_of
 from planner.pricing import Machine, Move, PricedProblem, Settings, active_tensors, bind_rules, price
 from planner.pricing.hubs import Read, SetHub, StarHub, direct_moves
 from planner.pricing.memory import recomputed_blocks

@@ -9,25 +9,38 @@ simulated time is a lower estimate of a schedule that overlaps perfectly; the ad
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from planner.ir import Layout
 from planner.lowering import Convert, Load, Program, Run, Seed
-from planner.planning.breakdown import convert_cost
+from planner.planning.breakdown import convert_cost, run_cost
 from planner.pricing import PricedProblem
 
-__all__ = ["simulate"]
+__all__ = ["Simulated", "simulate"]
 
 _Key = tuple[str, Layout, bool]
 
 
-def simulate(priced: PricedProblem, choice: Sequence[int], program: Program) -> int:
-    """End of the last instruction, in units of the profile's price resolution."""
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """When every instruction of the program begins and when the step ends, in units of the profile's price resolution.
+    Parameters are updated behind the last instruction, for `optimizer` units."""
+
+    begins: tuple[int, ...]
+    end: int
+    optimizer: int
+
+
+def simulate(priced: PricedProblem, choice: Sequence[int], program: Program) -> Simulated:
+    """One step of the program."""
     ready: dict[_Key, int] = {}
     free = {"compute": 0, "activations": 0, "parameters": 0}
+    begins: list[int] = []
     for instruction in program.instructions:
         if isinstance(instruction, Load | Seed):
             gradient = isinstance(instruction, Seed)
-            ready[instruction.tensor, instruction.layout, gradient] = free["compute"] if gradient else 0
+            begin = free["compute"] if gradient else 0
+            ready[instruction.tensor, instruction.layout, gradient] = begin
         elif isinstance(instruction, Convert):
             stream = "parameters" if instruction.tensor in priced.parameter_nodes else "activations"
             source = (instruction.tensor, instruction.source, instruction.gradient)
@@ -38,9 +51,10 @@ def simulate(priced: PricedProblem, choice: Sequence[int], program: Program) -> 
             if cost:
                 free[stream] = begin + cost
         else:
-            _run(priced, choice, program, instruction, ready, free)
+            begin = _run(priced, choice, program, instruction, ready, free)
+        begins.append(begin)
     optimizer = sum(int(priced.problem.nodes[n].costs[choice[n]]) for n in priced.parameter_nodes.values())
-    return max(free.values()) + optimizer
+    return Simulated(tuple(begins), max(free.values()) + optimizer, optimizer)
 
 
 def _run(
@@ -50,7 +64,8 @@ def _run(
     run: Run,
     ready: dict[_Key, int],
     free: dict[str, int],
-) -> None:
+) -> int:
+    """Runs the operator; when it begins."""
     op = program.graph.op(run.op)
     strategy = program.strategies[run.op]
     before = [(n, x, False) for n, x in zip(op.inputs, strategy.operands, strict=True) if x is not None]
@@ -58,12 +73,9 @@ def _run(
     if run.backward:
         before += [(n, x, True) for n, x in zip(op.outputs, strategy.result_gradients, strict=True) if x is not None]
         after = [(n, x, True) for n, x in zip(op.inputs, strategy.operand_gradients, strict=True) if x is not None]
-    cost = 0
-    if run.op in priced.op_nodes:
-        work, state = priced.tables[run.op].work, choice[priced.op_nodes[run.op]]
-        parts = (work.backward, work.inner_backward) if run.backward else (work.forward, work.inner_forward)
-        cost = sum(int(p[state]) for p in parts)
+    cost = sum(run_cost(priced, choice, run)) if run.op in priced.op_nodes else 0
     begin = max([free["compute"], *(ready.get(k, 0) for k in before)])
     free["compute"] = begin + cost
     for key in after:
         ready[key] = max(ready.get(key, 0), begin + cost)
+    return begin

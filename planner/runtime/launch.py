@@ -16,7 +16,7 @@ from planner.errors import UsageError, VerificationError
 from planner.frontends import load_model
 from planner.ir import Graph
 from planner.planning import PlanDocument
-from planner.planning.describe import program_of
+from planner.planning.programs import program_of
 from planner.runtime.session import Results, Session, Traffic
 from planner.runtime.workers import Workers, device_of, join_group
 from planner.verify.check import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_error

@@ -21,7 +21,7 @@ from planner.frontends import load_model
 from planner.ir import Graph, Layout
 from planner.lowering import Instruction
 from planner.planning import PlanDocument
-from planner.planning.describe import program_of
+from planner.planning.programs import program_of
 from planner.runtime.rank import Rank
 from planner.runtime.workers import Context, Workers
 from planner.verify.data import random_tensors

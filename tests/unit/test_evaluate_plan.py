@@ -146,7 +146,7 @@ def test_any_valid_choice_is_found_again_in_its_file(
         assignment=assignment,
         program=program,
         parts=breakdown(priced, choice, program),
-        step_time_s=simulate(priced, choice, program) * A100.price_resolution_s,
+        simulated=simulate(priced, choice, program),
         peak_memory_bytes=peak_memory(priced.problem, choice),
     )
     agrees(evaluate_plan(written(planned, tmp_path), lambda batch, bind: GRAPH, A100), planned)

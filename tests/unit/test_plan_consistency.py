@@ -44,6 +44,15 @@ CHANGES: dict[str, tuple[Any, str]] = {
     "many dimensions": (lambda d: d["parameters"]["layers.0.weight"].update(shape=[1] * 5000), "at most 64 sizes"),
     "axis twice": (lambda d: d["parameters"]["layers.0.weight"]["stored"].update(dims=[["x"], ["x"]]), "used twice"),
     "unknown role": (lambda d: d["operators"]["relu"]["strategy"].update(x="divide"), "expected split:FACTOR"),
+    "operand left out": (lambda d: d["operators"]["layers.0.matmul"]["operands"].__setitem__(0, None), "found none"),
+    "operand of a scalar": (
+        lambda d: d["operators"]["layers.0.matmul"]["operands"][1].update(dims=[]), "found one of 0",
+    ),
+    "no results": (lambda d: d["operators"]["layers.0.matmul"].update(results=[]), "for each of 1 tensors, found 0"),
+    "unknown collective": (
+        lambda d: d["operators"]["softmaxcrossentropyloss"]["inner"][0].update(kind="gossip"),
+        "'gossip' is no collective",
+    ),
     "unknown mesh": (lambda d: d["tensors"]["relu"]["layout"].update(mesh="m9"), "mesh 'm9' is not among"),
 }  # fmt: skip
 
@@ -71,7 +80,7 @@ DOCUMENT = json.loads(PLAN.read_text(encoding="utf-8"))
 PLACES = [
     p
     for p in places({k: DOCUMENT[k] for k in ("meshes", "stages", "operators", "parameters", "schedule", "inputs")})
-    if p
+    if p and "runs" not in p
 ]
 JUNK = [None, -1, 0, 3, 10**6, "", "nope", "x", [], [["y"]], {}, {"x": "nope"}, True, 1.5]
 

@@ -20,7 +20,7 @@ from cost_models.link import CollectiveModel
 from cost_models.pipeline import ChunkTimes, PipelineRun, simulate
 from planner.ir import Graph, Op
 from planner.lowering import Convert, Run
-from planner.planning.breakdown import convert_cost
+from planner.planning.breakdown import convert_cost, run_cost
 from planner.planning.pipeline.cut import (
     boundaries,
     crossing_bytes,
@@ -31,16 +31,26 @@ from planner.planning.pipeline.cut import (
 from planner.planning.planner import Planned
 from planner.pricing import PricedProblem
 
-__all__ = ["ORDER", "Pipelined", "pipelined"]
+__all__ = ["ORDER", "Pipelined", "StageCost", "pipelined"]
 
 ORDER: Final = "1f1b"
+
+
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    """Seconds of a stage: of a micro-batch forward, backward and sent on, and of what happens once a step."""
+
+    forward_s: float
+    backward_s: float
+    sends_s: float
+    once_s: float
 
 
 @dataclass(frozen=True, eq=False)
 class Pipelined:
     """`planned` cut into stages.  `stage_of`: operator → stage; `run`: the simulated micro-batches; `step_time_s` with
     what happens once a step; `memory`: bytes per device of each stage at its peak; `shared`: parameters that several
-    stages read, which each of them holds and whose gradients they sum."""
+    stages read, which each of them holds and whose gradients they sum; `costs`: by stage."""
 
     planned: Planned
     micro_batches: int
@@ -49,6 +59,7 @@ class Pipelined:
     step_time_s: float
     memory: tuple[int, ...]
     shared: tuple[str, ...]
+    costs: tuple[StageCost, ...]
 
     @property
     def stages(self) -> int:
@@ -91,13 +102,15 @@ def pipelined(planned: Planned, stages: int, micro_batches: int, held: Mapping[s
         [ChunkTimes(float(f), float(b), activation_bytes=float(k))]
         for f, b, k in zip(forward, backward, kept, strict=True)
     ]
-    run = simulate(ORDER, chunks, micro_batches, [float(crossing[p]) for p in points])
+    sends = [float(crossing[p]) for p in points]
+    run = simulate(ORDER, chunks, micro_batches, sends)
     waiting = _accumulated(planned, stage_of, stages) if micro_batches > 1 else [0.0] * stages
     memory = tuple(
         round(peak + max(0, flying - 1) * k + more)
         for peak, k, flying, more in zip(peaks, kept, run.in_flight, waiting, strict=True)
     )
-    return Pipelined(planned, micro_batches, stage_of, run, run.total_s + float(once.max()), memory, shared)
+    costs = tuple(map(StageCost, forward.tolist(), backward.tolist(), [*sends, 0.0], once.tolist()))
+    return Pipelined(planned, micro_batches, stage_of, run, run.total_s + float(once.max()), memory, shared, costs)
 
 
 def _work(planned: Planned) -> dict[str, tuple[int, int]]:
@@ -109,11 +122,9 @@ def _work(planned: Planned) -> dict[str, tuple[int, int]]:
     seen: set[str] = set()
     for i in program.instructions:
         if isinstance(i, Run) and i.op in priced.op_nodes:
-            table, state = priced.tables[i.op].work, choice[priced.op_nodes[i.op]]
-            parts = (table.backward, table.inner_backward) if i.backward else (table.forward, table.inner_forward)
             again = i.backward or i.op in seen
             seen.add(i.op)
-            out[i.op][again] += sum(int(p[state]) for p in parts)
+            out[i.op][again] += sum(run_cost(priced, choice, i))
         elif isinstance(i, Convert) and i.tensor not in priced.parameter_nodes:
             owner = _owner(priced.graph, i)
             if owner is not None:

@@ -15,8 +15,8 @@ from planner.emit.onnx.ranks.values import FileValues
 from planner.errors import InputError
 from planner.ir import Graph
 from planner.lowering import Program
-from planner.planning.describe import program_of
 from planner.planning.document import PlanDocument
+from planner.planning.programs import program_of
 
 __all__ = ["INDEX", "emit_onnx_ranks", "file_of"]
 

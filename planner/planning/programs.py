@@ -1,0 +1,79 @@
+"""Plan document and graph -> strategies of the operators, and the program that every rank runs."""
+
+from __future__ import annotations
+
+from planner.errors import InputError
+from planner.ir import DeviceMesh, Graph
+from planner.lowering import Program, lower
+from planner.planning.document import PlanDocument, RedistributionDocument, role_from_text
+from planner.pricing import Assignment, Flow, Move, active_tensors, bind_rules
+from planner.redistribute import Step, StepKind
+from planner.rules.strategy import Strategy, bind
+
+__all__ = ["program_of", "strategies_of"]
+
+
+def strategies_of(plan: PlanDocument, graph: Graph) -> dict[str, Strategy]:
+    """Strategies of the graph's operators as the plan says.  InputError where they do not fit each other."""
+    rules, _ = bind_rules(graph)
+    mesh = plan.mesh
+    out = {}
+    for op in graph.ops:
+        entry = plan.operators.get(op.name)
+        if entry is None:
+            raise InputError(f"plan: operator {op.name} ({op.type}) of the model is not in it; search this model again")
+        try:
+            roles = tuple(role_from_text(entry.strategy[n]) for n in mesh.names)
+            strategy = bind(rules[op.name], mesh, roles)
+        except (KeyError, ValueError, IndexError) as e:
+            raise InputError(f"plan: operator {op.name} ({op.type}): its strategy cannot be understood: {e}") from e
+        if strategy is None:
+            sizes = ", ".join(f"{f}={n}" for f, n in rules[op.name].factors.items())
+            raise InputError(f"plan: operator {op.name} ({op.type}): {entry.strategy} does not divide {sizes}")
+        out[op.name] = strategy
+    return out
+
+
+def program_of(plan: PlanDocument, graph: Graph) -> Program:
+    """The program that the plan describes for `graph`, which must be the model it was made for."""
+    if graph.digest != plan.model.digest:
+        raise InputError(
+            f"plan of {plan.model.name}: the model given is another one (digest {graph.digest[:12]}, "
+            f"the plan's is {plan.model.digest[:12]}); give the model that was planned, or search again"
+        )
+    rules, _ = bind_rules(graph)
+    active = active_tensors(graph, rules) if plan.schedule.mode == "training" else frozenset[str]()
+    moves: dict[str, list[Move]] = {}
+    for r in plan.redistributions:
+        moves.setdefault(r.tensor, []).append(_move(r, plan.mesh))
+    flows = {
+        name: Flow(
+            name,
+            "set",
+            t.layout.layout(),
+            None if t.gradient is None else t.gradient.layout(),
+            tuple(moves.get(name, ())),
+        )
+        for name, t in plan.tensors.items()
+    }
+    stored = {name: p.stored.layout() for name, p in plan.parameters.items()}
+    blocks = {name: k for k, block in enumerate(plan.schedule.recompute) for name in block}
+    return lower(graph, plan.mesh, rules, active, Assignment(strategies_of(plan, graph), stored, flows, blocks))
+
+
+def _move(r: RedistributionDocument, mesh: DeviceMesh) -> Move:
+    source = here = r.source.layout()
+    steps = []
+    for s in r.steps:
+        there = s.target.layout()
+        unknown = [a for a in s.axes if a not in mesh.names]
+        if unknown or s.kind not in set(StepKind):
+            raise InputError(
+                f"plan: redistribution of {r.tensor}: step {s.kind} over {s.axes} is not known to this mesh"
+            )
+        steps.append(Step(StepKind(s.kind), tuple(s.axes), here, there, s.dim, s.to_dim))
+        here = there
+    target = r.target.layout()
+    if here != target:
+        raise InputError(f"plan: redistribution of {r.tensor}: its steps end in {here}, not in {target}")
+    return Move(r.direction == "gradient", source, target, tuple(steps), r.reader)
