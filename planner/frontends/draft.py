@@ -8,7 +8,7 @@ masks), anything else up to 1 KiB; external data never.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,11 +21,12 @@ from planner.frontends.dtypes import dtype_name
 from planner.frontends.parse import captured, subgraphs
 from planner.ir import Op, Tensor
 
-__all__ = ["DOMAINS", "Draft", "Source", "read", "split_type"]
+__all__ = ["DOMAINS", "LOCATION_OF_STRIPPED", "Draft", "Source", "read", "reads_value", "split_type"]
 
 SMALL_VALUE_BYTES = 1024
 INTEGER_VALUE_BYTES = 256 * 1024
 DOMAINS = ("", "ai.onnx")  # the two spellings of ONNX's own domain
+LOCATION_OF_STRIPPED = "weights-left-out"  # of data that lay in the file before `planner.frontends.strip`
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Source:
     dtype: str
     fed: bool  # a graph input without an initializer
     value: np.ndarray[Any, Any] | None = None
-    inline: bool = False  # its data lies in the file
+    inline: bool = False  # its data lies in the file, or lay there before the file was stripped
 
 
 @dataclass(slots=True)
@@ -201,12 +202,19 @@ def _stored(t: onnx.TensorProto, name: str) -> Source:
         raise InputError(f"initializer '{name}' has the negative dimension {min(dims)}.")
     external = t.data_location == onnx.TensorProto.EXTERNAL
     value = None
-    if not external and dtype != "string":
-        whole = dtype.startswith(("int", "uint", "bool"))
-        size = int(np.prod(dims, dtype=np.float64)) * (8 if whole else 4)
-        if size <= (INTEGER_VALUE_BYTES if whole else SMALL_VALUE_BYTES):
-            value = _array(t, f"initializer '{name}'")
-    return Source(name, dims, dtype, fed=False, value=value, inline=not external)
+    if not external and reads_value(dtype, dims):
+        value = _array(t, f"initializer '{name}'")
+    inline = not external or any(e.key == "location" and e.value == LOCATION_OF_STRIPPED for e in t.external_data)
+    return Source(name, dims, dtype, fed=False, value=value, inline=inline)
+
+
+def reads_value(dtype: str, dims: Sequence[int]) -> bool:
+    """Whether the data of a stored tensor is read at all."""
+    if dtype == "string":
+        return False
+    whole = dtype.startswith(("int", "uint", "bool"))
+    size = int(np.prod(dims, dtype=np.float64)) * (8 if whole else 4)
+    return size <= (INTEGER_VALUE_BYTES if whole else SMALL_VALUE_BYTES)
 
 
 def _sparse(t: onnx.SparseTensorProto, name: str) -> Source:
