@@ -1,0 +1,164 @@
+"""Files named by the SHA-256 of their content.
+
+A blob is written beside its place, synced, and renamed into it, so that it is there whole or not at all, also after a
+power failure; only then may a row of the database name it.  Reading checks the digest.  A blob that no row names yet is
+protected by its age: purging leaves what was written, or offered again, within the last hour (`YOUNG`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from api.jobs.errors import BlobDamaged, BlobMissing, StoreFull, StoreUnusable
+
+__all__ = ["YOUNG", "Blob", "Blobs", "digest_bytes"]
+
+YOUNG = 3600.0  # seconds for which a blob needs no row
+
+
+def digest_bytes(content: bytes) -> str:
+    """SHA-256 in hex."""
+    return hashlib.sha256(content).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A named piece of a result; `size` in bytes."""
+
+    digest: str
+    media_type: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Blobs:
+    """Any number of processes may use a folder at once."""
+
+    folder: Path
+
+    def put(self, content: bytes) -> str:
+        """Keeps the content; its digest.  Once this returns it survives a crash.
+
+        StoreFull where no space is left, StoreUnusable where the folder cannot be written to.
+        """
+        digest = digest_bytes(content)
+        path = self.path(digest)
+        try:
+            with self._holding(fcntl.LOCK_SH):
+                if _size(path) == len(content):
+                    os.utime(path)  # young again
+                else:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    _write(path, content)
+                    sync_folder(path.parent)
+        except OSError as e:
+            raise _unusable(self.folder, e) from e
+        return digest
+
+    def read(self, digest: str) -> bytes:
+        """BlobMissing, BlobDamaged."""
+        path = self.path(digest)
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            raise BlobMissing(f"blob {digest}: there is none; it was removed, or never kept") from None
+        except OSError as e:
+            raise BlobDamaged(f"blob {digest}: cannot be read ({e.strerror})") from e
+        if digest_bytes(content) != digest:
+            with contextlib.suppress(OSError):
+                path.unlink()  # so that the same content can be kept again
+            raise BlobDamaged(f"blob {digest}: its file has other content, and was removed")
+        return content
+
+    def __contains__(self, digest: object) -> bool:
+        return isinstance(digest, str) and _is_digest(digest) and self.path(digest).is_file()
+
+    def path(self, digest: str) -> Path:
+        """Where the blob lies.  ValueError for what is no digest, so that no name from outside becomes a path."""
+        if not _is_digest(digest):
+            raise ValueError(f"expected 64 hexadecimal digits, found {digest[:80]!r}")
+        return self.folder / digest[:2] / digest
+
+    def digests(self) -> Iterator[str]:
+        """All that are kept."""
+        for path in self._files():
+            if _is_digest(path.name):
+                yield path.name
+
+    def purge(self, keep: Callable[[str], bool], *, young_s: float = YOUNG) -> tuple[int, int]:
+        """Removes blobs neither young nor to `keep`, and unfinished files as old; how many, and their bytes."""
+        removed = freed = 0
+        oldest = time.time() - young_s
+        for path in self._files():
+            # Writers wait for the moment that one blob takes: nothing becomes young between the look and the removal.
+            with contextlib.suppress(FileNotFoundError), self._holding(fcntl.LOCK_EX):
+                status = path.stat()
+                if status.st_mtime > oldest or (_is_digest(path.name) and keep(path.name)):
+                    continue
+                path.unlink()
+                removed += 1
+                freed += status.st_size
+        return removed, freed
+
+    def _files(self) -> Iterator[Path]:
+        for folder in sorted(self.folder.glob("[0-9a-f][0-9a-f]")):
+            yield from sorted(folder.iterdir())
+
+    @contextlib.contextmanager
+    def _holding(self, how: int) -> Iterator[None]:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, how)
+            yield
+        finally:
+            os.close(lock)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes names in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _write(path: Path, content: bytes) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
+    try:
+        with os.fdopen(handle, "wb") as out:
+            out.write(content)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
+
+
+def _is_digest(name: str) -> bool:
+    return len(name) == 64 and all(c in "0123456789abcdef" for c in name)
+
+
+def _unusable(folder: Path, e: OSError) -> StoreFull | StoreUnusable:
+    if e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return StoreFull(f"{folder}: no space is left ({e.strerror}); nothing was kept")
+    return StoreUnusable(f"{folder}: cannot be written to ({e.strerror})")

@@ -1,0 +1,283 @@
+"""Who works on what.
+
+A worker claims a task for `LEASE_S` seconds and renews that while its child runs.  One whose lease has run out is taken
+to be dead, and its tasks wait again.  Each claim has a token of its own, and every write of a worker names it: one that
+was thought dead and is not can write nothing (LeaseLost), so that a result is seen once.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from api.jobs.blobs import Blob
+from api.jobs.database import Database
+from api.jobs.errors import LeaseLost
+from api.jobs.problems import problem
+from api.jobs.records import Claim
+from api.jobs.rows import add_event, files_of, ticket
+
+__all__ = ["DEATHS", "LEASE_S", "LOSSES", "Beat", "Leases", "end_task", "share_plan"]
+
+LEASE_S = 5.0
+DEATHS = 3  # children a task may kill
+LOSSES = 10  # workers it may lose: they take innocent tasks with them, so that more are allowed
+PAUSE_S = 0.5  # before a task that killed its child begins again, times the deaths
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What a worker's heartbeat says of the tasks it holds: `lost` to another, or to be ended (`cancelled`)."""
+
+    lost: frozenset[int]
+    cancelled: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Leases:
+    database: Database
+
+    def claim(self, worker: str, lanes: Sequence[int], lease_s: float = LEASE_S) -> Claim | None:
+        """The next task of the first lane that has one, in turns between tenants; None where nothing waits."""
+        now = time.time()
+        with self.database.read() as db:
+            if not _expired(db, now, lease_s) and _next(db, lanes, now) is None:
+                return None
+        with self.database.write(durable=False) as db:
+            for task in _expired(db, now, lease_s):
+                _lose(db, task, now)
+            found = _next(db, lanes, now)
+            if found is None:
+                return None
+            tenant, task_id = found
+            db.execute("DELETE FROM queue WHERE task = ?", (task_id,))
+            db.execute(
+                "INSERT INTO turns SELECT ?, COALESCE(MAX(turn), 0) + 1 FROM turns WHERE true"
+                " ON CONFLICT (tenant) DO UPDATE SET turn = excluded.turn",
+                (tenant,),
+            )
+            db.execute(
+                "UPDATE tasks SET status = 'running', token = token + 1, worker = ?, leased_until = ?,"
+                " attempts = attempts + 1, started_at = COALESCE(started_at, ?) WHERE id = ?",
+                (worker, now + lease_s, now, task_id),
+            )
+            row = db.execute("SELECT * FROM tasks WHERE id = ?", (task_id,)).fetchone()
+            add_event(db, task_id, "started", {"attempt": row["attempts"]}, now)
+            inputs = {name: blob.digest for name, blob in files_of(db, task_id, "in").items()}
+            return Claim(
+                task_id, row["token"], row["kind"], inputs, json.loads(row["options"]), row["attempts"], now + lease_s
+            )
+
+    def heartbeat(
+        self, worker: str, claims: Iterable[Claim], *, pid: int = 0, slots: int = 0, lease_s: float = LEASE_S
+    ) -> Beat:
+        """Renews the leases of a worker, and says that it lives."""
+        now = time.time()
+        lost: set[int] = set()
+        cancelled: set[int] = set()
+        with self.database.write(durable=False) as db:
+            db.execute("INSERT OR REPLACE INTO workers VALUES (?, ?, ?, ?)", (worker, pid, slots, now))
+            for c in claims:
+                held = db.execute(
+                    "UPDATE tasks SET leased_until = ? WHERE id = ? AND token = ? AND status = 'running'"
+                    " RETURNING cancel",
+                    (now + lease_s, c.task, c.token),
+                ).fetchone()
+                if held is None:
+                    lost.add(c.task)
+                elif held["cancel"]:
+                    cancelled.add(c.task)
+        return Beat(frozenset(lost), frozenset(cancelled))
+
+    def asked_to_end(self, claims: Iterable[Claim]) -> Beat:
+        """As `heartbeat`, without writing."""
+        with self.database.read() as db:
+            rows = {
+                c.task: db.execute(
+                    "SELECT cancel FROM tasks WHERE id = ? AND token = ? AND status = 'running'", (c.task, c.token)
+                ).fetchone()
+                for c in claims
+            }
+        return Beat(
+            frozenset(t for t, r in rows.items() if r is None),
+            frozenset(t for t, r in rows.items() if r is not None and r["cancel"]),
+        )
+
+    def report(
+        self,
+        claim: Claim,
+        events: Sequence[tuple[str, Mapping[str, Any]]] = (),
+        progress: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Adds events, and what is new of the progress.  LeaseLost."""
+        now = time.time()
+        with self.database.write(durable=False) as db:
+            row = _held(db, claim)
+            if progress:
+                merged = {**json.loads(row["progress"]), **progress}
+                db.execute("UPDATE tasks SET progress = ? WHERE id = ?", (json.dumps(merged), claim.task))
+            for kind, data in events:
+                add_event(db, claim.task, kind, data, now)
+
+    def finish(
+        self,
+        claim: Claim,
+        result: Mapping[str, Blob],
+        summary: Mapping[str, Any],
+        *,
+        plan: str | None = None,
+        cancelled: bool = False,
+        shared: bool = True,
+    ) -> None:
+        """The result, seen at once by all who wait for it.  `cancelled`: it is what was in hand when the end was asked
+        for; not `shared`: later requests compute it again.  LeaseLost."""
+        now = time.time()
+        with self.database.write() as db:
+            _held(db, claim)
+            db.execute("DELETE FROM files WHERE task = ? AND way = 'out'", (claim.task,))
+            files = [(claim.task, n, b.digest, b.media_type, b.size) for n, b in result.items()]
+            db.executemany("INSERT INTO files VALUES (?, 'out', ?, ?, ?, ?)", files)
+            db.execute(
+                "UPDATE tasks SET summary = ?, plan = ? WHERE id = ?", (json.dumps(dict(summary)), plan, claim.task)
+            )
+            if plan is not None:
+                share_plan(db, claim.task, plan, now)
+            status = "cancelled" if cancelled else "succeeded"
+            end_task(db, claim.task, status, now, lasting=shared and not cancelled, data={"plan": plan})
+
+    def fail(self, claim: Claim, error: Mapping[str, Any], *, lasting: bool, cancelled: bool = False) -> None:
+        """`error`: a problem document; `lasting`: the same request would fail again, and is answered so.  LeaseLost."""
+        with self.database.write() as db:
+            _held(db, claim)
+            status = "cancelled" if cancelled else "failed"
+            end_task(db, claim.task, status, time.time(), lasting=lasting and not cancelled, error=error)
+
+    def died(self, claim: Claim, how: str) -> bool:
+        """The child died by itself: the task waits again, or fails where that was its last chance; whether it waits.
+        LeaseLost."""
+        now = time.time()
+        with self.database.write() as db:
+            row = _held(db, claim)
+            deaths = row["deaths"] + 1
+            db.execute("UPDATE tasks SET deaths = ? WHERE id = ?", (deaths, claim.task))
+            if row["cancel"]:
+                end_task(db, claim.task, "cancelled", now, lasting=False)
+            elif deaths >= DEATHS:
+                told = f"the process that computed it ended {deaths} times without an answer, at last: {how}"
+                end_task(db, claim.task, "failed", now, lasting=False, error=problem("child-died", told))
+            else:
+                _requeue(db, row, now, how, not_before=now + PAUSE_S * deaths)
+                return True
+        return False
+
+    def release(self, claim: Claim) -> None:
+        """Gives a task back, untouched: its worker is going.  LeaseLost."""
+        now = time.time()
+        with self.database.write() as db:
+            row = _held(db, claim)
+            if row["cancel"]:
+                end_task(db, claim.task, "cancelled", now, lasting=False)
+            else:
+                _requeue(db, row, now, "the worker was stopped")
+
+    def leave(self, worker: str) -> None:
+        """The worker has gone."""
+        with self.database.write(durable=False) as db:
+            db.execute("DELETE FROM workers WHERE name = ?", (worker,))
+
+    def workers(self, within_s: float = 2 * LEASE_S) -> dict[str, int]:
+        """Slots of the workers that were heard of lately, by name."""
+        with self.database.read() as db:
+            rows = db.execute("SELECT name, slots FROM workers WHERE seen_at > ?", (time.time() - within_s,))
+            return {r["name"]: r["slots"] for r in rows}
+
+
+def share_plan(db: sqlite3.Connection, task: int, plan: str, now: float) -> None:
+    """Everyone with a job on the task has its plan."""
+    jobs = db.execute(
+        "SELECT tenant, name FROM jobs WHERE task = ? AND left_at IS NULL ORDER BY id", (task,)
+    ).fetchall()
+    db.executemany(
+        "INSERT INTO plans VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (tenant, id) DO NOTHING",
+        [(j["tenant"], plan, ticket(), task, j["name"], now) for j in jobs],
+    )
+
+
+def end_task(
+    db: sqlite3.Connection,
+    task: int,
+    status: str,
+    now: float,
+    *,
+    lasting: bool,
+    data: Mapping[str, Any] | None = None,
+    error: Mapping[str, Any] | None = None,
+) -> None:
+    """`lasting`: later requests are answered with this."""
+    db.execute("DELETE FROM queue WHERE task = ?", (task,))
+    db.execute(
+        "UPDATE tasks SET status = ?, current = current AND ?, error = ?, worker = NULL, leased_until = NULL,"
+        " finished_at = ?, used_at = ? WHERE id = ?",
+        (status, lasting, None if error is None else json.dumps(dict(error)), now, now, task),
+    )
+    told: dict[str, Any] = {"plan": None, **(data or {})}
+    add_event(db, task, status, told if error is None else {**told, "error": dict(error)}, now)
+
+
+def _held(db: sqlite3.Connection, claim: Claim) -> sqlite3.Row:
+    row: sqlite3.Row | None = db.execute(
+        "SELECT * FROM tasks WHERE id = ? AND token = ? AND status = 'running'", (claim.task, claim.token)
+    ).fetchone()
+    if row is None:
+        raise LeaseLost(f"task {claim.task}: held by another worker by now, or ended; what this one has is dropped")
+    return row
+
+
+def _expired(db: sqlite3.Connection, now: float, lease_s: float) -> list[sqlite3.Row]:
+    """A lease far in the future is of a clock that was set back since."""
+    return db.execute(
+        "SELECT * FROM tasks WHERE status = 'running' AND (leased_until < ? OR leased_until > ?)",
+        (now, now + 10 * lease_s + 60),
+    ).fetchall()
+
+
+def _next(db: sqlite3.Connection, lanes: Sequence[int], now: float) -> tuple[str, int] | None:
+    """Tenant and task whose turn it is: the tenant served longest ago, its oldest task."""
+    for lane in lanes:
+        row = db.execute(
+            "SELECT q.tenant, MIN(q.task) AS task FROM queue q LEFT JOIN turns u ON u.tenant = q.tenant"
+            " WHERE q.lane = ? AND q.not_before <= ? GROUP BY q.tenant ORDER BY COALESCE(u.turn, 0), 2 LIMIT 1",
+            (lane, now),
+        ).fetchone()
+        if row is not None:
+            return row["tenant"], row["task"]
+    return None
+
+
+def _lose(db: sqlite3.Connection, row: sqlite3.Row, now: float) -> None:
+    losses = row["losses"] + 1
+    db.execute("UPDATE tasks SET losses = ? WHERE id = ?", (losses, row["id"]))
+    if row["cancel"]:
+        end_task(db, row["id"], "cancelled", now, lasting=False)
+    elif losses >= LOSSES:
+        told = f"{losses} workers were lost while they computed it"
+        end_task(db, row["id"], "failed", now, lasting=False, error=problem("child-died", told))
+    else:
+        _requeue(db, row, now, "its worker was lost")
+
+
+def _requeue(db: sqlite3.Connection, row: sqlite3.Row, now: float, why: str, not_before: float = 0.0) -> None:
+    task = row["id"]
+    db.execute(
+        "UPDATE tasks SET status = 'queued', worker = NULL, leased_until = NULL, progress = '{}' WHERE id = ?", (task,)
+    )
+    wanted = db.execute("SELECT DISTINCT tenant FROM jobs WHERE task = ? AND left_at IS NULL", (task,)).fetchall()
+    tenants = [r["tenant"] for r in wanted] or [""]
+    db.executemany(
+        "INSERT OR IGNORE INTO queue VALUES (?, ?, ?, ?)", [(row["lane"], t, task, not_before) for t in tenants]
+    )
+    add_event(db, task, "restarted", {"why": why}, now)

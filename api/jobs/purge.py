@@ -1,0 +1,68 @@
+"""Removes what is kept no longer: never what is wanted, being computed, or being written."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from api.jobs.blobs import YOUNG, Blobs
+from api.jobs.database import Database
+
+__all__ = ["Purged", "purge"]
+
+BATCH = 200  # rows to a transaction, so that nobody waits long
+
+
+@dataclass(frozen=True, slots=True)
+class Purged:
+    """How many were removed; `bytes` of blobs."""
+
+    jobs: int
+    plans: int
+    tasks: int
+    blobs: int
+    bytes: int
+
+
+def purge(database: Database, blobs: Blobs, retention_s: float, *, young_s: float = YOUNG) -> Purged:
+    """`retention_s`: seconds since a job ended, a plan was made, or a result was last asked for."""
+    before = time.time() - retention_s
+    jobs = _rows(
+        database,
+        "DELETE FROM jobs WHERE id IN (SELECT j.id FROM jobs j JOIN tasks t ON t.id = j.task"
+        " WHERE j.created_at < :before AND COALESCE(j.left_at, t.finished_at) < :before LIMIT :batch)",
+        before,
+    )
+    plans = _rows(
+        database,
+        "DELETE FROM plans WHERE (tenant, id) IN"
+        " (SELECT tenant, id FROM plans WHERE created_at < :before LIMIT :batch)",
+        before,
+    )
+    tasks = _rows(
+        database,
+        "DELETE FROM tasks WHERE id IN (SELECT t.id FROM tasks t WHERE t.finished_at < :before AND t.used_at < :before"
+        " AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.task = t.id)"
+        " AND NOT EXISTS (SELECT 1 FROM plans p WHERE p.task = t.id) LIMIT :batch)",
+        before,
+    )
+    with database.write(durable=False) as db:
+        db.execute("DELETE FROM workers WHERE seen_at < ?", (before,))
+
+    def named(digest: str) -> bool:
+        with database.read() as db:
+            return db.execute("SELECT 1 FROM files WHERE digest = ?", (digest,)).fetchone() is not None
+
+    removed, freed = blobs.purge(named, young_s=young_s)
+    return Purged(jobs, plans, tasks, removed, freed)
+
+
+def _rows(database: Database, statement: str, before: float) -> int:
+    """Repeats a deletion until it finds nothing."""
+    total = 0
+    while True:
+        with database.write() as db:
+            done = db.execute(statement, {"before": before, "batch": BATCH}).rowcount
+        total += done
+        if done < BATCH:
+            return total

@@ -1,0 +1,289 @@
+"""What was accepted, for whom, and how far it is.
+
+A job belongs to a tenant; the task behind it may serve many.  Every method is one transaction, and may be called from
+any thread of any process that has opened the folder.  What `submit` returned is kept, whatever is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+from api.jobs.blobs import Blobs
+from api.jobs.database import Database
+from api.jobs.errors import BlobMissing, IdempotencyConflict, NotFound, QueueFull
+from api.jobs.keys import Keys
+from api.jobs.leases import Leases, end_task, share_plan
+from api.jobs.purge import Purged, purge
+from api.jobs.records import ENDED, Event, Job, Plan, Submitted, TaskState
+from api.jobs.rows import JOB, STATUS, add_event, event_of, files_of, job_of, plan_of, state_of, ticket
+from api.jobs.tasks import Task
+
+__all__ = ["Store"]
+
+QUEUE = 100  # requests of one tenant that may wait
+USED_EVERY = 3600.0  # seconds between two notes that a result was used
+
+
+class Store:
+    """The folder holds `store.sqlite` and `blobs/`.  `queue`: how many tasks of one tenant may wait.
+
+    Any method may raise StoreBusy, StoreFull (try again), StoreDamaged or StoreUnusable.
+    """
+
+    def __init__(self, folder: Path, *, queue: int = QUEUE) -> None:
+        self.folder = folder
+        self.database = Database(folder / "store.sqlite")
+        self.blobs = Blobs(folder / "blobs")
+        self.keys = Keys(self.database)
+        self.leases = Leases(self.database)
+        self._queue = queue
+
+    # Jobs
+
+    def submit(
+        self, tenant: str, task: Task, *, name: str, idempotency: str | None = None, fingerprint: str = ""
+    ) -> Submitted:
+        """A job on the task, which is begun, joined, or done already.
+
+        With an idempotency key that the tenant has used: the job of then.  IdempotencyConflict where that had another
+        fingerprint; QueueFull; BlobMissing where an input is not kept.
+        """
+        self._have_inputs(task)
+        now = time.time()
+        with self.database.write() as db:
+            if idempotency is not None:
+                known = db.execute(
+                    "SELECT id, fingerprint FROM jobs WHERE tenant = ? AND idempotency = ?", (tenant, idempotency)
+                ).fetchone()
+                if known is not None:
+                    if known["fingerprint"] != fingerprint:
+                        raise IdempotencyConflict(
+                            f"idempotency key {idempotency!r} was used for another request; take a new one"
+                        )
+                    return Submitted(_job(db, tenant, known["id"]), created=False)
+            row = self._join(db, task, tenant, now)
+            job = ticket()
+            db.execute(
+                "INSERT INTO jobs (id, tenant, name, task, created_at, idempotency, fingerprint)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (job, tenant, name, row["id"], now, idempotency, fingerprint),
+            )
+            if row["plan"] is not None:
+                share_plan(db, row["id"], row["plan"], now)
+            return Submitted(_job(db, tenant, job), created=True)
+
+    def job(self, tenant: str, job: str) -> Job:
+        """NotFound."""
+        with self.database.read() as db:
+            return _job(db, tenant, job)
+
+    def jobs(self, tenant: str, status: str | None = None, limit: int = 50, after: str | None = None) -> list[Job]:
+        """Newest first; `after`: the id of the last one seen."""
+        with self.database.read() as db:
+            rows = db.execute(
+                f"{JOB} WHERE j.tenant = :tenant AND (:after IS NULL OR j.id < :after)"
+                f" AND (:status IS NULL OR {STATUS} = :status) ORDER BY j.id DESC LIMIT :limit",
+                {"tenant": tenant, "after": after, "status": status, "limit": limit},
+            )
+            return [job_of(r) for r in rows]
+
+    def cancel(self, tenant: str, job: str) -> Job:
+        """Gives the job up.  Others may want its task still; else the task ends, with the best plan so far where a
+        search has one: then the job is `running` until it is in.  A job that has ended stays as it is.  NotFound."""
+        now = time.time()
+        with self.database.write() as db:
+            found = _job(db, tenant, job)
+            if found.ended:
+                return found
+            others = db.execute(
+                "SELECT tenant FROM jobs WHERE task = ? AND id <> ? AND left_at IS NULL", (found.task, job)
+            ).fetchall()
+            if others:
+                last = db.execute("SELECT COALESCE(MAX(seq), 0) FROM events WHERE task = ?", (found.task,)).fetchone()
+                db.execute("UPDATE jobs SET left_at = ?, cut = ? WHERE id = ?", (now, last[0], job))
+                if tenant not in {o["tenant"] for o in others}:
+                    db.execute("DELETE FROM queue WHERE task = ? AND tenant = ?", (found.task, tenant))
+            elif found.status == "queued":
+                end_task(db, found.task, "cancelled", now, lasting=False)
+            else:
+                db.execute("UPDATE tasks SET cancel = 1, current = 0 WHERE id = ?", (found.task,))
+            return _job(db, tenant, job)
+
+    def events(self, tenant: str, job: str, after: int = 0, limit: int = 1000) -> list[Event]:
+        """Those with a higher `seq` than `after`, in order.  NotFound."""
+        with self.database.read() as db:
+            row = db.execute(
+                "SELECT task, left_at, cut FROM jobs WHERE tenant = ? AND id = ?", (tenant, job)
+            ).fetchone()
+            if row is None:
+                raise NotFound(f"job {job}: there is none")
+            cut = row["cut"]
+            rows = db.execute(
+                "SELECT seq, type, data, at FROM events WHERE task = ? AND seq > ? AND (? IS NULL OR seq <= ?)"
+                " ORDER BY seq LIMIT ?",
+                (row["task"], after, cut, cut, limit),
+            )
+            found = [event_of(r) for r in rows]
+            if cut is not None and after <= cut and len(found) < limit:
+                found.append(Event(cut + 1, "cancelled", {"plan": None}, row["left_at"]))
+            return found
+
+    # Tasks without a job: artifacts, diffs
+
+    def ensure(self, task: Task, tenant: str = "") -> TaskState:
+        """The task's state, begun where nobody has.  Wait for its end with `state`: a failure for a passing reason is
+        told there, and begun anew here.  QueueFull, BlobMissing."""
+        now = time.time()
+        with self.database.read() as db:
+            row = _current(db, task.key)
+            if row is not None and row["used_at"] > now - USED_EVERY and row["status"] != "queued":
+                state = state_of(db, row)
+                if self._whole(state):
+                    return state
+        self._have_inputs(task)
+        with self.database.write() as db:
+            return state_of(db, self._join(db, task, tenant, now))
+
+    def state(self, task: int) -> TaskState:
+        """NotFound where it was purged."""
+        with self.database.read() as db:
+            row = db.execute("SELECT * FROM tasks WHERE id = ?", (task,)).fetchone()
+            if row is None:
+                raise NotFound(f"task {task}: there is none")
+            return state_of(db, row)
+
+    def recover(self, digest: str, tenant: str = "") -> TaskState | None:
+        """Computes again what a damaged or missing blob was the result of: the state to wait for, None where the blob
+        was no result.  Equal bytes come out unless the code has changed or a time limit cut the search."""
+        with self.database.write() as db:
+            rows = db.execute(
+                "SELECT DISTINCT t.* FROM tasks t JOIN files f ON f.task = t.id WHERE f.digest = ? AND f.way = 'out'"
+                " ORDER BY t.id DESC",
+                (digest,),
+            ).fetchall()
+            if not rows:
+                return None
+            db.executemany("UPDATE tasks SET current = 0 WHERE id = ?", [(r["id"],) for r in rows])
+            inputs = {name: blob.digest for name, blob in files_of(db, rows[0]["id"], "in").items()}
+            task = Task(rows[0]["kind"], inputs, json.loads(rows[0]["options"]))
+        return self.ensure(task, tenant)
+
+    # Plans
+
+    def plan(self, tenant: str, plan: str) -> Plan:
+        """NotFound."""
+        with self.database.read() as db:
+            row = db.execute(f"{_PLAN} WHERE p.tenant = ? AND p.id = ?", (tenant, plan)).fetchone()
+            if row is None:
+                raise NotFound(f"plan {plan}: there is none")
+            return plan_of(db, row)
+
+    def plans(self, tenant: str, limit: int = 50, after: str | None = None) -> list[Plan]:
+        """Newest first; `after`: the cursor of the last one seen."""
+        with self.database.read() as db:
+            rows = db.execute(
+                f"{_PLAN} WHERE p.tenant = ? AND (? IS NULL OR p.cursor < ?) ORDER BY p.cursor DESC LIMIT ?",
+                (tenant, after, after, limit),
+            ).fetchall()
+            return [plan_of(db, r) for r in rows]
+
+    def forget(self, tenant: str, plan: str) -> None:
+        """The tenant has the plan no more; purging removes what nobody has.  NotFound."""
+        with self.database.write() as db:
+            if db.execute("DELETE FROM plans WHERE tenant = ? AND id = ?", (tenant, plan)).rowcount == 0:
+                raise NotFound(f"plan {plan}: there is none")
+
+    # The whole
+
+    def version(self) -> int:
+        """Differs once anything was written by anyone: cheap to ask while waiting."""
+        return self.database.version()
+
+    def counts(self) -> dict[str, Any]:
+        """For metrics: `tasks` and `jobs` by status, `oldest_s` waiting, `workers` at work and their `slots`."""
+        now = time.time()
+        with self.database.read() as db:
+            tasks = db.execute("SELECT status, COUNT(*) FROM tasks GROUP BY status").fetchall()
+            jobs = db.execute(f"SELECT {STATUS}, COUNT(*) FROM jobs j JOIN tasks t ON t.id = j.task GROUP BY 1")
+            oldest = db.execute("SELECT MIN(created_at) FROM tasks WHERE status = 'queued'").fetchone()[0]
+            out: dict[str, Any] = {
+                "tasks": dict.fromkeys(("queued", "running", *sorted(ENDED)), 0) | {r[0]: r[1] for r in tasks},
+                "jobs": dict.fromkeys(("queued", "running", *sorted(ENDED)), 0) | {r[0]: r[1] for r in jobs},
+                "oldest_s": 0.0 if oldest is None else max(0.0, now - oldest),
+            }
+        workers = self.leases.workers()
+        return out | {"workers": len(workers), "slots": sum(workers.values())}
+
+    def purge(self, retention_s: float) -> Purged:
+        """Removes jobs, plans and results that ended or were used longer ago, and blobs that nothing names."""
+        return purge(self.database, self.blobs, retention_s)
+
+    # Inside
+
+    def _have_inputs(self, task: Task) -> None:
+        for name, digest in task.inputs.items():
+            if digest not in self.blobs:
+                raise BlobMissing(
+                    f"{task.kind}: input {name!r} ({digest[:12]}) is not kept; put it into the blobs first"
+                )
+
+    def _whole(self, state: TaskState) -> bool:
+        return all(blob.digest in self.blobs for blob in state.result.values())
+
+    def _join(self, db: sqlite3.Connection, task: Task, tenant: str, now: float) -> sqlite3.Row:
+        """The row of the task, current and in the tenant's queue unless it is begun."""
+        row = _current(db, task.key)
+        if row is not None and row["status"] in ENDED and not self._whole(state_of(db, row)):
+            db.execute("UPDATE tasks SET current = 0 WHERE id = ?", (row["id"],))
+            row = None
+        if row is None:
+            self._have_room(db, tenant)
+            made = db.execute(
+                "INSERT INTO tasks (key, current, kind, lane, code, options, status, created_at, used_at)"
+                " VALUES (?, 1, ?, ?, ?, ?, 'queued', ?, ?)",
+                (task.key, task.kind, task.lane, task.code, task.options_text, now, now),
+            ).lastrowid
+            assert made is not None
+            inputs = [(made, n, d, self.blobs.path(d).stat().st_size) for n, d in task.inputs.items()]
+            db.executemany("INSERT INTO files VALUES (?, 'in', ?, ?, '', ?)", inputs)
+            db.execute("INSERT INTO queue VALUES (?, ?, ?, 0)", (task.lane, tenant, made))
+            add_event(db, made, "queued", {}, now)
+        else:
+            db.execute("UPDATE tasks SET used_at = ? WHERE id = ?", (now, row["id"]))
+            waits = (row["lane"], tenant, row["id"])
+            if (
+                row["status"] == "queued"
+                and not db.execute("SELECT 1 FROM queue WHERE lane = ? AND tenant = ? AND task = ?", waits).fetchone()
+            ):
+                self._have_room(db, tenant)
+                db.execute("INSERT INTO queue VALUES (?, ?, ?, 0)", waits)
+        found = _current(db, task.key)
+        assert found is not None
+        return found
+
+    def _have_room(self, db: sqlite3.Connection, tenant: str) -> None:
+        waiting = db.execute("SELECT COUNT(*) FROM queue WHERE tenant = ?", (tenant,)).fetchone()[0]
+        if waiting >= self._queue:
+            raise QueueFull(f"{waiting} requests wait already, and no more than {self._queue} may; try again later")
+
+
+_PLAN = """
+SELECT p.tenant, p.id, p.cursor, p.task, p.name, p.created_at, t.summary, t.options
+FROM plans p JOIN tasks t ON t.id = p.task
+"""
+
+
+def _current(db: sqlite3.Connection, key: str) -> sqlite3.Row | None:
+    row: sqlite3.Row | None = db.execute("SELECT * FROM tasks WHERE key = ? AND current", (key,)).fetchone()
+    return row
+
+
+def _job(db: sqlite3.Connection, tenant: str, job: str) -> Job:
+    row = db.execute(f"{JOB} WHERE j.tenant = ? AND j.id = ?", (tenant, job)).fetchone()
+    if row is None:
+        raise NotFound(f"job {job}: there is none")
+    return job_of(row)

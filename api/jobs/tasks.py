@@ -1,0 +1,66 @@
+"""What is computed.  Two requests that ask the same are one task, whoever asks.
+
+kind          inputs                      options
+plan          model[, constraints]        those of `planner search`, by name; `name`: the model's name in the plan
+artifact      plan.json[, model.onnx]     name: report.html, report.json, trace.json, explain.json, TARGET.zip
+diff          a, b (plan.json)            form: json or html
+evaluation    model, or model and plan    those of `planner evaluate`, by name
+explanation   plan.json[, model.onnx]     operator (or none: the plan as a whole), alternatives
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from planner.cache import digest_of, file_digest, source_digest
+
+__all__ = ["INTERACTIVE", "KINDS", "SEARCH", "Task", "code_digest"]
+
+INTERACTIVE: Final = 0  # lanes: a person waits
+SEARCH: Final = 1
+KINDS: Final[Mapping[str, int]] = {
+    "artifact": INTERACTIVE,
+    "diff": INTERACTIVE,
+    "evaluation": INTERACTIVE,
+    "plan": SEARCH,
+    "explanation": SEARCH,  # it searches again for every alternative
+}
+
+
+@cache
+def code_digest() -> str:
+    """Digest of the code that computes results, as it was when this process first asked."""
+    own = sorted(Path(__file__).parent.glob("*.py"))
+    return digest_of([source_digest(), [[p.name, file_digest(p)] for p in own]])
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """`inputs`: digests of blobs by name; `options`: a JSON object."""
+
+    kind: str
+    inputs: Mapping[str, str]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    code: str = field(default_factory=code_digest)
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"task kind {self.kind!r}: expected one of {', '.join(KINDS)}")
+
+    @property
+    def lane(self) -> int:
+        return KINDS[self.kind]
+
+    @property
+    def key(self) -> str:
+        """Digest of all that the result depends on."""
+        return digest_of([self.kind, dict(self.inputs), dict(self.options), self.code])
+
+    @property
+    def options_text(self) -> str:
+        return json.dumps(dict(self.options), sort_keys=True)

@@ -1,0 +1,437 @@
+"""The store: what was accepted stays, equal tasks are one, results are seen once, tenants take turns."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from api.jobs.blobs import Blob, Blobs, digest_bytes
+from api.jobs.errors import (
+    BlobDamaged,
+    BlobMissing,
+    IdempotencyConflict,
+    LeaseLost,
+    NotFound,
+    QueueFull,
+    StoreDamaged,
+    StoreUnusable,
+)
+from api.jobs.leases import DEATHS, LOSSES
+from api.jobs.problems import problem
+from api.jobs.records import Claim
+from api.jobs.store import Store
+from api.jobs.tasks import INTERACTIVE, SEARCH, Task, code_digest
+
+LANES = (INTERACTIVE, SEARCH)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "service", queue=20)
+
+
+def task(store: Store, content: str = "model", kind: str = "plan", **options: object) -> Task:
+    return Task(kind, {"model": store.blobs.put(content.encode())}, options, code="code")
+
+
+def claim(store: Store, worker: str = "w", lease_s: float = 60.0) -> Claim:
+    found = store.leases.claim(worker, LANES, lease_s)
+    assert found is not None
+    return found
+
+
+def finish(store: Store, held: Claim, content: bytes = b"plan", **more: object) -> str:
+    digest = store.blobs.put(content)
+    files = {"plan.json": Blob(digest, "application/json", len(content))}
+    store.leases.finish(held, files, {"objective_s": 1.0}, plan=digest[:32], **more)  # type: ignore[arg-type]
+    return digest[:32]
+
+
+def test_equal_tasks_of_two_tenants_are_computed_once_and_seen_by_both(store: Store) -> None:
+    a = store.submit("a", task(store), name="m").job
+    b = store.submit("b", task(store), name="n").job
+    held = claim(store)
+    assert store.leases.claim("w", LANES) is None
+    plan = finish(store, held)
+    for tenant, job, name in (("a", a, "m"), ("b", b, "n")):
+        found = store.job(tenant, job.id)
+        assert (found.status, found.plan, found.name, found.summary) == ("succeeded", plan, name, {"objective_s": 1.0})
+        assert store.blobs.read(store.plan(tenant, plan).files["plan.json"].digest) == b"plan"
+    late = store.submit("c", task(store), name="o").job
+    assert (late.status, late.plan) == ("succeeded", plan)
+    assert late.started_at is not None
+    assert late.started_at >= late.created_at
+    assert [e.type for e in store.events("c", late.id)] == ["queued", "started", "succeeded"]
+
+
+def test_tenants_do_not_see_each_other(store: Store) -> None:
+    job = store.submit("a", task(store), name="m").job
+    plan = finish(store, claim(store))
+    for look in (store.job, store.cancel, store.events):
+        with pytest.raises(NotFound):
+            look("b", job.id)
+    with pytest.raises(NotFound):
+        store.plan("b", plan)
+    with pytest.raises(NotFound):
+        store.forget("b", plan)
+    assert store.jobs("b") == []
+    assert store.plans("b") == []
+    assert [p.id for p in store.plans("a")] == [plan]
+    store.forget("a", plan)
+    assert store.plans("a") == []
+    assert store.job("a", job.id).plan is None
+
+
+def test_an_idempotency_key_names_one_job(store: Store) -> None:
+    first = store.submit("a", task(store), name="m", idempotency="k", fingerprint="f")
+    again = store.submit("a", task(store), name="m", idempotency="k", fingerprint="f")
+    assert (first.created, again.created, again.job.id) == (True, False, first.job.id)
+    assert store.submit("b", task(store), name="m", idempotency="k", fingerprint="g").created
+    with pytest.raises(IdempotencyConflict):
+        store.submit("a", task(store), name="m", idempotency="k", fingerprint="g")
+
+
+def test_pages_of_jobs_are_newest_first_and_without_gaps(store: Store) -> None:
+    made = [store.submit("a", task(store, str(i % 3)), name=str(i)).job.id for i in range(7)]
+    seen: list[str] = []
+    while page := store.jobs("a", limit=2, after=seen[-1] if seen else None):
+        seen += [j.id for j in page]
+    assert sorted(seen, reverse=True) == seen
+    assert set(seen) == set(made)
+    claim(store)
+    assert {j.status for j in store.jobs("a", status="running")} == {"running"}
+
+
+def test_tenants_take_turns_and_what_a_person_waits_for_comes_first(store: Store) -> None:
+    for i in range(5):
+        store.submit("flood", task(store, f"f{i}"), name=str(i))
+    store.submit("a", task(store, "a"), name="a")
+    store.submit("b", task(store, "b"), name="b")
+    quick = store.ensure(task(store, "x", kind="artifact", name="report.html"), "flood")
+    order = [claim(store) for _ in range(4)]
+    assert order[0].task == quick.id
+    served = [store.blobs.read(c.inputs["model"]).decode() for c in order[1:]]
+    assert served == ["a", "b", "f0"]  # the flood was served last
+
+
+def test_a_tenant_may_have_so_many_waiting_and_no_more(store: Store) -> None:
+    for i in range(20):
+        store.submit("a", task(store, str(i)), name="m")
+    with pytest.raises(QueueFull):
+        store.submit("a", task(store, "more"), name="m")
+    with pytest.raises(QueueFull):
+        store.ensure(task(store, "more", kind="artifact"), "a")
+    store.submit("b", task(store, "more"), name="m")
+    claim(store)
+    assert len(store.jobs("a")) == 20
+
+
+def test_a_lost_lease_is_taken_over_and_the_first_holder_can_write_nothing(store: Store) -> None:
+    job = store.submit("a", task(store), name="m").job
+    zombie = claim(store, "w1", lease_s=0.05)
+    assert store.leases.claim("w2", LANES) is None
+    time.sleep(0.06)
+    heir = claim(store, "w2")
+    assert (heir.task, heir.attempt) == (zombie.task, 2)
+    assert heir.token > zombie.token
+    for write in (
+        lambda: finish(store, zombie, b"other"),
+        lambda: store.leases.fail(zombie, problem("internal", "x"), lasting=True),
+        lambda: store.leases.report(zombie, [("phase", {})]),
+        lambda: store.leases.died(zombie, "x"),
+        lambda: store.leases.release(zombie),
+    ):
+        with pytest.raises(LeaseLost):
+            write()
+    assert store.leases.heartbeat("w1", [zombie]).lost == {zombie.task}
+    assert store.job("a", job.id).status == "running"
+    plan = finish(store, heir)
+    with pytest.raises(LeaseLost):
+        finish(store, heir, b"again")
+    assert store.job("a", job.id).plan == plan
+    types = [e.type for e in store.events("a", job.id)]
+    assert types == ["queued", "started", "restarted", "started", "succeeded"]
+    assert [e.seq for e in store.events("a", job.id)] == [1, 2, 3, 4, 5]
+
+
+def test_a_heartbeat_keeps_a_lease(store: Store) -> None:
+    store.submit("a", task(store), name="m")
+    held = claim(store, lease_s=0.3)
+    for _ in range(4):
+        time.sleep(0.15)
+        assert store.leases.heartbeat("w", [held], slots=2, lease_s=0.3).lost == frozenset()
+        assert store.leases.claim("w2", LANES, 0.3) is None
+    assert store.counts()["slots"] == 2
+
+
+def test_a_task_that_kills_its_child_fails_after_three_times(store: Store) -> None:
+    job = store.submit("a", task(store), name="m").job
+    for k in range(DEATHS):
+        held = None
+        while held is None:
+            held = store.leases.claim("w", LANES)
+            time.sleep(0.02)
+        assert store.leases.died(held, "SIGSEGV") == (k < DEATHS - 1)
+    found = store.job("a", job.id)
+    assert found.status == "failed"
+    assert found.error is not None
+    assert found.error["type"].endswith("child-died")
+    assert store.submit("a", task(store), name="m").job.status == "queued"  # a passing reason: begun anew
+    assert store.job("a", job.id).status == "failed"
+
+
+def test_a_task_that_loses_its_workers_fails_in_the_end(store: Store) -> None:
+    job = store.submit("a", task(store), name="m").job
+    for _ in range(LOSSES):
+        claim(store, lease_s=0.0)
+        time.sleep(0.001)
+    assert store.leases.claim("w", LANES) is None
+    assert store.job("a", job.id).status == "failed"
+
+
+def test_a_failure_of_the_request_is_kept_and_a_passing_one_is_not(store: Store) -> None:
+    for lasting, again in ((True, "failed"), (False, "queued")):
+        one = task(store, str(lasting), kind="artifact")
+        state = store.ensure(one)
+        store.leases.fail(claim(store), problem("target-refuses", "no"), lasting=lasting)
+        told = store.state(state.id)
+        assert told.status == "failed"
+        assert told.error is not None
+        assert told.error["status"] == 422
+        assert store.ensure(one).status == again
+
+
+def test_cancelling_leaves_what_others_want(store: Store) -> None:
+    a, b = (store.submit(t, task(store), name="m").job for t in "ab")
+    held = claim(store)
+    gone = store.cancel("a", a.id)
+    assert (gone.status, gone.plan) == ("cancelled", None)
+    assert store.leases.asked_to_end([held]).cancelled == frozenset()
+    store.leases.report(held, [("phase", {"phase": "searching"})], {"gap": 0.5})
+    plan = finish(store, held)
+    assert store.job("b", b.id).plan == plan
+    assert store.job("a", a.id).status == "cancelled"
+    assert [e.type for e in store.events("a", a.id)] == ["queued", "started", "cancelled"]
+    assert store.events("a", a.id, after=3) == []
+    assert store.plans("a") == []
+
+
+def test_cancelling_a_search_ends_with_the_best_plan_so_far(store: Store) -> None:
+    job = store.submit("a", task(store), name="m").job
+    held = claim(store)
+    assert store.cancel("a", job.id).status == "running"
+    assert store.leases.heartbeat("w", [held]).cancelled == {held.task}
+    fresh = store.submit("b", task(store), name="m").job  # not joined to what is being ended
+    assert fresh.status == "queued"
+    plan = finish(store, held, cancelled=True)
+    found = store.job("a", job.id)
+    assert (found.status, found.plan) == ("cancelled", plan)
+    assert store.plan("a", plan).id == plan
+    assert store.cancel("a", job.id).status == "cancelled"
+
+
+def test_cancelling_what_waits_ends_it_at_once(store: Store) -> None:
+    job = store.submit("a", task(store), name="m").job
+    assert store.cancel("a", job.id).status == "cancelled"
+    assert store.leases.claim("w", LANES) is None
+    assert store.submit("a", task(store), name="m").job.status == "queued"
+
+
+def test_a_task_asked_to_end_whose_worker_is_lost_has_ended(store: Store) -> None:
+    job = store.submit("a", task(store), name="m").job
+    claim(store, lease_s=0.0)
+    store.cancel("a", job.id)
+    time.sleep(0.001)
+    assert store.leases.claim("w", LANES) is None
+    assert store.job("a", job.id).status == "cancelled"
+
+
+def test_a_released_task_waits_again_for_everyone(store: Store) -> None:
+    a, b = (store.submit(t, task(store), name="m").job for t in "ab")
+    store.leases.release(claim(store))
+    assert store.job("a", a.id).status == store.job("b", b.id).status == "queued"
+    assert claim(store).attempt == 2
+
+
+def test_an_input_that_is_not_kept_is_refused(store: Store) -> None:
+    with pytest.raises(BlobMissing):
+        store.submit("a", Task("plan", {"model": digest_bytes(b"never put")}, {}, code="c"), name="m")
+
+
+def test_a_result_whose_blob_is_gone_or_damaged_is_computed_again(store: Store) -> None:
+    one = task(store, kind="artifact", name="report.html")
+    for spoil in ("remove", "damage"):
+        state = store.ensure(one)
+        assert state.status == "queued"
+        content = b"page"
+        digest = store.blobs.put(content)
+        store.leases.finish(claim(store), {"report.html": Blob(digest, "text/html", 4)}, {})
+        assert store.ensure(one).status == "succeeded"
+        if spoil == "remove":
+            store.blobs.path(digest).unlink()
+        else:
+            store.blobs.path(digest).write_bytes(b"p4ge")
+            with pytest.raises(BlobDamaged):
+                store.blobs.read(digest)
+    again = store.recover(digest)
+    assert again is not None
+    assert again.status == "queued"
+    assert store.ensure(dataclasses.replace(one, code=code_digest())).id == again.id
+    assert store.recover(digest_bytes(b"nobody's")) is None
+
+
+def test_keys_are_shown_once_and_revoked_at_once(store: Store) -> None:
+    key, secret = store.keys.create("a", "laptop")
+    assert store.keys.authenticate(secret) == "a"
+    assert store.keys.authenticate(secret + "x") is None
+    assert secret.encode() not in (store.folder / "store.sqlite-wal").read_bytes()
+    other = Store(store.folder)
+    other.keys.revoke(key)
+    assert store.keys.authenticate(secret) is None
+    assert [(k.id, k.revoked_at is not None) for k in store.keys.list("a")] == [(key, True)]
+    with pytest.raises(NotFound):
+        store.keys.revoke("nobody")
+
+
+def test_the_version_tells_of_anyones_writing_and_not_of_reading(store: Store) -> None:
+    before = store.version()
+    store.jobs("a")
+    assert store.version() == before
+    store.submit("a", task(store), name="m")
+    own = store.version()
+    assert own != before
+    Store(store.folder).submit("b", task(store, "n"), name="n")
+    assert store.version() != own
+
+
+def test_purging_takes_what_is_old_and_unnamed_and_nothing_else(store: Store) -> None:
+    done = store.submit("a", task(store, "old"), name="m").job
+    plan = finish(store, claim(store))
+    waiting = store.submit("a", task(store, "waiting"), name="m").job
+    young = store.blobs.put(b"being submitted")
+    orphan = store.blobs.put(b"orphan")
+    for digest in store.blobs.digests():
+        if digest != young:
+            os.utime(store.blobs.path(digest), (0, 0))
+    kept = store.purge(retention_s=3600)
+    assert (kept.jobs, kept.tasks, kept.blobs) == (0, 0, 1)
+    assert orphan not in store.blobs
+    gone = store.purge(retention_s=-1)
+    assert (gone.jobs, gone.plans, gone.tasks) == (1, 1, 1)
+    with pytest.raises(NotFound):
+        store.job("a", done.id)
+    with pytest.raises(NotFound):
+        store.plan("a", plan)
+    assert store.job("a", waiting.id).status == "queued"
+    assert store.blobs.read(claim(store).inputs["model"]) == b"waiting"
+    assert young in store.blobs
+
+
+def test_a_blob_is_whole_or_not_there(tmp_path: Path) -> None:
+    blobs = Blobs(tmp_path / "blobs")
+    digest = blobs.put(b"content")
+    assert blobs.read(digest) == b"content"
+    assert digest in blobs
+    assert blobs.put(b"content") == digest
+    with pytest.raises(BlobMissing):
+        blobs.read(digest_bytes(b"x"))
+    for hostile in ("../../etc/passwd", "", digest.upper(), digest + "/x"):
+        assert hostile not in blobs
+        with pytest.raises(ValueError, match="hexadecimal"):
+            blobs.path(hostile)
+    blobs.path(digest).write_bytes(b"con")
+    with pytest.raises(BlobDamaged):
+        blobs.read(digest)
+    assert blobs.put(b"content") == digest
+    assert blobs.read(digest) == b"content"
+
+
+def test_many_threads_submit_and_claim_without_loss(store: Store) -> None:
+    failures: list[BaseException] = []
+
+    def submit(tenant: str) -> None:
+        try:
+            for i in range(15):
+                store.submit(tenant, task(store, f"{tenant}{i}"), name=str(i))
+        except BaseException as e:
+            failures.append(e)
+
+    threads = [threading.Thread(target=submit, args=(t,)) for t in "abcd"]
+    for t in threads:
+        t.start()
+    other = Store(store.folder)
+    claimed: list[int] = []
+    while len(claimed) < 60 and not failures:
+        held = other.leases.claim("w", LANES)
+        if held is not None:
+            claimed.append(held.task)
+    for t in threads:
+        t.join()
+    assert not failures
+    assert len(set(claimed)) == 60
+
+
+def test_what_was_accepted_survives_a_kill(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from api.jobs.store import Store; from api.jobs.tasks import Task\n"
+        "s = Store(Path(sys.argv[1]), queue=10**6)\n"
+        "for i in range(10**6):\n"
+        "    model = s.blobs.put(str(i % 7).encode())\n"
+        "    j = s.submit('a', Task('plan', {'model': model}, {'i': i}, code='c'), name='m')\n"
+        "    print(j.job.id, flush=True)\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    accepted = [child.stdout.readline().strip() for _ in range(25)]
+    child.kill()
+    accepted += [line.strip() for line in child.stdout if len(line) == 33]
+    child.wait()
+    child.stdout.close()
+    store = Store(tmp_path)
+    store.database.check()
+    assert {store.job("a", j).status for j in accepted} == {"queued"}
+
+
+def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
+    (tmp_path / "store.sqlite").write_bytes(b"not a database, but long enough to look at" * 100)
+    with pytest.raises(StoreDamaged, match=r"store\.sqlite"):
+        Store(tmp_path)
+
+
+def test_a_torn_database_is_noticed(store: Store) -> None:
+    for i in range(20):
+        store.submit("a", task(store, str(i), note="x" * 2000), name="m")
+    path = store.database.path
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    db.close()
+    content = bytearray(path.read_bytes())
+    content[4096 : len(content) - 4096] = b"\xa5" * (len(content) - 8192)
+    path.write_bytes(bytes(content))
+    with pytest.raises(StoreDamaged):
+        Store(store.folder).database.check()
+
+
+def test_a_store_of_a_later_version_is_left_alone(store: Store) -> None:
+    db = sqlite3.connect(store.database.path)
+    db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(StoreUnusable, match="newer"):
+        Store(store.folder)
+
+
+def test_counts_are_of_everything(store: Store) -> None:
+    store.submit("a", task(store), name="m")
+    store.submit("b", task(store), name="m")
+    counts = store.counts()
+    assert (counts["tasks"]["queued"], counts["jobs"]["queued"], counts["workers"]) == (1, 2, 0)
+    assert json.dumps(counts)
