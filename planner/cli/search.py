@@ -17,7 +17,7 @@ from planner.cli.options import add_model_options, add_pin_options, byte_size, p
 from planner.emit import TARGETS
 from planner.errors import InputError, UsageError
 
-__all__ = ["configure", "run"]
+__all__ = ["MOST_DEVICES", "add_request_options", "configure", "run"]
 
 MOST_DEVICES = 16384  # ranks are listed in the plan, group by group
 
@@ -25,6 +25,37 @@ MOST_DEVICES = 16384  # ranks are listed in the plan, group by group
 def configure(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
     parser.add_argument("--devices", required=True, metavar="N[,N...]", help="number of devices, or several")
+    add_request_options(parser)
+    parser.add_argument("--reproducible", action="store_true", help="no limits in seconds: the same bytes every time")
+    parser.add_argument(
+        "--top-k", type=positive, default=1, metavar="K", help="the best plan of each of the K best meshes"
+    )
+    parser.add_argument("--warm-start", type=Path, metavar="PLAN", help="begin with a plan.json made before")
+    parser.add_argument(
+        "--save-problem",
+        type=Path,
+        metavar="DIR",
+        help="also write problem.json.gz and certificate.json, with which `planner check` proves objective and bound; "
+        "they speak of the chosen mesh only, and the cache is not asked",
+    )
+    parser.add_argument(
+        "--save-all-meshes", action="store_true", help="with --save-problem: one pair of files per other mesh as well"
+    )
+    add_cache_options(parser)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="directory for plan.json; default: MODEL.plan")
+    parser.add_argument(
+        "--emit",
+        action="append",
+        default=[],
+        choices=tuple(TARGETS),
+        metavar="TARGET",
+        help=f"also write the plan for a runtime, to DIR/TARGET: {', '.join(TARGETS)}; may be repeated",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+
+
+def add_request_options(parser: argparse.ArgumentParser) -> None:
+    """What is asked for, beside the model and the devices."""
     parser.add_argument("--hardware", default="a100-80", metavar="NAME|FILE", help="profile (see `planner hardware`)")
     parser.add_argument("--nodes", type=positive, metavar="K", help="servers; default: as many as full servers need")
     parser.add_argument("--mesh", metavar="AxB", help="only this logical mesh; default: all of one and two axes")
@@ -58,32 +89,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--solver", choices=("auto", "dp", "ilp"), default="auto")
     parser.add_argument("--time-limit", type=float, metavar="S", help="seconds for the whole search")
     parser.add_argument("--target", choices=("any", "torch", "mindspore"), default="any", help="plans it can express")
-    parser.add_argument("--reproducible", action="store_true", help="no limits in seconds: the same bytes every time")
-    parser.add_argument(
-        "--top-k", type=positive, default=1, metavar="K", help="the best plan of each of the K best meshes"
-    )
-    parser.add_argument("--warm-start", type=Path, metavar="PLAN", help="begin with a plan.json made before")
-    parser.add_argument(
-        "--save-problem",
-        type=Path,
-        metavar="DIR",
-        help="also write problem.json.gz and certificate.json, with which `planner check` proves objective and bound; "
-        "they speak of the chosen mesh only, and the cache is not asked",
-    )
-    parser.add_argument(
-        "--save-all-meshes", action="store_true", help="with --save-problem: one pair of files per other mesh as well"
-    )
-    add_cache_options(parser)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="directory for plan.json; default: MODEL.plan")
-    parser.add_argument(
-        "--emit",
-        action="append",
-        default=[],
-        choices=tuple(TARGETS),
-        metavar="TARGET",
-        help=f"also write the plan for a runtime, to DIR/TARGET: {', '.join(TARGETS)}; may be repeated",
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,0 +1,210 @@
+"""`planner submit MODEL --devices N`: `planner search` by a service.
+
+The weights stay here.  The plan is the one that `planner search` finds, byte for byte, and exit statuses are the same;
+a service that cannot be reached, or has no time, gives no plan (5).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from planner.cli.options import add_model_options, positive
+from planner.cli.search import MOST_DEVICES, add_request_options
+from planner.errors import InfeasibleError, InputError, NoPlanError, PlannerError, UsageError, VerificationError
+
+if TYPE_CHECKING:
+    from api.client import Client, Job, ServiceError
+
+__all__ = ["configure", "run"]
+
+SERVER = "http://127.0.0.1:8080"
+# Options of the request by their names in the service.
+_SENT = (
+    "batch", "bind", "hardware", "memory_limit", "mesh", "micro_batches", "mode", "nodes", "optimizer", "pin",
+    "precision", "recompute", "solver", "stages", "strategy", "target", "time_limit",
+)  # fmt: skip
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add_model_options(parser)
+    parser.add_argument("--devices", required=True, type=positive, metavar="N", help="number of devices")
+    add_request_options(parser)
+    parser.add_argument(
+        "--server",
+        default=os.environ.get("PLANNER_SERVER") or SERVER,
+        metavar="URL",
+        help="the service (PLANNER_SERVER; default: %(default)s)",
+    )
+    parser.add_argument("--key", metavar="SECRET", help="of `planner keys create`; better given as PLANNER_KEY")
+    parser.add_argument(
+        "--artifact",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="also fetch this: report.html, trace.json, …, or a target of `planner emit`, unpacked to DIR/TARGET; "
+        "may be repeated",
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="directory for plan.json; default: MODEL.plan")
+    parser.add_argument("--detach", action="store_true", help="print the job's id and do not wait for it")
+    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+
+
+def run(options: argparse.Namespace) -> int:
+    try:
+        from api.client import Client, ServiceError
+    except ModuleNotFoundError as e:
+        raise UsageError(f"{e.name} is missing; install it with `pip install 'graph-planner[client]'`") from e
+
+    if options.devices > MOST_DEVICES:
+        raise UsageError(f"--devices {options.devices}: expected at most {MOST_DEVICES}; plan one replica of the job")
+    if Path(options.hardware).suffix or os.sep in options.hardware:
+        raise UsageError(f"--hardware {options.hardware}: the service knows its profiles by name, not by file")
+    if options.detach and options.artifact:
+        raise UsageError("--detach does not wait for the plan that --artifact is made of; leave one out")
+    try:
+        with Client(options.server, options.key or os.environ.get("PLANNER_KEY")) as client:
+            job = _submit(client, options)
+            if options.detach:
+                print(json.dumps(dict(job.state.document), indent=1) if options.json else job.id)
+                return 0
+            return _deliver(client, options, _finished(job))
+    except ServiceError as e:
+        raise as_planner_error(e) from e
+
+
+def _submit(client: Client, options: argparse.Namespace) -> Job:
+    from api.client.wire import name_of
+    from planner.frontends.sandbox import Limits, run_limited
+    from planner.frontends.strip import strip_file
+
+    model: Path = options.model
+    data = run_limited(lambda: strip_file(model), limits=Limits(), what=f"reading {model.name}")
+    whole = model.stat().st_size
+    if len(data) < 0.99 * whole:
+        _say(f"model       {_size(whole)} -> {_size(len(data))}: weights stay here")
+    given = {name: getattr(options, name) for name in _SENT}
+    constraints = options.constraints
+    if constraints is not None and not constraints.is_file():
+        raise InputError(f"constraints {constraints}: no such file")
+    return client.submit(
+        data, devices=options.devices, name=name_of(model), strip=False, constraints=constraints, **given
+    )
+
+
+def _finished(job: Job) -> Job:
+    """The job at its end.  The first Ctrl-C or SIGTERM asks for the best plan so far, the second ends the program."""
+    from api.progress import Display, interrupts
+
+    with Display(sys.stderr) as display, interrupts() as rest:
+        display.begin(job)
+        try:
+            job.wait(display.show)
+        except KeyboardInterrupt:
+            rest()
+            display.note("ending with the best plan so far")
+            job.cancel()
+            job.wait(display.show)
+    if job.state.plan is None:
+        raise NoPlanError(f"job {job.id} was cancelled before there was a plan")
+    return job
+
+
+def _deliver(client: Client, options: argparse.Namespace, job: Job) -> int:
+    """Writes and says what `planner search` does."""
+    folder = options.out or Path(f"{options.model.stem}.plan")
+    path = folder / "plan.json"
+    plan = _named(job.plan(), options.model.stem)
+    document = json.loads(client.artifact(job.plan_id, "search.json"))
+    cancelled = job.status == "cancelled"
+    document |= {"plan": str(path), "cancelled": cancelled, "job": job.id, "plan_id": job.plan_id}
+    if document.get("plans"):
+        document["plans"] = [{**document["plans"][0], "plan": str(path)}]
+    _write(path, plan)
+    if not options.json:
+        text = client.artifact(job.plan_id, "summary.txt").decode()
+        print(text.rstrip("\n").replace(job.state.name, options.model.stem, 1))
+        if cancelled:
+            print("cancelled   this is the best plan found until then")
+        print(f"plan written to {path}")
+    document["artifacts"] = {}
+    for name in options.artifact:
+        document["artifacts"][name] = _fetch(client, options, job.plan_id, name, folder)
+    if options.json:
+        print(json.dumps(document, indent=1))
+    refused = any("refused" in told for told in document["artifacts"].values())
+    return InputError.exit_status if refused else 0
+
+
+def _fetch(client: Client, options: argparse.Namespace, plan: str, name: str, folder: Path) -> dict[str, Any]:
+    """One artifact, or the files of a target."""
+    from api.client import NotFound, TargetRefuses
+    from api.unpack import unpacked
+    from planner.emit import TARGETS
+
+    target = name in TARGETS
+    try:
+        content = client.artifact(plan, f"{name}.zip" if target else name)
+    except (TargetRefuses, NotFound) as e:
+        _say(f"not fetched {name}: {e.detail or e}")
+        return {"files": [], "refused": e.detail or str(e)}
+    files = {folder / name / inner: data for inner, data in unpacked(content).items()} if target else {}
+    for path, data in (files or {folder / Path(name).name: content}).items():
+        _write(path, data)
+    paths = [str(p) for p in files or [folder / Path(name).name]]
+    if not options.json:
+        where = f"{len(paths)} files in {folder / name}" if target else paths[0]
+        print(f"fetched     {name}: {where}")
+    return {"files": paths}
+
+
+def _named(plan: bytes, name: str) -> bytes:
+    """The plan of a model of this name: names of files have characters that those of requests have not."""
+    if json.loads(plan)["model"]["name"] == name:
+        return plan
+    from planner.planning import PlanDocument, plan_text
+
+    d = PlanDocument.model_validate_json(plan)
+    return plan_text(d.model_copy(update={"model": d.model.model_copy(update={"name": name})})).encode()
+
+
+def _write(path: Path, content: bytes) -> None:
+    from planner.files import write_whole
+
+    try:
+        write_whole(path, content)
+    except OSError as e:
+        raise InputError(f"{path}: cannot be written ({e}); give another directory with --out") from e
+
+
+def as_planner_error(error: ServiceError) -> PlannerError:
+    """The error with the exit status that `planner search` would have ended with; its own words where it has them."""
+    from api import client as c
+
+    if not isinstance(error, c.ProblemError):
+        return NoPlanError(str(error))
+    own = error.name in ("usage", "input-invalid", "cannot-fit", "no-plan", "verification")
+    text = error.detail if own and error.detail else str(error)
+    if isinstance(error, c.CannotFit):
+        return InfeasibleError(
+            text, lower_bound_bytes=error.lower_bound_bytes or 0, sufficient_bytes=error.sufficient_bytes
+        )
+    if error.name == "verification":
+        return VerificationError(text)
+    if error.name in ("input-invalid", "target-refuses", "too-large"):
+        return InputError(text)
+    if isinstance(error, (c.Invalid, c.Unauthorised, c.Forbidden, c.NotFound, c.Conflict)):
+        return UsageError(text)
+    return NoPlanError(text)
+
+
+def _size(count: float) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.2f} MB" if count >= 1e4 else f"{count} bytes"
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
