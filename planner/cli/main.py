@@ -32,6 +32,7 @@ COMMANDS = {
     "evaluate": ("planner.cli.evaluate", "price a known parallel configuration, or a plan, on a model"),
     "emit": ("planner.cli.emit", "write a plan as the files that a runtime loads"),
     "run": ("planner.cli.run", "execute a plan with PyTorch, one process per device"),
+    "diff": ("planner.cli.diff", "compare two plans: what one does otherwise, and what that costs"),
     "read": ("planner.cli.read", "read another system's strategy as a plan of ours"),
     "check": ("planner.cli.check", "check a solver's choice and bound by its certificate"),
     "solve": ("planner.cli.solve", "solve a saved problem and prove how good the answer is"),

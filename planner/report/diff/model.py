@@ -1,0 +1,145 @@
+"""Two plans beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import islice
+
+from planner.planning import PlanDocument
+from planner.planning.compare import forms
+from planner.report.diff.groups import Group, Same, compared
+from planner.report.diff.ledger import PARTS, Bill, Ledger, common_unit, converter, ledger, total
+from planner.report.diff.match import Matching, match
+from planner.report.diff.settings import Setting, found_otherwise, paths, settings, unlike
+from planner.report.diff.traits import Side
+
+__all__ = ["Diff", "diff"]
+
+_MOST_PATHS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """What B does otherwise than A, and what that costs or saves.
+
+    Costs count in `unit_s`, in which both plans' times are whole numbers (`exact`) or to which they are rounded.  The
+    objective's difference is the sum over `groups`, `same`, what is in one plan only, `loose` (of no operator), and
+    `remainder`, by part of the objective: what the plans' files leave unexplained, zero where they tell every run.
+    """
+
+    a: PlanDocument
+    b: PlanDocument
+    identical: bool
+    unit_s: Fraction
+    exact: bool
+    matching: Matching
+    settings: tuple[Setting, ...]
+    found: tuple[Setting, ...]
+    others: tuple[Setting, ...]
+    notes: tuple[str, ...]
+    ledgers: tuple[Ledger, Ledger]
+    groups: tuple[Group, ...]
+    same: tuple[Same, ...]
+    only_a: Bill
+    only_b: Bill
+    loose: tuple[Bill, Bill]
+    parts: Mapping[str, tuple[int, int]]
+    objective: tuple[int, int]
+    remainder: Mapping[str, int]
+
+    @property
+    def attributed(self) -> Bill:
+        """Of everything but the remainder."""
+        here = total([*(g.a for g in self.groups), *(s.a for s in self.same), self.only_a, self.loose[0]])
+        there = total([*(g.b for g in self.groups), *(s.b for s in self.same), self.only_b, self.loose[1]])
+        return there - here
+
+    @property
+    def objective_units(self) -> int:
+        """Difference of the objectives, B - A."""
+        return self.objective[1] - self.objective[0]
+
+    @property
+    def remainder_units(self) -> int:
+        return self.objective_units - self.attributed.units
+
+    def seconds(self, units: int) -> float:
+        return float(units * self.unit_s)
+
+
+def diff(a: PlanDocument, b: PlanDocument) -> Diff:
+    """InputError where a time of one is no number."""
+    unit, exact = common_unit(a, b)
+    matching = match(a, b)
+    first, second = (ledger(p, unit) for p in (a, b))
+    form_a, form_b = forms(a, b)
+    groups, same = compared(Side.of(a, form_a, first), Side.of(b, form_b, second), matching)
+    only = total(first.bills[n] for n in matching.only_a), total(second.bills[n] for n in matching.only_b)
+    here, there = converter(a, unit), converter(b, unit)
+    names = dict.fromkeys([*PARTS, *a.cost.parts_s, *b.cost.parts_s])
+    parts = {p: (here(a.cost.parts_s.get(p, 0.0)), there(b.cost.parts_s.get(p, 0.0))) for p in names}
+    named = settings(a, b)
+    others = [] if matching.other_models else unlike(a, b, matching)
+    mine, theirs = (p.model_dump(exclude={"search", "verification"}) for p in (a, b))
+    identical = mine == theirs
+    costs = {k for k in mine["cost"] if mine["cost"][k] != theirs["cost"][k]}
+    if not (identical or named or others or groups or same or costs or matching.only_a or matching.only_b):
+        others = list(islice(paths(mine, theirs), _MOST_PATHS))
+    found = Diff(
+        a=a,
+        b=b,
+        identical=identical,
+        unit_s=unit,
+        exact=exact,
+        matching=matching,
+        settings=tuple(named),
+        found=tuple(found_otherwise(a, b)),
+        others=tuple(others),
+        notes=tuple(_notes(a, b, matching)),
+        ledgers=(first, second),
+        groups=tuple(groups),
+        same=tuple(same),
+        only_a=only[0],
+        only_b=only[1],
+        loose=(first.loose, second.loose),
+        parts=parts,
+        objective=(here(a.cost.objective_s), there(b.cost.objective_s)),
+        remainder={},
+    )
+    told = found.attributed
+    left = {p: y - x - (getattr(told, p) if p in PARTS else 0) for p, (x, y) in parts.items()}
+    return replace(found, remainder={p: n for p, n in left.items() if n})
+
+
+def _notes(a: PlanDocument, b: PlanDocument, matching: Matching) -> list[str]:
+    """What a reader must know to read the figures."""
+    notes = []
+    if matching.other_models:
+        notes.append(
+            f"these are plans of different models: {len(matching.pairs)} of {len(a.operators)} operators of A and of "
+            f"{len(b.operators)} of B correspond"
+        )
+    elif a.model.digest != b.model.digest:
+        more = len(matching.pairs) - matching.by_name
+        notes.append(
+            f"another graph: {matching.by_name} operators correspond by name, {more} by module, type and position, "
+            f"{len(matching.only_a)} are in A alone and {len(matching.only_b)} in B alone"
+        )
+    if a.cluster.profile_digest != b.cluster.profile_digest:
+        notes.append(
+            f"prices are those of other hardware ({a.cluster.hardware}, {b.cluster.hardware}): "
+            "operators that do the same cost otherwise"
+        )
+    if a.mesh.shape != b.mesh.shape:
+        notes.append(
+            "other meshes: layouts are compared by shards of every dimension, strategies by ranks in each role"
+        )
+    counts = a.schedule.micro_batches, b.schedule.micro_batches
+    if max(counts) > 1:
+        notes.append(
+            "objective, bound, parts and changes are of one micro-batch through all stages, of which a step has "
+            f"{counts[0]} in A and {counts[1]} in B; the simulated step and memory are of the whole step"
+        )
+    return notes

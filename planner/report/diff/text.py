@@ -1,0 +1,228 @@
+"""A Diff for a terminal: a screen or two, largest effect first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from planner.planning import PlanDocument
+from planner.report.diff.groups import Group
+from planner.report.diff.ledger import Bill, total
+from planner.report.diff.model import Diff
+from planner.report.diff.settings import Setting
+from planner.report.diff.tables import collectives, memory, places, totals
+from planner.report.diff.traits import Word
+from planner.report.diff.words import PART_NAMES, percent, printable, seconds, signed, size, some
+
+__all__ = ["text"]
+
+_ROWS = 10  # of settings and the like
+_LAYOUTS = ("operands", "results", "gradients")
+_TRAITS = {"parameters": "stored", "inner": "inside"}
+_TITLES = {
+    "objective_s": "objective",
+    "objective_lower_bound_s": "lower bound",
+    "gap": "gap",
+    "step_time_s": "simulated step",
+    "peak_memory_bytes": "memory a device",
+}
+
+
+def text(d: Diff, names: tuple[str, str] = ("A", "B"), most: int = 10) -> str:
+    """`names`: what the plans are called; `most`: groups shown."""
+    lines = [f"A  {printable(names[0])}: {_headline(d.a)}", f"B  {printable(names[1])}: {_headline(d.b)}"]
+    if d.identical:
+        lines += ["identical", *_settings("found otherwise", d.found)]
+        return "\n".join(lines)
+    lines += [f"note: {n}" for n in d.notes]
+    lines += ["", *_totals(d), *_settings("made otherwise", d.settings), *_settings("other facts", d.others)]
+    lines += ["", *_parts(d), *_memory(d), *_collectives(d), *_places(d), "", *_changes(d, most)]
+    lines += _settings("found otherwise", d.found)
+    return "\n".join(lines)
+
+
+def _headline(p: PlanDocument) -> str:
+    s, parts = p.schedule, f"{p.schedule.stages} stages, " if p.schedule.stages > 1 else ""
+    batch = f", batch {p.model.batch}" if p.model.batch is not None else ""
+    return (
+        f"{printable(p.model.name)}, {s.mode}, {s.precision}{batch}, {p.cluster.devices} x "
+        f"{printable(p.cluster.hardware)}, {parts}mesh {p.mesh}"
+    )
+
+
+def _totals(d: Diff) -> list[str]:
+    first, second = totals(d.a), totals(d.b)
+    rows = []
+    for k, title in _TITLES.items():
+        x, y = first[k], second[k]
+        if k == "gap":
+            told, change, relative = (f"{x:.4%}", f"{y:.4%}"), signed(f"{100 * (y - x):.4g} points"), ""
+        elif k == "peak_memory_bytes":
+            told, change = (f"{x} ({size(x)})", f"{y} ({size(y)})"), signed(size(y - x))
+            relative = percent(x, y)
+        else:
+            told = (f"{x!r} s", f"{y!r} s")
+            change, relative = signed(seconds(y - x)), percent(x, y)
+        rows.append((title, *told, change, relative))
+    return _table(("", "A", "B", "B - A", ""), rows)
+
+
+def _parts(d: Diff) -> list[str]:
+    rows = []
+    for p, (x, y) in d.parts.items():
+        if x or y:
+            told = (seconds(d.seconds(x)), seconds(d.seconds(y)), signed(seconds(d.seconds(y - x))))
+            rows.append((PART_NAMES.get(p, printable(p)), *told, percent(x, y)))
+    return _table(("objective by part", "A", "B", "B - A", ""), rows)
+
+
+def _memory(d: Diff) -> list[str]:
+    first, second = memory(d.a), memory(d.b)
+    rows = []
+    for k in {**first, **second}:
+        x, y = first.get(k, 0), second.get(k, 0)
+        if x or y:
+            rows.append((k.replace("_", " "), size(x), size(y), signed(size(y - x)), percent(x, y)))
+    return ["", *_table(("memory by kind", "A", "B", "B - A", ""), rows)] if rows else []
+
+
+def _collectives(d: Diff) -> list[str]:
+    rows = []
+    for k, (x, y) in collectives(d).items():
+        told = (f"{x.count} x, {size(x.bytes)}", f"{y.count} x, {size(y.bytes)}")
+        rows.append((printable(k), *told, signed(size(y.bytes - x.bytes)), percent(x.bytes, y.bytes)))
+    return ["", *_table(("collectives", "A", "B", "B - A", ""), rows)] if rows else []
+
+
+def _places(d: Diff) -> list[str]:
+    found = places(d)
+    if len(found) < 2:
+        return []
+    rows = []
+    for p in found:
+        title = f"{p.blocks} x block of {p.size} operators" if p.blocks else f"outside, {p.size} operators"
+        x, y = p.a.units, p.b.units
+        told = [seconds(d.seconds(n)) for n in (x, y)]
+        rows.append((title, *told, signed(seconds(d.seconds(y - x))), percent(x, y)))
+    return ["", *_table(("objective by place", "A", "B", "B - A", ""), rows)]
+
+
+def _changes(d: Diff, most: int) -> list[str]:
+    count = sum(len(g.operators) for g in d.groups)
+    held = sum(1 for g in d.groups if any(c.trait == "parameters" for c in g.changes) for _ in g.parameters)
+    lines = [
+        f"changes: {count} of {len(d.matching.pairs)} operators in {len(d.groups)} groups, {held} parameters stored "
+        "otherwise; B - A of the objective"
+    ]
+    for g in d.groups[:most]:
+        lines += _group(d, g)
+    rest = d.groups[most:]
+    if rest:
+        change = total(g.delta for g in rest)
+        lines.append(f"{_delta(d, change)}  {len(rest)} more groups, {sum(len(g.operators) for g in rest)} operators")
+    if d.same:
+        change = total(s.b - s.a for s in d.same)
+        operators = sum(len(s.operators) for s in d.same)
+        types = [f"{printable(s.type)} {signed(seconds(d.seconds((s.b - s.a).units)))}" for s in d.same[:4]]
+        lines.append(f"{_delta(d, change)}  {operators} operators that do the same, {same_reason(d)}")
+        lines.append(f"{'':14}{', '.join(types)}{', …' if len(d.same) > 4 else ''}")
+    for title, names, bill in (
+        ("A", d.matching.only_a, Bill() - d.only_a),
+        ("B", d.matching.only_b, d.only_b),
+    ):
+        if names:
+            lines.append(f"{_delta(d, bill)}  {len(names)} operators in {title} alone: {some(names)}")
+    if any(d.loose[0].values()) or any(d.loose[1].values()):
+        lines.append(f"{_delta(d, d.loose[1] - d.loose[0])}  of tensors that no operator makes or reads")
+    if d.remainder_units or d.remainder:
+        lines.append(f"{_units(d, d.remainder_units)}  {remainder_reason(d)}")
+    lines.append(f"{_units(d, d.objective_units)}  in all")
+    return lines
+
+
+def same_reason(d: Diff) -> str:
+    """Why operators that do the same cost otherwise."""
+    a, b = d.a, d.b
+    reasons = []
+    if a.cluster.profile_digest != b.cluster.profile_digest:
+        reasons.append("other price")
+    if a.mesh.shape != b.mesh.shape:
+        reasons.append("other groups of ranks")
+    if any(x.shape != b.inputs[n].shape for n, x in a.inputs.items() if n in b.inputs):
+        reasons.append("other sizes")
+    if (a.schedule.precision, a.schedule.optimizer, a.schedule.mode) != (
+        b.schedule.precision,
+        b.schedule.optimizer,
+        b.schedule.mode,
+    ):
+        reasons.append("other precision, optimizer or mode")
+    return f"same layout, {', '.join(reasons) or 'other cost'}"
+
+
+def remainder_reason(d: Diff) -> str:
+    """Why the plans' files do not explain all."""
+    silent = [n for n, p in (("A", d.a), ("B", d.b)) if not any(getattr(o, "runs", []) for o in p.operators.values())]
+    if silent:
+        return f"not told by operator: plan {' and '.join(silent)} does not say what its operators' runs cost"
+    return "unexplained: the parts of a plan do not add up to its cost"
+
+
+def _group(d: Diff, g: Group) -> list[str]:
+    pad = " " * 14
+    lines = [f"{_delta(d, g.delta)}  {len(g.operators)} x {printable(g.type)}  {printable(g.place, 80)}"]
+    strategy = any(c.trait == "strategy" for c in g.changes)
+    for c in g.changes:
+        if strategy and c.trait in _LAYOUTS:
+            continue
+        gone, come = Counter(c.before), Counter(c.after)
+        if c.trait in _LAYOUTS:
+            before, after = ("  ".join(w.text for w in x) for x in (c.before, c.after))
+        else:
+            before, after = (_joined(x - y) for x, y in ((gone, come), (come, gone)))
+            if before == after:  # what differs is in the details
+                before, after = ("; ".join(map(str, x - y)) for x, y in ((gone, come), (come, gone)))
+        title = "" if c.trait == "strategy" else f"{_TRAITS.get(c.trait, c.trait)} "
+        line = f"{pad}{title}{before} -> {after}"
+        lines.append(printable(line, 150))
+    effects = []
+    if g.delta.bytes_moved:
+        effects.append(f"{signed(size(g.delta.bytes_moved))} moved")
+    if g.delta.parameter_bytes:
+        effects.append(f"{signed(size(g.delta.parameter_bytes))} of parameters a device")
+    parts = [(p, getattr(g.delta, p)) for p in PART_NAMES]
+    parts = sorted(((p, n) for p, n in parts if n), key=lambda x: -abs(x[1]))
+    if len(parts) > 1:
+        effects += [f"{PART_NAMES[p]} {signed(seconds(d.seconds(n)))}" for p, n in parts[:3]]
+    return lines + ([pad + "; ".join(effects)] if effects else [])
+
+
+def _joined(words: Counter[Word]) -> str:
+    """Equal words counted; what they are of is the detail that is left out."""
+    told = Counter[str]()
+    for word, n in words.items():
+        told[word.text] += n
+    return "; ".join(f"{n} x {t}" if n > 1 else t for t, n in told.items()) or "none"
+
+
+def _delta(d: Diff, bill: Bill) -> str:
+    return _units(d, bill.units)
+
+
+def _units(d: Diff, units: int) -> str:
+    return f"{signed(seconds(d.seconds(units))):>12}"
+
+
+def _settings(title: str, rows: Sequence[Setting]) -> list[str]:
+    if not rows:
+        return []
+    told = [f"  {printable(r.what)}: {printable(r.a) or 'none'} -> {printable(r.b) or 'none'}" for r in rows[:_ROWS]]
+    return ["", title, *told, *([f"  and {len(rows) - _ROWS} more"] if len(rows) > _ROWS else [])]
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """First column to the left, the others to the right."""
+    widths = [max(len(r[i]) for r in (head, *rows)) for i in range(len(head))]
+    return [
+        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(r, widths, strict=True))).rstrip()
+        for r in (head, *rows)
+    ]

@@ -1,0 +1,57 @@
+"""Figures and names as a terminal shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+__all__ = ["PART_NAMES", "percent", "printable", "seconds", "signed", "size", "some"]
+
+PART_NAMES: Final = {
+    "compute_forward": "forward",
+    "compute_backward": "backward",
+    "inside_operators": "inside operators",
+    "activations": "activations moved",
+    "activation_gradients": "their gradients",
+    "parameters": "parameters gathered",
+    "parameter_gradients": "gradients synchronised",
+    "optimizer": "optimizer",
+}
+
+
+def seconds(value: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if abs(value) >= scale:
+            return f"{value / scale:.4g} {unit}"
+    return f"{value / 1e-9:.4g} ns" if value else "0 s"
+
+
+def size(value: float) -> str:
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if abs(value) >= scale:
+            return f"{value / scale:.4g} {unit}"
+    return f"{value:.0f} B"
+
+
+def signed(text: str) -> str:
+    """With a plus sign where there is no minus and it is not zero."""
+    return text if text[0] in "-0" else f"+{text}"
+
+
+def percent(a: float, b: float) -> str:
+    """B - A in percent of A; `new` where A is nothing."""
+    if a == b:
+        return ""
+    return f"{(b - a) / abs(a):+.1%}" if a else "new"
+
+
+def printable(text: str, most: int = 72) -> str:
+    """Without what a terminal would obey or hide; the middle of long ones left out."""
+    plain = "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+    half = (most - 1) // 2
+    return plain if len(plain) <= most else f"{plain[:half]}…{plain[-half:]}"
+
+
+def some(names: Sequence[str], most: int = 4) -> str:
+    told = ", ".join(printable(n) for n in names[:most])
+    return told + (f" and {len(names) - most} more" if len(names) > most else "")
