@@ -20,7 +20,6 @@ SCHEMA = "planner.diff/1"
 def document(d: Diff) -> dict[str, Any]:
     """Plain values, ready for `json.dumps`."""
     first, second = totals(d.a), totals(d.b)
-    kinds_a, kinds_b = memory(d.a), memory(d.b)
     return {
         "schema": SCHEMA,
         "identical": d.identical,
@@ -37,10 +36,7 @@ def document(d: Diff) -> dict[str, Any]:
             p: {"a_s": d.a.cost.parts_s.get(p, 0.0), "b_s": d.b.cost.parts_s.get(p, 0.0), **_units(d, y - x)}
             for p, (x, y) in d.parts.items()
         },
-        "memory": {
-            k: {"a": kinds_a.get(k, 0), "b": kinds_b.get(k, 0), "delta": kinds_b.get(k, 0) - kinds_a.get(k, 0)}
-            for k in {**kinds_a, **kinds_b}
-        },
+        "memory": _memory(d),
         "collectives": {
             k: {
                 "a": {"count": x.count, "bytes": x.bytes},
@@ -72,6 +68,16 @@ def document(d: Diff) -> dict[str, Any]:
     }
 
 
+def _memory(d: Diff) -> dict[str, Any]:
+    """By kind; null where a plan does not tell."""
+    first, second = memory(d.a), memory(d.b)
+    out = {}
+    for k in {**first, **second}:
+        x, y = first.get(k), second.get(k)
+        out[k] = {"a": x, "b": y, "delta": None if x is None or y is None else y - x}
+    return out
+
+
 def _plan(p: PlanDocument) -> dict[str, Any]:
     return {
         "model": p.model.name,
@@ -85,7 +91,7 @@ def _plan(p: PlanDocument) -> dict[str, Any]:
         "stages": p.schedule.stages,
         "micro_batches": p.schedule.micro_batches,
         "operators": len(p.operators),
-        "price_resolution_s": getattr(p.cost, "price_resolution_s", None),
+        "price_resolution_s": p.cost.price_resolution_s,
     }
 
 

@@ -61,7 +61,7 @@ class Places:
     """
 
     def __init__(self, plan: PlanDocument) -> None:
-        self.told: list[list[list[str]]] = getattr(plan.model, "repeated", [])
+        self.told: list[list[list[str]]] = plan.model.repeated
         self._of = {n: (r, i) for r, blocks in enumerate(self.told) for block in blocks for i, n in enumerate(block)}
 
     def of(self, name: str) -> Hashable:

@@ -98,7 +98,7 @@ def common_unit(a: PlanDocument, b: PlanDocument) -> tuple[Fraction, bool]:
 
 
 def _resolution(plan: PlanDocument) -> float | None:
-    size: float | None = getattr(plan.cost, "price_resolution_s", None)
+    size = plan.cost.price_resolution_s
     return size if size is not None and 0 < size < math.inf else None
 
 
@@ -133,7 +133,7 @@ def ledger(plan: PlanDocument, unit: Fraction) -> Ledger:
             found[holder].append(bill)
             lists[holder][0].append(r)
     for tensor, p in plan.parameters.items():
-        state = Bill(optimizer=units(getattr(p, "optimizer_s", 0.0)), parameter_bytes=_state(plan, tensor, p))
+        state = Bill(optimizer=units(p.optimizer_s), parameter_bytes=_state(plan, tensor, p))
         holder = owner.of_parameter.get(tensor)
         if holder is None:
             loose.append(state)
@@ -172,16 +172,15 @@ class _Owners:
 
 def _runs(plan: PlanDocument, name: str, op: OperatorDocument, units: Callable[[float], int]) -> Bill:
     forward = backward = inside = 0
-    runs = getattr(op, "runs", [])
-    for r in runs:
+    for r in op.runs:
         within = units(r.inside_s)
         inside += within
         if r.phase == "backward":
             backward += units(r.seconds) - within
         else:
             forward += units(r.seconds) - within
-    times = {False: sum(r.phase != "backward" for r in runs), True: sum(r.phase == "backward" for r in runs)}
-    if not runs:
+    times = {False: sum(r.phase != "backward" for r in op.runs), True: sum(r.phase == "backward" for r in op.runs)}
+    if not op.runs:
         again = any(name in block for block in plan.schedule.recompute)
         times = {False: 1 + again, True: int(plan.schedule.mode == "training")}
     sizes = plan.mesh.sizes

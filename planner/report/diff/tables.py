@@ -47,8 +47,7 @@ def totals(plan: PlanDocument) -> dict[str, float | int]:
 
 def memory(plan: PlanDocument) -> dict[str, int]:
     """Bytes per device at the peak by what they are for; empty where the file does not say."""
-    found: dict[str, int] = getattr(plan.cost, "memory_bytes", {})
-    return found
+    return plan.cost.memory_bytes
 
 
 def collectives(d: Diff) -> dict[str, tuple[Traffic, Traffic]]:
@@ -69,7 +68,7 @@ def _traffic(plan: PlanDocument) -> dict[str, Traffic]:
     sizes = plan.mesh.sizes
     for name, op in plan.operators.items():
         for c in op.inner:
-            phases = [r.phase == "backward" for r in getattr(op, "runs", [])]
+            phases = [r.phase == "backward" for r in op.runs]
             times = phases.count(c.backward) if phases else 1 + (name in again and not c.backward)
             ranks = 1 if c.kind in ("all_reduce", "permute") else math.prod(sizes.get(x, 1) for x in c.axes)
             count[c.kind] += c.count * times

@@ -80,9 +80,12 @@ def _memory(d: Diff) -> list[str]:
     first, second = memory(d.a), memory(d.b)
     rows = []
     for k in {**first, **second}:
-        x, y = first.get(k, 0), second.get(k, 0)
-        if x or y:
-            rows.append((k.replace("_", " "), size(x), size(y), signed(size(y - x)), percent(x, y)))
+        x, y = first.get(k), second.get(k)
+        told = [size(n) if n is not None else "not told" for n in (x, y)]
+        if x is None or y is None:
+            rows.append((k.replace("_", " "), *told, "", ""))
+        elif x or y:
+            rows.append((k.replace("_", " "), *told, signed(size(y - x)), percent(x, y)))
     return ["", *_table(("memory by kind", "A", "B", "B - A", ""), rows)] if rows else []
 
 
@@ -161,7 +164,7 @@ def same_reason(d: Diff) -> str:
 
 def remainder_reason(d: Diff) -> str:
     """Why the plans' files do not explain all."""
-    silent = [n for n, p in (("A", d.a), ("B", d.b)) if not any(getattr(o, "runs", []) for o in p.operators.values())]
+    silent = [n for n, p in (("A", d.a), ("B", d.b)) if not any(o.runs for o in p.operators.values())]
     if silent:
         return f"not told by operator: plan {' and '.join(silent)} does not say what its operators' runs cost"
     return "unexplained: the parts of a plan do not add up to its cost"
