@@ -1,0 +1,190 @@
+// One job: watched while it runs, its plan shown when it has ended.
+
+import { chart } from "./chart.js";
+import { h, bytes, percent, problemBox, seconds, tell } from "./dom.js";
+import { explain } from "./explain.js";
+import { framed } from "./frame.js";
+import { ENDED, asked, follow, put } from "./jobs.js";
+import { Problem, json, made, post } from "./service.js";
+
+const PHASES = { import: "reading the model", search: "searching", write: "writing the plan" };
+const TABS = { report: "Report", explain: "Explain", files: "Files", request: "Request" };
+
+// Draws into `main`; returns what ends it.
+export function showJob(main, job, tab) {
+  const points = [];
+  const messages = [];
+  const head = h("div", { class: "head" });
+  const live = h("section", { class: "card live" });
+  const result = h("div", { class: "result" });
+  main.replaceChildren(head, live, result);
+  let phase = job.progress?.phase;
+  let drawn = 0;
+
+  const draw = () => {
+    drawn = 0;
+    head.replaceChildren(...heading(job, cancel));
+    live.replaceChildren(...watching(job, phase, points));
+    live.hidden = ENDED.has(job.status) && points.length === 0;
+  };
+  const soon = () => (drawn ||= requestAnimationFrame(draw));
+
+  async function cancel(event) {
+    event.target.disabled = true;
+    job = await post(`/v1/jobs/${job.id}:cancel`);
+    put(job);
+    soon();
+  }
+
+  async function ended() {
+    job = await json(`/v1/jobs/${job.id}`);
+    put(job);
+    soon();
+    if (!ENDED.has(job.status)) return;
+    tell(`${job.name}: ${job.status}`);
+    if (job.plan) await showPlan(result, job, tab, messages);
+    else result.replaceChildren(problemBox(job.error || { title: "Cancelled", detail: "It was cancelled before there was a plan." }));
+  }
+
+  const stop = follow(job.id, (type, data) => {
+    if (type === "progress" && data.incumbent_s !== undefined) points.push(data);
+    if (type === "phase") phase = data.phase;
+    if (type === "message" && data.text) messages.push(data.text);
+    if (type === "started" || type === "restarted") job = { ...job, status: "running" };
+    if (type === "restarted") points.length = 0;
+    if (ENDED.has(type) || type === "closed") ended().catch((e) => result.replaceChildren(problemBox(e.document || { title: String(e) })));
+    soon();
+  });
+  draw();
+  return () => {
+    stop();
+    cancelAnimationFrame(drawn);
+  };
+}
+
+function heading(job, cancel) {
+  return [
+    h("div", {}, h("h1", {}, job.name), h("p", { class: "less" }, asked(job))),
+    h("span", { class: `pill ${job.status}` }, job.status),
+    ENDED.has(job.status) ? null : h("button", { type: "button", class: "quiet", onclick: cancel }, "Stop and take the best so far"),
+    job.plan ? h("a", { class: "button quiet", href: `#/compare/${job.plan}` }, "Compare …") : null,
+  ].filter(Boolean);
+}
+
+function watching(job, phase, points) {
+  const last = points[points.length - 1];
+  const over = ENDED.has(job.status);
+  const told = over
+    ? last && `${last.gap === 0 ? "Proven optimal" : `Within ${percent(last.gap)} of the optimum`} after ${seconds(last.seconds)} of searching`
+    : job.status === "queued"
+      ? "Waiting for a worker"
+      : PHASES[phase] || "starting";
+  return [
+    h(
+      "div",
+      { class: "row" },
+      h("h2", {}, over ? "The search" : [h("span", { class: "spinner", "aria-hidden": "true" }), capital(told)]),
+      h("span", { class: "less" }, over ? told : last ? `gap ${percent(last.gap)}` : ""),
+    ),
+    points.length ? chart(points, !over) : h("p", { class: "empty" }, "The first plan has not been found yet."),
+  ];
+}
+
+const capital = (text) => (text ? text[0].toUpperCase() + text.slice(1) : "");
+
+async function showPlan(result, job, tab, messages) {
+  const found = await json(`/v1/plans/${job.plan}/artifacts/search.json`);
+  const warnings = [...new Set([...(found.warnings || []), ...(job.summary.messages || [])])];
+  const panels = { report, explain, files, request };
+  const panel = h("div", { role: "tabpanel", class: "panel", id: "panel", tabindex: 0 });
+  const open = (name) => {
+    for (const b of list.children) {
+      b.setAttribute("aria-selected", b.dataset.tab === name);
+      b.tabIndex = b.dataset.tab === name ? 0 : -1;
+    }
+    panel.setAttribute("aria-labelledby", `tab-${name}`);
+    panel.replaceChildren();
+    panels[name](panel, job);
+    history.replaceState(null, "", `#/job/${job.id}${name === "report" ? "" : `/${name}`}`);
+  };
+  const list = h(
+    "div",
+    {
+      role: "tablist",
+      "aria-label": "The plan",
+      onkeydown: (event) => {
+        const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+        if (!step) return;
+        const all = [...list.children];
+        const next = all[(all.indexOf(document.activeElement) + step + all.length) % all.length];
+        next.focus();
+        open(next.dataset.tab);
+      },
+    },
+    Object.entries(TABS).map(([name, title]) =>
+      h("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "panel", "data-tab": name, onclick: () => open(name) }, title),
+    ),
+  );
+  result.replaceChildren(
+    figures(found),
+    warnings.length ? h("details", { class: "card notes" }, h("summary", {}, `${warnings.length} ${warnings.length === 1 ? "note" : "notes"} of the planner`), h("ul", {}, warnings.map((w) => h("li", {}, w)))) : "",
+    h("section", { class: "card tabs" }, list, panel),
+  );
+  open(TABS[tab] ? tab : "report");
+}
+
+function figures(d) {
+  const full = d.memory_limit_bytes ? d.peak_memory_bytes / d.memory_limit_bytes : null;
+  const item = (name, value, told, extra) => h("div", {}, h("dt", {}, name), h("dd", {}, value), told ? h("dd", { class: "less" }, told) : null, extra || null);
+  return h(
+    "dl",
+    { class: "figures card" },
+    item("Simulated step", seconds(d.step_time_s), d.batch ? `batch ${d.batch}: ${Math.round(d.batch / d.step_time_s).toLocaleString()} samples/s` : null),
+    item("Objective", seconds(d.objective_s), "nothing overlapping"),
+    item("Gap to the optimum", percent(d.gap), d.gap === 0 ? "proven optimal" : `bound ${seconds(d.objective_lower_bound_s)}`),
+    item("Memory of a device", bytes(d.peak_memory_bytes), full === null ? "no limit" : `${percent(full)} of ${bytes(d.memory_limit_bytes)}`, full === null ? null : h("meter", { min: 0, max: 1, high: 0.9, optimum: 0, value: full, "aria-label": "share of the memory limit" })),
+    item("Mesh", String(d.mesh), `${d.devices} devices`),
+  );
+}
+
+function report(panel, job) {
+  framed(panel, `/v1/plans/${job.plan}/artifacts/report.html`, `Report of ${job.name}`);
+}
+
+async function files(panel, job) {
+  const { items } = await json(`/v1/plans/${job.plan}/artifacts`);
+  const group = (title, chosen) => [h("h3", {}, title), h("ul", { class: "files" }, chosen.map((a) => file(a, job)))];
+  const made = items.filter((a) => a.name.endsWith(".zip"));
+  panel.replaceChildren(...group("The plan", items.filter((a) => !a.name.endsWith(".zip"))), ...group("For a runtime", made));
+}
+
+function file(artifact, job) {
+  const told = h("span", { class: "less" }, artifact.size === null ? "made when asked for" : bytes(artifact.size));
+  const fetchIt = async (event) => {
+    event.preventDefault();
+    told.textContent = "being made …";
+    try {
+      const blob = await (await made(artifact.href)).blob();
+      told.textContent = bytes(blob.size);
+      const url = URL.createObjectURL(blob);
+      h("a", { href: url, download: `${job.name}-${artifact.name}` }).click();
+      setTimeout(() => URL.revokeObjectURL(url), 60000);
+    } catch (error) {
+      if (!(error instanceof Problem)) throw error;
+      told.textContent = error.document.title;
+      told.title = error.document.detail;
+      told.after(h("span", { class: "why" }, error.document.detail));
+    }
+  };
+  return h("li", {}, h("a", { href: artifact.href, onclick: fetchIt }, artifact.name), told);
+}
+
+function request(panel, job) {
+  const options = Object.entries(job.options).filter(([name]) => name !== "name");
+  const words = options.flatMap(([k, v]) => [v].flat().map((one) => `--${k.replaceAll("_", "-")} ${/^[\w.,:=/@%+-]+$/.test(one) ? one : `'${String(one).replaceAll("'", "'\\''")}'`}`));
+  panel.replaceChildren(
+    h("p", {}, "The same by hand:"),
+    h("pre", {}, `planner search ${job.name}.onnx ${words.join(" ")}`),
+    h("table", { class: "options" }, h("tbody", {}, options.map(([k, v]) => h("tr", {}, h("th", { scope: "row" }, k), h("td", {}, [v].flat().join(", ")))))),
+  );
+}
