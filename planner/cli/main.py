@@ -31,6 +31,7 @@ COMMANDS = {
     "calibrate": ("planner.cli.calibrate", "measure this machine and write its hardware profile"),
     "evaluate": ("planner.cli.evaluate", "price a known parallel configuration, or a plan, on a model"),
     "emit": ("planner.cli.emit", "write a plan as the files that a runtime loads"),
+    "report": ("planner.cli.report", "show a plan: in the terminal, as a page, or as a trace of its step"),
     "run": ("planner.cli.run", "execute a plan with PyTorch, one process per device"),
     "diff": ("planner.cli.diff", "compare two plans: what one does otherwise, and what that costs"),
     "read": ("planner.cli.read", "read another system's strategy as a plan of ours"),

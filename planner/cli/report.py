@@ -1,0 +1,54 @@
+"""`planner report PLAN`: what a plan says, in the terminal, as a page, as JSON, or as a trace of its step."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from planner.errors import InputError
+
+__all__ = ["configure", "run"]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the report as one HTML file")
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE", help="write the simulated step for chrome://tracing or Perfetto"
+    )
+    parser.add_argument("--tensor", metavar="NAME", help="show which part of this tensor every rank holds")
+    parser.add_argument("--json", action="store_true", help="the report as one JSON document on standard output")
+
+
+def run(options: argparse.Namespace) -> int:
+    from planner.files import write_whole
+    from planner.planning.plan_file import read_plan
+    from planner.report.document import document_of
+    from planner.report.terminal import report_text, tensor_text
+    from planner.report.trace import trace_document
+    from planner.report.view import view
+
+    plan = read_plan(options.plan)
+    files: list[tuple[Path, str]] = []
+    if options.out is not None:
+        from planner.report.pages import report_html
+
+        files.append((options.out, report_html(plan)))
+    if options.trace is not None:
+        files.append((options.trace, json.dumps(trace_document(plan), separators=(",", ":")) + "\n"))
+    for path, text in files:
+        try:
+            write_whole(path, text.encode("utf-8", "replace"))
+        except OSError as e:
+            raise InputError(f"report {path}: cannot be written ({e}); give another place") from e
+    if options.tensor is not None and not options.json:
+        print(tensor_text(plan, options.tensor))
+    elif options.json:
+        print(json.dumps(document_of(view(plan)), indent=1))
+    elif files:
+        for path, text in files:
+            print(f"{path}: {len(text.encode('utf-8', 'replace')):,} bytes")
+    else:
+        print(report_text(view(plan)))
+    return 0

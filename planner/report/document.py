@@ -1,0 +1,201 @@
+"""The report as data: what `planner report --json` prints and pages begin with.  docs/report.md says what is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from planner.planning.document import PlanDocument
+from planner.report.colours import SPLITS
+from planner.report.figures import PARTS
+from planner.report.notes import notes
+from planner.report.timeline import pipeline_run
+from planner.report.view import View, view
+from planner.report.words import MEMORY, move_text
+
+__all__ = ["SCHEMA", "document_of", "report_document"]
+
+SCHEMA = "planner.report/1"
+TOP = 40  # rows of the tables of what costs most
+_NAMED = 256  # operators that a row names
+
+
+def report_document(plan: PlanDocument) -> dict[str, Any]:
+    """Totals are the very numbers of the plan's `cost`; all else adds up to them."""
+    return document_of(view(plan))
+
+
+def document_of(v: View) -> dict[str, Any]:
+    plan, cost = v.plan, v.plan.cost
+    limit = plan.cluster.memory_limit_bytes
+    return {
+        "schema": SCHEMA,
+        "model": plan.model.model_dump(exclude={"repeated"}),
+        "cluster": plan.cluster.model_dump(),
+        "mesh": [{"name": a.name, "size": a.size} for a in plan.mesh.axes],
+        "schedule": plan.schedule.model_dump(exclude={"recompute"}) | {"recomputed": sum(map(len, plan.schedule.recompute))},
+        "cost": cost.model_dump(),
+        "memory_limit_bytes": limit,
+        "verification": plan.verification,
+        "search": {"version": plan.search.version, "status": plan.search.status, "solver": plan.search.solver},
+        "timed": v.costs.timed,
+        "time": [
+            {"part": part, "label": PARTS[part][0] if part in PARTS else part, "seconds": s, "share": _share(s, cost.objective_s)}
+            for part, s in cost.parts_s.items()
+        ],
+        "memory": [
+            {"kind": kind, "label": MEMORY.get(kind, kind), "bytes": size, "share": _share(size, cost.peak_memory_bytes)}
+            for kind, size in cost.memory_bytes.items()
+        ],
+        "splits": _splits(v),
+        "operators": _operators(v),
+        "redistributions": _moves(v),
+        "collectives": _collectives(plan),
+        "parameters": _stored(plan),
+        "groups": [_group(v, c) for c in v.tree.nodes[v.tree.root].children if v.tree.nodes[c].kind != "input"],
+        "stages": [s.model_dump() | {"stage": k} for k, s in enumerate(plan.stages)],
+        "pipeline": _pipeline(plan),
+        "candidates": [c.model_dump() for c in plan.search.candidates],
+        "pins": [p.model_dump() for p in plan.pins],
+        "notes": notes(plan, v.costs),
+    }
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def split_names(v: View, letters: str) -> dict[str, str]:
+    return {axis: SPLITS[x].name for axis, x in zip(v.plan.mesh.names, letters, strict=True)}
+
+
+def _splits(v: View) -> list[dict[str, Any]]:
+    """How many operators are split how, and what they cost."""
+    spent = v.costs.of_operators()
+    rows: dict[str, list[int]] = {}
+    for name, letters in zip(v.tree.operators, v.splits, strict=True):
+        row = rows.setdefault(letters, [0, 0])
+        row[0] += 1
+        row[1] += sum(spent.get(name, {}).values())
+    out = [
+        {"letters": k, "axes": split_names(v, k), "operators": n, "seconds": u * v.costs.unit_s}
+        for k, (n, u) in rows.items()
+    ]
+    return sorted(out, key=lambda r: (-r["seconds"], -r["operators"]))
+
+
+def _operators(v: View) -> list[dict[str, Any]]:
+    """What costs most: operators with equal type, split and cost as one row."""
+    spent = v.costs.of_operators()
+    rows: dict[tuple[object, ...], list[str]] = {}
+    for name, letters in zip(v.tree.operators, v.splits, strict=True):
+        cost = spent.get(name, {})
+        rows.setdefault((v.plan.operators[name].type, letters, tuple(sorted(cost.items()))), []).append(name)
+    out = []
+    for (kind, letters, cost), names in rows.items():
+        each = dict(cost)  # type: ignore[call-overload]
+        total = sum(each.values()) * len(names)
+        if total:
+            seconds = {what: u * len(names) * v.costs.unit_s for what, u in each.items()}
+            out.append(
+                {
+                    "type": kind,
+                    "letters": letters,
+                    "axes": split_names(v, str(letters)),
+                    "count": len(names),
+                    "names": names[:_NAMED],
+                    "seconds": total * v.costs.unit_s,
+                    "share": _share(total * v.costs.unit_s, v.plan.cost.objective_s),
+                    "by": seconds,
+                }
+            )
+    return sorted(out, key=lambda r: -r["seconds"])[:TOP]
+
+
+def _moves(v: View) -> list[dict[str, Any]]:
+    """Redistributions that cost most: those with equal steps and cost as one row."""
+    plan = v.plan
+    rows: dict[tuple[object, ...], list[int]] = {}
+    for i, r in enumerate(plan.redistributions):
+        steps = tuple((s.kind, tuple(s.axes), s.bytes) for s in r.steps)
+        stored = r.tensor in plan.parameters
+        rows.setdefault((stored, r.direction, steps, str(r.source.layout()), str(r.target.layout()), r.seconds), []).append(i)
+    out = []
+    for (stored, direction, _, source, target, _), indices in rows.items():
+        first = plan.redistributions[indices[0]]
+        total = sum(v.costs.moved[i] for i in indices)
+        out.append(
+            {
+                "of": "parameter" if stored else "activation",
+                "direction": direction,
+                "what": move_text(first),
+                "source": source,
+                "target": target,
+                "bytes": sum(s.bytes for s in first.steps) * len(indices),
+                "count": len(indices),
+                "indices": indices[:_NAMED],
+                "tensors": [plan.redistributions[i].tensor for i in indices[:_NAMED]],
+                "seconds": total * v.costs.unit_s,
+                "share": _share(total * v.costs.unit_s, plan.cost.objective_s),
+            }
+        )
+    return sorted(out, key=lambda r: -r["seconds"])[:TOP]
+
+
+def _collectives(plan: PlanDocument) -> list[dict[str, Any]]:
+    """Kinds of collectives between operators: how many, and bytes by the convention of the plan file."""
+    rows: dict[tuple[str, str], list[int]] = {}
+    for r in plan.redistributions:
+        for s in r.steps:
+            row = rows.setdefault((s.kind, ".".join(s.axes)), [0, 0])
+            row[0] += 1
+            row[1] += s.bytes
+    out = [{"kind": k, "axes": a, "count": n, "bytes": size} for (k, a), (n, size) in rows.items()]
+    return sorted(out, key=lambda r: -r["bytes"])
+
+
+def _stored(plan: PlanDocument) -> list[dict[str, Any]]:
+    rows: dict[str, list[int]] = {}
+    for p in plan.parameters.values():
+        row = rows.setdefault(str(p.stored.layout()), [0, 0])
+        row[0] += 1
+        size = 1
+        for d in p.shape:
+            size *= d
+        row[1] += size
+    out = [{"layout": k, "parameters": n, "elements": e} for k, (n, e) in rows.items()]
+    return sorted(out, key=lambda r: -r["elements"])
+
+
+def _group(v: View, node: int, depth: int = 0) -> dict[str, Any]:
+    """Of modules and blocks; operators that stand alone count with the group around them."""
+    spent = v.costs.of_operators()
+    return _group_row(v, node, depth, [sum(spent.get(n, {}).values()) for n in v.tree.operators])
+
+
+def _group_row(v: View, node: int, depth: int, units: Sequence[int]) -> dict[str, Any]:
+    n = v.tree.nodes[node]
+    total = sum(units[i] for i in n.operators) * v.costs.unit_s
+    out = {
+        "kind": n.kind,
+        "title": n.title,
+        "operators": len(n.operators),
+        "alike": n.alike,
+        "seconds": total,
+        "share": _share(total, v.plan.cost.objective_s),
+    }
+    if depth < 2:
+        below = [c for c in n.children if v.tree.nodes[c].kind not in ("operator", "input")]
+        out["groups"] = [_group_row(v, c, depth + 1, units) for c in below]
+    return out
+
+
+def _pipeline(plan: PlanDocument) -> dict[str, Any] | None:
+    run = pipeline_run(plan)
+    if run is None:
+        return None
+    return {
+        "micro_batches": plan.schedule.micro_batches,
+        "shown_micro_batches": run.micro_batches,
+        "passes": [list(p) for p in run.passes],
+    }

@@ -1,0 +1,105 @@
+// What the page knows of one plan.  Rows are as planner/report/html/data.py writes them.
+
+class Plan {
+  constructor(data) {
+    this.data = data;
+    this.report = data.report;
+    this.unit = data.unit;
+    this.axes = data.report.mesh;
+    this.operators = data.operators.map((r, i) => ({
+      i, name: r[0], type: r[1], source: r[2], module: r[3], roles: r[4], letters: r[5], stage: r[6],
+      inputs: r[7], operands: r[8], outputs: r[9], results: r[10],
+      inner: r[11].map(([kind, axes, size, backward, n]) => ({ kind, axes, bytes: size, backward: !!backward, count: n })),
+      runs: r[12].map(([phase, begin, units, inside]) => ({ phase, begin, units, inside })),
+      moves: [], waits: data.waits[i] || [], parameters: [],
+    }));
+    this.moves = data.moves.map((r, i) => ({
+      i, tensor: r[0], gradient: !!r[1], reader: r[2], source: r[3], target: r[4],
+      steps: r[5].map(([kind, axes, dim, to, target, size]) => ({ kind, axes, dim, to, target, bytes: size })),
+      units: r[6], begin: r[7], owner: r[8], part: data.labels[r[9]][0],
+    }));
+    this.tensors = data.tensors.map((r, i) => ({ i, name: r[0], shape: r[1] || null, dtype: r[2], role: r[3], layout: r[4] ?? -1, gradient: r[5] ?? -1, producer: -1, readers: [], moves: [] }));
+    for (const [tensor, layout, shape, dtype] of data.inputs) {
+      const t = this.tensors[tensor];
+      t.fed = true;
+      if (t.layout < 0) Object.assign(t, { layout, shape: t.shape || shape, dtype: t.dtype || dtype, role: t.role || "input" });
+    }
+    for (const o of this.operators) {
+      for (const t of o.outputs) if (t >= 0) this.tensors[t].producer = o.i;
+      o.inputs.forEach((t, k) => t >= 0 && this.tensors[t].readers.push([o.i, k]));
+    }
+    for (const m of this.moves) {
+      this.tensors[m.tensor].moves.push(m.i);
+      if (m.owner >= 0 && m.owner < this.operators.length) this.operators[m.owner].moves.push(m.i);
+    }
+    this.parameters = new Map();
+    for (const [key, r] of Object.entries(data.parameters)) {
+      const p = { tensor: +key, shape: r[0], stored: r[1], compute: r[2], gradient: r[3], optimizer: r[4], units: r[5], owner: r[6] };
+      this.parameters.set(+key, p);
+      const t = this.tensors[+key];
+      t.shape = t.shape || p.shape;
+      if (t.layout < 0) t.layout = p.stored;
+      if (p.owner >= 0) this.operators[p.owner].parameters.push(p);
+    }
+    this.nodes = data.operators.map((r, i) => ({ i, kind: "operator", title: r[1].split("::").pop(), detail: data.details[i], parent: data.parents[i], children: [], alike: 0, operators: [i] }));
+    data.nodes.forEach(([kind, title, detail, parent, children, alike], k) =>
+      this.nodes.push({ i: data.operators.length + k, kind, title, detail, parent, children, alike, operators: null }));
+    this.root = data.root;
+    this.splits = new Map(data.splits.map(([letter, name, meaning, pattern]) => [letter, { letter, name, meaning, pattern }]));
+    this.below(this.root);
+    this.spent = this.operators.map((o) => this.unitsOf(o));
+    this.total = Object.values(data.units).reduce((a, b) => a + b, 0);
+    for (const n of this.nodes) n.units = n.operators.reduce((a, i) => a + this.spent[i].total, 0);
+    this.byName = new Map(this.operators.map((o) => [o.name, o.i]));
+  }
+  below(i) {
+    const n = this.nodes[i];
+    if (n.operators === null) n.operators = n.children.flatMap((c) => this.below(c));
+    return n.operators;
+  }
+  unitsOf(o) {
+    const out = { forward: 0, recompute: 0, backward: 0, inside: 0, moved: 0, parameters: 0, optimizer: 0, total: 0 };
+    for (const r of o.runs) { out[r.phase] += r.units - r.inside; out.inside += r.inside; }
+    for (const i of o.moves) out[this.parameters.has(this.moves[i].tensor) ? "parameters" : "moved"] += this.moves[i].units;
+    for (const p of o.parameters) out.optimizer += p.units;
+    out.total = out.forward + out.recompute + out.backward + out.inside + out.moved + out.parameters + out.optimizer;
+    return out;
+  }
+  time(units) { return seconds(units * this.unit); }
+  share(units) { return this.total ? units / this.total : 0; }
+  layout(k) { return k < 0 ? "–" : this.data.layouts[k]; }
+  /** "[x,_,z.y]+w(max)" → {dims: [["x"], [], ["z","y"]], partial: [["w","max"]]} */
+  parsed(k) {
+    const text = this.data.layouts[k];
+    const end = text.indexOf("]");
+    const inside = text.slice(1, end);
+    return {
+      dims: inside ? inside.split(",").map((d) => (d === "_" ? [] : d.split("."))) : [],
+      partial: text.slice(end + 1).split("+").filter(Boolean).map((p) => { const [axis, how] = p.split("("); return [axis, how ? how.slice(0, -1) : "sum"]; }),
+    };
+  }
+  /** "x batch · y columns" */
+  splitText(letters) { return [...letters].map((l, k) => `${this.axes[k].name} ${this.splits.get(l).name}`).join(" · "); }
+  moveText(m) { return m.steps.map((t) => t.kind.replaceAll("_", "-") + (t.axes.length ? ` over ${t.axes.join(".")}` : "")).join(", ") || "nothing moved"; }
+  moveBytes(m) { return m.steps.reduce((a, t) => a + t.bytes, 0); }
+  /** Letters and shares of what a node's operators do on one mesh axis, by time where there is any. */
+  mixture(node, axis) {
+    const sums = new Map();
+    const timed = node.units > 0;
+    for (const i of node.operators) {
+      const letter = this.operators[i].letters[axis];
+      sums.set(letter, (sums.get(letter) || 0) + (timed ? this.spent[i].total : 1));
+    }
+    const whole = [...sums.values()].reduce((a, b) => a + b, 0) || 1;
+    return [...this.splits.keys()].filter((l) => sums.has(l)).map((l) => [l, sums.get(l) / whole]).filter(([, part]) => part > 0);
+  }
+  path(i) {
+    const out = [];
+    for (let n = i; n >= 0; n = this.nodes[n].parent) out.unshift(n);
+    return out;
+  }
+  label(i) {
+    const n = this.nodes[i];
+    return n.kind === "operator" ? `${n.title} ${n.detail}` : n.title;
+  }
+}

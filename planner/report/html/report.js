@@ -1,0 +1,179 @@
+// The page of one plan.
+
+function tile(title, big, exact, note) {
+  return h("div", { class: "tile" }, h("p", { class: "kind" }, title), h("p", { class: "big" }, big), h("p", { class: "exact" }, exact), note && h("p", { class: "quiet" }, note));
+}
+
+function header(plan) {
+  const r = plan.report, cost = r.cost, limit = r.memory_limit_bytes, m = r.model;
+  const mesh = r.mesh.map((a) => `${a.name}=${a.size}`).join(", ");
+  const stages = r.stages.length;
+  const bind = Object.entries(m.bind).map(([k, v]) => `${shown(k, 40)}=${v}`).join(", ");
+  const facts = [
+    ["devices", `${r.cluster.devices} × ${r.cluster.hardware}`, r.cluster.devices_per_server ? `${r.cluster.devices_per_server} a server` : ""],
+    ["mesh", r.mesh.map((a) => a.size).join(" × "), mesh],
+    stages > 1 || r.schedule.micro_batches > 1 ? ["pipeline", plural(stages, "stage"), `${count(r.schedule.micro_batches)} micro-batches${r.schedule.order ? `, ${r.schedule.order}` : ""}`] : null,
+    ["mode", r.schedule.mode, r.schedule.mode === "training" ? r.schedule.optimizer : ""],
+    ["precision", r.schedule.precision, r.schedule.target !== "any" ? `for ${r.schedule.target}` : ""],
+    ["batch", m.batch === null ? "as exported" : count(m.batch), bind || (stages > 1 || r.schedule.micro_batches > 1 ? "a micro-batch" : "")],
+    ["model", plural(m.operators, "operator"), `${count(m.parameters)} parameters`],
+    r.schedule.recomputed ? ["recompute", plural(r.schedule.recomputed, "operator"), "run again in the backward pass"] : null,
+    ["verified", { none: "no", sibling: "on a sibling", forward: "forward", full: "in full" }[r.verification], "by execution"],
+  ].filter(Boolean);
+  const use = limit ? cost.peak_memory_bytes / limit : 0;
+  const meter = limit ? h("div", { class: `meter${use > 1 ? " over" : ""}`, role: "img", "aria-label": `${percent(use)} of the limit` }, h("span", { style: { width: `${Math.min(100, 100 * use)}%` } })) : null;
+  return h("header", { class: "top" },
+    h("p", { class: "kind" }, "plan"), h("h1", null, h("span", { class: "name", dir: "auto" }, shown(m.name, 120) || "(without a name)")),
+    h("dl", { class: "facts" }, facts.map(([k, v, more]) => h("div", null, h("dt", null, k), h("dd", null, v, more && h("small", null, more))))),
+    h("div", { class: "tiles" },
+      tile("simulated step", seconds(cost.step_time_s), `${cost.step_time_s} s`, "streams overlapped"),
+      tile("objective", seconds(cost.objective_s), `${cost.objective_s} s`, stages > 1 ? "one micro-batch, everything in sequence" : "everything in sequence"),
+      tile("lower bound", seconds(cost.objective_lower_bound_s), `${cost.objective_lower_bound_s} s`, "no plan is cheaper"),
+      tile("gap", `${(100 * cost.gap).toFixed(2)} %`, `${cost.gap}`, r.search.status === "optimal" ? "proved optimal" : r.search.status),
+      tile("memory per device", bytes(cost.peak_memory_bytes), `${count(cost.peak_memory_bytes)} bytes`, [meter, limit ? `${percent(use)} of ${bytes(limit)} (${count(limit)} bytes)` : "no limit given"])),
+    r.notes.length ? h("ul", { class: "notes" }, r.notes.map((n) => h("li", { class: n.level }, h("b", null, n.level), " ", shown(n.text, 600)))) : null);
+}
+
+function timeSection(plan, go) {
+  const r = plan.report;
+  const parts = r.time.map((p) => ({ key: p.part, label: p.label, value: plan.data.units[p.part], text: seconds(p.seconds), exact: `${p.seconds} s` })).filter((p) => p.value);
+  const whole = parts.reduce((a, p) => a + p.value, 0);
+  const content = [stacked(parts, whole, "time"), partsTable(parts, whole, ["part", "time"]),
+    h("p", { class: "quiet" }, `Parts add up to the objective, ${r.cost.objective_s} s; in the simulated step communication overlaps computing.`)];
+  if (r.operators.length && r.timed) {
+    content.push(table([["operators that cost most", "wrap"], ["split", ""], ["number", "n"], ["computing", "n"], ["inside", "n"], ["moved", "n"], ["optimizer", "n"], ["in all", "n"], ["share", "n"]],
+      r.operators.slice(0, 20).map((o) => {
+        const at = (k) => (o.by[k] ? seconds(o.by[k]) : "–");
+        const first = plan.byName.get(o.names[0]);
+        const compute = (o.by.forward || 0) + (o.by.backward || 0);
+        return [link([h("b", null, shown(o.type.split("::").pop(), 60)), " ", h("span", { class: "name", dir: "auto" }, shown(o.names[0], 60))], () => go(first)), plan.splitText(o.letters), o.count, compute ? seconds(compute) : "–", at("inside"), at("moved"), at("optimizer"), h("b", null, seconds(o.seconds)), percent(o.share)];
+      })));
+  }
+  return section("time", "Where time goes", content);
+}
+
+function moveSection(plan, show) {
+  const r = plan.report;
+  if (!r.redistributions.length) return section("moves", "Redistributions", h("p", { class: "quiet" }, "None: every tensor is read as it is made."));
+  return section("moves", "Redistributions",
+    table([["redistributions that cost most", "wrap"], ["of", ""], ["from", ""], ["to", ""], ["number", "n"], ["bytes", "n"], ["time", "n"], ["share", "n"]],
+      r.redistributions.slice(0, 20).map((m) => [link([h("b", null, m.what), " ", h("span", { class: "name", dir: "auto" }, shown(m.tensors[0], 50))], () => show({ moves: m.indices })), m.direction === "gradient" ? "gradient" : m.of, h("code", null, m.source), h("code", null, m.target), m.count, bytes(m.bytes), h("b", null, seconds(m.seconds)), percent(m.share)])),
+    table([["collective", ""], ["over", ""], ["number", "n"], ["bytes in all", "n"]], r.collectives.map((c) => [c.kind.replaceAll("_", "-"), c.axes || "–", count(c.count), bytes(c.bytes)])));
+}
+
+function memorySection(plan) {
+  const r = plan.report, peak = r.cost.peak_memory_bytes, limit = r.memory_limit_bytes;
+  const parts = r.memory.map((m) => ({ key: `m-${m.kind}`, label: m.label, value: m.bytes, text: bytes(m.bytes), exact: `${count(m.bytes)} bytes` })).filter((p) => p.value);
+  const content = [];
+  if (parts.length) content.push(stacked(parts, peak, "memory at the peak"), limit && h("div", { class: "bar thin", role: "img", "aria-label": "against the limit" }, h("span", { class: "part k-used", style: { width: `${Math.min(100, (100 * peak) / limit)}%` } })), limit && h("p", { class: "quiet" }, `${percent(peak / limit)} of the limit of ${bytes(limit)} is used; ${bytes(limit - peak)} is left.`), partsTable(parts, peak, ["held at the peak", "bytes"]));
+  else content.push(h("p", null, `${bytes(peak)} at the peak (${count(peak)} bytes).`), h("p", { class: "quiet" }, r.stages.length > 1 ? "Of a pipeline the plan gives the peak of each stage, below." : "The plan does not say what it consists of."));
+  if (r.parameters.length) content.push(table([["parameters stored as", ""], ["number", "n"], ["elements", "n"]], r.parameters.slice(0, 10).map((p) => [h("code", null, p.layout), count(p.parameters), count(p.elements)])));
+  return section("memory", "Where memory goes", content);
+}
+
+function legend(plan) {
+  const used = new Set(plan.operators.flatMap((o) => [...o.letters]));
+  return h("ul", { class: "legend", "aria-label": "colours" },
+    plan.axes.length > 1 && h("li", null, h("span", { class: "quiet" }, `bands, left to right: ${plan.axes.map((a) => a.name).join(", ")}`)),
+    [...plan.splits.values()].filter((x) => used.has(x.letter)).map((x) => h("li", { title: x.meaning }, s("svg", { width: 14, height: 14, class: "key", "aria-hidden": "true" }, s("rect", { width: 14, height: 14, rx: 2, fill: `url(#p-${x.letter})` })), x.name)),
+    h("li", null, h("span", { class: "pill-key" }), "redistribution"));
+}
+
+function search(plan, go) {
+  const list = h("ul", { class: "found", role: "listbox", id: "found", hidden: true });
+  const input = h("input", { type: "search", placeholder: "Find an operator …", "aria-label": "find an operator by name, type, module or split", role: "combobox", "aria-controls": "found", "aria-expanded": "false", autocomplete: "off", spellcheck: "false" });
+  const texts = plan.operators.map((o) => `${o.name} ${o.type} ${o.module} ${o.source} ${plan.splitText(o.letters)}`.slice(0, 2000).toLowerCase());
+  let at = -1, hits = [];
+  const mark = () => { [...list.children].forEach((li, k) => li.setAttribute("aria-selected", String(k === at))); list.children[at]?.scrollIntoView({ block: "nearest" }); input.setAttribute("aria-activedescendant", at >= 0 ? `found-${at}` : ""); };
+  const close = () => { list.hidden = true; input.setAttribute("aria-expanded", "false"); };
+  const look = () => {
+    const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+    hits = words.length ? plan.operators.filter((o) => words.every((w) => texts[o.i].includes(w))) : [];
+    at = hits.length ? 0 : -1;
+    list.replaceChildren(...hits.slice(0, 50).map((o, k) => h("li", { role: "option", id: `found-${k}`, on: { pointerdown: (e) => { e.preventDefault(); pick(k); } } }, h("b", null, shown(plan.nodes[o.i].title, 40)), " ", h("span", { class: "name", dir: "auto" }, shown(o.name, 80)), h("small", null, plan.splitText(o.letters)))),
+      ...(words.length && !hits.length ? [h("li", { class: "quiet" }, "nothing found")] : []), ...(hits.length > 50 ? [h("li", { class: "quiet" }, `and ${hits.length - 50} more`)] : []));
+    list.hidden = !words.length;
+    input.setAttribute("aria-expanded", String(!!words.length));
+    mark();
+  };
+  const pick = (k) => { if (hits[k]) { go(hits[k].i); close(); } };
+  input.addEventListener("input", look);
+  input.addEventListener("focus", () => input.value && look());
+  input.addEventListener("blur", close);
+  input.addEventListener("keydown", (e) => {
+    if (e.key === "ArrowDown") at = Math.min(Math.min(hits.length, 50) - 1, at + 1);
+    else if (e.key === "ArrowUp") at = Math.max(0, at - 1);
+    else if (e.key === "Enter") return pick(at);
+    else if (e.key === "Escape") return close();
+    else return;
+    e.preventDefault();
+    mark();
+  });
+  return h("div", { class: "search" }, input, list);
+}
+
+/** Lanes of one step: what computes and what communicates. */
+function stepLanes(plan) {
+  const compute = [];
+  for (const o of plan.operators) for (const r of o.runs) if (r.units) compute.push({ begin: r.begin * plan.unit, end: (r.begin + r.units) * plan.unit, inside: r.inside * plan.unit, kind: r.phase === "forward" ? "k-compute_forward" : r.phase === "backward" ? "k-compute_backward" : "k-recompute", short: plan.nodes[o.i].title, label: `${r.phase === "recompute" ? "run again" : r.phase} ${plan.nodes[o.i].title} ${shown(o.name, 80)}`, id: o.i });
+  let last = Math.max(0, ...compute.map((e) => e.end));
+  const lanes = { activations: [], parameters: [] };
+  for (const m of plan.moves) {
+    if (!m.units) continue;
+    const stream = plan.parameters.has(m.tensor) ? "parameters" : "activations";
+    const end = (m.begin + m.units) * plan.unit;
+    last = Math.max(last, end);
+    lanes[stream].push({ begin: m.begin * plan.unit, end, kind: `k-${m.part}`, short: plan.moveText(m), label: `${plan.moveText(m)} of ${m.gradient ? "the gradient of " : ""}${shown(plan.tensors[m.tensor].name, 80)}`, id: m.owner >= 0 ? m.owner : undefined });
+  }
+  const update = (plan.data.units.optimizer || 0) * plan.unit;
+  if (update) compute.push({ begin: last, end: last + update, kind: "k-optimizer", label: "optimizer", short: "optimizer" });
+  const order = (a, b) => a.begin - b.begin;
+  return { end: last + update, lanes: [{ name: "compute", events: compute.sort(order) }, { name: "activations", events: lanes.activations.sort(order) }, { name: "parameters", events: lanes.parameters.sort(order) }] };
+}
+
+function timelineSection(plan, go) {
+  const out = [];
+  const r = plan.report;
+  if (r.timed) {
+    const { lanes, end } = stepLanes(plan);
+    out.push(section("timeline", r.stages.length > 1 ? "One micro-batch through all stages" : "The simulated step", new Timeline(lanes, end, go).element));
+  }
+  if (r.pipeline) {
+    const stages = r.stages.map((st, k) => ({ name: `stage ${k}`, events: [] }));
+    for (const [stage, kind, part, begin, end] of r.pipeline.passes) stages[stage].events.push({ begin, end, kind: kind === "F" ? "k-compute_forward" : "k-compute_backward", short: String(part), label: `stage ${stage}, micro-batch ${part}, ${kind === "F" ? "forward" : "backward"}` });
+    let end = Math.max(...r.pipeline.passes.map((p) => p[4]));
+    r.stages.forEach((st, k) => { if (st.once_s) stages[k].events.push({ begin: end, end: end + st.once_s, kind: "k-optimizer", short: "step", label: `stage ${k}: parameters gathered, gradients summed, update` }); });
+    end += Math.max(0, ...r.stages.map((st) => st.once_s || 0));
+    out.push(section("pipeline-timeline", "Micro-batches over the stages", r.pipeline.shown_micro_batches < r.pipeline.micro_batches && h("p", { class: "quiet" }, `The first ${count(r.pipeline.shown_micro_batches)} of ${count(r.pipeline.micro_batches)} micro-batches.`), new Timeline(stages, end).element));
+  }
+  if (r.stages.length > 1) out.push(section("stages", "Stages", table([["stage", "n"], ["operators", "n"], ["forward", "n"], ["backward", "n"], ["once a step", "n"], ["sends", "n"], ["peak memory", "n"], ["exact", "n exact"]],
+    r.stages.map((st) => [st.stage, count(st.operators), ...["forward_s", "backward_s", "once_s", "sends_s"].map((k) => (st[k] === null || st[k] === undefined ? "–" : seconds(st[k]))), bytes(st.peak_memory_bytes), `${count(st.peak_memory_bytes)} bytes`]))));
+  return out;
+}
+
+function moreSections(plan) {
+  const r = plan.report, out = [];
+  const rows = [...r.candidates].sort((a, b) => (a.objective_s ?? Infinity) - (b.objective_s ?? Infinity) || a.bound_s - b.bound_s);
+  out.push(section("meshes", "Meshes tried", table([["mesh", ""], ["outcome", ""], ["objective", "n"], ["lower bound", "n"], ["exact objective", "n exact"]], rows.map((c) => [`${c.mesh}${c.recompute ? " with recompute" : ""}`, c.status, c.objective_s === null ? "–" : seconds(c.objective_s), seconds(c.bound_s), c.objective_s === null ? "–" : `${c.objective_s} s`])),
+    h("p", { class: "quiet" }, `Solver: ${r.search.solver}; planner ${r.search.version}.`)));
+  if (r.pins.length) out.push(section("pins", "Pins", table([["object", ""], ["name", "wrap"], ["pin", ""], ["given by", ""]], r.pins.map((p) => [p.object, shown(p.name, 120) || "–", h("code", null, shown(p.pin, 120)), shown(p.source, 120)]))));
+  return out;
+}
+
+begin((data, main) => {
+  const plan = new Plan(data);
+  const graph = new Graph(plan, { onselect: (what) => panel.show(what) });
+  const go = (i) => { graph.reveal(i); const box = graph.element.getBoundingClientRect(); if (box.top < 0 || box.top > innerHeight * 0.6) graph.element.scrollIntoView({ block: "start" }); };
+  const panel = new Panel(plan, go);
+  const show = (what) => { graph.select(what); graph.element.scrollIntoView({ block: "start" }); };
+  const sections = [
+    timeSection(plan, go), memorySection(plan),
+    section("graph", "The graph", h("div", { class: "graph-bar" }, search(plan, go), graph.tools, legend(plan)), h("div", { class: "graph-row" }, graph.element, panel.element)),
+    moveSection(plan, show), ...timelineSection(plan, go), ...moreSections(plan),
+  ];
+  const nav = h("nav", { "aria-label": "sections" }, sections.map((x) => h("a", { href: `#${x.id}` }, x.querySelector("h2").textContent)));
+  main.append(header(plan), nav, ...sections, h("footer", { class: "quiet" }, `Made from plan.json alone; model digest ${plan.report.model.digest}.`));
+  graph.render();
+  if (graph.size[0] > graph.paper.clientWidth) graph.fit();
+  graph.paper.scrollLeft = (graph.paper.scrollWidth - graph.paper.clientWidth) / 2;
+});

@@ -1,0 +1,38 @@
+"""What a reader of a plan should know before trusting its figures."""
+
+from __future__ import annotations
+
+from planner.planning.document import PlanDocument
+from planner.report.figures import Figures
+from planner.report.words import exact_bytes
+
+__all__ = ["notes"]
+
+_GAP = 0.05  # above which the search's own bound leaves much open
+
+
+def notes(plan: PlanDocument, costs: Figures) -> list[dict[str, str]]:
+    """`level` is `warning` or `note`."""
+    out: list[tuple[str, str]] = []
+    without = plan.search.operators_replicated_for_want_of_a_rule
+    if without:
+        count = sum(o.type in without for o in plan.operators.values())
+        out.append(("warning", f"{count} operators have no sharding rule and run whole on every rank: {', '.join(without)}"))
+    limit = plan.cluster.memory_limit_bytes
+    if limit is not None and plan.cost.peak_memory_bytes > limit:
+        over = plan.cost.peak_memory_bytes - limit
+        out.append(("warning", f"the peak is {exact_bytes(over)} above the memory limit of a device"))
+    if plan.cost.gap > _GAP:
+        out.append(("warning", f"a plan up to {plan.cost.gap:.1%} cheaper is not ruled out (gap of the objective)"))
+    if all(set(o.strategy.values()) <= {"replicate"} for o in plan.operators.values()) and plan.devices > 1:
+        out.append(("note", "nothing is split: every rank does the whole work, because communicating would cost more"))
+    if plan.schedule.micro_batches > 1:
+        out.append(("note", "costs of operators and redistributions are those of one micro-batch through all stages"))
+    if not costs.timed:
+        out.append(("note", "this plan was written before plans said when operators run: there is no time of single operators, no timeline and no memory by kind; search again to have them"))
+    unsolved = sum(c.objective_s is None for c in plan.search.candidates)
+    if unsolved:
+        out.append(("note", f"{unsolved} of {len(plan.search.candidates)} searches ended without a plan: ruled out by their bound, infeasible, or out of time"))
+    if plan.verification == "none":
+        out.append(("note", "not verified by execution: `planner verify PLAN MODEL` does"))
+    return [{"level": level, "text": text} for level, text in out]

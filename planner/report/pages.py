@@ -1,0 +1,18 @@
+"""A plan as one HTML file."""
+
+from __future__ import annotations
+
+from planner.planning.document import PlanDocument
+from planner.report.html import page
+from planner.report.html.data import page_data
+from planner.report.terminal import report_text
+from planner.report.view import view
+
+__all__ = ["report_html"]
+
+
+def report_html(plan: PlanDocument) -> str:
+    """The report as a page that needs nothing else."""
+    v = view(plan)
+    title = f"{plan.model.name}: plan for {plan.cluster.devices} x {plan.cluster.hardware}"
+    return page("report", title, page_data(v), report_text(v))

@@ -1,0 +1,120 @@
+"""The simulated step as the JSON that chrome://tracing and Perfetto open.
+
+Trace Event Format: complete events (`ph: X`) with `ts` and `dur` in microseconds, and metadata events (`ph: M`) that
+name processes and threads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planner.planning.document import PlanDocument
+from planner.report.figures import figures, part_of_move
+from planner.report.timeline import pipeline_run
+from planner.report.words import move_text
+
+__all__ = ["trace_document"]
+
+_STEP, _STAGE = 1, 100  # process numbers: of one device's step, of the first stage
+_STREAMS = {"compute": 1, "activations": 2, "parameters": 3}
+
+
+def trace_document(plan: PlanDocument) -> dict[str, Any]:
+    """Every run of an operator, every redistribution and the optimizer on their streams; of a pipeline also every
+    micro-batch on every stage.  Without events where the plan does not say when operators run."""
+    costs = figures(plan)
+    parts = plan.schedule.micro_batches
+    one = "one micro-batch" if parts > 1 else "one step"
+    events: list[dict[str, Any]] = []
+    if costs.timed:
+        events += [_named("process_name", _STEP, 0, f"{one} on one of {plan.mesh.devices} devices")]
+        events += [_named("thread_name", _STEP, number, name) for name, number in _STREAMS.items()]
+        events += _step(plan)
+    run = pipeline_run(plan)
+    if run is not None:
+        end = max(p[4] for p in run.passes)
+        for k, stage in enumerate(plan.stages):
+            events.append(_named("process_name", _STAGE + k, 0, f"stage {k}"))
+            if stage.once_s:
+                events.append(_event("once a step", "optimizer", _STAGE + k, 1, end, stage.once_s))
+        for k, kind, part, begin, until in run.passes:
+            name = "forward" if kind == "F" else "backward"
+            events.append(_event(f"{name} {part}", name, _STAGE + k, 1, begin, until - begin, micro_batch=part))
+    return {
+        "displayTimeUnit": "ns",
+        "otherData": {
+            "model": plan.model.name,
+            "mesh": str(plan.mesh),
+            "hardware": plan.cluster.hardware,
+            "step_time_s": plan.cost.step_time_s,
+            "objective_s": plan.cost.objective_s,
+        },
+        "traceEvents": events,
+    }
+
+
+def _step(plan: PlanDocument) -> list[dict[str, Any]]:
+    events = []
+    costs = figures(plan)
+    unit, last = costs.unit_s, 0
+    for name, runs in costs.runs.items():
+        o = plan.operators[name]
+        for r in runs:
+            last = max(last, r.begin + r.units)
+            if r.units:
+                events.append(
+                    _event(
+                        o.type,
+                        r.phase,
+                        _STEP,
+                        _STREAMS["compute"],
+                        r.begin * unit,
+                        r.units * unit,
+                        operator=name,
+                        module=o.module,
+                        strategy=o.strategy,
+                        inside_s=r.inside * unit,
+                    )
+                )
+    for i, move in enumerate(plan.redistributions):
+        last = max(last, costs.begins[i] + costs.moved[i])
+        if costs.moved[i]:
+            stream = "parameters" if move.tensor in plan.parameters else "activations"
+            events.append(
+                _event(
+                    move_text(move),
+                    part_of_move(plan, i),
+                    _STEP,
+                    _STREAMS[stream],
+                    costs.begins[i] * unit,
+                    costs.moved[i] * unit,
+                    tensor=move.tensor,
+                    direction=move.direction,
+                    source=str(move.source.layout()),
+                    target=str(move.target.layout()),
+                    bytes=sum(s.bytes for s in move.steps),
+                )
+            )
+    update = sum(costs.optimizer.values())
+    if update:
+        events.append(
+            _event("optimizer", "optimizer", _STEP, _STREAMS["compute"], last * unit, update * unit, parameters=len(plan.parameters))
+        )
+    return events
+
+
+def _event(name: str, kind: str, process: int, thread: int, begin_s: float, seconds: float, **args: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "cat": kind,
+        "ph": "X",
+        "ts": begin_s * 1e6,
+        "dur": seconds * 1e6,
+        "pid": process,
+        "tid": thread,
+        "args": args,
+    }
+
+
+def _named(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
+    return {"name": what, "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}
