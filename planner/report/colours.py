@@ -34,9 +34,17 @@ SPLITS: Mapping[str, Split] = {
         Split("b", "batch", "the batch is divided: data parallel", "#0072B2", "solid"),
         Split("s", "sequence", "positions or space are divided", "#009E73", "rows"),
         Split("c", "columns", "features, heads or channels of the result are divided", "#E69F00", "columns"),
-        Split("k", "contraction", "what is summed over is divided (rows of a weight): a sum is pending", "#D55E00", "hatch"),
+        Split(
+            "k",
+            "contraction",
+            "what is summed over is divided (rows of a weight): a sum is pending",
+            "#D55E00",
+            "hatch",
+        ),
         Split("e", "experts", "experts are divided", "#CC79A7", "dots"),
-        Split("p", "pending", "replicated or linear work on values or gradients that are pending sums", "#56B4E9", "cross"),
+        Split(
+            "p", "pending", "replicated or linear work on values or gradients that are pending sums", "#56B4E9", "cross"
+        ),
         Split("r", "replicated", "every rank does the same work", "#8A8F98", "none"),
     )
 }

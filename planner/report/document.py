@@ -33,18 +33,29 @@ def document_of(v: View) -> dict[str, Any]:
         "model": plan.model.model_dump(exclude={"repeated"}),
         "cluster": plan.cluster.model_dump(),
         "mesh": [{"name": a.name, "size": a.size} for a in plan.mesh.axes],
-        "schedule": plan.schedule.model_dump(exclude={"recompute"}) | {"recomputed": sum(map(len, plan.schedule.recompute))},
+        "schedule": plan.schedule.model_dump(exclude={"recompute"})
+        | {"recomputed": sum(map(len, plan.schedule.recompute))},
         "cost": cost.model_dump(),
         "memory_limit_bytes": limit,
         "verification": plan.verification,
         "search": {"version": plan.search.version, "status": plan.search.status, "solver": plan.search.solver},
         "timed": v.costs.timed,
         "time": [
-            {"part": part, "label": PARTS[part][0] if part in PARTS else part, "seconds": s, "share": _share(s, cost.objective_s)}
+            {
+                "part": part,
+                "label": PARTS[part][0] if part in PARTS else part,
+                "seconds": s,
+                "share": _share(s, cost.objective_s),
+            }
             for part, s in cost.parts_s.items()
         ],
         "memory": [
-            {"kind": kind, "label": MEMORY.get(kind, kind), "bytes": size, "share": _share(size, cost.peak_memory_bytes)}
+            {
+                "kind": kind,
+                "label": MEMORY.get(kind, kind),
+                "bytes": size,
+                "share": _share(size, cost.peak_memory_bytes),
+            }
             for kind, size in cost.memory_bytes.items()
         ],
         "splits": _splits(v),
@@ -52,7 +63,7 @@ def document_of(v: View) -> dict[str, Any]:
         "redistributions": _moves(v),
         "collectives": _collectives(plan),
         "parameters": _stored(plan),
-        "groups": [_group(v, c) for c in v.tree.nodes[v.tree.root].children if v.tree.nodes[c].kind != "input"],
+        "groups": _groups(v),
         "stages": [s.model_dump() | {"stage": k} for k, s in enumerate(plan.stages)],
         "pipeline": _pipeline(plan),
         "candidates": [c.model_dump() for c in plan.search.candidates],
@@ -87,13 +98,13 @@ def _splits(v: View) -> list[dict[str, Any]]:
 def _operators(v: View) -> list[dict[str, Any]]:
     """What costs most: operators with equal type, split and cost as one row."""
     spent = v.costs.of_operators()
-    rows: dict[tuple[object, ...], list[str]] = {}
+    rows: dict[tuple[str, str, tuple[tuple[str, int], ...]], list[str]] = {}
     for name, letters in zip(v.tree.operators, v.splits, strict=True):
-        cost = spent.get(name, {})
-        rows.setdefault((v.plan.operators[name].type, letters, tuple(sorted(cost.items()))), []).append(name)
-    out = []
+        key = tuple(sorted(spent.get(name, {}).items()))
+        rows.setdefault((v.plan.operators[name].type, letters, key), []).append(name)
+    out: list[dict[str, Any]] = []
     for (kind, letters, cost), names in rows.items():
-        each = dict(cost)  # type: ignore[call-overload]
+        each = dict(cost)
         total = sum(each.values()) * len(names)
         if total:
             seconds = {what: u * len(names) * v.costs.unit_s for what, u in each.items()}
@@ -101,7 +112,7 @@ def _operators(v: View) -> list[dict[str, Any]]:
                 {
                     "type": kind,
                     "letters": letters,
-                    "axes": split_names(v, str(letters)),
+                    "axes": split_names(v, letters),
                     "count": len(names),
                     "names": names[:_NAMED],
                     "seconds": total * v.costs.unit_s,
@@ -115,12 +126,14 @@ def _operators(v: View) -> list[dict[str, Any]]:
 def _moves(v: View) -> list[dict[str, Any]]:
     """Redistributions that cost most: those with equal steps and cost as one row."""
     plan = v.plan
-    rows: dict[tuple[object, ...], list[int]] = {}
+    rows: dict[tuple[bool, str, object, str, str, float], list[int]] = {}
     for i, r in enumerate(plan.redistributions):
         steps = tuple((s.kind, tuple(s.axes), s.bytes) for s in r.steps)
         stored = r.tensor in plan.parameters
-        rows.setdefault((stored, r.direction, steps, str(r.source.layout()), str(r.target.layout()), r.seconds), []).append(i)
-    out = []
+        rows.setdefault(
+            (stored, r.direction, steps, str(r.source.layout()), str(r.target.layout()), r.seconds), []
+        ).append(i)
+    out: list[dict[str, Any]] = []
     for (stored, direction, _, source, target, _), indices in rows.items():
         first = plan.redistributions[indices[0]]
         total = sum(v.costs.moved[i] for i in indices)
@@ -167,13 +180,15 @@ def _stored(plan: PlanDocument) -> list[dict[str, Any]]:
     return sorted(out, key=lambda r: -r["elements"])
 
 
-def _group(v: View, node: int, depth: int = 0) -> dict[str, Any]:
-    """Of modules and blocks; operators that stand alone count with the group around them."""
+def _groups(v: View) -> list[dict[str, Any]]:
+    """What stands at the top of the graph, and two levels below it."""
     spent = v.costs.of_operators()
-    return _group_row(v, node, depth, [sum(spent.get(n, {}).values()) for n in v.tree.operators])
+    units = [sum(spent.get(n, {}).values()) for n in v.tree.operators]
+    nodes = v.tree.nodes
+    return [_group(v, c, 0, units) for c in nodes[v.tree.root].children if nodes[c].kind != "input"]
 
 
-def _group_row(v: View, node: int, depth: int, units: Sequence[int]) -> dict[str, Any]:
+def _group(v: View, node: int, depth: int, units: Sequence[int]) -> dict[str, Any]:
     n = v.tree.nodes[node]
     total = sum(units[i] for i in n.operators) * v.costs.unit_s
     out = {
@@ -186,7 +201,7 @@ def _group_row(v: View, node: int, depth: int, units: Sequence[int]) -> dict[str
     }
     if depth < 2:
         below = [c for c in n.children if v.tree.nodes[c].kind not in ("operator", "input")]
-        out["groups"] = [_group_row(v, c, depth + 1, units) for c in below]
+        out["groups"] = [_group(v, c, depth + 1, units) for c in below]
     return out
 
 

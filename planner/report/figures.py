@@ -74,8 +74,8 @@ def figures(plan: PlanDocument) -> Figures:
     """Reads the plan's seconds as units."""
     unit = plan.cost.price_resolution_s or _FALLBACK_S
 
-    def units(seconds: float | None) -> int:
-        return round((seconds or 0.0) / unit)
+    def units(seconds: float) -> int:
+        return round(seconds / unit)
 
     producer = {t: name for name, o in plan.operators.items() for t in o.outputs}
     reader: dict[str, str] = {}

@@ -160,8 +160,8 @@ def _uncrossed(row_of: Sequence[int], place: Sequence[int], segments: Sequence[t
         below[a].append(b)
         above[b].append(a)
     rows: list[list[int]] = [[] for _ in range(height)]
-    for item, r in enumerate(row_of):
-        rows[r].append(item)
+    for item, number_of_row in enumerate(row_of):
+        rows[number_of_row].append(item)
     for r in rows:
         r.sort(key=lambda i: place[i] if i < len(place) else len(place) + i)
     at = [0] * len(row_of)
@@ -180,7 +180,7 @@ def _uncrossed(row_of: Sequence[int], place: Sequence[int], segments: Sequence[t
         neighbours = above if down else below
         for r in rows if down else reversed(rows):
             key = {i: sum(at[j] for j in neighbours[i]) / len(neighbours[i]) if neighbours[i] else at[i] for i in r}
-            r.sort(key=lambda i: (key[i], at[i]))  # noqa: B023 (sorted at once)
+            r.sort(key=lambda i: (key[i], at[i]))
             number(r)
         crossings = _crossings(rows, below, at)
         if crossings < least:

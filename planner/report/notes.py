@@ -17,7 +17,9 @@ def notes(plan: PlanDocument, costs: Figures) -> list[dict[str, str]]:
     without = plan.search.operators_replicated_for_want_of_a_rule
     if without:
         count = sum(o.type in without for o in plan.operators.values())
-        out.append(("warning", f"{count} operators have no sharding rule and run whole on every rank: {', '.join(without)}"))
+        out.append(
+            ("warning", f"{count} operators have no sharding rule and run whole on every rank: {', '.join(without)}")
+        )
     limit = plan.cluster.memory_limit_bytes
     if limit is not None and plan.cost.peak_memory_bytes > limit:
         over = plan.cost.peak_memory_bytes - limit
@@ -29,10 +31,22 @@ def notes(plan: PlanDocument, costs: Figures) -> list[dict[str, str]]:
     if plan.schedule.micro_batches > 1:
         out.append(("note", "costs of operators and redistributions are those of one micro-batch through all stages"))
     if not costs.timed:
-        out.append(("note", "this plan was written before plans said when operators run: there is no time of single operators, no timeline and no memory by kind; search again to have them"))
+        out.append(
+            (
+                "note",
+                "the plan does not say when operators run: no time of single operators, no timeline, no memory by "
+                "kind; search again to have them",
+            )
+        )
     unsolved = sum(c.objective_s is None for c in plan.search.candidates)
     if unsolved:
-        out.append(("note", f"{unsolved} of {len(plan.search.candidates)} searches ended without a plan: ruled out by their bound, infeasible, or out of time"))
+        out.append(
+            (
+                "note",
+                f"{unsolved} of {len(plan.search.candidates)} searches ended without a plan: ruled out by their bound, "
+                "infeasible, or out of time",
+            )
+        )
     if plan.verification == "none":
         out.append(("note", "not verified by execution: `planner verify PLAN MODEL` does"))
     return [{"level": level, "text": text} for level, text in out]

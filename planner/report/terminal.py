@@ -21,7 +21,9 @@ def report_text(v: View) -> str:
     d = document_of(v)
     cost, schedule, cluster = d["cost"], d["schedule"], d["cluster"]
     axes = ", ".join(f"{a['name']}={a['size']}" for a in d["mesh"])
-    stages = f"{schedule['stages']} stages x {schedule['micro_batches']} micro-batches, " if len(d["stages"]) > 1 else ""
+    stages = (
+        f"{schedule['stages']} stages x {schedule['micro_batches']} micro-batches, " if len(d["stages"]) > 1 else ""
+    )
     limit = d["memory_limit_bytes"]
     lines = [
         f"{d['model']['name']}: {schedule['mode']} on {cluster['devices']} x {cluster['hardware']}, {stages}"
@@ -38,7 +40,11 @@ def report_text(v: View) -> str:
         *(_bar(time_text(r["seconds"]), r["share"], r["label"]) for r in d["time"] if r["seconds"]),
     ]
     if d["memory"]:
-        lines += ["", "memory", *(_bar(memory_text(r["bytes"]), r["share"], r["label"]) for r in d["memory"] if r["bytes"])]
+        lines += [
+            "",
+            "memory",
+            *(_bar(memory_text(r["bytes"]), r["share"], r["label"]) for r in d["memory"] if r["bytes"]),
+        ]
     lines += ["", "operators by split", *(_split(r, cost["objective_s"]) for r in d["splits"][:_ROWS])]
     if v.costs.timed and d["operators"]:
         lines += ["", "operators that cost most (their redistributions and optimizer included)"]

@@ -24,9 +24,9 @@ class PipelinePasses:
 def pipeline_run(plan: PlanDocument) -> PipelinePasses | None:
     """None where there are no micro-batches, or the plan does not say what its stages cost."""
     stages, parts = plan.stages, plan.schedule.micro_batches
-    if (len(stages) < 2 and parts < 2) or any(s.forward_s is None for s in stages):
+    if (len(stages) < 2 and parts < 2) or not any(s.forward_s for s in stages):
         return None
     shown = min(parts, max(1, MOST // (2 * len(stages))))
-    chunks = [[ChunkTimes(s.forward_s or 0.0, s.backward_s or 0.0)] for s in stages]
-    run = simulate(plan.schedule.order or "1f1b", chunks, shown, [s.sends_s or 0.0 for s in stages[:-1]])
+    chunks = [[ChunkTimes(s.forward_s, s.backward_s)] for s in stages]
+    run = simulate(plan.schedule.order or "1f1b", chunks, shown, [s.sends_s for s in stages[:-1]])
     return PipelinePasses(shown, tuple((p.device, p.kind, p.micro_batch, p.begin_s, p.end_s) for p in run.timeline))

@@ -98,12 +98,22 @@ def _step(plan: PlanDocument) -> list[dict[str, Any]]:
     update = sum(costs.optimizer.values())
     if update:
         events.append(
-            _event("optimizer", "optimizer", _STEP, _STREAMS["compute"], last * unit, update * unit, parameters=len(plan.parameters))
+            _event(
+                "optimizer",
+                "optimizer",
+                _STEP,
+                _STREAMS["compute"],
+                last * unit,
+                update * unit,
+                parameters=len(plan.parameters),
+            )
         )
     return events
 
 
-def _event(name: str, kind: str, process: int, thread: int, begin_s: float, seconds: float, **args: Any) -> dict[str, Any]:
+def _event(
+    name: str, kind: str, process: int, thread: int, begin_s: float, seconds: float, **args: Any
+) -> dict[str, Any]:
     return {
         "name": name,
         "cat": kind,

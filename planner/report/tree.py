@@ -83,7 +83,9 @@ class _Grower:
         if stages == 1:
             return self._level(everything)
         stage = [self.plan.operators[n].stage for n in self.names]
-        drafts = [_Draft("stage", f"stage {s}", self._level([i for i in everything if stage[i] == s])) for s in range(stages)]
+        drafts = [
+            _Draft("stage", f"stage {s}", self._level([i for i in everything if stage[i] == s])) for s in range(stages)
+        ]
         return [d for d in drafts if d.members]
 
     def _level(self, items: Sequence[int]) -> list[_Draft | int]:
@@ -98,7 +100,9 @@ class _Grower:
             parts = tuple(p for p in re.split(r"[./]", self.plan.operators[self.names[i]].module) if p)[:24]
             for depth in range(1, len(parts) + 1):
                 if parts[:depth] not in known:
-                    draft = _Draft("module", parts[depth - 1])
+                    here = parts[depth - 1]
+                    title = f"{parts[depth - 2]}.{here}" if here.isdigit() and depth > 1 else here
+                    draft = _Draft("module", title)
                     known[parts[:depth]] = draft
                     known[parts[: depth - 1]].members.append(draft)
             known[parts].members.append(i)
@@ -118,7 +122,7 @@ class _Grower:
                 members.append(m)
         if draft.title and len(members) == 1 and isinstance(members[0], _Draft):
             only = members[0]
-            return _Draft(only.kind, f"{draft.title}.{only.title}", only.members)
+            return _Draft(only.kind, _under(draft.title, only.title), only.members)
         draft.members = members
         return draft
 
@@ -145,6 +149,9 @@ class _Grower:
                 if m.number < 0 and found is not None and len(found[2]) < 7:
                     m.family, m.number = found[1] or "*", int(found[2])
                 m.members = self._finished(m.members)
+                if len(m.members) == 1 and isinstance(m.members[0], _Draft) and m.kind == "module":
+                    only = m.members[0]
+                    m.kind, m.title, m.members = only.kind, _under(m.title, only.title), only.members
         members = sorted(self._piled(members), key=_first)
         return self._cut(members) if len(members) > MANY else members
 
@@ -208,7 +215,6 @@ def grow(plan: PlanDocument, costs: Figures) -> Tree:
     number = {n: len(names) + k for k, n in enumerate(inputs)}
     number.update({n: i for i, n in enumerate(names)})
     nodes: list[Node | None] = [None] * (len(names) + len(inputs))
-    waiting: list[tuple[_Draft, int]] = []
     parents: dict[int, int] = {}
 
     def add(draft: _Draft, extra: Sequence[int] = ()) -> int:
@@ -232,13 +238,18 @@ def grow(plan: PlanDocument, costs: Figures) -> Tree:
             nodes[i] = Node("operator", o.type.rpartition("::")[2], detail, -1, (), (i,))
         else:
             nodes[i] = Node("input", name, "input", -1, (), ())
-    del waiting
     finished = [
         Node(n.kind, n.title, n.detail, parents.get(i, -1), n.children, n.operators, n.alike)
         for i, n in enumerate(nodes)
         if n is not None
     ]
     return Tree(tuple(finished), root, tuple(names), number)
+
+
+def _under(outer: str, inner: str) -> str:
+    """`h` and `h.0` are `h.0`; `transformer` and `h` are `transformer.h`."""
+    last = outer.rpartition(".")[2]
+    return f"{outer}{inner[len(last) :]}" if inner.startswith(f"{last}.") else f"{outer}.{inner}"
 
 
 def _first(member: _Draft | int) -> int:
@@ -261,9 +272,7 @@ def _equal(plan: PlanDocument, costs: Figures) -> list[int]:
     numbers: dict[object, int] = {}
     out = []
     for name, o in plan.operators.items():
-        shapes = tuple(
-            tuple(plan.tensors[t].shape or ()) if t in plan.tensors else () for t in (*o.inputs, *o.outputs)
-        )
+        shapes = tuple(tuple(plan.tensors[t].shape or ()) if t in plan.tensors else () for t in (*o.inputs, *o.outputs))
         layouts = tuple(_key(x) for x in (*o.operands, *o.results))
         inner = tuple((c.kind, tuple(c.axes), c.bytes, c.backward, c.count) for c in o.inner)
         again = tuple(r.phase for r in o.runs)

@@ -83,9 +83,7 @@ def _flows(plan: PlanDocument, tree: Tree) -> tuple[_Flows, dict[int, tuple[int,
         for t, layout in zip(o.inputs, o.operands, strict=False):
             if t:
                 readers.setdefault(t, []).append((tree.number[name], layout))
-    flows: _Flows = {
-        (source[t], reader): set() for t, found in readers.items() if t in source for reader, _ in found
-    }
+    flows: _Flows = {(source[t], reader): set() for t, found in readers.items() if t in source for reader, _ in found}
     parameters: dict[int, list[int]] = {}
     for i, move in enumerate(plan.redistributions):
         here = readers.get(move.tensor, [])
@@ -129,8 +127,8 @@ def _level(tree: Tree, group: int, pairs: Mapping[tuple[int, int], set[int]]) ->
     members = tree.nodes[group].children
     place = {m: k for k, m in enumerate(members)}
     targets: dict[tuple[int, tuple[int, ...]], list[int]] = {}
-    for (a, b), moves in pairs.items():
-        targets.setdefault((a, tuple(sorted(moves))), []).append(b)
+    for (a, b), found in pairs.items():
+        targets.setdefault((a, tuple(sorted(found))), []).append(b)
     pills: list[Pill] = []
     edges: list[tuple[int, int]] = []
     for (a, moves), readers in targets.items():

@@ -83,7 +83,11 @@ def page_data(v: View) -> dict[str, Any]:
     rows = []
     for name in tensors.of:
         t = plan.tensors.get(name)
-        rows.append([name] if t is None else [name, t.shape, t.dtype, str(t.role), layouts.layout(t.layout), layouts.layout(t.gradient)])
+        rows.append(
+            [name]
+            if t is None
+            else [name, t.shape, t.dtype, str(t.role), layouts.layout(t.layout), layouts.layout(t.gradient)]
+        )
     return {
         "report": document_of(v),
         "unit": v.costs.unit_s,
@@ -111,7 +115,14 @@ def page_data(v: View) -> dict[str, Any]:
 def _level(level: Level) -> list[Any]:
     d = level.drawing
     pills = [[list(p.moves), p.source, list(p.targets)] for p in level.pills]
-    return [list(level.members), pills, [list(r) for r in d.rows], list(d.x), _flat(d.segments), _flat(sorted(d.against))]
+    return [
+        list(level.members),
+        pills,
+        [list(r) for r in d.rows],
+        list(d.x),
+        _flat(d.segments),
+        _flat(sorted(d.against)),
+    ]
 
 
 def _flat(pairs: Sequence[tuple[int, int]]) -> list[int]:

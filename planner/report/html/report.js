@@ -147,7 +147,7 @@ function timelineSection(plan, go) {
     out.push(section("pipeline-timeline", "Micro-batches over the stages", r.pipeline.shown_micro_batches < r.pipeline.micro_batches && h("p", { class: "quiet" }, `The first ${count(r.pipeline.shown_micro_batches)} of ${count(r.pipeline.micro_batches)} micro-batches.`), new Timeline(stages, end).element));
   }
   if (r.stages.length > 1) out.push(section("stages", "Stages", table([["stage", "n"], ["operators", "n"], ["forward", "n"], ["backward", "n"], ["once a step", "n"], ["sends", "n"], ["peak memory", "n"], ["exact", "n exact"]],
-    r.stages.map((st) => [st.stage, count(st.operators), ...["forward_s", "backward_s", "once_s", "sends_s"].map((k) => (st[k] === null || st[k] === undefined ? "–" : seconds(st[k]))), bytes(st.peak_memory_bytes), `${count(st.peak_memory_bytes)} bytes`]))));
+    r.stages.map((st) => [st.stage, count(st.operators), ...["forward_s", "backward_s", "once_s", "sends_s"].map((k) => seconds(st[k])), bytes(st.peak_memory_bytes), `${count(st.peak_memory_bytes)} bytes`]))));
   return out;
 }
 
