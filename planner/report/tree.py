@@ -132,12 +132,12 @@ class _Grower:
         inside: set[int] = set()
         members: list[_Draft | int] = []
         for r, run in enumerate(runs):
-            family = f"run {r + 1} " if len(runs) > 1 else ""
+            family = f"block {_letters(r)}" if len(runs) > 1 else "block "
             for k, block in enumerate(run):
                 here = [number[n] for n in block if n in number and number[n] not in inside]
                 if here:
                     inside.update(here)
-                    members.append(_Draft("block", f"{family}block {k}", list(here), family or "block", k))
+                    members.append(_Draft("block", f"{family}{k}", list(here), family, k))
         members.extend(i for i in items if i not in inside)
         return members
 
@@ -234,7 +234,7 @@ def grow(plan: PlanDocument, costs: Figures) -> Tree:
         if i < len(names):
             o = plan.operators[name]
             place = [p for p in re.split(r"[./]", o.module) if p]
-            detail = place[-1] if place else name
+            detail = ".".join(place[-2:] if place[-1].isdigit() else place[-1:]) if place else name
             nodes[i] = Node("operator", o.type.rpartition("::")[2], detail, -1, (), (i,))
         else:
             nodes[i] = Node("input", name, "input", -1, (), ())
@@ -252,6 +252,16 @@ def _under(outer: str, inner: str) -> str:
     return f"{outer}{inner[len(last) :]}" if inner.startswith(f"{last}.") else f"{outer}.{inner}"
 
 
+def _letters(number: int) -> str:
+    """A, B, …, Z, AA, AB, …: the names of runs."""
+    text = ""
+    number += 1
+    while number:
+        number, rest = divmod(number - 1, 26)
+        text = chr(65 + rest) + text
+    return text
+
+
 def _first(member: _Draft | int) -> int:
     return member if isinstance(member, int) else min(member.operators())
 
@@ -260,7 +270,7 @@ def _pile(drafts: Sequence[_Draft]) -> _Draft:
     first, last = drafts[0], drafts[-1]
     found = _NUMBERED.match(first.title)
     stem = found[1] if found is not None else first.title + " "
-    return _Draft("pile", f"{stem}{first.number} – {last.number}", list(drafts))
+    return _Draft("pile", f"{stem.replace('block ', 'blocks ')}{first.number} – {last.number}", list(drafts))
 
 
 def _equal(plan: PlanDocument, costs: Figures) -> list[int]:

@@ -19,10 +19,10 @@ __all__ = ["SIZES", "Level", "Pill", "View", "view"]
 
 # Kind of box → width and height while it is closed.
 SIZES: Mapping[str, tuple[float, float]] = {
-    "operator": (184.0, 46.0),
+    "operator": (208.0, 46.0),
     "input": (132.0, 28.0),
-    "pill": (172.0, 24.0),
-    "group": (216.0, 64.0),
+    "pill": (184.0, 24.0),
+    "group": (228.0, 64.0),
 }
 
 

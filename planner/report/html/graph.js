@@ -189,15 +189,16 @@ class Graph {
       const a = group.items[group.segments[k]], b = group.items[group.segments[k + 1]];
       const x1 = x0 + a.cx, y1 = y0 + a.y + (a.h || a.row || 0), x2 = x0 + b.cx, y2 = y0 + b.y;
       const moved = a.pill || b.pill;
-      const bend = Math.max(8, (y2 - y1) / 2);
-      const lead = !a.h ? `M${x1} ${y0 + a.y}L${x1} ${y1}` : `M${x1} ${y1}`;
+      const floor = y0 + a.y + Math.max(a.row, a.h);
+      const bend = Math.max(8, (y2 - floor) / 2);
+      const lead = a.h ? `M${x1} ${y1}V${floor}` : `M${x1} ${y0 + a.y}V${floor}`;
       const reverse = back.has(group.segments[k] * n + group.segments[k + 1]);
       edges.append(s("path", {
-        d: `${lead}C${x1} ${y1 + bend} ${x2} ${y2 - bend} ${x2} ${y2}`,
-        class: `edge${moved ? " moved" : ""}${reverse ? " back" : ""}`,
+        d: `${lead}C${x1} ${floor + bend} ${x2} ${y2 - bend} ${x2} ${y2}`,
+        class: `edge${moved ? (this.units(moved) ? " moved" : " free") : ""}${reverse ? " back" : ""}`,
         "stroke-width": moved ? this.weight(moved) : undefined,
-        "marker-end": !reverse && b.h && !b.pill ? `url(#${moved ? "tip-moved" : "tip"})` : undefined,
-        "marker-start": reverse && a.h && !a.pill ? `url(#${moved ? "tip-moved" : "tip"})` : undefined,
+        "marker-end": !reverse && b.h && !b.pill ? `url(#${moved && this.units(moved) ? "tip-moved" : "tip"})` : undefined,
+        "marker-start": reverse && a.h && !a.pill ? `url(#${moved && this.units(moved) ? "tip-moved" : "tip"})` : undefined,
       }));
     }
     for (const t of group.items) {
@@ -206,10 +207,8 @@ class Graph {
       else if (t.node !== undefined) this.box(t, x, y);
     }
   }
-  weight([moves]) {
-    const units = moves.reduce((a, i) => a + this.plan.moves[i].units, 0);
-    return (1.5 + 4.5 * Math.min(1, Math.sqrt(this.plan.share(units) * 12))).toFixed(1);
-  }
+  units([moves]) { return moves.reduce((a, i) => a + this.plan.moves[i].units, 0); }
+  weight(pill) { return this.units(pill) ? (1.5 + 4.5 * Math.min(1, Math.sqrt(this.plan.share(this.units(pill)) * 12))).toFixed(1) : undefined; }
   box(t, x, y) {
     const plan = this.plan, n = plan.nodes[t.node], isOpen = this.open.has(t.node);
     this.boxes.set(t.node, { x, y, w: t.w, h: t.h });
@@ -254,7 +253,7 @@ class Graph {
       const o = plan.operators[n.i];
       const waits = o.waits.reduce((a, i) => a + plan.moves[i].units, 0);
       const badge = waits ? `⇅ ${plan.time(waits)}` : "";
-      g.append(this.text(fit(plan.splitText(o.letters), wide - (badge ? badge.length * 6 + 6 : 0), `11px ${FONT}`), left, 36, "detail"));
+      g.append(this.text(fit(plan.splitText(o.letters, true), wide - (badge ? badge.length * 6 + 6 : 0), `11px ${FONT}`), left, 36, "detail"));
       if (badge) g.append(this.text(badge, t.w - 8, 36, "badge"));
       return;
     }
@@ -277,7 +276,7 @@ class Graph {
   pill(t, x, y, group) {
     const [moves] = t.pill;
     const plan = this.plan;
-    const g = s("g", { class: "pill", transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})`, tabindex: "0", role: "button", data: { group, pill: t.k } });
+    const g = s("g", { class: this.units(t.pill) ? "pill" : "pill free", transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})`, tabindex: "0", role: "button", data: { group, pill: t.k } });
     const label = this.pillText(moves, t.w - 18);
     g.append(s("rect", { width: t.w, height: t.h, rx: t.h / 2, class: "frame" }), this.text(label, t.w / 2, 16, "name middle"));
     g.append(s("title", null, moves.slice(0, 12).map((i) => { const m = plan.moves[i]; return `${m.gradient ? "gradient of " : ""}${shown(plan.tensors[m.tensor].name, 120)}: ${plan.moveText(m)}, ${bytes(plan.moveBytes(m))}, ${plan.time(m.units)}`; }).join("\n") + (moves.length > 12 ? `\nand ${moves.length - 12} more` : "")));
@@ -287,11 +286,12 @@ class Graph {
   pillText(moves, width) {
     const plan = this.plan, font = `11px ${FONT}`;
     const rows = moves.map((i) => plan.moves[i]);
-    const time = plan.time(rows.reduce((a, m) => a + m.units, 0));
+    const spent = rows.reduce((a, m) => a + m.units, 0);
+    const time = spent ? plan.time(spent) : "free";
     const size = bytes(rows.reduce((a, m) => a + plan.moveBytes(m), 0));
     const way = rows.some((m) => m.gradient) ? (rows.every((m) => m.gradient) ? "↑ " : "↕ ") : "";
     const kinds = [...new Set(rows.flatMap((m) => m.steps.map((t) => t.kind.replaceAll("_", "-"))))];
-    const kind = rows.length > 1 ? `${rows.length} × ${kinds.length > 1 ? "moves" : kinds[0] || "slice"}` : kinds.join("+") || "slice";
+    const kind = rows.length > 1 ? (kinds.length > 1 ? `${rows.length} moves` : `${rows.length} × ${kinds[0] || "slice"}`) : kinds.join(" + ") || "slice";
     for (const text of [`${way}${kind} ${size} · ${time}`, `${way}${kind} · ${time}`]) if (fit(text, width, font) === text) return text;
     return fit(`${way}${kinds.length > 1 ? `${kinds.length} steps` : kind} · ${time}`, width, font);
   }

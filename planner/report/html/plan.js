@@ -78,8 +78,12 @@ class Plan {
       partial: text.slice(end + 1).split("+").filter(Boolean).map((p) => { const [axis, how] = p.split("("); return [axis, how ? how.slice(0, -1) : "sum"]; }),
     };
   }
-  /** "x batch · y columns" */
-  splitText(letters) { return [...letters].map((l, k) => `${this.axes[k].name} ${this.splits.get(l).name}`).join(" · "); }
+  /** "x batch · y columns"; `short` leaves out axes over which nothing is split. */
+  splitText(letters, short) {
+    const all = [...letters].map((l, k) => [l, `${this.axes[k].name} ${this.splits.get(l).name}`]);
+    const said = short ? all.filter(([l]) => l !== "r") : all;
+    return said.length ? said.map(([, text]) => text).join(" · ") : "replicated";
+  }
   moveText(m) { return m.steps.map((t) => t.kind.replaceAll("_", "-") + (t.axes.length ? ` over ${t.axes.join(".")}` : "")).join(", ") || "nothing moved"; }
   moveBytes(m) { return m.steps.reduce((a, t) => a + t.bytes, 0); }
   /** Letters and shares of what a node's operators do on one mesh axis, by time where there is any. */

@@ -34,22 +34,25 @@ function header(plan) {
     r.notes.length ? h("ul", { class: "notes" }, r.notes.map((n) => h("li", { class: n.level }, h("b", null, n.level), " ", shown(n.text, 600)))) : null);
 }
 
-function timeSection(plan, go) {
+function timeSection(plan) {
   const r = plan.report;
   const parts = r.time.map((p) => ({ key: p.part, label: p.label, value: plan.data.units[p.part], text: seconds(p.seconds), exact: `${p.seconds} s` })).filter((p) => p.value);
   const whole = parts.reduce((a, p) => a + p.value, 0);
   const content = [stacked(parts, whole, "time"), partsTable(parts, whole, ["part", "time"]),
     h("p", { class: "quiet" }, `Parts add up to the objective, ${r.cost.objective_s} s; in the simulated step communication overlaps computing.`)];
-  if (r.operators.length && r.timed) {
-    content.push(table([["operators that cost most", "wrap"], ["split", ""], ["number", "n"], ["computing", "n"], ["inside", "n"], ["moved", "n"], ["optimizer", "n"], ["in all", "n"], ["share", "n"]],
+  return section("time", "Where time goes", content);
+}
+
+function operatorSection(plan, go) {
+  const r = plan.report;
+  if (!r.operators.length || !r.timed) return null;
+  return section("operators", "Operators that cost most", h("p", { class: "quiet" }, "With the redistributions of their results and parameters; operators of one type, split and cost are one row."), table([["operator", "wrap"], ["split", ""], ["number", "n"], ["computing", "n"], ["inside", "n"], ["moved", "n"], ["optimizer", "n"], ["in all", "n"], ["share", "n"]],
       r.operators.slice(0, 20).map((o) => {
         const at = (k) => (o.by[k] ? seconds(o.by[k]) : "–");
         const first = plan.byName.get(o.names[0]);
         const compute = (o.by.forward || 0) + (o.by.backward || 0);
-        return [link([h("b", null, shown(o.type.split("::").pop(), 60)), " ", h("span", { class: "name", dir: "auto" }, shown(o.names[0], 60))], () => go(first)), plan.splitText(o.letters), o.count, compute ? seconds(compute) : "–", at("inside"), at("moved"), at("optimizer"), h("b", null, seconds(o.seconds)), percent(o.share)];
-      })));
-  }
-  return section("time", "Where time goes", content);
+        return [link([h("b", null, shown(o.type.split("::").pop(), 60)), " ", h("span", { class: "name", dir: "auto" }, shown(o.names[0], 60))], () => go(first)), plan.splitText(o.letters, true), o.count, compute ? seconds(compute) : "–", at("inside"), at("moved"), at("optimizer"), h("b", null, seconds(o.seconds)), percent(o.share)];
+    })));
 }
 
 function moveSection(plan, show) {
@@ -167,11 +170,11 @@ begin((data, main) => {
   const panel = new Panel(plan, go);
   const show = (what) => { graph.select(what); graph.element.scrollIntoView({ block: "start" }); };
   const sections = [
-    timeSection(plan, go), memorySection(plan),
+    h("div", { class: "pair" }, timeSection(plan), memorySection(plan)),
     section("graph", "The graph", h("div", { class: "graph-bar" }, search(plan, go), graph.tools, legend(plan)), h("div", { class: "graph-row" }, graph.element, panel.element)),
-    moveSection(plan, show), ...timelineSection(plan, go), ...moreSections(plan),
-  ];
-  const nav = h("nav", { "aria-label": "sections" }, sections.map((x) => h("a", { href: `#${x.id}` }, x.querySelector("h2").textContent)));
+    operatorSection(plan, go), moveSection(plan, show), ...timelineSection(plan, go), ...moreSections(plan),
+  ].filter(Boolean);
+  const nav = h("nav", { "aria-label": "sections" }, sections.flatMap((x) => [...x.querySelectorAll("h2")]).map((x) => h("a", { href: `#${x.parentElement.id}` }, x.textContent)));
   main.append(header(plan), nav, ...sections, h("footer", { class: "quiet" }, `Made from plan.json alone; model digest ${plan.report.model.digest}.`));
   graph.render();
   if (graph.size[0] > graph.paper.clientWidth) graph.fit();

@@ -16,7 +16,7 @@ class Timeline {
         h("button", { type: "button", on: { click: zoom(0.5) }, "aria-label": "zoom in" }, "+"),
         h("button", { type: "button", on: { click: zoom(2) }, "aria-label": "zoom out" }, "−"),
         h("button", { type: "button", on: { click: () => this.show(0, this.end) } }, "Whole step"), this.tip),
-      this.canvas);
+      this.canvas, this.key());
     this.canvas.addEventListener("wheel", (e) => {
       if (!e.ctrlKey && !e.metaKey) return;
       e.preventDefault();
@@ -54,6 +54,12 @@ class Timeline {
     });
     new ResizeObserver(() => this.draw()).observe(this.canvas);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { this.colours = null; this.draw(); });
+  }
+  /** The kinds that there are, in words. */
+  key() {
+    const words = { "k-compute_forward": "forward", "k-recompute": "run again", "k-compute_backward": "backward", "k-inside_operators": "collectives inside operators", "k-activations": "activations moved", "k-activation_gradients": "their gradients", "k-parameters": "parameters gathered", "k-parameter_gradients": "gradients synchronised", "k-optimizer": "optimizer, and what happens once a step" };
+    const found = new Set(this.lanes.flatMap((l) => l.events.flatMap((e) => (e.inside ? [e.kind, "k-inside_operators"] : [e.kind]))));
+    return h("ul", { class: "legend" }, Object.entries(words).filter(([k]) => found.has(k)).map(([k, word]) => h("li", null, h("span", { class: `key ${k}`, "aria-hidden": "true" }), word)));
   }
   get left() { return 118; }
   part(e) { return Math.max(0, (e.offsetX - this.left) / (this.canvas.clientWidth - this.left)); }
