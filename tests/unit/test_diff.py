@@ -21,7 +21,8 @@ from planner.report.diff.ledger import PARTS
 
 SAMPLES = Path(__file__).parents[2] / "sample_graphs"
 TENSOR = (
-    "*.c_attn.matmul b0=x n=y", "*.attn.c_proj.matmul b0=x k=y", "*.c_fc.matmul b0=x n=y", "*.mlp.c_proj.matmul b0=x k=y",
+    "*.c_attn.matmul b0=x n=y", "*.attn.c_proj.matmul b0=x k=y", "*.c_fc.matmul b0=x n=y",
+    "*.mlp.c_proj.matmul b0=x k=y",
 )  # fmt: skip
 SEARCHES = {
     "tensor": (

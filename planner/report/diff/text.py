@@ -16,6 +16,7 @@ from planner.report.diff.words import PART_NAMES, percent, printable, seconds, s
 
 __all__ = ["text"]
 
+_WIDTH = 130
 _ROWS = 10  # of settings and the like
 _LAYOUTS = ("operands", "results", "gradients")
 _TRAITS = {"parameters": "stored", "inner": "inside"}
@@ -186,7 +187,10 @@ def _group(d: Diff, g: Group) -> list[str]:
                 before, after = ("; ".join(map(str, x - y)) for x, y in ((gone, come), (come, gone)))
         title = "" if c.trait == "strategy" else f"{_TRAITS.get(c.trait, c.trait)} "
         line = f"{pad}{title}{before} -> {after}"
-        lines.append(printable(line, 150))
+        if len(line) <= _WIDTH:
+            lines.append(line)
+        else:
+            lines += [printable(f"{pad}{title}{before}", _WIDTH), printable(f"{pad}-> {after}", _WIDTH)]
     effects = []
     if g.delta.bytes_moved:
         effects.append(f"{signed(size(g.delta.bytes_moved))} moved")

@@ -35,7 +35,7 @@ def size(value: float) -> str:
 
 def signed(text: str) -> str:
     """With a plus sign where there is no minus and it is not zero."""
-    return text if text[0] in "-0" else f"+{text}"
+    return text if text.startswith(("-", "0 ")) else f"+{text}"
 
 
 def percent(a: float, b: float) -> str:
