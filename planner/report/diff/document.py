@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from planner.planning import PlanDocument
-from planner.report.diff.groups import Group
+from planner.report.diff.groups import Group, moved
 from planner.report.diff.ledger import PARTS, Bill
 from planner.report.diff.model import Diff
 from planner.report.diff.settings import Setting
@@ -20,6 +20,7 @@ SCHEMA = "planner.diff/1"
 def document(d: Diff) -> dict[str, Any]:
     """Plain values, ready for `json.dumps`."""
     first, second = totals(d.a), totals(d.b)
+    away = moved(d.groups)
     return {
         "schema": SCHEMA,
         "identical": d.identical,
@@ -56,7 +57,7 @@ def document(d: Diff) -> dict[str, Any]:
         "places": [{"blocks": p.blocks, "operators": p.size, **_cost(d, p.a, p.b)} for p in places(d)],
         "objective": {
             **_units(d, d.objective_units),
-            "groups": [_group(d, g) for g in d.groups],
+            "groups": [{**_group(d, g), "cancels": away.get(i)} for i, g in enumerate(d.groups)],
             "same": [
                 {"type": s.type, "operators": [list(p) for p in s.operators], **_cost(d, s.a, s.b)} for s in d.same
             ],

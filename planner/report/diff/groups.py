@@ -12,7 +12,7 @@ from planner.report.diff.ledger import Bill, total
 from planner.report.diff.match import Matching
 from planner.report.diff.traits import TRAITS, Side, Word
 
-__all__ = ["Change", "Group", "Places", "Same", "compared", "pattern"]
+__all__ = ["Change", "Group", "Places", "Same", "compared", "moved", "pattern"]
 
 _NUMBER = re.compile(r"(\d+)")
 
@@ -104,8 +104,31 @@ def _group(a: Side, b: Side, pairs: Sequence[tuple[str, str]], traits: Sequence[
     changes = tuple(Change(t, a.words(here, t), b.words(there, t)) for t in traits)
     held = dict.fromkeys(p for _, n in pairs for p in b.ledger.parameters(n))
     kind = a.plan.operators[here].type
-    names = pattern([n for n, _ in pairs])
-    return Group(kind, names, tuple(pairs), changes, tuple(held), *_bills(a, b, pairs))
+    return Group(kind, _place(a, pairs), tuple(pairs), changes, tuple(held), *_bills(a, b, pairs))
+
+
+def _place(a: Side, pairs: Sequence[tuple[str, str]]) -> str:
+    """The operators' names, behind their modules where names do not say these."""
+    names = [n for n, _ in pairs]
+    modules = [a.plan.operators[n].module for n in names]
+    told = pattern(names)
+    return told if not modules[0] or modules[0] in names[0] else f"{pattern(modules)}: {told}"
+
+
+def moved(groups: Sequence[Group]) -> dict[int, int]:
+    """Numbers of groups that cancel each other in every part: the same redistributions, on another operator."""
+    waiting: dict[tuple[int, tuple[int, ...]], list[int]] = defaultdict(list)
+    found: dict[int, int] = {}
+    for i, g in enumerate(groups):
+        if not g.delta.units:
+            continue
+        opposite = waiting[len(g.operators), tuple(-v for v in g.delta.values())]
+        if opposite:
+            j = opposite.pop(0)
+            found |= {i: j, j: i}
+        else:
+            waiting[len(g.operators), g.delta.values()].append(i)
+    return found
 
 
 def _bills(a: Side, b: Side, pairs: Sequence[tuple[str, str]]) -> tuple[Bill, Bill]:

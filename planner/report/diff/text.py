@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from planner.planning import PlanDocument
-from planner.report.diff.groups import Group
+from planner.report.diff.groups import Group, moved
 from planner.report.diff.ledger import Bill, total
 from planner.report.diff.model import Diff
 from planner.report.diff.settings import Setting
@@ -17,6 +17,7 @@ from planner.report.diff.words import PART_NAMES, percent, printable, seconds, s
 __all__ = ["text"]
 
 _WIDTH = 130
+_PAIRS = 4
 _ROWS = 10  # of settings and the like
 _LAYOUTS = ("operands", "results", "gradients")
 _TRAITS = {"parameters": "stored", "inner": "inside"}
@@ -118,12 +119,21 @@ def _changes(d: Diff, most: int) -> list[str]:
         f"changes: {count} of {len(d.matching.pairs)} operators in {len(d.groups)} groups, {held} parameters stored "
         "otherwise; B - A of the objective"
     ]
-    for g in d.groups[:most]:
+    away = moved(d.groups)
+    told = [g for i, g in enumerate(d.groups) if i not in away]
+    for g in told[:most]:
         lines += _group(d, g)
-    rest = d.groups[most:]
+    rest = told[most:]
     if rest:
         change = total(g.delta for g in rest)
         lines.append(f"{_delta(d, change)}  {len(rest)} more groups, {sum(len(g.operators) for g in rest)} operators")
+    pairs = [(d.groups[i], d.groups[j]) for i, j in away.items() if d.groups[i].delta.units < 0]
+    if pairs:
+        lines.append(f"{'0 s':>12}  {len(pairs)} pairs of groups that cancel: the same on another operator")
+    for g, h in pairs[:_PAIRS]:
+        size_of = seconds(d.seconds(h.delta.units))
+        where = [f"{printable(x.type)}  {printable(x.place, 44)}" for x in (g, h)]
+        lines.append(f"{'':14}{len(g.operators)} x {size_of} of {where[0]} -> {where[1]}")
     if d.same:
         change = total(s.b - s.a for s in d.same)
         operators = sum(len(s.operators) for s in d.same)
