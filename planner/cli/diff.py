@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 
 from planner.cli.options import positive
+from planner.errors import InputError
+from planner.files import write_whole
 
 __all__ = ["configure", "run"]
 
@@ -15,16 +17,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", type=Path, metavar="A", help="plan.json")
     parser.add_argument("b", type=Path, metavar="B", help="plan.json")
     parser.add_argument("--groups", type=positive, default=10, metavar="N", help="groups of changes shown; default: 10")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="also as a page to look at, side by side: diff.html")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
 
 
 def run(options: argparse.Namespace) -> int:
     from planner.planning import read_plan
-    from planner.report.diff import diff, document, text
+    from planner.report.diff import diff, document, page_of, text
 
     found = diff(read_plan(options.a), read_plan(options.b))
+    names = (str(options.a), str(options.b))
+    if options.out is not None:
+        try:
+            write_whole(options.out, page_of(found, names).encode())
+        except OSError as e:
+            raise InputError(f"{options.out}: cannot be written ({e.strerror}); give another --out") from e
     if options.json:
         print(json.dumps(document(found), indent=1))
     else:
-        print(text(found, (str(options.a), str(options.b)), options.groups))
+        print(text(found, names, options.groups))
     return 0 if found.identical else 1

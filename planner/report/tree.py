@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from planner.planning.document import LayoutDocument, PlanDocument
 from planner.report.figures import Figures
 
-__all__ = ["Node", "Tree", "grow"]
+__all__ = ["Node", "Tree", "alike", "grow"]
 
 MANY = 48  # more members of a level are cut into segments
 SEGMENT = 24  # operators of a segment
@@ -206,12 +206,17 @@ def kinds_of(plan: PlanDocument, names: Sequence[str], most: int = 2) -> str:
     return f"{text}, …" if len(count) > most else text
 
 
-def grow(plan: PlanDocument, costs: Figures) -> Tree:
-    """The tree of a plan's operators and of the inputs that they read."""
+def grow(plan: PlanDocument, costs: Figures, also: Mapping[str, int] | None = None) -> Tree:
+    """The tree of a plan's operators and of the inputs that they read.  `also`: numbers of operators that must be equal
+    too for blocks to stand together."""
     names = list(plan.operators)
     read = {t for o in plan.operators.values() for t in o.inputs}
     inputs = [n for n in plan.inputs if n not in plan.parameters and n in read]
-    drafts = _Grower(plan, names, _equal(plan, costs)).grow()
+    equal = alike(plan, costs)
+    if also is not None:
+        known: dict[tuple[int, int], int] = {}
+        equal = [known.setdefault((k, also.get(n, -1)), len(known)) for n, k in zip(names, equal, strict=True)]
+    drafts = _Grower(plan, names, equal).grow()
     number = {n: len(names) + k for k, n in enumerate(inputs)}
     number.update({n: i for i, n in enumerate(names)})
     nodes: list[Node | None] = [None] * (len(names) + len(inputs))
@@ -273,7 +278,7 @@ def _pile(drafts: Sequence[_Draft]) -> _Draft:
     return _Draft("pile", f"{stem.replace('block ', 'blocks ')}{first.number} – {last.number}", list(drafts))
 
 
-def _equal(plan: PlanDocument, costs: Figures) -> list[int]:
+def alike(plan: PlanDocument, costs: Figures) -> list[int]:
     """Operators with equal numbers do the same on equal shapes in equal layouts, redistributions included."""
     moves: dict[str, list[object]] = {}
     for i, r in enumerate(plan.redistributions):

@@ -57,9 +57,10 @@ class View:
     of_parameters: Mapping[int, tuple[int, ...]]
 
 
-def view(plan: PlanDocument) -> View:
+def view(plan: PlanDocument, also: Mapping[str, int] | None = None) -> View:
+    """`also`: as of `grow`."""
     costs = figures(plan)
-    tree = grow(plan, costs)
+    tree = grow(plan, costs, also)
     splits = Splits.of(plan)
     flows, of_parameters = _flows(plan, tree)
     return View(

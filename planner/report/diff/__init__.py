@@ -1,7 +1,8 @@
 """What one plan does otherwise than another, and what that costs or saves."""
 
-from planner.report.diff.document import document
+from planner.report.diff.document import diff_document, document
 from planner.report.diff.model import Diff, diff
+from planner.report.diff.page import diff_html, page_of
 from planner.report.diff.text import text
 
-__all__ = ["Diff", "diff", "document", "text"]
+__all__ = ["Diff", "diff", "diff_document", "diff_html", "document", "page_of", "text"]

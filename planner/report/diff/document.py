@@ -8,13 +8,18 @@ from typing import Any
 from planner.planning import PlanDocument
 from planner.report.diff.groups import Group, moved
 from planner.report.diff.ledger import PARTS, Bill
-from planner.report.diff.model import Diff
+from planner.report.diff.model import Diff, diff
 from planner.report.diff.settings import Setting
 from planner.report.diff.tables import collectives, memory, places, totals
 
-__all__ = ["SCHEMA", "document"]
+__all__ = ["SCHEMA", "diff_document", "document"]
 
 SCHEMA = "planner.diff/1"
+
+
+def diff_document(a: PlanDocument, b: PlanDocument) -> dict[str, Any]:
+    """What B does otherwise than A, as data."""
+    return document(diff(a, b))
 
 
 def document(d: Diff) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from planner.planning import PlanDocument
 from planner.report.diff.groups import Group, moved
 from planner.report.diff.ledger import Bill, total
 from planner.report.diff.model import Diff
+from planner.report.diff.reasons import remainder_reason, same_reason
 from planner.report.diff.settings import Setting
 from planner.report.diff.tables import collectives, memory, places, totals
 from planner.report.diff.traits import Word
@@ -152,33 +153,6 @@ def _changes(d: Diff, most: int) -> list[str]:
         lines.append(f"{_units(d, d.remainder_units)}  {remainder_reason(d)}")
     lines.append(f"{_units(d, d.objective_units)}  in all")
     return lines
-
-
-def same_reason(d: Diff) -> str:
-    """Why operators that do the same cost otherwise."""
-    a, b = d.a, d.b
-    reasons = []
-    if a.cluster.profile_digest != b.cluster.profile_digest:
-        reasons.append("other price")
-    if a.mesh.shape != b.mesh.shape:
-        reasons.append("other groups of ranks")
-    if any(x.shape != b.inputs[n].shape for n, x in a.inputs.items() if n in b.inputs):
-        reasons.append("other sizes")
-    if (a.schedule.precision, a.schedule.optimizer, a.schedule.mode) != (
-        b.schedule.precision,
-        b.schedule.optimizer,
-        b.schedule.mode,
-    ):
-        reasons.append("other precision, optimizer or mode")
-    return f"same layout, {', '.join(reasons) or 'other cost'}"
-
-
-def remainder_reason(d: Diff) -> str:
-    """Why the plans' files do not explain all."""
-    silent = [n for n, p in (("A", d.a), ("B", d.b)) if not any(o.runs for o in p.operators.values())]
-    if silent:
-        return f"not told by operator: plan {' and '.join(silent)} does not say what its operators' runs cost"
-    return "unexplained: the parts of a plan do not add up to its cost"
 
 
 def _group(d: Diff, g: Group) -> list[str]:

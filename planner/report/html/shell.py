@@ -20,7 +20,7 @@ __all__ = ["COMMON", "CONTENT_POLICY", "KINDS", "SCRIPT_HASHES", "STYLE_HASHES",
 _HERE = Path(__file__).parent
 COMMON: Final = ("core.js", "plan.js", "bars.js", "mesh.js", "timeline.js", "panel.js", "graph.js")
 # Kind of page → the scripts that it has besides.  A kind's page is built by the last of them.
-KINDS: Final[Mapping[str, tuple[str, ...]]] = {"report": ("report.js",)}
+KINDS: Final[Mapping[str, tuple[str, ...]]] = {"report": ("report.js",), "diff": ("diff.js",)}
 
 
 def _script(kind: str) -> str:
@@ -33,7 +33,7 @@ def _hash(text: str) -> str:
 
 
 _SCRIPTS: Final = {kind: _script(kind) for kind in KINDS}
-_STYLE: Final = (_HERE / "style.css").read_text(encoding="utf-8")
+_STYLE: Final = "".join((_HERE / name).read_text(encoding="utf-8") for name in ("style.css", "diff.css"))
 SCRIPT_HASHES: Final = {kind: _hash(text) for kind, text in _SCRIPTS.items()}
 STYLE_HASHES: Final = (_hash(_STYLE),)
 CONTENT_POLICY: Final = {
