@@ -41,11 +41,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from planner.cli.asked import profile_text
     from planner.emit import read
     from planner.emit.wording import some
     from planner.frontends import load_model
     from planner.planning import Request, describe, make_plan, write_plan
     from planner.planning.compare import differences
+    from planner.planning.constraints import constraints_text
+    from planner.planning.document import FileDocument, RequestDocument
     from planner.planning.pipeline import in_parts, plan_in_parts
     from planner.pricing import Settings
 
@@ -67,13 +70,27 @@ def run(options: argparse.Namespace) -> int:
         mesh.devices, profile_of(options.hardware), settings, meshes=(mesh,), constraints=found.constraints
     )
 
+    asked_again = RequestDocument(
+        devices=mesh.devices * stages,
+        hardware=options.hardware,
+        profile=profile_text(options.hardware),
+        mesh=str(mesh),
+        stages=stages,
+        micro_batches=parts.micro_batches if stages > 1 else None,
+        target=found.target,
+        constraints=FileDocument(name="constraints.json", text=constraints_text(found.constraints)),
+        bind=dict(sorted(bind.items())),
+        batch=options.batch,
+    )
+
     def planned_for(request: Request, held: Mapping[str, int] | None) -> tuple[Planned, PlanDocument]:
         pipeline = None
         if parts.stages > 1 or parts.micro_batches > 1:
             planned, pipeline = plan_in_parts(graph, request, parts, held=held)
         else:
             planned = make_plan(graph, request)
-        return planned, describe(planned, bind=bind, batch=parts.batch, pipeline=pipeline)
+        as_read = None if request.constraints is None else asked_again
+        return planned, describe(planned, bind=bind, batch=parts.batch, pipeline=pipeline, request=as_read)
 
     try:
         planned, plan = planned_for(request, found.stages or None)

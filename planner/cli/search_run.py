@@ -12,6 +12,7 @@ from typing import Any
 
 from planner.cache import Store
 from planner.cli.answer import Answer
+from planner.cli.asked import asked
 from planner.cli.cancel import Cancellation
 from planner.cli.job import check_devices, take_job
 from planner.cli.options import bindings, constraints_of, profile_of
@@ -22,6 +23,7 @@ from planner.errors import InputError, UsageError
 from planner.frontends import load_model
 from planner.ir import Graph
 from planner.planning import PlanDocument, Planned, Recall, Request, describe, make_plan, plan_text, read_plan
+from planner.planning.document import RequestDocument
 from planner.planning.meshes import parse_mesh
 from planner.planning.pipeline import Parts, Pipelined, in_parts, plan_in_parts
 from planner.planning.planner import on_nodes
@@ -50,6 +52,7 @@ class Searcher:
         self._graphs: dict[int | None, Graph] = {}
         self.profile = profile_of(self.options.hardware)
         self.constraints = constraints_of(self.options)
+        self.asked = asked(self.options)  # before a configuration or a file's job becomes options
         if self.options.strategy is not None:
             self._take_strategy()
         self.job = None if self.constraints is None else self.constraints.job
@@ -107,7 +110,7 @@ class Searcher:
             if devices % self.options.stages:
                 raise InputError(f"constraints {self.job.where}: {self.options.stages} stages do not divide {devices}")
         graph = self.graph
-        request = self._request(devices)
+        request = self.request(devices)
         key = None if self.key is None else self.key.of_graph(_content(graph), devices)
         if self.store is not None and key is not None and self.options.save_problem is None:
             known = Answer.read(self.store, key)
@@ -119,19 +122,32 @@ class Searcher:
         control = Control(request.time_limit, cancel=self.cancellation.asked, say=self.watch.say, report=report)
         self.watch.phase("search")
         self.cancellation.searching = True
-        parts = self.parts
-        if parts.stages > 1 or parts.micro_batches > 1:
-            planned, pipeline = plan_in_parts(graph, request, parts, control=control, recall=recall)
-            answer = self._answer(planned, control, pipeline)
-        else:
-            planned = make_plan(graph, request, control=control, recall=recall)
-            answer = self._answer(planned, control)
+        planned, pipeline = self.plan(request, control, recall)
         untouched = request.time_limit is None or planned.search_seconds < UNTOUCHED * request.time_limit
+        alone = untouched and recall is None and not control.cancel.is_set()
+        answer = self._answer(planned, control, pipeline, self._asked(devices, untouched, alone))
         if self.store is not None and key is not None and untouched and not automatic and not answer.cancelled:
             answer.keep(self.store, key)
             self._point(devices, key)
             self._index(graph, request, key)
         return answer if self.options.save_problem is None else self._saved(answer, planned, control, devices)
+
+    def plan(
+        self, request: Request, control: Control, recall: Recall | None = None
+    ) -> tuple[Planned, Pipelined | None]:
+        """Searches for what is requested of the graph, in stages and micro-batches where the options say so."""
+        parts = self.parts
+        if parts.stages > 1 or parts.micro_batches > 1:
+            return plan_in_parts(self.graph, request, parts, control=control, recall=recall)
+        return make_plan(self.graph, request, control=control, recall=recall), None
+
+    def _asked(self, devices: int, untouched: bool, alone: bool) -> RequestDocument:
+        """What stands in plan.json: a limit that cut nothing short is left out, since plans do not depend on it."""
+        limit = None if untouched else self.options.time_limit
+        update = {"devices": devices, "time_limit": limit, "reproducible": alone}
+        if "," in self.options.devices and self.asked.stages > 1:
+            update["micro_batches"] = self.parts.micro_batches  # for the least of several counts
+        return self.asked.model_copy(update=update)
 
     def _saved(self, answer: Answer, planned: Planned, control: Control, devices: int) -> Answer:
         """The answer with what was written for `planner check`."""
@@ -147,7 +163,8 @@ class Searcher:
         documents = ({**answer.documents[0], "certified": document}, *answer.documents[1:])
         return replace(answer, documents=documents, summary="\n".join([answer.summary, *described(document)]))
 
-    def _request(self, devices: int) -> Request:
+    def request(self, devices: int) -> Request:
+        """What the options ask for."""
         options = self.options
         return Request(
             devices=devices // options.stages,
@@ -162,10 +179,12 @@ class Searcher:
             top_k=options.top_k,
         )
 
-    def _answer(self, planned: Planned, control: Control, pipeline: Pipelined | None = None) -> Answer:
+    def _answer(
+        self, planned: Planned, control: Control, pipeline: Pipelined | None, request: RequestDocument
+    ) -> Answer:
         self.watch.phase("write")
         plans = (planned, *planned.others)
-        texts = tuple(plan_text(self._describe(p, pipeline)) for p in plans)
+        texts = tuple(plan_text(self._describe(p, pipeline, request)) for p in plans)
         cancelled = control.cancel.is_set()
         asked_so = self.options.strategy is not None or pipeline is not None
         messages = [] if asked_so else [f"warning: {w}" for w in planned.warnings]
@@ -177,9 +196,9 @@ class Searcher:
         text = summary(planned) if pipeline is None else "\n".join([summary(planned), *pipeline_lines(pipeline)])
         return Answer(texts, documents, text, tuple(messages), cancelled=cancelled)
 
-    def _describe(self, planned: Planned, pipeline: Pipelined | None) -> PlanDocument:
+    def _describe(self, planned: Planned, pipeline: Pipelined | None, request: RequestDocument) -> PlanDocument:
         bind = bindings(self.options.bind)
-        return describe(planned, bind=bind, batch=self.parts.batch, pipeline=pipeline)
+        return describe(planned, bind=bind, batch=self.parts.batch, pipeline=pipeline, request=request)
 
     # The cache beyond this very request
 

@@ -29,6 +29,7 @@ from planner.planning.document import (
     PlanDocument,
     ReaderDocument,
     RedistributionDocument,
+    RequestDocument,
     RunDocument,
     ScheduleDocument,
     SearchDocument,
@@ -53,13 +54,19 @@ def _optional(layout: Layout | None) -> LayoutDocument | None:
 
 
 def describe(
-    planned: Planned, *, bind: Mapping[str, int], batch: int | None, pipeline: Pipelined | None = None
+    planned: Planned,
+    *,
+    bind: Mapping[str, int],
+    batch: int | None,
+    pipeline: Pipelined | None = None,
+    request: RequestDocument | None = None,
 ) -> PlanDocument:
     """The plan as written to plan.json; `bind` and `batch` are how the model file was read; `pipeline`: the stages that
-    `planned` is cut into."""
-    priced, request = planned.priced, planned.request
-    graph, mesh, settings, unit = priced.graph, planned.mesh, request.settings, priced.machine.unit_s
-    server = request.profile.devices_per_server
+    `planned` is cut into; `request`: what was asked."""
+    priced, profile = planned.priced, planned.request.profile
+    graph, mesh, settings = priced.graph, planned.mesh, planned.request.settings
+    unit = priced.machine.unit_s
+    server = profile.devices_per_server
     return PlanDocument(
         schema="planner.plan/1",
         model=ModelDocument(
@@ -74,8 +81,8 @@ def describe(
         ),
         inputs={n: _input(planned, n) for n in graph.inputs},
         cluster=ClusterDocument(
-            hardware=request.profile.name,
-            profile_digest=request.profile.digest,
+            hardware=profile.name,
+            profile_digest=profile.digest,
             devices=mesh.devices if pipeline is None else pipeline.devices,
             devices_per_server=server,
             memory_limit_bytes=planned.memory_limit,
@@ -126,6 +133,7 @@ def describe(
                 for c in planned.candidates
             ],
             operators_replicated_for_want_of_a_rule=list(planned.without_rule),
+            request=request,
         ),
     )
 

@@ -11,6 +11,7 @@ from planner.rules.strategy import AxisRole
 
 __all__ = [
     "SCHEMA",
+    "FileDocument",
     "LayoutDocument",
     "OperatorDocument",
     "ParameterDocument",
@@ -18,6 +19,7 @@ __all__ = [
     "PlanDocument",
     "ReaderDocument",
     "RedistributionDocument",
+    "RequestDocument",
     "RunDocument",
     "StepDocument",
     "TensorDocument",
@@ -237,12 +239,53 @@ class CandidateDocument(_Part):
     bound_s: float
 
 
+class FileDocument(_Part):
+    """A file that was named, with its text: the request is whole without it."""
+
+    name: str
+    text: str
+
+
+class RequestDocument(_Part):
+    """What was asked, in the words of `planner search`: what is None was left to its default.
+
+    memory_limit   bytes per device
+    time_limit     seconds, only where it may have cut the search short
+    profile        the file of a hardware that is not packaged
+    constraints    the file, or the pins that a plan or another system's strategy came to
+    reproducible   nothing else had a say: no time limit, no cancellation, no plan to begin with
+    """
+
+    devices: int = Field(ge=1)
+    hardware: str
+    profile: FileDocument | None = None
+    nodes: int | None = None
+    mesh: str | None = None
+    mode: Literal["training", "inference"] | None = None
+    memory_limit: int | None = None
+    optimizer: Literal["adam", "momentum", "sgd"] = "adam"
+    precision: Literal["bf16", "fp16", "fp32"] = "bf16"
+    recompute: Literal["auto", "none", "blocks"] = "auto"
+    stages: int = Field(default=1, ge=1)
+    micro_batches: int | None = None
+    solver: Literal["auto", "dp", "ilp"] = "auto"
+    target: Literal["any", "torch", "mindspore"] = "any"
+    strategy: str | None = None
+    constraints: FileDocument | None = None
+    pins: list[str] = []
+    bind: dict[str, int] = {}
+    batch: int | None = None
+    time_limit: float | None = None
+    reproducible: bool = True
+
+
 class SearchDocument(_Part):
     version: str
     status: str
     solver: str
     candidates: list[CandidateDocument]
     operators_replicated_for_want_of_a_rule: list[str]
+    request: RequestDocument | None = None
 
 
 class PlanDocument(_Part):

@@ -6,6 +6,7 @@ from planner.planning.constraints.fitting import memory_note
 from planner.planning.constraints.inline import parse_pin
 from planner.planning.constraints.resolve import Pins, Restriction, resolve
 from planner.planning.constraints.values import Constraints, Job
+from planner.planning.constraints.write import constraints_text
 
 __all__ = [
     "SCHEMA",
@@ -16,6 +17,7 @@ __all__ = [
     "Unfit",
     "apply",
     "constraints_of_plan",
+    "constraints_text",
     "contradiction",
     "memory_note",
     "no_mesh_left",
