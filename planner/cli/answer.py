@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,7 +19,7 @@ __all__ = ["Answer", "finished", "write_plans"]
 @dataclass(frozen=True, slots=True)
 class Answer:
     """Contents of the plan files, best first, with a document for each (all but where it is written); `messages` are
-    for standard error."""
+    for standard error; `model` is the file that was planned, without its weights."""
 
     plans: tuple[str, ...]
     documents: tuple[dict[str, Any], ...]
@@ -25,6 +27,7 @@ class Answer:
     messages: tuple[str, ...] = ()
     cached: bool = False
     cancelled: bool = False
+    model: bytes = b""
 
     @classmethod
     def recall(cls, store: Store, key: str) -> Answer | None:
@@ -41,14 +44,20 @@ class Answer:
         try:
             data = json.loads(content)
             return cls(
-                tuple(data["plans"]), tuple(data["documents"]), data["summary"], tuple(data["messages"]), cached=True
+                tuple(data["plans"]),
+                tuple(data["documents"]),
+                data["summary"],
+                tuple(data["messages"]),
+                cached=True,
+                model=zlib.decompress(base64.b64decode(data["model"])),
             )
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, zlib.error):
             store.note(f"cache: entry {key[:12]} is not an answer; it is ignored")
             return None
 
     def keep(self, store: Store, key: str) -> None:
-        store.write("plans", key, json.dumps(asdict(replace(self, cached=False))).encode())
+        model = base64.b64encode(zlib.compress(self.model)).decode()
+        store.write("plans", key, json.dumps(asdict(replace(self, cached=False)) | {"model": model}).encode())
 
 
 def finished(answer: Answer, paths: list[str]) -> dict[str, Any]:

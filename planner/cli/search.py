@@ -13,6 +13,7 @@ from planner.cache import Store, default_folder
 from planner.cli.answer import Answer, finished, write_plans
 from planner.cli.cache import add_cache_options, size_limit
 from planner.cli.cancel import cancelled_by_signals
+from planner.cli.kept import keep_model
 from planner.cli.options import add_model_options, add_pin_options, byte_size, positive
 from planner.emit import TARGETS
 from planner.errors import InputError, UsageError
@@ -157,6 +158,9 @@ def _deliver(options: argparse.Namespace, answer: Answer, devices: int, several:
         write_plans(dict(zip(paths, answer.plans, strict=True)))
     except OSError as e:
         raise InputError(f"plan {paths[0]}: cannot be written ({e}); give another directory with --out") from e
+    note = keep_model(answer.model, folder, options.model)
+    if note:
+        _say(f"note: {note}")
     if not options.json:
         print(answer.summary)
         if answer.cached:

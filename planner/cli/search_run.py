@@ -20,7 +20,7 @@ from planner.cli.request_key import RequestKey
 from planner.cli.search_proof import described, save_problem
 from planner.cli.watch import Lines, Watch, reports_in_seconds
 from planner.errors import InputError, UsageError
-from planner.frontends import load_model
+from planner.frontends import load_with_file
 from planner.ir import Graph
 from planner.planning import PlanDocument, Planned, Recall, Request, describe, make_plan, plan_text, read_plan
 from planner.planning.document import RequestDocument
@@ -50,6 +50,7 @@ class Searcher:
     def __post_init__(self) -> None:
         self.watch.phase("import")
         self._graphs: dict[int | None, Graph] = {}
+        self._file = b""  # the model's, without weights
         self.profile = profile_of(self.options.hardware)
         self.constraints = constraints_of(self.options)
         self.asked = asked(self.options)  # before a configuration or a file's job becomes options
@@ -77,7 +78,8 @@ class Searcher:
     def _load(self, batch: int | None) -> Graph:
         """The model for a batch: importing it again would take as long again."""
         if batch not in self._graphs:
-            self._graphs[batch] = load_model(self.options.model, bind=bindings(self.options.bind), batch=batch)
+            bind = bindings(self.options.bind)
+            self._graphs[batch], self._file = load_with_file(self.options.model, bind=bind, batch=batch)
         return self._graphs[batch]
 
     @cached_property
@@ -194,7 +196,7 @@ class Searcher:
             messages.insert(0, "note: the graph ends before its loss; gradients are taken to enter at its outputs")
         documents = tuple(_document(p, pipeline, self.parts.batch or _batch(self.graph) or 0) for p in plans)
         text = summary(planned) if pipeline is None else "\n".join([summary(planned), *pipeline_lines(pipeline)])
-        return Answer(texts, documents, text, tuple(messages), cancelled=cancelled)
+        return Answer(texts, documents, text, tuple(messages), cancelled=cancelled, model=self._file)
 
     def _describe(self, planned: Planned, pipeline: Pipelined | None, request: RequestDocument) -> PlanDocument:
         bind = bindings(self.options.bind)

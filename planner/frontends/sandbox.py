@@ -23,7 +23,7 @@ from typing import Any
 from planner import errors
 from planner.ir import Graph
 
-__all__ = ["Limits", "load_model", "run_limited"]
+__all__ = ["Limits", "load_model", "load_with_file", "run_limited"]
 
 MAX_FILE_BYTES = 2 * 1024**3 - 1  # protobuf cannot hold more in one message
 
@@ -54,18 +54,33 @@ def load_model(
     data is never read.  Raises InputError for anything wrong with the file and UsageError for a name in
     `bind` that the model does not have.
     """
-    sizes = dict(bind or {})
-    file = Path(path)
+    return _load(Path(path), dict(bind or {}), batch, limits, keep=False)[0]
 
-    def work() -> Graph:
+
+def load_with_file(
+    path: str | os.PathLike[str],
+    *,
+    bind: Mapping[str, int] | None = None,
+    batch: int | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+) -> tuple[Graph, bytes]:
+    """As `load_model`, with the file's bytes less the weights, which give the same graph again."""
+    return _load(Path(path), dict(bind or {}), batch, limits, keep=True)
+
+
+def _load(file: Path, bind: Mapping[str, int], batch: int | None, limits: Limits, *, keep: bool) -> tuple[Graph, bytes]:
+    def work() -> tuple[Graph, bytes]:
         from planner.frontends import importer
+        from planner.frontends.strip import strip_model
 
-        return importer.import_bytes(_read(file), name=file.stem, bind=sizes, batch=batch)
+        data = _read(file)
+        graph = importer.import_bytes(data, name=file.stem, bind=bind, batch=batch)
+        return graph, strip_model(data, file.name) if keep else b""
 
-    graph = run_limited(work, limits=limits, what=f"importing {file.name}")
+    graph, kept = run_limited(work, limits=limits, what=f"importing {file.name}")
     if not isinstance(graph, Graph):
         raise TypeError(f"the importer returned {type(graph).__name__}, not a Graph")
-    return graph
+    return graph, kept
 
 
 def run_limited(work: Callable[[], Any], *, limits: Limits, what: str) -> Any:

@@ -10,6 +10,7 @@ import pytest
 
 from planner.cli.asked import arguments_of
 from planner.cli.main import main
+from planner.frontends import load_model
 from planner.planning import read_plan
 from planner.planning.constraints import Constraints, constraints_text, parse_constraints, read_constraints
 
@@ -108,3 +109,43 @@ def test_of_several_counts_of_devices_each_plan_says_its_own(tmp_path: Path, cou
     request = read_plan(out / f"plan-{count}.json").search.request
     assert request is not None
     assert request.devices == count
+
+
+def test_the_model_lies_beside_the_plan_with_its_digest(tmp_path: Path) -> None:
+    plan = searched(tmp_path)
+    kept = load_model(plan.parent / "model.onnx")
+    assert kept.digest == read_plan(plan).model.digest
+
+
+def test_a_kept_answer_brings_the_model_too(tmp_path: Path) -> None:
+    folder, arguments = tmp_path / "a", ["search", str(MLP), "--devices", "4", "--cache", str(tmp_path / "cache")]
+    assert main([*arguments, "--out", str(folder)]) == 0
+    first = (folder / "model.onnx").read_bytes()
+    (folder / "model.onnx").unlink()
+    assert main([*arguments, "--out", str(folder)]) == 0
+    assert (folder / "model.onnx").read_bytes() == first
+
+
+def test_a_model_of_somebodys_own_is_never_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "a"
+    folder.mkdir()
+    (folder / "model.onnx").write_bytes(b"somebody's")
+    searched(tmp_path)
+    assert (folder / "model.onnx").read_bytes() == b"somebody's"
+    assert "is not kept" in capsys.readouterr().err
+
+
+def test_a_kept_model_gives_way_to_that_of_the_next_plan(tmp_path: Path) -> None:
+    plan = searched(tmp_path)
+    first = (plan.parent / "model.onnx").read_bytes()
+    other = MLP.parent / "resnet18_tiny.onnx"
+    assert main(["search", str(other), "--devices", "2", "--no-cache", "--out", str(plan.parent)]) == 0
+    assert (plan.parent / "model.onnx").read_bytes() != first
+
+
+def test_a_model_searched_where_it_was_kept_stays_as_it_is(tmp_path: Path) -> None:
+    plan = searched(tmp_path)
+    model = plan.parent / "model.onnx"
+    before, inode = model.read_bytes(), model.stat().st_ino
+    assert main(["search", str(model), "--devices", "4", "--no-cache", "--out", str(plan.parent)]) == 0
+    assert (model.read_bytes(), model.stat().st_ino) == (before, inode)

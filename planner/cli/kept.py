@@ -1,0 +1,52 @@
+"""The model beside its plan: `model.onnx`, the file that was planned without its weights, so that what needs the model
+later needs nobody to find it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from planner.files import write_whole
+
+__all__ = ["KEPT", "keep_model", "kept_model"]
+
+KEPT: Final = "model.onnx"
+
+
+def _entry(key: bytes, value: bytes) -> bytes:
+    """A field `metadata_props` of ModelProto (number 14), all lengths below 128."""
+    inner = b"\x0a" + bytes([len(key)]) + key + b"\x12" + bytes([len(value)]) + value
+    return b"\x72" + bytes([len(inner)]) + inner
+
+
+# By this end a file is known as one that was kept, and may be replaced: a message takes further fields behind it.
+_MARK: Final = _entry(b"planner.kept", b"without weights")
+_MOST: Final = len(_MARK)
+
+
+def keep_model(stripped: bytes, folder: Path, given: Path) -> str | None:
+    """Writes it to the plan's folder; why it is not there, in words, where it cannot be.
+
+    A file of this name that is not one kept before is somebody's model, and stays as it is.
+    """
+    path = folder / KEPT
+    try:
+        if path.exists() and not _is_kept(path):
+            return f"{path} is there already and is no model kept before: the model that was planned is not kept"
+        if not (path.exists() and path.samefile(given)):
+            write_whole(path, stripped if stripped.endswith(_MARK) else stripped + _MARK)
+    except OSError as e:
+        return f"{path}: the model cannot be kept beside the plan ({e}); give it with --model where it is needed"
+    return None
+
+
+def kept_model(plan: Path) -> Path | None:
+    """The model beside a plan file, if there is one."""
+    path = plan.parent / KEPT
+    return path if path.is_file() else None
+
+
+def _is_kept(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _MOST))
+        return file.read() == _MARK
