@@ -21,13 +21,13 @@ from planner.cli.search_proof import described, save_problem
 from planner.cli.watch import Lines, Watch, reports_in_seconds
 from planner.errors import InputError, UsageError
 from planner.frontends import load_with_file
-from planner.ir import Graph
+from planner.ir import DeviceMesh, Graph
 from planner.planning import PlanDocument, Planned, Recall, Request, describe, make_plan, plan_text, read_plan
 from planner.planning.document import RequestDocument
 from planner.planning.meshes import parse_mesh
 from planner.planning.pipeline import Parts, Pipelined, in_parts, plan_in_parts
 from planner.planning.planner import on_nodes
-from planner.pricing import Settings
+from planner.pricing import PriceTables, Settings
 from planner.report.text import pipeline_lines, summary
 from planner.search.control import Control
 
@@ -135,13 +135,17 @@ class Searcher:
         return answer if self.options.save_problem is None else self._saved(answer, planned, control, devices)
 
     def plan(
-        self, request: Request, control: Control, recall: Recall | None = None
+        self,
+        request: Request,
+        control: Control,
+        recall: Recall | None = None,
+        tables: dict[DeviceMesh, PriceTables] | None = None,
     ) -> tuple[Planned, Pipelined | None]:
         """Searches for what is requested of the graph, in stages and micro-batches where the options say so."""
         parts = self.parts
         if parts.stages > 1 or parts.micro_batches > 1:
-            return plan_in_parts(self.graph, request, parts, control=control, recall=recall)
-        return make_plan(self.graph, request, control=control, recall=recall), None
+            return plan_in_parts(self.graph, request, parts, control=control, recall=recall, tables=tables)
+        return make_plan(self.graph, request, control=control, recall=recall, tables=tables), None
 
     def _asked(self, devices: int, untouched: bool, alone: bool) -> RequestDocument:
         """What stands in plan.json: a limit that cut nothing short is left out, since plans do not depend on it."""
@@ -186,7 +190,9 @@ class Searcher:
     ) -> Answer:
         self.watch.phase("write")
         plans = (planned, *planned.others)
-        texts = tuple(plan_text(self._describe(p, pipeline, request)) for p in plans)
+        # Each of the others is what a search of its own mesh finds.
+        requests = (request, *(request.model_copy(update={"mesh": str(p.mesh)}) for p in planned.others))
+        texts = [plan_text(self._describe(p, pipeline, r)) for p, r in zip(plans, requests, strict=True)]
         cancelled = control.cancel.is_set()
         asked_so = self.options.strategy is not None or pipeline is not None
         messages = [] if asked_so else [f"warning: {w}" for w in planned.warnings]
@@ -196,7 +202,7 @@ class Searcher:
             messages.insert(0, "note: the graph ends before its loss; gradients are taken to enter at its outputs")
         documents = tuple(_document(p, pipeline, self.parts.batch or _batch(self.graph) or 0) for p in plans)
         text = summary(planned) if pipeline is None else "\n".join([summary(planned), *pipeline_lines(pipeline)])
-        return Answer(texts, documents, text, tuple(messages), cancelled=cancelled, model=self._file)
+        return Answer(tuple(texts), documents, text, tuple(messages), cancelled=cancelled, model=self._file)
 
     def _describe(self, planned: Planned, pipeline: Pipelined | None, request: RequestDocument) -> PlanDocument:
         bind = bindings(self.options.bind)

@@ -106,10 +106,12 @@ def search_options(
     control: Control,
     pins: Pins | None = None,
     recall: Recall | None = None,
+    tables: dict[DeviceMesh, PriceTables] | None = None,
 ) -> Found:
     """Searches all meshes until `control` says stop, for plans that hold the `pins`; `recall` gives a choice to begin
-    with."""
-    outer = _Outer(graph, request, meshes, rules, active, limit, control, pins, recall)
+    with, `tables` what an earlier search of this graph with the same settings has priced, and keeps it."""
+    tables = {} if tables is None else tables
+    outer = _Outer(graph, request, meshes, rules, active, limit, control, pins, recall, tables)
     if not run_until_stopped(outer.run, control):
         outer.settle()
     return outer.found()
@@ -127,13 +129,14 @@ class _Outer:
         control: Control,
         pins: Pins | None,
         recall: Recall | None,
+        tables: dict[DeviceMesh, PriceTables],
     ) -> None:
         self.graph, self.request, self.rules, self.active = graph, request, rules, active
         self.limit, self.control, self.pins, self.recall = limit, control, pins, recall
         self.unit_s = request.profile.price_resolution_s
         always = request.recompute == "blocks" and request.settings.training
         self.options = [Option(mesh, always) for mesh in meshes]
-        self.tables: dict[DeviceMesh, PriceTables] = {mesh: PriceTables() for mesh in meshes}
+        self.tables = tables
         self.can_recompute = request.recompute == "auto" and bool(active) and bool(recomputed_blocks(graph))
         self.best: Option | None = None
         self.wide_from = MOST_AXES  # axes of a mesh from which on elimination has shown to be too wide
@@ -192,7 +195,7 @@ class _Outer:
         """Prices the option and looks at it once; while no plan is known, for some plan as well."""
         settings = replace(self.request.settings, recompute=option.recompute)
         machine = Machine(self.request.profile, option.mesh, settings)
-        tables = self.tables[option.mesh]
+        tables = self.tables.setdefault(option.mesh, PriceTables())
         option.priced = price(self.graph, machine, self.rules, self.active, self.limit, tables)
         if self.pins is not None and not self._pin(option, self.pins):
             return

@@ -19,7 +19,7 @@ from planner.planning.outer import Candidate, Found, Option, search_options
 from planner.planning.recall import Recall
 from planner.planning.request import Request
 from planner.planning.simulate import Simulated, simulate
-from planner.pricing import Assignment, PricedProblem, active_tensors, bind_rules
+from planner.pricing import Assignment, PricedProblem, PriceTables, active_tensors, bind_rules
 from planner.rules.rule import Rule
 from planner.search.control import Control
 from planner.search.evaluate import evaluate, least_memory, peak_memory
@@ -97,10 +97,12 @@ def make_plan(
     *,
     control: Control | None = None,
     recall: Recall | None = None,
+    tables: dict[DeviceMesh, PriceTables] | None = None,
 ) -> Planned:
     """Searches every mesh and returns the plan of least additive objective, with the next best meshes' plans as its
     `others` where the request's `top_k` asks for them.  `control` takes the place of the request's time limit and of
-    `progress`; when it is cancelled, the best plan so far is returned.  `recall` is a plan to begin with.
+    `progress`; when it is cancelled, the best plan so far is returned.  `recall` is a plan to begin with; `tables`
+    keeps what was priced for further requests about this graph, profile and settings, whose answers do not depend on it.
 
     InfeasibleError where no mesh has a plan within the memory limit, with the smallest limit shown to suffice
     and the proven bound; NoPlanError where the time limit or a cancellation ends the search first.
@@ -115,7 +117,7 @@ def make_plan(
     meshes = request.meshes or logical_meshes(request.devices)
     if pins is not None and pins.constraints.meshes:
         meshes = pins.meshes(request.devices, request.meshes)
-    found = search_options(graph, request, meshes, rules, active, limit, control, pins, recall)
+    found = search_options(graph, request, meshes, rules, active, limit, control, pins, recall, tables)
     if found.best is None:
         unfit = [o.unfit for o in found.options if o.unfit is not None]
         if pins is not None and unfit and len(unfit) == len(found.options):

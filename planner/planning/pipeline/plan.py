@@ -8,11 +8,12 @@ from typing import Final
 
 from cost_models import usable_memory_bytes
 from planner.errors import InfeasibleError, UsageError
-from planner.ir import Graph
+from planner.ir import DeviceMesh, Graph
 from planner.planning.pipeline.stages import Pipelined, pipelined
 from planner.planning.planner import Planned, make_plan
 from planner.planning.recall import Recall
 from planner.planning.request import Request
+from planner.pricing import PriceTables
 from planner.search.control import Control
 
 __all__ = ["Parts", "global_batch", "in_parts", "plan_in_parts"]
@@ -78,6 +79,7 @@ def plan_in_parts(
     control: Control | None = None,
     recall: Recall | None = None,
     held: Mapping[str, int] | None = None,
+    tables: dict[DeviceMesh, PriceTables] | None = None,
 ) -> tuple[Planned, Pipelined]:
     """The plan of a micro-batch (`graph`), cut into stages; `held`: the stage of each parameter, where that is given.
 
@@ -96,7 +98,11 @@ def plan_in_parts(
         for _ in range(_MOST_TRIES):
             try:
                 planned = make_plan(
-                    graph, replace(request, memory_limit=wide, recompute=way), control=control, recall=recall
+                    graph,
+                    replace(request, memory_limit=wide, recompute=way),
+                    control=control,
+                    recall=recall,
+                    tables=tables,
                 )
             except InfeasibleError as e:
                 failed = failed or e
