@@ -30,6 +30,7 @@ COMMANDS = {
     "accuracy": ("planner.cli.accuracy", "measure the cost model against published measurements"),
     "calibrate": ("planner.cli.calibrate", "measure this machine and write its hardware profile"),
     "evaluate": ("planner.cli.evaluate", "price a known parallel configuration, or a plan, on a model"),
+    "explain": ("planner.cli.explain", "say what choices of a plan cost, what others would, and what limits it"),
     "emit": ("planner.cli.emit", "write a plan as the files that a runtime loads"),
     "report": ("planner.cli.report", "show a plan: in the terminal, as a page, or as a trace of its step"),
     "run": ("planner.cli.run", "execute a plan with PyTorch, one process per device"),

@@ -23,6 +23,7 @@ from planner.errors import InputError, UsageError
 from planner.frontends import load_with_file
 from planner.ir import DeviceMesh, Graph
 from planner.planning import PlanDocument, Planned, Recall, Request, describe, make_plan, plan_text, read_plan
+from planner.planning.constraints import Constraints
 from planner.planning.document import RequestDocument
 from planner.planning.meshes import parse_mesh
 from planner.planning.pipeline import Parts, Pipelined, in_parts, plan_in_parts
@@ -53,6 +54,7 @@ class Searcher:
         self._file = b""  # the model's, without weights
         self.profile = profile_of(self.options.hardware)
         self.constraints = constraints_of(self.options)
+        self.configured: Constraints | None = None  # the pins of --strategy
         self.asked = asked(self.options)  # before a configuration or a file's job becomes options
         if self.options.strategy is not None:
             self._take_strategy()
@@ -73,6 +75,7 @@ class Searcher:
         options = self.options
         given = self.constraints
         options.stages, options.micro_batches, options.recompute, pins = take_strategy(options, self._load)
+        self.configured = pins
         self.constraints = pins if given is None else pins + given
 
     def _load(self, batch: int | None) -> Graph:

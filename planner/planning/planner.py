@@ -102,7 +102,7 @@ def make_plan(
     """Searches every mesh and returns the plan of least additive objective, with the next best meshes' plans as its
     `others` where the request's `top_k` asks for them.  `control` takes the place of the request's time limit and of
     `progress`; when it is cancelled, the best plan so far is returned.  `recall` is a plan to begin with; `tables`
-    keeps what was priced for further requests about this graph, profile and settings, whose answers do not depend on it.
+    keeps what was priced for further requests about this graph, profile and settings, which changes no answer.
 
     InfeasibleError where no mesh has a plan within the memory limit, with the smallest limit shown to suffice
     and the proven bound; NoPlanError where the time limit or a cancellation ends the search first.

@@ -1,0 +1,147 @@
+"""`planner explain PLAN [OP]`: why the plan is as it is, by the very search that found it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from planner.cli.options import positive, progress_to
+from planner.errors import InputError
+
+if TYPE_CHECKING:
+    from planner.explain import Case, ExplanationDocument
+    from planner.ir import DeviceMesh
+    from planner.planning import PlanDocument, Planned, Request
+    from planner.planning.constraints import Constraints
+    from planner.planning.document import FileDocument, RequestDocument
+    from planner.planning.pipeline import Pipelined
+    from planner.pricing import PriceTables
+
+__all__ = ["configure", "explanation", "run"]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json of `planner search`")
+    parser.add_argument("operator", nargs="?", metavar="OP", help="operator; default: the plan as a whole")
+    parser.add_argument(
+        "--model", type=Path, metavar="MODEL", help="the model that was planned; default: model.onnx beside the plan"
+    )
+    parser.add_argument(
+        "--alternatives", type=positive, default=3, metavar="K", help="how many of the best; default: 3"
+    )
+    parser.add_argument("--hardware", metavar="NAME|FILE", help="profile; default: the one planned for")
+    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+
+
+def run(options: argparse.Namespace) -> int:
+    for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(variable, "1")  # as `planner search` does
+    from planner.explain import explanation_text
+
+    document = explanation(
+        options.plan,
+        options.operator,
+        model=options.model,
+        most=options.alternatives,
+        hardware=options.hardware,
+        quiet=False,
+    )
+    print(document.model_dump_json(by_alias=True, indent=1) if options.json else explanation_text(document))
+    return 0
+
+
+def explanation(
+    plan: Path,
+    operator: str | None = None,
+    *,
+    model: Path | None = None,
+    most: int = 3,
+    hardware: str | None = None,
+    quiet: bool = True,
+) -> ExplanationDocument:
+    """The explanation of a plan file.  InputError where the plan does not say what was asked for, or the model is not
+    there; errors as of `planner.explain.explain`."""
+    from planner.explain import explain
+    from planner.planning import read_plan
+
+    document = read_plan(plan)
+    with tempfile.TemporaryDirectory(prefix="planner-explain-") as folder:
+        case = _case(document, _model(plan, model), hardware, Path(folder), quiet)
+        return explain(case, operator, most=most)
+
+
+def _model(plan: Path, given: Path | None) -> Path:
+    from planner.cli.kept import kept_model
+
+    model = given or kept_model(plan)
+    if model is None:
+        raise InputError(f"plan {plan}: no model.onnx lies beside it; give the model that was planned with --model")
+    return model
+
+
+def _case(plan: PlanDocument, model: Path, hardware: str | None, folder: Path, quiet: bool) -> Case:
+    from planner.cli import search
+    from planner.cli.asked import arguments_of
+    from planner.cli.cancel import Cancellation
+    from planner.cli.search_run import Searcher
+    from planner.explain import Case
+    from planner.search.control import Control
+
+    asked = _request(plan, hardware)
+    shown = _with_files(asked, None)
+    parser = argparse.ArgumentParser(prog="planner search")
+    search.configure(parser)
+    options = parser.parse_args(arguments_of(_with_files(asked, folder), str(model)))
+    searcher = Searcher(options, None, None, Cancellation())
+    request = searcher.request(asked.devices)
+
+    def find(request: Request, tables: dict[DeviceMesh, PriceTables]) -> tuple[Planned, Pipelined | None]:
+        return searcher.plan(request, Control(request.time_limit), tables=tables)
+
+    def command(pins: Sequence[str]) -> str:
+        return shlex.join(["planner", "search", *arguments_of(shown, str(model), pins)])
+
+    return Case(
+        plan, searcher.graph, request, _parts(options, searcher.configured), find, command, progress_to(quiet=quiet)
+    )
+
+
+def _request(plan: PlanDocument, hardware: str | None) -> RequestDocument:
+    asked = plan.search.request
+    if asked is None:
+        raise InputError(
+            f"plan of {plan.model.name}: it does not say what was asked for (search.request), as plans of this version "
+            "do; search again"
+        )
+    return asked if hardware is None else asked.model_copy(update={"hardware": hardware, "profile": None})
+
+
+def _with_files(asked: RequestDocument, folder: Path | None) -> RequestDocument:
+    """With the names of files that hold the texts kept in the request: those named in it where they still do, else
+    written to the folder, if any."""
+
+    def at(file: FileDocument | None) -> FileDocument | None:
+        if file is None or folder is None:
+            return file
+        path = folder / Path(file.name).name
+        path.write_text(file.text, encoding="utf-8")
+        return file.model_copy(update={"name": str(path)})
+
+    profile, constraints = at(asked.profile), at(asked.constraints)
+    hardware = asked.hardware if profile is None else profile.name
+    return asked.model_copy(update={"hardware": hardware, "profile": profile, "constraints": constraints})
+
+
+def _parts(options: argparse.Namespace, configured: Constraints | None) -> list[tuple[str, Constraints]]:
+    """What the constraints consist of, each part by its option; `configured`: the pins of --strategy."""
+    from planner.planning.constraints import parse_pin, read_constraints
+
+    found = [] if configured is None else [(f"--strategy {options.strategy}", configured)]
+    if options.constraints is not None:
+        found.append((f"--constraints {options.constraints.name}", read_constraints(options.constraints)))
+    return found + [(f"--pin {text!r}", parse_pin(text)) for text in options.pin]

@@ -1,0 +1,120 @@
+"""The best alternatives to an operator's split, each as the search finds it with the alternative pinned.
+
+Which ones are best is found by asking the same search for the best plan in which the operator is split in another way
+than those known so far: over all meshes, with everything else free to follow, so the order is exact wherever these
+searches close their gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.errors import InfeasibleError, PlannerError
+from planner.explain.case import Case, Found
+from planner.explain.document import AlternativeDocument, OutcomeDocument, RefusedDocument
+from planner.explain.splits import OtherThan, Split, pin_text, split_text, splits_into
+from planner.explain.wording import why
+from planner.planning.constraints import Constraints, parse_pin
+from planner.planning.constraints.values import OperatorPin
+from planner.search.problem import FORBIDDEN
+
+__all__ = ["Alternatives", "alternatives", "outcome"]
+
+MOST_REFUSED = 3  # whose reason is asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Alternatives:
+    """Best first; `refused`: what no plan of the request can have, with reasons, and how many `more` of these."""
+
+    best: tuple[AlternativeDocument, ...]
+    refused: tuple[RefusedDocument, ...] = ()
+    more: int = 0
+
+
+def outcome(found: Found, plan_units: int, plan_parts: Mapping[str, float]) -> OutcomeDocument:
+    """A search beside the plan at hand, whose objective is `plan_units` and whose parts are in seconds."""
+    planned, unit = found.planned, found.unit_s
+    parts = planned.parts.seconds(1)
+    known = {name: round(s / unit) for name, s in plan_parts.items()}
+    names = dict.fromkeys((*parts, *known))
+    return OutcomeDocument(
+        mesh=str(found.mesh),
+        objective_s=planned.objective_s,
+        difference_s=(found.objective - plan_units) * unit,
+        parts_difference_s={n: (round(parts.get(n, 0)) - known.get(n, 0)) * unit for n in names},
+        objective_lower_bound_s=planned.bound_s,
+        gap=planned.gap,
+        status="optimal" if planned.gap == 0 else "feasible",
+        step_time_s=found.step_time_s,
+        peak_memory_bytes=found.peak_memory_bytes,
+    )
+
+
+def alternatives(case: Case, base: Found, operator: str, most: int) -> Alternatives:
+    """The `most` best of them; `base` is the plan as the search finds it."""
+    priced = base.planned.priced
+    if operator in priced.fixed:
+        return Alternatives(())
+    known = [splits_into(base.planned.assignment.strategies[operator], base.mesh)]
+    units = round(case.plan.cost.objective_s / base.unit_s)
+    best: list[AlternativeDocument] = []
+    while len(best) < most:
+        other = OperatorPin("other splits", OtherThan(known=tuple(known)), (operator,))
+        told = " or ".join(map(split_text, known))
+        try:
+            found = case.search(
+                case.with_pins(Constraints("other splits", operators=(other,))), f"{operator} other than {told}"
+            )
+        except PlannerError:
+            return Alternatives(tuple(best), *_refused(case, base, operator, known))
+        split = splits_into(found.planned.assignment.strategies[operator], found.mesh)
+        known.append(split)
+        text = pin_text(operator, split, case.graph)
+        if text is None:
+            continue  # no pin can say it: a name of the model's is in the way
+        pinned = case.search(case.with_pins(parse_pin(text)), f"{operator} pinned to {split_text(split)}")
+        document = outcome(pinned, units, case.plan.cost.parts_s)
+        best.append(
+            AlternativeDocument(
+                **document.model_dump(),
+                split=dict(split),
+                pin=text,
+                why=why(document.difference_s, document.parts_difference_s),
+                command=case.command([text]),
+            )
+        )
+    return Alternatives(tuple(best))
+
+
+def _refused(case: Case, base: Found, operator: str, known: list[Split]) -> tuple[tuple[RefusedDocument, ...], int]:
+    """What the rule offers and no plan has: pins, memory or what surrounds the operator forbid it."""
+    left: dict[Split, int] = {}
+    for option in base.planned.options:
+        priced = option.unpinned or option.priced
+        if priced is None:
+            continue
+        costs = priced.problem.nodes[priced.op_nodes[operator]].costs
+        for k in np.flatnonzero(costs < FORBIDDEN).tolist():
+            split = splits_into(priced.tables[operator].strategies[k], option.mesh)
+            if split not in known:
+                left[split] = min(left.get(split, FORBIDDEN), int(costs[k]))
+    ranked = sorted(left, key=lambda s: (left[s], s))
+    return tuple(_why_not(case, operator, split) for split in ranked[:MOST_REFUSED]), len(ranked[MOST_REFUSED:])
+
+
+def _why_not(case: Case, operator: str, split: Split) -> RefusedDocument:
+    text = pin_text(operator, split, case.graph)
+    reason = "its name cannot stand in a pin"
+    if text is not None:
+        try:
+            case.search(case.with_pins(parse_pin(text)), f"{operator} pinned to {split_text(split)}")
+            reason = "no plan was found without it being pinned"
+        except InfeasibleError as e:
+            reason = f"does not fit in memory: at least {e.lower_bound_bytes} bytes per device are needed"
+        except PlannerError as e:
+            reason = str(e)
+    return RefusedDocument(split=dict(split), reason=reason)

@@ -1,0 +1,196 @@
+"""What `planner explain --json` prints (docs/explain.md)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = [
+    "SCHEMA",
+    "AlternativeDocument",
+    "ChoiceDocument",
+    "ExplanationDocument",
+    "LimitDocument",
+    "MeshDocument",
+    "MoveDocument",
+    "OutcomeDocument",
+    "ParameterCostDocument",
+    "PlanFigures",
+    "RefusedDocument",
+    "TopDocument",
+    "UndividedDocument",
+]
+
+SCHEMA = "planner.explanation/1"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class PlanFigures(_Part):
+    """Of the plan at hand: the very figures of its file."""
+
+    model: str
+    operators: int
+    hardware: str
+    devices: int
+    mesh: str
+    stages: int
+    micro_batches: int
+    objective_s: float
+    objective_lower_bound_s: float
+    gap: float
+    step_time_s: float
+    parts_s: dict[str, float]
+    peak_memory_bytes: int
+    memory_limit_bytes: int | None
+
+
+class OutcomeDocument(_Part):
+    """A search with something else pinned, or lifted.  Differences are to the plan at hand."""
+
+    mesh: str
+    objective_s: float
+    difference_s: float
+    parts_difference_s: dict[str, float]
+    objective_lower_bound_s: float
+    gap: float
+    status: Literal["optimal", "feasible"]
+    step_time_s: float
+    peak_memory_bytes: int
+
+
+class AlternativeDocument(OutcomeDocument):
+    """`split`: factor → shards; `why`: the difference in words; `command` prints this very objective."""
+
+    split: dict[str, int]
+    pin: str
+    why: str
+    command: str
+
+
+class RefusedDocument(_Part):
+    """A split that the operator's rule offers, and that no plan of this request can have."""
+
+    split: dict[str, int]
+    reason: str
+
+
+class MoveDocument(_Part):
+    """A redistribution; `shared`: it serves other operators as well."""
+
+    tensor: str
+    direction: Literal["forward", "gradient"]
+    reader: str
+    source: str
+    target: str
+    collectives: list[str]
+    seconds: float
+    shared: bool = False
+
+
+class ParameterCostDocument(_Part):
+    """What a parameter that the operator reads costs in a step; `shared`: others read it, too."""
+
+    name: str
+    stored: str
+    gathered_s: float
+    synchronised_s: float
+    optimizer_s: float
+    shared: bool
+
+
+class ChoiceDocument(_Part):
+    """An operator as planned, and what it costs.  `inside_s` is part of the runs' seconds; `reads` are redistributions
+    of what it reads, `writes` of what it makes."""
+
+    operator: str
+    type: str
+    source: str
+    module: str
+    strategy: dict[str, str]
+    split: dict[str, int]
+    rule: str
+    factors: dict[str, int]
+    operands: list[str | None]
+    results: list[str | None]
+    runs_s: dict[str, float]
+    inside_s: float
+    inner: list[str]
+    reads: list[MoveDocument]
+    writes: list[MoveDocument]
+    parameters: list[ParameterCostDocument]
+    own_s: float
+    alike: int = 1
+
+
+class UndividedDocument(_Part):
+    """A size that these axes of the plan's mesh do not divide: factors of this size are never split over them, in so many
+    `operators`."""
+
+    size: int
+    axes: list[str]
+    shards: int
+    factors: list[str]
+    operators: int
+
+
+class LimitDocument(_Part):
+    """Something that restricts the search, and the search without it.
+
+    binding          a better plan is found then
+    operator         how the operator that is explained is split then
+    smallest         memory: the smallest limit tried, in bytes, at which the objective falls
+    largest_without  memory: the largest limit tried at which it does not
+    """
+
+    kind: Literal["memory", "pin", "mesh", "target", "recompute"]
+    name: str
+    binding: bool
+    saves_s: float
+    why: str
+    outcome: OutcomeDocument | None = None
+    operator: dict[str, int] | None = None
+    smallest: int | None = None
+    largest_without: int | None = None
+
+
+class MeshDocument(_Part):
+    """A candidate of the search."""
+
+    mesh: str
+    recompute: bool
+    status: str
+    objective_s: float | None
+    bound_s: float
+
+
+class TopDocument(_Part):
+    """One of the most expensive operators, with the best alternative to its choice; `total_s`: of all alike."""
+
+    choice: ChoiceDocument
+    total_s: float
+    alternative: AlternativeDocument | None
+    reason: str = ""
+
+
+class ExplanationDocument(_Part):
+    """`choice`, `alternatives`, `refused`: of an operator; `meshes`, `operators`, `redistributions`: of the plan
+    as a whole.  `searches`: how many were made."""
+
+    schema_: Literal["planner.explanation/1"] = Field(default="planner.explanation/1", alias="schema")
+    plan: PlanFigures
+    notes: list[str] = []
+    choice: ChoiceDocument | None = None
+    alternatives: list[AlternativeDocument] = []
+    refused: list[RefusedDocument] = []
+    more_refused: int = 0
+    limits: list[LimitDocument] = []
+    binding: str
+    undivided: list[UndividedDocument] = []
+    meshes: list[MeshDocument] = []
+    operators: list[TopDocument] = []
+    redistributions: list[MoveDocument] = []
+    searches: int

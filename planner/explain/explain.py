@@ -1,0 +1,146 @@
+"""The explanation of an operator's choice, or of a plan as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+
+from planner.errors import InputError
+from planner.explain.alternatives import alternatives
+from planner.explain.case import Case, Found
+from planner.explain.choice import Costs
+from planner.explain.document import ExplanationDocument, MeshDocument, PlanFigures, TopDocument
+from planner.explain.find import find_operator
+from planner.explain.limits import binding_text, limits, undivided
+from planner.explain.wording import seconds_text
+from planner.planning import PlanDocument, describe
+from planner.planning.constraints import constraints_of_plan
+
+__all__ = ["explain"]
+
+MOST_MOVES = 5
+TOP = 3  # operators whose best alternative is searched for, where the plan is explained as a whole
+
+
+def explain(case: Case, operator: str | None = None, *, most: int = 3) -> ExplanationDocument:
+    """Of `operator` (as `find_operator` understands it) with its `most` best alternatives; None: of the plan.
+
+    InputError where there is no such operator or the plan is of another model; errors of the search as of `make_plan`.
+    """
+    if case.graph.digest != case.plan.model.digest:
+        raise InputError(
+            f"plan of {case.plan.model.name}: the model given is another one (digest {case.graph.digest[:12]}, the "
+            f"plan's is {case.plan.model.digest[:12]}); give the model that was planned with --model"
+        )
+    name = None if operator is None else find_operator(case.plan, operator)
+    base, notes = _again(case)
+    plan = case.plan if case.plan.cost.price_resolution_s else _described(case, base)
+    costs = Costs(plan, base.planned.priced.rules)
+    limited = limits(case, base, name)
+    document = ExplanationDocument(
+        schema="planner.explanation/1",
+        plan=_figures(case.plan),
+        notes=notes,
+        limits=limited,
+        binding=binding_text(limited, base),
+        undivided=undivided(case, base, list(plan.operators) if name is None else [name]),
+        searches=0,
+    )
+    if name is not None:
+        others = alternatives(case, base, name, most)
+        document.choice = costs.choice(name)
+        document.alternatives, document.refused = list(others.best), list(others.refused)
+        document.more_refused = others.more
+        if name in base.planned.priced.fixed:
+            document.notes.append(f"{name} is computed from constants alone, once for all steps, whole on every rank")
+    else:
+        document.meshes = [MeshDocument(**c.model_dump()) for c in case.plan.search.candidates]
+        document.operators = _top(case, base, costs)
+        document.redistributions = costs.dearest_moves(MOST_MOVES)
+    document.searches = case.searches
+    return document
+
+
+def _again(case: Case) -> tuple[Found, list[str]]:
+    """The plan as the search finds it today, or, where that is another one, with all of its strategies pinned."""
+    base = case.search(case.request, "the plan itself")
+    known = case.plan.cost.objective_s
+    if _same(case, base):
+        return base, []
+    notes = [
+        f"asked again, the search finds a plan of {seconds_text(base.planned.objective_s)}, not the one at hand of "
+        f"{seconds_text(known)}{_reason(case)}; alternatives and limits are searches of today"
+    ]
+    held = case.search(
+        replace(case.request, constraints=constraints_of_plan(case.plan, "the plan"), meshes=None), "the plan pinned"
+    )
+    return held, notes
+
+
+def _same(case: Case, found: Found) -> bool:
+    if found.planned.objective_s != case.plan.cost.objective_s:
+        return False
+    today = _described(case, found)
+    return all(today.operators[n].strategy == op.strategy for n, op in case.plan.operators.items())
+
+
+def _reason(case: Case) -> str:
+    request = case.plan.search.request
+    if request is not None and not request.reproducible:
+        return " (a limit in seconds, a cancellation or a plan to begin with had a say in it)"
+    if case.request.profile.digest != case.plan.cluster.profile_digest:
+        return " (it was made for another version of the hardware profile)"
+    return ""
+
+
+def _described(case: Case, found: Found) -> PlanDocument:
+    model = case.plan.model
+    return describe(found.planned, bind=model.bind, batch=model.batch, pipeline=found.pipeline)
+
+
+def _figures(plan: PlanDocument) -> PlanFigures:
+    return PlanFigures(
+        model=plan.model.name,
+        operators=plan.model.operators,
+        hardware=plan.cluster.hardware,
+        devices=plan.cluster.devices,
+        mesh=str(plan.mesh),
+        stages=plan.schedule.stages,
+        micro_batches=plan.schedule.micro_batches,
+        objective_s=plan.cost.objective_s,
+        objective_lower_bound_s=plan.cost.objective_lower_bound_s,
+        gap=plan.cost.gap,
+        step_time_s=plan.cost.step_time_s,
+        parts_s=plan.cost.parts_s,
+        peak_memory_bytes=plan.cost.peak_memory_bytes,
+        memory_limit_bytes=plan.cluster.memory_limit_bytes,
+    )
+
+
+def _top(case: Case, base: Found, costs: Costs) -> list[TopDocument]:
+    """The most expensive operators, those that look alike and are split alike together; of each kind the first one's
+    best alternative."""
+    kinds: dict[Hashable, list[str]] = {}
+    for name, op in costs.plan.operators.items():
+        layouts = tuple(str(x) for x in (*op.operands, *op.results))
+        key = op.type, tuple(sorted(costs.rules[name].factors.items())), tuple(op.strategy.items()), layouts
+        kinds.setdefault(key, []).append(name)
+
+    def total(names: Sequence[str]) -> float:
+        return sum(costs.own_s(n) for n in names)
+
+    ranked = sorted(kinds.values(), key=lambda names: -total(names))[:TOP]
+    found = []
+    for names in ranked:
+        first = max(names, key=costs.own_s)
+        others = alternatives(case, base, first, 1)
+        reason = "" if others.best else "; ".join(r.reason for r in others.refused) or "its rule offers no other split"
+        found.append(
+            TopDocument(
+                choice=costs.choice(first, alike=len(names)),
+                total_s=total(names),
+                alternative=others.best[0] if others.best else None,
+                reason=reason,
+            )
+        )
+    return found

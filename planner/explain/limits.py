@@ -1,0 +1,179 @@
+"""The binding limit: which of the request's restrictions keeps a better plan away, shown by searching without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Literal
+
+from planner.errors import InfeasibleError, PlannerError
+from planner.explain.alternatives import outcome
+from planner.explain.case import Case, Found
+from planner.explain.document import LimitDocument, UndividedDocument
+from planner.explain.splits import splits_into
+from planner.explain.wording import bytes_text, seconds_text
+from planner.planning import Request
+from planner.planning.constraints import Constraints
+from planner.pricing.activity import fixed_operators
+from planner.rules.rule import Rule
+
+__all__ = ["binding_text", "limits", "undivided"]
+
+UNLIMITED = 1 << 50  # bytes per device
+PROBES = 8  # of memory limits between the plan's and the one that changes nothing more
+PROBED_SECONDS = 5.0  # a search that takes longer is not repeated for them
+MOST_PINS = 8  # that are dropped one by one
+MOST_UNDIVIDED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Lifted:
+    kind: Literal["memory", "pin", "mesh", "target", "recompute"]
+    name: str
+    request: Request
+
+
+def limits(case: Case, base: Found, operator: str | None) -> list[LimitDocument]:
+    """Every restriction of the request with the plan that is found without it, those that save most first.  Where the
+    operator is given, how it would be split then stands with each."""
+    units = round(case.plan.cost.objective_s / base.unit_s)
+    found: list[LimitDocument] = []
+    for lifted in _each(case, base):
+        try:
+            free = case.search(lifted.request, f"without {lifted.name}")
+        except PlannerError as e:
+            found.append(
+                LimitDocument(kind=lifted.kind, name=lifted.name, binding=False, saves_s=0.0, why=f"without it: {e}")
+            )
+            continue
+        saved = units - free.objective
+        document = outcome(free, units, case.plan.cost.parts_s)
+        limit = LimitDocument(
+            kind=lifted.kind,
+            name=lifted.name,
+            binding=saved > 0,
+            saves_s=saved * base.unit_s,
+            why=_why(lifted, free, saved, base),
+            outcome=document,
+            operator=None if operator is None else _split(free, operator),
+        )
+        if lifted.kind == "memory" and limit.binding:
+            limit = _with_least(case, base, limit, units)
+        found.append(limit)
+    return sorted(found, key=lambda entry: -entry.saves_s)
+
+
+def _each(case: Case, base: Found) -> Iterator[_Lifted]:
+    request = case.request
+    limit = base.planned.memory_limit
+    if limit is not None:
+        yield _Lifted("memory", f"the memory limit of {bytes_text(limit)}", replace(request, memory_limit=UNLIMITED))
+    if request.settings.training and request.recompute == "blocks":
+        yield _Lifted("recompute", "--recompute blocks", replace(request, recompute="auto"))
+    if request.meshes is not None:
+        name = f"--mesh {', '.join(map(str, request.meshes))}"
+        yield _Lifted("mesh", name, replace(request, meshes=None))
+    if request.settings.target != "any":
+        free = replace(request.settings, target="any")
+        yield _Lifted("target", f"--target {request.settings.target}", replace(request, settings=free))
+    pinned = case.pinned
+    if len(pinned) > 1:
+        yield _Lifted("pin", "all pins", replace(request, constraints=None))
+    if len(pinned) <= MOST_PINS:
+        for k, (name, _) in enumerate(pinned):
+            rest = [c for j, (_, c) in enumerate(pinned) if j != k]
+            yield _Lifted("pin", name, replace(request, constraints=_sum(rest)))
+
+
+def _sum(parts: Sequence[Constraints]) -> Constraints | None:
+    return reduce(lambda a, b: a + b, parts) if parts else None
+
+
+def _split(found: Found, operator: str) -> dict[str, int]:
+    return dict(splits_into(found.planned.assignment.strategies[operator], found.mesh))
+
+
+def _why(lifted: _Lifted, free: Found, saved: int, base: Found) -> str:
+    if saved > 0:
+        told = f"without it the objective falls by {seconds_text(saved * base.unit_s)}, on mesh {free.mesh}"
+        return f"{told}, with {bytes_text(free.peak_memory_bytes)} per device"
+    if saved < 0:
+        return "without it the search comes back with a dearer plan: it did not close its gap"
+    return "without it nothing better is found"
+
+
+def _with_least(case: Case, base: Found, limit: LimitDocument, units: int) -> LimitDocument:
+    """By bisection the smallest limit at which the objective falls, where searches are quick.  More memory never makes
+    the best plan dearer, so that this is sound as far as the searches close their gaps."""
+    assert limit.outcome is not None
+    low, high = base.planned.memory_limit or 0, limit.outcome.peak_memory_bytes
+    if case.plan.schedule.stages > 1 or base.planned.search_seconds > PROBED_SECONDS or low >= high:
+        return limit
+    for _ in range(PROBES):
+        middle = (low + high) // 2
+        if middle in (low, high):
+            break
+        try:
+            found = case.search(
+                replace(case.request, memory_limit=middle), f"with a memory limit of {bytes_text(middle)}"
+            )
+            better = found.objective < units
+        except InfeasibleError:
+            better = False
+        # What a better plan needs at its peak does as a limit, and is often less than what was tried.
+        low, high = (low, min(middle, found.peak_memory_bytes)) if better else (middle, high)
+    return limit.model_copy(update={"smallest": high, "largest_without": low})
+
+
+def undivided(case: Case, base: Found, operators: Sequence[str]) -> list[UndividedDocument]:
+    """Sizes of factors of these operators that axes of the plan's mesh do not divide; those of most operators first."""
+    mesh, rules = base.mesh, base.planned.priced.rules
+    groups: list[tuple[str, ...]] = [(a,) for a in mesh.names if mesh.sizes[a] > 1]
+    if len(groups) > 1:
+        groups.append(mesh.names)
+    factors: dict[tuple[int, tuple[str, ...]], dict[str, None]] = {}
+    having: dict[tuple[int, tuple[str, ...]], set[str]] = {}
+    fixed = fixed_operators(case.graph)
+    for name in operators:
+        for factor, size in () if name in fixed else _splittable(rules[name]):
+            for axes in groups:
+                if size % mesh.size(axes):
+                    factors.setdefault((size, axes), {})[factor] = None
+                    having.setdefault((size, axes), set()).add(name)
+    ranked = sorted(having, key=lambda k: -len(having[k]))[:MOST_UNDIVIDED]
+    return [
+        UndividedDocument(
+            size=size,
+            axes=list(axes),
+            shards=mesh.size(axes),
+            factors=list(factors[size, axes]),
+            operators=len(having[size, axes]),
+        )
+        for size, axes in ranked
+    ]
+
+
+def _splittable(rule: Rule) -> list[tuple[str, int]]:
+    return [(f, n) for f, n in rule.factors.items() if n > 1 and f not in rule.whole]
+
+
+def binding_text(found: Sequence[LimitDocument], base: Found) -> str:
+    """What stops a better plan, in one sentence."""
+    binding = [entry for entry in found if entry.binding]
+    gap = base.planned.gap
+    if binding:
+        first = binding[0]
+        others = "" if len(binding) == 1 else f"; so do {', '.join(entry.name for entry in binding[1:])}"
+        more = ""
+        if first.smallest is not None:
+            more = f"; a limit of {bytes_text(first.smallest)} ({first.smallest} bytes) brings the first better plan"
+        return f"{first.name} binds: {first.why}{more}{others}"
+    if gap > 0:
+        return (
+            f"nothing was found to bind, but the search left a gap of {gap:.2%}: a plan may be better by up to "
+            f"{seconds_text(base.planned.objective_s - base.planned.bound_s)}"
+        )
+    count = len(base.planned.candidates)
+    meshes = f"{count} candidate meshes" if count > 1 else "its only mesh"
+    return f"nothing binds: the plan is proven best over {meshes}, and no restriction of the request costs anything"

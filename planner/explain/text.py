@@ -1,0 +1,150 @@
+"""An explanation for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from planner.explain.document import (
+    AlternativeDocument,
+    ChoiceDocument,
+    ExplanationDocument,
+    LimitDocument,
+    MoveDocument,
+    TopDocument,
+)
+from planner.explain.splits import split_text
+from planner.explain.wording import bytes_text, seconds_text
+
+__all__ = ["explanation_text"]
+
+
+def explanation_text(e: ExplanationDocument) -> str:
+    lines = [*_head(e), ""]
+    if e.choice is not None:
+        lines += [*_choice(e.choice), "", *_alternatives(e)]
+    else:
+        lines += [*_meshes(e), "", *_top(e), "", *_moves("redistributions", e.redistributions)]
+    lines += ["", *_limits(e)]
+    lines += [f"note        {note}" for note in e.notes]
+    return "\n".join(lines)
+
+
+def _head(e: ExplanationDocument) -> Iterator[str]:
+    p = e.plan
+    parts = f", {p.stages} stages, {p.micro_batches} micro-batches" if p.stages > 1 or p.micro_batches > 1 else ""
+    yield f"{p.model}: {p.devices} x {p.hardware}, mesh {p.mesh}{parts}"
+    one = " of a micro-batch" if parts else ""
+    yield f"objective   {seconds_text(p.objective_s)}{one} (gap {p.gap:.2%}), step {seconds_text(p.step_time_s)}"
+    limit = "no limit" if p.memory_limit_bytes is None else f"limit {bytes_text(p.memory_limit_bytes)}"
+    yield f"memory      {bytes_text(p.peak_memory_bytes)} per device ({limit})"
+
+
+def _choice(c: ChoiceDocument) -> Iterator[str]:
+    yield f"{c.operator} ({c.type}{f', {c.module}' if c.module else ''})"
+    yield f"  rule      {c.rule}; {', '.join(f'{f}={n}' for f, n in c.factors.items())}"
+    roles = ", ".join(f"{axis}: {role}" for axis, role in c.strategy.items())
+    yield f"  choice    {_split(c.split)} ({roles})"
+    yield f"  layouts   {', '.join(x or '-' for x in c.operands)} -> {', '.join(x or '-' for x in c.results)}"
+    yield f"  cost      {seconds_text(c.own_s)}: what serves it alone"
+    for phase, seconds in c.runs_s.items():
+        yield f"    {seconds_text(seconds):>10}  {phase}"
+    if c.inside_s:
+        yield f"    {seconds_text(c.inside_s):>10}  of these in collectives inside: {', '.join(c.inner)}"
+    for m in c.reads:
+        yield f"    {seconds_text(m.seconds):>10}  {_move(m)}"
+    for m in c.writes:
+        yield f"    {seconds_text(m.seconds):>10}  {_move(m)} (what it makes, for {m.reader or 'its readers'})"
+    for p in c.parameters:
+        shared = ", shared" if p.shared else ""
+        parts = {"gathered": p.gathered_s, "synchronised": p.synchronised_s, "updated": p.optimizer_s}
+        told = ", ".join(f"{what} {seconds_text(s)}" for what, s in parts.items() if s)
+        yield f"    parameter {p.name} stored {p.stored}{shared}: {told or 'free'}"
+
+
+def _move(m: MoveDocument) -> str:
+    what = "gradient of " if m.direction == "gradient" else ""
+    shared = ", which others read too" if m.shared else ""
+    return f"{what}{m.tensor} {m.source} -> {m.target} by {', '.join(m.collectives)}{shared}"
+
+
+def _alternatives(e: ExplanationDocument) -> Iterator[str]:
+    if not e.alternatives and not e.refused:
+        yield "alternatives: none, its rule offers no other split"
+        return
+    yield "alternatives (each searched anew with it pinned; all else follows)"
+    for a in e.alternatives:
+        yield from _alternative(a)
+    for r in e.refused:
+        yield f"  {_split(r.split)}: impossible: {r.reason}"
+    if e.more_refused:
+        yield f"  and {e.more_refused} more that no plan of this request can have"
+
+
+def _alternative(a: AlternativeDocument) -> Iterator[str]:
+    gap = "" if a.status == "optimal" else f", within {a.gap:.2%} of the best there is"
+    yield (
+        f"  {_split(a.split):12} {seconds_text(a.objective_s):>10}  {_signed(a.difference_s)} on mesh {a.mesh}, "
+        f"{bytes_text(a.peak_memory_bytes)}{gap}"
+    )
+    yield f"    it {a.why}"
+    yield f"    {a.command}"
+
+
+def _split(split: Mapping[str, int]) -> str:
+    return split_text(tuple(split.items()))
+
+
+def _signed(seconds: float) -> str:
+    return "no difference" if seconds == 0 else f"{'+' if seconds > 0 else '-'}{seconds_text(abs(seconds))}"
+
+
+def _limits(e: ExplanationDocument) -> Iterator[str]:
+    yield f"limit       {e.binding}"
+    for entry in e.limits:
+        yield from _limit(entry, e.choice)
+    for u in e.undivided:
+        of = f" in {u.operators} operators" if e.choice is None else ""
+        axes = f"all {u.shards} devices" if len(u.axes) > 1 else f"axis {u.axes[0]} of {u.shards}"
+        yield f"            {u.size} ({', '.join(u.factors)}{of}) is not divided by {axes}, so it is not split so"
+
+
+def _limit(entry: LimitDocument, choice: ChoiceDocument | None) -> Iterator[str]:
+    mark = "binds" if entry.binding else "free"
+    yield f"            {entry.name}: {mark}; {entry.why}"
+    if entry.operator is not None and choice is not None and entry.operator != choice.split:
+        yield f"            ... and this operator would be {_split(entry.operator)}"
+
+
+def _meshes(e: ExplanationDocument) -> Iterator[str]:
+    yield "candidates"
+    for m in e.meshes:
+        cost = f"at least {seconds_text(m.bound_s)}" if m.objective_s is None else seconds_text(m.objective_s)
+        known = m.status if m.objective_s is None and not m.bound_s else cost
+        more = "" if m.objective_s is None else f"  {_signed(m.objective_s - e.plan.objective_s)}"
+        chosen = "  (chosen)" if m.mesh == e.plan.mesh and m.objective_s == e.plan.objective_s else more
+        yield f"  {m.mesh:8} {known:>18}{chosen}{'  recomputing' if m.recompute else ''}"
+
+
+def _top(e: ExplanationDocument) -> Iterator[str]:
+    yield "most expensive operators, with the best alternative of one of them"
+    for t in e.operators:
+        yield from _top_operator(t, e.plan.objective_s)
+
+
+def _top_operator(t: TopDocument, whole: float) -> Iterator[str]:
+    count = f"{t.choice.alike} like " if t.choice.alike > 1 else ""
+    share = f" ({t.total_s / whole:.1%})" if whole else ""
+    what = f"{count}{t.choice.operator} ({t.choice.type}) {_split(t.choice.split)}"
+    yield f"  {seconds_text(t.total_s):>10}{share}  {what}"
+    if t.alternative is None:
+        yield f"              no alternative: {t.reason}"
+    else:
+        a = t.alternative
+        yield f"              {_split(a.split)}: {_signed(a.difference_s)} on mesh {a.mesh}; it {a.why}"
+
+
+def _moves(title: str, moves: list[MoveDocument]) -> Iterator[str]:
+    if moves:
+        yield f"most expensive {title}"
+    for m in moves:
+        yield f"  {seconds_text(m.seconds):>10}  {_move(m)}{f', for {m.reader}' if m.reader else ''}"
