@@ -149,7 +149,7 @@ class Leases:
             status = "cancelled" if cancelled else "succeeded"
             end_task(db, claim.task, status, now, lasting=shared and not cancelled, data={"plan": plan})
 
-    def fail(self, claim: Claim, error: Mapping[str, Any], *, lasting: bool, cancelled: bool = False) -> None:
+    def fail(self, claim: Claim, error: Mapping[str, Any] | None, *, lasting: bool, cancelled: bool = False) -> None:
         """`error`: a problem document; `lasting`: the same request would fail again, and is answered so.  LeaseLost."""
         with self.database.write() as db:
             _held(db, claim)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from planner.evaluate import Configuration, Prediction
     from planner.ir import Graph
 
-__all__ = ["configure", "run"]
+__all__ = ["configure", "evaluated", "run"]
 
 GIB = 2**30
 
@@ -40,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    found = _plan(options) if options.plan is not None else _strategy(options)
+    found = evaluated(options)
     text = json.dumps(found, indent=1)
     if options.out is not None:
         try:
@@ -50,6 +50,11 @@ def run(options: argparse.Namespace) -> int:
             raise UsageError(f"--out {options.out}: cannot be written ({e.strerror}); name another folder") from e
     print(text if options.json else _text(found))
     return 0 if found["fits"] else InfeasibleError.exit_status
+
+
+def evaluated(options: argparse.Namespace) -> dict[str, Any]:
+    """The document of `--json`."""
+    return _plan(options) if options.plan is not None else _strategy(options)
 
 
 def _strategy(options: argparse.Namespace) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from planner.cli.options import add_model_options, add_pin_options, byte_size, p
 from planner.emit import TARGETS
 from planner.errors import InputError, UsageError
 
-__all__ = ["MOST_DEVICES", "add_request_options", "configure", "run"]
+__all__ = ["MOST_DEVICES", "add_request_options", "checked", "configure", "run"]
 
 MOST_DEVICES = 16384  # ranks are listed in the plan, group by group
 
@@ -97,24 +97,7 @@ def run(options: argparse.Namespace) -> int:
     # numpy is first imported, which is below.
     for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
-    counts = _counts(options.devices)
-    if options.mesh and len(counts) > 1:
-        raise UsageError("--mesh fits one number of devices; give one --devices with it")
-    if options.time_limit is not None and not 0 < options.time_limit < 10**7:
-        raise UsageError(f"--time-limit {options.time_limit:g}: expected a positive number of seconds")
-    if options.reproducible and options.time_limit is not None:
-        raise UsageError("--reproducible forbids --time-limit: a limit in seconds gives other plans on other days")
-    if options.strategy is not None and (options.stages > 1 or options.micro_batches or options.mesh):
-        raise UsageError(
-            "--strategy says stages, micro-batches and mesh itself (pp, micro_batch); leave the others out"
-        )
-    if options.strategy is not None and len(counts) > 1:
-        raise UsageError("--strategy fits one number of devices; give one --devices with it")
-    for devices in counts:
-        if devices % options.stages:
-            raise UsageError(f"--stages {options.stages}: expected a divisor of --devices {devices}")
-    if options.save_all_meshes and options.save_problem is None:
-        raise UsageError("--save-all-meshes says what --save-problem writes; give --save-problem DIR with it")
+    counts = checked(options)
     from planner.cli.request_key import request_key
 
     store = None if options.no_cache else Store(options.cache or default_folder(), size_limit(), note=_say)
@@ -141,6 +124,29 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(documents if several else documents[0], indent=1))
     refused = any("refused" in told for d in documents for told in d.get("emitted", {}).values())
     return InputError.exit_status if refused else 0
+
+
+def checked(options: argparse.Namespace) -> list[int]:
+    """The counts of devices that are asked for.  UsageError where options contradict each other."""
+    counts = _counts(options.devices)
+    if options.mesh and len(counts) > 1:
+        raise UsageError("--mesh fits one number of devices; give one --devices with it")
+    if options.time_limit is not None and not 0 < options.time_limit < 10**7:
+        raise UsageError(f"--time-limit {options.time_limit:g}: expected a positive number of seconds")
+    if options.reproducible and options.time_limit is not None:
+        raise UsageError("--reproducible forbids --time-limit: a limit in seconds gives other plans on other days")
+    if options.strategy is not None and (options.stages > 1 or options.micro_batches or options.mesh):
+        raise UsageError(
+            "--strategy says stages, micro-batches and mesh itself (pp, micro_batch); leave the others out"
+        )
+    if options.strategy is not None and len(counts) > 1:
+        raise UsageError("--strategy fits one number of devices; give one --devices with it")
+    for devices in counts:
+        if devices % options.stages:
+            raise UsageError(f"--stages {options.stages}: expected a divisor of --devices {devices}")
+    if options.save_all_meshes and options.save_problem is None:
+        raise UsageError("--save-all-meshes says what --save-problem writes; give --save-problem DIR with it")
+    return counts
 
 
 def _say(line: str) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 
 from planner import errors
 from planner.ir import Graph
+from planner.processes import die_with
 
 __all__ = ["Limits", "load_model", "load_with_file", "run_limited"]
 
@@ -89,10 +90,11 @@ def run_limited(work: Callable[[], Any], *, limits: Limits, what: str) -> Any:
     InputError when the child runs out of memory, CPU or wall time, or dies.
     """
     read_end, write_end = os.pipe()
+    parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         os.close(read_end)
-        _child(work, write_end, limits)
+        _child(work, write_end, limits, parent)
     os.close(write_end)
     status: int | None = None
     try:
@@ -135,16 +137,16 @@ def _death(status: int, limits: Limits) -> str:
     return "the process ended without an answer: the model is malformed, or native code failed."
 
 
-def _child(work: Callable[[], Any], write_end: int, limits: Limits) -> None:
+def _child(work: Callable[[], Any], write_end: int, limits: Limits, parent: int) -> None:
     """Runs in the child and never returns."""
     try:
+        die_with(parent)
         faulthandler.disable()  # the parent reports, in one line
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # native code complains on standard error
         mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        ceiling = mapped + limits.memory_bytes
-        resource.setrlimit(resource.RLIMIT_AS, (ceiling, ceiling))
+        _limit(resource.RLIMIT_AS, mapped + limits.memory_bytes)
         used = int(sum(resource.getrusage(resource.RUSAGE_SELF)[:2]))
-        resource.setrlimit(resource.RLIMIT_CPU, (used + limits.cpu_seconds, used + limits.cpu_seconds + 1))
+        _limit(resource.RLIMIT_CPU, used + limits.cpu_seconds, 1)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         try:
             payload = pickle.dumps(("ok", work()), protocol=pickle.HIGHEST_PROTOCOL)
@@ -156,6 +158,14 @@ def _child(work: Callable[[], Any], write_end: int, limits: Limits) -> None:
             pipe.write(payload)
     finally:
         os._exit(0)
+
+
+def _limit(what: int, value: int, grace: int = 0) -> None:
+    """Sets a limit, within the one that this process is under already; `grace` above it the end comes unasked."""
+    _, most = resource.getrlimit(what)
+    if most != resource.RLIM_INFINITY:
+        value = min(value, most - grace)
+    resource.setrlimit(what, (value, value + grace))
 
 
 def _receive(read_end: int, deadline: float) -> bytes | None:

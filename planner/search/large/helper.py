@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
@@ -29,7 +30,7 @@ class Helper:
         self._say = say
         self._report = report
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "planner.search.large.program_worker"],
+            [sys.executable, "-m", "planner.search.large.program_worker", str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

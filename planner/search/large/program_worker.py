@@ -9,12 +9,15 @@ import pickle
 import sys
 from typing import Any
 
+from planner.processes import die_with
 from planner.search.large.program import solve_lazily
 
 __all__ = ["main"]
 
 
 def main() -> None:
+    if len(sys.argv) > 1:
+        die_with(int(sys.argv[1]))
     out = sys.stdout.buffer
     request: dict[str, Any] = pickle.load(sys.stdin.buffer)
 

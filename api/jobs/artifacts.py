@@ -1,0 +1,104 @@
+"""Pictures, traces and emitted files of a plan, and diffs of two: from plan.json, and the model where it is due."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import zipfile
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from api.jobs.execute import Tell
+from api.jobs.work import Outcome, Work
+from planner.emit import TARGETS, Given, emit
+from planner.errors import InputError, UsageError
+from planner.planning import PlanDocument, read_plan
+
+__all__ = ["ARTIFACTS", "Refused", "artifact", "diff"]
+
+report: Any = importlib.import_module("planner.report")  # its parts are loaded when they are asked for
+HTML: Final = "text/html; charset=utf-8"
+JSON: Final = "application/json"
+
+
+class Refused(InputError):
+    """The target has no words for the plan."""
+
+    problem = "target-refuses"
+
+
+def _html(plan: PlanDocument) -> bytes:
+    return report.report_html(plan).encode()
+
+
+def _report(plan: PlanDocument) -> bytes:
+    return _text(report.report_document(plan))
+
+
+def _trace(plan: PlanDocument) -> bytes:
+    return _text(report.trace_document(plan))
+
+
+_PICTURES: Final[Mapping[str, tuple[Callable[[PlanDocument], bytes], str]]] = {
+    "report.html": (_html, HTML),
+    "report.json": (_report, JSON),
+    "trace.json": (_trace, JSON),
+}
+ARTIFACTS: Final = (*_PICTURES, *(f"{target}.zip" for target in TARGETS))
+
+
+def artifact(work: Work, tell: Tell) -> Outcome:
+    """The one file that `name` asks for.  Refused where a target cannot carry the plan."""
+    name = str(work.options.get("name"))
+    if name not in ARTIFACTS:
+        raise UsageError(f"artifact {name[:80]!r}: expected one of {', '.join(ARTIFACTS)}")
+    path = work.lay_out("plan.json", "plan.json")
+    plan = read_plan(path)
+    if name in _PICTURES:
+        make, media_type = _PICTURES[name]
+        return Outcome({name: (make(plan), media_type)})
+    target = name.removesuffix(".zip")
+    model = None
+    if "model" in TARGETS[target].needs:
+        if "model.onnx" not in work.inputs:
+            raise UsageError(f"{name}: needs the model, which was not kept beside this plan; send it again")
+        model = work.lay_out("model.onnx", f"./{plan.model.name}.onnx" if _is_name(plan.model.name) else "./model.onnx")
+    try:
+        emission = emit(target, Given(plan, model_file=model))
+    except InputError as e:
+        raise Refused(str(e)) from e
+    files = {**emission.files, "lost.txt": "".join(f"{line}\n" for line in emission.lost).encode()}
+    return Outcome({name: (_zip(files), "application/zip")}, {"files": sorted(files), "lost": list(emission.lost)})
+
+
+def diff(work: Work, tell: Tell) -> Outcome:
+    """diff.json or diff.html of plans `a` and `b`."""
+    a, b = (read_plan(work.lay_out(name, f"{name}.json")) for name in ("a", "b"))
+    match work.options.get("form"):
+        case "json":
+            return Outcome({"diff.json": (_text(report.diff_document(a, b)), JSON)})
+        case "html":
+            return Outcome({"diff.html": (report.diff_html(a, b).encode(), HTML)})
+        case form:
+            raise UsageError(f"form {form!r}: expected json or html")
+
+
+def _text(document: Mapping[str, Any]) -> bytes:
+    return (json.dumps(document, indent=1) + "\n").encode()
+
+
+def _is_name(name: str) -> bool:
+    return bool(name) and len(name.encode("utf-8", "replace")) <= 200 and not any(c in "/\0" for c in name)
+
+
+def _zip(files: Mapping[str, bytes]) -> bytes:
+    """The same files are the same bytes: no times in it."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in sorted(files):
+            entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = (0o755 if name.endswith(".sh") else 0o644) << 16
+            archive.writestr(entry, files[name])
+    return out.getvalue()

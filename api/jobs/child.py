@@ -1,0 +1,187 @@
+"""What runs in a child: limits, the work, and what is said of it over a pipe.
+
+Messages are JSON, one to a `send_bytes`; the worker reads no pickles of a process that has looked at a stranger's file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+import traceback
+from multiprocessing.connection import Connection
+from types import FrameType
+from typing import Any
+
+from api.jobs import preload
+from api.jobs.blobs import Blob
+from api.jobs.errors import BlobDamaged, BlobMissing, StoreFull
+from api.jobs.execute import execute
+from api.jobs.limits import impose
+from api.jobs.problems import problem
+from api.jobs.work import Outcome, Work
+from planner.errors import InfeasibleError, InputError, NoPlanError, PlannerError, UsageError, VerificationError
+from planner.processes import die_with
+
+__all__ = ["MESSAGE_BYTES", "main"]
+
+MESSAGE_BYTES = 1 << 20
+LINE = 2000  # characters of a line of progress
+LINES = 300  # of a child
+EVERY_S = 0.2  # between two tellings of progress, growing to a hundredth of the time so far
+STATUSES = {
+    UsageError: ("usage", True),
+    InputError: ("input-invalid", True),
+    InfeasibleError: ("cannot-fit", True),
+    NoPlanError: ("no-plan", False),  # it may have been for want of time
+    VerificationError: ("verification-failed", True),
+}
+
+
+def main(sender: Connection, work: Work) -> None:
+    """Does the work and ends the process."""
+    _settle(work)
+    teller = Teller(sender)
+    teller.send(kind="begun", at=time.monotonic(), threads=len(os.listdir("/proc/self/task")))
+    limited = threading.Event()
+    signal.signal(signal.SIGXCPU, _asked_by_the_clock(limited))
+    try:
+        end = _end(work, execute(work, teller), limited.is_set())
+    except BaseException as error:
+        end = _failed(error)
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    teller.send(**end, cpu_s=used.ru_utime + used.ru_stime, peak_bytes=used.ru_maxrss * 1024)
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(0)  # threads of solvers may be at work still
+
+
+def _settle(work: Work) -> None:
+    """Makes this process one that harms nobody and outlives nobody."""
+    die_with(preload.SERVER)
+    os.setsid()  # a group of its own, ended with it
+    os.chdir(work.scratch)
+    os.environ["TMPDIR"] = str(work.scratch)
+    null, log = os.open(os.devnull, os.O_RDONLY), os.open("../log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for source, target in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    impose(work.limits)
+
+
+def _asked_by_the_clock(limited: threading.Event) -> Any:
+    """SIGXCPU asks for the best so far, as SIGTERM does."""
+    owner = os.getpid()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != owner:  # a fork of ours, with a limit of its own
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        limited.set()
+        os.kill(owner, signal.SIGTERM)
+
+    return handle
+
+
+class Teller:
+    """Sends what the work says of itself, not too often.  Solvers call it from several threads."""
+
+    def __init__(self, sender: Connection) -> None:
+        self._sender = sender
+        self._lock = threading.Lock()
+        self._begun = time.monotonic()
+        self._next = 0.0
+        self._held: dict[str, Any] | None = None
+        self._phase: object = None
+        self._lines = 0
+
+    def phase(self, name: Any) -> None:
+        self._flush()
+        if name != self._phase:
+            self._phase = name
+            self.send(kind="phase", phase=str(name))
+
+    def progress(self, incumbent_s: float, bound_s: float, gap: float, seconds: float) -> None:
+        now = time.monotonic()
+        told = {"incumbent_s": incumbent_s, "bound_s": bound_s, "gap": gap, "seconds": seconds}
+        with self._lock:
+            if now < self._next:
+                self._held = told
+                return
+            self._next = now + max(EVERY_S, 0.01 * (now - self._begun))
+            self._held = None
+        self.send(kind="progress", **told)
+
+    def say(self, line: str) -> None:
+        self._lines += 1
+        if self._lines <= LINES:
+            self.send(kind="message", text=line[:LINE])
+
+    def _flush(self) -> None:
+        with self._lock:
+            held, self._held = self._held, None
+        if held is not None:
+            self.send(kind="progress", **held)
+
+    def send(self, **message: Any) -> None:
+        if message["kind"] in ("result", "error"):
+            self._flush()
+        data = json.dumps(message).encode()
+        with self._lock:
+            self._sender.send_bytes(data)
+
+
+def _end(work: Work, outcome: Outcome, limited: bool) -> dict[str, Any]:
+    """Keeps the result, and says where."""
+    size = sum(len(content) for content, _ in outcome.files.values())
+    if size > work.limits.result_bytes:
+        told = f"{size} bytes, and a result may have {work.limits.result_bytes}"
+        return {"kind": "error", "problem": problem("result-too-large", told), "lasting": True}
+    files = {n: Blob(work.blobs.put(content), media, len(content)) for n, (content, media) in outcome.files.items()}
+    plan = None if outcome.plan is None else work.blobs.put(outcome.plan)[:32]
+    summary = dict(outcome.summary)
+    if limited:
+        summary["stopped"] = "child-cpu"
+    end = {
+        "kind": "result",
+        "files": {n: [b.digest, b.media_type, b.size] for n, b in files.items()},
+        "summary": summary,
+        "plan": plan,
+        "cancelled": outcome.cancelled,
+        "shared": outcome.shared and not limited,
+        "limited": limited,
+    }
+    if len(json.dumps(end)) > MESSAGE_BYTES // 2:
+        end["summary"] = {"note": "the summary is too long to be shown; the files have it"}
+    return end
+
+
+def _failed(error: BaseException) -> dict[str, Any]:
+    """The problem that an error is."""
+    traceback.print_exception(error)
+    told = str(error)[:8000]
+    lasting, more = False, {}
+    match error:
+        case PlannerError():
+            kind = next((c for c in type(error).__mro__ if c in STATUSES), InputError)
+            name, lasting = STATUSES[kind]
+            name = getattr(error, "problem", name)
+            if isinstance(error, InfeasibleError):
+                more = {"lower_bound_bytes": error.lower_bound_bytes, "sufficient_bytes": error.sufficient_bytes}
+        case MemoryError():
+            name, told = "child-memory", "memory ran out; a smaller model, or fewer candidates, would do"
+        case BlobMissing() | BlobDamaged():
+            name = "input-lost"
+        case StoreFull():
+            name = "storage-full"
+        case OSError() if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            name, told = "storage-full", f"the result cannot be written: {error.strerror}"
+        case _:
+            name, told = "internal", f"{type(error).__name__} (the service's log has more)"
+    return {"kind": "error", "problem": problem(name, told, **more), "lasting": lasting}

@@ -1,0 +1,25 @@
+"""What a known configuration, or a plan, costs on a model: as `planner evaluate` says it."""
+
+from __future__ import annotations
+
+import json
+
+from api.jobs.execute import Tell
+from api.jobs.requests import evaluation_options
+from api.jobs.work import Outcome, Work
+from planner.cli.evaluate import evaluated
+
+__all__ = ["evaluate"]
+
+
+def evaluate(work: Work, tell: Tell) -> Outcome:
+    """evaluation.json, which is the summary too."""
+    plan = "plan" in work.inputs
+    options = evaluation_options(work.options, plan=plan)
+    work.lay_out("model", str(options.model))
+    if plan:
+        work.lay_out("plan", str(options.plan))
+    tell.phase("import")
+    document = evaluated(options)
+    text = json.dumps(document, indent=1) + "\n"
+    return Outcome({"evaluation.json": (text.encode(), "application/json")}, document)

@@ -1,0 +1,34 @@
+"""What each kind of task does.  Runs in a child."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Final, Protocol
+
+from api.jobs.work import Outcome, Work
+
+__all__ = ["Tell", "execute"]
+
+# kind → module and function, imported when asked for (the fork server has them already)
+_FUNCTIONS: Final = {
+    "plan": ("api.jobs.searches", "search"),
+    "explanation": ("api.jobs.explanations", "explain"),
+    "artifact": ("api.jobs.artifacts", "artifact"),
+    "diff": ("api.jobs.artifacts", "diff"),
+    "evaluation": ("api.jobs.evaluations", "evaluate"),
+}
+
+
+class Tell(Protocol):
+    """Who hears how far the work is: as `planner.cli.watch.Watch`."""
+
+    def phase(self, name: Any) -> None: ...
+    def progress(self, incumbent_s: float, bound_s: float, gap: float, seconds: float) -> None: ...
+    def say(self, line: str) -> None: ...
+
+
+def execute(work: Work, tell: Tell) -> Outcome:
+    """PlannerError as of the work; BlobMissing, BlobDamaged of an input."""
+    module, name = _FUNCTIONS[work.kind]
+    outcome: Outcome = getattr(importlib.import_module(module), name)(work, tell)
+    return outcome

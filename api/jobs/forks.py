@@ -1,0 +1,112 @@
+"""Children from a fork server that has imported everything: one begins in tens of milliseconds.
+
+The fork server has a single thread and dies with the worker that started it, and children die with the fork server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import shutil
+import signal
+import time
+from dataclasses import dataclass, field
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+from api.jobs import preload
+from api.jobs.child import MESSAGE_BYTES, main
+from api.jobs.work import Work
+
+__all__ = ["Child", "begin", "start_server"]
+
+SINGLE = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+_context = multiprocessing.get_context("forkserver")
+
+
+def start_server() -> None:
+    """Call this from the main thread, first: the fork server dies with the thread that starts it."""
+    os.environ |= dict.fromkeys(SINGLE, "1")  # no threads before a fork, and none that spin beside others' children
+    os.environ[preload.PARENT] = str(os.getpid())
+    here = str(Path(__file__).resolve().parents[2])
+    given = [str(Path(p).resolve()) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*given, here]))  # children are in other folders
+    _context.set_forkserver_preload(["api.jobs.preload"])
+    forkserver.ensure_running()
+
+
+@dataclass(slots=True)
+class Child:
+    """A process at work; `receiver` has its messages."""
+
+    process: ForkServerProcess
+    receiver: Connection
+    folder: Path
+    started: float = field(default_factory=time.monotonic)
+
+    def messages(self) -> list[bytes]:
+        """Those that wait.  EOFError or OSError behind the last one."""
+        found = []
+        while self.receiver.poll(0):
+            try:
+                found.append(self.receiver.recv_bytes(MESSAGE_BYTES))
+            except (EOFError, OSError):
+                if found:
+                    break
+                raise
+        return found
+
+    def ask(self) -> None:
+        """For the best so far."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """The child and all that it started."""
+        for kill in (os.kill, os.killpg):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                kill(self._pid, signal.SIGKILL)
+
+    def cpu_s(self) -> float:
+        """Processor time of the process so far; 0 where it has gone."""
+        try:
+            fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return 0.0
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def log_tail(self, size: int = 2000) -> str:
+        """The end of what it printed."""
+        try:
+            return (self.folder / "log").read_bytes()[-size:].decode("utf-8", "replace")
+        except OSError:
+            return ""
+
+    def clear(self) -> None:
+        """Removes what is left of an ended child."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._pid, signal.SIGKILL)  # whatever it started
+        self.process.join(5.0)
+        self.receiver.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def _pid(self) -> int:
+        pid = self.process.pid
+        assert pid is not None
+        return pid
+
+
+def begin(work: Work, folder: Path) -> Child:
+    """Starts a child; its scratch folder is made inside `folder`.  OSError where that cannot be."""
+    work.scratch.mkdir(parents=True)
+    receiver, sender = _context.Pipe(duplex=False)
+    arguments: tuple[Any, ...] = (sender, work)
+    process = _context.Process(target=main, args=arguments, daemon=True)
+    process.start()
+    sender.close()
+    return Child(process, receiver, folder)

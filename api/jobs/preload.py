@@ -1,0 +1,39 @@
+"""What the fork server imports once, so that a child begins with it."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+
+from planner.processes import die_with
+
+__all__ = ["PARENT", "SERVER"]
+
+PARENT = "PLANNER_FORK_SERVER_OF"  # environment: the worker that starts the fork server
+SERVER = os.getpid()  # in a child: the fork server
+
+if os.environ.get(PARENT) == str(os.getppid()):  # not where someone else imports this module
+    die_with(os.getppid())
+    for _module in (
+        "api.jobs.execute",
+        "api.jobs.artifacts",
+        "api.jobs.evaluations",
+        "api.jobs.searches",
+        "planner.cli.search_run",
+        "planner.emit.registry",
+        "planner.evaluate.plan",
+        "planner.evaluate.schemes",
+        "planner.frontends.importer",
+        "planner.frontends.strip",
+        "planner.report",
+        "planner.search.large.program",
+        "planner.search.master",
+        "planner.search.native.library",
+    ):
+        importlib.import_module(_module)
+    from planner.search.native.library import library
+
+    library()  # compiled once, where that is still to do
+    gc.collect()
+    gc.freeze()  # what is here already is not looked at again, and its pages stay shared

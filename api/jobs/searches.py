@@ -1,0 +1,73 @@
+"""A plan is searched for, as `planner search` does: the same bytes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from api.jobs.execute import Tell
+from api.jobs.requests import CONSTRAINTS, search_options
+from api.jobs.work import Outcome, Work
+from planner.cache import Store
+from planner.cli.answer import Answer, finished
+from planner.cli.cancel import cancelled_by_signals
+from planner.cli.request_key import request_key
+from planner.cli.search_run import Searcher
+from planner.errors import PlannerError
+from planner.frontends.sandbox import Limits, run_limited
+from planner.frontends.strip import strip_model
+
+__all__ = ["search"]
+
+SHOWN: Final = (
+    *("devices", "mesh", "batch", "objective_s", "objective_lower_bound_s", "gap", "step_time_s", "status"),
+    *("peak_memory_bytes", "memory_limit_bytes", "search_seconds", "operators", "solver", "cached", "cancelled"),
+)
+MESSAGES: Final = 50  # shown of all
+CACHE_BYTES: Final = 4 << 30
+
+
+def search(work: Work, tell: Tell) -> Outcome:
+    """plan.json (and plan-2.json … of the next best), search.json, summary.txt, model.onnx without weights."""
+    constraints = "constraints" in work.inputs
+    options = search_options(work.options, constraints=constraints)
+    model = work.lay_out("model", str(options.model))
+    if constraints:
+        work.lay_out("constraints", CONSTRAINTS)
+    store = Store(work.folder / "cache", CACHE_BYTES, note=tell.say)
+    key = request_key(options)
+    devices = int(options.devices)
+    with cancelled_by_signals() as cancellation:
+        answer = None if key is None else Answer.recall(store, key.of(devices))
+        if answer is None:
+            answer = Searcher(options, store, key, cancellation, tell).search(devices)
+    tell.phase("write")
+    return _outcome(answer, _stripped(model.read_bytes(), model.stem, tell))
+
+
+def _outcome(answer: Answer, model: bytes | None) -> Outcome:
+    names = ["plan.json" if k == 0 else f"plan-{k + 1}.json" for k in range(len(answer.plans))]
+    document = finished(answer, names)
+    summary: dict[str, Any] = {name: document[name] for name in SHOWN}
+    files = {name: (text.encode(), "application/json") for name, text in zip(names, answer.plans, strict=True)}
+    files["search.json"] = ((json.dumps(document, indent=1) + "\n").encode(), "application/json")
+    text = "\n".join([*answer.messages, answer.summary]) + "\n"
+    files["summary.txt"] = (text.encode(), "text/plain; charset=utf-8")
+    if model is not None:
+        files["model.onnx"] = (model, "application/octet-stream")
+    return Outcome(
+        files,
+        summary | {"messages": list(answer.messages[:MESSAGES])},
+        plan=answer.plans[0].encode(),
+        cancelled=answer.cancelled,
+    )
+
+
+def _stripped(data: bytes, name: str, tell: Tell) -> bytes | None:
+    """The model to keep beside the plan; None, and said, where that fails: the plan stands all the same."""
+    try:
+        kept: bytes = run_limited(lambda: strip_model(data, name), limits=Limits(), what=f"model {name}")
+    except PlannerError as e:
+        tell.say(f"note: the model is not kept beside the plan ({e})")
+        return None
+    return kept

@@ -1,0 +1,162 @@
+"""One task in one child, from its claim to its end."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from api.jobs.blobs import Blob
+from api.jobs.errors import LeaseLost, StoreError
+from api.jobs.forks import Child
+from api.jobs.limits import CPU_GRACE_S, Limits
+from api.jobs.problems import problem
+from api.jobs.records import Claim
+from api.jobs.store import Store
+from api.jobs.tasks import KINDS
+
+__all__ = ["GRACE_S", "Slot"]
+
+GRACE_S = 10.0  # between the question for the best so far and the end
+FLUSH_S = 0.2  # between two writings of progress
+SEARCHES = frozenset(("plan",))  # kinds that have something in hand when they are asked to end
+
+log = logging.getLogger("planner.worker")
+
+
+@dataclass(slots=True)
+class Slot:
+    """`why` it was asked to end (`cancelled` or `child-wall`), and when; `dropped`: nobody waits for its answer."""
+
+    claim: Claim
+    child: Child
+    limits: Limits
+    why: str | None = None
+    asked_at: float = 0.0
+    dropped: bool = False
+    ended: bool = False
+    begun_s: float | None = None
+    cpu_s: float = 0.0
+    answer: Mapping[str, Any] | None = None
+    _events: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+    _progress: dict[str, Any] = field(default_factory=dict)
+    _flushed: float = 0.0
+
+    @property
+    def lane(self) -> int:
+        return KINDS[self.claim.kind]
+
+    def drop(self) -> None:
+        """The lease is lost: the child works for nobody."""
+        self.dropped = True
+        self.child.kill()
+
+    def ask(self, why: str) -> None:
+        """To end, with what it has where that is something."""
+        if self.why is None:
+            self.why, self.asked_at = why, time.monotonic()
+            if self.claim.kind in SEARCHES:
+                self.child.ask()
+            else:
+                self.child.kill()
+
+    def step(self, store: Store) -> None:
+        """Takes in what the child says; writes it, and the end.  StoreError where the store cannot take it now."""
+        now = time.monotonic()
+        if not self.ended:
+            self.ended = not self._listen() or self.child.process.exitcode is not None
+            if now > self.child.started + self.limits.wall_s:
+                self.ask("child-wall")
+            if self.why is not None and now > self.asked_at + GRACE_S:
+                self.child.kill()
+        if self.dropped:
+            return
+        try:
+            if (self._events or self._progress) and (self.ended or now > self._flushed + FLUSH_S):
+                store.leases.report(self.claim, self._events, self._progress)
+                self._events, self._progress, self._flushed = [], {}, now
+            if self.ended:
+                self._conclude(store)
+                self.dropped = True
+        except LeaseLost as e:
+            log.warning("%s", e)
+            self.drop()
+
+    def watch(self) -> None:
+        """Notes the processor time, to tell later why a child was ended."""
+        if not self.ended:
+            self.cpu_s = max(self.cpu_s, self.child.cpu_s())
+
+    def _listen(self) -> bool:
+        """Whether more may come."""
+        try:
+            messages = self.child.messages()
+        except (EOFError, OSError):
+            return False
+        for data in messages:
+            message = json.loads(data)
+            match message.pop("kind"):
+                case "begun":
+                    self.begun_s = message["at"] - self.child.started
+                case "progress":
+                    self._progress |= message
+                    self._events.append(("progress", message))
+                case "phase":
+                    self._progress["phase"] = message["phase"]
+                    self._events.append(("phase", message))
+                case "message":
+                    self._events.append(("message", message))
+                case kind:  # the last
+                    self.answer = {"kind": kind, **message}
+        return True
+
+    def _conclude(self, store: Store) -> None:
+        answer = self.answer
+        if answer is None:
+            self._conclude_death(store)
+        elif answer["kind"] == "error":
+            cancelled = self.why == "cancelled"
+            error = answer["problem"]
+            if self.why == "child-wall":
+                error = self._too_long()
+            store.leases.fail(self.claim, error, lasting=answer["lasting"] and not self.why, cancelled=cancelled)
+        else:
+            files = {name: Blob(*blob) for name, blob in answer["files"].items()}
+            lost = [name for name, blob in files.items() if blob.digest not in store.blobs]
+            if lost:
+                raise StoreError(f"task {self.claim.task}: {', '.join(lost)} are not where the child has put them")
+            summary = dict(answer["summary"])
+            cut = self.why == "child-wall" and answer["cancelled"]
+            if cut:
+                summary["stopped"] = "child-wall"
+            store.leases.finish(
+                self.claim,
+                files,
+                summary,
+                plan=answer["plan"],
+                # What a limit of the service has ended is an answer all the same.
+                cancelled=answer["cancelled"] and not cut and not answer["limited"],
+                shared=answer["shared"] and not cut,
+            )
+
+    def _conclude_death(self, store: Store) -> None:
+        code = self.child.process.exitcode
+        how = "its end is unknown" if code is None else f"status {code}" if code >= 0 else signal.Signals(-code).name
+        out_of_time = code == -signal.SIGXCPU or self.cpu_s > self.limits.cpu_s + CPU_GRACE_S - 3
+        if self.why == "cancelled":
+            store.leases.fail(self.claim, None, lasting=False, cancelled=True)
+        elif self.why == "child-wall":
+            store.leases.fail(self.claim, self._too_long(), lasting=False)
+        elif out_of_time and code in (-signal.SIGXCPU, -signal.SIGKILL):
+            told = f"it used {self.limits.cpu_s} s of processor time"
+            store.leases.fail(self.claim, problem("child-cpu", told), lasting=False)
+        else:
+            log.warning("task %d: child ended by %s: %s", self.claim.task, how, self.child.log_tail())
+            store.leases.died(self.claim, how)
+
+    def _too_long(self) -> dict[str, Any]:
+        return problem("child-wall", f"it was ended after {self.limits.wall_s:g} s")

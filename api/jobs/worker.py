@@ -1,0 +1,249 @@
+"""`planner worker`: does what the store has to do, in children.
+
+One thread: it claims, listens to its children, renews its leases and ends what takes too long.  Killed at any moment it
+leaves nothing behind but leases that run out; asked to end (SIGTERM, SIGINT) it gives its tasks back first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import logging
+import os
+import secrets
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from multiprocessing import connection
+from pathlib import Path
+
+from api.jobs.errors import LeaseLost, StoreDamaged, StoreError, StoreUnusable
+from api.jobs.forks import begin, start_server
+from api.jobs.leases import LEASE_S
+from api.jobs.limits import Limits
+from api.jobs.records import Claim
+from api.jobs.slot import Slot
+from api.jobs.store import Store
+from api.jobs.tasks import INTERACTIVE, SEARCH
+from api.jobs.work import Work
+from planner.cli.options import byte_size, positive
+from planner.errors import UsageError
+
+__all__ = ["Worker", "configure", "run"]
+
+BEAT_S = LEASE_S / 5
+LOOK_S = 0.05  # between two looks at the store where nothing else wakes the worker
+CLAIM_S = 0.5  # between two tries to claim where nothing was written: leases run out all the same
+PURGE_S = 3600.0
+LIMITS = Limits()
+
+log = logging.getLogger("planner.worker")
+
+
+@dataclass
+class Worker:
+    """`slots` tasks at once, and one more that a person waits for; `parent`: it ends with that process."""
+
+    store: Store
+    slots: int = 1
+    limits: Limits = field(default_factory=Limits)
+    retention_s: float | None = None
+    parent: int | None = None
+
+    def __post_init__(self) -> None:
+        self.name = f"{os.uname().nodename[:40]}-{os.getpid()}-{secrets.token_hex(3)}"
+        self.stopping = False
+        self._at_work: list[Slot] = []
+        self._beaten = self._tried = 0.0
+        self._seen: int | None = None
+        self._purged = time.monotonic() - PURGE_S + 60.0  # not while everything begins
+        self._folder = self.store.folder / "scratch" / self.name
+
+    def run(self) -> None:
+        """Until it is told to stop.  StoreDamaged, StoreUnusable where the store is of no more use."""
+        start_server()
+        with self._own_folder():
+            log.info("worker %s: %d slots in %s", self.name, self.slots, self.store.folder)
+            try:
+                while not self.stopping:
+                    self.turn()
+            finally:
+                self._leave()
+
+    def turn(self) -> None:
+        """One round; returns within a moment."""
+        if self.parent is not None and os.getppid() != self.parent:
+            self.stopping = True
+            return
+        try:
+            self._beat()
+            self._claim()
+            for slot in self._at_work:
+                slot.step(self.store)
+        except (StoreDamaged, StoreUnusable):
+            raise
+        except StoreError as e:
+            log.error("%s", e)
+            time.sleep(0.2)
+        for slot in [s for s in self._at_work if s.dropped and s.child.process.exitcode is not None]:
+            self._at_work.remove(slot)
+            slot.child.clear()
+        self._purge()
+        waits = [w for s in self._at_work if not s.ended for w in (s.child.receiver, s.child.process.sentinel)]
+        if waits:
+            connection.wait(waits, LOOK_S)
+        else:
+            time.sleep(LOOK_S)
+
+    def _beat(self) -> None:
+        held = [s for s in self._at_work if not s.dropped]
+        claims = [s.claim for s in held]
+        version = self.store.version()
+        if time.monotonic() > self._beaten + BEAT_S:
+            said = self.store.leases.heartbeat(self.name, claims, pid=os.getpid(), slots=self.slots)
+            self._beaten = time.monotonic()
+            for slot in held:
+                slot.watch()
+        elif claims and version != self._seen:
+            said = self.store.leases.asked_to_end(claims)
+        else:
+            return
+        for slot in held:
+            if slot.claim.task in said.lost:
+                slot.drop()
+            elif slot.claim.task in said.cancelled:
+                slot.ask("cancelled")
+
+    def _claim(self) -> None:
+        version = self.store.version()
+        if version == self._seen and time.monotonic() < self._tried + CLAIM_S:
+            return
+        self._seen, self._tried = version, time.monotonic()
+        while lanes := self._free():
+            claim = self.store.leases.claim(self.name, lanes)
+            if claim is None:
+                return
+            self._begin(claim)
+
+    def _free(self) -> tuple[int, ...]:
+        """Lanes that there is a slot for: one is kept for what a person waits for."""
+        busy = len(self._at_work)
+        searching = sum(s.lane == SEARCH for s in self._at_work)
+        if busy > self.slots:
+            return ()
+        return (INTERACTIVE, SEARCH) if searching < self.slots else (INTERACTIVE,)
+
+    def _begin(self, claim: Claim) -> None:
+        folder = self._folder / f"{claim.task}-{claim.token}"
+        work = Work(claim.kind, claim.inputs, claim.options, self.store.folder, folder / "work", self.limits)
+        try:
+            child = begin(work, folder)
+        except OSError as e:
+            log.error("task %d: no child can be started (%s)", claim.task, e)
+            shutil.rmtree(folder, ignore_errors=True)
+            self.store.leases.died(claim, f"no process could be started: {e.strerror}")
+            return
+        self._at_work.append(Slot(claim, child, self.limits))
+        log.info("task %d: %s, attempt %d", claim.task, claim.kind, claim.attempt)
+
+    def _purge(self) -> None:
+        if self.retention_s is None or time.monotonic() < self._purged + PURGE_S:
+            return
+        self._purged = time.monotonic()
+        retention = self.retention_s
+
+        def purge() -> None:
+            try:
+                log.info("purged %s", self.store.purge(retention))
+            except (StoreError, OSError) as e:
+                log.error("purging: %s", e)
+
+        threading.Thread(target=purge, name="purge", daemon=True).start()
+
+    def _leave(self) -> None:
+        """Gives back what is held, and ends the children."""
+        for slot in self._at_work:
+            slot.child.kill()
+        for slot in self._at_work:
+            if not slot.dropped:
+                with contextlib.suppress(LeaseLost, StoreError):
+                    self.store.leases.release(slot.claim)
+            slot.child.clear()
+        with contextlib.suppress(StoreError):
+            self.store.leases.leave(self.name)
+
+    @contextlib.contextmanager
+    def _own_folder(self) -> Iterator[None]:
+        """The folder of this worker's children, locked while it lives; those of dead workers are removed."""
+        base = self._folder.parent
+        self._folder.mkdir(parents=True)
+        lock = _lock(self._folder)
+        assert lock is not None
+        for other in base.iterdir():
+            if other != self._folder and other.is_dir():
+                free = _lock(other)
+                if free is not None:
+                    shutil.rmtree(other, ignore_errors=True)
+                    os.close(free)
+        try:
+            yield
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            os.close(lock)
+
+
+def _lock(folder: Path) -> int | None:
+    """A handle that holds the folder; None where another process does."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        return None
+    return handle
+
+
+def default_folder() -> Path:
+    """`planner/service` in the user's data directory (XDG_DATA_HOME, ~/.local/share)."""
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base and os.path.isabs(base) else Path.home() / ".local" / "share") / "planner" / "service"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", type=Path, metavar="DIR", help="the service's folder; default: as of `planner serve`")
+    parser.add_argument("--slots", type=positive, default=1, metavar="N", help="searches at once; default: 1")
+    parser.add_argument("--child-memory", type=byte_size, default=LIMITS.memory_bytes, metavar="SIZE", help="each")
+    parser.add_argument("--child-cpu", type=positive, default=LIMITS.cpu_s, metavar="S", help="processor time of each")
+    parser.add_argument("--child-wall", type=positive, default=int(LIMITS.wall_s), metavar="S", help="time of each")
+    parser.add_argument("--retention-days", type=float, metavar="D", help="remove what is older; default: nothing")
+    parser.add_argument("--parent", type=int, metavar="PID", help="end when the process that started this has ended")
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.retention_days is not None and not options.retention_days > 0:
+        raise UsageError(f"--retention-days {options.retention_days:g}: expected a number above zero")
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    limits = Limits(memory_bytes=options.child_memory, cpu_s=options.child_cpu, wall_s=float(options.child_wall))
+    retention = None if options.retention_days is None else options.retention_days * 86400.0
+    try:
+        store = Store((options.data or default_folder()).resolve())
+        worker = Worker(store, options.slots, limits, retention, options.parent)
+
+        def stop(_number: int, _frame: object) -> None:
+            worker.stopping = True
+
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGINT, stop)
+        worker.run()
+    except StoreError as e:
+        print(f"planner worker: error: {e}", file=sys.stderr)
+        return 3
+    return 0
