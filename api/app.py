@@ -2,52 +2,87 @@
 
 from __future__ import annotations
 
-from fastapi import FastAPI
-from pydantic import BaseModel
+from collections.abc import Mapping
+from typing import Any
 
-from cost_models import load_profile, profile_names
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+
+from api.edge import Edge
+from api.errors import Problem, of_status
+from api.jobs.store import Store
+from api.limits import Buckets
+from api.observe import Metrics
+from api.pages import Signer, own_secret
+from api.respond import Packed
+from api.routes import artifacts, diffs, evaluations, explanations, hardware, health, jobs, page, plans, sessions
+from api.service import Service
+from api.settings import Settings
+from api.told import describe
+from api.watch import Changes
 from planner import __version__
 
 __all__ = ["create_app"]
 
-
-class Health(BaseModel):
-    status: str
-    version: str
+_ROUTERS = (plans, jobs, artifacts, diffs, evaluations, explanations, hardware, sessions, health, page)
 
 
-class Hardware(BaseModel):
-    """A machine that can be planned for; memory in bytes per device, None where the profile sets no limit."""
-
-    name: str
-    description: str
-    devices_per_server: int | None
-    memory_bytes: int | None
-
-
-def create_app() -> FastAPI:
-    """Health checks and the list of hardware."""
-    app = FastAPI(title="planner", version=__version__)
-
-    @app.get("/healthz")
-    def healthz() -> Health:
-        return Health(status="ok", version=__version__)
-
-    @app.get("/readyz")
-    def readyz() -> Health:
-        return Health(status="ok" if profile_names() else "no hardware profiles", version=__version__)
-
-    @app.get("/v1/hardware")
-    def hardware() -> list[Hardware]:
-        profiles = [load_profile(name) for name in profile_names()]
-        return [
-            Hardware(
-                name=p.name,
-                description=p.description,
-                devices_per_server=p.devices_per_server,
-                memory_bytes=p.memory_bytes,
-            )
-            for p in profiles
-        ]
-
+def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
+    """The service on a store; without one, that of the settings' folder.  `app.state.service` has its parts."""
+    kept = Store(settings.data, queue=settings.queue) if store is None else store
+    app = FastAPI(
+        title="planner",
+        version=__version__,
+        docs_url=None,  # it would load its scripts from another site
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    service = Service(
+        settings=settings,
+        store=kept,
+        changes=Changes(kept.version),
+        metrics=Metrics(),
+        buckets=Buckets(settings.rate),
+        signer=Signer(own_secret(settings.data)),
+    )
+    app.state.service = service
+    app.state.packed = Packed()
+    app.add_exception_handler(HTTPException, _bare)
+    app.add_exception_handler(RequestValidationError, _malformed)
+    app.add_middleware(Edge, settings=settings, metrics=service.metrics)
+    for module in _ROUTERS:
+        app.include_router(module.router)
+    app.state.allowed = [
+        (route.path_regex, route.methods)
+        for module in _ROUTERS
+        for route in module.router.routes
+        if isinstance(route, APIRoute)
+    ]
+    app.openapi = lambda: describe(app)  # type: ignore[method-assign]
     return app
+
+
+async def _bare(request: Request, e: Exception) -> Response:
+    """What the framework refuses, as a problem: the edge answers with it."""
+    assert isinstance(e, HTTPException)
+    headers: dict[str, str] = dict(e.headers or {})
+    if e.status_code == 405:  # the framework names the methods of the first route with this path alone
+        path = request.url.path
+        methods = {m for regex, allowed in request.app.state.allowed if regex.match(path) for m in allowed}
+        headers = {"Allow": ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))}
+    raise of_status(e.status_code, str(e.detail), headers)
+
+
+async def _malformed(request: Request, e: Exception) -> Response:
+    assert isinstance(e, RequestValidationError)
+    errors = [_field(found) for found in e.errors()]
+    told = "; ".join(f"{f['name']}: {f['detail']}" for f in errors[:3])
+    raise Problem("validation", told + ("; …" if len(errors) > 3 else ""), errors=errors)
+
+
+def _field(found: Mapping[str, Any]) -> dict[str, str]:
+    """Where it is and what was expected; not what was found, which may be anything."""
+    where, *path = found["loc"]
+    return {"in": str(where), "name": ".".join(map(str, path))[:200] or str(where), "detail": str(found["msg"])}

@@ -1,21 +1,111 @@
-"""`planner serve`: the service under uvicorn."""
+"""`planner serve`: the service under uvicorn, and beside it the worker that computes."""
 
 from __future__ import annotations
 
 import argparse
+import logging
+import socket
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from api.settings import Settings, add_settings, is_loopback, settings_of
+from planner.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from api.jobs.store import Store
 
 __all__ = ["configure", "run"]
 
+_log = logging.getLogger("planner.service")
+
+GRACE_S = 10  # for requests that are being answered when the service is told to stop
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
-    parser.add_argument("--port", type=int, default=8080)
+    add_settings(parser)
 
 
 def run(options: argparse.Namespace) -> int:
+    settings = settings_of(options)
+    store = _open(settings)
+    refuse_open_door(settings, store)
+    listening = _listen(settings)
+
+    from api.observe import log_to
+    from api.workers import Workers
+
+    log_to()
+    with listening, Workers(settings):
+        return _serve(settings, store, listening)
+
+
+def refuse_open_door(settings: Settings, store: Store) -> None:
+    """UsageError where others could reach the service and nobody needs a key."""
+    if not is_loopback(settings.host) and not store.keys.exist():
+        raise UsageError(
+            f"--host {settings.host}: others could reach the service, and there is no key that they would need; make "
+            f"one with `planner keys create --tenant NAME --data {settings.data}`, or listen on 127.0.0.1"
+        )
+
+
+def _open(settings: Settings) -> Store:
+    from api.jobs.errors import StoreError
+    from api.jobs.store import Store
+
+    try:
+        return Store(settings.data, queue=settings.queue)
+    except StoreError as e:
+        raise InputError(f"--data {settings.data}: {e}") from e
+
+
+def _listen(settings: Settings) -> socket.socket:
+    """Bound here, so that a port in use is said in one line."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    host = settings.host.strip("[]")
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, settings.port))
+        listening.listen(1024)
+    except OSError as e:
+        listening.close()
+        raise UsageError(f"--host {settings.host} --port {settings.port}: cannot listen there ({e.strerror})") from e
+    return listening
+
+
+def _serve(settings: Settings, store: Store, listening: socket.socket) -> int:
     import uvicorn
 
     from api.app import create_app
 
-    uvicorn.run(create_app(), host=options.host, port=options.port)
-    return 0
+    app = create_app(settings, store)
+    changes = app.state.service.changes
+    port = listening.getsockname()[1]
+    shown = f"[{settings.host}]" if ":" in settings.host else settings.host
+
+    class Server(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            # Waiting requests and event streams end first: the server waits for them before it stops.
+            changes.stop()
+            super().handle_exit(sig, frame)
+
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            fields = {"address": f"http://{shown}:{port}", "data": str(settings.data), "workers": settings.workers}
+            _log.info("listening", extra={"fields": fields})
+            print(f"planner serves at http://{shown}:{port}", flush=True)
+
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,  # the edge writes one line a request
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=GRACE_S,
+        timeout_keep_alive=75,
+        h11_max_incomplete_event_size=64 * 2**10,
+        ws="none",
+    )
+    server = Server(config)
+    server.run(sockets=[listening])
+    return 0 if server.started else 1

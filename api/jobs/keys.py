@@ -1,6 +1,6 @@
 """API keys: shown once, kept as hashes.
 
-A secret has 192 random bits, so its plain SHA-256 cannot be turned back, and finding it by its hash tells nothing by
+A secret has 256 random bits, so its plain SHA-256 cannot be turned back, and finding it by its hash tells nothing by
 how long it takes.
 """
 
@@ -26,18 +26,29 @@ class Keys:
 
     def create(self, tenant: str, name: str) -> tuple[str, str]:
         """Id of the new key, and its secret, which is not kept."""
-        key, secret = secrets.token_hex(6), f"{PREFIX}_{secrets.token_urlsafe(24)}"
+        key, secret = secrets.token_hex(6), f"{PREFIX}_{secrets.token_urlsafe(32)}"
         with self.database.write() as db:
             db.execute("INSERT INTO keys VALUES (?, ?, ?, ?, ?, NULL)", (key, tenant, name, _hash(secret), time.time()))
         return key, secret
 
     def authenticate(self, secret: str) -> str | None:
         """The tenant whose key it is; None where it is nobody's, or was revoked."""
+        return self.holder(self.mark(secret))
+
+    def mark(self, secret: str) -> str:
+        """What is kept of a secret: it says whose it is, and does not stand for it."""
+        return _hash(secret)
+
+    def holder(self, mark: str) -> str | None:
+        """The tenant whose key has this mark; None where nobody's has, or it was revoked."""
         with self.database.read() as db:
-            row = db.execute(
-                "SELECT tenant FROM keys WHERE hash = ? AND revoked_at IS NULL", (_hash(secret),)
-            ).fetchone()
+            row = db.execute("SELECT tenant FROM keys WHERE hash = ? AND revoked_at IS NULL", (mark,)).fetchone()
         return None if row is None else str(row["tenant"])
+
+    def exist(self) -> bool:
+        """Whether there has been any key, revoked ones too."""
+        with self.database.read() as db:
+            return db.execute("SELECT 1 FROM keys LIMIT 1").fetchone() is not None
 
     def list(self, tenant: str | None = None) -> list[Key]:
         """Of one tenant or of all, oldest first, revoked ones too."""

@@ -1,0 +1,81 @@
+"""Who asks: a key in `Authorization: Bearer`, or the session cookie of the page; without any key, whoever is on this
+machine."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Final
+
+from fastapi import Depends, Request
+
+from api.errors import Problem
+from api.service import Service, service_of
+
+__all__ = ["COOKIE", "LOCAL", "SESSION_S", "Tenant", "open_session", "tenant_of", "within_rate"]
+
+LOCAL: Final = "local"
+COOKIE: Final = "planner_session"
+SESSION_S: Final = 12 * 3600
+
+
+def keys_needed(service: Service) -> bool:
+    """True once there has been a key, revoked ones too: revoking the last must not open the door."""
+    return service.store.keys.exist()
+
+
+def tenant_of(request: Request, service: Service) -> str:
+    """Problem `unauthorised` unless a valid key or session comes along, or none is needed."""
+    keys = service.store.keys
+    scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+    if scheme:
+        if not keys_needed(service):
+            return LOCAL
+        found = keys.authenticate(secret.strip()) if scheme.lower() == "bearer" else None
+        if found is None:
+            raise Problem("unauthorised", "the key is unknown or revoked; send Authorization: Bearer KEY")
+        return found
+    cookie = request.cookies.get(COOKIE)
+    if cookie is not None and (found := _of_session(service, cookie)) is not None:
+        return found
+    if keys_needed(service):
+        raise Problem("unauthorised", "send Authorization: Bearer KEY; `planner keys create` makes one")
+    return LOCAL
+
+
+def open_session(service: Service, secret: str) -> tuple[str, str]:
+    """The tenant and the value of the cookie.  Problem where the key is not valid."""
+    tenant = service.store.keys.authenticate(secret)
+    if tenant is None:
+        raise Problem("unauthorised", "the key is unknown or revoked")
+    return tenant, service.signer.seal("session", f"{int(time.time()) + SESSION_S}.{service.store.keys.mark(secret)}")
+
+
+def _of_session(service: Service, cookie: str) -> str | None:
+    """The tenant; a session ends with its key."""
+    text = service.signer.open("session", cookie)
+    if text is None:
+        return None
+    until, _, mark = text.partition(".")
+    return service.store.keys.holder(mark) if int(until) > time.time() else None
+
+
+def within_rate(request: Request, service: Service, tenant: str) -> None:
+    """Problem `rate-limited` where the tenant asks too often."""
+    rate = service.buckets.take(tenant)
+    if rate is None:
+        return
+    request.state.rate = rate
+    if rate.wait:
+        told = f"more than {service.settings.rate:g} requests a second; wait {rate.wait:.2g} s"
+        raise Problem("rate-limited", told)
+
+
+async def _tenant(request: Request) -> str:
+    service = service_of(request)
+    tenant = tenant_of(request, service)
+    request.state.tenant = tenant
+    within_rate(request, service, tenant)
+    return tenant
+
+
+Tenant = Annotated[str, Depends(_tenant)]

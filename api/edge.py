@@ -1,0 +1,184 @@
+"""The outermost layer: ids of requests, hosts and origins, sizes, HEAD, headers that hold for every answer, and what is
+logged and counted.  Errors become problems here, whichever layer they come from."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.errors import MEDIA_TYPE, Problem, from_store
+from api.jobs.errors import StoreError
+from api.limits import check_length, limited
+from api.observe import Metrics, request_id_of
+from api.settings import Settings, is_loopback
+from planner.errors import UsageError
+
+__all__ = ["Edge"]
+
+_log = logging.getLogger("planner.service")
+
+SMALL_BODY: Final = 64 * 2**10  # of requests that carry no model
+UPLOADS: Final = ("/v1/plans", "/v1/evaluations")
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
+NOTHING: Final = "default-src 'none'; base-uri 'none'; frame-ancestors 'none'; form-action 'none'"
+_EVERYWHERE: Final = {
+    b"x-content-type-options": b"nosniff",
+    b"referrer-policy": b"no-referrer",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"cross-origin-opener-policy": b"same-origin",
+    b"permissions-policy": b"camera=(), geolocation=(), microphone=()",
+    b"content-security-policy": NOTHING.encode(),
+    b"x-frame-options": b"DENY",
+    b"cache-control": b"no-store",
+}
+_HSTS: Final = (b"strict-transport-security", b"max-age=31536000")
+_UNSAFE: Final = ("POST", "PUT", "PATCH", "DELETE")
+
+
+class Edge:
+    """ASGI middleware, inside the framework's own and outside of everything else."""
+
+    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
+        self.app, self.settings, self.metrics = app, settings, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+            return
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        await _Exchange(self, scope, receive, send).run()
+
+    def check(self, headers: Mapping[bytes, bytes], method: str) -> None:
+        """Problem where the request is addressed to another host (a name that was rebound to this address), or comes
+        from a page of another site."""
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
+        if self.settings.names:
+            known: tuple[str, ...] = (*self.settings.names, *_LOOPBACK)
+        else:
+            known = _LOOPBACK if is_loopback(self.settings.host) else (name,)
+        if name not in known:
+            raise Problem("host-unknown", f"Host {host[:100]!r} is not one of {', '.join(known)}; see --names")
+        if method not in _UNSAFE:
+            return
+        origin = headers.get(b"origin")
+        if origin is not None and urlsplit(origin.decode("latin-1")).netloc.lower() != host:
+            raise Problem("origin-forbidden", f"Origin {origin.decode('latin-1')[:100]!r} is not this service's")
+        if headers.get(b"sec-fetch-site", b"same-origin") not in (b"same-origin", b"none"):
+            raise Problem("origin-forbidden", "Sec-Fetch-Site says that the request comes from another site")
+
+
+class _Exchange:
+    """One request and its answer."""
+
+    def __init__(self, edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:
+        self.edge, self.scope, self.receive, self.out = edge, scope, receive, send
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.id = request_id_of(self.headers.get(b"x-request-id"))
+        self.method: str = scope["method"]
+        self.status = 0
+        self.sent = 0
+        self.began = time.perf_counter()
+        self.state: dict[str, Any] = scope.setdefault("state", {})
+        self.state["request_id"] = self.id
+
+    async def run(self) -> None:
+        metrics = self.edge.metrics
+        metrics.open.inc()
+        try:
+            await self._answer()
+        finally:
+            metrics.open.dec()
+            self._note()
+
+    async def _answer(self) -> None:
+        scope, settings = self.scope, self.edge.settings
+        try:
+            self.edge.check(self.headers, self.method)
+            limit = settings.upload_limit if scope["path"] in UPLOADS else SMALL_BODY
+            check_length(self.headers.get(b"content-length"), limit)
+            if self.method == "HEAD":
+                scope = {**scope, "method": "GET"}
+            await self.edge.app(scope, limited(self.receive, limit), self._send)
+        except Exception as e:
+            problem = self._problem(e)
+            if problem.status >= 500 and not isinstance(e, Problem):
+                _log.error("fault", exc_info=e, extra={"fields": {"request_id": self.id, "path": self.scope["path"]}})
+            if self.status:  # the answer has begun: all that is left is to end it short
+                raise
+            await self._refuse(problem)
+
+    def _problem(self, e: Exception) -> Problem:
+        if isinstance(e, Problem):
+            return e
+        if isinstance(e, StoreError):
+            return from_store(e)
+        if isinstance(e, UsageError):
+            return Problem("usage", str(e).replace("--", ""))  # options are parameters here
+        if isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT):
+            return Problem("storage-full", "the disk is full; nothing was accepted", headers={"Retry-After": "60"})
+        return Problem("internal", f"request {self.id} met a fault of the service; it is in the log")
+
+    async def _refuse(self, problem: Problem) -> None:
+        self.edge.metrics.problems.labels(problem.fields.name).inc()
+        body = problem.body(self.id)
+        headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", str(len(body)).encode())]
+        headers += [(k.lower().encode(), v.encode()) for k, v in problem.headers.items()]
+        if problem.status == 401:
+            headers.append((b"www-authenticate", b'Bearer realm="planner"'))
+        await self._send({"type": "http.response.start", "status": problem.status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message = {**message, "headers": self._with_common(message.get("headers", []))}
+        elif message["type"] == "http.response.body":
+            self.sent += len(message.get("body", b""))
+            if self.method == "HEAD":
+                message = {**message, "body": b""}
+        await self.out(message)
+
+    def _with_common(self, headers: Any) -> list[tuple[bytes, bytes]]:
+        """The answer's own headers win."""
+        given = [(k.lower(), v) for k, v in headers]
+        names = {k for k, _ in given}
+        for key, value in _EVERYWHERE.items():
+            if key not in names:
+                given.append((key, value))
+        if self.edge.settings.https:
+            given.append(_HSTS)
+        rate = self.state.get("rate")
+        if rate is not None:
+            given += [
+                (k.lower().encode(), v.encode()) for k, v in rate.headers().items() if k.lower().encode() not in names
+            ]
+        given.append((b"x-request-id", self.id.encode()))
+        return given
+
+    def _note(self) -> None:
+        seconds = time.perf_counter() - self.began
+        route = getattr(self.scope.get("route"), "path", "other")
+        metrics = self.edge.metrics
+        method = self.method if self.method in (*_UNSAFE, "GET", "HEAD", "OPTIONS") else "other"
+        metrics.requests.labels(method, route, str(self.status)).inc()
+        if not self.state.get("stream"):
+            metrics.seconds.labels(method, route).observe(seconds)
+        fields = {
+            "request_id": self.id,
+            "method": method,
+            "path": self.scope["path"][:500],
+            "status": self.status,
+            "seconds": round(seconds, 6),
+            "bytes": self.sent,
+            "tenant": self.state.get("tenant"),
+        }
+        _log.info("request", extra={"fields": fields})

@@ -1,0 +1,75 @@
+"""`planner keys create|list|revoke`: who may use the service."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import time
+
+from api.jobs.errors import NotFound, StoreError
+from api.settings import add_settings, settings_of
+from planner.errors import InputError, UsageError
+
+__all__ = ["configure", "run"]
+
+_TENANT = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    create = actions.add_parser("create", help="make a key and print its secret, once")
+    create.add_argument("--tenant", required=True, metavar="T", help="whose key it is: tenants do not see each other")
+    create.add_argument("--name", default="", metavar="N", help="what it is for")
+    listed = actions.add_parser("list", help="all keys, without their secrets")
+    listed.add_argument("--tenant", metavar="T", help="of this tenant alone")
+    revoke = actions.add_parser("revoke", help="end a key, at once")
+    revoke.add_argument("key", metavar="ID", help="as `planner keys list` shows it")
+    for action in (create, listed, revoke):
+        add_settings(action, "data")
+        action.add_argument("--json", action="store_true", help="one JSON document on standard output")
+
+
+def run(options: argparse.Namespace) -> int:
+    from api.jobs.store import Store
+
+    try:
+        keys = Store(settings_of(options).data).keys
+        if options.action == "create":
+            if not _TENANT.fullmatch(options.tenant) or options.tenant == "local":
+                raise UsageError(
+                    f"--tenant {options.tenant!r}: expected lower-case letters, digits, '.', '_' and '-', and not "
+                    "local, which stands for whoever uses the service without keys"
+                )
+            key, secret = keys.create(options.tenant, options.name)
+            told = {"id": key, "tenant": options.tenant, "name": options.name, "secret": secret}
+            print(json.dumps(told, indent=1) if options.json else f"{secret}\n(key {key}; it is not shown again)")
+        elif options.action == "revoke":
+            keys.revoke(options.key)
+            print(json.dumps({"id": options.key}) if options.json else f"key {options.key} is revoked")
+        else:
+            found = keys.list(options.tenant)
+            if options.json:
+                listed = [
+                    {
+                        "id": k.id,
+                        "tenant": k.tenant,
+                        "name": k.name,
+                        "created_at": k.created_at,
+                        "revoked_at": k.revoked_at,
+                    }
+                    for k in found
+                ]
+                print(json.dumps(listed, indent=1))
+            for k in () if options.json else found:
+                ended = "" if k.revoked_at is None else f"   revoked {_date(k.revoked_at)}"
+                print(f"{k.id}  {k.tenant:20} {_date(k.created_at)}  {k.name}{ended}")
+    except NotFound as e:
+        raise UsageError(str(e)) from e
+    except StoreError as e:
+        raise InputError(str(e)) from e
+    return 0
+
+
+def _date(moment: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(moment))

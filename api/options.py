@@ -1,0 +1,145 @@
+"""Options of a request, as query parameters named as on the command line, and as the options of a task."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from cost_models import profile_names
+from planner.cli.options import bindings, byte_size
+from planner.cli.search import MOST_DEVICES
+from planner.errors import UsageError
+
+__all__ = ["EvaluationQuery", "PlanQuery"]
+
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Size = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,15}(\.[0-9]{1,6})?([kKmMgGtT]([iI]?[bB])?|[bB])?$")]
+Binding = Annotated[str, StringConstraints(pattern=r"^[^=\s\x00-\x1f]{1,100}=[1-9][0-9]{0,8}$")]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=1000, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,99}$")]
+Hardware = Annotated[str, Field(json_schema_extra={"enum": list(profile_names())})]
+
+
+class _Query(BaseModel):
+    """Unknown parameters are refused: a misspelt option would be lost without a word."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def _given(self, *names: str) -> dict[str, Any]:
+        return {name: value for name in names if (value := getattr(self, name)) not in (None, [])}
+
+
+def known_hardware(name: str) -> str:
+    """The name.  UsageError unless it is a packaged profile: files of the server are none of the caller's business."""
+    if name not in profile_names():
+        raise UsageError(f"hardware {name[:100]!r}: expected one of {', '.join(profile_names())} (GET /v1/hardware)")
+    return name
+
+
+class PlanQuery(_Query):
+    """What to plan for; as the options of `planner search`."""
+
+    devices: Annotated[int, Field(ge=1, le=MOST_DEVICES, description="Number of devices.", examples=[16])]
+    batch: Annotated[Count | None, Field(description="Global batch; default: the model's own.")] = None
+    hardware: Annotated[Hardware, Field(description="A name of GET /v1/hardware.")] = "a100-80"
+    mode: Annotated[
+        Literal["training", "inference"] | None, Field(description="Default: training where there is a loss.")
+    ] = None
+    mesh: Annotated[
+        str | None,
+        StringConstraints(pattern=r"^[1-9][0-9]{0,4}(x[1-9][0-9]{0,4}){0,3}$"),
+        Field(description="Only this logical mesh, such as 2x8; default: all of one and two axes."),
+    ] = None
+    nodes: Annotated[Count | None, Field(description="Servers; default: as many as full servers need.")] = None
+    memory_limit: Annotated[
+        Size | None, Field(description="Per device, such as 64GiB; default: what the profile leaves.")
+    ] = None
+    optimizer: Annotated[Literal["adam", "momentum", "sgd"], Field()] = "adam"
+    precision: Annotated[Literal["bf16", "fp16", "fp32"], Field()] = "bf16"
+    recompute: Annotated[
+        Literal["auto", "none", "blocks"], Field(description="Run equal layers again in the backward pass.")
+    ] = "auto"
+    stages: Annotated[int, Field(ge=1, le=MOST_DEVICES, description="Pipeline stages.")] = 1
+    micro_batches: Annotated[Count | None, Field(description="Parts of the batch, one after the other.")] = None
+    bind: Annotated[
+        list[Binding], Field(max_length=50, description="Sizes of symbolic dimensions, DIM=SIZE; may be repeated.")
+    ] = []
+    pin: Annotated[list[Text], Field(max_length=200, description="As `planner search --pin`; may be repeated.")] = []
+    strategy: Annotated[
+        Text | None, Field(description="Pin a known configuration: megatron:tp=4,pp=2,micro_batch=1, fsdp, …")
+    ] = None
+    solver: Annotated[Literal["auto", "dp", "ilp"], Field()] = "auto"
+    time_limit: Annotated[float | None, Field(gt=0, le=86400, description="Seconds for the whole search.")] = None
+    target: Annotated[
+        Literal["any", "torch", "mindspore"], Field(description="Only plans that this runtime can express.")
+    ] = "any"
+    name: Annotated[Name | None, Field(description="Name of the model in the plan; default: that of the file.")] = None
+
+    def task_options(self) -> dict[str, Any]:
+        """What the search gets; its defaults are left out, so that equal requests look equal.
+
+        UsageError where options contradict each other.
+        """
+        self._check()
+        given = self.model_dump(exclude_none=True, exclude_defaults=True, exclude={"name"})
+        if "bind" in given:
+            given["bind"] = sorted(set(given["bind"]))
+        return {"devices": self.devices, **given}
+
+    def _check(self) -> None:
+        known_hardware(self.hardware)
+        bindings(self.bind)
+        _size(self.memory_limit)
+        if self.devices % self.stages:
+            raise UsageError(f"stages {self.stages}: expected a divisor of devices {self.devices}")
+        if self.mesh is not None:
+            found = 1
+            for size in self.mesh.split("x"):
+                found *= int(size)
+            if found != self.devices // self.stages and found != self.devices:
+                raise UsageError(f"mesh {self.mesh}: has {found} devices, devices says {self.devices}; make them agree")
+        if self.strategy is not None and (self.stages > 1 or self.micro_batches or self.mesh):
+            raise UsageError("strategy says stages, micro_batches and mesh itself (pp, micro_batch); leave them out")
+
+
+class EvaluationQuery(_Query):
+    """What to price: `strategy` with a model in the body, or `plan` by its id."""
+
+    strategy: Annotated[
+        Text | None, Field(description="ddp, fsdp, megatron:tp=8,pp=4, …: docs/evaluate.md lists them.")
+    ] = None
+    plan: Annotated[
+        str | None, Field(json_schema_extra={"pattern": "^[0-9a-f]{32}$"}, description="Id of a plan, instead.")
+    ] = None
+    devices: Annotated[int | None, Field(ge=1, le=10**6, description="Of a plan: its own.")] = None
+    batch: Annotated[Count | None, Field(description="Global batch; default: the model's own.")] = None
+    hardware: Annotated[Hardware, Field(description="A name of GET /v1/hardware.")] = "a100-80"
+    precision: Annotated[Literal["bf16", "fp16", "fp32"] | None, Field(description="Of a plan: its own.")] = None
+    optimizer: Annotated[Literal["adam", "momentum", "sgd"] | None, Field(description="Of a plan: its own.")] = None
+    memory_limit: Annotated[Size | None, Field()] = None
+    bind: Annotated[list[Binding], Field(max_length=50)] = []
+    name: Annotated[Name | None, Field(description="Name of the model; default: that of the file.")] = None
+
+    def task_options(self) -> dict[str, Any]:
+        """What the evaluation gets.  UsageError where options contradict each other."""
+        known_hardware(self.hardware)
+        bindings(self.bind)
+        _size(self.memory_limit)
+        if (self.strategy is None) == (self.plan is None):
+            raise UsageError("give either strategy, with a model in the body, or plan, the id of one")
+        if self.plan is not None and (self.precision or self.optimizer):
+            raise UsageError("precision and optimizer go with strategy; a plan says its own")
+        if self.strategy is not None and self.devices is None:
+            raise UsageError("strategy needs devices")
+        given = self.model_dump(exclude_none=True, exclude_defaults=True, exclude={"name", "plan"})
+        return {"hardware": self.hardware, **given}
+
+
+def _size(text: str | None) -> None:
+    try:
+        if text is not None:
+            byte_size(text)
+    except argparse.ArgumentTypeError as e:
+        raise UsageError(f"memory_limit: {e}") from e

@@ -1,0 +1,155 @@
+"""`/v1/plans/ID/artifacts`: what is made of a plan, by name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Header, Request, Response
+
+from api.auth import Tenant
+from api.errors import Problem
+from api.jobs.records import Plan, TaskState
+from api.jobs.tasks import Task
+from api.links import progress_of
+from api.respond import document, represent
+from api.routes.plans import PlanId, Prefer
+from api.schemas import Artifact, Artifacts, Pending
+from api.security import FRAMED, hashed_page
+from api.service import PATIENCE, preferred_wait, service_of
+from api.told import BINARY, header, link, problems
+from planner.emit import TARGETS
+
+__all__ = ["pending", "router", "sources", "waits"]
+
+router = APIRouter(tags=["artifacts"])
+
+MADE: Final = {
+    "report.html": "text/html",
+    "report.json": "application/json",
+    "trace.json": "application/json",
+    "explain.json": "application/json",
+    **{f"{target}.zip": "application/zip" for target in TARGETS},
+}
+FOUND: Final = {
+    "plan.json": "application/json",
+    "search.json": "application/json",
+    "summary.txt": "text/plain",
+    "model.onnx": "application/octet-stream",
+}
+PENDING: Final = {
+    "model": Pending,
+    "description": "It is being made",
+    "headers": {"Retry-After": header("Seconds to wait before asking again.", "integer")},
+}
+
+
+@router.get(
+    "/v1/plans/{plan_id}/artifacts",
+    operation_id="listArtifacts",
+    summary="What can be had of a plan",
+    responses={
+        200: {
+            "model": Artifacts,
+            "links": {
+                "first": link(
+                    "getArtifact",
+                    "The first of them.",
+                    plan_id="$response.body#/plan",
+                    name="$response.body#/items/0/name",
+                )
+            },
+        },
+        **problems("not-found", "validation"),
+    },
+)
+async def list_artifacts(request: Request, tenant: Tenant, plan_id: PlanId) -> Response:
+    plan = service_of(request).store.plan(tenant, plan_id)
+    at = f"/v1/plans/{plan_id}/artifacts"
+    names = {n: b.media_type for n, b in plan.files.items()} | MADE
+    items = [
+        Artifact(
+            name=name,
+            media_type=media,
+            size=plan.files[name].size if name in plan.files else None,
+            href=f"{at}/{name}",
+        )
+        for name, media in names.items()
+    ]
+    return document(request, Artifacts(plan=plan_id, items=items))
+
+
+@router.get(
+    "/v1/plans/{plan_id}/artifacts/{name}",
+    operation_id="getArtifact",
+    summary="One of them",
+    responses={
+        200: {
+            "description": "The file",
+            "headers": {"ETag": header("Of these bytes.")},
+            "content": {
+                "application/json": {"schema": {}},
+                "text/html": {"schema": {"type": "string"}},
+                "text/plain": {"schema": {"type": "string"}},
+                "application/zip": dict(BINARY),
+                "application/octet-stream": dict(BINARY),
+            },
+        },
+        202: PENDING,
+        304: {"description": "The caller has it"},
+        **problems(
+            *("not-found", "validation", "target-refuses", "input-invalid", "usage", "child-memory", "child-cpu"),
+            *("child-wall", "result-too-large", "queue-full", "storage-full", "input-lost", "child-died"),
+        ),
+    },
+)
+async def get_artifact(
+    request: Request,
+    tenant: Tenant,
+    plan_id: PlanId,
+    name: str,
+    prefer: Prefer = None,
+    if_none_match: Annotated[str | None, Header(description="ETags that the caller has.")] = None,
+) -> Response:
+    """Waits for what has to be made first: 20 s, or as long as `Prefer: wait=N` says."""
+    service = service_of(request)
+    plan = service.store.plan(tenant, plan_id)
+    if name in plan.files:
+        blob = plan.files[name]
+    elif name in MADE:
+        state = await service.made(Task("artifact", sources(plan), {"name": name}), tenant, waits(request))
+        if not state.ended:
+            return pending(request, state)
+        blob = state.result[name]
+    else:
+        raise Problem("not-found", f"artifact {name[:100]!r}: expected one of {', '.join((*FOUND, *MADE))}")
+    headers = {"content-disposition": f'{_shown(blob.media_type)}; filename="{plan.name}-{name}"'}
+    if blob.media_type.startswith("text/html"):
+        headers |= hashed_page(FRAMED)
+    return await represent(
+        request,
+        lambda: service.content(blob, tenant),
+        blob.media_type,
+        digest=blob.digest,
+        size=blob.size,
+        headers=headers,
+    )
+
+
+def sources(plan: Plan) -> dict[str, str]:
+    """Digests of what artifacts are made of."""
+    return {n: plan.files[n].digest for n in ("plan.json", "model.onnx") if n in plan.files}
+
+
+def waits(request: Request) -> float:
+    """Seconds to wait for what a request asks for."""
+    preferred = preferred_wait(request)
+    return PATIENCE if preferred is None else preferred
+
+
+def pending(request: Request, state: TaskState) -> Response:
+    body = Pending(status="running" if state.status == "running" else "queued", progress=progress_of(state.progress))
+    return document(request, body, status=202, headers={"retry-after": "1"})
+
+
+def _shown(media_type: str) -> str:
+    return "attachment" if media_type in ("application/zip", "application/octet-stream") else "inline"

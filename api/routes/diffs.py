@@ -1,0 +1,77 @@
+"""`/v1/diffs/A/B`: what two plans do differently."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from fastapi import APIRouter, Header, Path, Query, Request, Response
+
+from api.auth import Tenant
+from api.jobs.tasks import Task
+from api.respond import VARY, accepted, represent
+from api.routes.artifacts import PENDING, pending, waits
+from api.routes.plans import Prefer
+from api.security import FRAMED, hashed_page
+from api.service import service_of
+from api.told import header, problems
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["diffs"])
+
+_FORMS: Final = {"application/json": "json", "text/html": "html"}
+
+Side = Annotated[str, Path(description="Id of a plan.", json_schema_extra={"pattern": "^[0-9a-f]{32}$"})]
+
+
+@router.get(
+    "/v1/diffs/{a}/{b}",
+    operation_id="getDiff",
+    summary="Two plans compared",
+    responses={
+        200: {
+            "description": "The difference (docs/diff.md)",
+            "headers": {"ETag": header("Of these bytes.")},
+            "content": {
+                "application/json": {"schema": {"type": "object"}},
+                "text/html": {"schema": {"type": "string"}},
+            },
+        },
+        202: PENDING,
+        304: {"description": "The caller has it"},
+        **problems(
+            *("not-found", "not-acceptable", "validation", "input-invalid", "child-memory", "child-cpu", "child-wall"),
+            *("result-too-large", "queue-full", "storage-full", "input-lost", "child-died"),
+        ),
+    },
+)
+async def get_diff(
+    request: Request,
+    tenant: Tenant,
+    a: Side,
+    b: Side,
+    form: Annotated[
+        Literal["json", "html"] | None, Query(alias="format", description="Instead of what `Accept` says.")
+    ] = None,
+    prefer: Prefer = None,
+    if_none_match: Annotated[str | None, Header(description="ETags that the caller has.")] = None,
+) -> Response:
+    """JSON, or a page of its own by `Accept: text/html` or `format=html`."""
+    service = service_of(request)
+    chosen = form or _FORMS[accepted(request, tuple(_FORMS))]
+    inputs = {side: service.store.plan(tenant, plan).files["plan.json"].digest for side, plan in (("a", a), ("b", b))}
+    state = await service.made(Task("diff", inputs, {"form": chosen}), tenant, waits(request))
+    if not state.ended:
+        return pending(request, state)
+    blob = next(iter(state.result.values()))
+    headers = {"vary": f"Accept, {VARY}"}
+    if chosen == "html":
+        headers |= hashed_page(FRAMED)
+    return await represent(
+        request,
+        lambda: service.content(blob, tenant),
+        blob.media_type,
+        digest=blob.digest,
+        size=blob.size,
+        headers=headers,
+    )

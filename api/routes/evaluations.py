@@ -1,0 +1,61 @@
+"""`/v1/evaluations`: what a configuration that the caller names costs, without a search."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from api.auth import Tenant
+from api.errors import Problem
+from api.jobs.tasks import Task
+from api.options import EvaluationQuery
+from api.routes.plans import ANSWERS, IdempotencyKey, Prefer, submitted
+from api.service import service_of
+from api.told import model_body, problems
+from api.uploads import Upload, receive
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["evaluations"])
+
+
+@router.post(
+    "/v1/evaluations",
+    operation_id="createEvaluation",
+    summary="Price a configuration, or a plan on another machine",
+    status_code=202,
+    responses={
+        **ANSWERS,
+        **problems(
+            *("origin-forbidden", "not-found", "body-timeout", "too-large", "unsupported-media-type", "validation"),
+            *("usage", "idempotency-key-reused", "input-lost", "queue-full", "storage-full"),
+        ),
+    },
+    openapi_extra={"requestBody": model_body(required=False)},
+)
+async def create_evaluation(
+    request: Request,
+    tenant: Tenant,
+    query: Annotated[EvaluationQuery, Query()],
+    idempotency_key: IdempotencyKey = None,
+    prefer: Prefer = None,
+) -> Response:
+    """With `strategy`, the body is the model.  With `plan` there is no body: the plan's model is kept.  The evaluation
+    is the job's `summary` once it has ended."""
+    service = service_of(request)
+    options = query.task_options()
+    if query.plan is None:
+        upload = await receive(request, service.store.blobs)
+        if "constraints" in upload.digests:
+            detail = "an evaluation takes no constraints"
+            raise Problem("validation", detail, errors=[{"in": "body", "name": "constraints", "detail": detail}])
+        name = query.name or upload.stem or "model"
+    else:
+        plan = service.store.plan(tenant, query.plan)
+        if "model.onnx" not in plan.files:
+            raise Problem("usage", "the plan's model was not kept; plan the model again, or send it with a strategy")
+        inputs = {"model": plan.files["model.onnx"].digest, "plan": plan.files["plan.json"].digest}
+        upload, name = Upload(inputs), query.name or plan.name
+    task = Task("evaluation", upload.digests, {**options, "name": name})
+    return await submitted(request, service, tenant, task, upload, name, idempotency_key)

@@ -1,0 +1,61 @@
+"""`/v1/plans/ID/explanation`: why the plan is as it is."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request, Response
+
+from api.auth import Tenant
+from api.jobs.tasks import Task
+from api.respond import represent
+from api.routes.artifacts import PENDING, pending, sources, waits
+from api.routes.plans import PlanId, Prefer
+from api.service import service_of
+from api.told import header, problems
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["explanations"])
+
+
+@router.get(
+    "/v1/plans/{plan_id}/explanation",
+    operation_id="getExplanation",
+    summary="What the plan's choices cost, and their best alternatives",
+    responses={
+        200: {
+            "description": "The explanation (docs/explain.md)",
+            "headers": {"ETag": header("Of these bytes.")},
+            "content": {"application/json": {"schema": {"type": "object"}}},
+        },
+        202: PENDING,
+        304: {"description": "The caller has it"},
+        **problems(
+            *("not-found", "validation", "usage", "input-invalid", "child-memory", "child-cpu", "child-wall"),
+            *("cannot-fit", "no-plan", "result-too-large", "queue-full", "storage-full", "input-lost", "child-died"),
+        ),
+    },
+)
+async def get_explanation(
+    request: Request,
+    tenant: Tenant,
+    plan_id: PlanId,
+    operator: Annotated[
+        str | None, Query(min_length=1, max_length=1000, description="Of this operator; default: of the whole plan.")
+    ] = None,
+    alternatives: Annotated[int, Query(ge=1, le=20, description="How many of the best.")] = 3,
+    prefer: Prefer = None,
+    if_none_match: Annotated[str | None, Header(description="ETags that the caller has.")] = None,
+) -> Response:
+    """Every alternative is searched again with it pinned: this may take as long as some searches."""
+    service = service_of(request)
+    plan = service.store.plan(tenant, plan_id)
+    task = Task("explanation", sources(plan), {"operator": operator, "alternatives": alternatives})
+    state = await service.made(task, tenant, waits(request))
+    if not state.ended:
+        return pending(request, state)
+    blob = next(iter(state.result.values()))
+    return await represent(
+        request, lambda: service.content(blob, tenant), blob.media_type, digest=blob.digest, size=blob.size
+    )

@@ -1,0 +1,73 @@
+"""Whether the service lives, is ready, and how it does: for load balancers and monitors, without a key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from api.errors import Problem
+from api.observe import METRICS_TYPE
+from api.respond import document
+from api.schemas import Health
+from api.service import service_of
+from api.told import problems, text
+from planner import __version__
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["health"])
+
+_ALIVE = Health(status="ok", version=__version__)
+
+
+@router.get(
+    "/healthz",
+    operation_id="getHealth",
+    summary="It answers",
+    responses={200: {"model": Health}, **problems(keys=False)},
+)
+async def healthz(request: Request) -> Response:
+    """Touches nothing but the event loop."""
+    return document(request, _ALIVE)
+
+
+@router.get(
+    "/readyz",
+    operation_id="getReadiness",
+    summary="It can take requests",
+    responses={200: {"model": Health}, **problems(keys=False)},
+)
+async def readyz(request: Request) -> Response:
+    """503 while no worker is at work, or the store cannot be written to."""
+    service = service_of(request)
+    if service.changes.stopping:
+        raise Problem("unavailable", "the service is stopping")
+    counts = await run_in_threadpool(service.store.counts)
+    if not counts["workers"]:
+        raise Problem("unavailable", "no worker is at work; requests wait until one is", headers={"Retry-After": "1"})
+    return document(request, _ALIVE)
+
+
+@router.get(
+    "/metrics",
+    operation_id="getMetrics",
+    summary="Prometheus metrics",
+    responses={200: text("text/plain", "In the text format of Prometheus"), **problems(keys=False)},
+)
+async def metrics(request: Request) -> Response:
+    service = service_of(request)
+    counts = await run_in_threadpool(service.store.counts)
+    return Response(service.metrics.text(_flat(counts)), headers={"content-type": METRICS_TYPE})
+
+
+def _flat(counts: Mapping[str, Any], before: str = "") -> dict[str, float]:
+    out: dict[str, float] = {}
+    for name, value in counts.items():
+        if isinstance(value, Mapping):
+            out |= _flat(value, f"{before}{name}_")
+        else:
+            out[f"{before}{name}"] = float(value)
+    return out

@@ -1,0 +1,169 @@
+"""`/v1/jobs`: how far requests are; their events; giving one up."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Header, Path, Request, Response
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import StreamingResponse
+
+from api.auth import Tenant
+from api.errors import Problem
+from api.links import job_of
+from api.pages import next_link
+from api.respond import document
+from api.routes.plans import JOB_LINKS, PLAN_LINKS, Cursor, Limit, Prefer
+from api.schemas import Job, Jobs
+from api.service import Service, preferred_wait, service_of
+from api.told import header, link, problems, text
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["jobs"])
+
+STREAMS = 100  # event streams of one tenant
+BATCH = 500  # events read at a time
+
+JobId = Annotated[str, Path(description="Id of a job.", json_schema_extra={"pattern": "^[0-9a-f]{32}$"})]
+
+
+@router.get(
+    "/v1/jobs",
+    operation_id="listJobs",
+    summary="Jobs, the newest first",
+    responses={
+        200: {
+            "model": Jobs,
+            "headers": {"Link": header('`rel="next"`, where there are more.', required=False)},
+            "links": {"next": link("listJobs", "The next page.", cursor="$response.body#/next")},
+        },
+        **problems("cursor-invalid", "validation"),
+    },
+)
+async def list_jobs(
+    request: Request,
+    tenant: Tenant,
+    status: Literal["queued", "running", "succeeded", "failed", "cancelled"] | None = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Response:
+    service = service_of(request)
+    after = service.signer.after(f"jobs {tenant}", cursor)
+    found = service.store.jobs(tenant, status, limit + 1, after)
+    more = service.signer.seal(f"jobs {tenant}", found[limit - 1].id) if len(found) > limit else None
+    page = Jobs(items=[job_of(j) for j in found[:limit]], next=more)
+    return document(request, page, headers=next_link(request.url, more))
+
+
+@router.get(
+    "/v1/jobs/{job_id}",
+    operation_id="getJob",
+    summary="A job",
+    responses={
+        200: {"model": Job, "links": JOB_LINKS | PLAN_LINKS},
+        **problems("not-found", "validation"),
+    },
+)
+async def get_job(request: Request, tenant: Tenant, job_id: JobId, prefer: Prefer = None) -> Response:
+    """With `Prefer: wait=N` the answer comes once the job has ended, or after N seconds."""
+    service = service_of(request)
+    return await _waited(request, service, service.store.job(tenant, job_id))
+
+
+@router.post(
+    "/v1/jobs/{job_id}:cancel",
+    operation_id="cancelJob",
+    summary="Give a job up",
+    status_code=200,
+    responses={
+        200: {"model": Job, "description": "The job as it is now; `plan` has the best plan so far once it has ended"},
+        **problems("origin-forbidden", "not-found", "validation", "storage-full"),
+    },
+)
+async def cancel_job(request: Request, tenant: Tenant, job_id: JobId, prefer: Prefer = None) -> Response:
+    """A search ends with the best plan that it has.  A job that has ended stays as it is."""
+    service = service_of(request)
+    return await _waited(request, service, await run_in_threadpool(service.store.cancel, tenant, job_id))
+
+
+async def _waited(request: Request, service: Service, job: Any) -> Response:
+    wait = preferred_wait(request)
+    if wait is None:
+        return document(request, job_of(job))
+    job = await service.finished_job(job, wait)
+    return document(request, job_of(job), headers={"preference-applied": f"wait={wait}"})
+
+
+@router.get(
+    "/v1/jobs/{job_id}/events",
+    operation_id="getJobEvents",
+    summary="What happens to a job, as it happens",
+    responses={
+        200: text(
+            "text/event-stream",
+            "Events: queued, started, phase, progress, message, restarted, then one of "
+            "succeeded, failed, cancelled, which is the last",
+        ),
+        204: {"description": "There is nothing after `Last-Event-ID`, and never will be"},
+        **problems("not-found", "validation"),
+    },
+)
+async def get_events(
+    request: Request,
+    tenant: Tenant,
+    job_id: JobId,
+    last_event_id: Annotated[str | None, Header(description="Only what came after this event.")] = None,
+) -> Response:
+    service = service_of(request)
+    job = service.store.job(tenant, job_id)
+    # Whoever has a clock that runs backwards, or something that is no number, gets all events again.
+    after = int(last_event_id) if last_event_id and last_event_id.isascii() and last_event_id.isdigit() else 0
+    after = min(after, 2**62)
+    if job.ended and not service.store.events(tenant, job_id, after, 1):
+        return Response(status_code=204)
+    if service.streams[tenant] >= STREAMS:
+        told = f"{STREAMS} event streams are open already; close some"
+        raise Problem("rate-limited", told, headers={"Retry-After": "5"})
+    request.state.stream = True
+    return StreamingResponse(
+        _stream(service, tenant, job_id, after),
+        media_type="text/event-stream",
+        headers={"cache-control": "no-store", "x-accel-buffering": "no"},
+    )
+
+
+async def _stream(service: Service, tenant: str, job: str, after: int) -> AsyncIterator[bytes]:
+    """Ends after the last event, or when the server stops: the client comes back with `Last-Event-ID`."""
+    service.streams[tenant] += 1
+    service.metrics.streams.inc()
+    beat = service.settings.heartbeat
+    try:
+        yield b"retry: 1000\n\n"
+        spoken = time.monotonic()
+        while not service.changes.stopping:
+            found = service.store.events(tenant, job, after, BATCH)
+            if found:
+                after, spoken = found[-1].seq, time.monotonic()
+                yield b"".join(_text(e.seq, e.type, {"at": e.at, **e.data}) for e in found)
+                if found[-1].last:
+                    return
+                continue
+            left = spoken + beat - time.monotonic()
+            if left <= 0:
+                spoken = time.monotonic()
+                yield b": still here\n\n"
+                continue
+            await service.changes.wait(left)
+    finally:
+        service.metrics.streams.dec()
+        service.streams[tenant] -= 1
+        if not service.streams[tenant]:
+            del service.streams[tenant]
+
+
+def _text(seq: int, kind: str, data: dict[str, Any]) -> bytes:
+    return f"id: {seq}\nevent: {kind}\ndata: {json.dumps(data)}\n\n".encode()

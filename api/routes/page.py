@@ -1,0 +1,52 @@
+"""The page at `/` and its files."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from fastapi import APIRouter, Request, Response
+
+from api.errors import Problem
+from api.respond import constant
+from api.security import page_policy
+
+__all__ = ["router"]
+
+router = APIRouter(include_in_schema=False)
+
+_FOLDER: Final = Path(__file__).parent.parent / "static"
+_TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".onnx": "application/octet-stream",
+}
+
+
+@cache
+def _files() -> dict[str, Path]:
+    """By name: what is not listed here is never opened."""
+    found = (p for p in _FOLDER.rglob("*") if p.is_file() and p.suffix in _TYPES)
+    return {p.relative_to(_FOLDER).as_posix(): p for p in found}
+
+
+async def _file(request: Request, name: str) -> Response:
+    path = _files().get(name)
+    if path is None:
+        raise Problem("not-found", f"there is no file {name[:100]!r}")
+    headers = {"content-security-policy": page_policy(), "cache-control": "no-cache", "vary": "Accept-Encoding"}
+    return await constant(request, path.read_bytes(), _TYPES[path.suffix], headers)
+
+
+@router.get("/")
+async def index(request: Request) -> Response:
+    return await _file(request, "index.html")
+
+
+@router.get("/static/{name:path}")
+async def static(request: Request, name: str) -> Response:
+    return await _file(request, name)

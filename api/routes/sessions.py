@@ -1,0 +1,88 @@
+"""`/v1/sessions`: a key becomes a cookie, for the page: an EventSource cannot send headers."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+from pydantic import ValidationError
+
+from api.auth import COOKIE, LOCAL, SESSION_S, Tenant, keys_needed, open_session, within_rate
+from api.errors import Problem
+from api.respond import document
+from api.schemas import Session, SessionRequest
+from api.service import service_of
+from api.told import header, problems
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["sessions"])
+
+
+@router.get(
+    "/v1/sessions",
+    operation_id="getSession",
+    summary="Who asks",
+    responses={200: {"model": Session}, **problems()},
+)
+async def get_session(request: Request, tenant: Tenant) -> Response:
+    return document(request, Session(tenant=tenant, keys=keys_needed(service_of(request))))
+
+
+@router.post(
+    "/v1/sessions",
+    operation_id="createSession",
+    summary="Log in",
+    responses={
+        200: {"model": Session, "headers": {"Set-Cookie": header("The session.", required=False)}},
+        **problems("origin-forbidden", "body-timeout", "too-large", "unsupported-media-type", "validation"),
+    },
+    openapi_extra={
+        "security": [],
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/SessionRequest"}}},
+        },
+    },
+)
+async def create_session(request: Request) -> Response:
+    """The cookie is HttpOnly, is sent from this site alone, and ends with the key or after twelve hours."""
+    service = service_of(request)
+    within_rate(request, service, "")
+    media = request.headers.get("content-type", "")
+    if media.split(";")[0].strip().lower() != "application/json":
+        expected = ["application/json"]
+        raise Problem(
+            "unsupported-media-type",
+            f"Content-Type {media[:100]!r}: expected application/json",
+            more={"expected": expected},
+        )
+    try:
+        asked = SessionRequest.model_validate_json(await request.body())
+    except ValidationError as e:
+        errors = [
+            {"in": "body", "name": ".".join(map(str, found["loc"])) or "body", "detail": found["msg"]}
+            for found in e.errors(include_input=False, include_url=False, include_context=False)
+        ]
+        raise Problem("validation", 'the body is not {"key": "…"}', errors=errors) from None
+    if not keys_needed(service):
+        return document(request, Session(tenant=LOCAL, keys=False))
+    tenant, value = open_session(service, asked.key)
+    answer = document(request, Session(tenant=tenant, keys=True))
+    answer.set_cookie(
+        COOKIE, value, max_age=SESSION_S, path="/", httponly=True, samesite="strict", secure=service.settings.https
+    )
+    return answer
+
+
+@router.delete(
+    "/v1/sessions",
+    operation_id="endSession",
+    summary="Log out",
+    status_code=204,
+    response_class=Response,
+    responses={204: {"description": "The cookie is removed"}, **problems("origin-forbidden", keys=False)},
+    openapi_extra={"security": []},
+)
+async def end_session(request: Request) -> Response:
+    answer = Response(status_code=204)
+    answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict", secure=service_of(request).settings.https)
+    return answer

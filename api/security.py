@@ -1,0 +1,41 @@
+"""Content security policies: what pages of this service may do."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final
+
+try:
+    from planner.report.html import SCRIPT_HASHES, STYLE_HASHES
+except ImportError:
+    SCRIPT_HASHES, STYLE_HASHES = (), ()
+
+__all__ = ["FRAMED", "hashed_page", "page_policy"]
+
+FRAMED: Final = "frame-ancestors 'self'; sandbox allow-scripts allow-downloads"
+
+
+@cache
+def hashed_page(more: str) -> dict[str, str]:
+    """Headers of a report or diff: only its own script and style, and no origin: names in a model that slipped
+    through all escaping could neither call the service nor read its cookie.  The page at / may frame it."""
+    policy = (
+        f"default-src 'none'; script-src {_listed(SCRIPT_HASHES)}; style-src {_listed(STYLE_HASHES)}; img-src data:; "
+        f"base-uri 'none'; form-action 'none'; {more}"
+    )
+    return {"content-security-policy": policy, "x-frame-options": "SAMEORIGIN"}
+
+
+@cache
+def page_policy() -> str:
+    """Of the page at /: its own files, reports in frames, and this service alone."""
+    return (
+        f"default-src 'none'; script-src 'self' {_listed(SCRIPT_HASHES)}; style-src 'self' {_listed(STYLE_HASHES)}; "
+        "img-src 'self' data:; connect-src 'self'; frame-src 'self' blob:; base-uri 'none'; frame-ancestors 'none'; "
+        "form-action 'none'"
+    )
+
+
+def _listed(hashes: object) -> str:
+    found = [hashes] if isinstance(hashes, str) else list(hashes)  # type: ignore[call-overload]
+    return " ".join(f"'{h.strip(chr(39))}'" for h in found)

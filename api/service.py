@@ -1,0 +1,94 @@
+"""What the routes share, and waiting for tasks and blobs."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+
+from api.errors import Problem, from_work
+from api.jobs.blobs import Blob
+from api.jobs.errors import BlobDamaged, BlobMissing
+from api.jobs.records import Job, TaskState
+from api.jobs.store import Store
+from api.jobs.tasks import Task
+from api.limits import Buckets
+from api.observe import Metrics
+from api.pages import Signer
+from api.settings import Settings
+from api.watch import Changes
+
+__all__ = ["PATIENCE", "Service", "preferred_wait", "service_of"]
+
+PATIENCE: Final = 20.0  # seconds that a request for an artifact waits for it unless it says otherwise
+_BIG: Final = 256 * 2**10  # bytes above which a blob is read beside the event loop
+_WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,6})\"?", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class Service:
+    settings: Settings
+    store: Store
+    changes: Changes
+    metrics: Metrics
+    buckets: Buckets
+    signer: Signer
+    streams: Counter[str] = field(default_factory=Counter)  # event streams open, by tenant
+
+    async def finished_job(self, job: Job, seconds: float) -> Job:
+        """The job once it has ended, or as it is when the seconds are over."""
+        until = time.monotonic() + min(seconds, self.settings.most_wait)
+        while not job.ended and (left := until - time.monotonic()) > 0 and not self.changes.stopping:
+            await self.changes.wait(left)
+            job = self.store.job(job.tenant, job.id)
+        return job
+
+    async def finished_task(self, state: TaskState, seconds: float) -> TaskState:
+        """As `finished_job`."""
+        until = time.monotonic() + min(seconds, self.settings.most_wait)
+        while not state.ended and (left := until - time.monotonic()) > 0 and not self.changes.stopping:
+            await self.changes.wait(left)
+            state = self.store.state(state.id)
+        return state
+
+    async def made(self, task: Task, tenant: str, seconds: float) -> TaskState:
+        """The task done, or still under way when the seconds are over.  Problem where it failed."""
+        state = await self.finished_task(await run_in_threadpool(self.store.ensure, task, tenant), seconds)
+        if state.error is not None:
+            raise from_work(state.error)
+        if state.status == "cancelled":
+            raise Problem("unavailable", "the computation was ended; ask again", headers={"Retry-After": "1"})
+        return state
+
+    async def content(self, blob: Blob, tenant: str) -> bytes:
+        """The blob's bytes; one that is damaged is made again."""
+        try:
+            return await self._read(blob)
+        except (BlobDamaged, BlobMissing):
+            state = await run_in_threadpool(self.store.recover, blob.digest, tenant)
+            if state is None:
+                raise
+            await self.finished_task(state, PATIENCE)
+            return await self._read(blob)
+
+    async def _read(self, blob: Blob) -> bytes:
+        if blob.size > _BIG:
+            return await asyncio.to_thread(self.store.blobs.read, blob.digest)
+        return self.store.blobs.read(blob.digest)
+
+
+def service_of(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+def preferred_wait(request: Request) -> int | None:
+    """Seconds of `Prefer: wait=N` (RFC 7240); None where it is not said."""
+    found = _WAIT.search(",".join(request.headers.getlist("prefer")))
+    return None if found is None else int(found[1])

@@ -1,0 +1,148 @@
+"""Settings of the service: command-line options, else PLANNER_* variables, else the defaults below."""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from planner.cli.options import byte_size
+from planner.errors import UsageError
+
+__all__ = ["Settings", "add_settings", "is_loopback", "settings_of"]
+
+
+def _default_data() -> Path:
+    base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(base).expanduser() / "planner" / "service"
+
+
+def _default_workers() -> int:
+    return max(1, (os.cpu_count() or 2) - 1)
+
+
+def _bytes(text: str) -> int:
+    try:
+        return byte_size(text)
+    except argparse.ArgumentTypeError as e:
+        raise ValueError(str(e)) from e
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 10**8:
+        raise ValueError("expected a positive number of seconds")
+    return value
+
+
+def _rate(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 10**6:
+        raise ValueError("expected a number of requests per second, 0 for no limit")
+    return value
+
+
+def _count(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = int(text)
+        if not least <= value <= 10**6:
+            raise ValueError(f"expected an integer from {least} to {10**6}")
+        return value
+
+    return parse
+
+
+def _path(text: str) -> Path:
+    return Path(text).expanduser()
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip().lower() for part in text.split(",") if part.strip())
+
+
+def _switch(text: str) -> bool:
+    if text.lower() not in ("0", "1", "no", "yes", "false", "true"):
+        raise ValueError("expected yes or no")
+    return text.lower() in ("1", "yes", "true")
+
+
+def _setting(parse: Callable[[str], Any], told: str, metavar: str) -> dict[str, Any]:
+    return {"parse": parse, "told": told, "metavar": metavar}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the service runs by.  Sizes in bytes, times in seconds."""
+
+    data: Path = field(
+        default_factory=_default_data, metadata=_setting(_path, "folder for jobs, plans, uploads and keys", "DIR")
+    )
+    host: str = field(default="127.0.0.1", metadata=_setting(str, "address to listen on", "ADDRESS"))
+    port: int = field(default=8080, metadata=_setting(_count(0), "port to listen on; 0: any free one", "PORT"))
+    workers: int = field(
+        default_factory=_default_workers,
+        metadata=_setting(_count(0), "searches at a time; 0: `planner worker` is started elsewhere", "N"),
+    )
+    upload_limit: int = field(default=64 * 2**20, metadata=_setting(_bytes, "largest request body", "SIZE"))
+    child_memory: int = field(default=8 * 2**30, metadata=_setting(_bytes, "memory of one search", "SIZE"))
+    child_cpu: int = field(default=3600, metadata=_setting(_count(1), "processor seconds of one search", "S"))
+    child_wall: int = field(default=3600, metadata=_setting(_count(1), "seconds of one search", "S"))
+    rate: float = field(
+        default=200.0, metadata=_setting(_rate, "requests per second and tenant, bursts of twice as many; 0: all", "R")
+    )
+    queue: int = field(default=100, metadata=_setting(_count(1), "unfinished jobs of one tenant", "N"))
+    retention: float = field(default=30.0, metadata=_setting(_seconds, "days until a finished job is removed", "DAYS"))
+    most_wait: float = field(default=60.0, metadata=_setting(_seconds, "longest `Prefer: wait`", "S"))
+    heartbeat: float = field(default=15.0, metadata=_setting(_seconds, "between signs of life on event streams", "S"))
+    names: tuple[str, ...] = field(
+        default=(), metadata=_setting(_names, "host names that requests may be addressed to", "HOST,…")
+    )
+    https: bool = field(default=False, metadata=_setting(_switch, "yes: behind a proxy that speaks TLS", "yes|no"))
+
+
+def variable(name: str) -> str:
+    """Name of the setting's environment variable."""
+    return f"PLANNER_{name.upper()}"
+
+
+def add_settings(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Options for these settings; all of them where none is named."""
+    for f in fields(Settings):
+        if names and f.name not in names:
+            continue
+        parser.add_argument(
+            f"--{f.name.replace('_', '-')}",
+            metavar=f.metadata["metavar"],
+            help=f"{f.metadata['told']} ({variable(f.name)})",
+        )
+
+
+def settings_of(options: argparse.Namespace, environment: Mapping[str, str] | None = None) -> Settings:
+    """UsageError where a value is not of its setting's form."""
+    given = os.environ if environment is None else environment
+    values: dict[str, Any] = {}
+    for f in fields(Settings):
+        text, where = getattr(options, f.name, None), f"--{f.name.replace('_', '-')}"
+        if text is None:
+            text, where = given.get(variable(f.name)), variable(f.name)
+        if text is None or text == "":
+            continue
+        try:
+            values[f.name] = f.metadata["parse"](text)
+        except ValueError as e:
+            raise UsageError(f"{where} {text!r}: {e}") from e
+    return Settings(**values)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether nothing but this machine can reach the address."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

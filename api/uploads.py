@@ -1,0 +1,194 @@
+"""Models and constraints on their way from the network to a blob: hashed as they arrive, never in memory twice."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, Final
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.requests import Request
+
+from api.errors import Problem
+from api.jobs.blobs import Blobs
+
+__all__ = ["BODY_TYPES", "Upload", "receive"]
+
+BODY_TYPES: Final = ("application/octet-stream", "multipart/form-data")
+_PARTS: Final = ("model", "constraints")
+_IN_MEMORY: Final = 2**20  # larger ones go by way of a file
+_HEADER: Final = 8192  # bytes of a part's headers
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+class _Piece:
+    """One file as it arrives: in memory while it is small, else in a file that becomes the blob."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self.blobs = blobs
+        self.hash = hashlib.sha256()
+        self.size = 0
+        self.chunks: list[bytes] = []
+        self.file: IO[bytes] | None = None
+
+    def write(self, chunk: bytes) -> None:
+        self.hash.update(chunk)
+        self.size += len(chunk)
+        if self.file is None and self.size > _IN_MEMORY:
+            self.file = self.blobs.spool()
+            self.file.writelines(self.chunks)
+            self.chunks.clear()
+        if self.file is None:
+            self.chunks.append(chunk)
+        else:
+            self.file.write(chunk)
+
+    def keep(self) -> str:
+        """The digest, once the blob is there.  Blocks for the disk."""
+        if self.file is None:
+            return self.blobs.put(b"".join(self.chunks))
+        digest = self.hash.hexdigest()
+        self.blobs.adopt(self.file, digest)
+        return digest
+
+    def drop(self) -> None:
+        if self.file is not None:
+            self.file.close()
+            Path(self.file.name).unlink(missing_ok=True)
+
+
+@dataclass(slots=True)
+class Upload:
+    """Digests of the blobs by part, `model` and perhaps `constraints`; `stem` of the model's file name, if given."""
+
+    digests: dict[str, str] = field(default_factory=dict)
+    size: int = 0
+    stem: str | None = None
+
+
+async def receive(request: Request, blobs: Blobs) -> Upload:
+    """Problem where the body is of another type, malformed, too large, too slow, or there is no model in it."""
+    media, parameters = parse_options_header(request.headers.get("content-type"))
+    pieces: dict[str, _Piece] = {}
+    out = Upload()
+    try:
+        if media == b"application/octet-stream":
+            pieces["model"] = piece = _Piece(blobs)
+            async for chunk in request.stream():
+                piece.write(chunk)
+        elif media == b"multipart/form-data":
+            form = _Form(parameters.get(b"boundary"), lambda: _Piece(blobs), pieces)
+            async for chunk in request.stream():
+                form.feed(chunk)
+            form.end()
+            out.stem = form.stem
+        else:
+            found = request.headers.get("content-type", "none")[:100]
+            raise Problem(
+                "unsupported-media-type",
+                f"Content-Type {found!r}: expected {' or '.join(BODY_TYPES)}",
+                more={"expected": list(BODY_TYPES)},
+                headers={"Accept-Post": ", ".join(BODY_TYPES)},
+            )
+        if not pieces.get("model", _NONE).size:
+            raise _bad("model", "the body holds no model; send the bytes of an ONNX file")
+        for name, piece in pieces.items():
+            out.digests[name] = await asyncio.to_thread(piece.keep)
+            out.size += piece.size
+    finally:
+        for piece in pieces.values():
+            piece.drop()
+    return out
+
+
+class _Empty:
+    size = 0
+
+
+_NONE: Any = _Empty()
+
+
+def _bad(name: str, detail: str) -> Problem:
+    return Problem("validation", detail, errors=[{"in": "body", "name": name, "detail": detail}])
+
+
+class _Form:
+    """The parts of a multipart body, as they arrive; each goes to a piece of its own."""
+
+    def __init__(self, boundary: bytes | None, new: Callable[[], _Piece], pieces: dict[str, _Piece]) -> None:
+        if not boundary:
+            raise _bad("boundary", "Content-Type multipart/form-data has no boundary")
+        self.new, self.pieces = new, pieces
+        self.stem: str | None = None
+        self.piece: _Piece | None = None
+        self.headers: dict[bytes, bytes] = {}
+        self.name, self.value = b"", b""
+        self.complete = False
+        callbacks: dict[str, Callable[..., None]] = {
+            "on_part_begin": self._begin,
+            "on_header_field": self._field,
+            "on_header_value": self._value,
+            "on_header_end": self._header,
+            "on_headers_finished": self._opened,
+            "on_part_data": self._data,
+            "on_end": self._end,
+        }
+        try:
+            self.parser = MultipartParser(boundary, callbacks)  # type: ignore[arg-type]
+        except FormParserError as e:
+            raise _bad("boundary", str(e)) from e
+
+    def feed(self, chunk: bytes) -> None:
+        try:
+            self.parser.write(chunk)
+        except FormParserError as e:
+            raise _bad("body", f"not a multipart body: {e}") from e
+
+    def end(self) -> None:
+        if not self.complete:
+            raise _bad("body", "the multipart body ends before its last boundary")
+
+    def _begin(self) -> None:
+        self.headers, self.name, self.value, self.piece = {}, b"", b"", None
+
+    def _field(self, data: bytes, start: int, end: int) -> None:
+        self.name += data[start:end]
+        self._bounded()
+
+    def _value(self, data: bytes, start: int, end: int) -> None:
+        self.value += data[start:end]
+        self._bounded()
+
+    def _bounded(self) -> None:
+        if len(self.name) + len(self.value) > _HEADER or len(self.headers) > 8:
+            raise _bad("body", "the headers of a part are too long")
+
+    def _header(self) -> None:
+        self.headers[self.name.lower()] = self.value
+        self.name, self.value = b"", b""
+
+    def _opened(self) -> None:
+        _, told = parse_options_header(self.headers.get(b"content-disposition", b""))
+        part = told.get(b"name", b"").decode("utf-8", "replace")
+        if part not in _PARTS:
+            raise _bad(
+                part[:100] or "body", f"part {part[:100]!r}: expected {' or '.join(_PARTS)}; options go in the query"
+            )
+        if part in self.pieces:
+            raise _bad(part, f"there are two parts {part!r}")
+        self.piece = self.pieces[part] = self.new()
+        if part == "model" and b"filename" in told:
+            name = PurePosixPath(told[b"filename"].decode("utf-8", "replace").replace("\\", "/")).stem
+            self.stem = _NOT_IN_NAMES.sub("_", name).lstrip(".-")[:100] or None
+
+    def _data(self, data: bytes, start: int, end: int) -> None:
+        assert self.piece is not None
+        self.piece.write(data[start:end])
+
+    def _end(self) -> None:
+        self.complete = True

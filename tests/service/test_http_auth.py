@@ -1,0 +1,167 @@
+"""Who may ask, and what the others do not see."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api import keys
+from api.jobs.store import Store
+from api.serve import refuse_open_door
+from api.settings import Settings, is_loopback, settings_of
+from planner.errors import UsageError
+from tests.service.http import Service, serving
+
+PATHS = ("/v1/plans", "/v1/jobs", "/v1/hardware", "/v1/hardware/a100-80", "/v1/sessions", "/v1/diffs/a/b")
+
+
+def _key(folder: Path, tenant: str) -> tuple[str, str]:
+    return Store(folder).keys.create(tenant, "")
+
+
+def test_without_any_key_whoever_is_on_this_machine_is_local(service: Service) -> None:
+    assert service.client.get("/v1/sessions").json() == {"tenant": "local", "keys": False}
+
+
+def test_with_a_key_every_path_needs_one(tmp_path: Path) -> None:
+    key, secret = _key(tmp_path, "team")
+    with serving(tmp_path) as s:
+        for path in PATHS:
+            answer = s.client.get(path)
+            assert (answer.status_code, answer.json()["type"]) == (401, "urn:planner:problem:unauthorised")
+            assert answer.headers["www-authenticate"] == 'Bearer realm="planner"'
+        assert s.post().status_code == 401
+        for value in ("Bearer wrong", "Basic abc", f"Basic {secret}", "Bearer", "Bearer \xe9"):
+            assert s.client.get("/v1/jobs", headers={"authorization": value.encode("latin-1")}).status_code == 401
+        good = {"authorization": f"Bearer {secret}"}
+        assert s.client.get("/v1/sessions", headers=good).json() == {"tenant": "team", "keys": True}
+        assert s.client.get("/healthz").status_code == 200
+        s.store.keys.revoke(key)
+        assert s.client.get("/v1/jobs", headers=good).status_code == 401
+        assert s.client.get("/v1/jobs").status_code == 401  # the last key is gone, the door stays shut
+
+
+def test_tenants_do_not_see_each_other(tmp_path: Path) -> None:
+    secrets = {t: _key(tmp_path, t)[1] for t in ("a", "b")}
+    with serving(tmp_path, secrets["a"]) as s:
+        plan = s.planned()
+        job = s.client.get("/v1/jobs").json()["items"][0]
+        cursor = s.post(b"another").json() and s.client.get("/v1/jobs?limit=1").json()["next"]
+        other = {"authorization": f"Bearer {secrets['b']}"}
+        for method, path in (
+            ("GET", f"/v1/jobs/{job['id']}"),
+            ("GET", f"/v1/jobs/{job['id']}/events"),
+            ("POST", f"/v1/jobs/{job['id']}:cancel"),
+            ("GET", f"/v1/plans/{plan}"),
+            ("DELETE", f"/v1/plans/{plan}"),
+            ("GET", f"/v1/plans/{plan}/artifacts"),
+            ("GET", f"/v1/plans/{plan}/artifacts/plan.json"),
+            ("GET", f"/v1/plans/{plan}/explanation"),
+            ("GET", f"/v1/diffs/{plan}/{plan}"),
+            ("POST", f"/v1/evaluations?plan={plan}"),
+        ):
+            answer = s.client.request(method, path, headers=other)
+            assert (answer.status_code, answer.json()["type"]) == (404, "urn:planner:problem:not-found"), path
+        for path in ("/v1/jobs", "/v1/plans"):
+            assert s.client.get(path, headers=other).json()["items"] == []
+        assert s.client.get("/v1/jobs", params={"cursor": cursor}).status_code == 200
+        assert s.client.get("/v1/jobs", params={"cursor": cursor}, headers=other).status_code == 400
+        assert s.client.get(f"/v1/plans/{plan}").status_code == 200
+        # The same request of another tenant is answered by the same computation, with a plan of its own.
+        done = s.post(prefer="wait=1", authorization=other["authorization"])
+        assert (done.status_code, done.json()["plan"]) == (200, plan)
+        assert s.client.delete(f"/v1/plans/{plan}").status_code == 204
+        assert s.client.get(f"/v1/plans/{plan}", headers=other).status_code == 200
+
+
+def test_a_key_becomes_a_session_that_ends_with_the_key(tmp_path: Path) -> None:
+    key, secret = _key(tmp_path, "team")
+    with serving(tmp_path) as s:
+        c = s.client
+        assert c.post("/v1/sessions", json={"key": "wrong"}).status_code == 401
+        answer = c.post("/v1/sessions", json={"key": secret})
+        cookie = answer.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "samesite=strict" in cookie.lower()
+        assert secret not in cookie
+        assert c.get("/v1/sessions").json() == {"tenant": "team", "keys": True}
+        assert c.delete("/v1/sessions").status_code == 204
+        assert c.get("/v1/jobs").status_code == 401
+        c.post("/v1/sessions", json={"key": secret})
+        value = c.cookies["planner_session"]
+        for forged in (value[:-2] + "AA", "x", value[::-1]):
+            c.cookies.clear()
+            assert c.get("/v1/jobs", headers={"cookie": f"planner_session={forged}"}).status_code == 401
+        good = {"cookie": f"planner_session={value}"}
+        assert c.get("/v1/jobs", headers=good).status_code == 200
+        s.store.keys.revoke(key)
+        assert c.get("/v1/jobs", headers=good).status_code == 401
+
+
+def test_a_session_is_asked_for_in_json(service: Service) -> None:
+    c = service.client
+    assert c.post("/v1/sessions", data={"key": "x"}).status_code == 415
+    for body in ("[]", "{}", '{"key": 3}', "nonsense", '{"key": "x", "more": 1}', "\xff"):
+        answer = c.post("/v1/sessions", content=body, headers={"content-type": "application/json"})
+        assert (answer.status_code, answer.json()["type"]) == (422, "urn:planner:problem:validation")
+        assert answer.json()["errors"]
+    assert c.post("/v1/sessions", json={"key": "x"}).json() == {"tenant": "local", "keys": False}
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "planner.example"])
+def test_beyond_this_machine_the_service_refuses_to_listen_without_a_key(tmp_path: Path, host: str) -> None:
+    store, settings = Store(tmp_path), Settings(data=tmp_path, host=host)
+    with pytest.raises(UsageError, match="planner keys create"):
+        refuse_open_door(settings, store)
+    store.keys.create("team", "")
+    refuse_open_door(settings, store)
+
+
+def test_loopback_is_what_only_this_machine_reaches() -> None:
+    assert all(map(is_loopback, ("127.0.0.1", "127.1.2.3", "::1", "[::1]", "localhost")))
+    assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "localhost.example", "")))
+
+
+def _keys(folder: Path, *words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    keys.configure(parser)
+    return parser.parse_args([*words, "--data", str(folder), "--json"])
+
+
+def test_keys_are_made_listed_and_revoked_on_the_command_line(tmp_path: Path, capsys: Any) -> None:
+    keys.run(_keys(tmp_path, "create", "--tenant", "team", "--name", "laptop"))
+    made = json.loads(capsys.readouterr().out)
+    assert Store(tmp_path).keys.authenticate(made["secret"]) == "team"
+    assert made["secret"].encode() not in b"".join(p.read_bytes() for p in tmp_path.iterdir() if p.is_file())
+    keys.run(_keys(tmp_path, "list"))
+    (listed,) = json.loads(capsys.readouterr().out)
+    assert (listed["tenant"], listed["name"], listed["revoked_at"]) == ("team", "laptop", None)
+    keys.run(_keys(tmp_path, "revoke", made["id"]))
+    assert Store(tmp_path).keys.authenticate(made["secret"]) is None
+    with pytest.raises(UsageError, match="none"):
+        keys.run(_keys(tmp_path, "revoke", "nothing"))
+    for tenant in ("local", "", "A b"):
+        with pytest.raises(UsageError, match="--tenant"):
+            keys.run(_keys(tmp_path, "create", "--tenant", tenant))
+
+
+def test_settings_come_from_options_then_variables_then_defaults(tmp_path: Path) -> None:
+    environment = {"PLANNER_PORT": "9000", "PLANNER_DATA": str(tmp_path), "PLANNER_UPLOAD_LIMIT": "1MiB"}
+    found = settings_of(argparse.Namespace(port="7"), environment)
+    assert (found.port, found.data, found.upload_limit, found.host) == (7, tmp_path, 2**20, "127.0.0.1")
+    for name, value in (("PORT", "x"), ("RATE", "-1"), ("UPLOAD_LIMIT", "much"), ("QUEUE", "0"), ("HTTPS", "maybe")):
+        with pytest.raises(UsageError, match=f"PLANNER_{name} '{value}'"):
+            settings_of(argparse.Namespace(), {f"PLANNER_{name}": value})
+
+
+def test_serving_to_others_without_a_key_ends_with_a_message(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "planner", "serve", "--host", "0.0.0.0", "--port", "0", "--data", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "planner keys create --tenant NAME" in done.stderr

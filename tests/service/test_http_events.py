@@ -1,0 +1,129 @@
+"""Events of a job as they happen, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+
+from api.app import create_app
+from api.jobs.store import Store
+from api.settings import Settings
+from api.watch import Changes
+from tests.service.http import ONNX, Service
+
+URL = "/v1/plans?devices=4"
+
+
+class Running(Service):
+    """A service behind a socket; `stop` is what a signal does."""
+
+    def __init__(self, folder: Path) -> None:
+        settings = Settings(data=folder, heartbeat=0.05)
+        self.store = Store(folder)
+        self.app = create_app(settings, self.store)
+        self.server = uvicorn.Server(uvicorn.Config(self.app, port=0, log_config=None, access_log=False))
+        self.thread = threading.Thread(target=self.server.run)
+        self.thread.start()
+        while not self.server.started:
+            time.sleep(0.005)
+        port = self.server.servers[0].sockets[0].getsockname()[1]
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20)
+
+    def stop(self) -> None:
+        self.app.state.service.changes.stop()
+        self.server.should_exit = True
+        self.thread.join(10)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    found = Running(tmp_path)
+    yield found
+    found.http.close()
+    found.stop()
+
+
+def _events(lines: Iterator[str]) -> Iterator[dict[str, str]]:
+    event: dict[str, str] = {}
+    for line in lines:
+        if not line and "event" in event:
+            yield event
+        if not line:
+            event = {}
+        else:
+            name, _, value = line.partition(": ")
+            event[name or "comment"] = value
+
+
+def test_events_come_as_they_happen_and_end_with_the_job(running: Running) -> None:
+    job = running.http.post(URL, content=b"m", headers=ONNX).json()
+    with running.http.stream("GET", job["links"]["events"]) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.headers["cache-control"] == "no-store"
+        assert "content-encoding" not in answer.headers
+        events = _events(answer.iter_lines())
+        assert next(events)["event"] == "queued"
+        claim = running.claim()
+        assert next(events)["event"] == "started"
+        running.store.leases.report(claim, [("progress", {"gap": 0.5})], {"gap": 0.5})
+        progress = next(events)
+        assert (progress["event"], json.loads(progress["data"])["gap"]) == ("progress", 0.5)
+        running.store.leases.fail(claim, {"type": "x"}, lasting=False)
+        last = next(events)
+        assert last["event"] == "failed"
+        assert next(events, None) is None
+    again = running.http.get(job["links"]["events"], headers={"last-event-id": progress["id"]})
+    assert [e["event"] for e in _events(iter(again.text.splitlines()))] == ["failed"]
+    assert running.http.get(job["links"]["events"], headers={"last-event-id": last["id"]}).status_code == 204
+    for odd in ("x", "-1", "9" * 40):
+        assert running.http.get(job["links"]["events"], headers={"last-event-id": odd}).status_code in (200, 204)
+
+
+def test_a_silent_stream_shows_that_it_lives(running: Running) -> None:
+    job = running.http.post(URL, content=b"m", headers=ONNX).json()
+    with running.http.stream("GET", job["links"]["events"]) as answer:
+        assert any(line == ": still here" for line in answer.iter_lines())
+
+
+def test_streams_and_waiting_requests_end_when_the_server_stops(running: Running) -> None:
+    job = running.http.post(URL, content=b"m", headers=ONNX).json()
+    waited: list[httpx.Response] = []
+    wait = {"prefer": "wait=60"}
+    waiting = threading.Thread(target=lambda: waited.append(running.http.get(job["links"]["self"], headers=wait)))
+    waiting.start()
+    with running.http.stream("GET", job["links"]["events"]) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        time.sleep(0.1)
+        running.app.state.service.changes.stop()
+        running.server.should_exit = True
+        assert list(lines)[-1] in ("", ": still here")
+    waiting.join(5)
+    assert waited[0].json()["status"] == "queued"
+
+
+def test_whoever_waits_wakes_when_something_changes_and_at_the_latest_in_time() -> None:
+    version = 0
+
+    async def scenario() -> None:
+        nonlocal version
+        changes = Changes(lambda: version)
+        await changes.wait(60)  # the first look wakes all: they may have read before it
+        waits = [asyncio.create_task(changes.wait(60)) for _ in range(3)]
+        await asyncio.wait(waits, timeout=0.1)
+        version += 1
+        await asyncio.gather(*waits)
+        await changes.wait(0.05)  # nothing changed
+        changes.stop()
+        await changes.wait(60)
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
