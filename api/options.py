@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from api.jobs.requests import evaluation_options, search_options
 from cost_models import profile_names
-from planner.cli.options import bindings, byte_size
+from planner.cli.options import bindings
 from planner.cli.search import MOST_DEVICES
 from planner.errors import UsageError
 
@@ -27,15 +27,12 @@ class _Query(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    def _given(self, *names: str) -> dict[str, Any]:
-        return {name: value for name in names if (value := getattr(self, name)) not in (None, [])}
-
-
-def known_hardware(name: str) -> str:
-    """The name.  UsageError unless it is a packaged profile: files of the server are none of the caller's business."""
-    if name not in profile_names():
-        raise UsageError(f"hardware {name[:100]!r}: expected one of {', '.join(profile_names())} (GET /v1/hardware)")
-    return name
+    def _given(self, *but: str) -> dict[str, Any]:
+        given = self.model_dump(exclude_none=True, exclude_defaults=True, exclude={"name", *but})
+        if "bind" in given:
+            bindings(given["bind"])
+            given["bind"] = sorted(set(given["bind"]))
+        return given
 
 
 class PlanQuery(_Query):
@@ -77,31 +74,17 @@ class PlanQuery(_Query):
     ] = "any"
     name: Annotated[Name | None, Field(description="Name of the model in the plan; default: that of the file.")] = None
 
+    top_k: Annotated[int, Field(ge=1, le=16, description="The best plan of each of so many meshes.")] = 1
+    reproducible: Annotated[bool, Field(description="No limits in seconds: the same bytes every time.")] = False
+
     def task_options(self) -> dict[str, Any]:
         """What the search gets; its defaults are left out, so that equal requests look equal.
 
-        UsageError where options contradict each other.
+        UsageError where options contradict each other, as far as that shows without the model.
         """
-        self._check()
-        given = self.model_dump(exclude_none=True, exclude_defaults=True, exclude={"name"})
-        if "bind" in given:
-            given["bind"] = sorted(set(given["bind"]))
-        return {"devices": self.devices, **given}
-
-    def _check(self) -> None:
-        known_hardware(self.hardware)
-        bindings(self.bind)
-        _size(self.memory_limit)
-        if self.devices % self.stages:
-            raise UsageError(f"stages {self.stages}: expected a divisor of devices {self.devices}")
-        if self.mesh is not None:
-            found = 1
-            for size in self.mesh.split("x"):
-                found *= int(size)
-            if found != self.devices // self.stages and found != self.devices:
-                raise UsageError(f"mesh {self.mesh}: has {found} devices, devices says {self.devices}; make them agree")
-        if self.strategy is not None and (self.stages > 1 or self.micro_batches or self.mesh):
-            raise UsageError("strategy says stages, micro_batches and mesh itself (pp, micro_batch); leave them out")
+        given = self._given()
+        search_options(given)
+        return given
 
 
 class EvaluationQuery(_Query):
@@ -124,22 +107,12 @@ class EvaluationQuery(_Query):
 
     def task_options(self) -> dict[str, Any]:
         """What the evaluation gets.  UsageError where options contradict each other."""
-        known_hardware(self.hardware)
-        bindings(self.bind)
-        _size(self.memory_limit)
         if (self.strategy is None) == (self.plan is None):
             raise UsageError("give either strategy, with a model in the body, or plan, the id of one")
         if self.plan is not None and (self.precision or self.optimizer):
             raise UsageError("precision and optimizer go with strategy; a plan says its own")
         if self.strategy is not None and self.devices is None:
             raise UsageError("strategy needs devices")
-        given = self.model_dump(exclude_none=True, exclude_defaults=True, exclude={"name", "plan"})
-        return {"hardware": self.hardware, **given}
-
-
-def _size(text: str | None) -> None:
-    try:
-        if text is not None:
-            byte_size(text)
-    except argparse.ArgumentTypeError as e:
-        raise UsageError(f"memory_limit: {e}") from e
+        given = self._given("plan")
+        evaluation_options(given, plan=self.plan is not None)
+        return given

@@ -54,7 +54,6 @@ def test_every_wrong_field_is_named(service: Service) -> None:
     "query",
     [
         "devices=10&stages=3",
-        "devices=4&mesh=3x2",
         "devices=4&strategy=fsdp&stages=2",
         "devices=4&memory_limit=0",
         "devices=4&bind=n%3D1&bind=n%3D2",
