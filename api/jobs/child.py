@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any
@@ -22,7 +23,7 @@ from typing import Any
 from api.jobs import preload
 from api.jobs.blobs import Blob
 from api.jobs.errors import BlobDamaged, BlobMissing, StoreFull
-from api.jobs.execute import execute
+from api.jobs.execute import Tell, execute
 from api.jobs.limits import impose
 from api.jobs.problems import problem
 from api.jobs.work import Outcome, Work
@@ -44,7 +45,7 @@ STATUSES = {
 }
 
 
-def main(sender: Connection, work: Work) -> None:
+def main(sender: Connection, work: Work, do: Callable[[Work, Tell], Outcome] = execute) -> None:
     """Does the work and ends the process."""
     _settle(work)
     teller = Teller(sender)
@@ -52,7 +53,7 @@ def main(sender: Connection, work: Work) -> None:
     limited = threading.Event()
     signal.signal(signal.SIGXCPU, _asked_by_the_clock(limited))
     try:
-        end = _end(work, execute(work, teller), limited.is_set())
+        end = _end(work, do(work, teller), limited.is_set())
     except BaseException as error:
         end = _failed(error)
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -76,11 +77,12 @@ def _settle(work: Work) -> None:
 
 
 def _asked_by_the_clock(limited: threading.Event) -> Any:
-    """SIGXCPU asks for the best so far, as SIGTERM does."""
+    """SIGXCPU asks for the best so far, as SIGTERM does, where somebody listens to that."""
     owner = os.getpid()
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if os.getpid() != owner:  # a fork of ours, with a limit of its own
+        forked = os.getpid() != owner  # with a limit of its own
+        if forked or signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, signal.SIG_IGN):
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         limited.set()
@@ -174,7 +176,7 @@ def _failed(error: BaseException) -> dict[str, Any]:
             name = getattr(error, "problem", name)
             if isinstance(error, InfeasibleError):
                 more = {"lower_bound_bytes": error.lower_bound_bytes, "sufficient_bytes": error.sufficient_bytes}
-        case MemoryError():
+        case _ if _is_want_of_memory(error):
             name, told = "child-memory", "memory ran out; a smaller model, or fewer candidates, would do"
         case BlobMissing() | BlobDamaged():
             name = "input-lost"
@@ -185,3 +187,14 @@ def _failed(error: BaseException) -> dict[str, Any]:
         case _:
             name, told = "internal", f"{type(error).__name__} (the service's log has more)"
     return {"kind": "error", "problem": problem(name, told, **more), "lasting": lasting}
+
+
+def _is_want_of_memory(error: BaseException) -> bool:
+    match error:
+        case MemoryError():
+            return True
+        case OSError():
+            return error.errno == errno.ENOMEM
+        case RuntimeError():
+            return "start new thread" in str(error)  # no room for its stack
+    return False

@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
@@ -22,7 +23,9 @@ from api.jobs import preload
 from api.jobs.child import MESSAGE_BYTES, main
 from api.jobs.work import Work
 
-__all__ = ["Child", "begin", "start_server"]
+__all__ = ["Child", "Entry", "begin", "start_server"]
+
+Entry = Callable[[Connection, Work], None]
 
 SINGLE = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 _context = multiprocessing.get_context("forkserver")
@@ -31,12 +34,22 @@ _context = multiprocessing.get_context("forkserver")
 def start_server() -> None:
     """Call this from the main thread, first: the fork server dies with the thread that starts it."""
     os.environ |= dict.fromkeys(SINGLE, "1")  # no threads before a fork, and none that spin beside others' children
-    os.environ[preload.PARENT] = str(os.getpid())
     here = str(Path(__file__).resolve().parents[2])
     given = [str(Path(p).resolve()) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*given, here]))  # children are in other folders
     _context.set_forkserver_preload(["api.jobs.preload"])
-    forkserver.ensure_running()
+    with _announced():
+        forkserver.ensure_running()
+
+
+@contextlib.contextmanager
+def _announced() -> Iterator[None]:
+    """Tells a fork server that begins in here what it is."""
+    os.environ[preload.PARENT] = str(os.getpid())
+    try:
+        yield
+    finally:
+        del os.environ[preload.PARENT]
 
 
 @dataclass(slots=True)
@@ -101,12 +114,13 @@ class Child:
         return pid
 
 
-def begin(work: Work, folder: Path) -> Child:
-    """Starts a child; its scratch folder is made inside `folder`.  OSError where that cannot be."""
+def begin(work: Work, folder: Path, entry: Entry = main) -> Child:
+    """Starts a child, in `entry`; its scratch folder is made inside `folder`.  OSError where that cannot be."""
     work.scratch.mkdir(parents=True)
     receiver, sender = _context.Pipe(duplex=False)
     arguments: tuple[Any, ...] = (sender, work)
-    process = _context.Process(target=main, args=arguments, daemon=True)
-    process.start()
+    process = _context.Process(target=entry, args=arguments, daemon=True)
+    with _announced():  # it is started anew where it was killed
+        process.start()
     sender.close()
     return Child(process, receiver, folder)

@@ -184,6 +184,15 @@ class Leases:
             else:
                 _requeue(db, row, now, "the worker was stopped")
 
+    def bury(self, worker: str) -> None:
+        """The worker is known to be dead: its tasks wait again, now."""
+        now = time.time()
+        with self.database.write(durable=False) as db:
+            held = db.execute("SELECT * FROM tasks WHERE status = 'running' AND worker = ?", (worker,)).fetchall()
+            for task in held:
+                _lose(db, task, now)
+            db.execute("DELETE FROM workers WHERE name = ?", (worker,))
+
     def leave(self, worker: str) -> None:
         """The worker has gone."""
         with self.database.write(durable=False) as db:

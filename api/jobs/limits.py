@@ -11,17 +11,19 @@ __all__ = ["Limits", "impose"]
 
 NICE = 10
 OOM_SCORE = 1000  # the kernel ends children first where memory runs out, not the service
-CPU_GRACE_S = 10  # between the question for the best so far and the end
+CPU_GRACE_S = 10  # of processor time, likewise: between SIGXCPU and SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """`memory_bytes` beyond what the child maps when it begins; `cpu_s` of each process, `wall_s` of the whole;
-    `file_bytes` of any file it writes; `result_bytes` of all that it hands in."""
+    `grace_s` between the question for the best so far and the end; `file_bytes` of any file it writes; `result_bytes`
+    of all that it hands in."""
 
     memory_bytes: int = 8 << 30
     cpu_s: int = 3600
     wall_s: float = 3600.0
+    grace_s: float = 10.0
     file_bytes: int = 1 << 30
     result_bytes: int = 512 << 20
     open_files: int = 256

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from typing import Any
 
 from api.jobs.blobs import Blob
@@ -19,9 +20,8 @@ from api.jobs.records import Claim
 from api.jobs.store import Store
 from api.jobs.tasks import KINDS
 
-__all__ = ["GRACE_S", "Slot"]
+__all__ = ["Slot"]
 
-GRACE_S = 10.0  # between the question for the best so far and the end
 FLUSH_S = 0.2  # between two writings of progress
 SEARCHES = frozenset(("plan",))  # kinds that have something in hand when they are asked to end
 
@@ -30,7 +30,8 @@ log = logging.getLogger("planner.worker")
 
 @dataclass(slots=True)
 class Slot:
-    """`why` it was asked to end (`cancelled` or `child-wall`), and when; `dropped`: nobody waits for its answer."""
+    """`why` it was asked to end (`cancelled` or `child-wall`), and when; `dropped`: nobody waits for its answer;
+    `deaf`: nothing more will be heard."""
 
     claim: Claim
     child: Child
@@ -38,7 +39,7 @@ class Slot:
     why: str | None = None
     asked_at: float = 0.0
     dropped: bool = False
-    ended: bool = False
+    deaf: bool = False
     begun_s: float | None = None
     cpu_s: float = 0.0
     answer: Mapping[str, Any] | None = None
@@ -67,29 +68,36 @@ class Slot:
     def step(self, store: Store) -> None:
         """Takes in what the child says; writes it, and the end.  StoreError where the store cannot take it now."""
         now = time.monotonic()
-        if not self.ended:
-            self.ended = not self._listen() or self.child.process.exitcode is not None
+        gone = self.child.process.exitcode is not None  # asked first: what it said before that is there to be heard
+        if not self.deaf:
+            self.deaf = not self._listen()
+        if not gone:
             if now > self.child.started + self.limits.wall_s:
                 self.ask("child-wall")
-            if self.why is not None and now > self.asked_at + GRACE_S:
+            if self.why is not None and now > self.asked_at + self.limits.grace_s:
                 self.child.kill()
         if self.dropped:
             return
+        ended = gone or self.answer is not None
         try:
-            if (self._events or self._progress) and (self.ended or now > self._flushed + FLUSH_S):
+            if (self._events or self._progress) and (ended or now > self._flushed + FLUSH_S):
                 store.leases.report(self.claim, self._events, self._progress)
                 self._events, self._progress, self._flushed = [], {}, now
-            if self.ended:
+            if ended:
                 self._conclude(store)
                 self.dropped = True
+                self.child.kill()  # it has nothing left to do
         except LeaseLost as e:
             log.warning("%s", e)
             self.drop()
 
+    def waits(self) -> list[Connection | int]:
+        """What wakes the worker."""
+        return [self.child.process.sentinel] if self.deaf else [self.child.process.sentinel, self.child.receiver]
+
     def watch(self) -> None:
         """Notes the processor time, to tell later why a child was ended."""
-        if not self.ended:
-            self.cpu_s = max(self.cpu_s, self.child.cpu_s())
+        self.cpu_s = max(self.cpu_s, self.child.cpu_s())
 
     def _listen(self) -> bool:
         """Whether more may come."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import logging
 import os
 import secrets
@@ -22,11 +21,13 @@ from dataclasses import dataclass, field
 from multiprocessing import connection
 from pathlib import Path
 
+from api.jobs.child import main
 from api.jobs.errors import LeaseLost, StoreDamaged, StoreError, StoreUnusable
-from api.jobs.forks import begin, start_server
+from api.jobs.forks import Entry, begin, start_server
 from api.jobs.leases import LEASE_S
 from api.jobs.limits import Limits
 from api.jobs.records import Claim
+from api.jobs.scratch import bury, own_folder
 from api.jobs.slot import Slot
 from api.jobs.store import Store
 from api.jobs.tasks import INTERACTIVE, SEARCH
@@ -38,7 +39,7 @@ __all__ = ["Worker", "configure", "run"]
 
 BEAT_S = LEASE_S / 5
 LOOK_S = 0.05  # between two looks at the store where nothing else wakes the worker
-CLAIM_S = 0.5  # between two tries to claim where nothing was written: leases run out all the same
+CLAIM_S = 0.5  # between two tries to claim where nothing was written: leases run out, and workers die, all the same
 PURGE_S = 3600.0
 LIMITS = Limits()
 
@@ -54,6 +55,7 @@ class Worker:
     limits: Limits = field(default_factory=Limits)
     retention_s: float | None = None
     parent: int | None = None
+    entry: Entry = main
 
     def __post_init__(self) -> None:
         self.name = f"{os.uname().nodename[:40]}-{os.getpid()}-{secrets.token_hex(3)}"
@@ -67,13 +69,23 @@ class Worker:
     def run(self) -> None:
         """Until it is told to stop.  StoreDamaged, StoreUnusable where the store is of no more use."""
         start_server()
-        with self._own_folder():
+        with self.place():
             log.info("worker %s: %d slots in %s", self.name, self.slots, self.store.folder)
             try:
                 while not self.stopping:
                     self.turn()
             finally:
                 self._leave()
+
+    @contextlib.contextmanager
+    def place(self) -> Iterator[None]:
+        """The folder of its children, while it works.  StoreUnusable."""
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(own_folder(self._folder))
+            except OSError as e:
+                raise StoreUnusable(f"{self._folder}: cannot be made ({e.strerror}); give another folder") from e
+            yield
 
     def turn(self) -> None:
         """One round; returns within a moment."""
@@ -94,7 +106,7 @@ class Worker:
             self._at_work.remove(slot)
             slot.child.clear()
         self._purge()
-        waits = [w for s in self._at_work if not s.ended for w in (s.child.receiver, s.child.process.sentinel)]
+        waits = [w for s in self._at_work for w in s.waits()]
         if waits:
             connection.wait(waits, LOOK_S)
         else:
@@ -121,9 +133,13 @@ class Worker:
 
     def _claim(self) -> None:
         version = self.store.version()
-        if version == self._seen and time.monotonic() < self._tried + CLAIM_S:
+        if time.monotonic() > self._tried + CLAIM_S:
+            self._tried = time.monotonic()
+            with contextlib.suppress(OSError):
+                bury(self._folder.parent, self.store.leases.bury)
+        elif version == self._seen:
             return
-        self._seen, self._tried = version, time.monotonic()
+        self._seen = version
         while lanes := self._free():
             claim = self.store.leases.claim(self.name, lanes)
             if claim is None:
@@ -142,7 +158,7 @@ class Worker:
         folder = self._folder / f"{claim.task}-{claim.token}"
         work = Work(claim.kind, claim.inputs, claim.options, self.store.folder, folder / "work", self.limits)
         try:
-            child = begin(work, folder)
+            child = begin(work, folder, self.entry)
         except OSError as e:
             log.error("task %d: no child can be started (%s)", claim.task, e)
             shutil.rmtree(folder, ignore_errors=True)
@@ -176,39 +192,6 @@ class Worker:
             slot.child.clear()
         with contextlib.suppress(StoreError):
             self.store.leases.leave(self.name)
-
-    @contextlib.contextmanager
-    def _own_folder(self) -> Iterator[None]:
-        """The folder of this worker's children, locked while it lives; those of dead workers are removed."""
-        base = self._folder.parent
-        self._folder.mkdir(parents=True)
-        lock = _lock(self._folder)
-        assert lock is not None
-        for other in base.iterdir():
-            if other != self._folder and other.is_dir():
-                free = _lock(other)
-                if free is not None:
-                    shutil.rmtree(other, ignore_errors=True)
-                    os.close(free)
-        try:
-            yield
-        finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            os.close(lock)
-
-
-def _lock(folder: Path) -> int | None:
-    """A handle that holds the folder; None where another process does."""
-    try:
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        return None
-    return handle
 
 
 def default_folder() -> Path:

@@ -1,0 +1,54 @@
+"""Folders that workers' children work in, which also tell who lives.
+
+A worker holds a lock on its folder.  The kernel lets go of it however the worker ends, so that another worker of this
+machine knows at once, and need not wait for leases to run out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+__all__ = ["bury", "own_folder"]
+
+
+@contextlib.contextmanager
+def own_folder(folder: Path) -> Iterator[None]:
+    """Makes and holds the folder, and removes it behind.  OSError."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _held(folder.parent):  # nobody finds it made and not yet held
+        folder.mkdir()
+        handle = _open(folder)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(handle)
+
+
+def bury(base: Path, dead: Callable[[str], None]) -> None:
+    """Tells of every folder that nobody holds any more, by name, and removes it."""
+    with _held(base):
+        for folder in base.iterdir():
+            with contextlib.suppress(BlockingIOError, FileNotFoundError), _held(folder, fcntl.LOCK_NB):
+                dead(folder.name)
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _held(folder: Path, how: int = 0) -> Iterator[None]:
+    handle = _open(folder)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | how)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _open(folder: Path) -> int:
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,0 +1,87 @@
+"""Children that misbehave, for the worker to deal with."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from api.jobs.child import main
+from api.jobs.execute import Tell
+from api.jobs.work import Outcome, Work
+from planner.cli.cancel import cancelled_by_signals
+
+__all__ = ["misbehaving"]
+
+
+def misbehaving(sender: Connection, work: Work) -> None:
+    """Does what `options["do"]` names."""
+    main(sender, work, _do)
+
+
+def _do(work: Work, tell: Tell) -> Outcome:
+    match work.options["do"]:
+        case "nothing":
+            pass
+        case "look":
+            return Outcome({}, _look(work))
+        case "spin":
+            while True:
+                pass
+        case "spin until asked":
+            with cancelled_by_signals() as cancellation:
+                cancellation.searching = True
+                while not cancellation.asked.is_set():
+                    pass
+            return Outcome({"best": (b"so far", "text/plain")}, plan=b"so far", cancelled=True)
+        case "sleep":
+            time.sleep(60)
+        case "sleep deaf":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            time.sleep(60)
+        case "sleep with a child":
+            pid = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]).pid
+            tell.say(str(pid))
+            time.sleep(60)
+        case "grow":
+            held = []
+            while True:
+                held.append(bytearray(64 << 20))
+        case "die":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "die once":
+            mark = Path(work.options["mark"])
+            if not mark.exists():
+                mark.touch()
+                os._exit(7)
+        case "fill the disk":
+            Path("big").write_bytes(bytes(work.limits.file_bytes + 1))
+        case "hand in too much":
+            return Outcome({"big": (bytes(work.limits.result_bytes + 1), "")})
+        case "babble":
+            for k in range(2000):
+                tell.say(f"line {k} " + "x" * 5000)
+                tell.progress(2.0, 1.0, 0.5, k / 100)
+        case "fault":
+            raise ZeroDivisionError("a fault of ours")
+    return Outcome({"result": (b"done", "text/plain")}, {"pid": os.getpid()})
+
+
+def _look(work: Work) -> dict[str, object]:
+    """What a child finds around it."""
+    status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
+    return {
+        "cwd": os.getcwd(),
+        "files": os.listdir(),
+        "nice": os.nice(0),
+        "group": os.getpgid(0) == os.getpid(),
+        "threads": int(status["Threads"]),
+        "stdin": os.readlink("/proc/self/fd/0"),
+        "handles": len(os.listdir("/proc/self/fd")),
+        "oom": int(Path("/proc/self/oom_score_adj").read_text()),
+        "loaded": sorted({m.partition(".")[0] for m in sys.modules} & {"planner", "numpy", "onnx", "ortools"}),
+    }

@@ -1,0 +1,175 @@
+"""Children: what they are, what they may use, and what becomes of them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from api.jobs.records import TaskState
+from api.jobs.store import Store
+from api.jobs.tasks import Task
+from api.jobs.worker import Worker
+from tests.service.entries import misbehaving
+from tests.service.working import SMALL, ask, until, working
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "service")
+
+
+@pytest.fixture
+def worker(store: Store) -> Iterator[Worker]:
+    with working(store, slots=2, entry=misbehaving) as worker:
+        yield worker
+
+
+def does(what: str, kind: str = "artifact", **options: object) -> Task:
+    return Task(kind, {}, {"do": what, **options}, code="c")
+
+
+def problem_of(state: TaskState) -> str:
+    assert state.status == "failed"
+    assert state.error is not None
+    return str(state.error["type"]).rpartition(":")[2]
+
+
+def test_a_child_is_alone_nice_and_begins_with_everything_loaded_and_no_thread(store: Store, worker: Worker) -> None:
+    found = ask(store, worker, does("look")).summary
+    assert found["cwd"].startswith(str(store.folder / "scratch"))
+    until(worker, lambda: not worker._at_work)
+    assert not Path(found["cwd"]).exists()  # removed behind it
+    assert found["files"] == []
+    assert (found["nice"], found["group"], found["threads"], found["stdin"]) == (10, True, 1, "/dev/null")
+    assert found["oom"] == 1000
+    assert found["loaded"] == ["numpy", "onnx", "ortools", "planner"]
+    assert found["handles"] < 16
+
+
+def test_too_much_memory_is_said(store: Store, worker: Worker) -> None:
+    assert problem_of(ask(store, worker, does("grow"))) == "child-memory"
+
+
+def test_too_much_processor_time_is_said(store: Store, worker: Worker) -> None:
+    worker.limits = replace(SMALL, cpu_s=1)
+    assert problem_of(ask(store, worker, does("spin"))) == "child-cpu"
+
+
+def test_a_search_out_of_processor_time_hands_in_its_best(store: Store, worker: Worker) -> None:
+    worker.limits = replace(SMALL, cpu_s=1)
+    state = ask(store, worker, does("spin until asked", "plan"))
+    assert (state.status, state.summary["stopped"]) == ("succeeded", "child-cpu")
+    assert store.blobs.read(state.result["best"].digest) == b"so far"
+    assert store.ensure(does("spin until asked", "plan")).status == "queued"  # not what everyone gets from now on
+
+
+def test_too_long_is_said(store: Store, worker: Worker) -> None:
+    worker.limits = replace(SMALL, wall_s=0.3)
+    assert problem_of(ask(store, worker, does("sleep"))) == "child-wall"
+
+
+def test_a_search_that_takes_too_long_hands_in_its_best(store: Store, worker: Worker) -> None:
+    worker.limits = replace(SMALL, wall_s=0.5)
+    state = ask(store, worker, does("spin until asked", "plan"))
+    assert (state.status, state.summary["stopped"]) == ("succeeded", "child-wall")
+
+
+def test_files_and_results_are_bounded(store: Store, worker: Worker) -> None:
+    assert problem_of(ask(store, worker, does("fill the disk"))) == "storage-full"
+    assert problem_of(ask(store, worker, does("hand in too much"))) == "result-too-large"
+
+
+def test_a_child_that_dies_is_tried_again_and_given_up_after_three_times(store: Store, worker: Worker) -> None:
+    state = ask(store, worker, does("die"))
+    assert problem_of(state) == "child-died"
+    assert state.error is not None
+    assert "SIGSEGV" in state.error["detail"]
+    assert state.attempts == 3
+
+
+def test_a_child_that_died_by_chance_is_no_failure(store: Store, worker: Worker, tmp_path: Path) -> None:
+    state = ask(store, worker, does("die once", mark=str(tmp_path / "mark")))
+    assert (state.status, state.attempts) == ("succeeded", 2)
+
+
+def test_a_fault_of_ours_is_told_without_its_insides(store: Store, worker: Worker) -> None:
+    state = ask(store, worker, does("fault"))
+    assert problem_of(state) == "internal"
+    assert "a fault of ours" not in str(state.error)
+
+
+def test_what_a_child_tells_is_bounded(store: Store, worker: Worker) -> None:
+    job = store.submit("a", does("babble", "plan"), name="m").job
+    until(worker, lambda: store.job("a", job.id).ended)
+    events = store.events("a", job.id, limit=10_000)
+    assert len(events) < 1000
+    assert max(len(str(e.data)) for e in events) < 3000
+    assert store.job("a", job.id).progress["seconds"] == 19.99  # the last of them is told
+
+
+def test_cancelling_a_search_gives_its_best_so_far(store: Store, worker: Worker) -> None:
+    job = store.submit("a", does("spin until asked", "plan"), name="m").job
+    until(worker, lambda: store.job("a", job.id).status == "running")
+    until(worker, lambda: worker._at_work and worker._at_work[0].begun_s is not None)
+    time.sleep(0.1)
+    store.cancel("a", job.id)
+    until(worker, lambda: store.job("a", job.id).ended)
+    found = store.job("a", job.id)
+    assert found.status == "cancelled"
+    assert found.plan is not None
+    assert store.blobs.read(store.plan("a", found.plan).files["best"].digest) == b"so far"
+
+
+def test_cancelling_what_does_not_listen_ends_it_all_the_same(store: Store, worker: Worker) -> None:
+    job = store.submit("a", does("sleep deaf", "plan"), name="m").job
+    until(worker, lambda: worker._at_work and worker._at_work[0].begun_s is not None)
+    time.sleep(0.1)
+    store.cancel("a", job.id)
+    began = time.monotonic()
+    until(worker, lambda: store.job("a", job.id).ended)
+    assert time.monotonic() - began < 10
+    assert (store.job("a", job.id).status, store.job("a", job.id).plan) == ("cancelled", None)
+
+
+def test_what_a_child_started_ends_with_it(store: Store, worker: Worker) -> None:
+    job = store.submit("a", does("sleep with a child", "plan"), name="m").job
+    until(worker, lambda: any(e.type == "message" for e in store.events("a", job.id)))
+    pid = int(next(e for e in store.events("a", job.id) if e.type == "message").data["text"])
+    store.cancel("a", job.id)
+    until(worker, lambda: store.job("a", job.id).ended and not worker._at_work)
+    until(worker, lambda: not _alive(pid))
+
+
+def test_a_child_whose_lease_is_lost_is_ended_and_writes_nothing(store: Store, worker: Worker) -> None:
+    begun = store.ensure(does("sleep", "plan"))
+    until(worker, lambda: worker._at_work)
+    pid = worker._at_work[0].child.process.pid
+    assert pid is not None
+    with store.database.write() as db:
+        db.execute("UPDATE tasks SET token = token + 1 WHERE id = ?", (begun.id,))
+    until(worker, lambda: not worker._at_work)
+    assert not _alive(pid)
+    assert store.state(begun.id).status == "running"  # the other's
+
+
+def test_a_slot_is_kept_for_what_a_person_waits_for(store: Store, worker: Worker) -> None:
+    for k in range(4):
+        store.ensure(does("sleep", "plan", k=k))
+    until(worker, lambda: len(worker._at_work) == 2)
+    quick = ask(store, worker, does("nothing"))
+    assert quick.status == "succeeded"
+    until(worker, lambda: len(worker._at_work) == 2)
+    assert store.counts()["tasks"]["queued"] == 2
+
+
+def _alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z" and os.path.exists(f"/proc/{pid}")
