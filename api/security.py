@@ -5,13 +5,12 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
-try:
-    from planner.report.html import SCRIPT_HASHES, STYLE_HASHES
-except ImportError:
-    SCRIPT_HASHES, STYLE_HASHES = (), ()
+from planner.report.html import SCRIPT_HASHES, STYLE_HASHES
 
 __all__ = ["FRAMED", "hashed_page", "page_policy"]
 
+_SCRIPTS: Final = " ".join(f"'{h}'" for h in SCRIPT_HASHES.values())
+_STYLES: Final = " ".join(f"'{h}'" for h in STYLE_HASHES)
 FRAMED: Final = "frame-ancestors 'self'; sandbox allow-scripts allow-downloads"
 
 
@@ -20,7 +19,7 @@ def hashed_page(more: str) -> dict[str, str]:
     """Headers of a report or diff: only its own script and style, and no origin: names in a model that slipped
     through all escaping could neither call the service nor read its cookie.  The page at / may frame it."""
     policy = (
-        f"default-src 'none'; script-src {_listed(SCRIPT_HASHES)}; style-src {_listed(STYLE_HASHES)}; img-src data:; "
+        f"default-src 'none'; script-src {_SCRIPTS}; style-src {_STYLES}; img-src data:; "
         f"base-uri 'none'; form-action 'none'; {more}"
     )
     return {"content-security-policy": policy, "x-frame-options": "SAMEORIGIN"}
@@ -30,12 +29,7 @@ def hashed_page(more: str) -> dict[str, str]:
 def page_policy() -> str:
     """Of the page at /: its own files, reports in frames, and this service alone."""
     return (
-        f"default-src 'none'; script-src 'self' {_listed(SCRIPT_HASHES)}; style-src 'self' {_listed(STYLE_HASHES)}; "
+        f"default-src 'none'; script-src 'self' {_SCRIPTS}; style-src 'self' {_STYLES}; "
         "img-src 'self' data:; connect-src 'self'; frame-src 'self' blob:; base-uri 'none'; frame-ancestors 'none'; "
         "form-action 'none'"
     )
-
-
-def _listed(hashes: object) -> str:
-    found = [hashes] if isinstance(hashes, str) else list(hashes)  # type: ignore[call-overload]
-    return " ".join(f"'{h.strip(chr(39))}'" for h in found)

@@ -127,8 +127,8 @@ class ChoiceDocument(_Part):
 
 
 class UndividedDocument(_Part):
-    """A size that these axes of the plan's mesh do not divide: factors of this size are never split over them, in so many
-    `operators`."""
+    """A size that these axes of the plan's mesh do not divide: factors of this size are never split over them, in so
+    many `operators`."""
 
     size: int
     axes: list[str]
