@@ -35,7 +35,7 @@ class Display:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._phase = ""
-        self._said = -LINE_EVERY
+        self._said, self._told = -LINE_EVERY, ""
 
     def __enter__(self) -> Self:
         return self
@@ -58,11 +58,12 @@ class Display:
         self._progress = progress
         if self._terminal:
             return
-        now = time.monotonic()
-        if progress.incumbent_s is not None and (now - self._said >= LINE_EVERY or progress.gap == 0):
-            self._said = now
-            self.note(f"{self._elapsed()}: {figures(progress)}")
-        elif progress.incumbent_s is None and progress.phase and progress.phase != self._phase:
+        now, told = time.monotonic(), figures(progress)
+        if progress.incumbent_s is not None:
+            if told != self._told and (now - self._said >= LINE_EVERY or progress.gap == 0):
+                self._said, self._told = now, told
+                self.note(f"{self._elapsed()}: {told}")
+        elif progress.phase and progress.phase != self._phase:
             self.note(f"{self._elapsed()}: {progress.phase}")
         self._phase = progress.phase or self._phase
 

@@ -125,9 +125,13 @@ def _deliver(client: Client, options: argparse.Namespace, job: Job) -> int:
     if document.get("plans"):
         document["plans"] = [{**document["plans"][0], "plan": str(path)}]
     _write(path, plan)
+    messages, text = _told(client.artifact(job.plan_id, "summary.txt").decode())
+    for line in messages:
+        _say(line)
     if not options.json:
-        text = client.artifact(job.plan_id, "summary.txt").decode()
-        print(text.rstrip("\n").replace(job.state.name, options.model.stem, 1))
+        print(text.replace(job.state.name, options.model.stem, 1))
+        if document["cached"]:
+            print(f"cached      found again, not searched; the search took {document['search_seconds']:.2f} s")
         if cancelled:
             print("cancelled   this is the best plan found until then")
         print(f"plan written to {path}")
@@ -138,6 +142,13 @@ def _deliver(client: Client, options: argparse.Namespace, job: Job) -> int:
         print(json.dumps(document, indent=1))
     refused = any("refused" in told for told in document["artifacts"].values())
     return InputError.exit_status if refused else 0
+
+
+def _told(summary: str) -> tuple[list[str], str]:
+    """Messages, for standard error, and what follows them."""
+    lines = summary.rstrip("\n").split("\n")
+    first = next((k for k, line in enumerate(lines) if not line.startswith(("warning: ", "note: "))), len(lines))
+    return lines[:first], "\n".join(lines[first:])
 
 
 def _fetch(client: Client, options: argparse.Namespace, plan: str, name: str, folder: Path) -> dict[str, Any]:

@@ -2,17 +2,17 @@
 
 import { h, s, percent, seconds, significant } from "./dom.js";
 
-const [WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [640, 210, 64, 14, 14, 30];
+const [HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [190, 76, 12, 10, 26];
 
-// `points`: [{seconds, incumbent_s, bound_s, gap}], in order; `running`: lines go on to the right edge.
-export function chart(points, running) {
+// `points`: [{seconds, incumbent_s, bound_s, gap}], in order; `running`: lines go on to the right edge; `width` in pixels.
+export function chart(points, running, width) {
   const figure = h("figure", { class: "chart" });
   if (points.length === 0) return figure;
   const last = points[points.length - 1];
   const told = `Best plan ${seconds(last.incumbent_s)}, bound ${seconds(last.bound_s)}, gap ${percent(last.gap)} after ${seconds(last.seconds)}`;
   figure.append(
     h("figcaption", {}, key("incumbent", "best plan"), key("bound", "proven bound"), key("between", "gap")),
-    picture(points, running, told),
+    picture(points, running, told, Math.max(280, width)),
   );
   return figure;
 }
@@ -26,7 +26,7 @@ function mark(kind) {
   return s("line", { class: kind, x1: 0, x2: 18, y1: 5, y2: 5 });
 }
 
-function picture(points, running, told) {
+function picture(points, running, told, width) {
   const end = Math.max(points[points.length - 1].seconds * (running ? 1.04 : 1.0), 0.05);
   const best = points[points.length - 1];
   const high = Math.max(...points.map((p) => p.incumbent_s));
@@ -35,16 +35,16 @@ function picture(points, running, told) {
   const low = Math.max(Math.min(...points.map((p) => p.bound_s)), floor, 0);
   const margin = 0.08 * (high - low || high || 1);
   const [bottom, top] = [Math.max(0, low - margin), high + margin];
-  const x = (t) => LEFT + ((WIDTH - LEFT - RIGHT) * t) / end;
+  const x = (t) => LEFT + ((width - LEFT - RIGHT) * t) / end;
   const y = (v) => TOP + (HEIGHT - TOP - BOTTOM) * (1 - (Math.max(v, bottom) - bottom) / (top - bottom));
   const upper = steps(points, "incumbent_s", x, y, end);
   const lower = steps(points, "bound_s", x, y, end);
   const band = `M${upper.join("L")}L${[...lower].reverse().join("L")}Z`;
   const svg = s(
     "svg",
-    { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": told },
+    { viewBox: `0 0 ${width} ${HEIGHT}`, width: width, height: HEIGHT, role: "img", "aria-label": told },
     ...ticks(bottom, top).map((v) =>
-      s("g", { class: "tick" }, s("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y(v), y2: y(v) }), label(LEFT - 8, y(v) + 4, seconds(v), "end")),
+      s("g", { class: "tick" }, s("line", { x1: LEFT, x2: width - RIGHT, y1: y(v), y2: y(v) }), label(LEFT - 8, y(v) + 4, seconds(v), "end")),
     ),
     ...ticks(0, end).map((t) => s("g", { class: "tick" }, label(x(t), HEIGHT - 8, t === 0 ? "0" : `${significant(t, 2)} s`, "middle"))),
     s("path", { class: "between", d: band }),

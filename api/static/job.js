@@ -1,7 +1,7 @@
 // One job: watched while it runs, its plan shown when it has ended.
 
 import { chart } from "./chart.js";
-import { h, bytes, percent, problemBox, seconds, tell } from "./dom.js";
+import { h, s, bytes, percent, problemBox, seconds, tell } from "./dom.js";
 import { explain } from "./explain.js";
 import { framed } from "./frame.js";
 import { ENDED, asked, follow, put } from "./jobs.js";
@@ -17,15 +17,16 @@ export function showJob(main, job, tab) {
   const head = h("div", { class: "head" });
   const live = h("section", { class: "card live" });
   const result = h("div", { class: "result" });
-  main.replaceChildren(head, live, result);
+  const above = h("div", { class: "result" });
+  main.replaceChildren(head, above, live, result);
   let phase = job.progress?.phase;
   let drawn = 0;
 
   const draw = () => {
     drawn = 0;
     head.replaceChildren(...heading(job, cancel));
-    live.replaceChildren(...watching(job, phase, points));
     live.hidden = ENDED.has(job.status) && points.length === 0;
+    live.replaceChildren(...watching(job, phase, points, messages, live.clientWidth - 40));
   };
   const soon = () => (drawn ||= requestAnimationFrame(draw));
 
@@ -42,12 +43,12 @@ export function showJob(main, job, tab) {
     soon();
     if (!ENDED.has(job.status)) return;
     tell(`${job.name}: ${job.status}`);
-    if (job.plan) await showPlan(result, job, tab, messages);
+    if (job.plan) await showPlan(above, result, job, tab);
     else result.replaceChildren(problemBox(job.error || { title: "Cancelled", detail: "It was cancelled before there was a plan." }));
   }
 
   const stop = follow(job.id, (type, data) => {
-    if (type === "progress" && data.incumbent_s !== undefined) points.push(data);
+    if (type === "progress" && data.incumbent_s !== undefined) add(points, data);
     if (type === "phase") phase = data.phase;
     if (type === "message" && data.text) messages.push(data.text);
     if (type === "started" || type === "restarted") job = { ...job, status: "running" };
@@ -56,8 +57,10 @@ export function showJob(main, job, tab) {
     soon();
   });
   draw();
+  window.addEventListener("resize", soon);
   return () => {
     stop();
+    window.removeEventListener("resize", soon);
     cancelAnimationFrame(drawn);
   };
 }
@@ -71,7 +74,7 @@ function heading(job, cancel) {
   ].filter(Boolean);
 }
 
-function watching(job, phase, points) {
+function watching(job, phase, points, messages, width) {
   const last = points[points.length - 1];
   const over = ENDED.has(job.status);
   const told = over
@@ -86,13 +89,21 @@ function watching(job, phase, points) {
       h("h2", {}, over ? "The search" : [h("span", { class: "spinner", "aria-hidden": "true" }), capital(told)]),
       h("span", { class: "less" }, over ? told : last ? `gap ${percent(last.gap)}` : ""),
     ),
-    points.length ? chart(points, !over) : h("p", { class: "empty" }, "The first plan has not been found yet."),
-  ];
+    points.length > (over ? 1 : 0) ? chart(points, !over, width) : over ? null : h("p", { class: "empty" }, "The first plan has not been found yet."),
+    over || !messages.length ? null : h("p", { class: "less" }, messages[messages.length - 1]),
+  ].filter(Boolean);
+}
+
+// Equal points say nothing new.
+function add(points, point) {
+  const last = points[points.length - 1];
+  if (last && last.incumbent_s === point.incumbent_s && last.bound_s === point.bound_s) return;
+  points.push(point);
 }
 
 const capital = (text) => (text ? text[0].toUpperCase() + text.slice(1) : "");
 
-async function showPlan(result, job, tab, messages) {
+async function showPlan(above, result, job, tab) {
   const found = await json(`/v1/plans/${job.plan}/artifacts/search.json`);
   const warnings = [...new Set([...(found.warnings || []), ...(job.summary.messages || [])])];
   const panels = { report, explain, files, request };
@@ -125,8 +136,8 @@ async function showPlan(result, job, tab, messages) {
       h("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "panel", "data-tab": name, onclick: () => open(name) }, title),
     ),
   );
+  above.replaceChildren(figures(found));
   result.replaceChildren(
-    figures(found),
     warnings.length ? h("details", { class: "card notes" }, h("summary", {}, `${warnings.length} ${warnings.length === 1 ? "note" : "notes"} of the planner`), h("ul", {}, warnings.map((w) => h("li", {}, w)))) : "",
     h("section", { class: "card tabs" }, list, panel),
   );
@@ -142,10 +153,13 @@ function figures(d) {
     item("Simulated step", seconds(d.step_time_s), d.batch ? `batch ${d.batch}: ${Math.round(d.batch / d.step_time_s).toLocaleString()} samples/s` : null),
     item("Objective", seconds(d.objective_s), "nothing overlapping"),
     item("Gap to the optimum", percent(d.gap), d.gap === 0 ? "proven optimal" : `bound ${seconds(d.objective_lower_bound_s)}`),
-    item("Memory of a device", bytes(d.peak_memory_bytes), full === null ? "no limit" : `${percent(full)} of ${bytes(d.memory_limit_bytes)}`, full === null ? null : h("meter", { min: 0, max: 1, high: 0.9, optimum: 0, value: full, "aria-label": "share of the memory limit" })),
-    item("Mesh", String(d.mesh), `${d.devices} devices`),
+    item("Memory of a device", bytes(d.peak_memory_bytes), full === null ? "no limit" : `${percent(full)} of ${bytes(d.memory_limit_bytes)}`, full === null ? null : share(full)),
+    item("Mesh", String(d.mesh).replaceAll("x", " × "), `${d.devices} devices`),
   );
 }
+
+const share = (part) =>
+  s("svg", { class: part > 0.9 ? "share much" : "share", viewBox: "0 0 100 6", preserveAspectRatio: "none", "aria-hidden": "true" }, s("rect", { width: 100 * Math.min(1, part), height: 6 }));
 
 function report(panel, job) {
   framed(panel, `/v1/plans/${job.plan}/artifacts/report.html`, `Report of ${job.name}`);
