@@ -32,7 +32,7 @@ MESH = "m0"
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class LayoutDocument(_Part):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from planner.errors import InputError
 from planner.planning.document import PlanDocument
 
 __all__ = ["PARTS", "Event", "Figures", "figures", "part_of_move"]
@@ -71,10 +73,12 @@ class Figures:
 
 
 def figures(plan: PlanDocument) -> Figures:
-    """Reads the plan's seconds as units."""
+    """Reads the plan's seconds as units.  InputError where they are too many to count."""
     unit = plan.cost.price_resolution_s or _FALLBACK_S
 
     def units(seconds: float) -> int:
+        if not math.isfinite(seconds / unit):
+            raise InputError(f"plan of {plan.model.name}: {seconds} s cannot be counted in {unit} s; search again")
         return round(seconds / unit)
 
     producer = {t: name for name, o in plan.operators.items() for t in o.outputs}

@@ -18,14 +18,14 @@ MEMORY = {
 
 def time_text(seconds: float) -> str:
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= size:
+        if abs(seconds) >= size:
             return f"{seconds / size:.4g} {unit}"
     return f"{seconds / 1e-9:.4g} ns" if seconds else "0 s"
 
 
 def memory_text(size: float) -> str:
     for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if size >= scale:
+        if abs(size) >= scale:
             return f"{size / scale:.2f} {unit}"
     return f"{size:.0f} B"
 

@@ -1,39 +1,28 @@
 """What every operator of a plan answers for, in whole units, so that sums are exact.
 
-An operator answers for its own runs, for the redistributions of what it makes (of one that serves a single reader, the
-reader), and for the parameters that it reads first: gathers, synchronisation, update.
+An operator answers for its own runs, for the redistributions of what it makes, and for the parameters that it reads
+first: gathers, synchronisation, update (`planner.report.figures`).
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from typing import Final
 
 from cost_models.memory import parameter_bytes
-from planner.errors import InputError
 from planner.ir.tensor import ITEM_BYTES
 from planner.planning import PlanDocument
 from planner.planning.document import OperatorDocument, ParameterDocument, RedistributionDocument
 from planner.redistribute.steps import FREE
+from planner.report.figures import PARTS as NAMED
+from planner.report.figures import Figures, figures, part_of_move
 
-__all__ = ["PARTS", "Bill", "Ledger", "common_unit", "converter", "ledger", "total"]
+__all__ = ["PARTS", "Bill", "Ledger", "common_unit", "counted", "ledger", "total"]
 
-# Of cost.parts_s, in its order.
-PARTS: Final = (
-    "compute_forward",
-    "compute_backward",
-    "inside_operators",
-    "activations",
-    "activation_gradients",
-    "parameters",
-    "parameter_gradients",
-    "optimizer",
-)
-_FINEST: Final = Fraction(1, 10**18)
+PARTS: Final = tuple(NAMED)  # of cost.parts_s, in its order
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,100 +76,51 @@ class Ledger:
 
 
 def common_unit(a: PlanDocument, b: PlanDocument) -> tuple[Fraction, bool]:
-    """Seconds of the largest unit of which all times of both plans are multiples, and whether both say theirs; else
-    the unit is an attosecond, to which times are rounded."""
-    sizes = [_resolution(p) for p in (a, b)]
-    if any(s is None for s in sizes):
-        return _FINEST, False
-    first, second = (Fraction(str(s)) for s in sizes)
+    """Seconds of the largest unit in which the times of both plans count, and whether both say in what theirs do."""
+    first, second = (Fraction(str(figures(p).unit_s)) for p in (a, b))
     common = math.lcm(first.denominator, second.denominator)
-    return Fraction(math.gcd(int(first * common), int(second * common)), common), True
+    told = all(p.cost.price_resolution_s for p in (a, b))
+    return Fraction(math.gcd(int(first * common), int(second * common)), common), told
 
 
-def _resolution(plan: PlanDocument) -> float | None:
-    size = plan.cost.price_resolution_s
-    return size if size is not None and 0 < size < math.inf else None
-
-
-def converter(plan: PlanDocument, unit: Fraction) -> Callable[[float], int]:
-    """Seconds of a plan's file → units.  InputError where they are no number."""
-    size = _resolution(plan) if unit != _FINEST else None
-    each = 1 if size is None else int(Fraction(str(size)) / unit)
+def counted(plan: PlanDocument, unit: Fraction) -> Callable[[float], int]:
+    """Seconds of the plan's file → `unit`."""
+    size = figures(plan).unit_s
+    each = int(Fraction(str(size)) / unit)
 
     def units(seconds: float) -> int:
-        if not math.isfinite(seconds if size is None else seconds / size):
-            raise InputError(f"plan of {plan.model.name}: expected times in seconds, found {seconds}; search again")
-        return round(Fraction(seconds) / unit) if size is None else round(seconds / size) * each
+        return round(seconds / size) * each
 
     return units
 
 
 def ledger(plan: PlanDocument, unit: Fraction) -> Ledger:
     """Bills of the plan in `unit` (`common_unit`)."""
-    units = converter(plan, unit)
-    owner = _Owners(plan)
+    costs = figures(plan)
+    each = int(Fraction(str(costs.unit_s)) / unit)
     lists: dict[str, tuple[list[RedistributionDocument], list[str]]] = {n: ([], []) for n in plan.operators}
-    loose: list[Bill] = []
-    found: dict[str, list[Bill]] = defaultdict(list)
-    for name, op in plan.operators.items():
-        found[name].append(_runs(plan, name, op, units))
-    for r in plan.redistributions:
-        bill = _move(r, r.tensor in plan.parameters, units)
-        holder = owner.of(r)
-        if holder is None:
-            loose.append(bill)
-        else:
-            found[holder].append(bill)
-            lists[holder][0].append(r)
+    found: dict[str, list[Bill]] = {n: [_runs(plan, n, o, costs, each)] for n, o in plan.operators.items()}
+    found[""] = []  # of no operator
+    for i, r in enumerate(plan.redistributions):
+        moved = sum(s.bytes for s in r.steps if s.kind not in FREE)
+        found[costs.owner[i]].append(Bill(**{part_of_move(plan, i): costs.moved[i] * each, "bytes_moved": moved}))
+        if costs.owner[i]:
+            lists[costs.owner[i]][0].append(r)
     for tensor, p in plan.parameters.items():
-        state = Bill(optimizer=units(p.optimizer_s), parameter_bytes=_state(plan, tensor, p))
-        holder = owner.of_parameter.get(tensor)
-        if holder is None:
-            loose.append(state)
-        else:
-            found[holder].append(state)
+        holder = costs.updated[tensor]
+        update = costs.optimizer.get(tensor, 0) * each
+        found[holder].append(Bill(optimizer=update, parameter_bytes=_state(plan, tensor, p)))
+        if holder:
             lists[holder][1].append(tensor)
-    return Ledger({n: total(bills) for n, bills in found.items()}, total(loose), lists)
+    loose = total(found.pop(""))
+    return Ledger({n: total(bills) for n, bills in found.items()}, loose, lists)
 
 
-class _Owners:
-    def __init__(self, plan: PlanDocument) -> None:
-        self.plan = plan
-        self.maker: dict[str, str] = {}
-        self.reader: dict[str, str] = {}
-        for name, op in plan.operators.items():
-            self.maker.setdefault(name, name)
-            for t in op.outputs:
-                self.maker.setdefault(t, name)
-            for t in op.inputs:
-                self.reader.setdefault(t, name)
-        order = {name: i for i, name in enumerate(plan.operators)}
-        self.of_parameter: dict[str, str] = {}
-        for tensor, p in plan.parameters.items():
-            readers = [r.operator for r in p.readers] + [x.rpartition(":")[0] for x in p.aliases]
-            known = [n for n in (self.reader.get(tensor), *readers) if n in order]
-            if known:
-                self.of_parameter[tensor] = min(known, key=lambda n: order[n or ""]) or ""
-
-    def of(self, r: RedistributionDocument) -> str | None:
-        if r.reader in self.plan.operators:
-            return r.reader
-        if r.tensor in self.plan.parameters:
-            return self.of_parameter.get(r.tensor)
-        return self.maker.get(r.tensor) or self.reader.get(r.tensor)
-
-
-def _runs(plan: PlanDocument, name: str, op: OperatorDocument, units: Callable[[float], int]) -> Bill:
-    forward = backward = inside = 0
-    for r in op.runs:
-        within = units(r.inside_s)
-        inside += within
-        if r.phase == "backward":
-            backward += units(r.seconds) - within
-        else:
-            forward += units(r.seconds) - within
-    times = {False: sum(r.phase != "backward" for r in op.runs), True: sum(r.phase == "backward" for r in op.runs)}
-    if not op.runs:
+def _runs(plan: PlanDocument, name: str, op: OperatorDocument, costs: Figures, each: int) -> Bill:
+    runs = costs.runs[name]
+    own = {back: sum(r.units - r.inside for r in runs if (r.phase == "backward") == back) for back in (False, True)}
+    times = {back: sum((r.phase == "backward") == back for r in runs) for back in (False, True)}
+    if not runs:
         again = any(name in block for block in plan.schedule.recompute)
         times = {False: 1 + again, True: int(plan.schedule.mode == "training")}
     sizes = plan.mesh.sizes
@@ -188,19 +128,12 @@ def _runs(plan: PlanDocument, name: str, op: OperatorDocument, units: Callable[[
     for c in op.inner:
         ranks = 1 if c.kind in ("all_reduce", "permute") else math.prod(sizes.get(a, 1) for a in c.axes)
         moved += c.count * c.bytes * ranks * times[c.backward]
-    return Bill(compute_forward=forward, compute_backward=backward, inside_operators=inside, bytes_moved=moved)
-
-
-def _move(r: RedistributionDocument, parameter: bool, units: Callable[[float], int]) -> Bill:
-    kinds = {
-        (False, False): "activations",
-        (False, True): "activation_gradients",
-        (True, False): "parameters",
-        (True, True): "parameter_gradients",
-    }
-    moved = sum(s.bytes for s in r.steps if s.kind not in FREE)
-    part = kinds[parameter, r.direction == "gradient"]
-    return Bill(**{part: units(r.seconds), "bytes_moved": moved})
+    return Bill(
+        compute_forward=own[False] * each,
+        compute_backward=own[True] * each,
+        inside_operators=sum(r.inside for r in runs) * each,
+        bytes_moved=moved,
+    )
 
 
 def _state(plan: PlanDocument, name: str, p: ParameterDocument) -> int:

@@ -10,7 +10,7 @@ from itertools import islice
 from planner.planning import PlanDocument
 from planner.planning.compare import forms
 from planner.report.diff.groups import Group, Same, compared
-from planner.report.diff.ledger import PARTS, Bill, Ledger, common_unit, converter, ledger, total
+from planner.report.diff.ledger import PARTS, Bill, Ledger, common_unit, counted, ledger, total
 from planner.report.diff.match import Matching, match
 from planner.report.diff.settings import Setting, found_otherwise, paths, settings, unlike
 from planner.report.diff.traits import Side
@@ -70,14 +70,14 @@ class Diff:
 
 
 def diff(a: PlanDocument, b: PlanDocument) -> Diff:
-    """InputError where a time of one is no number."""
+    """B beside A."""
     unit, exact = common_unit(a, b)
     matching = match(a, b)
     first, second = (ledger(p, unit) for p in (a, b))
     form_a, form_b = forms(a, b)
     groups, same = compared(Side.of(a, form_a, first), Side.of(b, form_b, second), matching)
     only = total(first.bills[n] for n in matching.only_a), total(second.bills[n] for n in matching.only_b)
-    here, there = converter(a, unit), converter(b, unit)
+    here, there = counted(a, unit), counted(b, unit)
     names = dict.fromkeys([*PARTS, *a.cost.parts_s, *b.cost.parts_s])
     parts = {p: (here(a.cost.parts_s.get(p, 0.0)), there(b.cost.parts_s.get(p, 0.0))) for p in names}
     named = settings(a, b)

@@ -13,7 +13,9 @@ from planner.report.diff.reasons import remainder_reason, same_reason
 from planner.report.diff.settings import Setting
 from planner.report.diff.tables import collectives, memory, places, totals
 from planner.report.diff.traits import Word
-from planner.report.diff.words import PART_NAMES, percent, printable, seconds, signed, size, some
+from planner.report.diff.words import PART_NAMES, percent, printable, signed, some
+from planner.report.words import memory_text as size
+from planner.report.words import time_text as seconds
 
 __all__ = ["text"]
 

@@ -5,32 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["PART_NAMES", "percent", "printable", "seconds", "signed", "size", "some"]
+from planner.report.figures import PARTS
 
-PART_NAMES: Final = {
-    "compute_forward": "forward",
-    "compute_backward": "backward",
-    "inside_operators": "inside operators",
-    "activations": "activations moved",
-    "activation_gradients": "their gradients",
-    "parameters": "parameters gathered",
-    "parameter_gradients": "gradients synchronised",
-    "optimizer": "optimizer",
-}
+__all__ = ["PART_NAMES", "percent", "printable", "signed", "some"]
 
-
-def seconds(value: float) -> str:
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if abs(value) >= scale:
-            return f"{value / scale:.4g} {unit}"
-    return f"{value / 1e-9:.4g} ns" if value else "0 s"
-
-
-def size(value: float) -> str:
-    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if abs(value) >= scale:
-            return f"{value / scale:.4g} {unit}"
-    return f"{value:.0f} B"
+PART_NAMES: Final = {part: name for part, (name, _) in PARTS.items()}
 
 
 def signed(text: str) -> str:
