@@ -1,9 +1,9 @@
 // The page of two plans beside each other: A to the left, B to the right.
 
-const SIDES = ["A", "B"];
+const SIDES = ["A", "B"], READABLE = 0.7;
 const plus = (text) => (text.startsWith("-") || text.startsWith("0 ") ? text.replace("-", "−") : `+${text}`);
 const way = (x) => (x < 0 ? "saves" : x > 0 ? "costs" : "even");
-const relative = (a, b) => (a ? `${plus(((100 * (b - a)) / Math.abs(a)).toFixed(1))} %` : b ? "new" : "");
+const relative = (a, b) => (a === b ? "" : a ? `${plus(((100 * (b - a)) / Math.abs(a)).toFixed(1))} %` : b ? "new" : "");
 
 /** Graph of one of the plans; `change(node)`: units by which B differs there, null where nothing changed. */
 class SideGraph extends Graph {
@@ -56,9 +56,9 @@ class Beside {
     if (open.size !== other.open.size || [...open].some((i) => !other.open.has(i))) { other.open = open; other.render(); }
     this.align();
   }
-  fit() {
+  fit(least = 0.2) {
     const scale = Math.min(...this.graphs.map((g) => (g.paper.clientWidth - 4) / g.size[0]));
-    for (const g of this.graphs) { g.scale = Math.min(1, Math.max(0.2, scale)); g.resize(); g.paper.scrollLeft = (g.paper.scrollWidth - g.paper.clientWidth) / 2; }
+    for (const g of this.graphs) { g.scale = Math.min(1, Math.max(least, scale)); g.resize(); g.paper.scrollLeft = (g.paper.scrollWidth - g.paper.clientWidth) / 2; }
     this.align();
   }
   /** Shows on the other side what stands around the centre here: moved as the nearest boxes with a partner are. */
@@ -110,6 +110,7 @@ class Beside {
     this.together(this.lead);
     this.graphs[1 - this.lead].render();
     const what = { node: here[this.lead] };
+    if (this.graphs[this.lead].scale < READABLE) { this.graphs[this.lead].scale = READABLE; this.graphs[this.lead].resize(); }
     this.graphs[this.lead].select(what, true);
     this.graphs[this.lead].centre(what.node);
     this.align();
@@ -123,9 +124,9 @@ const deltaCell = (x, text) => h("span", { class: `delta ${way(x)}` }, text);
 /** Rows: [label, a, b, show, key]; two bars a row on one scale. */
 function bars(rows, caption, show) {
   const most = Math.max(...rows.map((r) => Math.max(r.a ?? 0, r.b ?? 0)), 1e-30);
-  const bar = (value, side, key) => h("div", { class: `pair-bar side-${SIDES[side].toLowerCase()}` }, h("span", { class: `part k-${key}`, style: { width: `${(100 * (value ?? 0)) / most}%` } }));
+  const bar = (value, side, key) => h("div", { class: `twin-bar side-${SIDES[side].toLowerCase()}` }, h("span", { class: `part k-${key}`, style: { width: `${(100 * (value ?? 0)) / most}%` } }));
   return table([[caption, ""], ["", "bars"], ["A", "n"], ["B", "n"], ["B − A", "n"], ["", "n"]],
-    rows.map((r) => [r.label, h("div", { class: "pair", "aria-hidden": "true" }, bar(r.a, 0, r.key), bar(r.b, 1, r.key)),
+    rows.map((r) => [r.label, h("div", { class: "twin", "aria-hidden": "true" }, bar(r.a, 0, r.key), bar(r.b, 1, r.key)),
       r.a === null ? "not told" : show(r.a), r.b === null ? "not told" : show(r.b),
       r.a === null || r.b === null ? "" : deltaCell(r.b - r.a, plus(show(r.b - r.a))), r.a === null || r.b === null ? "" : h("small", null, relative(r.a, r.b))]));
 }
@@ -250,10 +251,12 @@ begin((data, main) => {
   const go = (pair) => { beside.reveal(pair); near(); };
   const panels = plans.map((plan, side) => new Panel(plan, (i) => go(side ? [to[1][i], i] : [i, to[0][i]])));
   const near = () => { const r = row.getBoundingClientRect(); if (r.top < 0 || r.top > innerHeight * 0.5) row.scrollIntoView({ block: "start" }); };
-  const hint = () => details.replaceChildren(h("p", { class: "quiet" }, "Choose a change, or a box in a graph: what it was and is, and what that costs, is shown here; below it both plans' own details."));
+  const chosen = (...content) => { drawer.hidden = false; hint.hidden = true; details.replaceChildren(...content); details.scrollTop = 0; };
+  const hint = h("p", { class: "quiet" }, "Choose a change, or a box in a graph: what it was and is, what that costs, and what each plan does there is shown here. Ctrl and the wheel zoom, dragging moves; both graphs follow.");
+  const drawer = h("div", { class: "details-row", hidden: true }, card, panels.map((p) => p.element));
   const mark = (entry) => beside.mark([0, 1].map((side) => (entry ? entry.pairs.map((p) => p[side]).filter((i) => i >= 0) : [])), "picked");
 
-  const list = new Changes(d, unit, (e) => { list.chosen(e); mark(e); if (e.pairs.length) beside.reveal(e.pairs[0]); details.replaceChildren(...changeCard(d, e, unit, ofPart, go)); details.scrollTop = 0; near(); });
+  const list = new Changes(d, unit, (e) => { list.chosen(e); mark(e); if (e.pairs.length) beside.reveal(e.pairs[0]); chosen(...changeCard(d, e, unit, ofPart, go)); near(); });
   const number = plans.map((p) => p.byName);
   for (const e of list.entries) {
     e.pairs = e.operators.map((p) => (e.what === "only_a" ? [number[0].get(p), -1] : e.what === "only_b" ? [-1, number[1].get(p)] : [number[0].get(p[0]), number[1].get(p[1])]));
@@ -283,12 +286,10 @@ begin((data, main) => {
     if (node === undefined) return;
     const e = entryOf[side].get(node);
     list.chosen(e);
-    details.scrollTop = 0;
-    if (plans[side].nodes[node].kind !== "operator") details.replaceChildren(...groupCard(side, node));
-    else if (e) details.replaceChildren(...changeCard(d, e, unit, ofPart, go));
-    else details.replaceChildren(h("header", null, h("p", { class: "kind" }, "unchanged"), h("h3", null, plans[side].nodes[node].title)), h("p", null, "Does the same at the same cost in both plans."));
+    if (plans[side].nodes[node].kind !== "operator") chosen(...groupCard(side, node));
+    else if (e) chosen(...changeCard(d, e, unit, ofPart, go));
+    else chosen(h("header", null, h("p", { class: "kind" }, "unchanged"), h("h3", null, plans[side].nodes[node].title)), h("p", null, "Does the same at the same cost in both plans."));
   });
-  hint();
 
   const row = h("div", { class: "diff-row" }, list.element, ...beside.graphs.map((g, side) => h("div", { class: `side side-${SIDES[side].toLowerCase()}` }, h("p", { class: "side-title" }, h("b", { class: "letter" }, SIDES[side]), h("span", { class: "name", dir: "auto" }, shown(plans[side].report.model.name, 60)), h("span", { class: "quiet" }, `mesh ${plans[side].report.mesh.map((a) => `${a.name}=${a.size}`).join(", ")}`)), g.element)));
   const parts = Object.entries(d.parts).filter(([, p]) => p.a_s || p.b_s).map(([p, x]) => ({ label: ofPart(p), key: p, a: x.a_s, b: x.b_s }));
@@ -299,7 +300,7 @@ begin((data, main) => {
     (d.settings.length || d.others.length) && section("made", "Made otherwise", settingRows([...d.settings, ...d.others])),
     section("changes", "Changes", h("p", { class: "quiet" }, d.identical ? "The plans are identical: every operator, parameter and redistribution is the same." : `${plural(new Set(d.objective.groups.flatMap((g) => g.operators.map((p) => p[0]))).size, "operator")} of ${count(d.matching.operators)} changed, in ${plural(found, "group")} of equal changes; every group's figure is its share of the objective's difference, and they add up to it.`),
       h("div", { class: "graph-bar" }, beside.tools, legend(plans), h("ul", { class: "legend" }, h("li", null, h("span", { class: "key-box saves" }), "B is cheaper"), h("li", null, h("span", { class: "key-box costs" }), "B is dearer"), h("li", null, h("span", { class: "key-box picked" }), "chosen change"))),
-      row, h("div", { class: "details-row" }, card, panels.map((p) => p.element))),
+      row, hint, drawer),
     section("time", "Where the difference comes from", bars(parts, "objective by part", seconds), places.length ? bars(places, "objective by place", seconds) : null),
     section("memory", "Memory", kinds.length ? bars(kinds, "bytes per device at the peak", bytes) : h("p", { class: "quiet" }, "The plans do not say what their memory consists of.")),
     Object.keys(d.collectives).length ? section("collectives", "Collectives of a step", table([["kind", ""], ["A", "n"], ["B", "n"], ["bytes A", "n"], ["bytes B", "n"], ["B − A", "n"]], Object.entries(d.collectives).map(([k, x]) => [shown(k.replaceAll("_", "-"), 60), count(x.a.count), count(x.b.count), bytes(x.a.bytes), bytes(x.b.bytes), deltaCell(x.delta.bytes, x.delta.bytes ? plus(bytes(x.delta.bytes)) : "0 B")]))) : null,
@@ -308,7 +309,7 @@ begin((data, main) => {
   const nav = h("nav", { "aria-label": "sections" }, sections.map((x) => h("a", { href: `#${x.id}` }, x.querySelector("h2").textContent)));
   main.append(diffHeader(d, plans), nav, ...sections, h("footer", { class: "quiet" }, `Made from two plan.json alone; costs count in units of ${unit} s${d.exact ? ", in which both plans' times are whole" : ""}.`));
   beside.graphs.forEach((g) => g.render());
-  beside.fit();
+  beside.fit(READABLE);
 });
 
 function legend(plans) {
