@@ -15,7 +15,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.errors import MEDIA_TYPE, Problem, from_store
 from api.jobs.errors import StoreError
 from api.limits import check_length, limited
-from api.observe import Metrics, request_id_of
+from api.logs import request_id_of
+from api.observe import Metrics
 from api.settings import Settings, is_loopback
 from planner.errors import UsageError
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
@@ -83,7 +85,7 @@ class PlanQuery(_Query):
         UsageError where options contradict each other, as far as that shows without the model.
         """
         given = self._given()
-        search_options(given)
+        _check_search(json.dumps(given, sort_keys=True))
         return given
 
 
@@ -116,3 +118,9 @@ class EvaluationQuery(_Query):
         given = self._given("plan")
         evaluation_options(given, plan=self.plan is not None)
         return given
+
+
+@lru_cache(maxsize=1024)
+def _check_search(options: str) -> None:
+    """UsageError as of `planner search`; the same options are not parsed again and again."""
+    search_options(json.loads(options))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
+import signal
 import socket
+import sys
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
     refuse_open_door(settings, store)
     listening = _listen(settings)
 
-    from api.observe import log_to
+    from api.logs import log_to
     from api.workers import Workers
 
     log_to()
@@ -107,5 +110,11 @@ def _serve(settings: Settings, store: Store, listening: socket.socket) -> int:
         ws="none",
     )
     server = Server(config)
+    sys.setswitchinterval(0.001)  # a thread that has read or written hands over at once, not after five milliseconds
+    gc.collect()
+    gc.freeze()  # what is loaded by now stays: looking through it again and again would stop the world
+    # The server hands signals on once it has ended, to whom they belonged before: nobody is to be killed by them then.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, server.handle_exit)
     server.run(sockets=[listening])
     return 0 if server.started else 1

@@ -15,7 +15,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 
 from api.errors import Problem
-from api.jobs.blobs import Blobs
+from api.jobs.blobs import Blobs, digest_bytes
 
 __all__ = ["BODY_TYPES", "Upload", "receive"]
 
@@ -37,24 +37,26 @@ class _Piece:
         self.file: IO[bytes] | None = None
 
     def write(self, chunk: bytes) -> None:
-        self.hash.update(chunk)
         self.size += len(chunk)
+        self.chunks.append(chunk)
         if self.file is None and self.size > _IN_MEMORY:
             self.file = self.blobs.spool()
+        if self.file is not None:
+            for piece in self.chunks:
+                self.hash.update(piece)
             self.file.writelines(self.chunks)
             self.chunks.clear()
-        if self.file is None:
-            self.chunks.append(chunk)
-        else:
-            self.file.write(chunk)
 
-    def keep(self) -> str:
-        """The digest, once the blob is there.  Blocks for the disk."""
-        if self.file is None:
-            return self.blobs.put(b"".join(self.chunks))
-        digest = self.hash.hexdigest()
-        self.blobs.adopt(self.file, digest)
-        return digest
+    async def keep(self) -> str:
+        """The digest, once the blob is there."""
+        if self.file is not None:
+            digest = self.hash.hexdigest()
+            await asyncio.to_thread(self.blobs.adopt, self.file, digest)
+            return digest
+        content = b"".join(self.chunks)
+        if digest_bytes(content) in self.blobs:
+            return self.blobs.put(content)  # nothing to be written: not worth a thread
+        return await asyncio.to_thread(self.blobs.put, content)
 
     def drop(self) -> None:
         if self.file is not None:
@@ -98,7 +100,7 @@ async def receive(request: Request, blobs: Blobs) -> Upload:
         if not pieces.get("model", _NONE).size:
             raise _bad("model", "the body holds no model; send the bytes of an ONNX file")
         for name, piece in pieces.items():
-            out.digests[name] = await asyncio.to_thread(piece.keep)
+            out.digests[name] = await piece.keep()
             out.size += piece.size
     finally:
         for piece in pieces.values():

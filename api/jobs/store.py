@@ -76,6 +76,21 @@ class Store:
                 share_plan(db, row["id"], row["plan"], now)
             return Submitted(_job(db, tenant, job), created=True)
 
+    def answered(self, tenant: str, task: Task) -> Job | None:
+        """The tenant's latest job on this task where that has succeeded and all of its result is there: an equal
+        request needs no other.  Writes nothing, so that it takes a fraction of a millisecond."""
+        with self.database.read() as db:
+            row = _current(db, task.key)
+            if row is None or row["status"] != "succeeded" or row["used_at"] < time.time() - USED_EVERY:
+                return None
+            found = db.execute(
+                f"{JOB} WHERE j.task = ? AND j.tenant = ? AND j.left_at IS NULL ORDER BY j.id DESC LIMIT 1",
+                (row["id"], tenant),
+            ).fetchone()
+            if found is None or (row["plan"] is not None and found["plan"] is None):
+                return None
+            return job_of(found) if self._whole(state_of(db, row)) else None
+
     def job(self, tenant: str, job: str) -> Job:
         """NotFound."""
         with self.database.read() as db:

@@ -32,6 +32,7 @@ from api.jobs.slot import Slot
 from api.jobs.store import Store
 from api.jobs.tasks import INTERACTIVE, SEARCH
 from api.jobs.work import Work
+from api.logs import log_to
 from planner.cli.options import byte_size, positive
 from planner.errors import UsageError
 
@@ -213,7 +214,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.retention_days is not None and not options.retention_days > 0:
         raise UsageError(f"--retention-days {options.retention_days:g}: expected a number above zero")
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    log_to()
     limits = Limits(memory_bytes=options.child_memory, cpu_s=options.child_cpu, wall_s=float(options.child_wall))
     retention = None if options.retention_days is None else options.retention_days * 86400.0
     try:

@@ -19,7 +19,7 @@ from api.service import PATIENCE, preferred_wait, service_of
 from api.told import BINARY, header, link, problems
 from planner.emit import TARGETS
 
-__all__ = ["pending", "router", "sources", "waits"]
+__all__ = ["explanation_of", "pending", "router", "sources", "waits"]
 
 router = APIRouter(tags=["artifacts"])
 
@@ -116,10 +116,10 @@ async def get_artifact(
     if name in plan.files:
         blob = plan.files[name]
     elif name in MADE:
-        state = await service.made(Task("artifact", sources(plan), {"name": name}), tenant, waits(request))
+        state = await service.made(_task(plan, name), tenant, waits(request))
         if not state.ended:
             return pending(request, state)
-        blob = state.result[name]
+        blob = next(iter(state.result.values()))
     else:
         raise Problem("not-found", f"artifact {name[:100]!r}: expected one of {', '.join((*FOUND, *MADE))}")
     headers = {"content-disposition": f'{_shown(blob.media_type)}; filename="{plan.name}-{name}"'}
@@ -138,6 +138,17 @@ async def get_artifact(
 def sources(plan: Plan) -> dict[str, str]:
     """Digests of what artifacts are made of."""
     return {n: plan.files[n].digest for n in ("plan.json", "model.onnx") if n in plan.files}
+
+
+def explanation_of(plan: Plan, operator: str | None, alternatives: int) -> Task:
+    """Equal to the one that another route asks for."""
+    return Task("explanation", sources(plan), {"operator": operator, "alternatives": alternatives})
+
+
+def _task(plan: Plan, name: str) -> Task:
+    if name == "explain.json":
+        return explanation_of(plan, None, 3)
+    return Task("artifact", sources(plan), {"name": name})
 
 
 def waits(request: Request) -> float:

@@ -7,9 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request, Response
 
 from api.auth import Tenant
-from api.jobs.tasks import Task
 from api.respond import represent
-from api.routes.artifacts import PENDING, pending, sources, waits
+from api.routes.artifacts import PENDING, explanation_of, pending, waits
 from api.routes.plans import PlanId, Prefer
 from api.service import service_of
 from api.told import header, problems
@@ -51,8 +50,7 @@ async def get_explanation(
     """Every alternative is searched again with it pinned: this may take as long as some searches."""
     service = service_of(request)
     plan = service.store.plan(tenant, plan_id)
-    task = Task("explanation", sources(plan), {"operator": operator, "alternatives": alternatives})
-    state = await service.made(task, tenant, waits(request))
+    state = await service.made(explanation_of(plan, operator, alternatives), tenant, waits(request))
     if not state.ended:
         return pending(request, state)
     blob = next(iter(state.result.values()))

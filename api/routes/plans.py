@@ -97,7 +97,7 @@ async def create_plan(
     prefer: Prefer = None,
 ) -> Response:
     """The body is the ONNX file, or a form with `model` and perhaps `constraints`.  Requests that ask the same share
-    one computation, and one that was answered before is answered at once."""
+    one computation, and one that was answered before is answered at once, by the job of then."""
     service = service_of(request)
     options = query.task_options()
     upload = await receive(request, service.store.blobs)
@@ -113,10 +113,12 @@ async def submitted(
     service.metrics.uploaded.inc(upload.size)
     asked = [task.kind, dict(task.inputs), dict(task.options)]
     fingerprint = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
-    made = await run_in_threadpool(
-        service.store.submit, tenant, task, name=name, idempotency=idempotency, fingerprint=fingerprint
-    )
-    job = made.job
+    job = service.store.answered(tenant, task) if idempotency is None else None
+    if job is None:
+        made = await run_in_threadpool(
+            service.store.submit, tenant, task, name=name, idempotency=idempotency, fingerprint=fingerprint
+        )
+        job = made.job
     headers = {"location": f"/v1/jobs/{job.id}"}
     wait = preferred_wait(request)
     if wait is not None:

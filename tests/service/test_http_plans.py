@@ -98,7 +98,10 @@ def test_equal_requests_share_one_computation_and_later_ones_are_answered_at_onc
     service.work({"plan.json": PLAN})
     assert service.store.counts()["tasks"]["queued"] == 0
     third = service.post(prefer="wait=1")
-    assert third.status_code == 200
+    assert (third.status_code, third.json()["id"]) == (200, second["id"])
+    service.client.delete(third.json()["links"]["plan"])
+    fourth = service.post(prefer="wait=1").json()  # whoever gave the plan away gets it again
+    assert service.client.get(fourth["links"]["plan"]).content == PLAN
     plans = {
         service.client.get(f"/v1/jobs/{j}").json()["plan"] for j in (first["id"], second["id"], third.json()["id"])
     }

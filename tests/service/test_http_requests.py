@@ -12,7 +12,7 @@ import pytest
 
 from api.errors import PROBLEMS, Problem
 from api.limits import Buckets, limited
-from api.observe import JsonLines
+from api.logs import JsonLines
 from cost_models import profile_names
 from tests.service.http import ONNX, Service, serving
 
