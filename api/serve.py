@@ -80,6 +80,7 @@ def _serve(settings: Settings, store: Store, listening: socket.socket) -> int:
     import uvicorn
 
     from api.app import create_app
+    from api.wire import Wire
 
     app = create_app(settings, store)
     changes = app.state.service.changes
@@ -100,6 +101,7 @@ def _serve(settings: Settings, store: Store, listening: socket.socket) -> int:
 
     config = uvicorn.Config(
         app,
+        http=Wire,
         log_config=None,
         access_log=False,  # the edge writes one line a request
         server_header=False,

@@ -98,6 +98,9 @@ class Settings:
     retention: float = field(default=30.0, metadata=_setting(_seconds, "days until a finished job is removed", "DAYS"))
     most_wait: float = field(default=60.0, metadata=_setting(_seconds, "longest `Prefer: wait`", "S"))
     heartbeat: float = field(default=15.0, metadata=_setting(_seconds, "between signs of life on event streams", "S"))
+    longest_stream: float = field(
+        default=3600.0, metadata=_setting(_seconds, "after which an event stream ends, to be taken up again", "S")
+    )
     names: tuple[str, ...] = field(
         default=(), metadata=_setting(_names, "host names that requests may be addressed to", "HOST,…")
     )

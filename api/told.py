@@ -16,7 +16,7 @@ __all__ = ["BINARY", "describe", "header", "link", "model_body", "problems", "te
 
 EVERYWHERE: Final = ("bad-request", "host-unknown", "internal", "unavailable")
 BEHIND_KEYS: Final = ("unauthorised", "rate-limited")
-BINARY: Final[Mapping[str, Any]] = {"schema": {"type": "string", "format": "binary"}}
+BINARY: Final[Mapping[str, Any]] = {"schema": {"type": "string", "format": "binary", "minLength": 1}}
 _EXAMPLE_ID: Final = "5f0d0c9e1b7a4b0c8f3e2d1c0b9a8f7e"
 
 _MORE: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -67,10 +67,16 @@ def model_body(required: bool) -> dict[str, Any]:
     form = {
         "type": "object",
         "properties": {
-            "model": {"type": "string", "format": "binary", "description": "ONNX file; weights are not needed."},
+            "model": {
+                "type": "string",
+                "format": "binary",
+                "minLength": 1,
+                "description": "ONNX file; weights are not needed.",
+            },
             "constraints": {"type": "string", "format": "binary", "description": "As `planner search --constraints`."},
         },
         "required": ["model"],
+        "additionalProperties": False,
     }
     return {
         "required": required,

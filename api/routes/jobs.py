@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncIterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Header, Path, Request, Response
 from starlette.concurrency import run_in_threadpool
+from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.responses import StreamingResponse
 
 from api.auth import Tenant
@@ -19,14 +20,37 @@ from api.respond import document
 from api.routes.plans import JOB_LINKS, PLAN_LINKS, Cursor, Limit, Prefer
 from api.schemas import Job, Jobs
 from api.service import Service, preferred_wait, service_of
-from api.told import header, link, problems, text
+from api.told import header, link, problems
 
 __all__ = ["router"]
+
+
+class _Plain(StringConvertor):
+    """A path segment without a colon, behind which actions stand."""
+
+    regex = "[^/:]+"
+
+
+register_url_convertor("plain", _Plain())
 
 router = APIRouter(tags=["jobs"])
 
 STREAMS = 100  # event streams of one tenant
 BATCH = 500  # events read at a time
+EVENT: Final = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string", "pattern": "^[0-9]+$"},
+        "event": {
+            "enum": [
+                *("queued", "started", "phase", "progress", "message", "restarted"),
+                *("succeeded", "failed", "cancelled"),
+            ]
+        },
+        "data": {"type": "string"},
+        "retry": {"type": "integer"},
+    },
+}
 
 JobId = Annotated[str, Path(description="Id of a job.", json_schema_extra={"pattern": "^[0-9a-f]{32}$"})]
 
@@ -60,7 +84,7 @@ async def list_jobs(
 
 
 @router.get(
-    "/v1/jobs/{job_id}",
+    "/v1/jobs/{job_id:plain}",
     operation_id="getJob",
     summary="A job",
     responses={
@@ -75,7 +99,7 @@ async def get_job(request: Request, tenant: Tenant, job_id: JobId, prefer: Prefe
 
 
 @router.post(
-    "/v1/jobs/{job_id}:cancel",
+    "/v1/jobs/{job_id:plain}:cancel",
     operation_id="cancelJob",
     summary="Give a job up",
     status_code=200,
@@ -99,15 +123,17 @@ async def _waited(request: Request, service: Service, job: Any) -> Response:
 
 
 @router.get(
-    "/v1/jobs/{job_id}/events",
+    "/v1/jobs/{job_id:plain}/events",
     operation_id="getJobEvents",
     summary="What happens to a job, as it happens",
     responses={
-        200: text(
-            "text/event-stream",
-            "Events: queued, started, phase, progress, message, restarted, then one of "
-            "succeeded, failed, cancelled, which is the last",
-        ),
+        200: {
+            "description": (
+                "Events: queued, started, phase, progress, message, restarted, then one of succeeded, failed, "
+                "cancelled, which is the last; `data` is JSON"
+            ),
+            "content": {"text/event-stream": {"schema": EVENT}},
+        },
         204: {"description": "There is nothing after `Last-Event-ID`, and never will be"},
         **problems("not-found", "validation"),
     },
@@ -137,14 +163,15 @@ async def get_events(
 
 
 async def _stream(service: Service, tenant: str, job: str, after: int) -> AsyncIterator[bytes]:
-    """Ends after the last event, or when the server stops: the client comes back with `Last-Event-ID`."""
+    """Ends after the last event, when the server stops or after long: clients come back with `Last-Event-ID`."""
     service.streams[tenant] += 1
     service.metrics.streams.inc()
     beat = service.settings.heartbeat
     try:
         yield b"retry: 1000\n\n"
         spoken = time.monotonic()
-        while not service.changes.stopping:
+        until = spoken + service.settings.longest_stream
+        while not service.changes.stopping and time.monotonic() < until:
             found = service.store.events(tenant, job, after, BATCH)
             if found:
                 after, spoken = found[-1].seq, time.monotonic()
@@ -157,7 +184,7 @@ async def _stream(service: Service, tenant: str, job: str, after: int) -> AsyncI
                 spoken = time.monotonic()
                 yield b": still here\n\n"
                 continue
-            await service.changes.wait(left)
+            await service.changes.wait(min(left, max(0.0, until - time.monotonic())))
     finally:
         service.metrics.streams.dec()
         service.streams[tenant] -= 1

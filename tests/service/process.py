@@ -26,9 +26,9 @@ class Served:
 
 
 @contextmanager
-def served(folder: Path, *options: str, log: Path | None = None) -> Iterator[Served]:
+def served(folder: Path, *options: str, log: Path | None = None, python: str = sys.executable) -> Iterator[Served]:
     """The service; it ends with the block.  `log`: its standard error."""
-    command = [sys.executable, "-m", "planner", "serve", "--port", "0", "--data", str(folder), *options]
+    command = [python, "-m", "planner", "serve", "--port", "0", "--data", str(folder), *options]
     with open(log or os.devnull, "wb") as told:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=told, text=True)
         assert process.stdout is not None

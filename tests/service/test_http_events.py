@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from api.app import create_app
 from api.jobs.store import Store
 from api.settings import Settings
 from api.watch import Changes
+from api.wire import Wire
 from tests.service.http import ONNX, Service
 
 URL = "/v1/plans?devices=4"
@@ -29,7 +31,7 @@ class Running(Service):
         settings = Settings(data=folder, heartbeat=0.05)
         self.store = Store(folder)
         self.app = create_app(settings, self.store)
-        self.server = uvicorn.Server(uvicorn.Config(self.app, port=0, log_config=None, access_log=False))
+        self.server = uvicorn.Server(uvicorn.Config(self.app, http=Wire, port=0, log_config=None))
         self.thread = threading.Thread(target=self.server.run)
         self.thread.start()
         while not self.server.started:
@@ -127,3 +129,15 @@ def test_whoever_waits_wakes_when_something_changes_and_at_the_latest_in_time() 
         await changes.wait(60)
 
     asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_what_is_no_request_at_all_is_refused_by_a_problem(running: Running) -> None:
+    url = running.http.base_url
+    for sent in (b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\na b: c\r\n\r\n"):
+        with socket.create_connection((url.host, url.port or 0), timeout=10) as wire:
+            wire.sendall(sent)
+            answer = b"".join(iter(lambda: wire.recv(4096), b""))
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ")
+        assert b"application/problem+json" in head
+        assert json.loads(body)["type"] == "urn:planner:problem:bad-request"
