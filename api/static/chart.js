@@ -1,6 +1,6 @@
 // The gap closing: objective of the best plan and proven bound over the time of the search.
 
-import { h, s, percent, seconds, significant } from "./dom.js";
+import { h, s, percent, seconds } from "./dom.js";
 
 const [HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [190, 76, 12, 10, 26];
 
@@ -28,14 +28,16 @@ function mark(kind) {
 
 function picture(points, running, told, width) {
   const end = Math.max(points[points.length - 1].seconds * (running ? 1.04 : 1.0), 0.05);
-  const best = points[points.length - 1];
+  const [first, best] = [points[0], points[points.length - 1]];
+  // What comes long before the first plan shows nothing.
+  const begin = first.seconds > 0.3 * end ? Math.max(0, first.seconds - 0.06 * (end - first.seconds)) : 0;
   const high = Math.max(...points.map((p) => p.incumbent_s));
   // A first bound far below would flatten everything that follows.
   const floor = best.incumbent_s - 2.5 * Math.max(high - best.incumbent_s, best.incumbent_s - best.bound_s, 0.02 * high);
   const low = Math.max(Math.min(...points.map((p) => p.bound_s)), floor, 0);
   const margin = 0.08 * (high - low || high || 1);
   const [bottom, top] = [Math.max(0, low - margin), high + margin];
-  const x = (t) => LEFT + ((width - LEFT - RIGHT) * t) / end;
+  const x = (t) => LEFT + ((width - LEFT - RIGHT) * (t - begin)) / (end - begin);
   const y = (v) => TOP + (HEIGHT - TOP - BOTTOM) * (1 - (Math.max(v, bottom) - bottom) / (top - bottom));
   const upper = steps(points, "incumbent_s", x, y, end);
   const lower = steps(points, "bound_s", x, y, end);
@@ -44,9 +46,9 @@ function picture(points, running, told, width) {
     "svg",
     { viewBox: `0 0 ${width} ${HEIGHT}`, width: width, height: HEIGHT, role: "img", "aria-label": told },
     ...ticks(bottom, top).map((v) =>
-      s("g", { class: "tick" }, s("line", { x1: LEFT, x2: width - RIGHT, y1: y(v), y2: y(v) }), label(LEFT - 8, y(v) + 4, seconds(v), "end")),
+      s("g", { class: "tick" }, s("line", { x1: LEFT, x2: width - RIGHT, y1: y(v), y2: y(v) }), label(LEFT - 8, y(v) + 4, seconds(+v.toPrecision(12)), "end")),
     ),
-    ...ticks(0, end).map((t) => s("g", { class: "tick" }, label(x(t), HEIGHT - 8, t === 0 ? "0" : `${significant(t, 2)} s`, "middle"))),
+    ...ticks(begin, end).map((t) => s("g", { class: "tick" }, label(x(t), HEIGHT - 8, t === 0 ? "0" : `${+t.toPrecision(6)} s`, "middle"))),
     s("path", { class: "between", d: band }),
     s("path", { class: "bound", d: `M${lower.join("L")}` }),
     s("path", { class: "incumbent", d: `M${upper.join("L")}` }),

@@ -105,7 +105,8 @@ const capital = (text) => (text ? text[0].toUpperCase() + text.slice(1) : "");
 
 async function showPlan(above, result, job, tab) {
   const found = await json(`/v1/plans/${job.plan}/artifacts/search.json`);
-  const warnings = [...new Set([...(found.warnings || []), ...(job.summary.messages || [])])];
+  const plain = (line) => line.replace(/^(warning|note): /, "");
+  const warnings = [...new Set([...(found.warnings || []), ...(job.summary.messages || [])].map(plain))];
   const panels = { report, explain, files, request };
   const panel = h("div", { role: "tabpanel", class: "panel", id: "panel", tabindex: 0 });
   const open = (name) => {
