@@ -7,11 +7,10 @@ from typing import Any
 
 from planner.planning.document import PlanDocument
 from planner.report.colours import SPLITS
-from planner.report.figures import PARTS
 from planner.report.notes import notes
 from planner.report.timeline import pipeline_run
 from planner.report.view import View, view
-from planner.report.words import MEMORY, move_text
+from planner.report.words import MEMORY_NAMES, PART_NAMES, move_text
 
 __all__ = ["SCHEMA", "document_of", "report_document"]
 
@@ -43,7 +42,7 @@ def document_of(v: View) -> dict[str, Any]:
         "time": [
             {
                 "part": part,
-                "label": PARTS[part][0] if part in PARTS else part,
+                "label": PART_NAMES.get(part, part),
                 "seconds": s,
                 "share": _share(s, cost.objective_s),
             }
@@ -52,7 +51,7 @@ def document_of(v: View) -> dict[str, Any]:
         "memory": [
             {
                 "kind": kind,
-                "label": MEMORY.get(kind, kind),
+                "label": MEMORY_NAMES.get(kind, kind),
                 "bytes": size,
                 "share": _share(size, cost.peak_memory_bytes),
             }

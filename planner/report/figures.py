@@ -11,16 +11,16 @@ from planner.planning.document import PlanDocument
 
 __all__ = ["PARTS", "Event", "Figures", "figures", "part_of_move"]
 
-# Parts of the objective → (what people call them, the stream that they occupy).
-PARTS: Mapping[str, tuple[str, str]] = {
-    "compute_forward": ("forward", "compute"),
-    "compute_backward": ("backward", "compute"),
-    "inside_operators": ("inside operators", "compute"),
-    "activations": ("activations moved", "activations"),
-    "activation_gradients": ("their gradients", "activations"),
-    "parameters": ("parameters gathered", "parameters"),
-    "parameter_gradients": ("gradients synchronised", "parameters"),
-    "optimizer": ("optimizer", "compute"),
+# Parts of the objective → the stream of the simulated step that they occupy.
+PARTS: Mapping[str, str] = {
+    "compute_forward": "compute",
+    "compute_backward": "compute",
+    "inside_operators": "compute",
+    "activations": "activations",
+    "activation_gradients": "activations",
+    "parameters": "parameters",
+    "parameter_gradients": "parameters",
+    "optimizer": "compute",
 }
 _FALLBACK_S = 1e-12  # of a plan that does not say in what its seconds are counted
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from planner.planning.document import PlanDocument
 from planner.report.figures import Figures
-from planner.report.words import exact_bytes
 
 __all__ = ["notes"]
 
@@ -23,7 +22,7 @@ def notes(plan: PlanDocument, costs: Figures) -> list[dict[str, str]]:
     limit = plan.cluster.memory_limit_bytes
     if limit is not None and plan.cost.peak_memory_bytes > limit:
         over = plan.cost.peak_memory_bytes - limit
-        out.append(("warning", f"the peak is {exact_bytes(over)} above the memory limit of a device"))
+        out.append(("warning", f"the peak is {over:,} bytes above the memory limit of a device"))
     if plan.cost.gap > _GAP:
         out.append(("warning", f"a plan up to {plan.cost.gap:.1%} cheaper is not ruled out (gap of the objective)"))
     if all(set(o.strategy.values()) <= {"replicate"} for o in plan.operators.values()) and plan.devices > 1:

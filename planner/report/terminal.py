@@ -9,7 +9,7 @@ from planner.planning.document import LayoutDocument, PlanDocument
 from planner.report.document import document_of
 from planner.report.mesh import shards
 from planner.report.view import View
-from planner.report.words import memory_text, time_text
+from planner.report.words import memory_text, printable, time_text
 
 __all__ = ["report_text", "tensor_text"]
 
@@ -26,7 +26,7 @@ def report_text(v: View) -> str:
     )
     limit = d["memory_limit_bytes"]
     lines = [
-        f"{d['model']['name']}: {schedule['mode']} on {cluster['devices']} x {cluster['hardware']}, {stages}"
+        f"{printable(d['model']['name'])}: {schedule['mode']} on {cluster['devices']} x {cluster['hardware']}, {stages}"
         f"mesh {v.plan.mesh} ({axes}), {schedule['precision']}",
         "",
         f"step        {time_text(cost['step_time_s'])} simulated (overlapped)  [{cost['step_time_s']!r} s]",
@@ -66,9 +66,9 @@ def _split(row: dict[str, object], whole: float) -> str:
     axes = row["axes"]
     assert isinstance(axes, dict)
     text = " ".join(f"{a}={s}" for a, s in axes.items())
-    seconds = row["seconds"]
-    assert isinstance(seconds, float)
-    return f"  {row['operators']:>11}  {seconds / whole if whole else 0.0:6.1%}  {text}"
+    spent = row["seconds"]
+    assert isinstance(spent, float)
+    return f"  {row['operators']:>11}  {spent / whole if whole else 0.0:6.1%}  {text}"
 
 
 def _operator(row: dict[str, object]) -> str:
@@ -76,20 +76,14 @@ def _operator(row: dict[str, object]) -> str:
     assert isinstance(axes, dict)
     assert isinstance(names, list)
     count = f"{row['count']} x " if row["count"] != 1 else ""
-    return f"{count}{row['type']} ({' '.join(f'{a}={s}' for a, s in axes.items())}) {_clip(names[0])}"
+    return f"{count}{row['type']} ({' '.join(f'{a}={s}' for a, s in axes.items())}) {printable(names[0])}"
 
 
 def _move(row: dict[str, object]) -> str:
     tensors = row["tensors"]
     assert isinstance(tensors, list)
     gradient = "gradient of " if row["direction"] == "gradient" else ""
-    return f"{row['count']} x {row['what']}, {gradient}{_clip(tensors[0])}"
-
-
-def _clip(name: str, most: int = 40) -> str:
-    """Names of a model as one line of a terminal: control characters shown, long ones cut."""
-    shown = "".join(c if c.isprintable() else "?" for c in name[: 4 * most])
-    return shown if len(shown) <= most and len(name) <= 4 * most else shown[: most - 1] + "…"
+    return f"{row['count']} x {row['what']}, {gradient}{printable(tensors[0])}"
 
 
 def tensor_text(plan: PlanDocument, name: str) -> str:
@@ -109,7 +103,7 @@ def tensor_text(plan: PlanDocument, name: str) -> str:
     for what, layout in _layouts(plan, name):
         found.setdefault(str(layout.layout()), []).append(what)
     by_text = {str(x.layout()): x.layout() for _, x in _layouts(plan, name)}
-    lines = [f"{name}: {' x '.join(map(str, shape)) or 'a scalar'} on {plan.mesh.devices} ranks"]
+    lines = [f"{printable(name)}: {' x '.join(map(str, shape)) or 'a scalar'} on {plan.mesh.devices} ranks"]
     for text, whats in found.items():
         lines.append(f"{text}  {', '.join(dict.fromkeys(whats))}")
         for shard in shards(by_text[text], shape, plan.mesh):

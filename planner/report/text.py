@@ -8,20 +8,11 @@ from planner.frontends.blocks import repeated_blocks
 from planner.ir import Op
 from planner.planning import Candidate, Planned
 from planner.planning.pipeline import Pipelined
+from planner.report.words import PART_NAMES, time_text
 
 __all__ = ["pipeline_lines", "summary"]
 
 _HEAVY = frozenset({"matmul", "conv", "attention"})
-_PARTS = {
-    "compute_forward": "forward",
-    "compute_backward": "backward",
-    "inside_operators": "inside operators",
-    "activations": "activations moved",
-    "activation_gradients": "their gradients",
-    "parameters": "parameters gathered",
-    "parameter_gradients": "gradients synchronised",
-    "optimizer": "optimizer",
-}
 
 
 def summary(planned: Planned) -> str:
@@ -44,12 +35,14 @@ def summary(planned: Planned) -> str:
         "collectives per step",
         *_collectives(planned),
         "",
-        f"time        objective {_time(planned.objective_s)} (everything in sequence), "
-        f"simulated step {_time(planned.step_time_s)} (overlapped)",
+        f"time        objective {time_text(planned.objective_s)} (everything in sequence), "
+        f"simulated step {time_text(planned.step_time_s)} (overlapped)",
     ]
     seconds = planned.parts.seconds(unit)
     total = planned.objective_s or 1.0
-    lines += [f"            {_time(s):>10}  {s / total:6.1%}  {_PARTS[name]}" for name, s in seconds.items() if s > 0]
+    lines += [
+        f"            {time_text(s):>10}  {s / total:6.1%}  {PART_NAMES[name]}" for name, s in seconds.items() if s > 0
+    ]
     limit = "no limit" if planned.memory_limit is None else f"limit {planned.memory_limit / 2**30:.2f} GiB"
     lines += [
         f"memory      {planned.peak_memory_bytes / 2**30:.2f} GiB per device at peak ({limit})",
@@ -66,13 +59,14 @@ def pipeline_lines(p: Pipelined) -> list[str]:
     """What the summary of a micro-batch's plan leaves out: stages, the step of all micro-batches, memory."""
     counts = Counter(p.stage_of.values())
     lines = [
-        f"pipeline    {p.stages} stages of {p.planned.mesh.devices} devices, {p.micro_batches} micro-batches: step "
-        f"{_time(p.step_time_s)}, bubble {p.run.bubble_fraction:.1%}; all above is one micro-batch through all stages"
+        f"pipeline    {p.stages} stages of {p.planned.mesh.devices} devices, {p.micro_batches} micro-batches: "
+        f"step {time_text(p.step_time_s)}, bubble {p.run.bubble_fraction:.1%}; "
+        "all above is one micro-batch through all stages"
     ]
     for s, size in enumerate(p.memory):
         busy = p.run.busy_s[s] / p.micro_batches
         lines.append(
-            f"  stage {s:<4} {counts[s]:5} operators, {_time(busy)} a micro-batch, "
+            f"  stage {s:<4} {counts[s]:5} operators, {time_text(busy)} a micro-batch, "
             f"{size / 2**30:.2f} GiB per device with {p.run.in_flight[s]} in flight"
         )
     if p.shared:
@@ -81,7 +75,7 @@ def pipeline_lines(p: Pipelined) -> list[str]:
 
 
 def _candidate(c: Candidate) -> str:
-    outcome = c.status if c.objective_s is None else _time(c.objective_s)
+    outcome = c.status if c.objective_s is None else time_text(c.objective_s)
     return f"{c.mesh}{'+recompute' if c.recompute else ''} {outcome}"
 
 
@@ -93,13 +87,6 @@ def _pins(planned: Planned) -> list[str]:
     named = [f"{n} {what}{'s' if n > 1 else ''}" for what, n in count.items()]
     rest = [] if pins.rest.kind == "search" else [f"the rest {pins.rest}"]
     return [f"pins        {', '.join(named + rest) or 'none'} ({pins.constraints.source})"]
-
-
-def _time(seconds: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= size:
-            return f"{seconds / size:.4g} {unit}"
-    return f"{seconds / 1e-9:.4g} ns" if seconds else "0 s"
 
 
 def _blocks(planned: Planned) -> list[str]:

@@ -1,13 +1,25 @@
-"""Figures as people read them; exact ones stand beside them or in the plan."""
+"""Figures and names as people read them; exact ones stand beside them or in the plan."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from planner.planning.document import RedistributionDocument, StepDocument
 
-__all__ = ["MEMORY", "exact_bytes", "memory_text", "move_text", "step_text", "time_text"]
+__all__ = ["MEMORY_NAMES", "PART_NAMES", "memory_text", "move_text", "printable", "step_text", "time_text"]
 
-# Kinds of memory → what people call them.
-MEMORY = {
+# Parts of the objective → what people call them.
+PART_NAMES: Final = {
+    "compute_forward": "forward",
+    "compute_backward": "backward",
+    "inside_operators": "inside operators",
+    "activations": "activations moved",
+    "activation_gradients": "their gradients",
+    "parameters": "parameters gathered",
+    "parameter_gradients": "gradients synchronised",
+    "optimizer": "optimizer",
+}
+MEMORY_NAMES: Final = {
     "weights": "weights",
     "gradients": "gradients",
     "optimizer": "optimizer state",
@@ -30,8 +42,11 @@ def memory_text(size: float) -> str:
     return f"{size:.0f} B"
 
 
-def exact_bytes(size: int) -> str:
-    return f"{size:,} bytes"
+def printable(text: str, most: int = 72) -> str:
+    """Without what a terminal would obey or hide; the middle of long ones left out."""
+    plain = "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+    half = (most - 1) // 2
+    return plain if len(plain) <= most else f"{plain[:half]}…{plain[-half:]}"
 
 
 def step_text(step: StepDocument) -> str:
@@ -41,5 +56,5 @@ def step_text(step: StepDocument) -> str:
 
 
 def move_text(move: RedistributionDocument) -> str:
-    """Collectives in order; those that only relabel or slice what is there are last named."""
+    """Its steps in order."""
     return ", ".join(step_text(s) for s in move.steps) or "nothing moved"

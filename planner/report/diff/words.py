@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
-from planner.report.figures import PARTS
+from planner.report.words import PART_NAMES, printable
 
 __all__ = ["PART_NAMES", "percent", "printable", "signed", "some"]
-
-PART_NAMES: Final = {part: name for part, (name, _) in PARTS.items()}
 
 
 def signed(text: str) -> str:
@@ -22,13 +19,6 @@ def percent(a: float, b: float) -> str:
     if a == b:
         return ""
     return f"{(b - a) / abs(a):+.1%}" if a else "new"
-
-
-def printable(text: str, most: int = 72) -> str:
-    """Without what a terminal would obey or hide; the middle of long ones left out."""
-    plain = "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
-    half = (most - 1) // 2
-    return plain if len(plain) <= most else f"{plain[:half]}…{plain[-half:]}"
 
 
 def some(names: Sequence[str], most: int = 4) -> str:

@@ -7,7 +7,7 @@ function stacked(parts, whole, name, room) {
   for (const p of parts) {
     if (!p.value) continue;
     const share = p.value / extent;
-    bar.append(h("span", { class: `part k-${p.key}`, title: `${p.label}: ${p.text} (${percent(p.value / whole)})`, style: { width: `${100 * share}%` } }, share > 0.09 ? h("i", null, p.label) : null));
+    bar.append(h("span", { class: `part k-${p.key}`, title: `${p.label}: ${p.text} (${percent(p.value / whole)})`, style: { width: `${100 * share}%` } }, share > 0.1 ? h("i", null, p.label) : null));
   }
   return bar;
 }

@@ -86,6 +86,7 @@ async function begin(build) {
     main.replaceChildren();
     build(data, main);
     document.body.dataset.ready = "yes";
+    performance.mark("ready");
   } catch (error) {
     main.append(h("p", { class: "failed", role: "alert" }, `This page cannot be shown: ${error}`));
     throw error;

@@ -13,6 +13,7 @@ from planner.report.colours import SPLITS
 from planner.report.document import document_of
 from planner.report.figures import PARTS, part_of_move
 from planner.report.view import SIZES, Level, View
+from planner.report.words import PART_NAMES
 
 __all__ = ["page_data"]
 
@@ -92,7 +93,7 @@ def page_data(v: View) -> dict[str, Any]:
         "report": document_of(v),
         "unit": v.costs.unit_s,
         "units": {part: round(s / v.costs.unit_s) for part, s in plan.cost.parts_s.items()},
-        "labels": [[part, label, stream] for part, (label, stream) in PARTS.items()],
+        "labels": [[part, PART_NAMES[part], stream] for part, stream in PARTS.items()],
         "splits": [[s.letter, s.name, s.meaning, s.pattern] for s in SPLITS.values()],
         "sizes": {kind: list(size) for kind, size in SIZES.items()},
         "layouts": list(layouts.of),

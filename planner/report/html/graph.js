@@ -161,9 +161,9 @@ class Graph {
     this.paper.scrollTop = y * this.scale - atY;
     this.told();
   }
-  fit() {
+  fit(least = 0.2) {
     const room = this.paper.clientWidth - 4;
-    if (room > 0) { this.scale = Math.min(1, Math.max(0.2, room / this.size[0])); this.resize(); this.told(); }
+    if (room > 0) { this.scale = Math.min(1, Math.max(least, room / this.size[0])); this.resize(); this.told(); }
   }
   patterns() {
     const defs = s("defs");

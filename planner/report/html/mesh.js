@@ -36,15 +36,18 @@ function meshGrid(plan, tensor, layoutNumber) {
   across = Math.max(1, Math.floor(across));
   const small = ranks.length > 64;
   const distinct = new Set(ranks.map((r) => r.shard)).size;
+  const split = layout.dims.flatMap((axes, d) => (axes.length ? [d] : []));
+  const rows = last > across ? ` (${last / across} rows each)` : "";
   const say = h("p", { class: "shard-said", "aria-live": "polite" });
-  const text = (r) => r.ranges.map(([a, b], d) => (layout.dims[d].length ? `${a}:${b}` : ":")).join(", ");
-  const grid = h("div", { class: small ? "mesh small" : "mesh", role: "group", "aria-label": "ranks of the mesh", style: { "--across": across } });
+  const text = (r) => r.ranges.map(([a, b]) => `${a}:${b}`).join(", ");
+  const longest = Math.max(2, ...split.map((d) => `${shape[d]}:${shape[d]}`.length));
+  const grid = h("div", { class: small ? "mesh small" : "mesh", role: "group", "aria-label": "ranks of the mesh", style: { "--across": across, "--cell": `${Math.min(110, 10 + 5.7 * longest)}px` } });
   const cells = ranks.map((r) => {
     const where = plan.axes.map((a) => `${a.name}=${r.at[a.name]}`).join(" ");
     return h("button", {
       type: "button", class: `rank t${r.shard.number % 8}`, tabindex: r.rank ? -1 : 0, data: { rank: r.rank },
       "aria-label": `rank ${r.rank} (${where}) holds [${text(r)}]`,
-    }, small ? null : [h("b", null, r.rank), h("span", null, distinct > 1 ? text(r) : "whole")]);
+    }, small ? null : [h("b", null, r.rank), split.length ? split.map((d) => h("span", null, r.ranges[d].join(":"))) : h("span", null, "whole")]);
   });
   grid.append(...cells);
   const choose = (r) => {
@@ -76,6 +79,7 @@ function meshGrid(plan, tensor, layoutNumber) {
   return h("div", null,
     h("p", { class: "quiet" }, `${plural(distinct, "distinct part")} of ${shape.join(" × ") || "a scalar"} on ${plural(ranks.length, "rank")}`,
       copies > 1 ? `, each held ${count(copies)} times` : "", pending ? `; ${pending}` : "",
-      `. Rows: ${plan.axes.slice(0, -1).map((a) => a.name).join(", ") || "ranks in order"}; across: ${plan.axes[plan.axes.length - 1].name}.`),
+      `. Rows: ${plan.axes.slice(0, -1).map((a) => a.name).join(", ") || "ranks in order"}; across: ${plan.axes[plan.axes.length - 1].name}${rows}.`,
+      !small && split.length && distinct > 1 ? ` In the cells: indices of dimension${split.length > 1 ? "s" : ""} ${split.join(", ")}.` : ""),
     h("div", { class: "scroll" }, grid), say);
 }

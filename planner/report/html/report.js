@@ -177,6 +177,6 @@ begin((data, main) => {
   const nav = h("nav", { "aria-label": "sections" }, sections.flatMap((x) => [...x.querySelectorAll("h2")]).map((x) => h("a", { href: `#${x.parentElement.id}` }, x.textContent)));
   main.append(header(plan), nav, ...sections, h("footer", { class: "quiet" }, `Made from plan.json alone; model digest ${plan.report.model.digest}.`));
   graph.render();
-  if (graph.size[0] > graph.paper.clientWidth) graph.fit();
+  if (graph.size[0] > graph.paper.clientWidth) graph.fit(0.62);
   graph.paper.scrollLeft = (graph.paper.scrollWidth - graph.paper.clientWidth) / 2;
 });

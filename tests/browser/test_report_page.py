@@ -1,0 +1,184 @@
+"""The page of a plan in a real browser: no error, nothing refused by its policy, quick, and what it shows is right.
+
+Runs where playwright and a Chromium are there (`PLANNER_CHROMIUM`, or one on the path).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.planning import PlanDocument
+from planner.report import report_html
+from planner.report.mesh import shards
+from tests.unit.report_plans import deepened, hostile, old, plan_of, without_modules
+
+pytestmark = pytest.mark.slow
+sync_api = pytest.importorskip("playwright.sync_api")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
+Open = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    found = os.environ.get("PLANNER_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    if found is None:
+        pytest.skip("no Chromium here; set PLANNER_CHROMIUM")
+    with sync_api.sync_playwright() as p:
+        chromium = p.chromium.launch(executable_path=found, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def shown(browser: Any, tmp_path: Path) -> Iterator[Open]:
+    """Opens a plan's page; at the end nothing may have been logged, refused or asked of the network."""
+    said: list[str] = []
+    pages: list[Any] = []
+
+    def show(plan: PlanDocument, **options: Any) -> Any:
+        file = tmp_path / "report.html"
+        file.write_text(report_html(plan), encoding="utf-8")
+        page = browser.new_page(viewport={"width": 1400, "height": 900}, **options)
+        page.on("console", lambda m: said.append(m.text))
+        page.on("pageerror", lambda e: said.append(str(e)))
+        page.on("dialog", lambda d: said.append(f"dialog {d.message}"))
+        page.on("request", lambda r: None if r.url.startswith("file:") else said.append(r.url))
+        page.goto(file.as_uri())
+        page.wait_for_selector("body[data-ready]", timeout=20_000)
+        pages.append(page)
+        return page
+
+    yield show
+    for page in pages:
+        page.close()
+    assert said == []
+
+
+def made(kind: str) -> PlanDocument:
+    edits = {"hostile": hostile, "old": old, "without modules": without_modules}
+    return edits[kind](plan_of("megatron")) if kind in edits else plan_of(kind)
+
+
+def opened(page: Any) -> None:
+    for _ in range(12):
+        before = page.locator(".box").count()
+        page.get_by_role("button", name="open the next level of boxes").click()
+        if page.locator(".box").count() == before:
+            return
+
+
+KINDS = ["megatron", "recomputed", "pipeline", "experts", "images", "hostile", "old", "without modules"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_everything_opens_and_nothing_overlaps(kind: str, shown: Open) -> None:
+    plan = made(kind)
+    page = shown(plan)
+    opened(page)
+    assert page.locator(".box.operator").count() == len(plan.operators)
+    # Boxes that share a parent: their rectangles are apart.
+    overlaps = page.evaluate(
+        """() => {
+          const boxes = [...document.querySelectorAll('.box, .pill')].map((g) => {
+            const f = [...g.querySelectorAll(':scope > .frame:not(.under)')].pop();
+            const t = g.transform.baseVal.getItem(0).matrix;
+            const size = { w: +f.getAttribute('width'), h: +f.getAttribute('height') };
+            return { x: t.e, y: t.f, ...size, name: g.getAttribute('aria-label') };
+          });
+          const found = [];
+          const within = (a, b) => a.x >= b.x - 0.5 && a.x + a.w <= b.x + b.w + 0.5;
+          const inside = (a, b) => within(a, b) && a.y >= b.y - 0.5 && a.y + a.h <= b.y + b.h + 0.5;
+          for (let i = 0; i < boxes.length; i++) for (let k = i + 1; k < boxes.length; k++) {
+            const a = boxes[i], b = boxes[k];
+            const beside = a.x + a.w <= b.x + 0.5 || b.x + b.w <= a.x + 0.5;
+            const apart = beside || a.y + a.h <= b.y + 0.5 || b.y + b.h <= a.y + 0.5;
+            if (!apart && !inside(a, b) && !inside(b, a)) found.push([a.name, b.name]);
+          }
+          return found;
+        }"""
+    )
+    assert overlaps == []
+
+
+def test_every_text_of_a_box_is_within_it(shown: Open) -> None:
+    page = shown(made("megatron"))
+    opened(page)
+    outside = page.evaluate(
+        """() => [...document.querySelectorAll('.box, .pill')].flatMap((g) => {
+          const f = [...g.querySelectorAll(':scope > .frame:not(.under)')].pop().getBoundingClientRect();
+          return [...g.querySelectorAll(':scope > text')].filter((t) => {
+            const r = t.getBoundingClientRect();
+            const beside = r.left < f.left - 1 || r.right > f.right + 1;
+            return r.width && (beside || r.top < f.top - 2 || r.bottom > f.bottom + 2);
+          }).map((t) => t.textContent);
+        })"""
+    )
+    assert outside == []
+
+
+def test_the_totals_shown_are_those_of_the_plan(shown: Open) -> None:
+    plan = made("megatron")
+    tiles = shown(plan).locator(".tile .exact").all_inner_texts()
+    assert [float(t.removesuffix(" s")) for t in tiles[:3]] == [
+        plan.cost.step_time_s,
+        plan.cost.objective_s,
+        plan.cost.objective_lower_bound_s,
+    ]
+    assert float(tiles[3]) == plan.cost.gap
+    assert int(tiles[4].removesuffix(" bytes").replace(",", "")) == plan.cost.peak_memory_bytes
+
+
+def test_search_reveals_an_operator_and_its_parameter_lies_on_the_ranks_as_planned(shown: Open) -> None:
+    plan = made("megatron")
+    page = shown(plan)
+    page.get_by_role("combobox", name="find an operator").fill("transformer.h.1.mlp.c_proj.matmul")
+    page.keyboard.press("Enter")
+    assert "transformer.h.1.mlp.c_proj.matmul" in page.locator(".panel header").inner_text()
+    assert page.locator(".box.chosen").count() == 1
+    page.locator(".panel td").get_by_role("button", name="transformer.h.1.mlp.c_proj.weight").click()
+    parameter = plan.parameters["transformer.h.1.mlp.c_proj.weight"]
+    expected = {
+        rank: ", ".join(f"{a}:{b}" for a, b in shard.ranges)
+        for shard in shards(parameter.stored.layout(), parameter.shape, plan.mesh)
+        for rank in shard.ranks
+    }
+    labels = page.locator(".rank").evaluate_all("(all) => all.map((c) => c.getAttribute('aria-label'))")
+    assert [label.partition(" holds ")[2] for label in labels] == [f"[{expected[r]}]" for r in range(plan.devices)]
+
+
+def test_keys_open_boxes_and_move_between_them(shown: Open) -> None:
+    page = shown(made("megatron"))
+    page.locator(".box.pile").first.focus()
+    before = page.locator(".box").count()
+    page.keyboard.press("Enter")
+    assert page.locator(".box").count() == before + 2
+    assert page.evaluate("document.activeElement.classList.contains('pile')")
+    page.keyboard.press("ArrowDown")
+    assert not page.evaluate("document.activeElement.classList.contains('pile')")
+
+
+def test_a_redistribution_tells_its_steps(shown: Open) -> None:
+    page = shown(made("megatron"))
+    opened(page)
+    page.locator(".pill").first.click()
+    assert page.locator(".panel .move li").count() >= 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_narrow_pages_do_not_scroll_sideways(scheme: str, shown: Open) -> None:
+    page = shown(made("hostile"), color_scheme=scheme)
+    page.set_viewport_size({"width": 400, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+
+
+def test_a_plan_of_ten_thousand_operators_is_there_in_two_seconds(shown: Open) -> None:
+    plan = deepened(plan_of("megatron"), 400)
+    assert len(report_html(plan)) < 5_000_000
+    page = shown(plan)
+    assert page.evaluate("performance.getEntriesByName('ready')[0].startTime") < 2000
