@@ -13,74 +13,28 @@ from typing import Any
 import pytest
 
 from planner.cli.main import main
-from planner.planning import PlanDocument, plan_text, read_plan
+from planner.planning import PlanDocument, plan_text
 from planner.report.diff import diff, document, text
 from planner.report.diff.groups import pattern
 from planner.report.diff.ledger import PARTS
-
-SAMPLES = Path(__file__).parents[2] / "sample_graphs"
-TENSOR = (
-    "*.c_attn.matmul b0=x n=y", "*.attn.c_proj.matmul b0=x k=y", "*.c_fc.matmul b0=x n=y",
-    "*.mlp.c_proj.matmul b0=x k=y",
-)  # fmt: skip
-SEARCHES = {
-    "tensor": (
-        "gpt_tiny",
-        "--devices",
-        "4",
-        "--hardware",
-        "a100-80",
-        "--mesh",
-        "2x2",
-        *(o for p in TENSOR for o in ("--pin", p)),
-    ),
-    "searched": ("gpt_tiny", "--devices", "4", "--hardware", "a100-80"),
-    "data": ("gpt_tiny", "--devices", "4", "--hardware", "a100-80", "--pin", "rest=data_parallel"),
-    "other hardware": ("gpt_tiny", "--devices", "4", "--hardware", "ascend-910b", "--pin", "rest=data_parallel"),
-    "other mesh": ("gpt_tiny", "--devices", "8", "--hardware", "a100-80", "--mesh", "4x2"),
-    "other batch": ("gpt_tiny", "--devices", "4", "--hardware", "a100-80", "--batch", "16"),
-    "recomputed": ("gpt_tiny", "--devices", "4", "--hardware", "a100-80", "--recompute", "blocks"),
-    "pipeline": ("gpt_tiny", "--devices", "4", "--hardware", "a100-80", "--batch", "16", "--stages", "2"),
-    "experts": ("moe_tiny", "--devices", "4", "--hardware", "a100-80"),
-    "experts, data": ("moe_tiny", "--devices", "4", "--hardware", "a100-80", "--pin", "rest=data_parallel"),
-}
-PAIRS = [
-    ("data", "tensor"),
-    ("data", "searched"),
-    ("data", "other hardware"),
-    ("searched", "other mesh"),
-    ("searched", "other batch"),
-    ("searched", "recomputed"),
-    ("pipeline", "other batch"),
-    ("experts, data", "experts"),
-    ("searched", "experts"),
-]
+from tests.unit.diff_plans import HOSTILE, PAIRS, edited, hostile, searched
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    found: dict[str, Path] = {}
-
-    def searched(name: str) -> Path:
-        if name not in found:
-            model, *options = SEARCHES[name]
-            out = tmp_path_factory.mktemp("plan")
-            assert main(["search", str(SAMPLES / f"{model}.onnx"), *options, "--no-cache", "--out", str(out)]) == 0
-            found[name] = out / "plan.json"
-        return found[name]
-
+def plan() -> Callable[[str], PlanDocument]:
     return searched
 
 
 @pytest.fixture(scope="module")
-def plan(file: Callable[[str], Path]) -> Callable[[str], PlanDocument]:
-    return lambda name: read_plan(file(name))
+def file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    folder = tmp_path_factory.mktemp("plans")
 
+    def written(name: str) -> Path:
+        path = folder / f"{name}.json"
+        path.write_text(plan_text(searched(name)), encoding="utf-8")
+        return path
 
-def edited(plan: PlanDocument, change: Callable[[dict[str, Any]], object]) -> PlanDocument:
-    data = json.loads(plan_text(plan))
-    change(data)
-    return PlanDocument.model_validate(data)
+    return written
 
 
 def untold(plan: PlanDocument) -> PlanDocument:
@@ -195,7 +149,7 @@ def test_identical_plans_say_so_and_exit_with_0(
     assert told["objective"]["delta_units"] == 0
     assert entries(told)[:-4] == []
     proved = tmp_path / "proved.json"
-    proved.write_text(plan_text(edited(read_plan(one), lambda d: d.update(verification="full"))))
+    proved.write_text(plan_text(edited(searched("searched"), lambda d: d.update(verification="full"))))
     assert main(["diff", one, str(proved)]) == 0
     out = capsys.readouterr().out
     assert "identical" in out
@@ -400,29 +354,19 @@ def test_a_time_that_is_no_number_is_refused(
         assert "at cost.objective_s" in capsys.readouterr().err
 
 
-HOSTILE = ["\x1b[2J\x07", "</script><img src=x onerror=alert(1)>", "\u202egnirts", "x" * 10_000, "\ud800".encode(
-    "utf-8", "replace").decode(), "a\nb\r\tc", "'\"&<>"]  # fmt: skip
-
-
 def test_no_name_of_a_model_moves_the_terminal(plan: Callable[[str], PlanDocument]) -> None:
     a = plan("data")
 
-    def hostile(data: dict[str, Any]) -> None:
-        data["model"]["name"] = "".join(HOSTILE[:3])
-        data["cluster"]["hardware"] = HOSTILE[0]
-        names = iter(HOSTILE * 100)
+    def odd(data: dict[str, Any]) -> None:
+        hostile(data)
         for op in data["operators"].values():
-            op["type"] = next(names)
             op["strategy"] = dict.fromkeys(op["strategy"], "split:\x1b[31m")
             for c in op["inner"]:
                 c["kind"] = "\x1b"
-        data["operators"] = {next(names) + n: o for n, o in data["operators"].items()}
-        data["pins"] = [{"object": "rest", "name": n, "pin": n, "source": n} for n in HOSTILE]
-        data["search"]["solver"] = HOSTILE[0]
 
-    for other in (edited(a, hostile), edited(plan("searched"), hostile)):
+    for other in (edited(a, odd), edited(plan("searched"), odd)):
         for found in (diff(a, other), diff(other, a), diff(other, other)):
-            shown = text(found, (HOSTILE[0], HOSTILE[5]), 1000)
+            shown = text(found, (HOSTILE[0], HOSTILE[4]), 1000)
             assert all(c.isprintable() for line in shown.split("\n") for c in line)
             assert max(map(len, shown.split("\n"))) < 1000
             json.dumps(document(found))

@@ -15,7 +15,7 @@ from planner.report.html.data import page_data
 from planner.report.tree import Tree, alike
 from planner.report.view import View, view
 
-__all__ = ["diff_html", "page_of"]
+__all__ = ["diff_html", "page_of", "views"]
 
 
 def diff_html(a: PlanDocument, b: PlanDocument) -> str:
@@ -25,7 +25,7 @@ def diff_html(a: PlanDocument, b: PlanDocument) -> str:
 
 def page_of(d: Diff, names: tuple[str, str] | None = None) -> str:
     """`names`: what the plans are called, besides A and B."""
-    first, second = _views(d)
+    first, second = views(d)
     told = document(d) | {"same_reason": same_reason(d), "remainder_reason": remainder_reason(d)}
     if names is not None:
         told["names"] = {"a": names[0], "b": names[1]}
@@ -41,7 +41,7 @@ def page_of(d: Diff, names: tuple[str, str] | None = None) -> str:
     return page("diff", title, data, text(d, names or ("A", "B")))
 
 
-def _views(d: Diff) -> tuple[View, View]:
+def views(d: Diff) -> tuple[View, View]:
     """Blocks stand together where they are alike in both plans, so that both pictures have the same boxes."""
     equal = [dict(zip(p.operators, alike(p, figures(p)), strict=True)) for p in (d.a, d.b)]
     pairs = d.matching.pairs

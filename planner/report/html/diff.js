@@ -35,8 +35,8 @@ class Beside {
     this.graphs.forEach((graph, side) => {
       for (const event of ["pointerenter", "pointerdown", "wheel", "focusin", "touchstart"]) graph.element.addEventListener(event, () => { this.lead = side; }, { passive: true });
     });
-    this.graphs[1].open = this.mapped(0);
-    this.graphs[0].open = new Set([...this.mapped(1), ...this.graphs[0].open]);
+    const own = [...this.graphs[1].open].filter((i) => to[1][i] < 0);
+    this.graphs[1].open = new Set([...this.mapped(0), ...own]);
     this.tools = this.buttons();
   }
   buttons() {
@@ -307,6 +307,7 @@ begin((data, main) => {
     d.found_otherwise.length ? section("found", "Found otherwise", settingRows(d.found_otherwise)) : null,
   ].filter(Boolean);
   const nav = h("nav", { "aria-label": "sections" }, sections.map((x) => h("a", { href: `#${x.id}` }, x.querySelector("h2").textContent)));
+  document.body.classList.toggle("identical", d.identical);
   main.append(diffHeader(d, plans), nav, ...sections, h("footer", { class: "quiet" }, `Made from two plan.json alone; costs count in units of ${unit} s${d.exact ? ", in which both plans' times are whole" : ""}.`));
   beside.graphs.forEach((g) => g.render());
   beside.fit(READABLE);
