@@ -93,7 +93,6 @@ def _case(plan: PlanDocument, model: Path, hardware: str | None, folder: Path, q
     from planner.search.control import Control
 
     asked = _request(plan, hardware)
-    shown = _with_files(asked, None)
     parser = argparse.ArgumentParser(prog="planner search")
     search.configure(parser)
     options = parser.parse_args(arguments_of(_with_files(asked, folder), str(model)))
@@ -104,10 +103,31 @@ def _case(plan: PlanDocument, model: Path, hardware: str | None, folder: Path, q
         return searcher.plan(request, Control(request.time_limit), tables=tables)
 
     def command(pins: Sequence[str]) -> str:
-        return shlex.join(["planner", "search", *arguments_of(shown, str(model), pins)])
+        return shlex.join(["planner", "search", *arguments_of(asked, str(model), pins)])
 
     return Case(
-        plan, searcher.graph, request, _parts(options, searcher.configured), find, command, progress_to(quiet=quiet)
+        plan,
+        searcher.graph,
+        request,
+        _parts(options, searcher.configured),
+        find,
+        command,
+        say=progress_to(quiet=quiet),
+        notes=[_missing(f) for f in (asked.profile, asked.constraints) if f is not None and not _there(f)],
+    )
+
+
+def _there(file: FileDocument) -> bool:
+    try:
+        return Path(file.name).read_text(encoding="utf-8") == file.text
+    except (OSError, ValueError):
+        return False
+
+
+def _missing(file: FileDocument) -> str:
+    return (
+        f"{file.name} is not there, or has another content: for the commands above, write what plan.json keeps of it "
+        "(search.request) to that name"
     )
 
 
@@ -121,13 +141,12 @@ def _request(plan: PlanDocument, hardware: str | None) -> RequestDocument:
     return asked if hardware is None else asked.model_copy(update={"hardware": hardware, "profile": None})
 
 
-def _with_files(asked: RequestDocument, folder: Path | None) -> RequestDocument:
-    """With the names of files that hold the texts kept in the request: those named in it where they still do, else
-    written to the folder, if any."""
+def _with_files(asked: RequestDocument, folder: Path) -> RequestDocument:
+    """The texts kept in the request as files in the folder."""
 
     def at(file: FileDocument | None) -> FileDocument | None:
-        if file is None or folder is None:
-            return file
+        if file is None:
+            return None
         path = folder / Path(file.name).name
         path.write_text(file.text, encoding="utf-8")
         return file.model_copy(update={"name": str(path)})

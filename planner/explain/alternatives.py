@@ -7,8 +7,7 @@ searches close their gap.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -35,17 +34,15 @@ class Alternatives:
     more: int = 0
 
 
-def outcome(found: Found, plan_units: int, plan_parts: Mapping[str, float]) -> OutcomeDocument:
-    """A search beside the plan at hand, whose objective is `plan_units` and whose parts are in seconds."""
+def outcome(found: Found, base: Found) -> OutcomeDocument:
+    """A search beside the plan that is explained."""
     planned, unit = found.planned, found.unit_s
-    parts = planned.parts.seconds(1)
-    known = {name: round(s / unit) for name, s in plan_parts.items()}
-    names = dict.fromkeys((*parts, *known))
+    parts, known = asdict(planned.parts), asdict(base.planned.parts)
     return OutcomeDocument(
         mesh=str(found.mesh),
         objective_s=planned.objective_s,
-        difference_s=(found.objective - plan_units) * unit,
-        parts_difference_s={n: (round(parts.get(n, 0)) - known.get(n, 0)) * unit for n in names},
+        difference_s=(found.objective - base.objective) * unit,
+        parts_difference_s={name: (parts[name] - known[name]) * unit for name in parts},
         objective_lower_bound_s=planned.bound_s,
         gap=planned.gap,
         status="optimal" if planned.gap == 0 else "feasible",
@@ -55,12 +52,11 @@ def outcome(found: Found, plan_units: int, plan_parts: Mapping[str, float]) -> O
 
 
 def alternatives(case: Case, base: Found, operator: str, most: int) -> Alternatives:
-    """The `most` best of them; `base` is the plan as the search finds it."""
+    """The `most` best of them; `base` is the plan as the search finds it today."""
     priced = base.planned.priced
     if operator in priced.fixed:
         return Alternatives(())
     known = [splits_into(base.planned.assignment.strategies[operator], base.mesh)]
-    units = round(case.plan.cost.objective_s / base.unit_s)
     best: list[AlternativeDocument] = []
     while len(best) < most:
         other = OperatorPin("other splits", OtherThan(known=tuple(known)), (operator,))
@@ -77,7 +73,7 @@ def alternatives(case: Case, base: Found, operator: str, most: int) -> Alternati
         if text is None:
             continue  # no pin can say it: a name of the model's is in the way
         pinned = case.search(case.with_pins(parse_pin(text)), f"{operator} pinned to {split_text(split)}")
-        document = outcome(pinned, units, case.plan.cost.parts_s)
+        document = outcome(pinned, base)
         best.append(
             AlternativeDocument(
                 **document.model_dump(),
@@ -116,5 +112,12 @@ def _why_not(case: Case, operator: str, split: Split) -> RefusedDocument:
         except InfeasibleError as e:
             reason = f"does not fit in memory: at least {e.lower_bound_bytes} bytes per device are needed"
         except PlannerError as e:
-            reason = str(e)
+            reason = _short(str(e), text)
     return RefusedDocument(split=dict(split), reason=reason)
+
+
+def _short(message: str, pin: str) -> str:
+    """The error without the pin that is tried: it is said already."""
+    head, *lines = [line.strip() for line in message.splitlines()]
+    others = [line for line in lines[:-1] if repr(pin) not in line]
+    return f"contradicts {'; '.join(others)}" if others and "contradict" in head else " ".join((head, *lines))

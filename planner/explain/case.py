@@ -58,6 +58,7 @@ class Case:
     find: Callable[[Request, Tables], tuple[Planned, Pipelined | None]]
     command: Callable[[Sequence[str]], str]
     say: Callable[[str], None] = lambda _: None
+    notes: Sequence[str] = ()
     _tables: dict[Settings, Tables] = field(default_factory=dict)
     _asked: list[str] = field(default_factory=list)
 

@@ -49,7 +49,8 @@ class PlanFigures(_Part):
 
 
 class OutcomeDocument(_Part):
-    """A search with something else pinned, or lifted.  Differences are to the plan at hand."""
+    """A search with something else pinned, or lifted.  Differences are to the plan that is
+    explained, as it is priced today."""
 
     mesh: str
     objective_s: float
@@ -127,8 +128,8 @@ class ChoiceDocument(_Part):
 
 
 class UndividedDocument(_Part):
-    """A size that these axes of the plan's mesh do not divide: factors of this size are never split over them, in so
-    many `operators`."""
+    """A size that these axes of the plan's mesh do not divide: factors of this size, in so many `operators`, are never
+    split over them."""
 
     size: int
     axes: list[str]

@@ -34,7 +34,13 @@ def explain(case: Case, operator: str | None = None, *, most: int = 3) -> Explan
         )
     name = None if operator is None else find_operator(case.plan, operator)
     base, notes = _again(case)
-    plan = case.plan if case.plan.cost.price_resolution_s else _described(case, base)
+    plan = case.plan if not notes and case.plan.cost.price_resolution_s else _described(case, base)
+    notes += case.notes
+    if case.request.constraints is not None and case.request.constraints.rest.kind != "search":
+        notes.append(
+            f"the rest is {case.request.constraints.rest}: an operator that is pinned is not part of it any more, so "
+            "that an alternative may even be better than the plan"
+        )
     costs = Costs(plan, base.planned.priced.rules)
     limited = limits(case, base, name)
     document = ExplanationDocument(
@@ -64,22 +70,21 @@ def explain(case: Case, operator: str | None = None, *, most: int = 3) -> Explan
 def _again(case: Case) -> tuple[Found, list[str]]:
     """The plan as the search finds it today, or, where that is another one, with all of its strategies pinned."""
     base = case.search(case.request, "the plan itself")
-    known = case.plan.cost.objective_s
-    if _same(case, base):
-        return base, []
-    notes = [
-        f"asked again, the search finds a plan of {seconds_text(base.planned.objective_s)}, not the one at hand of "
-        f"{seconds_text(known)}{_reason(case)}; alternatives and limits are searches of today"
-    ]
-    held = case.search(
-        replace(case.request, constraints=constraints_of_plan(case.plan, "the plan"), meshes=None), "the plan pinned"
+    known, today = case.plan.cost.objective_s, base.planned.objective_s
+    if _chosen_alike(case, base):
+        if known == today:
+            return base, []
+        return base, [f"asked again, the search finds this very plan at {seconds_text(today)}{_reason(case)}"]
+    pinned = replace(case.request, constraints=constraints_of_plan(case.plan, "the plan"), meshes=None)
+    held = case.search(pinned, "the plan with all its strategies pinned")
+    note = (
+        f"asked again, the search finds a plan of {seconds_text(today)}, not the one at hand{_reason(case)}; "
+        f"differences are to the plan at hand as it is priced today, {seconds_text(held.planned.objective_s)}"
     )
-    return held, notes
+    return held, [note]
 
 
-def _same(case: Case, found: Found) -> bool:
-    if found.planned.objective_s != case.plan.cost.objective_s:
-        return False
+def _chosen_alike(case: Case, found: Found) -> bool:
     today = _described(case, found)
     return all(today.operators[n].strategy == op.strategy for n, op in case.plan.operators.items())
 
@@ -89,7 +94,7 @@ def _reason(case: Case) -> str:
     if request is not None and not request.reproducible:
         return " (a limit in seconds, a cancellation or a plan to begin with had a say in it)"
     if case.request.profile.digest != case.plan.cluster.profile_digest:
-        return " (it was made for another version of the hardware profile)"
+        return " (it was made for other hardware, or another version of its profile)"
     return ""
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
-
 from planner.errors import InputError
 from planner.planning import PlanDocument
-from planner.planning.constraints.select import counted
+from planner.planning.constraints.select import counted, near_names
 
 __all__ = ["find_operator"]
 
@@ -27,7 +25,7 @@ def find_operator(plan: PlanDocument, name: str) -> str:
             return hits[0]
         if hits:
             raise InputError(f"operator {name!r}: {len(hits)} operators go by it: {counted(hits)}; give one of these")
-    raise InputError(f"operator {name!r}: the plan has none of this name{_near(wanted, plan)}")
+    raise InputError(f"operator {name!r}: the plan has none of this name{near_names(name, list(plan.operators))}")
 
 
 def _fits(name: str, wanted: str, end: str | None) -> bool:
@@ -36,14 +34,3 @@ def _fits(name: str, wanted: str, end: str | None) -> bool:
 
 def _plain(name: str) -> str:
     return name.replace("/", ".").lstrip(".").lower()
-
-
-def _near(wanted: str, plan: PlanDocument) -> str:
-    known = list(plan.operators)
-    near = [n for n in known if wanted and wanted in _plain(n)]
-    near = near or difflib.get_close_matches(wanted, known, n=4, cutoff=0.5)
-    parts = [n for n in known if any(p and p in _plain(n).split(".") for p in wanted.split("."))]
-    found = near or parts
-    if found:
-        return f"; did you mean {counted(found, 4)}?"
-    return f"; there are {counted(known, 4)}"

@@ -37,18 +37,17 @@ class _Lifted:
 def limits(case: Case, base: Found, operator: str | None) -> list[LimitDocument]:
     """Every restriction of the request with the plan that is found without it, those that save most first.  Where the
     operator is given, how it would be split then stands with each."""
-    units = round(case.plan.cost.objective_s / base.unit_s)
     found: list[LimitDocument] = []
     for lifted in _each(case, base):
         try:
             free = case.search(lifted.request, f"without {lifted.name}")
         except PlannerError as e:
             found.append(
-                LimitDocument(kind=lifted.kind, name=lifted.name, binding=False, saves_s=0.0, why=f"without it: {e}")
+                LimitDocument(kind=lifted.kind, name=lifted.name, binding=False, saves_s=0.0, why=f"lifted: {e}")
             )
             continue
-        saved = units - free.objective
-        document = outcome(free, units, case.plan.cost.parts_s)
+        saved = base.objective - free.objective
+        document = outcome(free, base)
         limit = LimitDocument(
             kind=lifted.kind,
             name=lifted.name,
@@ -59,7 +58,7 @@ def limits(case: Case, base: Found, operator: str | None) -> list[LimitDocument]
             operator=None if operator is None else _split(free, operator),
         )
         if lifted.kind == "memory" and limit.binding:
-            limit = _with_least(case, base, limit, units)
+            limit = _with_least(case, base, limit)
         found.append(limit)
     return sorted(found, key=lambda entry: -entry.saves_s)
 
@@ -96,14 +95,14 @@ def _split(found: Found, operator: str) -> dict[str, int]:
 
 def _why(lifted: _Lifted, free: Found, saved: int, base: Found) -> str:
     if saved > 0:
-        told = f"without it the objective falls by {seconds_text(saved * base.unit_s)}, on mesh {free.mesh}"
+        told = f"lifted, the objective falls by {seconds_text(saved * base.unit_s)}, on mesh {free.mesh}"
         return f"{told}, with {bytes_text(free.peak_memory_bytes)} per device"
     if saved < 0:
-        return "without it the search comes back with a dearer plan: it did not close its gap"
-    return "without it nothing better is found"
+        return "lifted, the search comes back with a dearer plan: it did not close its gap"
+    return "lifted, nothing better is found"
 
 
-def _with_least(case: Case, base: Found, limit: LimitDocument, units: int) -> LimitDocument:
+def _with_least(case: Case, base: Found, limit: LimitDocument) -> LimitDocument:
     """By bisection the smallest limit at which the objective falls, where searches are quick.  More memory never makes
     the best plan dearer, so that this is sound as far as the searches close their gaps."""
     assert limit.outcome is not None
@@ -118,7 +117,7 @@ def _with_least(case: Case, base: Found, limit: LimitDocument, units: int) -> Li
             found = case.search(
                 replace(case.request, memory_limit=middle), f"with a memory limit of {bytes_text(middle)}"
             )
-            better = found.objective < units
+            better = found.objective < base.objective
         except InfeasibleError:
             better = False
         # What a better plan needs at its peak does as a limit, and is often less than what was tried.
@@ -164,11 +163,11 @@ def binding_text(found: Sequence[LimitDocument], base: Found) -> str:
     gap = base.planned.gap
     if binding:
         first = binding[0]
-        others = "" if len(binding) == 1 else f"; so do {', '.join(entry.name for entry in binding[1:])}"
+        others = "" if len(binding) == 1 else f"; {', '.join(entry.name for entry in binding[1:])} cost something, too"
         more = ""
         if first.smallest is not None:
             more = f"; a limit of {bytes_text(first.smallest)} ({first.smallest} bytes) brings the first better plan"
-        return f"{first.name} binds: {first.why}{more}{others}"
+        return f"{first.name}: {first.why}{more}{others}"
     if gap > 0:
         return (
             f"nothing was found to bind, but the search left a gap of {gap:.2%}: a plan may be better by up to "

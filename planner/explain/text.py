@@ -23,7 +23,7 @@ def explanation_text(e: ExplanationDocument) -> str:
     if e.choice is not None:
         lines += [*_choice(e.choice), "", *_alternatives(e)]
     else:
-        lines += [*_meshes(e), "", *_top(e), "", *_moves("redistributions", e.redistributions)]
+        lines += [*_meshes(e), "", *_top(e), *_moves(e.redistributions)]
     lines += ["", *_limits(e)]
     lines += [f"note        {note}" for note in e.notes]
     return "\n".join(lines)
@@ -99,7 +99,8 @@ def _signed(seconds: float) -> str:
 
 
 def _limits(e: ExplanationDocument) -> Iterator[str]:
-    yield f"limit       {e.binding}"
+    binding = any(entry.binding for entry in e.limits)
+    yield f"limit       {'what stands in the way of a better plan' if binding else e.binding}"
     for entry in e.limits:
         yield from _limit(entry, e.choice)
     for u in e.undivided:
@@ -109,10 +110,12 @@ def _limits(e: ExplanationDocument) -> Iterator[str]:
 
 
 def _limit(entry: LimitDocument, choice: ChoiceDocument | None) -> Iterator[str]:
-    mark = "binds" if entry.binding else "free"
-    yield f"            {entry.name}: {mark}; {entry.why}"
-    if entry.operator is not None and choice is not None and entry.operator != choice.split:
-        yield f"            ... and this operator would be {_split(entry.operator)}"
+    otherwise = entry.operator is not None and choice is not None and entry.operator != choice.split
+    then = f"; this operator would be {_split(entry.operator or {})}" if otherwise else ""
+    yield f"            {'binds' if entry.binding else 'free '}  {entry.name}: {entry.why}{then}"
+    if entry.smallest is not None:
+        least = f"{bytes_text(entry.smallest)} ({entry.smallest} bytes)"
+        yield f"                   a limit of {least} does for a better plan"
 
 
 def _meshes(e: ExplanationDocument) -> Iterator[str]:
@@ -143,8 +146,8 @@ def _top_operator(t: TopDocument, whole: float) -> Iterator[str]:
         yield f"              {_split(a.split)}: {_signed(a.difference_s)} on mesh {a.mesh}; it {a.why}"
 
 
-def _moves(title: str, moves: list[MoveDocument]) -> Iterator[str]:
+def _moves(moves: list[MoveDocument]) -> Iterator[str]:
     if moves:
-        yield f"most expensive {title}"
+        yield from ("", "most expensive redistributions")
     for m in moves:
         yield f"  {seconds_text(m.seconds):>10}  {_move(m)}{f', for {m.reader}' if m.reader else ''}"

@@ -17,7 +17,7 @@ from planner.errors import InputError
 from planner.ir import Graph, Op, Role
 from planner.planning.constraints.values import OperatorPin, ParameterPin, TensorPin
 
-__all__ = ["Selector", "counted"]
+__all__ = ["Selector", "counted", "near_names"]
 
 MOST_COMPARED = 30_000
 _WILD = re.compile(r"[*?\[]")
@@ -123,7 +123,7 @@ class Selector:
         for pattern in patterns:
             hits = _hits(pattern, names)
             if not hits:
-                near = _near(pattern, sorted({n for own in names.values() for n in own}))
+                near = near_names(pattern, sorted({n for own in names.values() for n in own}))
                 raise InputError(f"constraints {where}: no {what} matches {pattern!r}{hint((pattern,)) or near}")
             found.update(dict.fromkeys(hits))
         return list(found)
@@ -143,8 +143,8 @@ def _hits(pattern: str, names: Mapping[str, tuple[str, ...]]) -> list[str]:
     return [key for key, own in names.items() if any(wild.match(n.replace("/", ".").lstrip(".")) for n in own)]
 
 
-def _near(pattern: str, names: Sequence[str]) -> str:
-    """Names some part of which, between dots, looks like the pattern without its wildcards."""
+def near_names(pattern: str, names: Sequence[str]) -> str:
+    """`; did you mean …?`: names some part of which, between dots, looks like the pattern without its wildcards."""
     core = _WILD.sub("", pattern).lower().replace("/", ".").strip(".]")
     parts = core.count(".") + 1
     by_part: dict[str, list[str]] = {}
