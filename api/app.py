@@ -55,7 +55,7 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
     for module in _ROUTERS:
         app.include_router(module.router)
     app.state.allowed = [
-        (route.path_regex, route.methods)
+        (route.path_regex, route.path, route.methods)
         for module in _ROUTERS
         for route in module.router.routes
         if isinstance(route, APIRoute)
@@ -69,8 +69,10 @@ async def _bare(request: Request, e: Exception) -> Response:
     assert isinstance(e, HTTPException)
     headers: dict[str, str] = dict(e.headers or {})
     if e.status_code == 405:  # the framework names the methods of the first route with this path alone
-        path = request.url.path
-        methods = {m for regex, allowed in request.app.state.allowed if regex.match(path) for m in allowed}
+        found = [(p, allowed) for regex, p, allowed in request.app.state.allowed if regex.match(request.url.path)]
+        # Of /v1/jobs/{job_id} and /v1/jobs/{job_id}:cancel, the one that says more.
+        most = max((len(p) for p, _ in found), default=0)
+        methods = {m for p, allowed in found if len(p) == most for m in allowed}
         headers = {"Allow": ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))}
     raise of_status(e.status_code, str(e.detail), headers)
 

@@ -18,7 +18,7 @@ __all__ = ["EvaluationQuery", "PlanQuery"]
 
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Size = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,15}(\.[0-9]{1,6})?([kKmMgGtT]([iI]?[bB])?|[bB])?$")]
-Binding = Annotated[str, StringConstraints(pattern=r"^[^=\s\x00-\x1f]{1,100}=[1-9][0-9]{0,8}$")]
+Binding = Annotated[str, StringConstraints(pattern=r"^[^= \x00-\x1f\x7f]{1,100}=[1-9][0-9]{0,8}$")]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=1000, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,99}$")]
 Hardware = Annotated[str, Field(json_schema_extra={"enum": list(profile_names())})]

@@ -62,19 +62,15 @@ def link(operation: str, told: str, **parameters: str) -> dict[str, Any]:
     return {"operationId": operation, "description": told, "parameters": parameters}
 
 
-def model_body(required: bool) -> dict[str, Any]:
-    """The request body that carries a model."""
+def model_body(*, required: bool, constraints: bool) -> dict[str, Any]:
+    """The request body that carries a model; with `constraints`, in a form, those too."""
+    parts = {"model": {**BINARY["schema"], "description": "ONNX file; weights are not needed."}}
+    if constraints:
+        told = "As `planner search --constraints`."
+        parts["constraints"] = {"type": "string", "format": "binary", "description": told}
     form = {
         "type": "object",
-        "properties": {
-            "model": {
-                "type": "string",
-                "format": "binary",
-                "minLength": 1,
-                "description": "ONNX file; weights are not needed.",
-            },
-            "constraints": {"type": "string", "format": "binary", "description": "As `planner search --constraints`."},
-        },
+        "properties": parts,
         "required": ["model"],
         "additionalProperties": False,
     }

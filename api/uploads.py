@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final
@@ -20,7 +20,6 @@ from api.jobs.blobs import Blobs, digest_bytes
 __all__ = ["BODY_TYPES", "Upload", "receive"]
 
 BODY_TYPES: Final = ("application/octet-stream", "multipart/form-data")
-_PARTS: Final = ("model", "constraints")
 _IN_MEMORY: Final = 2**20  # larger ones go by way of a file
 _HEADER: Final = 8192  # bytes of a part's headers
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
@@ -73,8 +72,10 @@ class Upload:
     stem: str | None = None
 
 
-async def receive(request: Request, blobs: Blobs) -> Upload:
-    """Problem where the body is of another type, malformed, too large, too slow, or there is no model in it."""
+async def receive(request: Request, blobs: Blobs, parts: Collection[str]) -> Upload:
+    """`parts`: those that a form may have.
+
+    Problem where the body is of another type, malformed, too large, too slow, or there is no model in it."""
     media, parameters = parse_options_header(request.headers.get("content-type"))
     pieces: dict[str, _Piece] = {}
     out = Upload()
@@ -84,7 +85,7 @@ async def receive(request: Request, blobs: Blobs) -> Upload:
             async for chunk in request.stream():
                 piece.write(chunk)
         elif media == b"multipart/form-data":
-            form = _Form(parameters.get(b"boundary"), lambda: _Piece(blobs), pieces)
+            form = _Form(parameters.get(b"boundary"), parts, lambda: _Piece(blobs), pieces)
             async for chunk in request.stream():
                 form.feed(chunk)
             form.end()
@@ -122,10 +123,12 @@ def _bad(name: str, detail: str) -> Problem:
 class _Form:
     """The parts of a multipart body, as they arrive; each goes to a piece of its own."""
 
-    def __init__(self, boundary: bytes | None, new: Callable[[], _Piece], pieces: dict[str, _Piece]) -> None:
+    def __init__(
+        self, boundary: bytes | None, parts: Collection[str], new: Callable[[], _Piece], pieces: dict[str, _Piece]
+    ) -> None:
         if not boundary:
             raise _bad("boundary", "Content-Type multipart/form-data has no boundary")
-        self.new, self.pieces = new, pieces
+        self.parts, self.new, self.pieces = parts, new, pieces
         self.stem: str | None = None
         self.piece: _Piece | None = None
         self.headers: dict[bytes, bytes] = {}
@@ -177,9 +180,10 @@ class _Form:
     def _opened(self) -> None:
         _, told = parse_options_header(self.headers.get(b"content-disposition", b""))
         part = told.get(b"name", b"").decode("utf-8", "replace")
-        if part not in _PARTS:
+        if part not in self.parts:
             raise _bad(
-                part[:100] or "body", f"part {part[:100]!r}: expected {' or '.join(_PARTS)}; options go in the query"
+                part[:100] or "body",
+                f"part {part[:100]!r}: expected {' or '.join(self.parts)}; options go in the query",
             )
         if part in self.pieces:
             raise _bad(part, f"there are two parts {part!r}")

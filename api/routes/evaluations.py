@@ -32,7 +32,7 @@ router = APIRouter(tags=["evaluations"])
             *("usage", "idempotency-key-reused", "input-lost", "queue-full", "storage-full"),
         ),
     },
-    openapi_extra={"requestBody": model_body(required=False)},
+    openapi_extra={"requestBody": model_body(required=False, constraints=False)},
 )
 async def create_evaluation(
     request: Request,
@@ -46,10 +46,7 @@ async def create_evaluation(
     service = service_of(request)
     options = query.task_options()
     if query.plan is None:
-        upload = await receive(request, service.store.blobs)
-        if "constraints" in upload.digests:
-            detail = "an evaluation takes no constraints"
-            raise Problem("validation", detail, errors=[{"in": "body", "name": "constraints", "detail": detail}])
+        upload = await receive(request, service.store.blobs, ("model",))
         name = query.name or upload.stem or "model"
     else:
         plan = service.store.plan(tenant, query.plan)

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Header, Path, Request, Response
 from starlette.concurrency import run_in_threadpool
-from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.responses import StreamingResponse
 
 from api.auth import Tenant
@@ -24,14 +23,6 @@ from api.told import header, link, problems
 
 __all__ = ["router"]
 
-
-class _Plain(StringConvertor):
-    """A path segment without a colon, behind which actions stand."""
-
-    regex = "[^/:]+"
-
-
-register_url_convertor("plain", _Plain())
 
 router = APIRouter(tags=["jobs"])
 
@@ -84,7 +75,7 @@ async def list_jobs(
 
 
 @router.get(
-    "/v1/jobs/{job_id:plain}",
+    "/v1/jobs/{job_id}",
     operation_id="getJob",
     summary="A job",
     responses={
@@ -99,7 +90,7 @@ async def get_job(request: Request, tenant: Tenant, job_id: JobId, prefer: Prefe
 
 
 @router.post(
-    "/v1/jobs/{job_id:plain}:cancel",
+    "/v1/jobs/{job_id}:cancel",
     operation_id="cancelJob",
     summary="Give a job up",
     status_code=200,
@@ -123,7 +114,7 @@ async def _waited(request: Request, service: Service, job: Any) -> Response:
 
 
 @router.get(
-    "/v1/jobs/{job_id:plain}/events",
+    "/v1/jobs/{job_id}/events",
     operation_id="getJobEvents",
     summary="What happens to a job, as it happens",
     responses={

@@ -87,7 +87,7 @@ ANSWERS: Final[Mapping[int | str, dict[str, Any]]] = {
             *("idempotency-key-reused", "input-lost", "queue-full", "storage-full"),
         ),
     },
-    openapi_extra={"requestBody": model_body(required=True)},
+    openapi_extra={"requestBody": model_body(required=True, constraints=True)},
 )
 async def create_plan(
     request: Request,
@@ -100,7 +100,7 @@ async def create_plan(
     one computation, and one that was answered before is answered at once, by the job of then."""
     service = service_of(request)
     options = query.task_options()
-    upload = await receive(request, service.store.blobs)
+    upload = await receive(request, service.store.blobs, ("model", "constraints"))
     name = query.name or upload.stem or "model"
     task = Task("plan", upload.digests, {**options, "name": name})
     return await submitted(request, service, tenant, task, upload, name, idempotency_key)
