@@ -25,8 +25,10 @@ __all__ = ["DEATHS", "LEASE_S", "LOSSES", "Beat", "Leases", "end_task", "share_p
 
 LEASE_S = 5.0
 DEATHS = 3  # children a task may kill
-LOSSES = 10  # workers it may lose: they take innocent tasks with them, so that more are allowed
+LOSSES = 30  # workers it may lose: one that dies takes innocent tasks with it, so that more are allowed
 PAUSE_S = 0.5  # before a task that killed its child begins again, times the deaths
+SUSPECT = 3  # lost workers, from which on a task lets others go first
+SUSPECT_PAUSE_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +278,7 @@ def _lose(db: sqlite3.Connection, row: sqlite3.Row, now: float) -> None:
         told = f"{losses} workers were lost while they computed it"
         end_task(db, row["id"], "failed", now, lasting=False, error=problem("child-died", told))
     else:
-        _requeue(db, row, now, "its worker was lost")
+        _requeue(db, row, now, "its worker was lost", now + SUSPECT_PAUSE_S if losses >= SUSPECT else 0.0)
 
 
 def _requeue(db: sqlite3.Connection, row: sqlite3.Row, now: float, why: str, not_before: float = 0.0) -> None:

@@ -1,0 +1,363 @@
+"""Kills of workers and of the server at random moments, under load: `python -m tests.fault.kills --kills 200`.
+
+The service runs as its users run it: `planner serve` (or, with `--direct`, the store and two workers alone).  Clients
+submit searches, with idempotency keys and until they are accepted; one process at a time is ended by SIGKILL, and begun
+again if nobody else does that.  In the end every accepted job must have succeeded, once; every blob must be whole.
+
+Recovery is the time from a kill to the first task that a worker begins after it (there is always one waiting) and, of
+the server, to its first answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from api.jobs.records import Job
+from api.jobs.store import Store
+from api.jobs.tasks import Task
+from planner.planning import read_plan
+
+__all__ = ["Report", "main", "torture"]
+
+ROOT = Path(__file__).parents[2]
+MODELS = ("mlp", "gpt_tiny", "moe_tiny")
+WAITING = 6  # jobs that are kept unfinished
+PATIENCE_S = 60.0  # for a recovery, and for the end
+
+
+@dataclass
+class Report:
+    """What was done and found; `wrong` must be empty."""
+
+    kills: Counter[str] = field(default_factory=Counter)
+    accepted: int = 0
+    begun_again: int = 0
+    most_attempts: int = 0
+    blobs: int = 0
+    recovery_s: dict[str, list[float]] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+
+    def document(self) -> dict[str, Any]:
+        times = {k: sorted(v) for k, v in self.recovery_s.items()}
+        return {
+            "kills": dict(self.kills),
+            "jobs_accepted": self.accepted,
+            "jobs_begun_again": self.begun_again,
+            "most_attempts": self.most_attempts,
+            "blobs_verified": self.blobs,
+            "recovery_s": {
+                k: {
+                    "median": round(v[len(v) // 2], 2),
+                    "p95": round(v[int(0.95 * (len(v) - 1))], 2),
+                    "max": round(v[-1], 2),
+                }
+                for k, v in times.items()
+                if v
+            },
+            "wrong": self.wrong,
+        }
+
+
+class Direct:
+    """The store, and two workers that are begun again here."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = Store(folder, queue=10_000)
+        self.tenant = "local"
+        self.workers = [self._worker() for _ in range(2)]
+
+    def _worker(self) -> subprocess.Popen[bytes]:
+        return _python("from api.jobs import worker as command", "--data", str(self.folder), "--slots", "1")
+
+    def submit(self, model: bytes, options: dict[str, Any], key: str) -> str:
+        task = Task("plan", {"model": self.store.blobs.put(model)}, options)
+        return self.store.submit(self.tenant, task, name="m", idempotency=key, fingerprint=task.key).job.id
+
+    def kill(self, rng: random.Random) -> str:
+        k = rng.randrange(len(self.workers))
+        self.workers[k].kill()
+        self.workers[k].wait()
+        self.workers[k] = self._worker()
+        return "worker"
+
+    def answers(self) -> bool:
+        return True
+
+    def stop(self) -> None:
+        for worker in self.workers:
+            worker.terminate()
+        for worker in self.workers:
+            worker.wait()
+
+
+class Served:
+    """`planner serve`, which begins its worker again by itself."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.store = Store(folder)
+        self.tenant = "local"
+        self.server = self._serve()
+        _until(self.answers, "the server to answer")
+
+    def _serve(self) -> subprocess.Popen[bytes]:
+        return _python(
+            "from api import serve as command",
+            *(
+                "--data",
+                str(self.folder),
+                "--port",
+                str(self.port),
+                "--workers",
+                "2",
+                "--rate",
+                "0",
+                "--queue",
+                "10000",
+            ),
+        )
+
+    def _call(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Any:
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", body, headers, method=method)
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return json.load(answer)
+
+    def submit(self, model: bytes, options: dict[str, Any], key: str) -> str:
+        query = "&".join(f"{name}={value}" for name, value in options.items())
+        headers = {"Content-Type": "application/octet-stream", "Idempotency-Key": key}
+        return str(self._call("POST", f"/v1/plans?{query}", model, **headers)["id"])
+
+    def kill(self, rng: random.Random) -> str:
+        worker = _worker_of(self.server.pid)
+        if worker is not None and rng.random() < 0.7:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
+            return "worker"
+        self.server.kill()
+        self.server.wait()
+        self.server = self._serve()
+        return "server"
+
+    def answers(self) -> bool:
+        try:
+            return bool(self._call("GET", "/healthz"))
+        except (OSError, ValueError):
+            return False
+
+    def stop(self) -> None:
+        self.server.terminate()
+        self.server.wait()
+
+
+class Client:
+    """Keeps so many jobs unfinished; each is submitted under one key until it is accepted."""
+
+    def __init__(self, service: Direct | Served, seed: int) -> None:
+        self.service, self.rng = service, random.Random(seed)
+        self.models = {name: (ROOT / "sample_graphs" / f"{name}.onnx").read_bytes() for name in MODELS}
+        self.accepted: dict[str, str] = {}  # job by key
+        self.stopping = threading.Event()
+        self.failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self.stopping.set()
+        self._thread.join()
+        if self.failure is not None:
+            raise self.failure
+
+    def _run(self) -> None:
+        try:
+            while not self.stopping.is_set():
+                counts = self.service.store.counts()["jobs"]
+                if counts["queued"] + counts["running"] < WAITING:
+                    self._submit()
+                else:
+                    time.sleep(0.05)
+        except BaseException as e:
+            self.failure = e
+
+    def _submit(self) -> None:
+        name = self.rng.choice(MODELS)
+        # Memory limits that no two requests share, now and then: searched, not found in the cache.
+        limit = f"{self.rng.randrange(40 * 10**9, 60 * 10**9) if self.rng.random() < 0.7 else 50 * 10**9}"
+        options = {"devices": self.rng.choice((2, 4, 8)), "memory_limit": limit, "name": name}
+        key = f"key-{len(self.accepted)}"
+        while True:
+            try:
+                job = self.service.submit(self.models[name], options, key)
+            except urllib.error.HTTPError as e:
+                if e.code != 503:
+                    raise
+            except (OSError, ValueError):  # nobody there, or gone before all was said
+                pass
+            else:
+                self.accepted[key] = job
+                return
+            if self.stopping.is_set():
+                return
+            time.sleep(0.05)
+
+
+def torture(service: Direct | Served, kills: int, seed: int, say: Callable[[str], None]) -> Report:
+    """Kills, and what was found afterwards."""
+    report, rng = Report(), random.Random(seed)
+    client = Client(service, seed)
+    client.start()
+    try:
+        _until(lambda: _begun_after(service.store, 0.0), "a first task")
+        for k in range(kills):
+            time.sleep(rng.uniform(0.0, 2.5))
+            killed = time.time()
+            what = service.kill(rng)
+            report.kills[what] += 1
+            if what == "server":
+                took = _until(service.answers, "the server to answer")
+                report.recovery_s.setdefault("server answers", []).append(took)
+            _until(lambda at=killed: _begun_after(service.store, at), "a task to begin")  # type: ignore[misc]
+            took = (_begun_after(service.store, killed) or 0.0) - killed
+            report.recovery_s.setdefault(f"work after a {what}", []).append(took)
+            say(f"{k + 1}: {what}, work after {took:.2f} s, {len(client.accepted)} jobs accepted")
+    finally:
+        client.stop()
+    store = service.store
+    live = ("queued", "running")
+    _until(lambda: not any(store.jobs(service.tenant, status, 1) for status in live), "all jobs to end", 600.0)
+    _check(service, client, report)
+    return report
+
+
+def _check(service: Direct | Served, client: Client, report: Report) -> None:
+    store, wrong = service.store, report.wrong
+    report.accepted = len(client.accepted)
+    kept = _all_jobs(service)
+    if len(kept) != len(client.accepted):
+        wrong.append(f"{len(client.accepted)} requests were accepted, and there are {len(kept)} jobs")
+    for key, name in client.accepted.items():
+        job = kept.get(name)
+        if job is None:
+            wrong.append(f"{key}: job {name} was accepted and is not there")
+            continue
+        if job.status != "succeeded" or job.plan is None:
+            wrong.append(f"{key}: job {name} is {job.status}: {job.error}")
+            continue
+        events = store.events(service.tenant, name, limit=100_000)
+        if [e.seq for e in events] != list(range(1, len(events) + 1)):
+            wrong.append(f"{key}: events are not 1, 2, 3, …")
+        if [e.type for e in events if e.last] != ["succeeded"] or not events[-1].last:
+            wrong.append(f"{key}: ends are {[e.type for e in events if e.last]}")
+        report.begun_again += job.attempts > 1
+        report.most_attempts = max(report.most_attempts, job.attempts)
+        files = store.plan(service.tenant, job.plan).files
+        read_plan(store.blobs.path(files["plan.json"].digest))
+    store.database.check()
+    with store.database.read() as db:
+        named = {r[0] for r in db.execute("SELECT DISTINCT digest FROM files")}
+        twice = db.execute("SELECT key FROM tasks WHERE current GROUP BY key HAVING COUNT(*) > 1").fetchall()
+    if twice:
+        wrong.append(f"{len(twice)} tasks are current twice")
+    for digest in named | set(store.blobs.digests()):
+        store.blobs.read(digest)  # BlobDamaged, BlobMissing
+        report.blobs += 1
+
+
+def _all_jobs(service: Direct | Served) -> dict[str, Job]:
+    found: dict[str, Job] = {}
+    last: str | None = None
+    while page := service.store.jobs(service.tenant, limit=500, after=last):
+        found |= {j.id: j for j in page}
+        last = page[-1].id
+    return found
+
+
+def _begun_after(store: Store, at: float) -> float | None:
+    """When the first task was begun after a moment."""
+    with store.database.read() as db:
+        found: float | None = db.execute(
+            "SELECT MIN(at) FROM events WHERE type = 'started' AND at > ?", (at,)
+        ).fetchone()[0]
+    return found
+
+
+def _until(holds: Callable[[], Any], what: str, seconds: float = PATIENCE_S) -> float:
+    began = time.monotonic()
+    while not holds():
+        if time.monotonic() - began > seconds:
+            raise TimeoutError(f"waited {seconds:g} s for {what}")
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+def _python(command: str, *arguments: str) -> subprocess.Popen[bytes]:
+    code = (
+        f"import argparse, sys; {command}\n"
+        "p = argparse.ArgumentParser(); command.configure(p); sys.exit(command.run(p.parse_args()))\n"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def _worker_of(server: int) -> int | None:
+    """The process that the server has started, if it lives."""
+    try:
+        children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
+        for thread in Path(f"/proc/{server}/task").iterdir():
+            children += (thread / "children").read_text().split()
+    except OSError:
+        return None
+    return int(children[0]) if children else None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Kill server and workers under load, and check what is left.")
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--direct", action="store_true", help="store and workers alone, no server")
+    parser.add_argument("--data", type=Path, help="folder to use, and leave; default: a temporary one")
+    options = parser.parse_args()
+    folder = options.data or Path(tempfile.mkdtemp(prefix="planner-kills-"))
+    service: Direct | Served = Direct(folder) if options.direct else Served(folder)
+    began = time.monotonic()
+    try:
+        report = torture(service, options.kills, options.seed, lambda line: print(line, file=sys.stderr, flush=True))
+    finally:
+        service.stop()
+        if options.data is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    print(json.dumps({**report.document(), "seconds": round(time.monotonic() - began)}, indent=1))
+    return 1 if report.wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
