@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
 import zipfile
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from api.jobs.execute import Tell
+from api.jobs.requests import model_file
 from api.jobs.work import Outcome, Work
+from planner import report
 from planner.emit import TARGETS, Given, emit
 from planner.errors import InputError, UsageError
 from planner.planning import PlanDocument, read_plan
 
-__all__ = ["ARTIFACTS", "Refused", "artifact", "diff"]
+__all__ = ["ARTIFACTS", "Refused", "artifact", "diff", "lay_out_model"]
 
-report: Any = importlib.import_module("planner.report")  # its parts are loaded when they are asked for
 HTML: Final = "text/html; charset=utf-8"
 JSON: Final = "application/json"
 
@@ -45,7 +46,8 @@ _PICTURES: Final[Mapping[str, tuple[Callable[[PlanDocument], bytes], str]]] = {
     "report.json": (_report, JSON),
     "trace.json": (_trace, JSON),
 }
-ARTIFACTS: Final = (*_PICTURES, *(f"{target}.zip" for target in TARGETS))
+EXPLANATION: Final = "explain.json"
+ARTIFACTS: Final = (*_PICTURES, EXPLANATION, *(f"{target}.zip" for target in TARGETS))
 
 
 def artifact(work: Work, tell: Tell) -> Outcome:
@@ -53,23 +55,34 @@ def artifact(work: Work, tell: Tell) -> Outcome:
     name = str(work.options.get("name"))
     if name not in ARTIFACTS:
         raise UsageError(f"artifact {name[:80]!r}: expected one of {', '.join(ARTIFACTS)}")
-    path = work.lay_out("plan.json", "plan.json")
-    plan = read_plan(path)
+    if name == EXPLANATION:
+        from api.jobs.explanations import explain
+
+        return explain(work, tell)
+    plan = read_plan(work.lay_out("plan.json", "plan.json"))
     if name in _PICTURES:
         make, media_type = _PICTURES[name]
         return Outcome({name: (make(plan), media_type)})
     target = name.removesuffix(".zip")
     model = None
     if "model" in TARGETS[target].needs:
-        if "model.onnx" not in work.inputs:
-            raise UsageError(f"{name}: needs the model, which was not kept beside this plan; send it again")
-        model = work.lay_out("model.onnx", f"./{plan.model.name}.onnx" if _is_name(plan.model.name) else "./model.onnx")
+        model = lay_out_model(work, plan, name)
     try:
         emission = emit(target, Given(plan, model_file=model))
     except InputError as e:
         raise Refused(str(e)) from e
     files = {**emission.files, "lost.txt": "".join(f"{line}\n" for line in emission.lost).encode()}
     return Outcome({name: (_zip(files), "application/zip")}, {"files": sorted(files), "lost": list(emission.lost)})
+
+
+def lay_out_model(work: Work, plan: PlanDocument, what: str) -> Path:
+    """The plan's model as a file of its name.  UsageError where it was not kept."""
+    if "model.onnx" not in work.inputs:
+        raise UsageError(f"{what}: needs the model, which was not kept beside this plan; send it again")
+    try:
+        return work.lay_out("model.onnx", str(model_file({"name": plan.model.name})))
+    except UsageError:
+        return work.lay_out("model.onnx", "model.onnx")
 
 
 def diff(work: Work, tell: Tell) -> Outcome:
@@ -86,10 +99,6 @@ def diff(work: Work, tell: Tell) -> Outcome:
 
 def _text(document: Mapping[str, Any]) -> bytes:
     return (json.dumps(document, indent=1) + "\n").encode()
-
-
-def _is_name(name: str) -> bool:
-    return bool(name) and len(name.encode("utf-8", "replace")) <= 200 and not any(c in "/\0" for c in name)
 
 
 def _zip(files: Mapping[str, bytes]) -> bytes:

@@ -12,6 +12,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -69,7 +70,7 @@ def _settle(work: Work) -> None:
     die_with(preload.SERVER)
     os.setsid()  # a group of its own, ended with it
     os.chdir(work.scratch)
-    os.environ["TMPDIR"] = str(work.scratch)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(work.scratch)
     null, log = os.open(os.devnull, os.O_RDONLY), os.open("../log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for source, target in ((null, 0), (log, 1), (log, 2)):
         os.dup2(source, target)

@@ -12,7 +12,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -59,7 +59,7 @@ class Child:
     process: ForkServerProcess
     receiver: Connection
     folder: Path
-    started: float = field(default_factory=time.monotonic)
+    started: float
 
     def messages(self) -> list[bytes]:
         """Those that wait.  EOFError or OSError behind the last one."""
@@ -116,6 +116,7 @@ class Child:
 
 def begin(work: Work, folder: Path, entry: Entry = main) -> Child:
     """Starts a child, in `entry`; its scratch folder is made inside `folder`.  OSError where that cannot be."""
+    started = time.monotonic()
     work.scratch.mkdir(parents=True)
     receiver, sender = _context.Pipe(duplex=False)
     arguments: tuple[Any, ...] = (sender, work)
@@ -123,4 +124,4 @@ def begin(work: Work, folder: Path, entry: Entry = main) -> Child:
     with _announced():  # it is started anew where it was killed
         process.start()
     sender.close()
-    return Child(process, receiver, folder)
+    return Child(process, receiver, folder, started)

@@ -71,7 +71,14 @@ class Leases:
             add_event(db, task_id, "started", {"attempt": row["attempts"]}, now)
             inputs = {name: blob.digest for name, blob in files_of(db, task_id, "in").items()}
             return Claim(
-                task_id, row["token"], row["kind"], inputs, json.loads(row["options"]), row["attempts"], now + lease_s
+                task=task_id,
+                token=row["token"],
+                kind=row["kind"],
+                lane=row["lane"],
+                inputs=inputs,
+                options=json.loads(row["options"]),
+                attempt=row["attempts"],
+                leased_until=now + lease_s,
             )
 
     def heartbeat(

@@ -117,6 +117,7 @@ class Claim:
     task: int
     token: int
     kind: str
+    lane: int
     inputs: Mapping[str, str]
     options: Mapping[str, Any]
     attempt: int

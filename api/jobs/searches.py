@@ -13,9 +13,6 @@ from planner.cli.answer import Answer, finished
 from planner.cli.cancel import cancelled_by_signals
 from planner.cli.request_key import request_key
 from planner.cli.search_run import Searcher
-from planner.errors import PlannerError
-from planner.frontends.sandbox import Limits, run_limited
-from planner.frontends.strip import strip_model
 
 __all__ = ["search"]
 
@@ -31,7 +28,7 @@ def search(work: Work, tell: Tell) -> Outcome:
     """plan.json (and plan-2.json … of the next best), search.json, summary.txt, model.onnx without weights."""
     constraints = "constraints" in work.inputs
     options = search_options(work.options, constraints=constraints)
-    model = work.lay_out("model", str(options.model))
+    work.lay_out("model", str(options.model))
     if constraints:
         work.lay_out("constraints", CONSTRAINTS)
     store = Store(work.folder / "cache", CACHE_BYTES, note=tell.say)
@@ -41,11 +38,10 @@ def search(work: Work, tell: Tell) -> Outcome:
         answer = None if key is None else Answer.recall(store, key.of(devices))
         if answer is None:
             answer = Searcher(options, store, key, cancellation, tell).search(devices)
-    tell.phase("write")
-    return _outcome(answer, _stripped(model.read_bytes(), model.stem, tell))
+    return _outcome(answer)
 
 
-def _outcome(answer: Answer, model: bytes | None) -> Outcome:
+def _outcome(answer: Answer) -> Outcome:
     names = ["plan.json" if k == 0 else f"plan-{k + 1}.json" for k in range(len(answer.plans))]
     document = finished(answer, names)
     summary: dict[str, Any] = {name: document[name] for name in SHOWN}
@@ -53,21 +49,11 @@ def _outcome(answer: Answer, model: bytes | None) -> Outcome:
     files["search.json"] = ((json.dumps(document, indent=1) + "\n").encode(), "application/json")
     text = "\n".join([*answer.messages, answer.summary]) + "\n"
     files["summary.txt"] = (text.encode(), "text/plain; charset=utf-8")
-    if model is not None:
-        files["model.onnx"] = (model, "application/octet-stream")
+    if answer.model:
+        files["model.onnx"] = (answer.model, "application/octet-stream")
     return Outcome(
         files,
         summary | {"messages": list(answer.messages[:MESSAGES])},
         plan=answer.plans[0].encode(),
         cancelled=answer.cancelled,
     )
-
-
-def _stripped(data: bytes, name: str, tell: Tell) -> bytes | None:
-    """The model to keep beside the plan; None, and said, where that fails: the plan stands all the same."""
-    try:
-        kept: bytes = run_limited(lambda: strip_model(data, name), limits=Limits(), what=f"model {name}")
-    except PlannerError as e:
-        tell.say(f"note: the model is not kept beside the plan ({e})")
-        return None
-    return kept

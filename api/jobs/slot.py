@@ -18,7 +18,6 @@ from api.jobs.limits import CPU_GRACE_S, Limits
 from api.jobs.problems import problem
 from api.jobs.records import Claim
 from api.jobs.store import Store
-from api.jobs.tasks import KINDS
 
 __all__ = ["Slot"]
 
@@ -46,10 +45,6 @@ class Slot:
     _events: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
     _progress: dict[str, Any] = field(default_factory=dict)
     _flushed: float = 0.0
-
-    @property
-    def lane(self) -> int:
-        return KINDS[self.claim.kind]
 
     def drop(self) -> None:
         """The lease is lost: the child works for nobody."""

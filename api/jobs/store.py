@@ -26,6 +26,7 @@ __all__ = ["Store"]
 
 QUEUE = 100  # requests of one tenant that may wait
 USED_EVERY = 3600.0  # seconds between two notes that a result was used
+FAILURE_S = 600.0  # for which a failure is answered as it is: limits and load may have had a part in it
 
 
 class Store:
@@ -157,7 +158,7 @@ class Store:
             row = _current(db, task.key)
             if row is not None and row["used_at"] > now - USED_EVERY and row["status"] != "queued":
                 state = state_of(db, row)
-                if self._whole(state):
+                if self._stands(db, row, now):
                     return state
         self._have_inputs(task)
         with self.database.write() as db:
@@ -246,13 +247,16 @@ class Store:
                     f"{task.kind}: input {name!r} ({digest[:12]}) is not kept; put it into the blobs first"
                 )
 
-    def _whole(self, state: TaskState) -> bool:
-        return all(blob.digest in self.blobs for blob in state.result.values())
+    def _stands(self, db: sqlite3.Connection, row: sqlite3.Row, now: float) -> bool:
+        """Whether a request may be answered with this task."""
+        if row["status"] == "failed":
+            return bool(row["finished_at"] > now - FAILURE_S)
+        return all(blob.digest in self.blobs for blob in files_of(db, row["id"], "out").values())
 
     def _join(self, db: sqlite3.Connection, task: Task, tenant: str, now: float) -> sqlite3.Row:
         """The row of the task, current and in the tenant's queue unless it is begun."""
         row = _current(db, task.key)
-        if row is not None and row["status"] in ENDED and not self._whole(state_of(db, row)):
+        if row is not None and not self._stands(db, row, now):
             db.execute("UPDATE tasks SET current = 0 WHERE id = ?", (row["id"],))
             row = None
         if row is None:

@@ -54,6 +54,8 @@ class Task:
 
     @property
     def lane(self) -> int:
+        if self.kind == "artifact" and self.options.get("name") == "explain.json":
+            return SEARCH
         return KINDS[self.kind]
 
     @property

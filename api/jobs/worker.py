@@ -150,7 +150,7 @@ class Worker:
     def _free(self) -> tuple[int, ...]:
         """Lanes that there is a slot for: one is kept for what a person waits for."""
         busy = len(self._at_work)
-        searching = sum(s.lane == SEARCH for s in self._at_work)
+        searching = sum(s.claim.lane == SEARCH for s in self._at_work)
         if busy > self.slots:
             return ()
         return (INTERACTIVE, SEARCH) if searching < self.slots else (INTERACTIVE,)

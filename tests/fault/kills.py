@@ -4,8 +4,8 @@ The service runs as its users run it: `planner serve` (or, with `--direct`, the 
 submit searches, with idempotency keys and until they are accepted; one process at a time is ended by SIGKILL, and begun
 again if nobody else does that.  In the end every accepted job must have succeeded, once; every blob must be whole.
 
-Recovery is the time from a kill to the first task that a worker begins after it (there is always one waiting) and, of
-the server, to its first answer.
+Recovery is measured from a kill: to the first task that a worker holds again (there is always one waiting), to the
+first thing that its child says, and, of the server, to its first answer.
 """
 
 from __future__ import annotations
@@ -231,19 +231,20 @@ def torture(service: Direct | Served, kills: int, seed: int, say: Callable[[str]
     client = Client(service, seed)
     client.start()
     try:
-        _until(lambda: _begun_after(service.store, 0.0), "a first task")
+        _wait_for_event(service.store, "phase", 0.0)
         for k in range(kills):
-            time.sleep(rng.uniform(0.0, 2.5))
+            time.sleep(rng.uniform(0.0, 4.0))
             killed = time.time()
             what = service.kill(rng)
             report.kills[what] += 1
             if what == "server":
                 took = _until(service.answers, "the server to answer")
                 report.recovery_s.setdefault("server answers", []).append(took)
-            _until(lambda at=killed: _begun_after(service.store, at), "a task to begin")  # type: ignore[misc]
-            took = (_begun_after(service.store, killed) or 0.0) - killed
-            report.recovery_s.setdefault(f"work after a {what}", []).append(took)
-            say(f"{k + 1}: {what}, work after {took:.2f} s, {len(client.accepted)} jobs accepted")
+            took = _wait_for_event(service.store, "started", killed)
+            report.recovery_s.setdefault(f"a task is held again after a {what}", []).append(took)
+            heard = _wait_for_event(service.store, "phase", killed + took)
+            report.recovery_s.setdefault(f"its child speaks after a {what}", []).append(took + heard)
+            say(f"{k + 1}: {what}, held {took:.2f} s, heard {took + heard:.2f} s, {len(client.accepted)} jobs accepted")
     finally:
         client.stop()
     store = service.store
@@ -296,13 +297,16 @@ def _all_jobs(service: Direct | Served) -> dict[str, Job]:
     return found
 
 
-def _begun_after(store: Store, at: float) -> float | None:
-    """When the first task was begun after a moment."""
-    with store.database.read() as db:
-        found: float | None = db.execute(
-            "SELECT MIN(at) FROM events WHERE type = 'started' AND at > ?", (at,)
-        ).fetchone()[0]
-    return found
+def _wait_for_event(store: Store, kind: str, after: float) -> float:
+    """Seconds from a moment to the first event of a kind behind it."""
+
+    def first() -> float | None:
+        with store.database.read() as db:
+            row = db.execute("SELECT MIN(at) FROM events WHERE type = ? AND at > ?", (kind, after)).fetchone()
+        return None if row[0] is None else float(row[0])
+
+    _until(first, f"an event {kind!r}")
+    return (first() or after) - after
 
 
 def _until(holds: Callable[[], Any], what: str, seconds: float = PATIENCE_S) -> float:

@@ -78,7 +78,7 @@ def test_a_plan_is_the_bytes_that_the_command_line_writes(store: Store, worker: 
     assert json.loads(store.blobs.read(renamed.result["plan.json"].digest))["model"]["name"] == "other"
 
 
-def test_emitted_files_and_evaluations_come_from_a_plan(store: Store, worker: Worker) -> None:
+def test_pictures_emitted_files_and_evaluations_come_from_a_plan(store: Store, worker: Worker) -> None:
     plan = ask(store, worker, plan_task(store, devices=2))
     inputs = {"plan.json": plan.result["plan.json"].digest, "model.onnx": plan.result["model.onnx"].digest}
     for target in ("torch", "onnx"):
@@ -88,6 +88,19 @@ def test_emitted_files_and_evaluations_come_from_a_plan(store: Store, worker: Wo
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             assert archive.testzip() is None
             assert "lost.txt" in archive.namelist()
+    pictures = {"report.html": b"<!doctype html>", "report.json": b"{", "trace.json": b"{", "explain.json": b"{"}
+    for name, start in pictures.items():
+        made = ask(store, worker, Task("artifact", inputs, {"name": name}))
+        assert made.status == "succeeded", made.error
+        assert store.blobs.read(made.result[name].digest)[: len(start)].lower() == start
+    two = {"a": inputs["plan.json"], "b": inputs["plan.json"]}
+    for form in ("json", "html"):
+        made = ask(store, worker, Task("diff", two, {"form": form}))
+        assert set(made.result) == {f"diff.{form}"}, made.error
+    why = Task("explanation", inputs, {"operator": "no such operator", "alternatives": 1})
+    unknown = ask(store, worker, why)
+    assert unknown.error is not None
+    assert unknown.error["type"].endswith(":input-invalid")
     unknown = ask(store, worker, Task("artifact", inputs, {"name": "../x.zip"}))
     assert unknown.error is not None
     assert unknown.error["type"].endswith(":usage")

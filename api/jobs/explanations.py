@@ -1,0 +1,23 @@
+"""Why a plan is as it is, as `planner explain` says it."""
+
+from __future__ import annotations
+
+from api.jobs.artifacts import lay_out_model
+from api.jobs.execute import Tell
+from api.jobs.work import Outcome, Work
+from planner.cli.explain import explanation
+from planner.planning import read_plan
+
+__all__ = ["explain"]
+
+
+def explain(work: Work, tell: Tell) -> Outcome:
+    """explain.json: of `operator`, or of the plan as a whole, with so many `alternatives`."""
+    path = work.lay_out("plan.json", "plan.json")
+    model = lay_out_model(work, read_plan(path), "explain.json")
+    tell.phase("search")
+    document = explanation(
+        path, work.options.get("operator"), model=model, most=int(work.options.get("alternatives", 3))
+    )
+    text = document.model_dump_json(by_alias=True, indent=1) + "\n"
+    return Outcome({"explain.json": (text.encode(), "application/json")})
