@@ -90,7 +90,7 @@ class Store:
             ).fetchone()
             if found is None or (row["plan"] is not None and found["plan"] is None):
                 return None
-            return job_of(found) if self._whole(state_of(db, row)) else None
+            return job_of(found) if self._stands(db, row, time.time()) else None
 
     def job(self, tenant: str, job: str) -> Job:
         """NotFound."""
