@@ -1,7 +1,7 @@
 """`planner COMMAND …`: dispatch, exit statuses, and nothing heavy before a command is chosen.
 
-Exit status: 0 ok · 1 verification failed or a claim refused · 2 usage · 3 input invalid · 4 cannot fit in memory ·
-5 no plan in time.
+Exit status: 0 ok · 1 verification failed, a claim refused, or plans differ · 2 usage · 3 input invalid ·
+4 cannot fit in memory · 5 no plan in time.
 """
 
 from __future__ import annotations

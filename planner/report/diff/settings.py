@@ -41,13 +41,7 @@ def found_otherwise(a: PlanDocument, b: PlanDocument) -> list[Setting]:
     out = []
     if a.verification != b.verification:
         out.append(Setting("verification", a.verification, b.verification))
-    first, second = _search(a), _search(b)
-    out += [
-        Setting(f"search.{k}", *(_short(x.get(k)) for x in (first, second)))
-        for k in {**first, **second}
-        if first.get(k) != second.get(k)
-    ]
-    return out
+    return [*out, *paths(_search(a), _search(b), "search")]
 
 
 def _search(p: PlanDocument) -> dict[str, Any]:
