@@ -9,12 +9,18 @@ COPY api api
 RUN pip install --no-cache-dir build && python -m build --wheel --outdir /wheels .
 
 FROM python:3.12-slim
-RUN useradd --create-home --uid 10001 planner
+RUN useradd --create-home --uid 10001 planner && install -d -o planner -m 0700 /data
 COPY --from=build /wheels /wheels
 RUN pip install --no-cache-dir "$(ls /wheels/*.whl)[service]" && rm -rf /wheels
 USER planner
 WORKDIR /home/planner
+# Settings are variables (docs/service.md).  Beyond loopback the service needs a key, or it ends and says so:
+#   docker run --rm -v planner:/data IMAGE keys create --tenant team
+#   docker run -v planner:/data -p 8080:8080 IMAGE
+ENV PLANNER_DATA=/data PLANNER_HOST=0.0.0.0 PLANNER_PORT=8080
+VOLUME /data
 EXPOSE 8080
-HEALTHCHECK CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8080/healthz', timeout=3)"]
+HEALTHCHECK CMD ["python", "-c", "import os, urllib.request; urllib.request.urlopen(f'http://127.0.0.1:{os.environ[\"PLANNER_PORT\"]}/healthz', timeout=3)"]
+STOPSIGNAL SIGTERM
 ENTRYPOINT ["planner"]
-CMD ["serve", "--host", "0.0.0.0", "--port", "8080"]
+CMD ["serve"]

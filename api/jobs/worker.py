@@ -33,6 +33,7 @@ from api.jobs.store import Store
 from api.jobs.tasks import INTERACTIVE, SEARCH
 from api.jobs.work import Work
 from api.logs import log_to
+from api.settings import settings_of
 from planner.cli.options import byte_size, positive
 from planner.errors import UsageError
 
@@ -195,12 +196,6 @@ class Worker:
             self.store.leases.leave(self.name)
 
 
-def default_folder() -> Path:
-    """`planner/service` in the user's data directory (XDG_DATA_HOME, ~/.local/share)."""
-    base = os.environ.get("XDG_DATA_HOME")
-    return (Path(base) if base and os.path.isabs(base) else Path.home() / ".local" / "share") / "planner" / "service"
-
-
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, metavar="DIR", help="the service's folder; default: as of `planner serve`")
     parser.add_argument("--slots", type=positive, default=1, metavar="N", help="searches at once; default: 1")
@@ -218,7 +213,7 @@ def run(options: argparse.Namespace) -> int:
     limits = Limits(memory_bytes=options.child_memory, cpu_s=options.child_cpu, wall_s=float(options.child_wall))
     retention = None if options.retention_days is None else options.retention_days * 86400.0
     try:
-        store = Store((options.data or default_folder()).resolve())
+        store = Store((options.data or settings_of(argparse.Namespace()).data).resolve())
         worker = Worker(store, options.slots, limits, retention, options.parent)
 
         def stop(_number: int, _frame: object) -> None:

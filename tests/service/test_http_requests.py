@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import logging
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from api.errors import PROBLEMS, Problem
 from api.limits import Buckets, limited
 from api.logs import JsonLines
+from api.settings import Settings
 from cost_models import profile_names
 from tests.service.http import ONNX, Service, serving
 
@@ -217,3 +219,34 @@ def test_metrics_count_requests_problems_and_work(service: Service) -> None:
     assert 'planner_problems_total{type="not-found"} 1.0' in text
     assert 'planner_store{what="tasks_queued"} 1.0' in text
     assert "planner_uploaded_bytes_total 7.0" in text
+
+
+def test_the_documentation_has_every_problem_setting_and_path(service: Service) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
+    for name, kind in PROBLEMS.items():
+        assert f"| `{name}` | {kind.status} | {kind.title}." in text
+    for f in dataclasses.fields(Settings):
+        assert f"`--{f.name.replace('_', '-')}`, `PLANNER_{f.name.upper()}`" in text
+    paths = service.client.get("/openapi.json").json()["paths"]
+    for option in paths["/v1/plans"]["post"]["parameters"]:
+        assert option["in"] == "header" or f"`{option['name']}`" in text
+
+
+def test_every_operation_says_what_it_answers_with_examples(service: Service) -> None:
+    document = service.client.get("/openapi.json").json()
+    names = set()
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            names.add(operation["operationId"])
+            assert ("401" in operation["responses"]) == (
+                path.startswith("/v1/") and operation["operationId"] != "endSession"
+            )
+            for status, response in operation["responses"].items():
+                if int(status) >= 400:
+                    (content,) = response["content"].values()
+                    assert all(e["value"]["status"] == int(status) for e in content["examples"].values())
+    assert len(names) == 21
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            for response in operation["responses"].values():
+                assert all(link["operationId"] in names for link in response.get("links", {}).values())
