@@ -70,6 +70,8 @@ class Workers:
             status = process.wait()
             if self._stop.is_set():
                 return
-            pause = FIRST_PAUSE_S if time.monotonic() - began > STEADY_S else min(LONGEST_PAUSE_S, 2 * pause)
+            killed = status < 0  # by a signal, from outside: nothing that beginning again at once would repeat
+            steady = killed or time.monotonic() - began > STEADY_S
+            pause = FIRST_PAUSE_S if steady else min(LONGEST_PAUSE_S, 2 * pause)
             _log.warning("worker ended", extra={"fields": {"status": status, "again_in_s": pause}})
             self._stop.wait(pause)

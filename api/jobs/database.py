@@ -18,6 +18,7 @@ from api.jobs.schema import migrate
 __all__ = ["Database"]
 
 BUSY_S = 10.0  # how long a writer waits for those of other processes
+LOG_PAGES = 10_000  # of the write-ahead log, at which whoever writes moves it into the database, if no worker has
 
 
 class Database:
@@ -72,6 +73,11 @@ class Database:
                 self._watcher = self._connect()
             return int(self._watcher.execute("PRAGMA data_version").fetchone()[0])
 
+    def checkpoint(self) -> None:
+        """Moves what it can from the write-ahead log into the database, so that no request has to; waits for nobody."""
+        with self._writing, _typed(self.path):
+            self._connection().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
     def check(self) -> None:
         """StoreDamaged where the file is torn; reads all of it."""
         with self.read() as db:
@@ -91,6 +97,7 @@ class Database:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
         db.execute("PRAGMA foreign_keys = ON")
+        db.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
         return db
 
 

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from api.jobs import preload
 from api.jobs.child import MESSAGE_BYTES, main
 from api.jobs.work import Work
 
-__all__ = ["Child", "Entry", "begin", "start_server"]
+__all__ = ["Child", "Entry", "ForkServer", "begin"]
 
 Entry = Callable[[Connection, Work], None]
 
@@ -31,15 +32,41 @@ SINGLE = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR
 _context = multiprocessing.get_context("forkserver")
 
 
-def start_server() -> None:
-    """Call this from the main thread, first: the fork server dies with the thread that starts it."""
-    os.environ |= dict.fromkeys(SINGLE, "1")  # no threads before a fork, and none that spin beside others' children
-    here = str(Path(__file__).resolve().parents[2])
-    given = [str(Path(p).resolve()) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*given, here]))  # children are in other folders
-    _context.set_forkserver_preload(["api.jobs.preload"])
-    with _announced():
-        forkserver.ensure_running()
+class ForkServer:
+    """Use it from the main thread alone: the fork server dies with the thread that starts it."""
+
+    def __init__(self) -> None:
+        os.environ |= dict.fromkeys(SINGLE, "1")  # no threads before a fork, and none that spin beside others' children
+        here = str(Path(__file__).resolve().parents[2])
+        given = [str(Path(p).resolve()) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+        os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*given, here]))  # children are in other folders
+        _context.set_forkserver_preload(["api.jobs.preload"])
+        self._pid: int | None = None
+        self._warm = threading.Event()
+
+    def ready(self) -> bool:
+        """Whether it has imported everything, so that a child begins at once; it is begun where there is none."""
+        with _announced():
+            forkserver.ensure_running()
+        pid = getattr(forkserver, "_forkserver")._forkserver_pid  # noqa: B009  (no public name)
+        if pid != self._pid:
+            self._pid, self._warm = pid, threading.Event()
+            threading.Thread(target=self._try, args=(self._warm,), name="fork server", daemon=True).start()
+        return self._warm.is_set()
+
+    def _try(self, warm: threading.Event) -> None:
+        """It answers once all is imported."""
+        try:
+            process = _context.Process(target=_nothing, daemon=True)
+            process.start()
+            process.join()
+            warm.set()
+        except (OSError, EOFError):
+            self._pid = None  # it has died: once more
+
+
+def _nothing() -> None:
+    """What the first child does."""
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from api.jobs.child import main
 from api.jobs.errors import LeaseLost, StoreDamaged, StoreError, StoreUnusable
-from api.jobs.forks import Entry, begin, start_server
+from api.jobs.forks import Entry, ForkServer, begin
 from api.jobs.leases import LEASE_S
 from api.jobs.limits import Limits
 from api.jobs.records import Claim
@@ -42,6 +42,7 @@ __all__ = ["Worker", "configure", "run"]
 BEAT_S = LEASE_S / 5
 LOOK_S = 0.05  # between two looks at the store where nothing else wakes the worker
 CLAIM_S = 0.5  # between two tries to claim where nothing was written: leases run out, and workers die, all the same
+CHECKPOINT_S = 2.0
 PURGE_S = 3600.0
 LIMITS = Limits()
 
@@ -62,15 +63,16 @@ class Worker:
     def __post_init__(self) -> None:
         self.name = f"{os.uname().nodename[:40]}-{os.getpid()}-{secrets.token_hex(3)}"
         self.stopping = False
+        self._forks = ForkServer()
         self._at_work: list[Slot] = []
-        self._beaten = self._tried = 0.0
-        self._seen: int | None = None
+        self._beaten = self._tried = self._checkpointed = 0.0
+        self._seen: int | None = None  # version of the store at the last look for work,
+        self._heard: int | None = None  # and at the last look for what is to be ended
         self._purged = time.monotonic() - PURGE_S + 60.0  # not while everything begins
         self._folder = self.store.folder / "scratch" / self.name
 
     def run(self) -> None:
         """Until it is told to stop.  StoreDamaged, StoreUnusable where the store is of no more use."""
-        start_server()
         with self.place():
             log.info("worker %s: %d slots in %s", self.name, self.slots, self.store.folder)
             try:
@@ -99,6 +101,9 @@ class Worker:
             self._claim()
             for slot in self._at_work:
                 slot.step(self.store)
+            if time.monotonic() > self._checkpointed + CHECKPOINT_S:
+                self.store.database.checkpoint()
+                self._checkpointed = time.monotonic()
         except (StoreDamaged, StoreUnusable):
             raise
         except StoreError as e:
@@ -107,6 +112,7 @@ class Worker:
         for slot in [s for s in self._at_work if s.dropped and s.child.process.exitcode is not None]:
             self._at_work.remove(slot)
             slot.child.clear()
+            self._seen = None  # there is room: look again
         self._purge()
         waits = [w for s in self._at_work for w in s.waits()]
         if waits:
@@ -123,10 +129,11 @@ class Worker:
             self._beaten = time.monotonic()
             for slot in held:
                 slot.watch()
-        elif claims and version != self._seen:
+        elif claims and version != self._heard:
             said = self.store.leases.asked_to_end(claims)
         else:
             return
+        self._heard = version
         for slot in held:
             if slot.claim.task in said.lost:
                 slot.drop()
@@ -140,6 +147,8 @@ class Worker:
             with contextlib.suppress(OSError):
                 bury(self._folder.parent, self.store.leases.bury)
         elif version == self._seen:
+            return
+        if not self._forks.ready():  # a claim would wait for it, and its lease run out
             return
         self._seen = version
         while lanes := self._free():
@@ -161,10 +170,10 @@ class Worker:
         work = Work(claim.kind, claim.inputs, claim.options, self.store.folder, folder / "work", self.limits)
         try:
             child = begin(work, folder, self.entry)
-        except OSError as e:
-            log.error("task %d: no child can be started (%s)", claim.task, e)
+        except (OSError, EOFError) as e:  # EOFError: the fork server has just died; the next child begins another
+            log.error("task %d: no child can be started (%r)", claim.task, e)
             shutil.rmtree(folder, ignore_errors=True)
-            self.store.leases.died(claim, f"no process could be started: {e.strerror}")
+            self.store.leases.died(claim, "no process could be started")
             return
         self._at_work.append(Slot(claim, child, self.limits))
         log.info("task %d: %s, attempt %d", claim.task, claim.kind, claim.attempt)

@@ -233,7 +233,7 @@ def torture(service: Direct | Served, kills: int, seed: int, say: Callable[[str]
     try:
         _wait_for_event(service.store, "phase", 0.0)
         for k in range(kills):
-            time.sleep(rng.uniform(0.0, 4.0))
+            time.sleep(rng.uniform(0.0, 3.0))
             killed = time.time()
             what = service.kill(rng)
             report.kills[what] += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -165,6 +166,34 @@ def test_a_slot_is_kept_for_what_a_person_waits_for(store: Store, worker: Worker
     assert quick.status == "succeeded"
     until(worker, lambda: len(worker._at_work) == 2)
     assert store.counts()["tasks"]["queued"] == 2
+
+
+def test_without_its_fork_server_work_begins_again_with_another(store: Store, worker: Worker) -> None:
+    begun = store.ensure(does("sleep", "plan"))
+    until(worker, lambda: worker._at_work and worker._at_work[0].begun_s is not None)
+    pid = worker._at_work[0].child.process.pid
+    assert pid is not None
+    server = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(server, signal.SIGKILL)
+    until(worker, lambda: not _alive(pid))
+    until(worker, lambda: store.state(begun.id).attempts == 2)
+    assert ask(store, worker, does("nothing")).status == "succeeded"
+
+
+def test_a_result_that_finds_no_space_is_handed_in_once_there_is_some(store: Store, worker: Worker) -> None:
+    begun = store.ensure(does("nothing"))
+    until(worker, lambda: (worker._at_work and worker._at_work[0].answer is not None) or store.state(begun.id).ended)
+    assert store.state(begun.id).status == "succeeded"
+    full = store.ensure(does("babble", "plan"))
+    until(worker, lambda: store.state(full.id).status == "running")
+    db = store.database._connection()
+    pages = db.execute("PRAGMA page_count").fetchone()[0]
+    db.execute(f"PRAGMA max_page_count = {pages}")
+    for _ in range(20):
+        worker.turn()
+    db.execute("PRAGMA max_page_count = 1000000")
+    until(worker, lambda: store.state(full.id).ended)
+    assert store.state(full.id).status == "succeeded"
 
 
 def _alive(pid: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import sqlite3
@@ -23,6 +24,7 @@ from api.jobs.errors import (
     NotFound,
     QueueFull,
     StoreDamaged,
+    StoreFull,
     StoreUnusable,
 )
 from api.jobs.leases import DEATHS, LOSSES
@@ -357,6 +359,50 @@ def test_a_blob_is_whole_or_not_there(tmp_path: Path) -> None:
         blobs.read(digest)
     assert blobs.put(b"content") == digest
     assert blobs.read(digest) == b"content"
+
+
+def test_a_blob_just_put_is_never_purged(tmp_path: Path) -> None:
+    blobs = Blobs(tmp_path / "blobs")
+    over = threading.Event()
+
+    def purge() -> None:
+        while not over.is_set():
+            blobs.purge(lambda _: False, young_s=0.3)
+
+    thread = threading.Thread(target=purge)
+    thread.start()
+    try:
+        for k in range(150):
+            digest = blobs.put(str(k % 5).encode())
+            assert blobs.read(digest) == str(k % 5).encode()
+            if k % 3 == 0:
+                os.utime(blobs.path(digest), (0, 0))  # grown old, and about to be removed
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_a_full_disk_is_said_and_nothing_is_half_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = task(store)
+    job = store.submit("a", kept, name="m").job
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(StoreFull):
+            store.blobs.put(b"new")
+    assert digest_bytes(b"new") not in store.blobs
+    assert not list(store.blobs.folder.rglob(".tmp-*"))
+    db = store.database._connection()
+    db.execute(f"PRAGMA max_page_count = {db.execute('PRAGMA page_count').fetchone()[0]}")
+    with pytest.raises(StoreFull):
+        store.submit("a", kept, name="x" * 200_000)
+    db.execute("PRAGMA max_page_count = 1000000")
+    store.database.check()
+    assert store.job("a", job.id).status == "queued"
+    assert store.submit("a", kept, name="m").created
 
 
 def test_many_threads_submit_and_claim_without_loss(store: Store) -> None:

@@ -227,12 +227,10 @@ def test_a_killed_worker_leaves_no_process_and_its_task_is_taken_over(store: Sto
         assert len(below) >= 2  # the fork server and a child
         first.kill()
         first.wait()
-        killed = time.time()
         _wait(lambda: not any(Path(f"/proc/{p}").exists() for p in below))
         second = _command(store.folder)
         try:
             _wait(lambda: store.job("a", job.id).attempts == 2)
-            assert time.time() - killed < 10
             store.cancel("a", job.id)
             _wait(lambda: store.job("a", job.id).ended)
         finally:

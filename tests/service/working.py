@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from api.jobs.child import main
-from api.jobs.forks import Entry, start_server
+from api.jobs.forks import Entry
 from api.jobs.limits import Limits
 from api.jobs.records import TaskState
 from api.jobs.store import Store
@@ -22,7 +22,6 @@ SMALL = Limits(memory_bytes=1 << 30, cpu_s=20, wall_s=60.0, grace_s=0.5, file_by
 
 @contextmanager
 def working(store: Store, slots: int = 1, limits: Limits = SMALL, entry: Entry = main) -> Iterator[Worker]:
-    start_server()
     worker = Worker(store, slots, limits, entry=entry)
     with worker.place():
         try:
