@@ -52,8 +52,8 @@ class Figures:
     updated: Mapping[str, str]
 
     def of_operators(self) -> dict[str, dict[str, int]]:
-        """Operator → units by `forward`, `backward` (runs again included), `inside`, `moved`, `parameters` (both
-        ways) and `optimizer`.  The sum over operators, and what has no owner, is the objective."""
+        """Operator → units by `forward` (runs again included, as in the plan's parts), `backward`, `inside`, `moved` and
+        `optimizer`.  The sum over operators, and what has no owner (the empty name), is the objective."""
         out: dict[str, dict[str, int]] = {}
 
         def add(name: str, what: str, units: int) -> None:
@@ -62,7 +62,7 @@ class Figures:
 
         for name, events in self.runs.items():
             for e in events:
-                add(name, "backward" if e.phase != "forward" else "forward", e.units - e.inside)
+                add(name, "backward" if e.phase == "backward" else "forward", e.units - e.inside)
                 if e.inside:
                     add(name, "inside", e.inside)
         for parameter, units in self.optimizer.items():

@@ -84,6 +84,7 @@ class Graph {
     let room = 4000;
     for (const i of more) { room -= this.plan.nodes[i].children.length; if (room > 0) this.open.add(i); }
     this.render();
+    this.paper.scrollLeft = (this.paper.scrollWidth - this.paper.clientWidth) / 2;
   }
   closeAll() { this.open = new Set([this.plan.root]); this.render(); this.paper.scrollTop = 0; }
   toggle(i, quiet) {

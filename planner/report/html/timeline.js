@@ -53,7 +53,7 @@ class Timeline {
       e.preventDefault();
     });
     new ResizeObserver(() => this.draw()).observe(this.canvas);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { this.colours = null; this.draw(); });
+    for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", () => { this.colours = null; this.draw(); });
   }
   /** The kinds that there are, in words. */
   key() {
