@@ -52,7 +52,7 @@ class Figures:
     updated: Mapping[str, str]
 
     def of_operators(self) -> dict[str, dict[str, int]]:
-        """Operator → units by `forward` (runs again included, as in the plan's parts), `backward`, `inside`, `moved` and
+        """Operator → units by `forward` (run again included, as in the plan's parts), `backward`, `inside`, `moved` and
         `optimizer`.  The sum over operators, and what has no owner (the empty name), is the objective."""
         out: dict[str, dict[str, int]] = {}
 
