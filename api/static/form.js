@@ -5,7 +5,7 @@ import { Problem, json, post, request } from "./service.js";
 import { Malformed, strip } from "./strip.js";
 
 const MOST = 1900 * 2 ** 20; // bytes that a browser holds in one piece
-let model = null; // {name, pieces, size, whole}
+let model = null; // {name, body}
 
 export async function begin(onjob) {
   const [form, drop, file] = ["ask", "drop", "file"].map(byId);
@@ -71,7 +71,7 @@ async function take(file) {
   try {
     const pieces = strip(new Uint8Array(await file.arrayBuffer()));
     const size = pieces.reduce((sum, p) => sum + p.length, 0);
-    model = { name: file.name.replace(/\.onnx$/i, ""), body: new Blob(pieces), size };
+    model = { name: file.name.replace(/\.onnx$/i, ""), body: await new Blob(pieces).arrayBuffer() };
     told.textContent =
       size < 0.99 * file.size ? `${bytes(file.size)}, of which ${bytes(size)} are sent: weights stay here` : bytes(file.size);
     byId("drop").classList.add("taken");
@@ -110,7 +110,7 @@ async function send(form) {
   const constraints = byId("constraints").files[0];
   if (constraints) {
     body = new FormData();
-    body.append("model", model.body, "model.onnx");
+    body.append("model", new Blob([model.body]), "model.onnx");
     body.append("constraints", constraints, constraints.name);
   } else headers["content-type"] = "application/octet-stream";
   try {

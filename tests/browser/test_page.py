@@ -1,0 +1,19 @@
+"""The page works in a browser: drop, watch, report, compare, refusals, keys, dark and narrow."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("playwright.sync_api")
+
+from tests.browser.page import browser, chromium, drive
+from tests.browser.served import served
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(chromium() is None, reason="no Chromium on the path")]
+
+
+def test_the_page_from_the_first_model_to_the_comparison_of_two_plans(tmp_path):
+    with served(tmp_path / "data", "--workers", "1") as service, browser() as running:
+        told = drive(running, service, None, long=False)
+    assert told["load_ms"] < 2000
+    assert told["sent_bytes"] < 0.1 * told["model_bytes"]
