@@ -4,15 +4,15 @@ import { h, s, percent, seconds } from "./dom.js";
 
 const [HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [190, 76, 12, 10, 26];
 
-// `points`: [{seconds, incumbent_s, bound_s, gap}], in order; `running`: lines go on to the right edge; `width` in pixels.
-export function chart(points, running, width) {
+// `points`: [{seconds, incumbent_s, bound_s, gap}], in order; lines go on to `until` seconds; `width` in pixels.
+export function chart(points, until, width) {
   const figure = h("figure", { class: "chart" });
   if (points.length === 0) return figure;
   const last = points[points.length - 1];
   const told = `Best plan ${seconds(last.incumbent_s)}, bound ${seconds(last.bound_s)}, gap ${percent(last.gap)} after ${seconds(last.seconds)}`;
   figure.append(
     h("figcaption", {}, key("incumbent", "best plan"), key("bound", "proven bound"), key("between", "gap")),
-    picture(points, running, told, Math.max(280, width)),
+    picture(points, until, told, Math.max(280, width)),
   );
   return figure;
 }
@@ -26,8 +26,8 @@ function mark(kind) {
   return s("line", { class: kind, x1: 0, x2: 18, y1: 5, y2: 5 });
 }
 
-function picture(points, running, told, width) {
-  const end = Math.max(points[points.length - 1].seconds * (running ? 1.04 : 1.0), 0.05);
+function picture(points, until, told, width) {
+  const end = Math.max(until, points[points.length - 1].seconds, 0.05);
   const [first, best] = [points[0], points[points.length - 1]];
   // What comes long before the first plan shows nothing.
   const begin = first.seconds > 0.3 * end ? Math.max(0, first.seconds - 0.06 * (end - first.seconds)) : 0;

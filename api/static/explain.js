@@ -38,7 +38,7 @@ async function ask(answer, job, operator) {
 
 function told(d) {
   const out = [h("h3", {}, "What stops a better plan"), h("p", {}, d.binding)];
-  const limits = d.limits.filter((l) => l.why);
+  const limits = d.limits.filter((l) => l.why && !d.binding.includes(l.why));
   if (limits.length) out.push(h("ul", {}, limits.map((l) => h("li", {}, h("b", {}, l.name || l.kind), `: ${l.why}`))));
   if (d.choice) out.push(...choice(d.choice));
   if (d.alternatives.length) out.push(h("h3", {}, "The best alternatives"), alternatives(d.alternatives));

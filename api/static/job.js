@@ -58,9 +58,11 @@ export function showJob(main, job, tab) {
   });
   draw();
   window.addEventListener("resize", soon);
+  const clock = setInterval(() => job.status === "running" && soon(), 1000);
   return () => {
     stop();
     window.removeEventListener("resize", soon);
+    clearInterval(clock);
     cancelAnimationFrame(drawn);
   };
 }
@@ -87,12 +89,15 @@ function watching(job, phase, points, messages, width) {
       "div",
       { class: "row" },
       h("h2", {}, over ? "The search" : [h("span", { class: "spinner", "aria-hidden": "true" }), capital(told)]),
-      h("span", { class: "less" }, over ? told : last ? `gap ${percent(last.gap)}` : ""),
+      h("span", { class: "less" }, over ? told : last ? `gap ${percent(last.gap)} after ${elapsed(last).toFixed(0)} s` : ""),
     ),
-    points.length > (over ? 1 : 0) ? chart(points, !over, width) : over ? null : h("p", { class: "empty" }, "The first plan has not been found yet."),
+    points.length > (over ? 1 : 0) ? chart(points, over ? 0 : elapsed(last), width) : over ? null : h("p", { class: "empty" }, "The first plan has not been found yet."),
     over || !messages.length ? null : h("p", { class: "less" }, messages[messages.length - 1]),
   ].filter(Boolean);
 }
+
+// Seconds of searching until now; the point says when it was found by the clock of the service.
+const elapsed = (last) => last.seconds + Math.max(0, Date.now() / 1000 - last.at);
 
 // Equal points say nothing new.
 function add(points, point) {

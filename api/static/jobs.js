@@ -56,7 +56,7 @@ function entry(job) {
 
 export function asked(job) {
   const o = job.options;
-  return [`${o.devices} × ${o.hardware || "a100-80"}`, o.mode, o.strategy, o.mesh, o.batch && `batch ${o.batch}`].filter(Boolean).join(" · ");
+  return [`${o.devices} × ${o.hardware || "a100-80"}`, o.mode, o.strategy, o.mesh && `mesh ${o.mesh}`, o.batch && `batch ${o.batch}`, o.memory_limit, ...[o.pin || []].flat()].filter(Boolean).join(" · ");
 }
 
 function figure(job) {

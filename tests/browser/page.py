@@ -14,6 +14,7 @@ import base64
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.frontends.strip import strip_model
-from tests.browser.served import Served, served
+from tests.service.process import served
 from tests.unit.test_frontends_strip import inside
 
 SAMPLES = Path(__file__).parents[2] / "sample_graphs"
@@ -69,8 +70,8 @@ def browser() -> Iterator[Any]:
 class Visit:
     """One window.  What goes wrong in it is kept: script errors, blocked content, requests to other places."""
 
-    def __init__(self, running: Any, service: Served, shots: Path | None, **options: Any) -> None:
-        self.service, self.shots = service, shots
+    def __init__(self, running: Any, url: str, shots: Path | None, **options: Any) -> None:
+        self.url, self.shots = url, shots
         self.context = running.new_context(**{"viewport": {"width": 1360, "height": 900}, **options})
         self.context.add_init_script(WATCH)
         self.page = self.context.new_page()
@@ -88,11 +89,11 @@ class Visit:
             self.errors.append(message.text)
 
     def _request(self, request: Any) -> None:
-        if not request.url.startswith((self.service.url, "data:", "blob:")):
+        if not request.url.startswith((self.url, "data:", "blob:")):
             self.foreign.append(request.url)
 
     def open(self, place: str = "") -> None:
-        self.page.goto(f"{self.service.url}/{place}")
+        self.page.goto(f"{self.url}/{place}")
         self.page.wait_for_selector("body[data-ready]")
 
     def shot(self, name: str) -> None:
@@ -207,9 +208,7 @@ def stopped(visit: Visit) -> None:
     page = visit.page
     page.click("text=GPT-2 small")
     page.wait_for_selector(".drop.taken")
-    page.fill("#memory_limit", "600MB")
-    page.click("aside summary")
-    page.select_option("#solver", "ilp")
+    page.fill("#memory_limit", "560MB")
     visit.plan(16)
     page.wait_for_selector(".pill.running")
     page.wait_for_selector("main .chart", timeout=60 * SECOND)
@@ -230,12 +229,12 @@ def refusals(visit: Visit) -> None:
     page.click("text=MoE tiny")
     page.wait_for_selector(".drop.taken")
     page.click("aside summary")
-    page.fill("#mesh", "3x5")
+    page.fill("#stages", "3")
     visit.plan(16)
     page.wait_for_selector("#ask-problem:not([hidden])")
     assert "urn:planner:problem:" in page.inner_text("#ask-problem")
     visit.shot("refused")
-    page.fill("#mesh", "")
+    page.fill("#stages", "")
     page.fill("#memory_limit", "1MB")
     visit.plan(2)
     visit.ended("failed")
@@ -243,12 +242,12 @@ def refusals(visit: Visit) -> None:
     visit.shot("failed")
 
 
-def keys(visit: Visit) -> None:
+def keys(visit: Visit, data: Path) -> None:
     """With the first key the page asks for one."""
-    made = visit.service.planner("keys", "create", "--tenant", "team", "--data", str(visit.service.data))
-    secret = max(made.split(), key=len)
+    command = [sys.executable, "-m", "planner", "keys", "create", "--tenant", "team", "--data", str(data)]
+    secret = max(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split(), key=len)
     page = visit.page
-    page.goto(f"{visit.service.url}/")
+    page.goto(f"{visit.url}/")
     page.wait_for_selector("#login[open]")
     visit.shot("login")
     page.fill("#key", "wrong")
@@ -268,11 +267,11 @@ def keys(visit: Visit) -> None:
     page.wait_for_selector("#login[open]")
 
 
-def drive(running: Any, service: Served, shots: Path | None, *, long: bool = True) -> dict[str, Any]:
+def drive(running: Any, url: str, data: Path, shots: Path | None, *, long: bool = True) -> dict[str, Any]:
     """All of it; `long`: explanations and a search that is stopped, too."""
 
     def visit(what: Any, **options: Any) -> Any:
-        one = Visit(running, service, shots, **options)
+        one = Visit(running, url, shots, **options)
         told = what(one)
         one.done()
         return told
@@ -287,28 +286,32 @@ def drive(running: Any, service: Served, shots: Path | None, *, long: bool = Tru
         "dark": {"color_scheme": "dark"},
         "narrow": {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True},
     }.items():
-        one = Visit(running, service, shots, **options)
+        one = Visit(running, url, shots, **options)
         one.open()
-        one.frame() if one.page.query_selector("#tab-report") else None
+        one.page.click("#jobs a:has(.dot.succeeded)")
+        one.frame()
+        one.to("main")
         one.shot(name)
         assert one.wide() <= 0, f"{name}: the page is {one.wide()} pixels too wide"
         one.done()
-    visit(keys)
+    visit(lambda one: keys(one, data))
     return told
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--shots", type=Path)
+    parser.add_argument("--shots", type=Path, metavar="DIR")
+    parser.add_argument("--short", action="store_true", help="neither explanations nor a search that is stopped")
     options = parser.parse_args()
     if options.shots is not None:
         options.shots.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory() as folder,
-        served(Path(folder) / "data", "--workers", "1") as service,
         browser() as running,
+        served(Path(folder), "--workers", "1") as service,
     ):
-        print(json.dumps(drive(running, service, options.shots), indent=1))
+        told = drive(running, service.url, Path(folder), options.shots, long=not options.short)
+        print(json.dumps(told, indent=1))
     return 0
 
 

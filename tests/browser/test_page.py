@@ -7,13 +7,13 @@ import pytest
 pytest.importorskip("playwright.sync_api")
 
 from tests.browser.page import browser, chromium, drive
-from tests.browser.served import served
+from tests.service.process import served
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(chromium() is None, reason="no Chromium on the path")]
 
 
 def test_the_page_from_the_first_model_to_the_comparison_of_two_plans(tmp_path):
-    with served(tmp_path / "data", "--workers", "1") as service, browser() as running:
-        told = drive(running, service, None, long=False)
+    with browser() as running, served(tmp_path, "--workers", "1") as service:
+        told = drive(running, service.url, tmp_path, None, long=False)
     assert told["load_ms"] < 2000
     assert told["sent_bytes"] < 0.1 * told["model_bytes"]
