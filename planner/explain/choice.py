@@ -10,6 +10,7 @@ from functools import cached_property
 from planner.explain.document import ChoiceDocument, MoveDocument, ParameterCostDocument
 from planner.planning import PlanDocument
 from planner.planning.document import LayoutDocument, RedistributionDocument, role_from_text
+from planner.report.figures import figures
 from planner.rules.rule import Rule
 
 __all__ = ["Costs"]
@@ -49,16 +50,14 @@ class Costs:
     def _shared(self, r: RedistributionDocument) -> bool:
         return not r.reader and len(self._readers[r.tensor]) > 1
 
+    @cached_property
+    def _account(self) -> Mapping[str, Mapping[str, int]]:
+        return figures(self.plan).of_operators()
+
     def own_s(self, operator: str) -> float:
-        """Its runs, and the redistributions and updates that serve it alone."""
-        op = self.plan.operators[operator]
-        moved = [r for t in dict.fromkeys(op.inputs) for r in self._of(t, operator) if not self._shared(r)]
-        updates = [
-            self.plan.parameters[t].optimizer_s
-            for t in dict.fromkeys(op.inputs)
-            if t in self.plan.parameters and len(self._readers[t]) == 1
-        ]
-        return self._sum(*(r.seconds for r in op.runs), *(r.seconds for r in moved), *updates)
+        """What stands on its account in reports: runs, what it makes moved, its parameters.  The sum over operators is
+        the objective."""
+        return sum(self._account.get(operator, {}).values()) * self.unit_s
 
     def choice(self, operator: str, alike: int = 1) -> ChoiceDocument:
         plan, op, rule = self.plan, self.plan.operators[operator], self.rules[operator]

@@ -104,8 +104,14 @@ class ParameterCostDocument(_Part):
 
 
 class ChoiceDocument(_Part):
-    """An operator as planned, and what it costs.  `inside_s` is part of the runs' seconds; `reads` are redistributions
-    of what it reads, `writes` of what it makes."""
+    """An operator as planned, and what it costs.
+
+    own_s     what stands on its account: runs, what it makes moved, parameters it is the first to read
+    inside_s  of the runs' seconds, in collectives within
+    reads     redistributions of what it reads, which stand on the account of what made it
+    writes    of what it makes
+    alike     operators of the plan that look alike and are split alike, itself included
+    """
 
     operator: str
     type: str

@@ -12,9 +12,9 @@ from planner.explain.choice import Costs
 from planner.explain.document import ExplanationDocument, MeshDocument, PlanFigures, TopDocument
 from planner.explain.find import find_operator
 from planner.explain.limits import binding_text, limits, undivided
-from planner.explain.wording import seconds_text
 from planner.planning import PlanDocument, describe
 from planner.planning.constraints import constraints_of_plan
+from planner.report.words import time_text
 
 __all__ = ["explain"]
 
@@ -74,12 +74,12 @@ def _again(case: Case) -> tuple[Found, list[str]]:
     if _chosen_alike(case, base):
         if known == today:
             return base, []
-        return base, [f"asked again, the search finds this very plan at {seconds_text(today)}{_reason(case)}"]
+        return base, [f"asked again, the search finds this very plan at {time_text(today)}{_reason(case)}"]
     pinned = replace(case.request, constraints=constraints_of_plan(case.plan, "the plan"), meshes=None)
     held = case.search(pinned, "the plan with all its strategies pinned")
     note = (
-        f"asked again, the search finds a plan of {seconds_text(today)}, not the one at hand{_reason(case)}; "
-        f"differences are to the plan at hand as it is priced today, {seconds_text(held.planned.objective_s)}"
+        f"asked again, the search finds a plan of {time_text(today)}, not the one at hand{_reason(case)}; "
+        f"differences are to the plan at hand as it is priced today, {time_text(held.planned.objective_s)}"
     )
     return held, [note]
 

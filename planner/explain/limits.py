@@ -12,10 +12,10 @@ from planner.explain.alternatives import outcome
 from planner.explain.case import Case, Found
 from planner.explain.document import LimitDocument, UndividedDocument
 from planner.explain.splits import splits_into
-from planner.explain.wording import bytes_text, seconds_text
 from planner.planning import Request
 from planner.planning.constraints import Constraints
 from planner.pricing.activity import fixed_operators
+from planner.report.words import memory_text, time_text
 from planner.rules.rule import Rule
 
 __all__ = ["binding_text", "limits", "undivided"]
@@ -67,7 +67,7 @@ def _each(case: Case, base: Found) -> Iterator[_Lifted]:
     request = case.request
     limit = base.planned.memory_limit
     if limit is not None:
-        yield _Lifted("memory", f"the memory limit of {bytes_text(limit)}", replace(request, memory_limit=UNLIMITED))
+        yield _Lifted("memory", f"the memory limit of {memory_text(limit)}", replace(request, memory_limit=UNLIMITED))
     if request.settings.training and request.recompute == "blocks":
         yield _Lifted("recompute", "--recompute blocks", replace(request, recompute="auto"))
     if request.meshes is not None:
@@ -95,8 +95,8 @@ def _split(found: Found, operator: str) -> dict[str, int]:
 
 def _why(lifted: _Lifted, free: Found, saved: int, base: Found) -> str:
     if saved > 0:
-        told = f"lifted, the objective falls by {seconds_text(saved * base.unit_s)}, on mesh {free.mesh}"
-        return f"{told}, with {bytes_text(free.peak_memory_bytes)} per device"
+        told = f"lifted, the objective falls by {time_text(saved * base.unit_s)}, on mesh {free.mesh}"
+        return f"{told}, with {memory_text(free.peak_memory_bytes)} per device"
     if saved < 0:
         return "lifted, the search comes back with a dearer plan: it did not close its gap"
     return "lifted, nothing better is found"
@@ -115,7 +115,7 @@ def _with_least(case: Case, base: Found, limit: LimitDocument) -> LimitDocument:
             break
         try:
             found = case.search(
-                replace(case.request, memory_limit=middle), f"with a memory limit of {bytes_text(middle)}"
+                replace(case.request, memory_limit=middle), f"with a memory limit of {memory_text(middle)}"
             )
             better = found.objective < base.objective
         except InfeasibleError:
@@ -166,12 +166,12 @@ def binding_text(found: Sequence[LimitDocument], base: Found) -> str:
         others = "" if len(binding) == 1 else f"; {', '.join(entry.name for entry in binding[1:])} cost something, too"
         more = ""
         if first.smallest is not None:
-            more = f"; a limit of {bytes_text(first.smallest)} ({first.smallest} bytes) brings the first better plan"
+            more = f"; a limit of {memory_text(first.smallest)} ({first.smallest} bytes) brings the first better plan"
         return f"{first.name}: {first.why}{more}{others}"
     if gap > 0:
         return (
             f"nothing was found to bind, but the search left a gap of {gap:.2%}: a plan may be better by up to "
-            f"{seconds_text(base.planned.objective_s - base.planned.bound_s)}"
+            f"{time_text(base.planned.objective_s - base.planned.bound_s)}"
         )
     count = len(base.planned.candidates)
     meshes = f"{count} candidate meshes" if count > 1 else "its only mesh"

@@ -13,7 +13,7 @@ from planner.explain.document import (
     TopDocument,
 )
 from planner.explain.splits import split_text
-from planner.explain.wording import bytes_text, seconds_text
+from planner.report.words import memory_text, time_text
 
 __all__ = ["explanation_text"]
 
@@ -34,9 +34,9 @@ def _head(e: ExplanationDocument) -> Iterator[str]:
     parts = f", {p.stages} stages, {p.micro_batches} micro-batches" if p.stages > 1 or p.micro_batches > 1 else ""
     yield f"{p.model}: {p.devices} x {p.hardware}, mesh {p.mesh}{parts}"
     one = " of a micro-batch" if parts else ""
-    yield f"objective   {seconds_text(p.objective_s)}{one} (gap {p.gap:.2%}), step {seconds_text(p.step_time_s)}"
-    limit = "no limit" if p.memory_limit_bytes is None else f"limit {bytes_text(p.memory_limit_bytes)}"
-    yield f"memory      {bytes_text(p.peak_memory_bytes)} per device ({limit})"
+    yield f"objective   {time_text(p.objective_s)}{one} (gap {p.gap:.2%}), step {time_text(p.step_time_s)}"
+    limit = "no limit" if p.memory_limit_bytes is None else f"limit {memory_text(p.memory_limit_bytes)}"
+    yield f"memory      {memory_text(p.peak_memory_bytes)} per device ({limit})"
 
 
 def _choice(c: ChoiceDocument) -> Iterator[str]:
@@ -45,20 +45,20 @@ def _choice(c: ChoiceDocument) -> Iterator[str]:
     roles = ", ".join(f"{axis}: {role}" for axis, role in c.strategy.items())
     yield f"  choice    {_split(c.split)} ({roles})"
     yield f"  layouts   {', '.join(x or '-' for x in c.operands)} -> {', '.join(x or '-' for x in c.results)}"
-    yield f"  cost      {seconds_text(c.own_s)}: what serves it alone"
+    yield f"  cost      {time_text(c.own_s)}: its runs, what it makes moved, its parameters"
     for phase, seconds in c.runs_s.items():
-        yield f"    {seconds_text(seconds):>10}  {phase}"
+        yield f"    {time_text(seconds):>10}  {phase}"
     if c.inside_s:
-        yield f"    {seconds_text(c.inside_s):>10}  of these in collectives inside: {', '.join(c.inner)}"
-    for m in c.reads:
-        yield f"    {seconds_text(m.seconds):>10}  {_move(m)}"
+        yield f"    {time_text(c.inside_s):>10}  of these in collectives inside: {', '.join(c.inner)}"
     for m in c.writes:
-        yield f"    {seconds_text(m.seconds):>10}  {_move(m)} (what it makes, for {m.reader or 'its readers'})"
+        yield f"    {time_text(m.seconds):>10}  {_move(m)} (for {m.reader or 'its readers'})"
     for p in c.parameters:
         shared = ", shared" if p.shared else ""
         parts = {"gathered": p.gathered_s, "synchronised": p.synchronised_s, "updated": p.optimizer_s}
-        told = ", ".join(f"{what} {seconds_text(s)}" for what, s in parts.items() if s)
+        told = ", ".join(f"{what} {time_text(s)}" for what, s in parts.items() if s)
         yield f"    parameter {p.name} stored {p.stored}{shared}: {told or 'free'}"
+    for m in c.reads:
+        yield f"    {time_text(m.seconds):>10}  {_move(m)} (what it reads, not counted above)"
 
 
 def _move(m: MoveDocument) -> str:
@@ -83,8 +83,8 @@ def _alternatives(e: ExplanationDocument) -> Iterator[str]:
 def _alternative(a: AlternativeDocument) -> Iterator[str]:
     gap = "" if a.status == "optimal" else f", within {a.gap:.2%} of the best there is"
     yield (
-        f"  {_split(a.split):12} {seconds_text(a.objective_s):>10}  {_signed(a.difference_s)} on mesh {a.mesh}, "
-        f"{bytes_text(a.peak_memory_bytes)}{gap}"
+        f"  {_split(a.split):12} {time_text(a.objective_s):>10}  {_signed(a.difference_s)} on mesh {a.mesh}, "
+        f"{memory_text(a.peak_memory_bytes)}{gap}"
     )
     yield f"    it {a.why}"
     yield f"    {a.command}"
@@ -95,7 +95,7 @@ def _split(split: Mapping[str, int]) -> str:
 
 
 def _signed(seconds: float) -> str:
-    return "no difference" if seconds == 0 else f"{'+' if seconds > 0 else '-'}{seconds_text(abs(seconds))}"
+    return "no difference" if seconds == 0 else f"{'+' if seconds > 0 else '-'}{time_text(abs(seconds))}"
 
 
 def _limits(e: ExplanationDocument) -> Iterator[str]:
@@ -114,14 +114,14 @@ def _limit(entry: LimitDocument, choice: ChoiceDocument | None) -> Iterator[str]
     then = f"; this operator would be {_split(entry.operator or {})}" if otherwise else ""
     yield f"            {'binds' if entry.binding else 'free '}  {entry.name}: {entry.why}{then}"
     if entry.smallest is not None:
-        least = f"{bytes_text(entry.smallest)} ({entry.smallest} bytes)"
+        least = f"{memory_text(entry.smallest)} ({entry.smallest} bytes)"
         yield f"                   a limit of {least} does for a better plan"
 
 
 def _meshes(e: ExplanationDocument) -> Iterator[str]:
     yield "candidates"
     for m in e.meshes:
-        cost = f"at least {seconds_text(m.bound_s)}" if m.objective_s is None else seconds_text(m.objective_s)
+        cost = f"at least {time_text(m.bound_s)}" if m.objective_s is None else time_text(m.objective_s)
         known = m.status if m.objective_s is None and not m.bound_s else cost
         more = "" if m.objective_s is None else f"  {_signed(m.objective_s - e.plan.objective_s)}"
         chosen = "  (chosen)" if m.mesh == e.plan.mesh and m.objective_s == e.plan.objective_s else more
@@ -138,7 +138,7 @@ def _top_operator(t: TopDocument, whole: float) -> Iterator[str]:
     count = f"{t.choice.alike} like " if t.choice.alike > 1 else ""
     share = f" ({t.total_s / whole:.1%})" if whole else ""
     what = f"{count}{t.choice.operator} ({t.choice.type}) {_split(t.choice.split)}"
-    yield f"  {seconds_text(t.total_s):>10}{share}  {what}"
+    yield f"  {time_text(t.total_s):>10}{share}  {what}"
     if t.alternative is None:
         yield f"              no alternative: {t.reason}"
     else:
@@ -150,4 +150,4 @@ def _moves(moves: list[MoveDocument]) -> Iterator[str]:
     if moves:
         yield from ("", "most expensive redistributions")
     for m in moves:
-        yield f"  {seconds_text(m.seconds):>10}  {_move(m)}{f', for {m.reader}' if m.reader else ''}"
+        yield f"  {time_text(m.seconds):>10}  {_move(m)}{f', for {m.reader}' if m.reader else ''}"
