@@ -22,7 +22,7 @@ __all__ = ["binding_text", "limits", "undivided"]
 
 UNLIMITED = 1 << 50  # bytes per device
 PROBES = 8  # of memory limits between the plan's and the one that changes nothing more
-PROBED_SECONDS = 5.0  # a search that takes longer is not repeated for them
+PROBED_OPERATORS = 1000  # operators times candidates of a search that is quick enough to be repeated for them
 MOST_PINS = 8  # that are dropped one by one
 MOST_UNDIVIDED = 8
 
@@ -103,11 +103,12 @@ def _why(lifted: _Lifted, free: Found, saved: int, base: Found) -> str:
 
 
 def _with_least(case: Case, base: Found, limit: LimitDocument) -> LimitDocument:
-    """By bisection the smallest limit at which the objective falls, where searches are quick.  More memory never makes
+    """By bisection the smallest limit at which the objective falls, where searches are small.  More memory never makes
     the best plan dearer, so that this is sound as far as the searches close their gaps."""
     assert limit.outcome is not None
     low, high = base.planned.memory_limit or 0, limit.outcome.peak_memory_bytes
-    if case.plan.schedule.stages > 1 or base.planned.search_seconds > PROBED_SECONDS or low >= high:
+    size = len(case.graph.ops) * len(base.planned.candidates)
+    if case.plan.schedule.stages > 1 or size > PROBED_OPERATORS or low >= high:
         return limit
     for _ in range(PROBES):
         middle = (low + high) // 2

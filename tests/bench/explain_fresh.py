@@ -1,6 +1,6 @@
 """The stated cost of an alternative against a fresh search with it pinned, to the last digit.
 
-    python -m tests.bench.explain_fresh [--count 30] [--seed 0]
+    python -m tests.bench.explain_fresh [--count 30] [--seed 0] [--models gpt2_small,...]
 
 Plans GPT-2 small and ResNet-50 for 16 devices, the tiny MoE and Llama models for 8, explains `--count` operators spread
 over them, and runs every command that the explanations print, as it is printed, in a process of its own and without
@@ -56,11 +56,13 @@ def parts_agree(out: Path, a: AlternativeDocument, parts: dict[str, float]) -> b
     )
 
 
-def compare(folder: Path, count: int, seed: int, most: int) -> tuple[int, int, int]:
+def compare(folder: Path, models: list[str], count: int, seed: int, most: int) -> tuple[int, int, int]:
     """Operators, alternatives, and how many differ from a fresh search."""
     explained = alternatives = wrong = 0
     share = [count // len(CASES) + (k < count % len(CASES)) for k in range(len(CASES))]
     for (model, devices), some in zip(CASES.items(), share, strict=True):
+        if model not in models:
+            continue
         out = folder / model
         search = ["planner", "search", str(GRAPHS / f"{model}.onnx"), "--devices", str(devices), "--no-cache"]
         run([*search, "--out", str(out), "--json"])
@@ -73,7 +75,10 @@ def compare(folder: Path, count: int, seed: int, most: int) -> tuple[int, int, i
                 stated = a.model_dump()
                 same = all(stated[key] == fresh[key] for key in AGREE) and parts_agree(out, a, fresh["parts_s"])
                 wrong += not same
-                print(f"{'same' if same else 'WRONG'} {model} {a.pin}: {a.objective_s!r} {fresh['objective_s']!r}")
+                print(
+                    f"{'same' if same else 'WRONG'} {model} {a.pin}: {a.objective_s!r} {fresh['objective_s']!r}",
+                    flush=True,
+                )
     return explained, alternatives, wrong
 
 
@@ -82,9 +87,13 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=30, help="operators")
     parser.add_argument("--alternatives", type=int, default=3, help="of each")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--models", default=",".join(CASES), help="of these models alone")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        explained, alternatives, wrong = compare(Path(folder), options.count, options.seed, options.alternatives)
+        models = options.models.split(",")
+        explained, alternatives, wrong = compare(
+            Path(folder), models, options.count, options.seed, options.alternatives
+        )
     print(f"{explained} operators, {alternatives} alternatives, {wrong} differ from a fresh search")
     return 1 if wrong or not alternatives else 0
 
