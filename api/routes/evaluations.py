@@ -14,6 +14,7 @@ from api.routes.plans import ANSWERS, IdempotencyKey, Prefer, submitted
 from api.service import service_of
 from api.told import model_body, problems
 from api.uploads import Upload, receive
+from planner.errors import UsageError
 
 __all__ = ["router"]
 
@@ -46,6 +47,9 @@ async def create_evaluation(
     service = service_of(request)
     options = query.task_options()
     if query.plan is None:
+        headers = request.headers
+        if headers.get("content-length", "0") == "0" and not {"content-type", "transfer-encoding"} & set(headers):
+            raise UsageError("strategy: send the model in the body")
         upload = await receive(request, service.store.blobs, ("model",))
         name = query.name or upload.stem or "model"
     else:

@@ -256,6 +256,8 @@ def test_a_plan_is_evaluated_on_another_machine_with_the_model_that_was_kept(ser
     assert {n: service.store.blobs.read(d) for n, d in claim.inputs.items()} == {"model": b"the model", "plan": PLAN}
     for query in ("devices=4", f"plan={plan}&strategy=fsdp", "strategy=fsdp", f"plan={plan}&precision=bf16"):
         assert service.client.post(f"/v1/evaluations?{query}").json()["type"].endswith("usage")
+    refused = service.client.post("/v1/evaluations?strategy=fsdp&devices=4").json()
+    assert (refused["type"], refused["detail"]) == ("urn:planner:problem:usage", "strategy: send the model in the body")
     assert service.client.post("/v1/evaluations?plan=none").status_code == 404
 
 
