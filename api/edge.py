@@ -90,6 +90,7 @@ class _Exchange:
         self.began = time.perf_counter()
         self.state: dict[str, Any] = scope.setdefault("state", {})
         self.state["request_id"] = self.id
+        self.state["method"] = self.method  # the application sees GET in place of HEAD
 
     async def run(self) -> None:
         metrics = self.edge.metrics

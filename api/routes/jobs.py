@@ -145,12 +145,11 @@ async def get_events(
     if service.streams[tenant] >= STREAMS:
         told = f"{STREAMS} event streams are open already; close some"
         raise Problem("rate-limited", told, headers={"Retry-After": "5"})
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    if request.state.method == "HEAD":
+        return Response(media_type="text/event-stream", headers=headers)
     request.state.stream = True
-    return StreamingResponse(
-        _stream(service, tenant, job_id, after),
-        media_type="text/event-stream",
-        headers={"cache-control": "no-store", "x-accel-buffering": "no"},
-    )
+    return StreamingResponse(_stream(service, tenant, job_id, after), media_type="text/event-stream", headers=headers)
 
 
 async def _stream(service: Service, tenant: str, job: str, after: int) -> AsyncIterator[bytes]:

@@ -83,6 +83,7 @@ def test_events_come_as_they_happen_and_end_with_the_job(running: Running) -> No
         last = next(events)
         assert last["event"] == "failed"
         assert next(events, None) is None
+    assert running.http.head(job["links"]["events"]).headers["content-type"].startswith("text/event-stream")
     again = running.http.get(job["links"]["events"], headers={"last-event-id": progress["id"]})
     assert [e["event"] for e in _events(iter(again.text.splitlines()))] == ["failed"]
     assert running.http.get(job["links"]["events"], headers={"last-event-id": last["id"]}).status_code == 204
