@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from api.jobs.execute import Tell
@@ -13,6 +15,8 @@ from planner.cli.answer import Answer, finished
 from planner.cli.cancel import cancelled_by_signals
 from planner.cli.request_key import request_key
 from planner.cli.search_run import Searcher
+from planner.frontends.sandbox import Limits, run_limited
+from planner.frontends.strip import strip_file
 
 __all__ = ["search"]
 
@@ -28,7 +32,7 @@ def search(work: Work, tell: Tell) -> Outcome:
     """plan.json (and plan-2.json … of the next best), search.json, summary.txt, model.onnx without weights."""
     constraints = "constraints" in work.inputs
     options = search_options(work.options, constraints=constraints)
-    work.lay_out("model", str(options.model))
+    model = work.lay_out("model", str(options.model))
     if constraints:
         work.lay_out("constraints", CONSTRAINTS)
     store = Store(work.folder / "cache", CACHE_BYTES, note=tell.say)
@@ -38,6 +42,9 @@ def search(work: Work, tell: Tell) -> Outcome:
         answer = None if key is None else Answer.recall(store, key.of(devices))
         if answer is None:
             answer = Searcher(options, store, key, cancellation, tell).search(devices)
+    if answer.cached:
+        # Of an equal graph, perhaps in another's file: what else that file holds is nobody else's business.
+        answer = replace(answer, model=_stripped(model))
     return _outcome(answer)
 
 
@@ -57,3 +64,8 @@ def _outcome(answer: Answer) -> Outcome:
         plan=answer.plans[0].encode(),
         cancelled=answer.cancelled,
     )
+
+
+def _stripped(model: Path) -> bytes:
+    found: bytes = run_limited(lambda: strip_file(model), limits=Limits(), what=f"model {model.stem}")
+    return found

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import onnx
 import pytest
 
 from api.jobs.requests import evaluation_options, model_file, search_options
@@ -76,6 +77,19 @@ def test_a_plan_is_the_bytes_that_the_command_line_writes(store: Store, worker: 
     renamed = ask(store, worker, plan_task(store, other, devices=4, hardware="h100"))
     assert renamed.summary["cached"] is True
     assert json.loads(store.blobs.read(renamed.result["plan.json"].digest))["model"]["name"] == "other"
+
+
+def test_an_equal_graph_in_anothers_file_brings_nothing_of_that_file(
+    store: Store, worker: Worker, tmp_path: Path
+) -> None:
+    theirs = onnx.load(MLP, load_external_data=False)
+    theirs.metadata_props.add(key="about", value="between us")
+    (tmp_path / "mlp.onnx").write_bytes(theirs.SerializeToString())
+    ask(store, worker, plan_task(store, tmp_path / "mlp.onnx", devices=2))
+    own = ask(store, worker, plan_task(store, devices=2))
+    assert own.summary["cached"] is True
+    for blob in own.result.values():
+        assert b"between us" not in store.blobs.read(blob.digest)
 
 
 def test_pictures_emitted_files_and_evaluations_come_from_a_plan(store: Store, worker: Worker) -> None:
