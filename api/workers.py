@@ -1,4 +1,4 @@
-"""The worker beside the server: a process of its own, begun again when it ends."""
+"""Workers beside the server: processes of their own, begun again when they end."""
 
 from __future__ import annotations
 
@@ -22,51 +22,60 @@ GRACE_S = 10.0  # for the worker to hand its tasks back
 
 
 class Workers:
-    """`with Workers(settings):` keeps `planner worker` running; nothing with `workers` 0."""
+    """`with Workers(settings):` keeps `planner worker` running; nothing with `workers` 0.
+
+    The searches at a time are shared by two processes where there is more than one: while one that was killed begins
+    again, the other goes on.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._stop = threading.Event()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._thread = threading.Thread(target=self._keep, name="workers", daemon=True)
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        slots = [n for n in (settings.workers - settings.workers // 2, settings.workers // 2) if n]
+        self._threads = [
+            threading.Thread(target=self._keep, args=(k, n), name=f"worker {k}", daemon=True)
+            for k, n in enumerate(slots)
+        ]
 
     def __enter__(self) -> Workers:
-        if self.settings.workers:
-            self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self.settings.workers:
-            return
         self._stop.set()
-        process = self._process
-        if process is not None and process.poll() is None:
+        for process in list(self._processes.values()):
             process.terminate()
+        for process in list(self._processes.values()):
             try:
                 process.wait(GRACE_S)
             except subprocess.TimeoutExpired:
                 process.kill()
-        self._thread.join(GRACE_S)
+        for thread in self._threads:
+            thread.join(GRACE_S)
 
-    def _command(self) -> list[str]:
+    def _command(self, slots: int) -> list[str]:
         s = self.settings
         told = {
             "data": s.data,
-            "slots": s.workers,
+            "slots": slots,
             "child-memory": s.child_memory,
             "child-cpu": s.child_cpu,
             "child-wall": s.child_wall,
             "retention-days": s.retention,
-            "parent": os.getpid(),  # the worker ends when this process does, also when that is killed
+            "parent": os.getpid(),  # the worker ends soon after this process, also when that is killed
         }
         options = [word for name, value in told.items() for word in (f"--{name}", str(value))]
         return [sys.executable, "-m", "planner", "worker", *options]
 
-    def _keep(self) -> None:
+    def _keep(self, k: int, slots: int) -> None:
         pause = FIRST_PAUSE_S
         while not self._stop.is_set():
             began = time.monotonic()
-            process = self._process = subprocess.Popen(self._command(), stdin=subprocess.DEVNULL)
+            process = self._processes[k] = subprocess.Popen(self._command(slots), stdin=subprocess.DEVNULL)
+            if self._stop.is_set():
+                process.terminate()
             status = process.wait()
             if self._stop.is_set():
                 return

@@ -84,7 +84,7 @@ class Leases:
     def heartbeat(
         self, worker: str, claims: Iterable[Claim], *, pid: int = 0, slots: int = 0, lease_s: float = LEASE_S
     ) -> Beat:
-        """Renews the leases of a worker, and says that it lives."""
+        """Renews the leases of a worker, and says that it lives; `slots` 0: it takes nothing new."""
         now = time.time()
         lost: set[int] = set()
         cancelled: set[int] = set()
@@ -208,9 +208,11 @@ class Leases:
             db.execute("DELETE FROM workers WHERE name = ?", (worker,))
 
     def workers(self, within_s: float = 2 * LEASE_S) -> dict[str, int]:
-        """Slots of the workers that were heard of lately, by name."""
+        """Slots of the workers that are ready and were heard of lately, by name."""
         with self.database.read() as db:
-            rows = db.execute("SELECT name, slots FROM workers WHERE seen_at > ?", (time.time() - within_s,))
+            rows = db.execute(
+                "SELECT name, slots FROM workers WHERE seen_at > ? AND slots > 0", (time.time() - within_s,)
+            )
             return {r["name"]: r["slots"] for r in rows}
 
 

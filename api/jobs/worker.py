@@ -43,6 +43,7 @@ BEAT_S = LEASE_S / 5
 LOOK_S = 0.05  # between two looks at the store where nothing else wakes the worker
 CLAIM_S = 0.5  # between two tries to claim where nothing was written: leases run out, and workers die, all the same
 CHECKPOINT_S = 2.0
+ORPHAN_S = 30.0
 PURGE_S = 3600.0
 LIMITS = Limits()
 
@@ -51,7 +52,11 @@ log = logging.getLogger("planner.worker")
 
 @dataclass
 class Worker:
-    """`slots` tasks at once, and one more that a person waits for; `parent`: it ends with that process."""
+    """`slots` tasks at once, and one more that a person waits for.
+
+    `parent`: the process that started it.  When that has ended, the worker goes on until another one is ready, which
+    who restarts the parent will see to, and no longer than `ORPHAN_S`.
+    """
 
     store: Store
     slots: int = 1
@@ -64,6 +69,7 @@ class Worker:
         self.name = f"{os.uname().nodename[:40]}-{os.getpid()}-{secrets.token_hex(3)}"
         self.stopping = False
         self._forks = ForkServer()
+        self._orphan_since: float | None = None
         self._at_work: list[Slot] = []
         self._beaten = self._tried = self._checkpointed = 0.0
         self._seen: int | None = None  # version of the store at the last look for work,
@@ -93,10 +99,8 @@ class Worker:
 
     def turn(self) -> None:
         """One round; returns within a moment."""
-        if self.parent is not None and os.getppid() != self.parent:
-            self.stopping = True
-            return
         try:
+            self._mind_parent()
             self._beat()
             self._claim()
             for slot in self._at_work:
@@ -120,12 +124,25 @@ class Worker:
         else:
             time.sleep(LOOK_S)
 
+    def _mind_parent(self) -> None:
+        if self.parent is None or os.getppid() == self.parent:
+            return
+        now = time.monotonic()
+        if self._orphan_since is None:
+            self._orphan_since = now
+            log.warning("the process that started this worker has ended")
+            self._beaten = 0.0
+        succeeded = set(self.store.leases.workers()) - {self.name}
+        idle = not self._at_work
+        self.stopping = (idle and bool(succeeded)) or now > self._orphan_since + ORPHAN_S
+
     def _beat(self) -> None:
         held = [s for s in self._at_work if not s.dropped]
         claims = [s.claim for s in held]
         version = self.store.version()
         if time.monotonic() > self._beaten + BEAT_S:
-            said = self.store.leases.heartbeat(self.name, claims, pid=os.getpid(), slots=self.slots)
+            ready = self._orphan_since is None and self._forks.ready()
+            said = self.store.leases.heartbeat(self.name, claims, pid=os.getpid(), slots=self.slots if ready else 0)
             self._beaten = time.monotonic()
             for slot in held:
                 slot.watch()
@@ -148,6 +165,8 @@ class Worker:
                 bury(self._folder.parent, self.store.leases.bury)
         elif version == self._seen:
             return
+        if self._orphan_since is not None and set(self.store.leases.workers()) - {self.name}:
+            return  # a successor is there
         if not self._forks.ready():  # a claim would wait for it, and its lease run out
             return
         self._seen = version

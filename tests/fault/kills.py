@@ -151,10 +151,10 @@ class Served:
         return str(self._call("POST", f"/v1/plans?{query}", model, **headers)["id"])
 
     def kill(self, rng: random.Random) -> str:
-        worker = _worker_of(self.server.pid)
-        if worker is not None and rng.random() < 0.7:
+        workers = _workers_of(self.server.pid)
+        if workers and rng.random() < 0.7:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(worker, signal.SIGKILL)
+                os.kill(rng.choice(workers), signal.SIGKILL)
             return "worker"
         self.server.kill()
         self.server.wait()
@@ -332,15 +332,13 @@ def _python(command: str, *arguments: str) -> subprocess.Popen[bytes]:
     )
 
 
-def _worker_of(server: int) -> int | None:
-    """The process that the server has started, if it lives."""
-    try:
-        children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
+def _workers_of(server: int) -> list[int]:
+    """The processes that the server's threads have started."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
         for thread in Path(f"/proc/{server}/task").iterdir():
-            children += (thread / "children").read_text().split()
-    except OSError:
-        return None
-    return int(children[0]) if children else None
+            found += map(int, (thread / "children").read_text().split())
+    return found
 
 
 def main() -> int:

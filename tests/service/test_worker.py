@@ -260,8 +260,7 @@ def test_a_stopped_worker_gives_its_task_back_at_once(store: Store) -> None:
     slow = ROOT / "sample_graphs" / "gpt2_small.onnx"
     job = store.submit("a", plan_task(store, slow, devices=8), name="m").job
     process = _command(store.folder, "--parent", str(os.getpid()))
-    _wait(lambda: store.job("a", job.id).status == "running")
-    assert store.counts()["workers"] == 1
+    _wait(lambda: store.job("a", job.id).status == "running" and store.counts()["workers"] == 1)
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 0
     assert store.job("a", job.id).status == "queued"
@@ -269,9 +268,19 @@ def test_a_stopped_worker_gives_its_task_back_at_once(store: Store) -> None:
     assert [e.type for e in store.events("a", job.id)][-1] == "restarted"
 
 
-def test_a_worker_ends_with_the_process_that_started_it(store: Store) -> None:
-    process = _command(store.folder, "--parent", "1")  # which it was not
-    assert process.wait(20) == 0
+def test_a_worker_without_its_parent_goes_on_until_another_is_ready(store: Store) -> None:
+    job = store.submit("a", plan_task(store, devices=2), name="m").job
+    orphan = _command(store.folder, "--parent", "1")  # which it was not
+    _wait(lambda: store.job("a", job.id).ended)
+    assert store.job("a", job.id).status == "succeeded"
+    assert store.leases.workers() == {}
+    heir = _command(store.folder)
+    try:
+        assert orphan.wait(30) == 0
+        assert len(store.leases.workers()) == 1
+    finally:
+        heir.terminate()
+        heir.wait()
 
 
 def test_a_store_that_is_none_is_said(tmp_path: Path) -> None:
