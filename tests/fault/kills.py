@@ -5,7 +5,8 @@ submit searches, with idempotency keys and until they are accepted; one process 
 again if nobody else does that.  In the end every accepted job must have succeeded, once; every blob must be whole.
 
 Recovery is measured from a kill: to the first task that a worker holds again (there is always one waiting), to the
-first thing that its child says, and, of the server, to its first answer.
+first thing that its child says, and, of the server, to its first answer.  The load average is told beside it: the
+processor seconds that a worker needs to begin are what counts where others take most of them.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ __all__ = ["Report", "main", "torture"]
 ROOT = Path(__file__).parents[2]
 MODELS = ("mlp", "gpt_tiny", "moe_tiny")
 WAITING = 6  # jobs that are kept unfinished
+BYTECODE = Path(tempfile.gettempdir()) / f"planner-kills-bytecode-{os.getuid()}"
 PATIENCE_S = 60.0  # for a recovery, and for the end
 
 
@@ -55,6 +57,7 @@ class Report:
     blobs: int = 0
     recovery_s: dict[str, list[float]] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
+    load: list[float] = field(default_factory=list)
 
     def document(self) -> dict[str, Any]:
         times = {k: sorted(v) for k, v in self.recovery_s.items()}
@@ -73,6 +76,10 @@ class Report:
                 for k, v in times.items()
                 if v
             },
+            "processors": os.cpu_count(),
+            "load_average": {"median": sorted(self.load)[len(self.load) // 2], "max": max(self.load)}
+            if self.load
+            else {},
             "wrong": self.wrong,
         }
 
@@ -234,6 +241,7 @@ def torture(service: Direct | Served, kills: int, seed: int, say: Callable[[str]
         _wait_for_event(service.store, "phase", 0.0)
         for k in range(kills):
             time.sleep(rng.uniform(0.0, 3.0))
+            report.load.append(round(os.getloadavg()[0], 1))
             killed = time.time()
             what = service.kill(rng)
             report.kills[what] += 1
@@ -323,9 +331,11 @@ def _python(command: str, *arguments: str) -> subprocess.Popen[bytes]:
         f"import argparse, sys; {command}\n"
         "p = argparse.ArgumentParser(); command.configure(p); sys.exit(command.run(p.parse_args()))\n"
     )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONPYCACHEPREFIX": str(BYTECODE)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # compiled once, as where it is installed
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
