@@ -8,7 +8,7 @@ pending sum over it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from planner.planning.document import LayoutDocument, OperatorDocument, PlanDocument
@@ -62,11 +62,11 @@ class Splits:
 
     @classmethod
     def of(cls, plan: PlanDocument) -> Splits:
-        fed = [i.shape for n, i in plan.inputs.items() if n not in plan.parameters and i.shape]
-        batch = Counter(s[0] for s in fed).most_common(1)
-        image = any(len(s) >= 4 for s in fed)
-        positions = Counter(s[1] for s in fed if len(s) > 1).most_common(1)
-        return cls(plan, batch[0][0] if batch else 0, positions[0][0] if positions and not image else 0, image)
+        fed = [(i.shape, i.dtype) for n, i in plan.inputs.items() if n not in plan.parameters and i.shape]
+        image = any(len(s) >= 4 and min(s[2:]) > 1 and d.startswith(("float", "bfloat", "uint8")) for s, d in fed)
+        rows = [s for s, _ in fed if len(s) == 2] or [s for s, _ in fed]
+        positions = 0 if image else _usual(s[1] for s in rows if len(s) > 1)
+        return cls(plan, _usual(s[0] for s in rows), positions, image)
 
     def letters(self, operator: OperatorDocument) -> str:
         """One letter of `SPLITS` for every axis of the mesh, in its order."""
@@ -96,7 +96,9 @@ class Splits:
         known = self.plan.tensors.get(tensor)
         size = known.shape[d] if known is not None and known.shape is not None and d < len(known.shape) else 0
         if d == 0 and self._is_batch(o, axis, size, rank):
-            return "b"
+            # Batch and positions merged: what is inside of as many parts as there are samples divides positions.
+            outer = self.plan.mesh.size(layout.dims[0][: layout.dims[0].index(axis)])
+            return "s" if size == self.batch * self.positions > self.batch and outer >= self.batch else "b"
         if self.image and rank >= 4:
             return "s" if d >= 2 else "c"
         return "s" if size and size == self.positions else "c"
@@ -110,3 +112,9 @@ class Splits:
         if not size or not self.batch:
             return True
         return size in (self.batch, self.batch * self.positions) or (rank >= 3 and size % self.batch == 0)
+
+
+def _usual(sizes: Iterable[int]) -> int:
+    """The most frequent one, those of size one left out."""
+    count = Counter(s for s in sizes if s > 1)
+    return count.most_common(1)[0][0] if count else 0

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from planner.planning import PlanDocument
-from planner.report.colours import SPLITS
+from planner.report.colours import SPLITS, Splits
 from planner.report.document import document_of, report_document
 from planner.report.figures import PARTS, part_of_move
 from planner.report.layout import GAP
@@ -136,6 +136,18 @@ def test_splits_are_named_as_tensor_parallelism_names_them() -> None:
     assert letters["transformer.h.0.mlp.c_proj.matmul"] == "bk"
     assert set(view(plan_of("images")).splits) <= {"b", "r", "k", "p"}
     assert {x for s in v.splits for x in s} <= set(SPLITS)
+
+
+def test_samples_before_positions_where_batch_and_positions_are_merged() -> None:
+    plan = plan_of("megatron").model_copy(deep=True)
+    (batch, positions), *_ = (i.shape for i in plan.inputs.values() if i.shape)
+    name, o = next((n, o) for n, o in plan.operators.items() if o.results[0] is not None and len(o.inputs) == 1)
+    plan.tensors[name].shape = [batch * positions, 64]
+    o.strategy, o.inputs, o.operands = {"x": "split:d0", "y": "split:d0"}, [], []
+    o.results[0].dims = [["x", "y"], []]
+    assert Splits.of(plan).letters(o) == "bb"
+    plan.meshes["m0"].axes[0].size = batch
+    assert Splits.of(plan).letters(o) == "bs"
 
 
 def test_ten_thousand_operators_take_seconds() -> None:
