@@ -14,6 +14,7 @@ from planner.report.words import memory_text, printable, time_text
 __all__ = ["report_text", "tensor_text"]
 
 _ROWS = 8
+_PARTS = 1024  # of a tensor, that are listed
 
 
 def report_text(v: View) -> str:
@@ -106,10 +107,13 @@ def tensor_text(plan: PlanDocument, name: str) -> str:
     lines = [f"{printable(name)}: {' x '.join(map(str, shape)) or 'a scalar'} on {plan.mesh.devices} ranks"]
     for text, whats in found.items():
         lines.append(f"{text}  {', '.join(dict.fromkeys(whats))}")
-        for shard in shards(by_text[text], shape, plan.mesh):
+        parts = shards(by_text[text], shape, plan.mesh)
+        for shard in parts[:_PARTS]:
             ranges = ", ".join(f"{a}:{b}" for a, b in shard.ranges)
             ranks = " ".join(map(str, shard.ranks[:16])) + (f" … ({len(shard.ranks)})" if len(shard.ranks) > 16 else "")
             lines.append(f"  [{ranges}]  ranks {ranks}")
+        if len(parts) > _PARTS:
+            lines.append(f"  and {len(parts) - _PARTS:,} more parts")
     return "\n".join(lines)
 
 

@@ -154,6 +154,20 @@ def test_search_reveals_an_operator_and_its_parameter_lies_on_the_ranks_as_plann
     assert [label.partition(" holds ")[2] for label in labels] == [f"[{expected[r]}]" for r in range(plan.devices)]
 
 
+def test_a_tensor_on_very_many_ranks_is_drawn_in_part(shown: Open) -> None:
+    plan = made("megatron").model_copy(deep=True)
+    name, t = next((n, t) for n, t in plan.tensors.items() if n not in plan.parameters and t.shape)
+    plan.meshes["m0"].axes[0].size = 1 << 19
+    t.layout.dims = [[] for _ in t.shape or ()]
+    t.gradient = None
+    page = shown(plan)
+    page.get_by_role("combobox", name="find an operator").fill(name)
+    page.keyboard.press("Enter")
+    page.locator(".panel td").get_by_role("button", name=name, exact=True).first.click()
+    assert page.locator(".rank").count() == 4096
+    assert "1,048,576 ranks" in page.locator(".panel").inner_text()
+
+
 def test_keys_open_boxes_and_move_between_them(shown: Open) -> None:
     page = shown(made("megatron"))
     page.locator(".box.pile").first.focus()

@@ -1,12 +1,14 @@
 // The mesh as a grid of ranks, with what each holds of one tensor.
 
-/** {ranges, key, copy} of every rank; as planner/report/mesh.py. */
+const MOST_RANKS = 4096; // that are drawn
+
+/** {rank, at, ranges, shard} of the first ranks; as planner/report/mesh.py. */
 function shardsOf(plan, shape, layout) {
   const sizes = plan.axes.map((a) => a.size);
-  const devices = sizes.reduce((a, b) => a * b, 1);
+  const shownRanks = Math.min(MOST_RANKS, sizes.reduce((a, b) => a * b, 1));
   const out = [];
   const seen = new Map();
-  for (let rank = 0; rank < devices; rank++) {
+  for (let rank = 0; rank < shownRanks; rank++) {
     const at = {};
     let rest = rank;
     for (let k = sizes.length - 1; k >= 0; k--) { at[plan.axes[k].name] = rest % sizes[k]; rest = Math.floor(rest / sizes[k]); }
@@ -35,7 +37,8 @@ function meshGrid(plan, tensor, layoutNumber) {
   while (across > 64) across /= 2;
   across = Math.max(1, Math.floor(across));
   const small = ranks.length > 64;
-  const distinct = new Set(ranks.map((r) => r.shard)).size;
+  const size = (names) => names.reduce((n, name) => n * plan.axes.find((a) => a.name === name).size, 1);
+  const devices = size(plan.axes.map((a) => a.name)), distinct = size(layout.dims.flat()), copies = devices / distinct;
   const split = layout.dims.flatMap((axes, d) => (axes.length ? [d] : []));
   const rows = last > across ? ` (${last / across} rows each)` : "";
   const say = h("p", { class: "shard-said", "aria-live": "polite" });
@@ -62,7 +65,7 @@ function meshGrid(plan, tensor, layoutNumber) {
     say.replaceChildren(
       h("b", null, `rank ${r.rank}`), ` (${plan.axes.map((a) => `${a.name}=${r.at[a.name]}`).join(" ")}) holds `,
       h("code", null, `[${r.ranges.map(([a, b]) => `${a}:${b}`).join(", ")}]`), ` = ${local.join(" × ") || "a scalar"}; `,
-      others.length ? `${kind} on ${plural(others.length, "rank")}: ${listed}` : "nobody else holds this part");
+      copies > 1 ? `${kind} on ${plural(copies - 1, "rank")}${listed ? `: ${listed}` : ""}` : "nobody else holds this part");
   };
   grid.addEventListener("pointerover", (e) => { const c = e.target.closest(".rank"); if (c) choose(ranks[+c.dataset.rank]); });
   grid.addEventListener("focusin", (e) => { const c = e.target.closest(".rank"); if (c) choose(ranks[+c.dataset.rank]); });
@@ -74,12 +77,12 @@ function meshGrid(plan, tensor, layoutNumber) {
     if (next) { e.preventDefault(); c.tabIndex = -1; next.tabIndex = 0; next.focus(); }
   });
   choose(ranks[0]);
-  const copies = ranks.length / distinct;
   const pending = layout.partial.map(([a, how]) => `${how} pending over ${a}`).join(", ");
   return h("div", null,
-    h("p", { class: "quiet" }, `${plural(distinct, "distinct part")} of ${shape.join(" × ") || "a scalar"} on ${plural(ranks.length, "rank")}`,
+    h("p", { class: "quiet" }, `${plural(distinct, "distinct part")} of ${shape.join(" × ") || "a scalar"} on ${plural(devices, "rank")}`,
       copies > 1 ? `, each held ${count(copies)} times` : "", pending ? `; ${pending}` : "",
       `. Rows: ${plan.axes.slice(0, -1).map((a) => a.name).join(", ") || "ranks in order"}; across: ${plan.axes[plan.axes.length - 1].name}${rows}.`,
+      devices > ranks.length ? ` The first ${count(ranks.length)} ranks are drawn.` : "",
       !small && split.length && distinct > 1 ? ` In the cells: indices of dimension${split.length > 1 ? "s" : ""} ${split.join(", ")}.` : ""),
     h("div", { class: "scroll" }, grid), say);
 }
