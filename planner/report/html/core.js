@@ -22,7 +22,8 @@ const h = (tag, properties, ...children) => fill(document.createElement(tag), pr
 /** The same for drawings. */
 const s = (tag, properties, ...children) => fill(document.createElementNS(SVG, tag), properties, children);
 
-const four = (x) => Number(x.toPrecision(4)).toLocaleString("en", { maximumSignificantDigits: 4, useGrouping: false });
+const digits = new Intl.NumberFormat("en", { maximumSignificantDigits: 4, useGrouping: false });
+const four = (x) => digits.format(x);
 
 function seconds(x) {
   const a = Math.abs(x);
@@ -36,7 +37,8 @@ function bytes(x) {
   return `${x} B`;
 }
 
-const count = (x) => x.toLocaleString("en");
+const grouped = new Intl.NumberFormat("en");
+const count = (x) => grouped.format(x);
 const percent = (x) => (x && x < 0.0005 ? "< 0.1 %" : `${(100 * x).toFixed(1)} %`);
 const plural = (n, what) => `${count(n)} ${what}${n === 1 ? "" : "s"}`;
 

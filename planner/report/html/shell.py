@@ -64,7 +64,7 @@ def page(kind: str, title: str, data: Mapping[str, Any], plain: str) -> str:
 <style>{_STYLE}</style>
 </head>
 <body class="{kind}">
-<main id="page"><p class="loading" role="status">Reading the plan …</p>
+<main id="page"><p class="loading" role="status">Reading the plan; that needs scripts …</p>
 <noscript><pre>{_text(plain)}</pre></noscript></main>
 <script type="application/json" id="data">"{embedded(data)}"</script>
 <script>{_SCRIPTS[kind]}</script>
