@@ -26,7 +26,7 @@ SERVER = "http://127.0.0.1:8080"
 # Options of the request by their names in the service.
 _SENT = (
     "batch", "bind", "hardware", "memory_limit", "mesh", "micro_batches", "mode", "nodes", "optimizer", "pin",
-    "precision", "recompute", "solver", "stages", "strategy", "target", "time_limit",
+    "precision", "recompute", "solver", "stages", "strategy", "target", "time_limit", "top_k",
 )  # fmt: skip
 
 
@@ -88,6 +88,7 @@ def _submit(client: Client, options: argparse.Namespace) -> Job:
     if len(data) < 0.99 * whole:
         _say(f"model       {_size(whole)} -> {_size(len(data))}: weights stay here")
     given = {name: getattr(options, name) for name in _SENT}
+    given["reproducible"] = "true" if options.reproducible else None
     constraints = options.constraints
     if constraints is not None and not constraints.is_file():
         raise InputError(f"constraints {constraints}: no such file")
@@ -117,14 +118,15 @@ def _finished(job: Job) -> Job:
 def _deliver(client: Client, options: argparse.Namespace, job: Job) -> int:
     """Writes and says what `planner search` does."""
     folder = options.out or Path(f"{options.model.stem}.plan")
-    path = folder / "plan.json"
-    plan = _named(job.plan(), options.model.stem)
     document = json.loads(client.artifact(job.plan_id, "search.json"))
     cancelled = job.status == "cancelled"
-    document |= {"plan": str(path), "cancelled": cancelled, "job": job.id, "plan_id": job.plan_id}
-    if document.get("plans"):
-        document["plans"] = [{**document["plans"][0], "plan": str(path)}]
-    _write(path, plan)
+    names = [str(p["plan"]) for p in document["plans"]]  # the best of each mesh, as --top-k asks
+    paths = [folder / Path(name).name for name in names]
+    for name, path in zip(names, paths, strict=True):
+        content = job.plan() if path == paths[0] else client.artifact(job.plan_id, name)
+        _write(path, _named(content, options.model.stem))
+    document |= {"plan": str(paths[0]), "cancelled": cancelled, "job": job.id, "plan_id": job.plan_id}
+    document["plans"] = [{**p, "plan": str(path)} for p, path in zip(document["plans"], paths, strict=True)]
     messages, text = _told(client.artifact(job.plan_id, "summary.txt").decode())
     for line in messages:
         _say(line)
@@ -134,7 +136,8 @@ def _deliver(client: Client, options: argparse.Namespace, job: Job) -> int:
             print(f"cached      found again, not searched; the search took {document['search_seconds']:.2f} s")
         if cancelled:
             print("cancelled   this is the best plan found until then")
-        print(f"plan written to {path}")
+        for path in paths:
+            print(f"plan written to {path}")
     document["artifacts"] = {}
     for name in options.artifact:
         document["artifacts"][name] = _fetch(client, options, job.plan_id, name, folder)
@@ -198,13 +201,13 @@ def as_planner_error(error: ServiceError) -> PlannerError:
 
     if not isinstance(error, c.ProblemError):
         return NoPlanError(str(error))
-    own = error.name in ("usage", "input-invalid", "cannot-fit", "no-plan", "verification")
+    own = error.name in ("usage", "input-invalid", "cannot-fit", "no-plan", "verification-failed")
     text = error.detail if own and error.detail else str(error)
     if isinstance(error, c.CannotFit):
         return InfeasibleError(
             text, lower_bound_bytes=error.lower_bound_bytes or 0, sufficient_bytes=error.sufficient_bytes
         )
-    if error.name == "verification":
+    if error.name == "verification-failed":
         return VerificationError(text)
     if error.name in ("input-invalid", "target-refuses", "too-large"):
         return InputError(text)

@@ -152,8 +152,8 @@ _BY_NAME: dict[str, type[ProblemError]] = {
     "child-wall": LimitMet,
     "idempotency-key-reused": Conflict,
     "no-plan": NoPlan,
+    "result-too-large": LimitMet,
     "target-refuses": TargetRefuses,
-    "verification": ServerFault,
 }
 _BY_STATUS: dict[int, type[ProblemError]] = {
     401: Unauthorised,

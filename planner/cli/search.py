@@ -27,10 +27,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
     parser.add_argument("--devices", required=True, metavar="N[,N...]", help="number of devices, or several")
     add_request_options(parser)
-    parser.add_argument("--reproducible", action="store_true", help="no limits in seconds: the same bytes every time")
-    parser.add_argument(
-        "--top-k", type=positive, default=1, metavar="K", help="the best plan of each of the K best meshes"
-    )
     parser.add_argument("--warm-start", type=Path, metavar="PLAN", help="begin with a plan.json made before")
     parser.add_argument(
         "--save-problem",
@@ -90,6 +86,10 @@ def add_request_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--solver", choices=("auto", "dp", "ilp"), default="auto")
     parser.add_argument("--time-limit", type=float, metavar="S", help="seconds for the whole search")
     parser.add_argument("--target", choices=("any", "torch", "mindspore"), default="any", help="plans it can express")
+    parser.add_argument("--reproducible", action="store_true", help="no limits in seconds: the same bytes every time")
+    parser.add_argument(
+        "--top-k", type=positive, default=1, metavar="K", help="the best plan of each of the K best meshes"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

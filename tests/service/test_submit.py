@@ -71,6 +71,15 @@ def test_json_is_the_document_of_search_with_the_job(url, model, tmp_path, capsy
     assert set(document["artifacts"]["megatron"]) <= {"files", "refused"}
 
 
+def test_the_best_plans_of_several_meshes_come_too(url, tmp_path, capsys):
+    assert submit(url, SAMPLES / "mlp.onnx", "--devices", 4, "--top-k", 2, "--reproducible", "--out", tmp_path) == 0
+    written = [line for line in capsys.readouterr().out.splitlines() if line.startswith("plan written to")]
+    assert written == [f"plan written to {tmp_path / name}" for name in ("plan.json", "plan-2.json")]
+    best, next_best = (json.loads((tmp_path / name).read_bytes()) for name in ("plan.json", "plan-2.json"))
+    assert best["cost"]["objective_s"] <= next_best["cost"]["objective_s"]
+    assert best["cluster"] != next_best["cluster"]
+
+
 def test_detached_it_prints_the_job(url, model, capsys):
     assert submit(url, model, "--devices", 2, "--detach") == 0
     job = capsys.readouterr().out.strip()
