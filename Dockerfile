@@ -6,6 +6,8 @@ COPY pyproject.toml README.md LICENSE ./
 COPY planner planner
 COPY cost_models cost_models
 COPY api api
+# The page offers some of them: links in api/static/samples.
+COPY sample_graphs sample_graphs
 RUN pip install --no-cache-dir build && python -m build --wheel --outdir /wheels .
 
 FROM python:3.12-slim

@@ -42,6 +42,7 @@ export function showJob(main, job, tab) {
     put(job);
     soon();
     if (!ENDED.has(job.status)) return;
+    if (job.plan) add(points, outcome(job.summary, points));
     tell(`${job.name}: ${job.status}`);
     if (job.plan) await showPlan(above, result, job, tab);
     else result.replaceChildren(problemBox(job.error || { title: "Cancelled", detail: "It was cancelled before there was a plan." }));
@@ -98,6 +99,13 @@ function watching(job, phase, points, messages, width) {
 
 // Seconds of searching until now; the point says when it was found by the clock of the service.
 const elapsed = (last) => last.seconds + Math.max(0, Date.now() / 1000 - last.at);
+
+// The plan that the search ended with, which no event tells.
+function outcome(d, points) {
+  const last = points.length ? points[points.length - 1].seconds : 0;
+  const seconds = d.cached ? last : Math.max(last, d.search_seconds);
+  return { seconds, incumbent_s: d.objective_s, bound_s: d.objective_lower_bound_s, gap: d.gap, at: 0 };
+}
 
 // Equal points say nothing new.
 function add(points, point) {
