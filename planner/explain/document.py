@@ -153,7 +153,7 @@ class LimitDocument(_Part):
     largest_without  memory: the largest limit tried at which it does not
     """
 
-    kind: Literal["memory", "pin", "mesh", "target", "recompute"]
+    kind: Literal["memory", "pin", "mesh", "target", "recompute", "all"]
     name: str
     binding: bool
     saves_s: float

@@ -29,14 +29,14 @@ MOST_UNDIVIDED = 8
 
 @dataclass(frozen=True, slots=True)
 class _Lifted:
-    kind: Literal["memory", "pin", "mesh", "target", "recompute"]
+    kind: Literal["memory", "pin", "mesh", "target", "recompute", "all"]
     name: str
     request: Request
 
 
 def limits(case: Case, base: Found, operator: str | None) -> list[LimitDocument]:
-    """Every restriction of the request with the plan that is found without it, those that save most first.  Where the
-    operator is given, how it would be split then stands with each."""
+    """Every restriction of the request with the plan that is found without it, those that save most first, and at last
+    without all of them.  Where the operator is given, how it would be split then stands with each."""
     found: list[LimitDocument] = []
     for lifted in _each(case, base):
         try:
@@ -60,7 +60,7 @@ def limits(case: Case, base: Found, operator: str | None) -> list[LimitDocument]
         if lifted.kind == "memory" and limit.binding:
             limit = _with_least(case, base, limit)
         found.append(limit)
-    return sorted(found, key=lambda entry: -entry.saves_s)
+    return sorted(found, key=lambda entry: (entry.kind == "all", -entry.saves_s))
 
 
 def _each(case: Case, base: Found) -> Iterator[_Lifted]:
@@ -74,8 +74,8 @@ def _each(case: Case, base: Found) -> Iterator[_Lifted]:
         name = f"--mesh {', '.join(map(str, request.meshes))}"
         yield _Lifted("mesh", name, replace(request, meshes=None))
     if request.settings.target != "any":
-        free = replace(request.settings, target="any")
-        yield _Lifted("target", f"--target {request.settings.target}", replace(request, settings=free))
+        settings = replace(request.settings, target="any")
+        yield _Lifted("target", f"--target {request.settings.target}", replace(request, settings=settings))
     pinned = case.pinned
     if len(pinned) > 1:
         yield _Lifted("pin", "all pins", replace(request, constraints=None))
@@ -83,6 +83,17 @@ def _each(case: Case, base: Found) -> Iterator[_Lifted]:
         for k, (name, _) in enumerate(pinned):
             rest = [c for j, (_, c) in enumerate(pinned) if j != k]
             yield _Lifted("pin", name, replace(request, constraints=_sum(rest)))
+    free = _free(request)
+    if replace(free, memory_limit=request.memory_limit) != request:  # something but memory is restricted
+        yield _Lifted("all", "all of these together", free)
+
+
+def _free(request: Request) -> Request:
+    recompute = "auto" if request.recompute == "blocks" else request.recompute
+    settings = replace(request.settings, target="any")
+    return replace(
+        request, memory_limit=UNLIMITED, meshes=None, constraints=None, recompute=recompute, settings=settings
+    )
 
 
 def _sum(parts: Sequence[Constraints]) -> Constraints | None:
@@ -164,7 +175,8 @@ def binding_text(found: Sequence[LimitDocument], base: Found) -> str:
     gap = base.planned.gap
     if binding:
         first = binding[0]
-        others = "" if len(binding) == 1 else f"; {', '.join(entry.name for entry in binding[1:])} cost something, too"
+        rest = [entry.name for entry in binding[1:] if entry.kind != "all"]
+        others = f"; {', '.join(rest)} cost something, too" if rest else ""
         more = ""
         if first.smallest is not None:
             more = f"; a limit of {memory_text(first.smallest)} ({first.smallest} bytes) brings the first better plan"

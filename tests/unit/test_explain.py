@@ -165,6 +165,22 @@ def test_pins_that_cost_something_are_named(tmp_path: Path) -> None:
     assert all(f"contradicts --pin '{RELU} replicated'" in r.reason for r in found.refused)
 
 
+def test_restrictions_that_say_the_same_bind_together(tmp_path: Path) -> None:
+    pinned = searched(
+        tmp_path, "--pin", "mesh=4", "--mesh", "4", "--pin", f"{RELU} d1=4", "--pin", f"{RELU} shard_out=[[1,4]]"
+    )
+    other = searched(tmp_path / "other", "--pin", f"{MATMUL} m=4", "--pin", f"{MATMUL} shard_out=[[4,1]]")
+    assert explanation(pinned, RELU, most=1).binding.startswith("nothing binds")
+    found = explanation(other, MATMUL, most=1)
+    assert {entry.name: entry.binding for entry in found.limits if entry.kind in ("pin", "all")} == {
+        "all pins": True,
+        f"--pin '{MATMUL} m=4'": False,
+        f"--pin '{MATMUL} shard_out=[[4,1]]'": False,
+        "all of these together": True,
+    }
+    assert found.binding.startswith("all pins: lifted, the objective falls by")
+
+
 def test_a_mesh_that_was_asked_for_is_lifted(tmp_path: Path) -> None:
     free = read_plan(searched(tmp_path / "a")).cost.objective_s
     other = "2x2" if str(read_plan(tmp_path / "a" / "plan.json").mesh) == "4" else "4"
