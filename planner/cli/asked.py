@@ -64,11 +64,12 @@ def _file(path: Path, option: str) -> FileDocument:
 
 def arguments_of(request: RequestDocument, model: str, pins: Sequence[str] = ()) -> list[str]:
     """Arguments of `planner search` that ask the same of `model`, with further `pins`.  Files go by their names."""
-    found: list[str] = [model, "--devices", str(request.devices)]
+    found: list[str] = [f"./{model}" if model.startswith("-") else model, "--devices", str(request.devices)]
 
     def add(option: str, value: object, default: object = None) -> None:
         if value != default:
-            found.extend((option, str(value)))
+            text = str(value)
+            found.extend((f"{option}={text}",) if text.startswith("-") else (option, text))
 
     add("--hardware", request.hardware, "a100-80")
     add("--nodes", request.nodes)

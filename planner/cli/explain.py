@@ -8,8 +8,9 @@ import shlex
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
+from planner.cli.kept import kept_model
 from planner.cli.options import positive, progress_to
 from planner.errors import InputError
 
@@ -71,17 +72,8 @@ def explanation(
 
     document = read_plan(plan)
     with tempfile.TemporaryDirectory(prefix="planner-explain-") as folder:
-        case = _case(document, _model(plan, model), hardware, Path(folder), quiet)
+        case = _case(document, kept_model(plan, model, "--model"), hardware, Path(folder), quiet)
         return explain(case, operator, most=most)
-
-
-def _model(plan: Path, given: Path | None) -> Path:
-    from planner.cli.kept import kept_model
-
-    model = given or kept_model(plan)
-    if model is None:
-        raise InputError(f"plan {plan}: no model.onnx lies beside it; give the model that was planned with --model")
-    return model
 
 
 def _case(plan: PlanDocument, model: Path, hardware: str | None, folder: Path, quiet: bool) -> Case:
@@ -93,7 +85,7 @@ def _case(plan: PlanDocument, model: Path, hardware: str | None, folder: Path, q
     from planner.search.control import Control
 
     asked = _request(plan, hardware)
-    parser = argparse.ArgumentParser(prog="planner search")
+    parser = _Parser(prog="planner search")
     search.configure(parser)
     options = parser.parse_args(arguments_of(_with_files(asked, folder), str(model)))
     searcher = Searcher(options, None, None, Cancellation())
@@ -117,6 +109,13 @@ def _case(plan: PlanDocument, model: Path, hardware: str | None, folder: Path, q
     )
 
 
+class _Parser(argparse.ArgumentParser):
+    """Of options that a plan says were given."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"plan: at search.request: {message}; search again")
+
+
 def _there(file: FileDocument) -> bool:
     try:
         return Path(file.name).read_text(encoding="utf-8") == file.text
@@ -132,26 +131,42 @@ def _missing(file: FileDocument) -> str:
 
 
 def _request(plan: PlanDocument, hardware: str | None) -> RequestDocument:
+    from cost_models import profile_names
+
     asked = plan.search.request
     if asked is None:
         raise InputError(
             f"plan of {plan.model.name}: it does not say what was asked for (search.request), as plans of this version "
             "do; search again"
         )
-    return asked if hardware is None else asked.model_copy(update={"hardware": hardware, "profile": None})
+    if asked.devices != plan.cluster.devices:
+        raise InputError(
+            f"plan of {plan.model.name}: at search.request.devices: expected {plan.cluster.devices} as of "
+            f"cluster.devices, found {asked.devices}; search again"
+        )
+    if hardware is not None:
+        return asked.model_copy(update={"hardware": hardware, "profile": None})
+    if asked.profile is None and asked.hardware not in profile_names():
+        raise InputError(
+            f"plan of {plan.model.name}: at search.request: it keeps no profile of {asked.hardware}; give it with "
+            "--hardware"
+        )
+    return asked
 
 
 def _with_files(asked: RequestDocument, folder: Path) -> RequestDocument:
     """The texts kept in the request as files in the folder."""
 
-    def at(file: FileDocument | None) -> FileDocument | None:
+    def at(file: FileDocument | None, kind: str) -> FileDocument | None:
         if file is None:
             return None
-        path = folder / Path(file.name).name
+        name = Path(file.name).name
+        path = folder / kind / (name if name.strip(".") else kind)
+        path.parent.mkdir()
         path.write_text(file.text, encoding="utf-8")
         return file.model_copy(update={"name": str(path)})
 
-    profile, constraints = at(asked.profile), at(asked.constraints)
+    profile, constraints = at(asked.profile, "profile"), at(asked.constraints, "constraints")
     hardware = asked.hardware if profile is None else profile.name
     return asked.model_copy(update={"hardware": hardware, "profile": profile, "constraints": constraints})
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from planner.errors import InputError
 from planner.files import write_whole
 
 __all__ = ["KEPT", "keep_model", "kept_model"]
@@ -40,10 +41,12 @@ def keep_model(stripped: bytes, folder: Path, given: Path) -> str | None:
     return None
 
 
-def kept_model(plan: Path) -> Path | None:
-    """The model beside a plan file, if there is one."""
+def kept_model(plan: Path, given: Path | None, option: str) -> Path:
+    """The model given by `option`, or else the one beside a plan file.  InputError where there is none."""
     path = plan.parent / KEPT
-    return path if path.is_file() else None
+    if given is None and not path.is_file():
+        raise InputError(f"plan {plan}: no {KEPT} lies beside it; give the model that was planned with {option}")
+    return given or path
 
 
 def _is_kept(path: Path) -> bool:

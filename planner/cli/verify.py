@@ -1,4 +1,4 @@
-"""`planner verify PLAN MODEL`: proof of a plan by execution on virtual devices."""
+"""`planner verify PLAN [MODEL]`: proof of a plan by execution on virtual devices."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from planner.cli.kept import kept_model
 from planner.cli.options import add_model_options, bindings, progress_to
 from planner.errors import InputError, VerificationError
 
@@ -29,7 +30,7 @@ INFERENCE_FLOPS = 1.5e12
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json of `planner search`")
-    add_model_options(parser)
+    add_model_options(parser, optional=True)
     parser.add_argument("--whole", action="store_true", help="execute the whole graph, however long it takes")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random weights and inputs")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
@@ -46,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     plan = read_plan(options.plan)
     bind = bindings(options.bind) or plan.model.bind
     batch = options.batch if options.batch is not None else plan.model.batch
-    graph = load_model(options.model, bind=bind, batch=batch)
+    graph = load_model(kept_model(options.plan, options.model, "MODEL"), bind=bind, batch=batch)
     program = program_of(plan, graph)
     wrong = check_program(program)
     if wrong:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from functools import cache
 from itertools import pairwise
@@ -17,7 +18,7 @@ from onnx import TensorProto, helper
 from planner.builder import build
 from planner.cli.explain import explanation
 from planner.cli.main import main
-from planner.errors import InputError
+from planner.errors import InputError, PlannerError
 from planner.explain import ExplanationDocument
 from planner.explain.find import find_operator
 from planner.explain.splits import OtherThan, pin_text, splits_into
@@ -260,6 +261,28 @@ def test_what_is_missing_is_said(plan: Path, tmp_path: Path) -> None:
     alone.write_text(old.model_dump_json(by_alias=True), encoding="utf-8")
     with pytest.raises(InputError, match="does not say what was asked for"):
         explanation(alone, model=plan.parent / "model.onnx")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("devices", 8, "expected 4 as of cluster.devices, found 8"),
+        ("hardware", "/etc/passwd", "keeps no profile of /etc/passwd"),
+        ("strategy", "-no-such", "-no-such"),
+        ("pins", ["--json"], "--json"),
+        ("mesh", "4x4", "has 16 devices"),
+        ("constraints", {"name": "..", "text": "schema: none"}, "found 'none'"),
+    ],
+)
+def test_a_request_that_was_tampered_with_is_an_error(
+    plan: Path, tmp_path: Path, key: str, value: object, told: str
+) -> None:
+    document = json.loads(plan.read_text())
+    document["search"]["request"][key] = value
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(PlannerError, match=re.escape(told)):
+        explanation(path, model=plan.parent / "model.onnx")
 
 
 def test_the_command_prints_text_or_one_document(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:

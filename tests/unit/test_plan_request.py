@@ -149,3 +149,12 @@ def test_a_model_searched_where_it_was_kept_stays_as_it_is(tmp_path: Path) -> No
     before, inode = model.read_bytes(), model.stat().st_ino
     assert main(["search", str(model), "--devices", "4", "--no-cache", "--out", str(plan.parent)]) == 0
     assert (model.read_bytes(), model.stat().st_ino) == (before, inode)
+
+
+def test_a_plan_is_verified_with_the_model_beside_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = searched(tmp_path)
+    assert main(["verify", str(plan)]) == 0
+    assert read_plan(plan).verification == "full"
+    (plan.parent / "model.onnx").unlink()
+    assert main(["verify", str(plan)]) == 3
+    assert "give the model that was planned with MODEL" in capsys.readouterr().err
