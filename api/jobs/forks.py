@@ -28,6 +28,7 @@ __all__ = ["Child", "Entry", "ForkServer", "begin"]
 
 Entry = Callable[[Connection, Work], None]
 
+MESSAGES = 1000  # taken in at once
 SINGLE = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 _context = multiprocessing.get_context("forkserver")
 
@@ -90,8 +91,8 @@ class Child:
 
     def messages(self) -> list[bytes]:
         """Those that wait.  EOFError or OSError behind the last one."""
-        found = []
-        while self.receiver.poll(0):
+        found: list[bytes] = []
+        while len(found) < MESSAGES and self.receiver.poll(0):
             try:
                 found.append(self.receiver.recv_bytes(MESSAGE_BYTES))
             except (EOFError, OSError):

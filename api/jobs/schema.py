@@ -26,7 +26,8 @@ CREATE TABLE tasks (
   progress TEXT NOT NULL DEFAULT '{}', summary TEXT NOT NULL DEFAULT '{}', error TEXT, plan TEXT
 );
 CREATE UNIQUE INDEX tasks_current ON tasks (key) WHERE current;
-CREATE INDEX tasks_live ON tasks (status, leased_until) WHERE status IN ('queued', 'running');
+CREATE INDEX tasks_running ON tasks (leased_until) WHERE status = 'running';
+CREATE INDEX tasks_status ON tasks (status, created_at);
 CREATE TABLE files (
   task INTEGER NOT NULL REFERENCES tasks ON DELETE CASCADE, way TEXT NOT NULL, name TEXT NOT NULL,
   digest TEXT NOT NULL, media_type TEXT NOT NULL, size INTEGER NOT NULL,

@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from api.jobs.blobs import Blob
-from api.jobs.errors import LeaseLost, StoreError
+from api.jobs.errors import LeaseLost
 from api.jobs.forks import Child
 from api.jobs.limits import CPU_GRACE_S, Limits
 from api.jobs.problems import problem
@@ -100,22 +100,44 @@ class Slot:
             messages = self.child.messages()
         except (EOFError, OSError):
             return False
-        for data in messages:
-            message = json.loads(data)
-            match message.pop("kind"):
-                case "begun":
-                    self.begun_s = message["at"] - self.child.started
-                case "progress":
-                    self._progress |= message
-                    self._events.append(("progress", message))
-                case "phase":
-                    self._progress["phase"] = message["phase"]
-                    self._events.append(("phase", message))
-                case "message":
-                    self._events.append(("message", message))
-                case kind:  # the last
-                    self.answer = {"kind": kind, **message}
+        try:
+            for data in messages:
+                self._take(json.loads(data))
+        except (ValueError, KeyError, TypeError, AttributeError) as e:
+            log.error("task %d: its child speaks no sense (%r)", self.claim.task, e)
+            self.child.kill()
+            return False
         return True
+
+    def _take(self, message: dict[str, Any]) -> None:
+        match message.pop("kind"):
+            case "begun":
+                self.begun_s = message["at"] - self.child.started
+            case "progress":
+                self._progress |= message
+                self._events.append(("progress", message))
+            case "phase":
+                self._progress["phase"] = message["phase"]
+                self._events.append(("phase", message))
+            case "message":
+                self._events.append(("message", message))
+            case "error":
+                self.answer = {
+                    "kind": "error",
+                    "problem": dict(message["problem"]),
+                    "lasting": message["lasting"] is True,
+                }
+            case "result":
+                blobs = message["files"].items()
+                files = {str(name): Blob(str(b[0]), str(b[1]), int(b[2])) for name, b in blobs}
+                plan = message["plan"]
+                self.answer = {
+                    "kind": "result",
+                    "files": files,
+                    "summary": dict(message["summary"]),
+                    "plan": None if plan is None else str(plan),
+                    **{name: message[name] is True for name in ("cancelled", "shared", "limited")},
+                }
 
     def _conclude(self, store: Store) -> None:
         answer = self.answer
@@ -128,11 +150,11 @@ class Slot:
                 error = self._too_long()
             store.leases.fail(self.claim, error, lasting=answer["lasting"] and not self.why, cancelled=cancelled)
         else:
-            files = {name: Blob(*blob) for name, blob in answer["files"].items()}
+            files, summary = answer["files"], answer["summary"]
             lost = [name for name, blob in files.items() if blob.digest not in store.blobs]
             if lost:
-                raise StoreError(f"task {self.claim.task}: {', '.join(lost)} are not where the child has put them")
-            summary = dict(answer["summary"])
+                store.leases.died(self.claim, f"its result is not there ({', '.join(lost)})")
+                return
             cut = self.why == "child-wall" and answer["cancelled"]
             if cut:
                 summary["stopped"] = "child-wall"

@@ -220,17 +220,23 @@ class Store:
         return self.database.version()
 
     def counts(self) -> dict[str, Any]:
-        """For metrics: `tasks` and `jobs` by status, `oldest_s` waiting, `workers` at work and their `slots`."""
+        """For metrics: `tasks` by status, `jobs` queued, running and ended, `oldest_s` waiting, `workers` that are
+        ready, and their `slots`."""
         now = time.time()
         with self.database.read() as db:
-            tasks = db.execute("SELECT status, COUNT(*) FROM tasks GROUP BY status").fetchall()
-            jobs = db.execute(f"SELECT {STATUS}, COUNT(*) FROM jobs j JOIN tasks t ON t.id = j.task GROUP BY 1")
+            tasks = dict(db.execute("SELECT status, COUNT(*) FROM tasks GROUP BY status").fetchall())
+            live = db.execute(
+                "SELECT t.status, COUNT(*) FROM tasks t JOIN jobs j ON j.task = t.id"
+                " WHERE t.status IN ('queued', 'running') AND j.left_at IS NULL GROUP BY t.status"
+            ).fetchall()
+            every = db.execute("SELECT COUNT(*) FROM jobs").fetchone()[0]
             oldest = db.execute("SELECT MIN(created_at) FROM tasks WHERE status = 'queued'").fetchone()[0]
-            out: dict[str, Any] = {
-                "tasks": dict.fromkeys(("queued", "running", *sorted(ENDED)), 0) | {r[0]: r[1] for r in tasks},
-                "jobs": dict.fromkeys(("queued", "running", *sorted(ENDED)), 0) | {r[0]: r[1] for r in jobs},
-                "oldest_s": 0.0 if oldest is None else max(0.0, now - oldest),
-            }
+        jobs = {"queued": 0, "running": 0} | dict(live)
+        out: dict[str, Any] = {
+            "tasks": dict.fromkeys(("queued", "running", *sorted(ENDED)), 0) | tasks,
+            "jobs": jobs | {"ended": every - sum(jobs.values())},
+            "oldest_s": 0.0 if oldest is None else max(0.0, now - oldest),
+        }
         workers = self.leases.workers()
         return out | {"workers": len(workers), "slots": sum(workers.values())}
 

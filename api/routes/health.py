@@ -45,8 +45,7 @@ async def readyz(request: Request) -> Response:
     service = service_of(request)
     if service.changes.stopping:
         raise Problem("unavailable", "the service is stopping")
-    counts = await run_in_threadpool(service.store.counts)
-    if not counts["workers"]:
+    if not await run_in_threadpool(service.store.leases.workers):
         raise Problem("unavailable", "no worker is at work; requests wait until one is", headers={"Retry-After": "1"})
     return document(request, _ALIVE)
 

@@ -66,6 +66,9 @@ def _do(work: Work, tell: Tell) -> Outcome:
             for k in range(2000):
                 tell.say(f"line {k} " + "x" * 5000)
                 tell.progress(2.0, 1.0, 0.5, k / 100)
+        case "speak no sense":
+            tell._sender.send_bytes(work.options["words"].encode())  # type: ignore[attr-defined]
+            time.sleep(60)
         case "fault":
             raise ZeroDivisionError("a fault of ours")
     return Outcome({"result": (b"done", "text/plain")}, {"pid": os.getpid()})

@@ -98,6 +98,12 @@ def test_a_child_that_died_by_chance_is_no_failure(store: Store, worker: Worker,
     assert (state.status, state.attempts) == ("succeeded", 2)
 
 
+@pytest.mark.parametrize("words", ["no JSON", "[]", '{"kind": "result"}', '{"kind": "error", "problem": 3}'])
+def test_a_child_that_speaks_no_sense_is_ended(store: Store, worker: Worker, words: str) -> None:
+    begun = store.ensure(does("speak no sense", words=words))
+    until(worker, lambda: store.state(begun.id).attempts == 2)
+
+
 def test_a_fault_of_ours_is_told_without_its_insides(store: Store, worker: Worker) -> None:
     state = ask(store, worker, does("fault"))
     assert problem_of(state) == "internal"
