@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from planner.errors import InputError
 
-__all__ = ["captured", "nodes_of", "parse", "subgraphs"]
+__all__ = ["MAX_NODES", "captured", "nodes_of", "parse", "subgraphs"]
 
 MAX_NODES = 200_000  # after inlining; the largest known training graphs have under 50,000
 MAX_DEPTH = 32  # of control flow inside control flow

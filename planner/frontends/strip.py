@@ -24,6 +24,7 @@ from google.protobuf.message import DecodeError
 from planner.errors import InputError
 from planner.frontends.draft import DOMAINS, LOCATION_OF_STRIPPED, reads_value
 from planner.frontends.dtypes import dtype_name
+from planner.frontends.parse import MAX_NODES
 
 __all__ = ["strip_file", "strip_model"]
 
@@ -52,7 +53,7 @@ def strip_model(data: bytes | memoryview | mmap.mmap, name: str = "model") -> by
     """
     with memoryview(data) as view:
         try:
-            return b"".join(_model(view))
+            return b"".join(_model(view, name))
         except (_Malformed, DecodeError) as error:
             raise InputError(
                 f"{name}: not an ONNX model, or a truncated one: the {len(view)} bytes do not parse as a ModelProto"
@@ -79,11 +80,11 @@ class _Malformed(Exception):
     """The bytes are no protobuf message; the text says where."""
 
 
-def _model(view: memoryview) -> Pieces:
+def _model(view: memoryview, name: str) -> Pieces:
     out: Pieces = []
     for number, whole, inner in _fields(view):
         if number == _MODEL_GRAPH and inner is not None:
-            out += _nested(number, _graph(inner))
+            out += _nested(number, _graph(inner, name))
         elif number == _MODEL_FUNCTIONS and inner is not None:
             out += _nested(number, _each_node(inner, _FUNCTION_NODE))
         elif number != _MODEL_TRAINING:
@@ -91,9 +92,13 @@ def _model(view: memoryview) -> Pieces:
     return out
 
 
-def _graph(view: memoryview) -> Pieces:
+def _graph(view: memoryview, name: str) -> Pieces:
     out: Pieces = []
+    nodes = 0
     for number, whole, inner in _fields(view):
+        nodes += number == _GRAPH_NODE
+        if nodes > MAX_NODES:
+            raise InputError(f"{name}: more than {MAX_NODES} nodes; at most {MAX_NODES} are accepted.")
         if inner is None:
             out.append(whole)
         elif number == _GRAPH_INITIALIZER:

@@ -257,6 +257,11 @@ def _length(n: int) -> bytes:
     return out + bytes([n])
 
 
+def test_more_nodes_than_any_import_accepts_are_refused_at_once():
+    with pytest.raises(InputError, match="nodes"):
+        strip_model(b"\x3a" + _length(2_000_000) + b"\x0a\x00" * 1_000_000)
+
+
 @pytest.mark.parametrize("text", [b"", b"\x00\x01", b"{'graph': 1}", b"\x3a\xff\xff\xff\xff\x0f", b"\xff" * 20])
 def test_other_files_are_refused_by_name(tmp_path, text):
     file = tmp_path / "odd.onnx"
