@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 from dataclasses import dataclass
@@ -32,6 +33,11 @@ class Limits:
 def impose(limits: Limits) -> None:
     """Puts this process under the limits, for good."""
     os.nice(NICE)
+    if os.getsid(0) == os.getpid():
+        # Where the kernel schedules sessions as groups (sched_autogroup), niceness counts inside a session alone, and
+        # that of the session is set here: otherwise a child has as much of the processors as the server.
+        with contextlib.suppress(OSError):
+            Path("/proc/self/autogroup").write_text(str(NICE))
     Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE))
     mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     _set(resource.RLIMIT_AS, mapped + limits.memory_bytes)

@@ -142,7 +142,7 @@ def cpu() -> list[int]:
     return [int(x) for x in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
 
 
-async def measure(service: Served, rate: float, seconds: float, hostile: bool) -> dict[str, Any]:
+async def measure(service: Served, rate: float, seconds: float, hostile: bool, chosen: Sequence[str]) -> dict[str, Any]:
     url = service.url
     model, found = await asyncio.to_thread(plan, url)
     with urllib.request.urlopen(f"{url}/v1/plans/{found}") as answer:
@@ -157,9 +157,10 @@ async def measure(service: Served, rate: float, seconds: float, hostile: bool) -
     out: dict[str, Any] = {"plan_json_bytes": len(urllib.request.urlopen(f"{url}{path}").read()), "cases": {}}
     # A third process uploads: what that costs is not to delay the measuring.
     told = [sys.executable, "-m", "tests.bench.service_latency", "--feed", url]
-    whole = str(len(cases) * (seconds + 3))
+    whole = str(len(chosen or cases) * (seconds + 3))
     feeding = subprocess.Popen([*told, "--seconds", whole], stdout=subprocess.PIPE, text=True) if hostile else None
-    for name, (sent, expected) in cases.items():
+    for name in chosen or cases:
+        sent, expected = cases[name]
         await load(url, sent, rate, 1.0, expected)  # warm
         before, used = cpu(), service.cpu_s()
         out["cases"][name] = await load(url, sent, rate, seconds, expected)
@@ -174,6 +175,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", type=float, default=100.0)
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--case", action="append", choices=("post", "plan", "known", "health"), help="default: all")
     parser.add_argument("--hostile", action="store_true")
     parser.add_argument("--feed", metavar="URL", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -181,7 +183,7 @@ def main() -> None:
         print(json.dumps(asyncio.run(feed(options.feed, options.seconds))))
         return
     with tempfile.TemporaryDirectory() as folder, served(Path(folder), "--queue", "100000") as service:
-        found = asyncio.run(measure(service, options.rate, options.seconds, options.hostile))
+        found = asyncio.run(measure(service, options.rate, options.seconds, options.hostile, options.case))
     print(json.dumps({"processors": os.cpu_count(), **found}, indent=1))
 
 
