@@ -233,14 +233,19 @@ class Client:
             time.sleep(0.05)
 
 
-def torture(service: Direct | Served, kills: int, seed: int, say: Callable[[str], None]) -> Report:
-    """Kills, and what was found afterwards."""
+def torture(
+    service: Direct | Served, kills: int, seed: int, say: Callable[[str], None], enough: threading.Event | None = None
+) -> Report:
+    """Kills, as many or until it is `enough`, and what was found afterwards."""
+    enough = enough or threading.Event()
     report, rng = Report(), random.Random(seed)
     client = Client(service, seed)
     client.start()
     try:
         _heard(service.store, 0.0)
         for k in range(kills):
+            if enough.is_set():
+                break
             time.sleep(rng.uniform(0.0, 3.0))
             report.load.append(round(os.getloadavg()[0], 1))
             killed = time.time()
@@ -373,8 +378,11 @@ def main() -> int:
     folder = options.data or Path(tempfile.mkdtemp(prefix="planner-kills-"))
     service: Direct | Served = Direct(folder) if options.direct else Served(folder)
     began = time.monotonic()
+    enough = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: enough.set())  # the kills end, and what is left is looked at
     try:
-        report = torture(service, options.kills, options.seed, lambda line: print(line, file=sys.stderr, flush=True))
+        say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
+        report = torture(service, options.kills, options.seed, say, enough)
     finally:
         service.stop()
         if options.data is None:
