@@ -251,12 +251,12 @@ def torture(
             killed = time.time()
             what = service.kill(rng)
             report.kills[what] += 1
-            if what == "server":
-                took = _until(service.answers, "the server to answer")
-                report.recovery_s.setdefault("server answers", []).append(took)
             _until(lambda at=killed: _leased(service.store, at), "a lease")  # type: ignore[misc]
             held = time.time() - killed
             heard = _heard(service.store, killed)
+            if what == "server":
+                _until(service.answers, "the server to answer")
+                report.recovery_s.setdefault("the server answers", []).append(time.time() - killed)
             report.recovery_s.setdefault(f"a task is held after a {what}", []).append(held)
             report.recovery_s.setdefault(f"a child speaks after a {what}", []).append(heard)
             say(f"{k + 1}: {what}, held {held:.2f} s, heard {heard:.2f} s, {len(client.accepted)} jobs accepted")
