@@ -77,7 +77,7 @@ def test_the_best_plans_of_several_meshes_come_too(url, tmp_path, capsys):
     assert written == [f"plan written to {tmp_path / name}" for name in ("plan.json", "plan-2.json")]
     best, next_best = (json.loads((tmp_path / name).read_bytes()) for name in ("plan.json", "plan-2.json"))
     assert best["cost"]["objective_s"] <= next_best["cost"]["objective_s"]
-    assert best["cluster"] != next_best["cluster"]
+    assert best["meshes"] != next_best["meshes"]
 
 
 def test_detached_it_prints_the_job(url, model, capsys):
