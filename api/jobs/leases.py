@@ -207,6 +207,11 @@ class Leases:
         with self.database.write(durable=False) as db:
             db.execute("DELETE FROM workers WHERE name = ?", (worker,))
 
+    def waiting(self) -> bool:
+        """Whether any task waits."""
+        with self.database.read() as db:
+            return db.execute("SELECT 1 FROM queue LIMIT 1").fetchone() is not None
+
     def workers(self, within_s: float = 2 * LEASE_S) -> dict[str, int]:
         """Slots of the workers that are ready and were heard of lately, by name."""
         with self.database.read() as db:

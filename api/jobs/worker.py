@@ -54,8 +54,8 @@ log = logging.getLogger("planner.worker")
 class Worker:
     """`slots` tasks at once, and one more that a person waits for.
 
-    `parent`: the process that started it.  When that has ended, the worker goes on until another one is ready, which
-    who restarts the parent will see to, and no longer than `ORPHAN_S`.
+    `parent`: the process that started it.  When that has ended, the worker goes on while there is work, until another
+    one is ready, which who restarts the parent will see to, and no longer than `ORPHAN_S`.
     """
 
     store: Store
@@ -132,9 +132,11 @@ class Worker:
             self._orphan_since = now
             log.warning("the process that started this worker has ended")
             self._beaten = 0.0
-        succeeded = set(self.store.leases.workers()) - {self.name}
-        idle = not self._at_work
-        self.stopping = (idle and bool(succeeded)) or now > self._orphan_since + ORPHAN_S
+        needed = bool(self._at_work) or (self.store.leases.waiting() and not self._has_successor())
+        self.stopping = not needed or now > self._orphan_since + ORPHAN_S
+
+    def _has_successor(self) -> bool:
+        return bool(set(self.store.leases.workers()) - {self.name})
 
     def _beat(self) -> None:
         held = [s for s in self._at_work if not s.dropped]
@@ -165,8 +167,8 @@ class Worker:
                 bury(self._folder.parent, self.store.leases.bury)
         elif version == self._seen:
             return
-        if self._orphan_since is not None and set(self.store.leases.workers()) - {self.name}:
-            return  # a successor is there
+        if self._orphan_since is not None and self._has_successor():
+            return
         if not self._forks.ready():  # a claim would wait for it, and its lease run out
             return
         self._seen = version
