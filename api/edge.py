@@ -65,7 +65,8 @@ class Edge:
         if self.settings.names:
             known: tuple[str, ...] = (*self.settings.names, *_LOOPBACK)
         else:
-            known = _LOOPBACK if is_loopback(self.settings.host) else (name,)
+            own = self.settings.host.lower()
+            known = (*_LOOPBACK, f"[{own}]" if ":" in own else own) if is_loopback(own) else (name,)
         if name not in known:
             raise Problem("host-unknown", f"Host {host[:100]!r} is not one of {', '.join(known)}; see --names")
         if method not in _UNSAFE:
@@ -82,6 +83,7 @@ class _Exchange:
 
     def __init__(self, edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:
         self.edge, self.scope, self.receive, self.out = edge, scope, receive, send
+        self.asked = scope  # as the application sees it, which notes the route there
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.id = request_id_of(self.headers.get(b"x-request-id"))
         self.method: str = scope["method"]
@@ -108,7 +110,7 @@ class _Exchange:
             limit = settings.upload_limit if scope["path"] in UPLOADS else SMALL_BODY
             check_length(self.headers.get(b"content-length"), limit)
             if self.method == "HEAD":
-                scope = {**scope, "method": "GET"}
+                scope = self.asked = {**scope, "method": "GET"}
             await self.edge.app(scope, limited(self.receive, limit), self._send)
         except Exception as e:
             problem = self._problem(e)
@@ -168,7 +170,7 @@ class _Exchange:
 
     def _note(self) -> None:
         seconds = time.perf_counter() - self.began
-        route = getattr(self.scope.get("route"), "path", "other")
+        route = getattr(self.asked.get("route"), "path", "other")
         metrics = self.edge.metrics
         method = self.method if self.method in (*_UNSAFE, "GET", "HEAD", "OPTIONS") else "other"
         metrics.requests.labels(method, route, str(self.status)).inc()

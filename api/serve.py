@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import logging
+import resource
 import signal
 import socket
 import sys
@@ -38,6 +39,8 @@ def run(options: argparse.Namespace) -> int:
     from api.workers import Workers
 
     log_to()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # connections are files
     with listening, Workers(settings):
         return _serve(settings, store, listening)
 

@@ -6,8 +6,9 @@ import asyncio
 import re
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -27,8 +28,12 @@ from api.watch import Changes
 __all__ = ["PATIENCE", "Service", "preferred_wait", "service_of"]
 
 PATIENCE: Final = 20.0  # seconds that a request for an artifact waits for it unless it says otherwise
+WAITS: Final = 100  # requests of one tenant that wait at a time: each looks when anything changes; more are told to ask
 _BIG: Final = 256 * 2**10  # bytes above which a blob is read beside the event loop
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,6})\"?", re.IGNORECASE)
+
+
+Awaited = TypeVar("Awaited", Job, TaskState)
 
 
 @dataclass(slots=True)
@@ -40,26 +45,34 @@ class Service:
     buckets: Buckets
     signer: Signer
     streams: Counter[str] = field(default_factory=Counter)  # event streams open, by tenant
+    waiting: Counter[str] = field(default_factory=Counter)  # requests that wait, by tenant
 
     async def finished_job(self, job: Job, seconds: float) -> Job:
-        """The job once it has ended, or as it is when the seconds are over."""
-        until = time.monotonic() + min(seconds, self.settings.most_wait)
-        while not job.ended and (left := until - time.monotonic()) > 0 and not self.changes.stopping:
-            await self.changes.wait(left)
-            job = self.store.job(job.tenant, job.id)
-        return job
+        """The job once it has ended, or as it is when the seconds are over, or too many of the tenant wait already."""
+        return await self._finished(job, lambda: self.store.job(job.tenant, job.id), job.tenant, seconds)
 
-    async def finished_task(self, state: TaskState, seconds: float) -> TaskState:
+    async def finished_task(self, state: TaskState, tenant: str, seconds: float) -> TaskState:
         """As `finished_job`."""
+        return await self._finished(state, lambda: self.store.state(state.id), tenant, seconds)
+
+    async def _finished(self, found: Awaited, again: Callable[[], Awaited], tenant: str, seconds: float) -> Awaited:
+        if found.ended or self.waiting[tenant] >= WAITS:
+            return found
         until = time.monotonic() + min(seconds, self.settings.most_wait)
-        while not state.ended and (left := until - time.monotonic()) > 0 and not self.changes.stopping:
-            await self.changes.wait(left)
-            state = self.store.state(state.id)
-        return state
+        self.waiting[tenant] += 1
+        try:
+            while not found.ended and (left := until - time.monotonic()) > 0 and not self.changes.stopping:
+                await self.changes.wait(left)
+                found = again()
+        finally:
+            self.waiting[tenant] -= 1
+            if not self.waiting[tenant]:
+                del self.waiting[tenant]
+        return found
 
     async def made(self, task: Task, tenant: str, seconds: float) -> TaskState:
         """The task done, or still under way when the seconds are over.  Problem where it failed."""
-        state = await self.finished_task(await run_in_threadpool(self.store.ensure, task, tenant), seconds)
+        state = await self.finished_task(await run_in_threadpool(self.store.ensure, task, tenant), tenant, seconds)
         if state.error is not None:
             raise from_work(state.error)
         if state.status == "cancelled":
@@ -74,7 +87,7 @@ class Service:
             state = await run_in_threadpool(self.store.recover, blob.digest, tenant)
             if state is None:
                 raise
-            await self.finished_task(state, PATIENCE)
+            await self.finished_task(state, tenant, PATIENCE)
             return await self._read(blob)
 
     async def _read(self, blob: Blob) -> bytes:
@@ -88,7 +101,7 @@ def service_of(request: Request) -> Service:
     return service
 
 
-def preferred_wait(request: Request) -> int | None:
-    """Seconds of `Prefer: wait=N` (RFC 7240); None where it is not said."""
+def preferred_wait(request: Request, service: Service) -> int | None:
+    """Seconds of `Prefer: wait=N` (RFC 7240), at most those that the service grants; None where it is not said."""
     found = _WAIT.search(",".join(request.headers.getlist("prefer")))
-    return None if found is None else int(found[1])
+    return None if found is None else min(int(found[1]), int(service.settings.most_wait))

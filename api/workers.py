@@ -73,7 +73,13 @@ class Workers:
         pause = FIRST_PAUSE_S
         while not self._stop.is_set():
             began = time.monotonic()
-            process = self._processes[k] = subprocess.Popen(self._command(slots), stdin=subprocess.DEVNULL)
+            try:
+                process = self._processes[k] = subprocess.Popen(self._command(slots), stdin=subprocess.DEVNULL)
+            except OSError as e:  # memory or processes have run out: they may come back
+                _log.error("no worker can be started", extra={"fields": {"why": e.strerror, "again_in_s": pause}})
+                pause = min(LONGEST_PAUSE_S, 2 * pause)
+                self._stop.wait(pause)
+                continue
             if self._stop.is_set():
                 process.terminate()
             status = process.wait()

@@ -21,7 +21,7 @@ from api.jobs.problems import problem
 from api.jobs.records import Claim
 from api.jobs.rows import add_event, files_of, ticket
 
-__all__ = ["DEATHS", "LEASE_S", "LOSSES", "Beat", "Leases", "end_task", "share_plan"]
+__all__ = ["DEATHS", "LEASE_S", "LOSSES", "Beat", "Leases", "end_task", "give_plan", "share_plan"]
 
 LEASE_S = 5.0
 DEATHS = 3  # children a task may kill
@@ -29,6 +29,7 @@ LOSSES = 30  # workers it may lose: one that dies takes innocent tasks with it, 
 PAUSE_S = 0.5  # before a task that killed its child begins again, times the deaths
 SUSPECT = 3  # lost workers, from which on a task lets others go first
 SUSPECT_PAUSE_S = 3.0
+LONGEST_PAUSE_S = 60.0  # no task waits longer to begin again
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,9 +227,15 @@ def share_plan(db: sqlite3.Connection, task: int, plan: str, now: float) -> None
     jobs = db.execute(
         "SELECT tenant, name FROM jobs WHERE task = ? AND left_at IS NULL ORDER BY id", (task,)
     ).fetchall()
-    db.executemany(
-        "INSERT INTO plans VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (tenant, id) DO NOTHING",
-        [(j["tenant"], plan, ticket(), task, j["name"], now) for j in jobs],
+    for job in jobs:
+        give_plan(db, job["tenant"], job["name"], task, plan, now)
+
+
+def give_plan(db: sqlite3.Connection, tenant: str, name: str, task: int, plan: str, now: float) -> None:
+    """A plan that the tenant has already is of the latest task: while that has jobs, purging leaves it."""
+    db.execute(
+        "INSERT INTO plans VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (tenant, id) DO UPDATE SET task = excluded.task",
+        (tenant, plan, ticket(), task, name, now),
     )
 
 
@@ -276,8 +283,9 @@ def _next(db: sqlite3.Connection, lanes: Sequence[int], now: float) -> tuple[str
     for lane in lanes:
         row = db.execute(
             "SELECT q.tenant, MIN(q.task) AS task FROM queue q LEFT JOIN turns u ON u.tenant = q.tenant"
-            " WHERE q.lane = ? AND q.not_before <= ? GROUP BY q.tenant ORDER BY COALESCE(u.turn, 0), 2 LIMIT 1",
-            (lane, now),
+            " WHERE q.lane = ? AND (q.not_before <= ? OR q.not_before > ?) GROUP BY q.tenant"
+            " ORDER BY COALESCE(u.turn, 0), 2 LIMIT 1",
+            (lane, now, now + LONGEST_PAUSE_S),  # later still: by a clock that was set back since
         ).fetchone()
         if row is not None:
             return row["tenant"], row["task"]

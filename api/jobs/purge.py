@@ -25,7 +25,8 @@ class Purged:
 
 
 def purge(database: Database, blobs: Blobs, retention_s: float, *, young_s: float = YOUNG) -> Purged:
-    """`retention_s`: seconds since a job ended, a plan was made, or a result was last asked for."""
+    """`retention_s`: seconds since a job ended, a plan was made (while a job has it, it stays), or a
+    result was last asked for."""
     before = time.time() - retention_s
     jobs = _rows(
         database,
@@ -36,7 +37,8 @@ def purge(database: Database, blobs: Blobs, retention_s: float, *, young_s: floa
     plans = _rows(
         database,
         "DELETE FROM plans WHERE (tenant, id) IN"
-        " (SELECT tenant, id FROM plans WHERE created_at < :before LIMIT :batch)",
+        " (SELECT p.tenant, p.id FROM plans p WHERE p.created_at < :before AND NOT EXISTS"
+        " (SELECT 1 FROM jobs j WHERE j.task = p.task AND j.tenant = p.tenant AND j.left_at IS NULL) LIMIT :batch)",
         before,
     )
     tasks = _rows(

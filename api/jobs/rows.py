@@ -33,8 +33,9 @@ def add_event(db: sqlite3.Connection, task: int, kind: str, data: Mapping[str, A
     db.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?)", (task, last + 1, kind, json.dumps(dict(data)), at))
 
 
-def event_of(row: sqlite3.Row) -> Event:
-    return Event(row["seq"], row["type"], json.loads(row["data"]), row["at"])
+def event_of(row: sqlite3.Row, earliest: float) -> Event:
+    """What happened before `earliest` is said to have happened then."""
+    return Event(row["seq"], row["type"], json.loads(row["data"]), max(row["at"], earliest))
 
 
 def files_of(db: sqlite3.Connection, task: int, way: str) -> dict[str, Blob]:

@@ -16,7 +16,7 @@ from api.jobs.blobs import Blobs
 from api.jobs.database import Database
 from api.jobs.errors import BlobMissing, IdempotencyConflict, NotFound, QueueFull
 from api.jobs.keys import Keys
-from api.jobs.leases import Leases, end_task, share_plan
+from api.jobs.leases import Leases, end_task, give_plan
 from api.jobs.purge import Purged, purge
 from api.jobs.records import ENDED, Event, Job, Plan, Submitted, TaskState
 from api.jobs.rows import JOB, STATUS, add_event, event_of, files_of, job_of, plan_of, state_of, ticket
@@ -74,7 +74,7 @@ class Store:
                 (job, tenant, name, row["id"], now, idempotency, fingerprint),
             )
             if row["plan"] is not None:
-                share_plan(db, row["id"], row["plan"], now)
+                give_plan(db, tenant, name, row["id"], row["plan"], now)
             return Submitted(_job(db, tenant, job), created=True)
 
     def answered(self, tenant: str, task: Task) -> Job | None:
@@ -133,7 +133,7 @@ class Store:
         """Those with a higher `seq` than `after`, in order.  NotFound."""
         with self.database.read() as db:
             row = db.execute(
-                "SELECT task, left_at, cut FROM jobs WHERE tenant = ? AND id = ?", (tenant, job)
+                "SELECT task, created_at, left_at, cut FROM jobs WHERE tenant = ? AND id = ?", (tenant, job)
             ).fetchone()
             if row is None:
                 raise NotFound(f"job {job}: there is none")
@@ -143,7 +143,8 @@ class Store:
                 " ORDER BY seq LIMIT ?",
                 (row["task"], after, cut, cut, limit),
             )
-            found = [event_of(r) for r in rows]
+            # When others began the task is nobody's business but theirs.
+            found = [event_of(r, row["created_at"]) for r in rows]
             if cut is not None and after <= cut and len(found) < limit:
                 found.append(Event(cut + 1, "cancelled", {"plan": None}, row["left_at"]))
             return found

@@ -72,6 +72,7 @@ class Worker:
         self._orphan_since: float | None = None
         self._at_work: list[Slot] = []
         self._beaten = self._tried = self._checkpointed = 0.0
+        self._beaten_at = 0.0  # by the clock that leases go by
         self._seen: int | None = None  # version of the store at the last look for work,
         self._heard: int | None = None  # and at the last look for what is to be ended
         self._purged = time.monotonic() - PURGE_S + 60.0  # not while everything begins
@@ -142,10 +143,11 @@ class Worker:
         held = [s for s in self._at_work if not s.dropped]
         claims = [s.claim for s in held]
         version = self.store.version()
-        if time.monotonic() > self._beaten + BEAT_S:
+        # By the clock of leases too: it runs on while the machine sleeps, and may be set.
+        if time.monotonic() > self._beaten + BEAT_S or abs(time.time() - self._beaten_at) > 2 * BEAT_S:
             ready = self._orphan_since is None and self._forks.ready()
             said = self.store.leases.heartbeat(self.name, claims, pid=os.getpid(), slots=self.slots if ready else 0)
-            self._beaten = time.monotonic()
+            self._beaten, self._beaten_at = time.monotonic(), time.time()
             for slot in held:
                 slot.watch()
         elif claims and version != self._heard:

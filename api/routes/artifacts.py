@@ -153,7 +153,7 @@ def _task(plan: Plan, name: str) -> Task:
 
 def waits(request: Request) -> float:
     """Seconds to wait for what a request asks for."""
-    preferred = preferred_wait(request)
+    preferred = preferred_wait(request, service_of(request))
     return PATIENCE if preferred is None else preferred
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Header, Path, Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
-from api.auth import Tenant
+from api.auth import Tenant, tenant_of
 from api.errors import Problem
 from api.links import job_of
 from api.pages import next_link
@@ -28,6 +28,7 @@ router = APIRouter(tags=["jobs"])
 
 STREAMS = 100  # event streams of one tenant
 BATCH = 500  # events read at a time
+KEY_S = 1.0  # between two looks whether the key of a stream stands still
 EVENT: Final = {
     "type": "object",
     "properties": {
@@ -68,7 +69,8 @@ async def list_jobs(
 ) -> Response:
     service = service_of(request)
     after = service.signer.after(f"jobs {tenant}", cursor)
-    found = service.store.jobs(tenant, status, limit + 1, after)
+    # Of one state: it may look through all jobs of the tenant.
+    found = await run_in_threadpool(service.store.jobs, tenant, status, limit + 1, after)
     more = service.signer.seal(f"jobs {tenant}", found[limit - 1].id) if len(found) > limit else None
     page = Jobs(items=[job_of(j) for j in found[:limit]], next=more)
     return document(request, page, headers=next_link(request.url, more))
@@ -106,7 +108,7 @@ async def cancel_job(request: Request, tenant: Tenant, job_id: JobId, prefer: Pr
 
 
 async def _waited(request: Request, service: Service, job: Any) -> Response:
-    wait = preferred_wait(request)
+    wait = preferred_wait(request, service)
     if wait is None:
         return document(request, job_of(job))
     job = await service.finished_job(job, wait)
@@ -149,11 +151,23 @@ async def get_events(
     if request.state.method == "HEAD":
         return Response(media_type="text/event-stream", headers=headers)
     request.state.stream = True
-    return StreamingResponse(_stream(service, tenant, job_id, after), media_type="text/event-stream", headers=headers)
+    body = _stream(service, tenant, job_id, after, lambda: _may_go_on(request, service, tenant))
+    return StreamingResponse(body, media_type="text/event-stream", headers=headers)
 
 
-async def _stream(service: Service, tenant: str, job: str, after: int) -> AsyncIterator[bytes]:
-    """Ends after the last event, when the server stops or after long: clients come back with `Last-Event-ID`."""
+def _may_go_on(request: Request, service: Service, tenant: str) -> bool:
+    """Whether the key or session stands still."""
+    try:
+        return tenant_of(request, service) == tenant
+    except Problem:
+        return False
+
+
+async def _stream(
+    service: Service, tenant: str, job: str, after: int, may_go_on: Callable[[], bool]
+) -> AsyncIterator[bytes]:
+    """Ends after the last event, when the server stops, the key is revoked or after long: clients come back with
+    `Last-Event-ID`."""
     service.streams[tenant] += 1
     service.metrics.streams.inc()
     beat = service.settings.heartbeat
@@ -161,7 +175,12 @@ async def _stream(service: Service, tenant: str, job: str, after: int) -> AsyncI
         yield b"retry: 1000\n\n"
         spoken = time.monotonic()
         until = spoken + service.settings.longest_stream
+        asked = spoken
         while not service.changes.stopping and time.monotonic() < until:
+            if time.monotonic() > asked + KEY_S:
+                if not may_go_on():
+                    return
+                asked = time.monotonic()
             found = service.store.events(tenant, job, after, BATCH)
             if found:
                 after, spoken = found[-1].seq, time.monotonic()
@@ -174,7 +193,8 @@ async def _stream(service: Service, tenant: str, job: str, after: int) -> AsyncI
                 spoken = time.monotonic()
                 yield b": still here\n\n"
                 continue
-            await service.changes.wait(min(left, max(0.0, until - time.monotonic())))
+            now = time.monotonic()
+            await service.changes.wait(max(0.0, min(left, until - now, asked + KEY_S - now)))
     finally:
         service.metrics.streams.dec()
         service.streams[tenant] -= 1

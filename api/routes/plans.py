@@ -120,7 +120,7 @@ async def submitted(
         )
         job = made.job
     headers = {"location": f"/v1/jobs/{job.id}"}
-    wait = preferred_wait(request)
+    wait = preferred_wait(request, service)
     if wait is not None:
         job = await service.finished_job(job, wait)
         headers["preference-applied"] = f"wait={wait}"

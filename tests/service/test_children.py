@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from api.jobs.blobs import Blob
 from api.jobs.records import TaskState
 from api.jobs.store import Store
 from api.jobs.tasks import Task
@@ -208,3 +209,26 @@ def _alive(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z" and os.path.exists(f"/proc/{pid}")
+
+
+def test_a_clock_that_jumps_takes_no_lease_away(store: Store, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after the sleep of a machine: leases go by a clock that ran on, heartbeats by one that did not."""
+    begun = store.ensure(does("sleep", "plan"))
+    until(worker, lambda: worker._at_work)
+    now = time.time
+    for jump in (3600.0, -3600.0, 7200.0):
+        monkeypatch.setattr(time, "time", lambda jump=jump: now() + jump)
+        worker._tried = 0.0  # it looks for work, and for leases that have run out, in this turn
+        worker.turn()
+        assert (store.state(begun.id).status, store.state(begun.id).attempts) == ("running", 1)
+    assert len(worker._at_work) == 1
+
+
+def test_a_result_that_is_not_there_is_computed_again(store: Store, worker: Worker) -> None:
+    begun = store.ensure(does("spin until asked", "plan"))
+    until(worker, lambda: worker._at_work)
+    (slot,) = worker._at_work
+    files = {"best": Blob("0" * 64, "text/plain", 1)}
+    slot.answer = {"kind": "result", "files": files, "summary": {}, "plan": None, "cancelled": False}
+    until(worker, lambda: store.state(begun.id).attempts == 2)
+    assert slot not in worker._at_work

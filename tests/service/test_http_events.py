@@ -14,8 +14,10 @@ import httpx
 import pytest
 import uvicorn
 
+from api import service
 from api.app import create_app
 from api.jobs.store import Store
+from api.routes import jobs as routes
 from api.settings import Settings
 from api.watch import Changes
 from api.wire import Wire
@@ -142,3 +144,56 @@ def test_what_is_no_request_at_all_is_refused_by_a_problem(running: Running) -> 
         assert head.startswith(b"HTTP/1.1 400 ")
         assert b"application/problem+json" in head
         assert json.loads(body)["type"] == "urn:planner:problem:bad-request"
+
+
+def test_a_stream_ends_when_its_key_is_revoked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "KEY_S", 0.1)
+    store = Store(tmp_path)
+    key, secret = store.keys.create("team", "")
+    running = Running(tmp_path)
+    try:
+        running.http.headers["authorization"] = f"Bearer {secret}"
+        job = running.http.post(URL, content=b"m", headers=ONNX).json()
+        with running.http.stream("GET", job["links"]["events"]) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            store.keys.revoke(key)
+            assert list(lines)  # it ends, long before it would
+        assert running.http.get(job["links"]["events"]).status_code == 401
+    finally:
+        running.http.close()
+        running.stop()
+
+
+def test_head_of_a_stream_is_not_a_stream(running: Running) -> None:
+    job = running.http.post(URL, content=b"m", headers=ONNX).json()
+    answer = running.http.head(job["links"]["events"], timeout=2.0)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+    assert not running.app.state.service.streams
+    assert 'method="HEAD",route="/v1/jobs/{job_id}/events"' in running.http.get("/metrics").text
+
+
+def test_so_many_requests_of_a_tenant_wait_and_more_are_told_at_once(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "WAITS", 2)
+    job = running.http.post(URL, content=b"m", headers=ONNX).json()
+    wait = {"prefer": "wait=20"}
+    answers: list[httpx.Response] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(running.http.get(job["links"]["self"], headers=wait)))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    waiting = running.app.state.service.waiting
+    while waiting["local"] < 2:
+        time.sleep(0.005)
+    began = time.monotonic()
+    assert running.http.get(job["links"]["self"], headers=wait).json()["status"] == "queued"
+    assert time.monotonic() - began < 10
+    running.work({"plan.json": b"{}"})
+    for thread in threads:
+        thread.join()
+    assert [a.json()["status"] for a in answers] == ["succeeded", "succeeded"]
+    assert not waiting

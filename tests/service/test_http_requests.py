@@ -114,6 +114,21 @@ def test_a_name_that_was_rebound_to_this_machine_is_refused(service: Service, tm
         assert service.client.get("/v1/jobs", headers={"host": host}).status_code == 200
     with serving(tmp_path / "named", names=("planner.example",)) as named:
         assert named.client.get("/healthz", headers={"host": "planner.example"}).status_code == 200
+    with serving(tmp_path / "another", host="127.0.0.2") as another:
+        assert another.client.get("/healthz", headers={"host": "127.0.0.2:8080"}).status_code == 200
+        assert another.client.get("/healthz", headers={"host": "127.0.0.3:8080"}).status_code == 421
+
+
+def test_the_wait_that_is_applied_is_told_not_the_one_that_was_asked(tmp_path: Path) -> None:
+    with serving(tmp_path, most_wait=1.0) as s:
+        for said, applied in (
+            ("wait=99999", "1"),
+            ("respond-async, wait=0", "0"),
+            ('wait="1"', "1"),
+            ("wait=-1", None),
+        ):
+            found = s.post(prefer=said).headers.get("preference-applied")
+            assert found == (None if applied is None else f"wait={applied}")
 
 
 def test_a_page_of_another_site_can_change_nothing(service: Service) -> None:

@@ -485,3 +485,52 @@ def test_counts_are_of_everything(store: Store) -> None:
     counts = store.counts()
     assert (counts["tasks"]["queued"], counts["jobs"]["queued"], counts["workers"]) == (1, 2, 0)
     assert json.dumps(counts)
+
+
+def test_a_plan_outlives_the_last_job_that_has_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, day = time.time(), 86400.0
+    monkeypatch.setattr(time, "time", lambda: now - 30 * day)
+    plan = _planned(store)
+    monkeypatch.setattr(time, "time", lambda: now - day)
+    again = store.submit("a", task(store), name="m").job
+    assert again.plan == plan
+    monkeypatch.setattr(time, "time", lambda: now)
+    store.purge(20 * day)
+    assert store.job("a", again.id).plan == plan
+    assert store.blobs.read(store.plan("a", plan).files["plan.json"].digest) == b"plan"
+    monkeypatch.setattr(time, "time", lambda: now + 40 * day)
+    purged = store.purge(20 * day)
+    assert (purged.jobs, purged.plans, purged.tasks) == (1, 1, 1)
+
+
+def test_a_job_that_joins_does_not_tell_when_others_asked(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now - 1000)
+    _planned(store)
+    monkeypatch.setattr(time, "time", lambda: now)
+    job = store.submit("b", task(store), name="m").job
+    assert {e.at for e in store.events("b", job.id)} == {job.created_at}
+
+
+def test_another_request_for_a_finished_task_gives_its_plan_to_nobody_else(store: Store) -> None:
+    plan = _planned(store)
+    store.forget("a", plan)
+    store.submit("b", task(store), name="m")
+    assert [p.tenant for t in ("a", "b") for p in store.plans(t)] == ["b"]
+
+
+def test_a_task_that_pauses_is_begun_also_when_the_clock_was_set_back(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.submit("a", task(store), name="m")
+    store.leases.died(claim(store), "a signal")
+    assert store.leases.claim("w", LANES) is None
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now - 3600)
+    assert claim(store)
+
+
+def _planned(store: Store) -> str:
+    """Id of the plan of a job of tenant a."""
+    store.submit("a", task(store), name="m")
+    return finish(store, claim(store))

@@ -55,9 +55,9 @@ def test_trailers_without_end_are_refused(running: Running) -> None:
     begun = b"POST /v1/plans?devices=4 HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/octet-stream\r\n"
     with _open(running) as connection:
         connection.sendall(begun + b"transfer-encoding: chunked\r\n\r\n1\r\nm\r\n0\r\n")
-        with pytest.raises(OSError):
-            for _ in range(1000):
-                connection.sendall(b"".join(b"t%d: %s\r\n" % (k, b"a" * 1000) for k in range(100)))
+        trailers = b"".join(b"t%d: %s\r\n" % (k, b"a" * 1000) for k in range(1000))
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):
+            connection.sendall(100 * trailers)
         assert running.store.jobs("local") == []
 
 
