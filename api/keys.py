@@ -8,6 +8,7 @@ import re
 import time
 
 from api.jobs.errors import NotFound, StoreError
+from api.moments import moment
 from api.settings import add_settings, settings_of
 from planner.errors import InputError, UsageError
 
@@ -55,8 +56,8 @@ def run(options: argparse.Namespace) -> int:
                         "id": k.id,
                         "tenant": k.tenant,
                         "name": k.name,
-                        "created_at": k.created_at,
-                        "revoked_at": k.revoked_at,
+                        "created_at": moment(k.created_at),
+                        "revoked_at": None if k.revoked_at is None else moment(k.revoked_at),
                     }
                     for k in found
                 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from api.jobs import records
+from api.moments import moment
 from api.schemas import Job, PlanEntry, Progress
 
 __all__ = ["entry_of", "job_of", "progress_of"]
@@ -22,9 +23,9 @@ def job_of(job: records.Job) -> Job:
         "kind": job.kind,
         "name": job.name,
         "status": job.status,
-        "created_at": job.created_at,
-        "started_at": job.started_at,
-        "finished_at": job.finished_at,
+        "created_at": moment(job.created_at),
+        "started_at": None if job.started_at is None else moment(job.started_at),
+        "finished_at": None if job.finished_at is None else moment(job.finished_at),
         "progress": progress_of(job.progress),
         "plan": job.plan,
         "error": job.error,
@@ -45,7 +46,7 @@ def entry_of(plan: records.Plan) -> PlanEntry:
     return PlanEntry(
         id=plan.id,
         name=plan.name,
-        created_at=plan.created_at,
+        created_at=moment(plan.created_at),
         summary=dict(plan.summary),
         options=dict(plan.options),
         links={"self": at, "artifacts": f"{at}/artifacts"},

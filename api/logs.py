@@ -6,10 +6,11 @@ import json
 import logging
 import re
 import sys
-import time
 import uuid
 from collections.abc import Mapping
 from typing import Any
+
+from api.moments import moment
 
 __all__ = ["JsonLines", "log_to", "request_id_of"]
 
@@ -27,9 +28,8 @@ class JsonLines(logging.Formatter):
     """One JSON object a line; `extra={"fields": {...}}` adds members."""
 
     def format(self, record: logging.LogRecord) -> str:
-        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         line: dict[str, Any] = {
-            "time": f"{moment}.{int(record.msecs):03d}Z",
+            "time": moment(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),

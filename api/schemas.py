@@ -1,4 +1,4 @@
-"""JSON documents of the service.  Times are seconds since the epoch, sizes bytes, durations seconds."""
+"""JSON documents of the service.  Times are RFC 3339 in UTC, sizes bytes, durations seconds."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ __all__ = [
 ]
 
 Id = Annotated[str, Field(json_schema_extra={"pattern": "^[0-9A-Za-z_-]{1,64}$"})]
+
+
+Moment = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examples=["2026-01-31T09:30:00.125Z"])]
 
 
 class FieldError(BaseModel):
@@ -68,9 +71,9 @@ class Job(BaseModel):
     kind: Literal["plan", "evaluation", "explanation"]
     name: str
     status: Literal["queued", "running", "succeeded", "failed", "cancelled"]
-    created_at: float
-    started_at: float | None
-    finished_at: float | None
+    created_at: Moment
+    started_at: Moment | None
+    finished_at: Moment | None
     progress: Progress
     plan: Annotated[str | None, Field(description="Id of the plan, once there is one.")]
     error: Annotated[ProblemDocument | None, Field(description="Why there is no result.")]
@@ -90,7 +93,7 @@ class Jobs(BaseModel):
 class PlanEntry(BaseModel):
     id: Id
     name: str
-    created_at: float
+    created_at: Moment
     summary: dict[str, Any]
     options: dict[str, Any]
     links: dict[str, str]

@@ -29,6 +29,7 @@ class Job:
     def __init__(self, client: Client, state: JobState) -> None:
         self._client = client
         self.state = state
+        self._heard = ""  # the last event that `wait` has seen: it goes on behind it when it is called again
 
     @property
     def id(self) -> str:
@@ -76,7 +77,8 @@ class Job:
         if not self.state.ended and progress is not None:
             progress(seen)
         while not self.state.ended:
-            for event in self._events("", until):
+            for event in self._events(self._heard, until):
+                self._heard = self._heard if event is None else event.id or self._heard
                 fresh = seen if event is None else seen.updated(event.data)
                 if fresh != seen and progress is not None:
                     progress(fresh)
@@ -115,7 +117,10 @@ class Job:
                 broken_since = broken_since or now
                 if now - broken_since > transport.patience and (until is None or now < until):
                     told = str(error) or type(error).__name__
-                    raise ConnectionFailed(f"the events of job {self.id} ended: {told}") from error
+                    raise ConnectionFailed(
+                        f"the service at {self.url} is gone ({told}); job {self.id} goes on once it is back: send the "
+                        "same request again, it joins"
+                    ) from error
             time.sleep(PAUSE)
 
     def plan(self) -> bytes:

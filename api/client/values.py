@@ -1,9 +1,10 @@
-"""What the service answers with, as values.  Times are seconds since the epoch, durations seconds, sizes bytes."""
+"""What the service answers with, as values.  Durations are seconds, sizes bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
 from typing import Any
 
 __all__ = ["ENDED", "Artifact", "Event", "Hardware", "JobState", "PlanEntry", "Progress"]
@@ -77,12 +78,17 @@ class PlanEntry:
 
     id: str
     name: str
-    created_at: float
+    created_at: datetime  # UTC
     summary: Mapping[str, Any]
 
     @classmethod
     def of(cls, d: Mapping[str, Any]) -> PlanEntry:
-        return cls(str(d["id"]), str(d.get("name", "")), float(d.get("created_at") or 0), d.get("summary") or {})
+        return cls(str(d["id"]), str(d.get("name", "")), _moment(d.get("created_at")), d.get("summary") or {})
+
+
+def _moment(text: Any) -> datetime:
+    """RFC 3339, with its zone."""
+    return datetime.fromisoformat(str(text))
 
 
 @dataclass(frozen=True, slots=True)

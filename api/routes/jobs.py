@@ -14,6 +14,7 @@ from starlette.responses import StreamingResponse
 from api.auth import Tenant, tenant_of
 from api.errors import Problem
 from api.links import job_of
+from api.moments import moment
 from api.pages import next_link
 from api.respond import document
 from api.routes.plans import JOB_LINKS, PLAN_LINKS, Cursor, Limit, Prefer
@@ -184,7 +185,7 @@ async def _stream(
             found = service.store.events(tenant, job, after, BATCH)
             if found:
                 after, spoken = found[-1].seq, time.monotonic()
-                yield b"".join(_text(e.seq, e.type, {"at": e.at, **e.data}) for e in found)
+                yield b"".join(_text(e.seq, e.type, {"at": moment(e.at), **e.data}) for e in found)
                 if found[-1].last:
                     return
                 continue

@@ -53,12 +53,12 @@ export function significant(value, digits = 4) {
   return value.toFixed(Math.min(places, 6));
 }
 
-export function ago(epoch) {
-  const past = Math.max(0, Date.now() / 1000 - epoch);
+export function ago(moment) {
+  const past = Math.max(0, (Date.now() - Date.parse(moment)) / 1000);
   if (past < 60) return "just now";
   if (past < 3600) return `${Math.floor(past / 60)} min ago`;
   if (past < 86400) return `${Math.floor(past / 3600)} h ago`;
-  return new Date(epoch * 1000).toLocaleDateString();
+  return new Date(moment).toLocaleDateString();
 }
 
 // A problem document, or whatever went wrong, for the reader.

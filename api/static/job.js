@@ -98,7 +98,7 @@ function watching(job, phase, points, messages, width) {
 }
 
 // Seconds of searching until now; the point says when it was found by the clock of the service.
-const elapsed = (last) => last.seconds + Math.max(0, Date.now() / 1000 - last.at);
+const elapsed = (last) => last.seconds + Math.max(0, (Date.now() - Date.parse(last.at)) / 1000);
 
 // The plan that the search ended with, which no event tells.
 function outcome(d, points) {

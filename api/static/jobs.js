@@ -32,7 +32,7 @@ export async function refresh() {
 }
 
 function draw() {
-  const items = [...listed.values()].sort((a, b) => b.created_at - a.created_at);
+  const items = [...listed.values()].sort((a, b) => Date.parse(b.created_at) - Date.parse(a.created_at));
   byId("no-jobs").hidden = items.length > 0;
   byId("to-compare").hidden = new Set(items.map((j) => j.plan).filter(Boolean)).size < 2;
   byId("jobs").replaceChildren(...items.map(entry));

@@ -226,6 +226,32 @@ def test_waiting_tells_progress_and_ends_with_the_plan():
     assert told == [Progress(), Progress(phase="solve"), Progress("solve", 2.0, 1.0, 1.0)]
 
 
+def test_waiting_again_goes_on_behind_what_was_told():
+    asked: list[str | None] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if not request.url.path.endswith("/events"):
+            ended = len(asked) > 1
+            return httpx.Response(
+                200, json=job_document("succeeded" if ended else "running", plan="p" if ended else None)
+            )
+        asked.append(request.headers.get("last-event-id"))
+        body = sse(1, "phase", phase="import") + sse(2, "phase", phase="solve")
+        return httpx.Response(200, content=body if len(asked) == 1 else sse(3, "succeeded"))
+
+    def interrupt(progress: Progress) -> None:
+        if progress.phase == "solve":
+            raise KeyboardInterrupt
+
+    job = client(answer).job("j1")
+    with pytest.raises(KeyboardInterrupt):
+        job.wait(interrupt)
+    told: list[Progress] = []
+    job.wait(told.append)
+    assert asked == [None, "2"]
+    assert all(p.phase is None for p in told)  # nothing is told twice
+
+
 def test_a_failed_job_raises_its_problem_and_a_cancelled_one_with_a_plan_does_not():
     failed = JobState.of(job_document("failed", error=problem("cannot-fit", 422)))
     with pytest.raises(clients.CannotFit):
@@ -262,7 +288,8 @@ def test_an_artifact_is_waited_for_and_written_whole(tmp_path):
 def test_pages_are_followed():
     def answer(request: httpx.Request) -> httpx.Response:
         second = request.url.params.get("cursor") == "c"
-        return httpx.Response(200, json={"items": [{"id": "b" if second else "a"}], "next": None if second else "c"})
+        item = {"id": "b" if second else "a", "created_at": "2026-01-31T09:30:00.125Z"}
+        return httpx.Response(200, json={"items": [item], "next": None if second else "c"})
 
     assert [p.id for p in client(answer).plans()] == ["a", "b"]
 
