@@ -137,11 +137,14 @@ def test_a_tenant_may_have_so_many_waiting_and_no_more(store: Store) -> None:
     assert len(store.jobs("a")) == 20
 
 
-def test_a_lost_lease_is_taken_over_and_the_first_holder_can_write_nothing(store: Store) -> None:
+def test_a_lost_lease_is_taken_over_and_the_first_holder_can_write_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = store.submit("a", task(store), name="m").job
-    zombie = claim(store, "w1", lease_s=0.05)
+    zombie = claim(store, "w1")
     assert store.leases.claim("w2", LANES) is None
-    time.sleep(0.06)
+    later = time.time() + 61.0
+    monkeypatch.setattr(time, "time", lambda: later)
     heir = claim(store, "w2")
     assert (heir.task, heir.attempt) == (zombie.task, 2)
     assert heir.token > zombie.token
@@ -165,13 +168,14 @@ def test_a_lost_lease_is_taken_over_and_the_first_holder_can_write_nothing(store
     assert [e.seq for e in store.events("a", job.id)] == [1, 2, 3, 4, 5]
 
 
-def test_a_heartbeat_keeps_a_lease(store: Store) -> None:
+def test_a_heartbeat_keeps_a_lease(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.submit("a", task(store), name="m")
-    held = claim(store, lease_s=0.3)
-    for _ in range(4):
-        time.sleep(0.15)
-        assert store.leases.heartbeat("w", [held], slots=2, lease_s=0.3).lost == frozenset()
-        assert store.leases.claim("w2", LANES, 0.3) is None
+    held = claim(store)
+    begun = time.time()
+    for k in range(1, 5):
+        monkeypatch.setattr(time, "time", lambda k=k: begun + 45.0 * k)
+        assert store.leases.heartbeat("w", [held], slots=2, lease_s=60.0).lost == frozenset()
+        assert store.leases.claim("w2", LANES) is None
     assert store.counts()["slots"] == 2
 
 
