@@ -1,11 +1,13 @@
 """The simulated step as the JSON that chrome://tracing and Perfetto open.
 
 Trace Event Format: complete events (`ph: X`) with `ts` and `dur` in microseconds, and metadata events (`ph: M`) that
-name processes and threads.
+name processes and threads.  Viewers count in nanoseconds, and Perfetto drops an event that ends after the next one of its
+thread begins, so beginnings and ends are rounded, not durations; the exact time is in `args`.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from planner.planning.document import PlanDocument
@@ -35,11 +37,13 @@ def trace_document(plan: PlanDocument) -> dict[str, Any]:
         end = max(p[4] for p in run.passes)
         for k, stage in enumerate(plan.stages):
             events.append(_named("process_name", _STAGE + k, 0, f"stage {k}"))
+            events.append(_named("thread_name", _STAGE + k, 1, "micro-batches"))
             if stage.once_s:
-                events.append(_event("once a step", "optimizer", _STAGE + k, 1, end, stage.once_s))
+                events.append(_event("once a step", "optimizer", _STAGE + k, 1, end, end + stage.once_s))
         for k, kind, part, begin, until in run.passes:
             name = "forward" if kind == "F" else "backward"
-            events.append(_event(f"{name} {part}", name, _STAGE + k, 1, begin, until - begin, micro_batch=part))
+            if until > begin:  # none goes backward in inference
+                events.append(_event(f"{name} {part}", name, _STAGE + k, 1, begin, until, micro_batch=part))
     return {
         "displayTimeUnit": "ns",
         "otherData": {
@@ -69,10 +73,11 @@ def _step(plan: PlanDocument) -> list[dict[str, Any]]:
                         _STEP,
                         _STREAMS["compute"],
                         r.begin * unit,
-                        r.units * unit,
+                        (r.begin + r.units) * unit,
                         operator=name,
                         module=o.module,
                         strategy=o.strategy,
+                        seconds=r.units * unit,
                         inside_s=r.inside * unit,
                     )
                 )
@@ -87,7 +92,8 @@ def _step(plan: PlanDocument) -> list[dict[str, Any]]:
                     _STEP,
                     _STREAMS[stream],
                     costs.begins[i] * unit,
-                    costs.moved[i] * unit,
+                    (costs.begins[i] + costs.moved[i]) * unit,
+                    seconds=costs.moved[i] * unit,
                     tensor=move.tensor,
                     direction=move.direction,
                     source=str(move.source.layout()),
@@ -104,7 +110,8 @@ def _step(plan: PlanDocument) -> list[dict[str, Any]]:
                 _STEP,
                 _STREAMS["compute"],
                 last * unit,
-                update * unit,
+                (last + update) * unit,
+                seconds=update * unit,
                 parameters=len(plan.parameters),
             )
         )
@@ -112,18 +119,25 @@ def _step(plan: PlanDocument) -> list[dict[str, Any]]:
 
 
 def _event(
-    name: str, kind: str, process: int, thread: int, begin_s: float, seconds: float, **args: Any
+    name: str, kind: str, process: int, thread: int, begin_s: float, end_s: float, **args: Any
 ) -> dict[str, Any]:
+    begin, end = round(begin_s * 1e9), round(end_s * 1e9)
     return {
         "name": name,
         "cat": kind,
         "ph": "X",
-        "ts": begin_s * 1e6,
-        "dur": seconds * 1e6,
+        "ts": _microseconds(begin),
+        "dur": _microseconds(end - begin),
         "pid": process,
         "tid": thread,
         "args": args,
     }
+
+
+def _microseconds(nanoseconds: int) -> float:
+    """Such that a thousand times it is the number whether a reader rounds or cuts off."""
+    found = nanoseconds / 1000
+    return found if int(found * 1000) == nanoseconds else math.nextafter(found, math.inf)
 
 
 def _named(what: str, process: int, thread: int, name: str) -> dict[str, Any]:

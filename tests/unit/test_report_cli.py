@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -81,12 +82,21 @@ def test_names_do_not_move_the_terminal(tmp_path: Path, capsys: pytest.CaptureFi
 def test_the_trace_ends_with_the_simulated_step_and_streams_do_not_overlap(kind: str) -> None:
     plan = plan_of(kind)
     events = [e for e in trace_document(plan)["traceEvents"] if e["ph"] == "X"]
-    assert max(e["ts"] + e["dur"] for e in events) == pytest.approx(plan.cost.step_time_s * 1e6, rel=1e-12)
-    for stream in (1, 2, 3):
-        rows = sorted((e["ts"], e["dur"]) for e in events if e["tid"] == stream)
-        assert all(a + d <= b + 1e-6 for (a, d), (b, _) in pairwise(rows))
-    total = sum(e["dur"] for e in events)
-    assert total == pytest.approx(plan.cost.objective_s * 1e6, rel=1e-9)
+    assert max(e["ts"] + e["dur"] for e in events) == pytest.approx(plan.cost.step_time_s * 1e6, abs=1e-3)
+    total = sum(e["args"]["seconds"] for e in events)
+    assert total == pytest.approx(plan.cost.objective_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("whole", [int, round], ids=["older readers cut off", "readers round"])
+@pytest.mark.parametrize("kind", ["megatron", "recomputed", "pipeline", "images"])
+def test_in_whole_nanoseconds_no_event_of_a_thread_overlaps_the_next(kind: str, whole: Callable[[float], int]) -> None:
+    """Perfetto reads times so, and drops what overlaps."""
+    rows: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    events = trace_document(plan_of(kind))["traceEvents"]
+    for e in (e for e in events if e["ph"] == "X"):
+        rows.setdefault((e["pid"], e["tid"]), []).append((whole(e["ts"] * 1000.0), whole(e["dur"] * 1000.0)))
+    assert all(a + d <= b for row in rows.values() for (a, d), (b, _) in pairwise(sorted(row)))
+    assert {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"} >= rows.keys()
 
 
 def test_the_trace_of_a_pipeline_has_every_micro_batch_on_every_stage() -> None:
@@ -96,7 +106,7 @@ def test_the_trace_of_a_pipeline_has_every_micro_batch_on_every_stage() -> None:
         for kind in ("forward", "backward"):
             parts = [e["args"]["micro_batch"] for e in events if e["pid"] == 100 + stage and e["cat"] == kind]
             assert sorted(parts) == list(range(plan.schedule.micro_batches))
-    assert max(e["ts"] + e["dur"] for e in events) == pytest.approx(plan.cost.step_time_s * 1e6, rel=1e-9)
+    assert max(e["ts"] + e["dur"] for e in events) == pytest.approx(plan.cost.step_time_s * 1e6, abs=1e-3)
 
 
 def test_a_plan_without_times_has_a_trace_without_a_step() -> None:
