@@ -60,7 +60,8 @@ def pin_text(operator: str, split: Split, graph: Graph) -> str | None:
 
 
 def _pattern(name: str) -> str:
-    """The name, or where that cannot stand in a pin, a pattern that it matches."""
-    if not re.search(r"[\s=]", name):
+    """The name, or where that cannot stand in a pin or on a terminal, a pattern that it matches."""
+    if all(c.isprintable() and c not in " =" for c in name):
         return name
-    return re.sub(r"[\s=]", "?", re.sub(r"[\[*?]", r"[\g<0>]", name))
+    quoted = re.sub(r"[\[*?]", r"[\g<0>]", name)
+    return "".join(c if c.isprintable() and c not in " =" else "?" for c in quoted)

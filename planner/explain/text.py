@@ -13,9 +13,12 @@ from planner.explain.document import (
     TopDocument,
 )
 from planner.explain.splits import split_text
-from planner.report.words import memory_text, time_text
+from planner.report.words import memory_text, printable, time_text
 
 __all__ = ["explanation_text"]
+
+_COMMAND = "    planner search "
+_WIDTH = 400  # of a line that is not a command: of names as long as a page, the ends are shown
 
 
 def explanation_text(e: ExplanationDocument) -> str:
@@ -26,7 +29,7 @@ def explanation_text(e: ExplanationDocument) -> str:
         lines += [*_meshes(e), "", *_top(e), *_moves(e.redistributions)]
     lines += ["", *_limits(e)]
     lines += [f"note        {note}" for note in e.notes]
-    return "\n".join(lines)
+    return "\n".join(printable(line, 10 * len(line) if line.startswith(_COMMAND) else _WIDTH) for line in lines)
 
 
 def _head(e: ExplanationDocument) -> Iterator[str]:
