@@ -16,6 +16,7 @@ from importlib.metadata import entry_points
 
 from planner import __version__
 from planner.errors import PlannerError
+from planner.terminal import plain
 
 __all__ = ["main"]
 
@@ -71,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except PlannerError as e:
-        print(f"planner {options.command}: error: {e}", file=sys.stderr)
+        print(plain(f"planner {options.command}: error: {e}", "\n"), file=sys.stderr)
         return e.exit_status
     except BrokenPipeError:
         # The reader has gone (`| head`); silence the flush at exit as well.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planner.errors import InputError, UsageError
+from planner.terminal import plain
 
 if TYPE_CHECKING:
     from cost_models import HardwareProfile
@@ -119,6 +120,6 @@ def progress_to(quiet: bool) -> Callable[[str], None]:
 
     def say(line: str) -> None:
         if not quiet:
-            print(line, file=sys.stderr, flush=True)
+            print(plain(line, "\n"), file=sys.stderr, flush=True)
 
     return say

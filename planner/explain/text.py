@@ -14,6 +14,7 @@ from planner.explain.document import (
 )
 from planner.explain.splits import split_text
 from planner.report.words import memory_text, printable, time_text
+from planner.terminal import plain
 
 __all__ = ["explanation_text"]
 
@@ -29,7 +30,7 @@ def explanation_text(e: ExplanationDocument) -> str:
         lines += [*_meshes(e), "", *_top(e), *_moves(e.redistributions)]
     lines += ["", *_limits(e)]
     lines += [f"note        {note}" for note in e.notes]
-    return "\n".join(printable(line, 10 * len(line) if line.startswith(_COMMAND) else _WIDTH) for line in lines)
+    return "\n".join(plain(line) if line.startswith(_COMMAND) else printable(line, _WIDTH) for line in lines)
 
 
 def _head(e: ExplanationDocument) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """The simulated step as the JSON that chrome://tracing and Perfetto open.
 
 Trace Event Format: complete events (`ph: X`) with `ts` and `dur` in microseconds, and metadata events (`ph: M`) that
-name processes and threads.  Viewers count in nanoseconds, and Perfetto drops an event that ends after the next one of its
-thread begins, so beginnings and ends are rounded, not durations; the exact time is in `args`.
+name processes and threads.  Viewers count in nanoseconds, and Perfetto drops an event that ends after the next one of
+its thread begins, so beginnings and ends are rounded, not durations; the exact time is in `args`.
 """
 
 from __future__ import annotations

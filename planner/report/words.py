@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from planner.planning.document import RedistributionDocument, StepDocument
+from planner.terminal import plain
 
 __all__ = ["MEMORY_NAMES", "PART_NAMES", "memory_text", "move_text", "printable", "step_text", "time_text"]
 
@@ -44,9 +45,9 @@ def memory_text(size: float) -> str:
 
 def printable(text: str, most: int = 72) -> str:
     """Without what a terminal would obey or hide; the middle of long ones left out."""
-    plain = "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+    told = plain(text)
     half = (most - 1) // 2
-    return plain if len(plain) <= most else f"{plain[:half]}…{plain[-half:]}"
+    return told if len(told) <= most else f"{told[:half]}…{told[-half:]}"
 
 
 def step_text(step: StepDocument) -> str:

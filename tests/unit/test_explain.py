@@ -297,7 +297,7 @@ def test_the_command_prints_text_or_one_document(plan: Path, capsys: pytest.Capt
     assert document.searches == captured.err.count("searching: ")
 
 
-HOSTILE = ("a b", "x=1", "*", "[q]", "'; rm -rf /", "<script>", "?", "q\tr=s")
+HOSTILE = ("a b", "x=1", "*", "[q]", "'; rm -rf /", "<script>", "?", "q\tr=s", "\x1b[2J\u202e")
 
 
 def hostile_model(folder: Path) -> Path:
@@ -323,6 +323,12 @@ def test_names_that_pins_cannot_spell_are_pinned_by_patterns(
     graph = load_model(model)
     pinned = [pin_text(name, (("d0", 4),), graph) for name in HOSTILE]
     assert None not in pinned
+    capsys.readouterr()
+    assert main(["explain", str(folder / "plan.json"), HOSTILE[-1], "--alternatives", "1"]) == 0
+    assert main(["explain", str(folder / "plan.json"), "none such"]) == 3
+    told = "".join(capsys.readouterr())
+    assert all(c.isprintable() or c == "\n" for c in told)
+    assert "\\x1b[2J\\u202e" in told
 
 
 def test_a_split_is_other_than_those_known_whatever_the_mesh(plan: Path) -> None:
