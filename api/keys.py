@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 import time
 
 from api.jobs.errors import NotFound, StoreError
@@ -34,8 +35,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from api.jobs.store import Store
 
+    data = settings_of(options).data
     try:
-        keys = Store(settings_of(options).data).keys
+        if options.action != "create" and not data.is_dir():
+            # Looking makes no folder: it would hide that another one was meant.
+            raise UsageError(
+                f"--data {data}: there is no such folder, so it holds no keys; name that of `planner serve`"
+            )
+        keys = Store(data).keys
         if options.action == "create":
             if not _TENANT.fullmatch(options.tenant) or options.tenant == "local":
                 raise UsageError(
@@ -62,6 +69,8 @@ def run(options: argparse.Namespace) -> int:
                     for k in found
                 ]
                 print(json.dumps(listed, indent=1))
+            elif not found:
+                print(f"no keys in {data}; `planner keys create --tenant NAME` makes one", file=sys.stderr)
             for k in () if options.json else found:
                 ended = "" if k.revoked_at is None else f"   revoked {_date(k.revoked_at)}"
                 print(f"{k.id}  {k.tenant:20} {_date(k.created_at)}  {k.name}{ended}")

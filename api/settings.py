@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
+import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -32,25 +33,38 @@ def _bytes(text: str) -> int:
         raise ValueError(str(e)) from e
 
 
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 10**8:
-        raise ValueError("expected a positive number of seconds")
-    return value
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan  # in no range, so that the reader is told what was expected
+
+
+def _positive(unit: str) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        value = _number(text)
+        if not 0 < value < 10**8:
+            raise ValueError(f"expected a positive number of {unit}")
+        return value
+
+    return parse
 
 
 def _rate(text: str) -> float:
-    value = float(text)
+    value = _number(text)
     if not 0 <= value < 10**6:
         raise ValueError("expected a number of requests per second, 0 for no limit")
     return value
 
 
-def _count(least: int) -> Callable[[str], int]:
+def _count(least: int, most: int = 10**6) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        value = int(text)
-        if not least <= value <= 10**6:
-            raise ValueError(f"expected an integer from {least} to {10**6}")
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if not least <= value <= most:
+            raise ValueError(f"expected an integer from {least} to {most}")
         return value
 
     return parse
@@ -82,7 +96,7 @@ class Settings:
         default_factory=_default_data, metadata=_setting(_path, "folder for jobs, plans, uploads and keys", "DIR")
     )
     host: str = field(default="127.0.0.1", metadata=_setting(str, "address to listen on", "ADDRESS"))
-    port: int = field(default=8080, metadata=_setting(_count(0), "port to listen on; 0: any free one", "PORT"))
+    port: int = field(default=8080, metadata=_setting(_count(0, 65535), "port to listen on; 0: any free one", "PORT"))
     workers: int = field(
         default_factory=_default_workers,
         metadata=_setting(_count(0), "searches at a time; 0: `planner worker` is started elsewhere", "N"),
@@ -95,11 +109,16 @@ class Settings:
         default=200.0, metadata=_setting(_rate, "requests per second and tenant, bursts of twice as many; 0: all", "R")
     )
     queue: int = field(default=100, metadata=_setting(_count(1), "unfinished jobs of one tenant", "N"))
-    retention: float = field(default=30.0, metadata=_setting(_seconds, "days until a finished job is removed", "DAYS"))
-    most_wait: float = field(default=60.0, metadata=_setting(_seconds, "longest `Prefer: wait`", "S"))
-    heartbeat: float = field(default=15.0, metadata=_setting(_seconds, "between signs of life on event streams", "S"))
+    retention: float = field(
+        default=30.0, metadata=_setting(_positive("days"), "days until a finished job is removed", "DAYS")
+    )
+    most_wait: float = field(default=60.0, metadata=_setting(_positive("seconds"), "longest `Prefer: wait`", "S"))
+    heartbeat: float = field(
+        default=15.0, metadata=_setting(_positive("seconds"), "between signs of life on event streams", "S")
+    )
     longest_stream: float = field(
-        default=3600.0, metadata=_setting(_seconds, "after which an event stream ends, to be taken up again", "S")
+        default=3600.0,
+        metadata=_setting(_positive("seconds"), "after which an event stream ends, to be taken up again", "S"),
     )
     names: tuple[str, ...] = field(
         default=(), metadata=_setting(_names, "host names that requests may be addressed to", "HOST,…")
@@ -120,8 +139,21 @@ def add_settings(parser: argparse.ArgumentParser, *names: str) -> None:
         parser.add_argument(
             f"--{f.name.replace('_', '-')}",
             metavar=f.metadata["metavar"],
-            help=f"{f.metadata['told']} ({variable(f.name)})",
+            help=f"{f.metadata['told']} ({variable(f.name)}{_default(f)})",
         )
+
+
+def _default(f: Field[Any]) -> str:
+    if f.default is MISSING or f.default == ():
+        return ""  # of this machine, or nothing
+    value = f.default
+    if isinstance(value, bool):
+        value = "yes" if value else "no"
+    elif f.metadata["metavar"] == "SIZE":
+        value = f"{value // 2**20} MiB" if value < 2**30 else f"{value // 2**30} GiB"
+    elif isinstance(value, float):
+        value = f"{value:g}"
+    return f"; default: {value}"
 
 
 def settings_of(options: argparse.Namespace, environment: Mapping[str, str] | None = None) -> Settings:

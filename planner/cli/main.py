@@ -41,12 +41,21 @@ COMMANDS = {
     "solve": ("planner.cli.solve", "solve a saved problem and prove how good the answer is"),
 }
 
+# Of the commands that api offers; other packages' say whose they are.
+_OFFERED = {
+    "serve": "answer requests for plans over HTTP, with a page to look at",
+    "worker": "compute what a service was asked for, beside `planner serve`",
+    "keys": "make, list and revoke the keys of a service",
+    "submit": "search by a service: the model goes there without its weights",
+}
+
 
 def _commands() -> dict[str, tuple[str, str]]:
     """The commands above and those that other packages offer (`planner serve`)."""
     found = dict(COMMANDS)
     for entry in entry_points(group="planner.commands"):
-        found.setdefault(entry.name, (entry.value, f"offered by {entry.value.partition('.')[0]}"))
+        package = entry.value.partition(".")[0]
+        found.setdefault(entry.name, (entry.value, _OFFERED.get(entry.name, f"offered by {package}")))
     return found
 
 

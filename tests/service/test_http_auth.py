@@ -151,12 +151,32 @@ def test_keys_are_made_listed_and_revoked_on_the_command_line(tmp_path: Path, ca
             keys.run(_keys(tmp_path, "create", "--tenant", tenant))
 
 
+def test_looking_for_keys_makes_no_folder(tmp_path: Path, capsys: Any) -> None:
+    for words in (["list"], ["revoke", "nothing"]):
+        with pytest.raises(UsageError, match="no such folder"):
+            keys.run(_keys(tmp_path / "typo", *words))
+    assert not (tmp_path / "typo").exists()
+    Store(tmp_path)
+    parser = argparse.ArgumentParser()
+    keys.configure(parser)
+    assert keys.run(parser.parse_args(["list", "--data", str(tmp_path)])) == 0
+    assert "no keys" in capsys.readouterr().err
+
+
 def test_settings_come_from_options_then_variables_then_defaults(tmp_path: Path) -> None:
     environment = {"PLANNER_PORT": "9000", "PLANNER_DATA": str(tmp_path), "PLANNER_UPLOAD_LIMIT": "1MiB"}
     found = settings_of(argparse.Namespace(port="7"), environment)
     assert (found.port, found.data, found.upload_limit, found.host) == (7, tmp_path, 2**20, "127.0.0.1")
-    for name, value in (("PORT", "x"), ("RATE", "-1"), ("UPLOAD_LIMIT", "much"), ("QUEUE", "0"), ("HTTPS", "maybe")):
-        with pytest.raises(UsageError, match=f"PLANNER_{name} '{value}'"):
+    for name, value in (
+        ("PORT", "x"),
+        ("PORT", "65536"),
+        ("RATE", "-1"),
+        ("RATE", "x"),
+        ("UPLOAD_LIMIT", "much"),
+        ("QUEUE", "0"),
+        ("HTTPS", "maybe"),
+    ):
+        with pytest.raises(UsageError, match=f"PLANNER_{name} '{value}': expected"):
             settings_of(argparse.Namespace(), {f"PLANNER_{name}": value})
 
 

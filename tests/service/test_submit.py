@@ -105,7 +105,9 @@ def test_what_cannot_be_asked_for_is_said_before_anything_is_sent(url, model, tm
     assert submit(url, model, "--devices", 4, "--hardware", "mine.toml") == 2
     assert submit(url, model, "--devices", 4, "--detach", "--artifact", "torch") == 2
     assert submit("ftp://here", model, "--devices", 4) == 2
-    assert submit(url, model, "--devices", 4, "--key", "wrong") == 0, "no key is needed where there are none"
+    assert submit(url, model, "--devices", 4, "--key", "wrong", "--out", tmp_path) == 0, (
+        "no key is needed where there are none"
+    )
 
 
 def test_ctrl_c_takes_the_best_so_far(url, tmp_path):

@@ -165,6 +165,14 @@ def test_help_is_light() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_every_command_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    told = capsys.readouterr().out
+    assert "serve" in told
+    assert "submit" in told
+    assert "offered by" not in told
+
+
 def test_hardware_shows_every_value_with_its_source(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("hardware") == 0
     assert "ascend-910b" in capsys.readouterr().out
