@@ -43,7 +43,7 @@ BEAT_S = LEASE_S / 5
 LOOK_S = 0.05  # between two looks at the store where nothing else wakes the worker
 CLAIM_S = 0.5  # between two tries to claim where nothing was written: leases run out, and workers die, all the same
 CHECKPOINT_S = 2.0
-ORPHAN_S = 30.0
+ORPHAN_S = 60.0
 PURGE_S = 3600.0
 LIMITS = Limits()
 

@@ -4,8 +4,8 @@ The service runs as its users run it: `planner serve` (or, with `--direct`, the 
 submit searches, with idempotency keys and until they are accepted; one process at a time is ended by SIGKILL, and begun
 again if nobody else does that.  In the end every accepted job must have succeeded, once; every blob must be whole.
 
-Recovery is measured from a kill: to the first lease that a worker renews or takes, to the first thing that a child says
-or hands in, and, of the server, to its first answer.  The load average is told beside it: the
+Recovery is measured from a kill: to the first lease that a worker renews or takes (or to the end of all work: without
+a server nobody brings more), to the first thing that a child says or hands in, and, of the server, to its first answer.  The load average is told beside it: the
 processor seconds that a worker needs to begin are what counts where others take most of them.
 """
 
@@ -253,7 +253,7 @@ def torture(
             report.kills[what] += 1
             _until(lambda at=killed: _leased(service.store, at), "a lease")  # type: ignore[misc]
             held = time.time() - killed
-            heard = _heard(service.store, killed)
+            heard = _heard(service.store, killed)  # of a server that had no work left, this waits for new work
             if what == "server":
                 _until(service.answers, "the server to answer")
                 report.recovery_s.setdefault("the server answers", []).append(time.time() - killed)
@@ -313,10 +313,12 @@ def _all_jobs(service: Direct | Served) -> dict[str, Job]:
 
 
 def _leased(store: Store, after: float) -> bool:
-    """Whether a worker has renewed or taken a lease since."""
+    """Whether a worker has renewed or taken a lease since; or all is done, and there is nothing to take."""
     with store.database.read() as db:
-        row = db.execute("SELECT MAX(leased_until) FROM tasks WHERE status = 'running'").fetchone()
-    return row[0] is not None and row[0] - LEASE_S > after
+        row = db.execute(
+            "SELECT COUNT(*), MAX(leased_until) FROM tasks WHERE status IN ('queued', 'running')"
+        ).fetchone()
+    return row[0] == 0 or (row[1] is not None and row[1] - LEASE_S > after)
 
 
 def _heard(store: Store, after: float) -> float:

@@ -269,10 +269,10 @@ def test_a_stopped_worker_gives_its_task_back_at_once(store: Store) -> None:
 
 
 def test_a_worker_without_its_parent_does_what_waits_and_ends(store: Store) -> None:
-    jobs = [store.submit("a", plan_task(store, devices=n), name="m").job.id for n in (2, 4)]
+    job = store.submit("a", plan_task(store, devices=2), name="m").job
     orphan = _command(store.folder, "--parent", "1")  # which it was not
-    assert orphan.wait(60) == 0
-    assert [store.job("a", j).status for j in jobs] == ["succeeded", "succeeded"]
+    assert orphan.wait(90) == 0
+    assert store.job("a", job.id).status == "succeeded"
 
 
 def test_a_worker_without_its_parent_leaves_what_waits_to_one_that_is_ready(store: Store) -> None:
