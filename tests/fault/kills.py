@@ -5,8 +5,9 @@ submit searches, with idempotency keys and until they are accepted; one process 
 again if nobody else does that.  In the end every accepted job must have succeeded, once; every blob must be whole.
 
 Recovery is measured from a kill: to the first lease that a worker renews or takes (or to the end of all work: without
-a server nobody brings more), to the first thing that a child says or hands in, and, of the server, to its first answer.  The load average is told beside it: the
-processor seconds that a worker needs to begin are what counts where others take most of them.
+a server nobody brings more), to the first thing that a child says or hands in, and, of the server, to its first answer.
+The load average is told beside it: the processor seconds that a worker needs to begin are what counts where others take
+most of them.
 """
 
 from __future__ import annotations
