@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from api.errors import Problem
 from api.jobs.requests import evaluation_options, search_options
 from cost_models import profile_names
 from planner.cli.options import bindings
 from planner.cli.search import MOST_DEVICES
 from planner.errors import UsageError
 
-__all__ = ["EvaluationQuery", "PlanQuery"]
+__all__ = ["EvaluationQuery", "PlanQuery", "refuse_repeated"]
 
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Size = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,15}(\.[0-9]{1,6})?([kKmMgGtT]([iI]?[bB])?|[bB])?$")]
@@ -35,6 +38,15 @@ class _Query(BaseModel):
             bindings(given["bind"])
             given["bind"] = sorted(set(given["bind"]))
         return given
+
+
+def refuse_repeated(given: Iterable[str], model: type[_Query]) -> None:
+    """Problem where a name stands twice that has one value: all but one of them would be lost without a word."""
+    lists = {name for name, field in model.model_fields.items() if isinstance(field.default, list)}
+    repeated = sorted(name for name, count in Counter(given).items() if count > 1 and name not in lists)
+    if repeated:
+        errors = [{"in": "query", "name": name[:200], "detail": "it is given more than once"} for name in repeated]
+        raise Problem("validation", f"{', '.join(repeated)[:200]}: given more than once", errors=errors)
 
 
 class PlanQuery(_Query):

@@ -76,6 +76,14 @@ async def receive(request: Request, blobs: Blobs, parts: Collection[str]) -> Upl
     """`parts`: those that a form may have.
 
     Problem where the body is of another type, malformed, too large, too slow, or there is no model in it."""
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("", "identity"):
+        raise Problem(
+            "unsupported-media-type",
+            f"Content-Encoding {coding[:100]!r}: send the model as it is",
+            more={"expected": list(BODY_TYPES)},
+            headers={"Accept-Encoding": "identity"},
+        )
     media, parameters = parse_options_header(request.headers.get("content-type"))
     pieces: dict[str, _Piece] = {}
     out = Upload()

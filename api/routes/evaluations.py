@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 from api.auth import Tenant
 from api.errors import Problem
 from api.jobs.tasks import Task
-from api.options import EvaluationQuery
+from api.options import EvaluationQuery, refuse_repeated
 from api.routes.plans import ANSWERS, IdempotencyKey, Prefer, submitted
 from api.service import service_of
 from api.told import model_body, problems
@@ -45,6 +45,7 @@ async def create_evaluation(
     """With `strategy`, the body is the model.  With `plan` there is no body: the plan's model is kept.  The evaluation
     is the job's `summary` once it has ended."""
     service = service_of(request)
+    refuse_repeated((name for name, _ in request.query_params.multi_items()), EvaluationQuery)
     options = query.task_options()
     if query.plan is None:
         headers = request.headers

@@ -14,7 +14,7 @@ from api.auth import Tenant
 from api.errors import Problem
 from api.jobs.tasks import Task
 from api.links import entry_of, job_of
-from api.options import PlanQuery
+from api.options import PlanQuery, refuse_repeated
 from api.pages import next_link
 from api.respond import document, matches, represent
 from api.schemas import Job, Plans
@@ -99,6 +99,7 @@ async def create_plan(
     """The body is the ONNX file, or a form with `model` and perhaps `constraints`.  Requests that ask the same share
     one computation, and one that was answered before is answered at once, by the job of then."""
     service = service_of(request)
+    refuse_repeated((name for name, _ in request.query_params.multi_items()), PlanQuery)
     options = query.task_options()
     upload = await receive(request, service.store.blobs, ("model", "constraints"))
     name = query.name or upload.stem or "model"

@@ -267,3 +267,21 @@ def test_an_explanation_is_computed_for_an_operator_of_any_name(service: Service
     worker = service.working({"explanation.json": b"{}"})
     assert service.client.get(f"/v1/plans/{plan}/explanation", params=query).json() == {}
     worker.join()
+
+
+def test_an_option_that_is_given_twice_is_refused_but_for_lists(service: Service) -> None:
+    for query in ("devices=4&devices=8", "devices=4&solver=dp&solver=dp"):
+        answer = service.post(query=query)
+        assert (answer.status_code, answer.json()["type"]) == (422, "urn:planner:problem:validation")
+        assert "more than once" in answer.json()["errors"][0]["detail"]
+    assert service.post(query="devices=4&bind=a=2&bind=b=3").status_code == 202
+    model = service.planned()
+    answer = service.client.post(f"/v1/evaluations?plan={model}&hardware=h100&hardware=a100-80")
+    assert answer.status_code == 422
+
+
+def test_a_compressed_body_is_refused_before_it_becomes_a_job(service: Service) -> None:
+    answer = service.post(content_encoding="gzip")
+    assert (answer.status_code, answer.headers["accept-encoding"]) == (415, "identity")
+    assert service.post(content_encoding="identity").status_code == 202
+    assert len(service.client.get("/v1/jobs").json()["items"]) == 1
