@@ -143,6 +143,8 @@ async def get_events(
     # Whoever has a clock that runs backwards, or something that is no number, gets all events again.
     after = int(last_event_id) if last_event_id and last_event_id.isascii() and last_event_id.isdigit() else 0
     after = min(after, 2**62)
+    if after and not service.store.events(tenant, job_id, after - 1, 1):
+        after = 0  # no event of this job: nothing would ever come behind it
     if job.ended and not service.store.events(tenant, job_id, after, 1):
         return Response(status_code=204)
     if service.streams[tenant] >= STREAMS:

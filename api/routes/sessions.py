@@ -46,7 +46,8 @@ async def get_session(request: Request, tenant: Tenant) -> Response:
 async def create_session(request: Request) -> Response:
     """The cookie is HttpOnly, is sent from this site alone, and ends with the key or after twelve hours."""
     service = service_of(request)
-    within_rate(request, service, "")
+    address = "" if request.client is None else request.client.host
+    within_rate(request, service, f"login {address}")  # no tenant's name has a space
     media = request.headers.get("content-type", "")
     if media.split(";")[0].strip().lower() != "application/json":
         expected = ["application/json"]

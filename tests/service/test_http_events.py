@@ -197,3 +197,12 @@ def test_so_many_requests_of_a_tenant_wait_and_more_are_told_at_once(
         thread.join()
     assert [a.json()["status"] for a in answers] == ["succeeded", "succeeded"]
     assert not waiting
+
+
+def test_an_id_of_no_event_of_the_job_brings_all_events_and_the_stream_ends(running: Running) -> None:
+    job = running.http.post(URL, content=b"m", headers=ONNX).json()
+    with running.http.stream("GET", job["links"]["events"], headers={"last-event-id": "77"}) as answer:
+        events = _events(answer.iter_lines())
+        assert next(events)["event"] == "queued"
+        running.store.leases.fail(running.claim(), {"type": "x"}, lasting=False)
+        assert [e["event"] for e in events if e["event"]] == ["started", "failed"]
