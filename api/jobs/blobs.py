@@ -58,7 +58,7 @@ class Blobs:
                 if _size(path) == len(content):
                     os.utime(path)  # young again
                 else:
-                    path.parent.mkdir(parents=True, exist_ok=True)
+                    _make_folder(path.parent)
                     _write(path, content)
                     sync_folder(path.parent)
         except OSError as e:
@@ -69,7 +69,7 @@ class Blobs:
         """A file to write to that `adopt` can make a blob; purging removes one that was left."""
         folder = self.folder / "00"
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            _make_folder(folder)
             return tempfile.NamedTemporaryFile(dir=folder, prefix=".tmp-", delete=False)
         except OSError as e:
             raise _unusable(self.folder, e) from e
@@ -86,7 +86,7 @@ class Blobs:
                     os.unlink(file.name)
                 else:
                     os.fsync(file.fileno())
-                    path.parent.mkdir(parents=True, exist_ok=True)
+                    _make_folder(path.parent)
                     os.replace(file.name, path)
                     sync_folder(path.parent)
             file.close()
@@ -144,7 +144,7 @@ class Blobs:
 
     @contextlib.contextmanager
     def _holding(self, how: int) -> Iterator[None]:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        _make_folder(self.folder)
         lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, how)
@@ -160,6 +160,16 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _make_folder(folder: Path) -> None:
+    """The folder, its name as durable as what will be written into it."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir()
+    sync_folder(folder.parent)
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from api.jobs import blobs
 from api.jobs.blobs import Blob, Blobs, digest_bytes
 from api.jobs.errors import (
     BlobDamaged,
@@ -538,3 +539,19 @@ def _planned(store: Store) -> str:
     """Id of the plan of a job of tenant a."""
     store.submit("a", task(store), name="m")
     return finish(store, claim(store))
+
+
+def test_the_folders_that_lead_to_a_blob_are_durable_before_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(blobs, "sync_folder", synced.append)
+    kept = Blobs(tmp_path / "data" / "blobs")
+    path = kept.path(kept.put(b"content"))
+    assert synced == [tmp_path, tmp_path / "data", tmp_path / "data" / "blobs", path.parent]
+    synced.clear()
+    with kept.spool() as file:
+        file.write(b"another")
+        path = kept.path(digest_bytes(b"another"))
+        kept.adopt(file, path.name)
+    assert synced[-2:] == [kept.folder, path.parent]
