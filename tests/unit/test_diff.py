@@ -342,6 +342,16 @@ def test_plans_that_tell_no_runs_say_what_is_missing(plan: Callable[[str], PlanD
     assert found.groups
 
 
+def test_a_plan_that_tells_no_runs_beside_itself_with_them_changes_nothing(plan: Callable[[str], PlanDocument]) -> None:
+    found = diff(untold(plan("data")), plan("data"))
+    assert not found.identical
+    assert not found.groups
+    assert not found.same
+    assert found.remainder_units == found.objective_units == 0
+    assert not found.remainder
+    assert "plan A does not say" in found.notes[0]
+
+
 def test_a_time_that_is_no_number_is_refused(
     plan: Callable[[str], PlanDocument], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

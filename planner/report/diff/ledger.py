@@ -94,12 +94,13 @@ def counted(plan: PlanDocument, unit: Fraction) -> Callable[[float], int]:
     return units
 
 
-def ledger(plan: PlanDocument, unit: Fraction) -> Ledger:
-    """Bills of the plan in `unit` (`common_unit`)."""
+def ledger(plan: PlanDocument, unit: Fraction, *, timed: bool = True) -> Ledger:
+    """Bills of the plan in `unit` (`common_unit`); without runs and updates where not `timed`, as those of a plan that
+    does not tell them."""
     costs = figures(plan)
     each = int(Fraction(str(costs.unit_s)) / unit)
     lists: dict[str, tuple[list[RedistributionDocument], list[str]]] = {n: ([], []) for n in plan.operators}
-    found: dict[str, list[Bill]] = {n: [_runs(plan, n, o, costs, each)] for n, o in plan.operators.items()}
+    found: dict[str, list[Bill]] = {n: [_runs(plan, n, o, costs, each * timed)] for n, o in plan.operators.items()}
     found[""] = []  # of no operator
     for i, r in enumerate(plan.redistributions):
         moved = sum(s.bytes for s in r.steps if s.kind not in FREE)
@@ -108,7 +109,7 @@ def ledger(plan: PlanDocument, unit: Fraction) -> Ledger:
             lists[costs.owner[i]][0].append(r)
     for tensor, p in plan.parameters.items():
         holder = costs.updated[tensor]
-        update = costs.optimizer.get(tensor, 0) * each
+        update = costs.optimizer.get(tensor, 0) * each * timed
         found[holder].append(Bill(optimizer=update, parameter_bytes=_state(plan, tensor, p)))
         if holder:
             lists[holder][1].append(tensor)

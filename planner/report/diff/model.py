@@ -15,7 +15,7 @@ from planner.report.diff.match import Matching, match
 from planner.report.diff.settings import Setting, found_otherwise, paths, settings, unlike
 from planner.report.diff.traits import Side
 
-__all__ = ["Diff", "diff"]
+__all__ = ["Diff", "diff", "silent"]
 
 _MOST_PATHS = 20
 
@@ -69,11 +69,17 @@ class Diff:
         return float(units * self.unit_s)
 
 
+def silent(plan: PlanDocument) -> bool:
+    """Whether the plan does not say what its operators' runs cost."""
+    return not any(o.runs for o in plan.operators.values())
+
+
 def diff(a: PlanDocument, b: PlanDocument) -> Diff:
     """B beside A."""
     unit, exact = common_unit(a, b)
     matching = match(a, b)
-    first, second = (ledger(p, unit) for p in (a, b))
+    timed = not any(map(silent, (a, b)))
+    first, second = (ledger(p, unit, timed=timed) for p in (a, b))
     form_a, form_b = forms(a, b)
     groups, same = compared(Side.of(a, form_a, first), Side.of(b, form_b, second), matching)
     only = total(first.bills[n] for n in matching.only_a), total(second.bills[n] for n in matching.only_b)
@@ -135,6 +141,11 @@ def _notes(a: PlanDocument, b: PlanDocument, matching: Matching) -> list[str]:
     if a.mesh.shape != b.mesh.shape:
         notes.append(
             "other meshes: layouts are compared by shards of every dimension, strategies by ranks in each role"
+        )
+    if silent(a) != silent(b):
+        notes.append(
+            f"plan {'A' if silent(a) else 'B'} does not say what its operators' runs and updates cost: those of the "
+            "other are not told by operator either"
         )
     counts = a.schedule.micro_batches, b.schedule.micro_batches
     if max(counts) > 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.report.diff.model import Diff
+from planner.report.diff.model import Diff, silent
 
 __all__ = ["remainder_reason", "same_reason"]
 
@@ -28,7 +28,7 @@ def same_reason(d: Diff) -> str:
 
 def remainder_reason(d: Diff) -> str:
     """Why the plans' files do not explain all."""
-    silent = [n for n, p in (("A", d.a), ("B", d.b)) if not any(o.runs for o in p.operators.values())]
-    if silent:
-        return f"not told by operator: plan {' and '.join(silent)} does not say what its operators' runs cost"
+    untold = [n for n, p in (("A", d.a), ("B", d.b)) if silent(p)]
+    if untold:
+        return f"not told by operator: plan {' and '.join(untold)} does not say what its operators' runs cost"
     return "unexplained: the parts of a plan do not add up to its cost"

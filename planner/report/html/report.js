@@ -38,8 +38,9 @@ function timeSection(plan) {
   const r = plan.report;
   const parts = r.time.map((p) => ({ key: p.part, label: p.label, value: plan.data.units[p.part], text: seconds(p.seconds), exact: `${p.seconds} s` })).filter((p) => p.value);
   const whole = parts.reduce((a, p) => a + p.value, 0);
+  const adds = Math.round(r.cost.objective_s / plan.data.unit) === whole;
   const content = [stacked(parts, whole, "time"), partsTable(parts, whole, ["part", "time"]),
-    h("p", { class: "quiet" }, `Parts add up to the objective, ${r.cost.objective_s} s; in the simulated step communication overlaps computing.`)];
+    h("p", { class: "quiet" }, `Parts ${adds ? "add" : "do not add"} up to the objective, ${r.cost.objective_s} s${adds ? "" : ": the file was edited"}; in the simulated step communication overlaps computing.`)];
   return section("time", "Where time goes", content);
 }
 
