@@ -87,7 +87,10 @@ class Service:
             state = await run_in_threadpool(self.store.recover, blob.digest, tenant)
             if state is None:
                 raise
-            await self.finished_task(state, tenant, PATIENCE)
+            state = await self.finished_task(state, tenant, PATIENCE)
+            if not state.ended:
+                told = "its file was damaged, and it is being computed again"
+                raise Problem("unavailable", told, headers={"Retry-After": "5"}) from None
             return await self._read(blob)
 
     async def _read(self, blob: Blob) -> bytes:

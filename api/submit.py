@@ -111,7 +111,8 @@ def _finished(job: Job) -> Job:
             job.cancel()
             job.wait(display.show)
     if job.state.plan is None:
-        raise NoPlanError(f"job {job.id} was cancelled before there was a plan")
+        told = "was cancelled before there was a plan, or left a search that another job waits for"
+        raise NoPlanError(f"job {job.id} {told}")
     return job
 
 

@@ -208,6 +208,18 @@ def test_a_target_that_refuses_is_a_problem(service: Service) -> None:
     assert (answer.status_code, answer.json()["type"]) == (422, "urn:planner:problem:target-refuses")
 
 
+def test_a_damaged_result_that_is_not_made_again_yet_is_to_be_asked_for_later(tmp_path: Path) -> None:
+    with serving(tmp_path, most_wait=0.05) as s:
+        at = f"/v1/plans/{s.planned()}"
+        blob = s.store.plan("local", at.rpartition("/")[2]).files["plan.json"]
+        s.store.blobs.path(blob.digest).unlink()
+        answer = s.client.get(at)
+        assert (answer.status_code, answer.json()["type"]) == (503, "urn:planner:problem:unavailable")
+        assert int(answer.headers["retry-after"]) > 0
+        s.work({"plan.json": b'{"a": "plan"}'})
+        assert s.client.get(at).content == b'{"a": "plan"}'
+
+
 def test_a_damaged_result_is_made_again(service: Service) -> None:
     plan = service.planned(PLAN)
     at = service.store.plan("local", plan).files["plan.json"]
