@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
 import tempfile
@@ -52,7 +53,9 @@ def run(options: argparse.Namespace) -> int:
         hardware=options.hardware,
         quiet=False,
     )
-    print(document.model_dump_json(by_alias=True, indent=1) if options.json else explanation_text(document))
+    # In ASCII: what a terminal would obey is escaped on its way out, and not as JSON has it.
+    told = json.dumps(document.model_dump(mode="json", by_alias=True), indent=1)
+    print(told if options.json else explanation_text(document))
     return 0
 
 

@@ -294,6 +294,7 @@ def test_the_command_prints_text_or_one_document(plan: Path, capsys: pytest.Capt
     assert main(["explain", str(plan), RELU, "--alternatives", "1", "--json"]) == 0
     captured = capsys.readouterr()
     document = ExplanationDocument.model_validate_json(captured.out)
+    assert captured.out.isascii()
     assert document.searches == captured.err.count("searching: ")
 
 
