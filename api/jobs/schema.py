@@ -12,7 +12,16 @@ from api.jobs.errors import StoreUnusable
 
 __all__ = ["VERSION", "migrate"]
 
-VERSION = 1
+VERSION = 2
+
+# From version N to N + 1.  A store that is there is changed, never thrown away: it holds what was accepted.
+_STEPS = {
+    1: (
+        "DROP INDEX IF EXISTS tasks_live",
+        "CREATE INDEX IF NOT EXISTS tasks_running ON tasks (leased_until) WHERE status = 'running'",
+        "CREATE INDEX IF NOT EXISTS tasks_status ON tasks (status, created_at)",
+    ),
+}
 
 _TABLES = """
 CREATE TABLE tasks (
@@ -70,7 +79,7 @@ CREATE TABLE keys (
 
 
 def migrate(db: sqlite3.Connection) -> None:
-    """Makes the tables where there are none.  Called inside a transaction.
+    """Makes the tables where there are none, and changes those of an earlier version.  Called inside a transaction.
 
     StoreUnusable for the database of a later version.
     """
@@ -80,5 +89,9 @@ def migrate(db: sqlite3.Connection) -> None:
     if found < 1:
         for statement in _TABLES.split(";\n"):
             if statement.strip():
+                db.execute(statement)
+    else:
+        for version in range(found, VERSION):
+            for statement in _STEPS[version]:
                 db.execute(statement)
     db.execute(f"PRAGMA user_version = {VERSION}")

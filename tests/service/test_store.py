@@ -555,3 +555,28 @@ def test_the_folders_that_lead_to_a_blob_are_durable_before_it_is_named(
         path = kept.path(digest_bytes(b"another"))
         kept.adopt(file, path.name)
     assert synced[-2:] == [kept.folder, path.parent]
+
+
+def test_the_store_of_an_earlier_version_is_changed_into_todays(tmp_path: Path) -> None:
+    """Version 1 had one index where there are two now, which are asked for by name."""
+    old = Store(tmp_path / "old")
+    job = old.submit("a", task(old), name="m", idempotency=None, fingerprint="f").job
+    with sqlite3.connect(tmp_path / "old" / "store.sqlite") as db:
+        db.execute("DROP INDEX tasks_running")
+        db.execute("DROP INDEX tasks_status")
+        db.execute("CREATE INDEX tasks_live ON tasks (status, leased_until) WHERE status IN ('queued', 'running')")
+        db.execute("PRAGMA user_version = 1")
+    db.close()
+    store = Store(tmp_path / "old")
+    claim(store)
+    assert store.job("a", job.id).status == "running"
+    Store(tmp_path / "new")
+    assert _shape(tmp_path / "old") == _shape(tmp_path / "new")
+
+
+def _shape(folder: Path) -> list[tuple[str, str, str]]:
+    with sqlite3.connect(folder / "store.sqlite") as db:
+        found = db.execute("SELECT type, name, sql FROM sqlite_master ORDER BY name").fetchall()
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+    db.close()
+    return [*found, ("version", "", str(version))]
