@@ -23,6 +23,7 @@ from planner.frontends.draft import Draft, split_type
 from planner.frontends.dtypes import ELEM_TYPE, dtype_name
 from planner.frontends.fold import fold, fold_shape
 from planner.frontends.nodes import node_of, tensor_of
+from planner.frontends.parse import MAX_RANK
 from planner.ir import Op, Role, Tensor
 from planner.ir.tensor import ITEM_BYTES
 
@@ -244,5 +245,7 @@ def _dtype_of(value: Array, dtype: str | None) -> str:
 
 
 def _check_size(t: Tensor) -> None:
+    if t.rank > MAX_RANK:
+        raise InputError(f"tensor '{t.name}' has {t.rank} dimensions; at most {MAX_RANK} are accepted.")
     if t.elements > MAX_ELEMENTS:
         raise InputError(f"tensor '{t.name}' of shape {list(t.shape or ())} has more than 2^62 elements.")

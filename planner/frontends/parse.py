@@ -15,11 +15,20 @@ import onnx.inliner
 from google.protobuf.message import DecodeError
 
 from planner.errors import InputError
+from planner.terminal import quoted, unfit
 
-__all__ = ["MAX_NODES", "captured", "nodes_of", "parse", "subgraphs"]
+__all__ = ["MAX_NODES", "MAX_RANK", "captured", "nodes_of", "parse", "subgraphs"]
 
 MAX_NODES = 200_000  # after inlining; the largest known training graphs have under 50,000
 MAX_DEPTH = 32  # of control flow inside control flow
+MAX_TENSORS = 1_000_000  # that the graph declares or stores
+MAX_FUNCTIONS = 10_000
+MAX_OPSETS = 1000
+MAX_OPERANDS = 20_000  # of one operator, and as many results
+MAX_ATTRIBUTES = 1000  # of one operator
+MAX_ENTRIES = 1_000_000  # of one attribute; tables of tree ensembles have the longest
+MAX_RANK = 32  # every dimension may be split, over each axis of a mesh
+MAX_NAME = 4096  # characters of a name; names stand in plans, pages and file names
 
 
 def parse(data: bytes, name: str = "model") -> onnx.ModelProto:
@@ -35,15 +44,17 @@ def parse(data: bytes, name: str = "model") -> onnx.ModelProto:
         raise InputError(
             f"{name}: not an ONNX model, or a truncated one: the {len(data)} bytes do not parse as a ModelProto."
         ) from None
+    model.DiscardUnknownFields()
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
         raise InputError(f"{name}: the file parses but holds no graph; expected a serialised ONNX ModelProto.")
     if not model.opset_import:
         model.opset_import.add(domain="", version=1)  # what IR versions below 3 mean by saying nothing
+    _check_counts(model, name)
+    _check_names(model, name)
     _check_opsets(model, name)
     if model.functions:
         model = _inline(model, name)
-    if len(model.graph.node) > MAX_NODES:
-        raise InputError(f"{name}: {len(model.graph.node)} nodes; at most {MAX_NODES} are accepted.")
+    _check_count(name, "nodes", model.graph.node, MAX_NODES)
     _check_inputs(model, name)
     _sort(model.graph, name)
     _check_rest(model, name)
@@ -81,6 +92,90 @@ def captured(graphs: Sequence[onnx.GraphProto], depth: int = 0) -> list[str]:
             own.update(node.output)
         outer.update((o.name, None) for o in g.output if o.name not in own)
     return list(outer)
+
+
+def _check_counts(model: onnx.ModelProto, name: str) -> None:
+    """Before anything is looked at one by one: a message of empty messages has half as many as it has bytes."""
+    graph = model.graph
+    _check_count(name, "operator sets", model.opset_import, MAX_OPSETS)
+    _check_count(name, "local functions", model.functions, MAX_FUNCTIONS)
+    _check_count(name, "nodes", graph.node, MAX_NODES)
+    for what, tensors in (
+        ("inputs", graph.input),
+        ("outputs", graph.output),
+        ("initializers", graph.initializer),
+        ("sparse initializers", graph.sparse_initializer),
+        ("entries of value_info", graph.value_info),
+    ):
+        _check_count(name, what, tensors, MAX_TENSORS)
+    for v in (*graph.input, *graph.output):
+        _check_count(name, f"dimensions of {quoted(v.name)}", v.type.tensor_type.shape.dim, MAX_RANK)
+    for f in model.functions:
+        _check_count(name, f"nodes in the local function {quoted(f.name)}", f.node, MAX_NODES)
+    for node in (*nodes_of(graph), *(n for f in model.functions for top in f.node for n in _with_nested(top))):
+        told = f"of the {quoted(node.op_type)} {quoted(node.name)}"
+        _check_count(name, f"operands {told}", node.input, MAX_OPERANDS)
+        _check_count(name, f"results {told}", node.output, MAX_OPERANDS)
+        _check_count(name, f"attributes {told}", node.attribute, MAX_ATTRIBUTES)
+        for a in node.attribute:
+            for entries in (a.ints, a.floats, a.strings, a.tensors, a.graphs):
+                _check_count(name, f"entries in the attribute {quoted(a.name)} {told}", entries, MAX_ENTRIES)
+
+
+def _check_count(name: str, what: str, found: Sequence[object], most: int) -> None:
+    if len(found) > most:
+        raise InputError(f"{name}: {len(found)} {what}; at most {most} are accepted.")
+
+
+def _check_names(model: onnx.ModelProto, name: str) -> None:
+    """Of operators and tensors, their types and attributes: what can be shown, and is not too long."""
+    for what, given in _names(model.graph, model.functions):
+        if isinstance(given, bytes):  # what protobuf hands out for what is not UTF-8
+            raise InputError(f"{name}: the name of {what}, {given[:80]!r}, is not UTF-8; rename it.")
+        if len(given) > MAX_NAME:
+            told = f"has {len(given)} characters; at most {MAX_NAME} are accepted"
+            raise InputError(f"{name}: the name of {what}, {quoted(given)}, {told}.")
+        wrong = unfit(given)
+        if wrong is not None:
+            raise InputError(
+                f"{name}: the name of {what}, {quoted(given)}, holds {wrong!a}, which no name may have; rename it."
+            )
+
+
+def _names(graph: onnx.GraphProto, functions: Sequence[onnx.FunctionProto]) -> Iterator[tuple[str, str | bytes]]:
+    for f in functions:
+        yield "a local function", f.name
+        yield "a domain", f.domain
+        for n in (*f.input, *f.output, *f.attribute):
+            yield "an operand", n
+        for node in f.node:
+            for inner in _with_nested(node):
+                yield from _names_of(inner)
+    for i in graph.initializer:
+        yield "an initializer", i.name
+    for v in (*graph.input, *graph.output, *graph.value_info):
+        yield "a tensor", v.name
+        if v.type.WhichOneof("value") == "tensor_type":
+            for d in v.type.tensor_type.shape.dim:
+                if d.dim_param:
+                    yield "a dimension", d.dim_param
+    for node in nodes_of(graph):
+        yield from _names_of(node)
+
+
+def _names_of(node: onnx.NodeProto) -> Iterator[tuple[str, str | bytes]]:
+    yield "an operator", node.name
+    yield "an operator type", node.op_type
+    yield "a domain", node.domain
+    for t in node.input:
+        yield "a tensor", t
+    for t in node.output:
+        yield "a tensor", t
+    for a in node.attribute:
+        yield "an attribute", a.name
+    for entry in node.metadata_props:
+        if entry.key == "namespace":
+            yield "a module", entry.value
 
 
 def _check_opsets(model: onnx.ModelProto, name: str) -> None:

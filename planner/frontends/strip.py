@@ -28,6 +28,7 @@ from planner.frontends.parse import MAX_NODES
 
 __all__ = ["strip_file", "strip_model"]
 
+MOST_FIELDS = 2_000_000  # of one message other than a tensor; the largest known graph has 100,000
 SMALL_BYTES = 1024  # of a tensor's whole message; what is smaller stays, whatever it is
 
 # Numbers of fields.
@@ -166,7 +167,7 @@ def _tensor(view: memoryview) -> Pieces:
         return [view]
     kept: Pieces = []
     data = False
-    for number, whole, _ in _fields(view):
+    for number, whole, _ in _fields(view, most=None):
         if number in _TENSOR_DATA:
             data = True
         else:
@@ -195,11 +196,14 @@ def _nested(number: int, pieces: Pieces) -> Pieces:
     return [_varint(number << 3 | 2), _varint(sum(map(len, pieces))), *pieces]
 
 
-def _fields(view: memoryview) -> Iterator[Field]:
+def _fields(view: memoryview, most: int | None = MOST_FIELDS) -> Iterator[Field]:
     """The fields of one message, in order."""
-    at, end = 0, len(view)
+    at, end, count = 0, len(view), 0
     while at < end:
         start = at
+        count += 1
+        if most is not None and count > most:
+            raise _Malformed(f"more than {most} fields in one message")
         tag, at = _read_varint(view, at)
         number, kind = tag >> 3, tag & 7
         inner = None
