@@ -12,6 +12,8 @@ from math import log10
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
+from planner.terminal import beneath, plain
+
 if TYPE_CHECKING:
     from api.client import Job, Progress
 
@@ -27,7 +29,7 @@ class Display:
     """Writes to one stream; use as a context."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+        self._stream = beneath(stream)
         self._terminal = stream.isatty()
         self._began = time.monotonic()
         self._progress: Progress | None = None
@@ -70,7 +72,7 @@ class Display:
     def note(self, line: str) -> None:
         with self._lock:
             clear = "\r\x1b[K" if self._thread is not None else ""
-            self._stream.write(f"{clear}{line}\n")
+            self._stream.write(f"{clear}{plain(line, '\t')}\n")
             self._stream.flush()
 
     def _elapsed(self) -> str:
@@ -81,7 +83,7 @@ class Display:
             width = shutil.get_terminal_size().columns
             with self._lock:
                 self._stream.write(
-                    "\r" + picture(self._progress, time.monotonic() - self._began)[: width - 1] + "\x1b[K"
+                    "\r" + plain(picture(self._progress, time.monotonic() - self._began))[: width - 1] + "\x1b[K"
                 )
                 self._stream.flush()
 

@@ -17,6 +17,7 @@ from planner.cli.request_key import request_key
 from planner.cli.search_run import Searcher
 from planner.frontends.sandbox import Limits, run_limited
 from planner.frontends.strip import strip_file
+from planner.terminal import plain
 
 __all__ = ["search"]
 
@@ -55,7 +56,7 @@ def _outcome(answer: Answer) -> Outcome:
     files = {name: (text.encode(), "application/json") for name, text in zip(names, answer.plans, strict=True)}
     files["search.json"] = ((json.dumps(document, indent=1) + "\n").encode(), "application/json")
     text = "\n".join([*answer.messages, answer.summary]) + "\n"
-    files["summary.txt"] = (text.encode(), "text/plain; charset=utf-8")
+    files["summary.txt"] = (plain(text, "\n\t").encode(), "text/plain; charset=utf-8")
     if answer.model:
         files["model.onnx"] = (answer.model, "application/octet-stream")
     return Outcome(

@@ -7,6 +7,7 @@ Exit status: 0 ok · 1 verification failed, a claim refused, or plans differ · 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import importlib
 import os
@@ -16,7 +17,7 @@ from importlib.metadata import entry_points
 
 from planner import __version__
 from planner.errors import PlannerError
-from planner.terminal import plain
+from planner.terminal import Shown, plain
 
 __all__ = ["main"]
 
@@ -61,6 +62,12 @@ def _commands() -> dict[str, tuple[str, str]]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
+    # Whatever is printed may have names in it that a stranger chose.
+    with contextlib.redirect_stdout(Shown(sys.stdout)), contextlib.redirect_stderr(Shown(sys.stderr)):
+        return _main(argv)
+
+
+def _main(argv: Sequence[str] | None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(prog="planner", description="Plan how a model trains or serves on many devices.")
     parser.add_argument("--version", action="version", version=f"planner {__version__}")
