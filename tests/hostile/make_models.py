@@ -1,4 +1,4 @@
-"""Writes the hostile models beside this file: `python tests/hostile/make_models.py`.
+"""Writes the hostile models beside this file: `python -m tests.hostile.make_models`.
 
 Each is small and breaks one rule, or keeps all rules and asks for far too much.
 """
@@ -10,35 +10,15 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
-OPSETS = [helper.make_opsetid("", 20)]
-FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
-
-
-def model(nodes, *, inputs=None, outputs=None, initializers=(), functions=(), opsets=None):
-    inputs = inputs or [helper.make_tensor_value_info("x", FLOAT, [2, 3])]
-    outputs = outputs or [helper.make_tensor_value_info("y", FLOAT, None)]
-    graph = helper.make_graph(nodes, "hostile", inputs, outputs, list(initializers))
-    return helper.make_model(graph, opset_imports=opsets or OPSETS, functions=list(functions), ir_version=10)
-
-
-def int64s(name, values):
-    return helper.make_tensor(name, INT64, [len(values)], values)
-
-
-def plain():
-    return model([helper.make_node("Relu", ["x"], ["y"], name="relu")])
+from tests.hostile.bombs import BOMBS as MORE_BOMBS
+from tests.hostile.names import NAMES
+from tests.hostile.outside import OUTSIDE
+from tests.hostile.parts import FLOAT, INT64, LOCAL, field, function, int64s, model, plain, serialized
 
 
 def cyclic():
     return model([helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node("Relu", ["a"], ["b"]),
                   helper.make_node("Relu", ["b"], ["y"])])  # fmt: skip
-
-
-def function(name, nodes):
-    return helper.make_function("local", name, ["a"], ["b"], nodes, [*OPSETS, helper.make_opsetid("local", 1)])
-
-
-LOCAL = [*OPSETS, helper.make_opsetid("local", 1)]
 
 
 def recursive_functions():
@@ -80,16 +60,6 @@ def deeper_nesting() -> bytes:
         for number in (6, 5, 1):  # AttributeProto.g, NodeProto.attribute, GraphProto.node
             payload = field(number, payload)
     return field(7, payload)  # ModelProto.graph
-
-
-def field(number: int, payload: bytes) -> bytes:
-    """A length-delimited field on the wire."""
-    size, length = len(payload), bytearray()
-    while size > 127:
-        length.append(size & 127 | 128)
-        size >>= 7
-    length.append(size)
-    return bytes([number << 3 | 2]) + bytes(length) + payload
 
 
 def small(i):
@@ -166,20 +136,54 @@ def attribute_outside():
     return model([helper.make_node("ConstantOfShape", ["n"], ["y"], value=t)], initializers=[int64s("n", [2])])
 
 
+def negative_size_of_input():
+    x = helper.make_tensor_value_info("x", FLOAT, [2, -5])
+    return model([helper.make_node("Relu", ["x"], ["y"])], inputs=[x])
+
+
+def output_of_nothing():
+    return model([helper.make_node("Relu", ["x"], ["z"])])
+
+
+def input_twice():
+    x = helper.make_tensor_value_info("x", FLOAT, [2, 3])
+    return model([helper.make_node("Relu", ["x"], ["y"])], inputs=[x, x])
+
+
+def initializer_twice():
+    w = helper.make_tensor("w", FLOAT, [2], [1, 2])
+    return model([helper.make_node("Mul", ["w", "w"], ["y"])], initializers=[w, w])
+
+
+def unknown_element_type():
+    t = TensorProto(name="w", data_type=99, dims=[2], raw_data=bytes(8))
+    return model([helper.make_node("Add", ["x", "w"], ["y"])], initializers=[t])
+
+
+def function_of_functions():
+    """A local function that is called in a ring of three, from inside a branch."""
+    ring = [function(f"r{i}", [helper.make_node(f"r{(i + 1) % 3}", ["a"], ["b"], domain="local")]) for i in range(3)]
+    out = [helper.make_tensor_value_info("t", FLOAT, None)]
+    branch = helper.make_graph([helper.make_node("r0", ["x"], ["t"], domain="local")], "then", [], out)
+    node = helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
+    condition = helper.make_tensor("c", TensorProto.BOOL, [], [True])
+    return model([node], initializers=[condition], functions=ring, opsets=LOCAL)
+
+
 REFUSED = (
-    attribute_garbage, attribute_outside, cyclic, defined_twice, function_bomb, future_opset, huge_tensor,
-    mismatched_shapes, missing_tensor, negative_dimension, recursive_functions, short_data, wrong_permutation,
+    attribute_garbage, attribute_outside, cyclic, defined_twice, function_bomb, function_of_functions, future_opset,
+    huge_tensor, mismatched_shapes, missing_tensor, negative_dimension, output_of_nothing, recursive_functions,
+    short_data, unknown_element_type, wrong_permutation,
 )  # fmt: skip
 BOMBS = (
-    deep_nesting,
-    range_bomb,
-    shape_bomb,
+    *(deep_nesting, range_bomb, shape_bomb, input_twice, initializer_twice, negative_size_of_input),
+    *(*MORE_BOMBS, *NAMES, *OUTSIDE),
 )  # may be imported or refused, but neither slowly nor at great expense
 
 
 def contents() -> dict[str, bytes]:
     """File name → bytes of everything here."""
-    whole = plain().SerializeToString(deterministic=True)
+    whole = serialized(plain())
     files = {
         "deeper_nesting.onnx": deeper_nesting(),
         "empty.onnx": b"",
@@ -189,7 +193,7 @@ def contents() -> dict[str, bytes]:
         "zeros.onnx": bytes(512),
     }
     for make in (*REFUSED, *BOMBS):
-        files[f"{make.__name__}.onnx"] = make().SerializeToString(deterministic=True)
+        files[f"{make.__name__}.onnx"] = serialized(make())
     return files
 
 
