@@ -118,6 +118,8 @@ def _finished(job: Job) -> Job:
 
 def _deliver(client: Client, options: argparse.Namespace, job: Job) -> int:
     """Writes and says what `planner search` does."""
+    from planner.cli.kept import KEPT, keep_model
+
     folder = options.out or Path(f"{options.model.stem}.plan")
     document = json.loads(client.artifact(job.plan_id, "search.json"))
     cancelled = job.status == "cancelled"
@@ -126,6 +128,9 @@ def _deliver(client: Client, options: argparse.Namespace, job: Job) -> int:
     for name, path in zip(names, paths, strict=True):
         content = job.plan() if path == paths[0] else client.artifact(job.plan_id, name)
         _write(path, _named(content, options.model.stem))
+    note = keep_model(client.artifact(job.plan_id, KEPT), folder, options.model)
+    if note:
+        _say(f"note: {note}")
     document |= {"plan": str(paths[0]), "cancelled": cancelled, "job": job.id, "plan_id": job.plan_id}
     document["plans"] = [{**p, "plan": str(path)} for p, path in zip(document["plans"], paths, strict=True)]
     messages, text = _told(client.artifact(job.plan_id, "summary.txt").decode())

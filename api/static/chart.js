@@ -34,7 +34,8 @@ function picture(points, until, told, width) {
   const high = Math.max(...points.map((p) => p.incumbent_s));
   // A first bound far below would flatten everything that follows.
   const floor = best.incumbent_s - 2.5 * Math.max(high - best.incumbent_s, best.incumbent_s - best.bound_s, 0.02 * high);
-  const low = Math.max(Math.min(...points.map((p) => p.bound_s)), floor, 0);
+  // A gap of next to nothing looks like it: less than a hundredth never fills the picture.
+  const low = Math.max(Math.min(...points.map((p) => p.bound_s), 0.99 * high), floor, 0);
   const margin = 0.08 * (high - low || high || 1);
   const [bottom, top] = [Math.max(0, low - margin), high + margin];
   const x = (t) => LEFT + ((width - LEFT - RIGHT) * (t - begin)) / (end - begin);

@@ -63,7 +63,9 @@ export function ago(moment) {
 
 // A problem document, or whatever went wrong, for the reader.
 export function problemBox(problem) {
-  const fields = (problem.errors || []).map((e) => h("li", {}, h("code", {}, e.name), ` ${e.detail}`));
+  const fields = (problem.errors || [])
+    .filter((e) => !(problem.detail || "").includes(e.detail))
+    .map((e) => h("li", {}, h("code", {}, e.name), ` ${e.detail}`));
   const more = [];
   if (problem.lower_bound_bytes) more.push(`No plan needs less than ${bytes(problem.lower_bound_bytes)} on a device.`);
   if (problem.sufficient_bytes) more.push(`${bytes(problem.sufficient_bytes)} would do.`);

@@ -52,6 +52,7 @@ def test_the_plan_and_the_summary_are_those_of_search(url, model, tmp_path, caps
     assert main(["search", *map(str, options), "--out", str(tmp_path / "b"), "--no-cache"]) == 0
     theirs = capsys.readouterr()
     assert (tmp_path / "a" / "plan.json").read_bytes() == (tmp_path / "b" / "plan.json").read_bytes()
+    assert (tmp_path / "a" / "model.onnx").read_bytes() == (tmp_path / "b" / "model.onnx").read_bytes()
     kept = [line for line in theirs.out.splitlines() if not line.startswith(("search ", "plan written"))]
     assert [line for line in kept if line not in ours.out.splitlines()] == []
     told = [line for line in theirs.err.splitlines() if line.startswith("warning: ")]
