@@ -72,7 +72,7 @@ class Display:
     def note(self, line: str) -> None:
         with self._lock:
             clear = "\r\x1b[K" if self._thread is not None else ""
-            self._stream.write(f"{clear}{plain(line, '\t')}\n")
+            self._stream.write(clear + plain(line, keep="\t") + "\n")
             self._stream.flush()
 
     def _elapsed(self) -> str:
