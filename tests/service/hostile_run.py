@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -141,7 +142,8 @@ def posted(ask: Asking, asked: Asked) -> dict[str, Any]:
     job = ask.job(answer.document["links"]["self"], 4 * WALL_S * 30)
     found |= {"job": job["id"], "status": job["status"], "seconds": round(time.monotonic() - began, 3)}
     if job["started_at"] and job["finished_at"]:
-        found["job_s"] = round(job["finished_at"] - job["started_at"], 3)
+        begun, ended = (datetime.fromisoformat(job[k]) for k in ("started_at", "finished_at"))
+        found["job_s"] = round((ended - begun).total_seconds(), 3)
     if job["finished_at"] is None:
         defects.append("the job did not end")
     if job["error"] is not None:
