@@ -217,7 +217,9 @@ def as_planner_error(error: ServiceError) -> PlannerError:
         return VerificationError(text)
     if error.name in ("input-invalid", "target-refuses", "too-large"):
         return InputError(text)
-    if isinstance(error, (c.Invalid, c.Unauthorised, c.Forbidden, c.NotFound, c.Conflict)):
+    if isinstance(error, c.Unauthorised):
+        return UsageError(f"{text}; give it by PLANNER_KEY, or --key")
+    if isinstance(error, (c.Invalid, c.Forbidden, c.NotFound, c.Conflict)):
         return UsageError(text)
     return NoPlanError(text)
 

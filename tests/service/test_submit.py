@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from api.client import CannotFit, Client, Invalid, JobState, NotFound, Progress, TargetRefuses
+from api.client import CannotFit, Client, Invalid, JobState, NotFound, Progress, TargetRefuses, Unauthorised
 from api.progress import Display, closed, picture
 from api.submit import as_planner_error
 from api.unpack import unpacked
 from planner.cli.main import main
-from planner.errors import InputError
+from planner.errors import InputError, UsageError
 from tests.service.process import served
 from tests.unit.test_frontends_strip import inside
 
@@ -196,3 +196,10 @@ def test_states_of_later_services_are_read():
     state = JobState.of({"id": "a", "status": "running", "progress": {"gap": 0.5, "more": 1}, "new": True})
     assert state.progress == Progress(gap=0.5)
     assert not state.ended
+
+
+def test_a_missing_key_is_usage_and_says_where_it_goes():
+    document = {"type": "urn:planner:problem:unauthorised", "title": "A key is needed", "status": 401, "detail": "none"}
+    error = as_planner_error(Unauthorised(document))
+    assert isinstance(error, UsageError)
+    assert "PLANNER_KEY" in str(error)
