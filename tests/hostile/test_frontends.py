@@ -114,7 +114,12 @@ def test_planner_errors_keep_their_class():
 
 
 def test_no_child_is_left_behind():
+    before = children()
     with pytest.raises(InputError):
         run_limited(lambda: time.sleep(60), limits=Limits(wall_seconds=0.2), what="test")
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    assert children() <= before  # a service tested before this may have left its fork server
+
+
+def children() -> set[str]:
+    """Processes of which this one is the parent, those that wait to be asked after included."""
+    return {n for task in Path("/proc/self/task").iterdir() for n in (task / "children").read_text().split()}

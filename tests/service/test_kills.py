@@ -10,10 +10,10 @@ from tests.fault.kills import Direct, torture
 def test_nothing_that_was_accepted_is_lost_when_workers_are_killed(tmp_path: Path) -> None:
     service = Direct(tmp_path / "service")
     try:
-        report = torture(service, 6, seed=7, say=lambda _: None)
+        report = torture(service, 3, seed=7, say=lambda _: None)
     finally:
         service.stop()
     assert report.wrong == []
     assert report.accepted > 0
     assert report.blobs > 0
-    assert report.kills == {"worker": 6}
+    assert report.kills == {"worker": 3}
