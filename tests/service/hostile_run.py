@@ -249,6 +249,7 @@ def run(options: argparse.Namespace, folder: Path, canary: Path) -> dict[str, An
             defects += [f"{label}: {d}" for d in found["defects"]]
         defects += _afterwards(ask, service, folder / "data", processes)
         server_peak = _peak(service.process.pid)
+        ran_s, waited_s = (int(n) / 1e9 for n in Path(f"/proc/{service.process.pid}/schedstat").read_text().split()[:2])
     end = time.monotonic() + 10  # those of the worker's own see that it has gone
     while (left := [p for p in processes if Path(f"/proc/{p}").exists()]) and time.monotonic() < end:
         time.sleep(0.1)
@@ -262,7 +263,8 @@ def run(options: argparse.Namespace, folder: Path, canary: Path) -> dict[str, An
     if raw:
         defects.append("control characters stand in the log as they are")
     health = quantiles([w for _, w in beat["waits"]])
-    defects += [f"/healthz: {told}" for told in [*beat["failed"], *(["unanswered"] * beat["unanswered"])]]
+    if wrong := [*beat["failed"], *(["unanswered"] * beat["unanswered"])]:
+        defects.append(f"/healthz: {len(wrong)} without an answer of 200: {sorted(set(wrong))}")
     if options.p99_ms is not None and health["p99_ms"] > options.p99_ms:
         defects.append(f"/healthz: p99 {health['p99_ms']} ms, and {options.p99_ms} was asked for")
     return {
@@ -275,6 +277,7 @@ def run(options: argparse.Namespace, folder: Path, canary: Path) -> dict[str, An
         "healthz_own_delay_max_ms": round(1e3 * beat["own_delay_max_s"], 2),
         "healthz_idle": quantiles([w for _, w in quiet["waits"]]),
         "server_peak_bytes": server_peak,
+        "server_main_thread": {"ran_s": round(ran_s, 1), "ready_but_waiting_for_a_core_s": round(waited_s, 1)},
         "defects": defects,
         "files": dict(sorted(results.items())),
     }

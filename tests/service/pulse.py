@@ -36,8 +36,17 @@ async def _run(url: str, rate: float, told: Connection) -> None:
 
     async def once(due: float) -> None:
         try:
-            pair = free.pop() if free else await asyncio.open_connection(name, int(port))
-            status = await _ask(*pair, host)
+            while True:
+                kept = bool(free)
+                pair = free.pop() if kept else await asyncio.open_connection(name, int(port))
+                try:
+                    status = await _ask(*pair, host)
+                    break
+                except (OSError, asyncio.IncompleteReadError) as e:
+                    pair[1].close()
+                    # One that was kept open may have been closed for its idleness, and nothing was asked by it.
+                    if not kept or (isinstance(e, asyncio.IncompleteReadError) and e.partial):
+                        raise
             free.append(pair)
             if status != 200:
                 failed.append(str(status))
@@ -45,6 +54,7 @@ async def _run(url: str, rate: float, told: Connection) -> None:
             failed.append(type(e).__name__)
         waits.append((due, time.perf_counter() - due))
 
+    told.send("ready")
     begun = time.perf_counter()
     at_work: set[asyncio.Task[None]] = set()
     number = 0
@@ -74,6 +84,8 @@ def pulse(url: str, rate: float = 50.0) -> Iterator[dict[str, Any]]:
     here, there = context.Pipe()
     process = context.Process(target=_main, args=(url, rate, there), daemon=True)
     process.start()
+    assert here.poll(60)
+    here.recv()
     out: dict[str, Any] = {}
     try:
         yield out

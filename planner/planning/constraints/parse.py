@@ -13,10 +13,13 @@ from typing import Any
 import yaml
 
 from planner.errors import InputError
+from planner.terminal import quoted
 
 __all__ = ["Lines", "parse_text"]
 
 MOST_DEPTH = 20
+MOST_CHARACTERS = 200  # of what is no text
+_TEXT = "tag:yaml.org,2002:str"
 _Path = tuple[str | int, ...]
 
 
@@ -95,13 +98,17 @@ def _value(node: Any, path: _Path, lines: dict[_Path, int], seen: set[int], name
             if not isinstance(key, yaml.ScalarNode):
                 raise InputError(f"constraints {name}:{at}: expected a name before the colon")
             if key.value in found:
-                raise InputError(f"constraints {name}:{at}: {key.value!r} stands here twice; keep one")
+                raise InputError(f"constraints {name}:{at}: {quoted(key.value)} stands here twice; keep one")
             lines[(*path, key.value)] = at
             found[key.value] = _value(value, (*path, key.value), lines, seen, name)
         return found
     if isinstance(node, yaml.SequenceNode):
         return [_value(item, (*path, i), lines, seen, name) for i, item in enumerate(node.value)]
+    if node.tag != _TEXT and len(node.value) > MOST_CHARACTERS:  # a number of base 60 takes time by its square
+        told = f"{quoted(node.value)} is longer than any number; put it in quotes"
+        raise InputError(f"constraints {name}:{here}: {told}")
     try:
         return _CONSTRUCT.construct_object(node)
     except (yaml.YAMLError, ValueError) as e:
-        raise InputError(f"constraints {name}:{here}: {node.value!r} is not understood; put it in quotes") from e
+        told = f"{quoted(node.value)} is not understood; put it in quotes"
+        raise InputError(f"constraints {name}:{here}: {told}") from e
