@@ -6,12 +6,13 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
+from starlette.responses import Response
 
 from api.errors import Problem, from_work
 from api.jobs.blobs import Blob
@@ -22,6 +23,8 @@ from api.jobs.tasks import Task
 from api.limits import Buckets
 from api.observe import Metrics
 from api.pages import Signer
+from api.respond import represent
+from api.security import FRAMED, hashed_page
 from api.settings import Settings
 from api.watch import Changes
 
@@ -78,6 +81,22 @@ class Service:
         if state.status == "cancelled":
             raise Problem("unavailable", "the computation was ended; ask again", headers={"Retry-After": "1"})
         return state
+
+    async def sent(
+        self, request: Request, blob: Blob, tenant: str, headers: Mapping[str, str] | None = None
+    ) -> Response:
+        """The blob as an answer; a page under the policy of pages that may be framed."""
+        told = dict(headers or {})
+        if blob.media_type.startswith("text/html"):
+            told |= hashed_page(FRAMED)
+        return await represent(
+            request,
+            lambda: self.content(blob, tenant),
+            blob.media_type,
+            digest=blob.digest,
+            size=blob.size,
+            headers=told,
+        )
 
     async def content(self, blob: Blob, tenant: str) -> bytes:
         """The blob's bytes; one that is damaged is made again."""

@@ -7,7 +7,10 @@ import os
 import tempfile
 from pathlib import Path
 
-__all__ = ["write_whole"]
+__all__ = ["replace_file", "write_whole"]
+
+READABLE = 0o644
+EXECUTABLE = 0o755
 
 
 def write_whole(path: Path, content: bytes, *, executable: bool = False) -> None:
@@ -20,11 +23,23 @@ def write_whole(path: Path, content: bytes, *, executable: bool = False) -> None
         return
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    replace_file(path, content, prefix=f".{path.name}.", mode=EXECUTABLE if executable else READABLE)
+
+
+def replace_file(path: Path, content: bytes, *, prefix: str, mode: int | None = None, sync: bool = False) -> None:
+    """Writes beside the file and renames into its place; with `sync` the content is on the disk before.
+
+    `prefix`: of the temporary file's name, by which what a crash has left is known; `mode` None: for the owner alone.
+    """
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=prefix)
     try:
+        if mode is not None:
+            os.chmod(temporary, mode)  # as far as the directory allows, users share it
         with os.fdopen(handle, "wb") as out:
             out.write(content)
-        os.chmod(temporary, 0o755 if executable else 0o644)
+            if sync:
+                out.flush()
+                os.fsync(out.fileno())
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from api.jobs.errors import BlobDamaged, BlobMissing, StoreFull, StoreUnusable
+from planner.files import replace_file
 
 __all__ = ["YOUNG", "Blob", "Blobs", "digest_bytes"]
 
@@ -59,7 +60,7 @@ class Blobs:
                     os.utime(path)  # young again
                 else:
                     _make_folder(path.parent)
-                    _write(path, content)
+                    replace_file(path, content, prefix=".tmp-", sync=True)
                     sync_folder(path.parent)
         except OSError as e:
             raise _unusable(self.folder, e) from e
@@ -170,20 +171,6 @@ def _make_folder(folder: Path) -> None:
     with contextlib.suppress(FileExistsError):
         folder.mkdir()
     sync_folder(folder.parent)
-
-
-def _write(path: Path, content: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
-    try:
-        with os.fdopen(handle, "wb") as out:
-            out.write(content)
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
 
 
 def _size(path: Path) -> int | None:

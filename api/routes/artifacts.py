@@ -11,10 +11,9 @@ from api.errors import Problem
 from api.jobs.records import Plan, TaskState
 from api.jobs.tasks import Task
 from api.links import progress_of
-from api.respond import document, represent
+from api.respond import document
 from api.routes.plans import PlanId, Prefer
 from api.schemas import Artifact, Artifacts, Pending
-from api.security import FRAMED, hashed_page
 from api.service import PATIENCE, preferred_wait, service_of
 from api.told import BINARY, header, link, problems
 from planner.emit import TARGETS
@@ -122,17 +121,8 @@ async def get_artifact(
         blob = next(iter(state.result.values()))
     else:
         raise Problem("not-found", f"artifact {name[:100]!r}: expected one of {', '.join((*FOUND, *MADE))}")
-    headers = {"content-disposition": f'{_shown(blob.media_type)}; filename="{plan.name}-{name}"'}
-    if blob.media_type.startswith("text/html"):
-        headers |= hashed_page(FRAMED)
-    return await represent(
-        request,
-        lambda: service.content(blob, tenant),
-        blob.media_type,
-        digest=blob.digest,
-        size=blob.size,
-        headers=headers,
-    )
+    disposition = f'{_shown(blob.media_type)}; filename="{plan.name}-{name}"'
+    return await service.sent(request, blob, tenant, {"content-disposition": disposition})
 
 
 def sources(plan: Plan) -> dict[str, str]:

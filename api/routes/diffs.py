@@ -8,10 +8,9 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 
 from api.auth import Tenant
 from api.jobs.tasks import Task
-from api.respond import VARY, accepted, represent
+from api.respond import VARY, accepted
 from api.routes.artifacts import PENDING, pending, waits
 from api.routes.plans import Prefer
-from api.security import FRAMED, hashed_page
 from api.service import service_of
 from api.told import header, problems
 
@@ -64,14 +63,4 @@ async def get_diff(
     if not state.ended:
         return pending(request, state)
     blob = next(iter(state.result.values()))
-    headers = {"vary": f"Accept, {VARY}"}
-    if chosen == "html":
-        headers |= hashed_page(FRAMED)
-    return await represent(
-        request,
-        lambda: service.content(blob, tenant),
-        blob.media_type,
-        digest=blob.digest,
-        size=blob.size,
-        headers=headers,
-    )
+    return await service.sent(request, blob, tenant, {"vary": f"Accept, {VARY}"})

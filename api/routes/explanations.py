@@ -7,7 +7,6 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request, Response
 
 from api.auth import Tenant
-from api.respond import represent
 from api.routes.artifacts import PENDING, explanation_of, pending, waits
 from api.routes.plans import PlanId, Prefer
 from api.service import service_of
@@ -54,6 +53,4 @@ async def get_explanation(
     if not state.ended:
         return pending(request, state)
     blob = next(iter(state.result.values()))
-    return await represent(
-        request, lambda: service.content(blob, tenant), blob.media_type, digest=blob.digest, size=blob.size
-    )
+    return await service.sent(request, blob, tenant)

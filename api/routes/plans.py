@@ -16,7 +16,7 @@ from api.jobs.tasks import Task
 from api.links import entry_of, job_of
 from api.options import PlanQuery, refuse_repeated
 from api.pages import next_link
-from api.respond import document, matches, represent
+from api.respond import document, matches
 from api.schemas import Job, Plans
 from api.service import Service, preferred_wait, service_of
 from api.told import header, link, model_body, problems
@@ -174,9 +174,7 @@ async def get_plan(
 ) -> Response:
     service = service_of(request)
     blob = service.store.plan(tenant, plan_id).files["plan.json"]
-    return await represent(
-        request, lambda: service.content(blob, tenant), blob.media_type, digest=blob.digest, size=blob.size
-    )
+    return await service.sent(request, blob, tenant)
 
 
 @router.delete(

@@ -11,11 +11,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from planner.files import READABLE, replace_file
 
 __all__ = ["DEFAULT_SIZE", "Contents", "Store", "default_folder"]
 
@@ -78,7 +79,7 @@ class Store:
             return False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _replace(path, data)
+            replace_file(path, data, prefix=".tmp-", mode=READABLE, sync=True)
             self._make_room()
         except OSError as e:
             self.note(f"cache: nothing is kept in {self.folder} ({e.strerror or e}); see --cache and --no-cache")
@@ -145,21 +146,6 @@ def _unwrap(data: bytes) -> bytes | None:
         return zlib.decompress(packed)
     except zlib.error:
         return None
-
-
-def _replace(path: Path, data: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
-    try:
-        os.chmod(temporary, 0o644)  # as far as the directory allows, users share it
-        with os.fdopen(handle, "wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
 
 
 def _is_key(name: str) -> bool:
