@@ -28,12 +28,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tests.hostile import large
+from tests.hostile.opened import Opened
 from tests.hostile.outside import watched
 from tests.hostile.parts import serialized
 from tests.hostile.requests import REQUESTS, Asked
 from tests.service.children_seen import Watching, descendants, gone
 from tests.service.looked_at import defects_of
-from tests.service.opened import Opened
 from tests.service.process import Served, served
 from tests.service.pulse import pulse, quantiles
 

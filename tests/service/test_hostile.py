@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.hostile import large
+from tests.hostile.opened import Opened
 from tests.hostile.outside import watched
 from tests.hostile.parts import serialized
 from tests.hostile.requests import REQUESTS, Asked
 from tests.service.children_seen import gone
 from tests.service.hostile_run import Asking, left_behind, look, posted, ready
 from tests.service.looked_at import defects_of, raw_controls
-from tests.service.opened import Opened
 from tests.service.process import Served, served
 
 HOSTILE = Path(__file__).parents[1] / "hostile"
