@@ -15,6 +15,7 @@ import argparse
 import http.client
 import json
 import os
+import re
 import sqlite3
 import sys
 import tempfile
@@ -171,7 +172,11 @@ def look(ask: Asking, found: Mapping[str, Any], log: Callable[[str], None]) -> l
     for entry in listed if isinstance(listed, list) else listed["items"]:
         if entry["name"] == "explain.json":
             continue  # searches anew
-        answer = ask("GET", entry["href"], headers={"prefer": "wait=60", "accept-encoding": "identity"})
+        end = time.monotonic() + WALL_S + 30
+        while True:
+            answer = ask("GET", entry["href"], headers={"prefer": "wait=30", "accept-encoding": "identity"})
+            if answer.status != 202 or time.monotonic() > end:
+                break
         log(f"  {entry['name']}: {answer.status}, {len(answer.body)} bytes")
         out += defects_of(entry["name"], answer.status, answer.headers, answer.body)
     return out
@@ -247,6 +252,8 @@ def run(options: argparse.Namespace, folder: Path, canary: Path) -> dict[str, An
                 if found.get("cpu_s", 0) > 2 * (CPU_S + 15) or found.get("job_s", 0) > WALL_S + 15:
                     found["defects"].append("time beyond the limit")
             defects += [f"{label}: {d}" for d in found["defects"]]
+        if busy := _busy(ask):
+            defects.append(f"{busy} tasks do not end")
         defects += _afterwards(ask, service, folder / "data", processes)
         server_peak = _peak(service.process.pid)
         ran_s, waited_s = (int(n) / 1e9 for n in Path(f"/proc/{service.process.pid}/schedstat").read_text().split()[:2])
@@ -289,6 +296,18 @@ def ready(ask: Asking) -> None:
         if time.monotonic() > end:
             raise RuntimeError("no worker")
         time.sleep(0.1)
+
+
+def _busy(ask: Asking) -> int:
+    """Tasks that are at work, once none is or the limits have passed: nobody may have waited for their end."""
+    end = time.monotonic() + WALL_S + 30
+    while True:
+        told = ask("GET", "/metrics").body.decode()
+        counts = re.findall(r'^planner_store\{what="tasks_(?:queued|running)"\} (\S+)$', told, re.MULTILINE)
+        busy = int(sum(map(float, counts)))
+        if not busy or time.monotonic() > end:
+            return busy
+        time.sleep(0.2)
 
 
 def _afterwards(ask: Asking, service: Served, data: Path, processes: set[int]) -> list[str]:
