@@ -14,7 +14,7 @@ from planner import __version__
 
 __all__ = ["BINARY", "describe", "header", "link", "model_body", "problems", "text"]
 
-EVERYWHERE: Final = ("bad-request", "host-unknown", "internal", "unavailable")
+EVERYWHERE: Final = ("bad-request", "head-too-large", "host-unknown", "internal", "unavailable")
 BEHIND_KEYS: Final = ("unauthorised", "rate-limited")
 BINARY: Final[Mapping[str, Any]] = {"schema": {"type": "string", "format": "binary", "minLength": 1}}
 _EXAMPLE_ID: Final = "5f0d0c9e1b7a4b0c8f3e2d1c0b9a8f7e"

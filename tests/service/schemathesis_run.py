@@ -29,7 +29,7 @@ PATIENCE = ("--most-wait", "1.5", "--longest-stream", "0.5", "--heartbeat", "0.2
 # What a well-formed request may be refused for; the hooks check that it is not for its form.
 CONFIG = """
 [checks.positive_data_acceptance]
-expected-statuses = ["2xx", "400", "401", "404", "412", "422"]
+expected-statuses = ["2xx", "400", "401", "404", "412", "422", "431"]
 """
 
 
