@@ -258,7 +258,7 @@ def test_a_killed_worker_leaves_no_process_and_its_task_is_taken_over(store: Sto
 
 def test_a_stopped_worker_gives_its_task_back_at_once(store: Store) -> None:
     slow = ROOT / "sample_graphs" / "gpt2_small.onnx"
-    job = store.submit("a", plan_task(store, slow, devices=8), name="m").job
+    job = store.submit("a", plan_task(store, slow, devices=64, memory_limit="250MB"), name="m").job
     process = _command(store.folder, "--parent", str(os.getpid()))
     _wait(lambda: store.job("a", job.id).status == "running" and store.counts()["workers"] == 1)
     process.send_signal(signal.SIGTERM)
