@@ -15,7 +15,7 @@ import numpy as np
 
 from planner.errors import InputError
 from planner.frontends.infer import infer_op
-from planner.frontends.resize import resize_value
+from planner.frontends.resize import repeat_blocks, resize_value
 from planner.ir import Graph, Op, Role, Tensor
 
 __all__ = ["Carrier", "Factors", "join"]
@@ -40,6 +40,7 @@ class Carrier:
         self.resized: dict[str, Tensor] = {}  # sources with new sizes
         self.fixed: dict[tuple[str, int], Any] = {}  # (operator, operand) → rewritten constant
         self.wanted: dict[tuple[str, int], int] = {}  # sizes that results must have
+        self.wanted_like: dict[tuple[str, int], Factors] = {}  # and the factors of those, where they are known
         self.factors: dict[str, tuple[Factors, ...]] = {}
         self.clones: dict[tuple[str, Shape, bytes], str] = {}  # rewritten constant → its name
         self.again = False  # this walk made a new demand
@@ -75,8 +76,11 @@ class Carrier:
 
     # -- what handlers do -----------------------------------------------------------------------
 
-    def set_source(self, t: str, axis: int, size: int) -> None:
-        """Resize a tensor that no operator computes.  InputError naming it when it cannot be."""
+    def set_source(self, t: str, axis: int, size: int, like: Factors = ()) -> None:
+        """Resize a tensor that no operator computes.  InputError naming it when it cannot be.
+
+        `like` are the factors of the dimension that it runs beside: a batch in front of windows repeats whole blocks.
+        """
         tensor = self.resized.get(t, self.old[t])
         shape = tensor.shape or ()
         if shape[axis] == size:
@@ -90,7 +94,8 @@ class Carrier:
             )
         value = tensor.value
         if value is not None:
-            value = resize_value(value, axis, size)
+            repeated = repeat_blocks(value, axis, like) if join(like) == size else None
+            value = resize_value(value, axis, size) if repeated is None else repeated
             if value is None:
                 raise InputError(
                     f"constant '{t}' of shape {list(shape)} stops the new size: its dimension {axis} would have to "
@@ -101,8 +106,11 @@ class Carrier:
         self.resized[t] = replace(tensor, shape=new, value=value)
         self.again = True
 
-    def demand(self, t: str, axis: int, size: int, reader: Op) -> None:
-        """The reader needs `size` along the axis of `t`; whoever makes `t` is told, up to its sources."""
+    def demand(self, t: str, axis: int, size: int, reader: Op, like: Factors = ()) -> None:
+        """The reader needs `size` along the axis of `t`; whoever makes `t` is told, up to its sources.
+
+        `like` are the factors of that dimension, where the reader knows them from another operand.
+        """
         if self.after(t)[axis] == size:
             return
         if t not in self.graph.producers:
@@ -111,8 +119,10 @@ class Carrier:
                     f"input '{t}' of shape {list(self.before(t))} stops the new size: "
                     f"{reader.type} '{reader.name}' needs {size} along its dimension {axis}, now {self.after(t)[axis]}."
                 )
-            self.set_source(t, axis, size)
+            self.set_source(t, axis, size, like)
             return
+        if like:
+            self.wanted_like[t, axis] = like
         if self.wanted.get((t, axis), size) != size:
             raise InputError(f"'{t}': dimension {axis} would have to be {self.wanted[t, axis]} and {size} at once.")
         if (t, axis) not in self.wanted:
@@ -128,7 +138,7 @@ class Carrier:
         """A size wanted of the operator's result becomes one demanded of its operand."""
         size = self.wanted.get((result, axis))
         if size is not None:
-            self.demand(operand, operand_axis, size, op)
+            self.demand(operand, operand_axis, size, op, self.wanted_like.get((result, axis), ()))
 
     def refuse(self, message: str) -> None:
         """Something stops the new size, unless a demand under way changes it: the end of the walk tells."""

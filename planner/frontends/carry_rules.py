@@ -23,6 +23,7 @@ from planner.frontends.carry_views import (
     slice_,
     split,
     squeezing,
+    tile,
     transpose,
 )
 from planner.frontends.draft import split_type
@@ -74,17 +75,18 @@ def _broadcast_dims(c: Carrier, op: Op, operands: list[str], rank: int, tail: in
             if k >= 0:
                 places.append((t, k))
         full = [(t, k) for t, k in places if c.before(t)[k] != 1]
-        size = c.wanted.get((o, axis))
+        size, like = c.wanted.get((o, axis)), c.wanted_like.get((o, axis), ())
+        best = max(places, key=lambda p: _informative(c, p[0], p[1]), default=None)
         if size is None:
-            moved = [c.after(t)[k] for t, k in (full or places) if c.after(t)[k] != c.before(t)[k]]
-            size = moved[0] if moved else None
+            moved = [(t, k) for t, k in (full or places) if c.after(t)[k] != c.before(t)[k]]
+            size = c.after(moved[0][0])[moved[0][1]] if moved else None
+            like = c.parts(best[0])[best[1]] if moved and best else ()
         if size is not None:
             for t, k in full:
-                c.demand(t, k, size, op)
+                c.demand(t, k, size, op, like)
             if not full and places and all(c.after(t)[k] == 1 for t, k in places) and size != 1:
                 t, k = places[0]
                 c.demand(t, k, size, op)
-        best = max(places, key=lambda p: _informative(c, p[0], p[1]), default=None)
         out.append(c.parts(best[0])[best[1]] if best else ((1, 1),))
     return tuple(out)
 
@@ -301,6 +303,7 @@ _HANDLERS: dict[str, Callable[[Carrier, Op], None]] = {
     "SoftmaxCrossEntropyLoss": _loss,
     "Split": split,
     "Squeeze": squeezing,
+    "Tile": tile,
     "TopK": top_k,
     "Transpose": transpose,
     "Unsqueeze": squeezing,

@@ -11,7 +11,7 @@ from planner.frontends.draft import split_type
 from planner.frontends.reshape_factors import reshaped
 from planner.ir import Op
 
-__all__ = ["constant_of_shape", "expand", "flatten", "reshape", "slice_", "split", "squeezing", "transpose"]
+__all__ = ["constant_of_shape", "expand", "flatten", "reshape", "slice_", "split", "squeezing", "tile", "transpose"]
 
 
 def reshape(c: Carrier, op: Op) -> None:
@@ -225,3 +225,24 @@ def split(c: Carrier, op: Op) -> None:
             parts = list(c.parts(t))
             parts[along] = ((c.before(o)[along], -1),)
             c.factors[o] = tuple(parts)
+
+
+def tile(c: Carrier, op: Op) -> None:
+    """A dimension that is wanted longer is repeated more often; one of the operand that changed has its copies."""
+    t, o = op.inputs[0], op.outputs[0]
+    repeats = c.value(op.inputs[1])
+    if repeats is None:
+        return
+    new = [int(r) for r in repeats]
+    factors: list[Factors] = []
+    for axis, times in enumerate(repeats.tolist()):
+        before, after = c.before(t)[axis], c.after(t)[axis]
+        want = c.wanted.get((o, axis))
+        if want is not None and want != after * times and before == after:
+            if want % after == 0:
+                new[axis] = want // after
+            elif want % times == 0:
+                c.demand(t, axis, want // times, op)
+        factors.append(((times, new[axis]), *c.parts(t)[axis]))
+    c.rewrite(op, 1, new)
+    c.factors[o] = tuple(factors)

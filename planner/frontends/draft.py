@@ -21,17 +21,36 @@ from planner.frontends.dtypes import dtype_name
 from planner.frontends.parse import captured, subgraphs
 from planner.ir import Op, Tensor
 
-__all__ = ["DOMAINS", "LOCATION_OF_STRIPPED", "Draft", "Source", "read", "reads_value", "split_type"]
+__all__ = [
+    "DOMAINS",
+    "FILL_OF_STRIPPED",
+    "LOCATION_OF_STRIPPED",
+    "Draft",
+    "Source",
+    "body_of",
+    "fill_of",
+    "is_light",
+    "read",
+    "reads_value",
+    "split_type",
+]
 
 SMALL_VALUE_BYTES = 1024
 INTEGER_VALUE_BYTES = 256 * 1024
+CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+LONGEST_VECTOR = 1 << 20  # the widest layers and vocabularies stay below
 DOMAINS = ("", "ai.onnx")  # the two spellings of ONNX's own domain
 LOCATION_OF_STRIPPED = "weights-left-out"  # of data that lay in the file before `planner.frontends.strip`
+FILL_OF_STRIPPED = "fill"  # key of what is said of such data: one number throughout ("1") or not ("0")
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A tensor that no operator computes.  `dims` may hold names where the file leaves a size open."""
+    """A tensor that no operator computes.  `dims` may hold names where the file leaves a size open.
+
+    `origin` is the tensor of the file that this one is a copy of, where its name is another; `fill` says of a vector
+    of floats whether all its elements are equal, None where the file does not show them.
+    """
 
     name: str
     dims: tuple[int | str, ...] | None
@@ -39,6 +58,8 @@ class Source:
     fed: bool  # a graph input without an initializer
     value: np.ndarray[Any, Any] | None = None
     inline: bool = False  # its data lies in the file, or lay there before the file was stripped
+    fill: bool | None = None
+    origin: str = ""
 
 
 @dataclass(slots=True)
@@ -74,10 +95,24 @@ def replace_op(op: Op, **changes: Any) -> Op:
 
 def captured_by(op: Op) -> tuple[str, ...]:
     """Outer names that an operator's sub-graphs read; `read` appends them to the operator's inputs."""
-    if split_type(op.type)[1] not in ("If", "Loop", "Scan", "SequenceMap"):
+    if split_type(op.type)[1] not in CONTROL_FLOW:
         return ()
     graphs = [onnx.GraphProto.FromString(v) for v in op.attributes.values() if isinstance(v, bytes)]
     return tuple(captured(graphs))
+
+
+def body_of(op: Op) -> list[Op]:
+    """The operators of an operator's sub-graphs; what these hold appears as `Constant` without a value."""
+    if split_type(op.type)[1] not in CONTROL_FLOW:
+        return []
+    bodies = [v for value in op.attributes.values() for v in (value if isinstance(value, tuple) else (value,))]
+    graphs = [onnx.GraphProto.FromString(v) for v in bodies if isinstance(v, bytes)]
+    found: list[Op] = []
+    for g in graphs:
+        held = [*(t.name for t in g.initializer), *(n.output[0] for n in g.node if n.op_type == "Constant")]
+        found += [Op(name, "Constant", (), (name,)) for name in held]
+        found += [_op(n, {"": op.opset}) for n in g.node if n.op_type != "Constant" and any(n.output)]
+    return found
 
 
 def read(model: onnx.ModelProto, name: str) -> Draft:
@@ -205,7 +240,26 @@ def _stored(t: onnx.TensorProto, name: str) -> Source:
     if not external and reads_value(dtype, dims):
         value = _array(t, f"initializer '{name}'")
     inline = not external or any(e.key == "location" and e.value == LOCATION_OF_STRIPPED for e in t.external_data)
-    return Source(name, dims, dtype, fed=False, value=value, inline=inline)
+    return Source(name, dims, dtype, fed=False, value=value, inline=inline, fill=fill_of(t) if inline else None)
+
+
+def is_light(dims: Sequence[int | str]) -> bool:
+    """A vector, perhaps with dimensions of one, of a length that biases and scales have."""
+    longest = max((d for d in dims if isinstance(d, int)), default=0)
+    return sum(d != 1 for d in dims) == 1 and 0 not in dims and longest <= LONGEST_VECTOR
+
+
+def fill_of(t: onnx.TensorProto) -> bool | None:
+    """Whether a vector of floats holds one number throughout; None where that is not known, and for anything else."""
+    if not (dtype_name(t.data_type) or "").startswith(("float", "bfloat")) or not is_light(t.dims):
+        return None
+    if t.data_location == onnx.TensorProto.EXTERNAL:
+        return {"0": False, "1": True}.get(next((e.value for e in t.external_data if e.key == FILL_OF_STRIPPED), ""))
+    try:
+        array = numpy_helper.to_array(t).reshape(-1)
+    except (ValueError, TypeError, KeyError):
+        return None
+    return bool(array.size) and bool((array == array[0]).all())
 
 
 def reads_value(dtype: str, dims: Sequence[int]) -> bool:

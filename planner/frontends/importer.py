@@ -1,4 +1,7 @@
-"""The import, step by step: parse → read → bind → infer and fold → un-merge → roles → experts → loss → (rebind)."""
+"""The import, step by step.
+
+parse → hoist weights → read → bind → infer and fold → un-merge → roles → experts → loss → (rebind)
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from planner.errors import InputError
 from planner.frontends.bind import bind_dimensions
 from planner.frontends.draft import Draft, read
 from planner.frontends.experts import fuse_experts
+from planner.frontends.hoist import hoist_weights
 from planner.frontends.infer import propagate
 from planner.frontends.loss import find_loss
 from planner.frontends.parse import parse
@@ -28,7 +32,9 @@ def import_bytes(
     where it is symbolic and rebinds it where it is static.  Tensors whose shape depends on data have shape
     None.  Raises InputError for a model that cannot be understood and UsageError for unknown names in `bind`.
     """
-    draft = read(parse(data, name), name)
+    model = parse(data, name)
+    hoist_weights(model)
+    draft = read(model, name)
     sizes, batch_used = bind_dimensions(draft, bind or {}, batch)
     propagate(draft, sizes)
     fill_sources(draft)
@@ -56,4 +62,5 @@ def _freeze(draft: Draft) -> Graph:
     if missing:
         raise InputError(f"{draft.name}: tensor '{missing[0]}' has no source.")
     inputs, outputs = tuple(draft.inputs), tuple(draft.outputs)
-    return Graph(tuple(ops), tensors, inputs, outputs, draft.name, find_loss(ops, inputs, outputs, tensors))
+    origins = {t: s.origin for t in tensors if (s := draft.sources.get(t)) is not None and s.origin}
+    return Graph(tuple(ops), tensors, inputs, outputs, draft.name, find_loss(ops, inputs, outputs, tensors), origins)

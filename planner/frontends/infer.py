@@ -9,7 +9,7 @@ depends on data and stays None.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -19,11 +19,13 @@ from onnx import helper, shape_inference
 
 from planner.errors import InputError
 from planner.frontends import contrib
-from planner.frontends.draft import Draft, split_type
+from planner.frontends.draft import Draft, captured_by, split_type
 from planner.frontends.dtypes import ELEM_TYPE, dtype_name
 from planner.frontends.fold import fold, fold_shape
 from planner.frontends.nodes import node_of, tensor_of
 from planner.frontends.parse import MAX_RANK
+from planner.frontends.quantized import NARROW
+from planner.frontends.sequences import Sequences
 from planner.ir import Op, Role, Tensor
 from planner.ir.tensor import ITEM_BYTES
 
@@ -33,6 +35,11 @@ Shape = tuple[int, ...] | None
 Inferred = tuple[str | None, Shape]
 Array = np.ndarray[Any, Any]
 
+# They read or make a value of many tensors, for which shape inference wants other types than ours.
+_OF_SEQUENCES = frozenset({
+    "ConcatFromSequence", "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert",
+    "SequenceLength", "SequenceMap", "SplitToSequence",
+})  # fmt: skip
 MAX_ELEMENTS = 2**62  # beyond, sizes in bytes leave 64 bits
 
 
@@ -51,10 +58,13 @@ def propagate(draft: Draft, sizes: Mapping[str, int]) -> None:
         _check_size(tensors[s.name])
         if s.value is not None:
             values[s.name] = s.value
-            if s.value.dtype.kind not in "iub" and s.value.size > 1:
+            if (s.value.dtype.kind not in "iub" or s.dtype in NARROW) and s.value.size > 1:
                 weights.add(s.name)
     kept = []
-    for op in draft.ops:
+    captured = {t for op in draft.ops for t in captured_by(op)}
+    sequences = Sequences(tensors, captured.union(draft.outputs))
+    for op in _each(draft.ops, sequences):
+        values.update((t, v) for t in op.inputs if t and t not in values and (v := tensors[t].value) is not None)
         known = _known(op, tensors)
         if known is not None:
             results: dict[str, Array] | None = {op.outputs[0]: known}
@@ -80,6 +90,12 @@ def propagate(draft: Draft, sizes: Mapping[str, int]) -> None:
     draft.ops = kept
 
 
+def _each(ops: Sequence[Op], sequences: Sequences) -> Iterator[Op]:
+    for op in ops:
+        yield from sequences.rewrite(op)
+    yield from sequences.rest()
+
+
 def infer_op(op: Op, tensors: Mapping[str, Tensor], values: Mapping[str, Array] | None = None) -> list[Inferred]:
     """(element type, shape) of every output; None for what is not known.
 
@@ -91,6 +107,8 @@ def infer_op(op: Op, tensors: Mapping[str, Tensor], values: Mapping[str, Array] 
     if own is not None:
         return own
     unknown: list[Inferred] = [(None, None)] * len(op.outputs)
+    if name in _OF_SEQUENCES:
+        return unknown
     if not onnx.defs.has(name, op.opset, domain):
         return unknown
     if any(isinstance(v, bytes) for v in op.attributes.values()):
@@ -208,7 +226,9 @@ def _known(op: Op, tensors: Mapping[str, Tensor]) -> Array | None:
 
 
 def _foldable(op: Op) -> bool:
-    """Fills of float elements stay: graphs without weights make the weights that way."""
+    """Fills of float elements stay: graphs without weights make the weights that way; so do quantised weights."""
+    if split_type(op.type)[1] in ("DequantizeLinear", "QuantizeLinear"):
+        return False
     return op.type != "ConstantOfShape" or _fill_dtype(op) not in ("float32", "float64", "float16")
 
 

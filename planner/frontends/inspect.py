@@ -29,7 +29,7 @@ def inspect_graph(graph: Graph) -> dict[str, Any]:
         "parameters": {
             "tensors": len(parameters),
             "elements": sum(t.elements for t in parameters),
-            "bytes": sum(t.bytes for t in parameters),
+            "bytes": sum(t.stored_bytes for t in parameters),
         },
         "flops": sum(flops(graph, op) for op in graph.ops),
         "inputs": [_describe(graph.tensors[t]) for t in graph.inputs if graph.tensors[t].role is Role.INPUT],

@@ -161,6 +161,8 @@ def _names(graph: onnx.GraphProto, functions: Sequence[onnx.FunctionProto]) -> I
                     yield "a dimension", d.dim_param
     for node in nodes_of(graph):
         yield from _names_of(node)
+        for t in (t for g in subgraphs(node) for t in g.initializer):
+            yield "an initializer", t.name
 
 
 def _names_of(node: onnx.NodeProto) -> Iterator[tuple[str, str | bytes]]:
@@ -309,6 +311,9 @@ def _check_rest(model: onnx.ModelProto, name: str) -> None:
             o.type.tensor_type.shape.SetInParent()
     versions = {o.domain: o.version for o in copy.opset_import}
     for node in nodes_of(graph):
+        for t in (t for g in subgraphs(node) for t in g.initializer):
+            if t.data_location == onnx.TensorProto.EXTERNAL:
+                t.CopyFrom(onnx.TensorProto(name=t.name, data_type=onnx.TensorProto.FLOAT, dims=[0]))
         for a in node.attribute:
             if a.type == onnx.AttributeProto.TENSOR and a.t.data_location == onnx.TensorProto.EXTERNAL:
                 a.t.CopyFrom(onnx.TensorProto(name=a.t.name, data_type=onnx.TensorProto.FLOAT, dims=[0]))

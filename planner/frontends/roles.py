@@ -1,6 +1,8 @@
-"""Which tensors are trained.
+"""Which tensors are weights.
 
-A PARAMETER is a float source of at least two elements that reaches, unchanged but for views (Transpose,
+A PARAMETER is what the file holds as a weight, of any element type.  Quantised weights, their scales and zero points
+are recognised by what reads them, see `planner.frontends.quantized`.  Of floats it is a source of at least two elements
+that reaches, unchanged but for views (Transpose,
 Reshape, Cast, …) and unary functions, a place where models keep weights:
 
 - a weight operand by definition: filters and biases of convolutions, either factor of a product, scale and
@@ -10,9 +12,9 @@ Reshape, Cast, …) and unary functions, a place where models keep weights:
   position embeddings.  Not when it is added to attention scores (masks, folded relative positions), and
   not when its name says that an exporter made it (`zeros`, `val_7`, `Constant_3`) and its value is inline.
 
-Graph inputs count when they are read as weights alone can be (the right factor of a product, a filter, a
-scale) or have a module path for a name; in a graph that returns gradients they must have one, too.
-Everything else a graph is fed is INPUT; everything else fixed is CONSTANT.
+What sub-graphs of control flow read is looked for inside them.  Graph inputs count when they are read as weights alone
+can be (the right factor of a product, a filter, a scale) or have a module path for a name; in a graph that returns
+gradients they must have one, too.  Everything else a graph is fed is INPUT; everything else fixed is CONSTANT.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from planner.frontends.draft import Draft, split_type
+from planner.frontends.draft import Draft, Source, body_of, split_type
+from planner.frontends.quantized import quantised_weights
 from planner.ir import Op, Role, Tensor
 
 __all__ = ["WEIGHT_SLOTS", "assign_roles", "gradient_outputs", "is_weight_slot", "stand_for_weights"]
@@ -88,9 +91,10 @@ _MODULE_PATH = re.compile(r"^[A-Za-z_]\w*(\.\w+)*\.[A-Za-z_]\w*$")  # not torch'
 
 def assign_roles(draft: Draft) -> None:
     """Set the role of every source in `draft.tensors`; parameters lose their values, which planning never reads."""
-    readers = _readers(draft.ops)
-    moving = _depends_on_input(draft)
-    to_softmax = _before_softmax(draft.ops)
+    ops = _with_bodies(draft.ops)
+    readers = _readers(ops)
+    moving = _depends_on_input(draft, ops)
+    to_softmax = _before_softmax(ops)
     gradients = gradient_outputs(draft.outputs, draft.tensors, draft.inputs)
     for name, source in draft.sources.items():
         t = draft.tensors.get(name)
@@ -101,7 +105,8 @@ def assign_roles(draft: Draft) -> None:
             named = name in gradients and bool(_MODULE_PATH.match(name))
             trained = named or ((not gradients or name in gradients) and _fed_weight(t, uses))
         else:
-            inline_made = source.inline and t.elements <= 16 and bool(_ANONYMOUS.match(name))
+            small = t.elements <= 16 or ("Constant" in name and _is_fill(source))  # states that begin at zero
+            inline_made = source.inline and small and bool(_ANONYMOUS.match(name))
             trained = not _MADE.match(name) and any(
                 _keeps_weights(op, k, v)
                 or (not inline_made and _arithmetic(op, k, v, moving, to_softmax))
@@ -111,6 +116,36 @@ def assign_roles(draft: Draft) -> None:
             )
         if trained:
             draft.tensors[name] = replace(t, role=Role.PARAMETER, value=None)
+    for name in _quantised(draft, ops, moving, to_softmax):
+        t = draft.tensors[name]
+        # Zero points are often one number throughout, which some runtimes demand.
+        fill = t.value is not None and not t.is_float and t.rank < 2 and bool((t.value == t.value.flat[0]).all())
+        draft.tensors[name] = replace(t, role=Role.PARAMETER, value=t.value if fill else None)
+
+
+def _is_fill(source: Source) -> bool:
+    v = source.value
+    return bool(source.fill) or (v is not None and v.size > 0 and bool((v == v.flat[0]).all()))
+
+
+def _quantised(draft: Draft, ops: list[Op], moving: set[str], to_softmax: set[str]) -> set[str]:
+    stored = (t for n, s in draft.sources.items() if not s.fed and (t := draft.tensors.get(n)) is not None)
+    types = {t.name: t.dtype for t in stored if t.elements >= 2 and t.dtype != "bool"}
+
+    def holds_weight(op: Op, k: int) -> bool:
+        t = draft.tensors.get(op.inputs[k])
+        return t is not None and (_keeps_weights(op, k, t) or _arithmetic(op, k, t, moving, to_softmax))
+
+    return quantised_weights(ops, types, moving, holds_weight)
+
+
+def _with_bodies(ops: Iterable[Op]) -> list[Op]:
+    """The operators, and those inside the sub-graphs of control flow, which read outer tensors by name."""
+    found: list[Op] = []
+    for op in ops:
+        found += _with_bodies(body_of(op))
+        found.append(op)
+    return found
 
 
 def stand_for_weights(draft: Draft, fills: Iterable[str]) -> set[str]:
@@ -118,7 +153,8 @@ def stand_for_weights(draft: Draft, fills: Iterable[str]) -> set[str]:
 
     Where there are any, the graph was stripped of its weights, and fills in arithmetic count as well.
     """
-    readers, moving, to_softmax = _readers(draft.ops), _depends_on_input(draft), _before_softmax(draft.ops)
+    ops = _with_bodies(draft.ops)
+    readers, moving, to_softmax = _readers(ops), _depends_on_input(draft, ops), _before_softmax(ops)
     found, arithmetic = set(), set()
     for name in fills:
         for op, k, t in _uses(name, readers, draft.tensors, moving):
@@ -174,7 +210,7 @@ def _uses(
                 seen.update(fresh)
                 pending.extend(fresh)
             else:
-                yield op, k, tensors[t]
+                yield op, k, tensors.get(t, tensors[name])  # inside sub-graphs only sources have known shapes
 
 
 def _joins(op: Op, k: int, moving: set[str]) -> bool:
@@ -216,9 +252,11 @@ def _fed_weight(t: Tensor, uses: list[tuple[Op, int, Tensor]]) -> bool:
     return named and any(kind in _ELEMENTWISE for kind, _, _ in slots)
 
 
-def _depends_on_input(draft: Draft) -> set[str]:
+def _depends_on_input(draft: Draft, ops: Iterable[Op]) -> set[str]:
     moving = {n for n in draft.inputs if not _MODULE_PATH.match(n)}
-    for op in draft.ops:
+    known = set(draft.tensors) | {o for op in ops for o in op.outputs}
+    moving |= {t for op in ops for t in op.inputs if t not in known}  # what control flow hands to its bodies
+    for op in ops:
         if any(t in moving for t in op.inputs):
             moving.update(o for o in op.outputs if o)
     return moving

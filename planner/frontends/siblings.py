@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from planner.frontends.blocks import BlockRun, repeated_blocks
 from planner.ir import Graph, Op, Role
 
-__all__ = ["cut_layers"]
+__all__ = ["BlockCut", "cut_blocks", "cut_layers", "removable_runs"]
 
 
 def cut_layers(graph: Graph, keep: int) -> tuple[Graph, Mapping[str, str]]:
@@ -22,11 +22,37 @@ def cut_layers(graph: Graph, keep: int) -> tuple[Graph, Mapping[str, str]]:
     """
     if keep < 1:
         raise ValueError(f"keep={keep}: at least one block must stay")
-    runs = [r for r in repeated_blocks(graph) if r.count > keep and not _prepares_weights(graph, r)]
-    if not runs:
-        return graph, {op.name: op.name for op in graph.ops}
-    removed = {name for r in runs for block in r.blocks[keep:] for name in block}
-    renamed = _closed(_results(graph, runs, keep) | _sources(graph, runs, keep))
+    cuts = [
+        BlockCut(
+            run, tuple(range(keep)), tuple(max(j - (run.count - keep), 0) if j >= keep else j for j in range(run.count))
+        )
+        for run in removable_runs(graph)
+        if run.count > keep
+    ]
+    sibling, _ = cut_blocks(graph, cuts)
+    return sibling, {op.name: op.name for op in sibling.ops}
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCut:
+    """The blocks of a run that stay, by number, and for each block the one that stands in its place."""
+
+    run: BlockRun
+    kept: tuple[int, ...]
+    stand_in: tuple[int, ...]
+
+
+def removable_runs(graph: Graph) -> list[BlockRun]:
+    """Runs of equal blocks that data flows through."""
+    return [r for r in repeated_blocks(graph) if not _prepares_weights(graph, r)]
+
+
+def cut_blocks(graph: Graph, cuts: Sequence[BlockCut]) -> tuple[Graph, Mapping[str, str]]:
+    """The graph without the blocks that are not kept, and removed tensor → the kept one that is read in its place."""
+    if not cuts:
+        return graph, {}
+    removed = {name for c in cuts for j, block in enumerate(c.run.blocks) if j not in c.kept for name in block}
+    renamed = _closed(_results(graph, cuts) | _sources(graph, cuts))
     ops: list[Op] = []
     for op in graph.ops:
         if op.name not in removed:
@@ -42,8 +68,7 @@ def cut_layers(graph: Graph, keep: int) -> tuple[Graph, Mapping[str, str]]:
     named = read | {t for op in ops for t in op.outputs if t} | {*inputs, *outputs}
     tensors = {t: v for t, v in graph.tensors.items() if t in named}
     loss = graph.loss if graph.loss in made else None
-    sibling = Graph(tuple(ops), tensors, inputs, outputs, graph.name, loss)
-    return sibling, {op.name: op.name for op in ops}
+    return replace(graph, ops=tuple(ops), tensors=tensors, inputs=inputs, outputs=outputs, loss=loss), renamed
 
 
 def _prepares_weights(graph: Graph, run: BlockRun) -> bool:
@@ -77,32 +102,31 @@ def _closed(renamed: Mapping[str, str]) -> dict[str, str]:
     return {a: b for a, b in found.items() if a != b}
 
 
-def _results(graph: Graph, runs: list[BlockRun], keep: int) -> dict[str, str]:
+def _results(graph: Graph, cuts: Sequence[BlockCut]) -> dict[str, str]:
     """Result of a removed block → the corresponding result of the kept block that takes its place."""
     found: dict[str, str] = {}
-    for run in runs:
-        shift = run.count - keep
-        for j in range(keep, run.count):
-            stand_in = run.blocks[max(j - shift, 0)]
-            for gone, kept in zip(run.blocks[j], stand_in, strict=True):
+    for c in cuts:
+        for j, block in enumerate(c.run.blocks):
+            if j in c.kept:
+                continue
+            for gone, kept in zip(block, c.run.blocks[c.stand_in[j]], strict=True):
                 pairs = zip(graph.op(gone).outputs, graph.op(kept).outputs, strict=True)
                 found.update((a, b) for a, b in pairs if a and b)
     return found
 
 
-def _sources(graph: Graph, runs: list[BlockRun], keep: int) -> dict[str, str]:
+def _sources(graph: Graph, cuts: Sequence[BlockCut]) -> dict[str, str]:
     """Source that a removed block introduces (its weights) → that of the kept block in its place.
 
     A source belongs to the first run that reads it, if only one of the run's blocks does.
     """
     found: dict[str, str] = {}
     owned: set[str] = set()
-    for run in runs:
-        shift = run.count - keep
+    for c in cuts:
         readers: dict[str, set[int]] = {}
         place: dict[tuple[int, int, int], str] = {}
         where: dict[str, tuple[int, int]] = {}
-        for j, block in enumerate(run.blocks):
+        for j, block in enumerate(c.run.blocks):
             for i, name in enumerate(block):
                 for k, t in enumerate(graph.op(name).inputs):
                     if t and t not in graph.producers:
@@ -114,8 +138,8 @@ def _sources(graph: Graph, runs: list[BlockRun], keep: int) -> dict[str, str]:
                 continue
             owned.add(t)
             j = next(iter(blocks))
-            if j >= keep:
-                stand_in = place.get((max(j - shift, 0), *where[t]))
+            if j not in c.kept:
+                stand_in = place.get((c.stand_in[j], *where[t]))
                 if stand_in is not None and stand_in != t:
                     found[t] = stand_in
     return found

@@ -22,7 +22,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from planner.errors import InputError
-from planner.frontends.draft import DOMAINS, LOCATION_OF_STRIPPED, reads_value
+from planner.frontends.draft import DOMAINS, FILL_OF_STRIPPED, LOCATION_OF_STRIPPED, fill_of, is_light, reads_value
 from planner.frontends.dtypes import dtype_name
 from planner.frontends.parse import MAX_NODES
 
@@ -179,6 +179,9 @@ def _tensor(view: memoryview) -> Pieces:
         return [view]
     mark = onnx.TensorProto(data_location=onnx.TensorProto.EXTERNAL)
     mark.external_data.add(key="location", value=LOCATION_OF_STRIPPED)
+    fill = fill_of(onnx.TensorProto.FromString(bytes(view))) if is_light(head.dims) else None
+    if fill is not None:
+        mark.external_data.add(key=FILL_OF_STRIPPED, value=str(int(fill)))
     return [*kept, mark.SerializeToString()]
 
 

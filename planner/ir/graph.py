@@ -40,7 +40,8 @@ class Op:
 class Graph:
     """Immutable; `ops` are in topological order, `tensors` holds every name that they mention.
 
-    `loss` names the scalar output that training minimises, when the graph ends in one.
+    `loss` names the scalar output that training minimises, when the graph ends in one.  `origins` says of which tensor
+    of the file a source is a copy, where it has a name of its own.
     """
 
     ops: tuple[Op, ...]
@@ -49,6 +50,7 @@ class Graph:
     outputs: tuple[str, ...]
     name: str = ""
     loss: str | None = None
+    origins: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def producers(self) -> Mapping[str, Op]:

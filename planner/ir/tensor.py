@@ -10,7 +10,7 @@ import numpy as np
 
 __all__ = ["ITEM_BYTES", "Role", "Tensor"]
 
-# Bytes of one element.  Sub-byte types are counted as a byte: runtimes unpack them before computing.
+# Bytes of one element as it is computed with: sub-byte types take a byte, as runtimes unpack them first.
 ITEM_BYTES: dict[str, int] = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2,
     "float8e4m3fn": 1, "float8e4m3fnuz": 1, "float8e5m2": 1, "float8e5m2fnuz": 1, "float4e2m1": 1,
@@ -19,11 +19,14 @@ ITEM_BYTES: dict[str, int] = {
     "bool": 1, "string": 8, "complex64": 8, "complex128": 16,
 }  # fmt: skip
 
+# Types that are stored in less than a byte, with their bits.
+_NARROW: dict[str, int] = {"int4": 4, "uint4": 4, "float4e2m1": 4, "int2": 2, "uint2": 2}
+
 
 class Role(StrEnum):
     """What a tensor is for."""
 
-    PARAMETER = "parameter"  # trained: has a gradient and optimizer state
+    PARAMETER = "parameter"  # a weight of any type; those that are trained have a gradient and optimizer state
     INPUT = "input"  # fed at every step; the loader can deliver it in any layout
     ACTIVATION = "activation"  # computed by an operator
     CONSTANT = "constant"  # fixed: masks, tables, running statistics, shape arithmetic
@@ -53,5 +56,15 @@ class Tensor:
         return self.elements * ITEM_BYTES[self.dtype]
 
     @property
+    def stored_bytes(self) -> int:
+        """Bytes as it is stored: elements of less than a byte are packed."""
+        return -(-self.elements * _NARROW[self.dtype] // 8) if self.dtype in _NARROW else self.bytes
+
+    @property
     def is_float(self) -> bool:
         return self.dtype.startswith(("float", "bfloat"))
+
+    @property
+    def is_quantised(self) -> bool:
+        """Of a type that only stores numbers: integers, and floats of a byte or less."""
+        return not self.is_float or ITEM_BYTES[self.dtype] < 2
