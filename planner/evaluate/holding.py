@@ -11,6 +11,7 @@ from planner.evaluate.local import Local
 from planner.evaluate.tally import Tally
 from planner.evaluate.workload import AXES, Unit, Workload
 from planner.ir import Tensor
+from planner.pricing.activity import trained_parameters
 
 __all__ = ["workload_of"]
 
@@ -18,7 +19,7 @@ __all__ = ["workload_of"]
 def workload_of(tally: Tally, at: Local) -> Workload:
     """A tensor that several units keep counts in the first of them."""
     repeated = at.model.repeated
-    weights, experts, tied, total = _weights(at)
+    weights, experts, frozen, tied, total = _weights(at)
     entering = _entering(at)
     first: dict[str, int] = {}
     for u, saved in enumerate(tally.saved):
@@ -45,6 +46,7 @@ def workload_of(tally: Tally, at: Local) -> Workload:
             score_bytes=tally.scores[u],
             weights=weights[u],
             expert_weights=experts[u],
+            frozen_bytes=frozen[u],
         )
         units.append(known.setdefault(_value(unit), unit))
     graph = at.graph
@@ -73,12 +75,13 @@ def _entering(at: Local) -> list[float]:
     return entering
 
 
-def _weights(at: Local) -> tuple[list[int], list[int], int, int]:
-    """Elements on one rank by unit, of ordinary weights and of experts'; those of weights that distant units share;
-    elements of the whole model."""
+def _weights(at: Local) -> tuple[list[int], list[int], list[float], int, int]:
+    """Elements on one rank by unit, of ordinary weights and of experts', and bytes of those that are never trained;
+    elements of weights that distant units share; elements of the whole model."""
     n = len(at.model.repeated)
-    ordinary, experts = [0] * n, [0] * n
+    ordinary, experts, frozen = [0] * n, [0] * n, [0.0] * n
     tied = total = 0
+    trained = trained_parameters(at.graph)
     for p in at.graph.parameters:
         users = _users(at, p)
         if not users or p.shape is None:
@@ -87,12 +90,15 @@ def _weights(at: Local) -> tuple[list[int], list[int], int, int]:
         total += elements
         # Context-parallel ranks hold weights whole, of positions too, of which each reads a part.
         divided = [a for a in AXES if a in at.axes and a != "context" and at.axes[a].rest.get(p.name, WHOLE) >= 0]
+        if p.name not in trained:
+            frozen[min(users)] += at.bytes(p.name) / math.prod(at.axes[a].size for a in divided)
+            continue
         for a in divided:
             elements = -(-elements // at.axes[a].size)
         (experts if "expert" in divided else ordinary)[min(users)] += elements
         if max(users) - min(users) > 1:
             tied += elements
-    return ordinary, experts, tied, total
+    return ordinary, experts, frozen, tied, total
 
 
 def _users(at: Local, p: Tensor) -> set[int]:

@@ -10,7 +10,6 @@ from planner.evaluate.axis import WHOLE, Along
 from planner.evaluate.model import Model
 from planner.evaluate.workload import Axis
 from planner.ir import Graph, Op, Role
-from planner.ir.tensor import ITEM_BYTES
 from planner.rules.rule import Rule
 
 __all__ = ["Local"]
@@ -57,7 +56,7 @@ class Local:
         t = self.graph.tensors.get(tensor)
         if t is None or t.shape is None:
             return 0.0
-        return float(math.prod(t.shape)) * (self.width if t.is_float else ITEM_BYTES.get(t.dtype, 4))
+        return float(t.stored_bytes) if t.is_quantised else math.prod(t.shape) * float(self.width)
 
     def resting(self, tensor: str, but: Axis | None = None) -> float:
         """Bytes of the tensor as it rests on one rank; whole along the axis `but`."""

@@ -105,8 +105,9 @@ def held_bytes(
     # A product's weight gradient is made in the activations' width and cast before it is added to the sum.
     made = 0.0 if c.frozen else max((workload.units[i].widest_weights for i in blocks), default=0)
     master = 0 if c.weight_bytes == 4 else 4
+    frozen = sum(u.frozen_bytes for u in mine)
     return Held(
-        divided(3) * c.weight_bytes,
+        divided(3) * c.weight_bytes + (frozen / shard if c.zero == 3 else frozen),
         0.0 if c.frozen else divided(2) * c.gradient_bytes,
         0.0 if c.frozen else divided(1) * (master + _STATE[c.optimizer]),
         activations,

@@ -10,7 +10,8 @@ from typing import Any
 from cost_models import HardwareProfile, usable_memory_bytes
 from planner.errors import UsageError
 from planner.ir import Graph
-from planner.planning.breakdown import breakdown, memory_parts
+from planner.lowering import liveness
+from planner.planning.breakdown import breakdown
 from planner.planning.document import PlanDocument
 from planner.planning.plan_file import read_plan
 from planner.planning.restore import Restored, restore
@@ -66,10 +67,10 @@ def _document(plan: PlanDocument, found: Restored, limit: int | None) -> dict[st
     graph, settings, unit_s = priced.graph, priced.machine.settings, priced.machine.unit_s
     parts = breakdown(priced, found.choice, program)
     step = simulate(priced, found.choice, program).end * unit_s
-    memory = memory_parts(priced, found.choice)
+    memory = liveness(program, settings).parts
     peak = sum(memory.values())
     batch = next((s[0] for t in graph.inputs if (s := graph.tensors[t].shape)), None)
-    traffic = program.traffic({t.name: settings.tensor_bytes(t) for t in graph.tensors.values()})
+    traffic = program.traffic(settings)
     return {
         "hardware": priced.machine.profile.name,
         "devices": priced.machine.mesh.devices,

@@ -67,6 +67,7 @@ class Unit:
         result_bytes: results of products and of attention, the latter counted twice (see `Recompute`).
         score_bytes: what the loss reads: one value per class.
         weights, expert_weights: elements on one rank, of ordinary weights and of those divided among experts' ranks.
+        frozen_bytes: what weights take on one rank that no optimizer changes: quantised ones, and their scales.
     """
 
     forward: Mapping[Kernel, int]
@@ -85,6 +86,7 @@ class Unit:
     score_bytes: float
     weights: int
     expert_weights: int
+    frozen_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

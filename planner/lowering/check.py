@@ -5,10 +5,12 @@ Execution proves numbers; this proves in milliseconds, for graphs of any size, t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from planner.ir import DeviceMesh, Layout, Reduction
-from planner.lowering.program import Convert, Load, Program, Run, Seed
+from planner.lowering.program import Convert, Instruction, Load, Program, Run, Seed
+from planner.pricing.activity import active_tensors, gradient_sources
 from planner.redistribute import StepKind
 from planner.redistribute.steps import steps_from
 
@@ -25,8 +27,9 @@ def check_program(program: Program) -> list[str]:
     gradients: set[_Key] = set()
 
     def placed(names: tuple[str, ...], layouts: Iterable[Layout | None]) -> list[_Key]:
+        """A key for each name; of one that is absent a key that nothing has."""
         pairs = zip(names, layouts, strict=True)
-        return [(n, x or Layout.replicated(graph.tensors[n].rank)) for n, x in pairs if n]
+        return [(n, x or Layout.replicated(graph.tensors[n].rank if n else 0)) for n, x in pairs]
 
     for i in program.instructions:
         if isinstance(i, Load | Seed):
@@ -44,22 +47,66 @@ def check_program(program: Program) -> list[str]:
         elif isinstance(i, Run):
             op, s = graph.op(i.op), program.strategies[i.op]
             rule = program.rules[i.op]
-            read = [k for j, k in enumerate(placed(op.inputs, s.operands)) if op.inputs[j] or k]
+            read = [k for k in placed(op.inputs, s.operands) if k[0]]
             missing = [k for k in read if k not in values and k[0] != _shape_name(op.inputs, rule.shape_operand)]
             wrong += [f"{op.type} {i.op} reads {n} as {x}, where it is not" for n, x in missing]
             if not i.backward:
-                values.update(placed(op.outputs, s.results))
+                values.update(k for k in placed(op.outputs, s.results) if k[0])
                 continue
             given = [k for k in placed(op.outputs, s.result_gradients) if k[0] in program.active]
             wrong += [f"gradient of {n} is wanted as {x}, where it is not" for n, x in given if (n, x) not in gradients]
             gradients.difference_update(given)
-            gradients.update(k for k in placed(op.inputs, s.operand_gradients) if k[0] in program.active)
+            given = placed(op.inputs, s.operand_gradients)
+            gradients.update(given[j] for j in rule.differentiable if j < len(given) and given[j][0] in program.active)
+    return wrong + _beginnings(program) + _repeated(program) + _ends(program, gradients)
+
+
+def _beginnings(program: Program) -> list[str]:
+    """What is wrong with the gradients that are computed at all, and with where they begin: every output that has one
+    gives it once, and every parameter that is trained gets one."""
+    if not program.active:
+        return []
+    active = active_tensors(program.graph, program.rules)
+    wrong = [f"gradient of {t} is not computed, though it is needed" for t in sorted(active - program.active)]
+    wrong += [f"gradient of {t} is computed, though nothing depends on it" for t in sorted(program.active - active)]
+    seeds = Counter(i.tensor for i in program.instructions if isinstance(i, Seed))
+    sources = {t for t in gradient_sources(program.graph) if t in active}
+    wrong += [f"no gradient enters at {t}" for t in sorted(sources - seeds.keys())]
+    wrong += [f"a gradient enters at {t}, where there is none" for t in sorted(seeds.keys() - sources)]
+    return wrong + [f"the gradient of {t} enters {n} times" for t, n in seeds.items() if n > 1]
+
+
+def _repeated(program: Program) -> list[str]:
+    """Instructions that are there twice: in the forward pass, or behind it, where a block may be run again."""
+    back = (k for k, i in enumerate(program.instructions) if isinstance(i, Seed) or (isinstance(i, Run) and i.backward))
+    cut = next(back, len(program.instructions))
+    halves = Counter(program.instructions[:cut]), Counter(program.instructions[cut:])
+    return [f"{_named(i)} {n} times in one pass" for half in halves for i, n in half.items() if n > 1]
+
+
+def _named(i: Instruction) -> str:
+    match i:
+        case Run(op, backward):
+            return f"{'the backward pass of ' if backward else ''}operator {op} runs"
+        case Convert(tensor, gradient):
+            return f"{'gradient of ' if gradient else ''}{tensor} is converted from {i.source} to {i.target}"
+        case Load(tensor, layout):
+            return f"{tensor} is loaded as {layout}"
+        case Seed(tensor):
+            return f"the gradient of {tensor} enters"
+
+
+def _ends(program: Program, gradients: set[_Key]) -> list[str]:
+    """What is wrong with the gradients that are there in the end: those of the parameters, where they are stored."""
+    final = program.final_gradients
+    trained = [t.name for t in program.graph.parameters if t.name in program.active]
+    wrong = [f"gradient of {n} comes to no layout, though it is trained" for n in trained if n not in final]
+    wrong += [f"gradient of {n} stays a pending sum, {x}" for n, x in final.items() if x.partial]
     wrong += [
-        f"gradient of {n} never comes to {x}, where it is stored"
-        for n, x in program.final_gradients.items()
-        if (n, x) not in gradients
+        f"gradient of {n} never comes to {x}, where it is stored" for n, x in final.items() if (n, x) not in gradients
     ]
-    return wrong
+    left = sorted((n, str(x)) for n, x in gradients if final.get(n) != x)
+    return wrong + [f"gradient of {n} is left in {x}, where nobody reads it" for n, x in left]
 
 
 def _shape_name(inputs: tuple[str, ...], operand: int | None) -> str | None:

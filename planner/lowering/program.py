@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from planner.ir import DeviceMesh, Graph, Layout
+from planner.pricing.machine import Settings
 from planner.redistribute import Step
 from planner.redistribute.steps import FREE
 from planner.rules.rule import Rule
@@ -82,7 +83,7 @@ class Program:
         return [i for i in self.instructions if isinstance(i, Convert)]
 
     def moved(self, converts: Iterable[Convert], tensor_bytes: Mapping[str, int]) -> dict[str, Traffic]:
-        """Collectives of these redistributions, by kind."""
+        """Collectives of these redistributions, by kind.  `tensor_bytes`: whole size by tensor."""
         counts: Counter[str] = Counter()
         sizes: Counter[str] = Counter()
         for convert in converts:
@@ -92,9 +93,12 @@ class Program:
                     sizes[str(step.kind)] += round(step.group_bytes(tensor_bytes[convert.tensor], self.mesh))
         return {kind: Traffic(counts[kind], sizes[kind]) for kind in sorted(counts)}
 
-    def traffic(self, tensor_bytes: Mapping[str, int]) -> dict[str, Traffic]:
-        """Collectives by kind, those inside operators included.  `tensor_bytes`: whole size by tensor."""
-        between = self.moved(self.converts(), tensor_bytes)
+    def traffic(self, settings: Settings) -> dict[str, Traffic]:
+        """Collectives by kind, those inside operators included, in the precision of `settings`."""
+        converts = self.converts()
+        between = self.moved(
+            converts, {c.tensor: settings.tensor_bytes(self.graph.tensors[c.tensor]) for c in converts}
+        )
         counts = Counter({kind: t.count for kind, t in between.items()})
         sizes = Counter({kind: t.bytes for kind, t in between.items()})
         for run in (i for i in self.instructions if isinstance(i, Run)):
@@ -102,5 +106,5 @@ class Program:
                 if c.backward == run.backward:
                     counts[c.kind] += c.count
                     ranks = 1 if c.kind in ("all_reduce", "permute") else self.mesh.size(c.axes)
-                    sizes[c.kind] += c.count * c.bytes * ranks
+                    sizes[c.kind] += c.count * settings.payload_bytes(c) * ranks
         return {kind: Traffic(counts[kind], sizes[kind]) for kind in sorted(counts)}

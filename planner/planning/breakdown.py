@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass
 from planner.lowering import Convert, Program, Run
 from planner.pricing import PricedProblem
 from planner.redistribute.steps import FREE
-from planner.search.evaluate import peak_memory
 
-__all__ = ["CostBreakdown", "breakdown", "convert_cost", "memory_parts", "run_cost"]
+__all__ = ["CostBreakdown", "breakdown", "convert_cost", "run_cost"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,30 +54,6 @@ def run_cost(priced: PricedProblem, choice: Sequence[int], run: Run) -> tuple[in
     work, state = priced.tables[run.op].work, choice[priced.op_nodes[run.op]]
     own, inside = (work.backward, work.inner_backward) if run.backward else (work.forward, work.inner_forward)
     return int(own[state]), int(inside[state])
-
-
-def memory_parts(priced: PricedProblem, choice: Sequence[int]) -> dict[str, int]:
-    """Bytes of one device at the fullest instant, by what they are for.
-
-    `weights` are stored, with the master copy where there is one; `weight_copies` are what the operators read, where
-    that is not what is stored.
-    """
-    each = priced.machine.settings.per_parameter
-    shares = {"weights": each.master or each.compute_copy, "gradients": each.gradient, "optimizer": each.optimizer}
-    memory = dict.fromkeys(shares, 0)
-    for name, node in priced.parameter_nodes.items():
-        usage = priced.problem.nodes[node].usage
-        size = 0 if usage is None else int(usage[choice[node]])
-        if name in priced.active and priced.graph.tensors[name].is_float:
-            for kind, share in shares.items():
-                memory[kind] += size // sum(shares.values()) * share
-        else:
-            memory["weights"] += size
-    copies = [int(e.usage[choice[e.u], choice[e.v]]) for e in priced.problem.edges if e.usage is not None]
-    memory["weight_copies"] = sum(copies)
-    # All of these are held throughout, so that the rest of the peak is what the passes keep.
-    memory["activations"] = peak_memory(priced.problem, choice) - sum(memory.values())
-    return memory
 
 
 def breakdown(priced: PricedProblem, choice: Sequence[int], program: Program) -> CostBreakdown:

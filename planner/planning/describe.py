@@ -9,9 +9,9 @@ from typing import Literal
 
 from planner import __version__
 from planner.frontends.blocks import repeated_blocks
-from planner.ir import Graph, Layout
+from planner.ir import Graph, Layout, Op
 from planner.lowering import Convert, Run
-from planner.planning.breakdown import convert_cost, memory_parts, run_cost
+from planner.planning.breakdown import convert_cost, run_cost
 from planner.planning.document import (
     MESH,
     AxisDocument,
@@ -34,19 +34,28 @@ from planner.planning.document import (
     ScheduleDocument,
     SearchDocument,
     StageDocument,
+    StageSumDocument,
     StepDocument,
     TensorDocument,
     role_to_text,
 )
 from planner.planning.pipeline.stages import ORDER, Pipelined
+from planner.planning.pipeline.tied import StageSum, stages_of_parameters
 from planner.planning.planner import Planned
 from planner.planning.readers import readers_of
+from planner.rules.strategy import BoundCollective
 
 __all__ = ["describe"]
 
 
 def _layout(layout: Layout) -> LayoutDocument:
     return LayoutDocument.model_validate(layout.to_json(MESH))
+
+
+def _inner(planned: Planned, op: Op) -> list[BoundCollective]:
+    """The collectives that running the operator performs: those of its backward pass where it has one."""
+    differentiated = any(t in planned.priced.active for t in op.outputs)
+    return [c for c in planned.assignment.strategies[op.name].inner if differentiated or not c.backward]
 
 
 def _optional(layout: Layout | None) -> LayoutDocument | None:
@@ -91,7 +100,7 @@ def describe(
         stages=_stages(planned, pipeline),
         tensors=_tensors(planned),
         operators=_operators(planned, {} if pipeline is None else pipeline.stage_of),
-        parameters=_parameters(planned),
+        parameters=_parameters(planned, pipeline),
         redistributions=[
             _redistribution(planned, c, begin * unit)
             for c, begin in zip(planned.program.instructions, planned.simulated.begins, strict=True)
@@ -115,7 +124,7 @@ def describe(
             step_time_s=planned.step_time_s if pipeline is None else pipeline.step_time_s,
             parts_s=planned.parts.seconds(unit),
             peak_memory_bytes=planned.peak_memory_bytes if pipeline is None else max(pipeline.memory),
-            memory_bytes={} if pipeline is not None else memory_parts(priced, planned.solution.choice),
+            memory_bytes={} if pipeline is not None else planned.memory.parts,
             price_resolution_s=unit,
         ),
         search=SearchDocument(
@@ -170,7 +179,7 @@ def _shape(graph: Graph, name: str) -> list[int] | None:
 
 def _mesh(planned: Planned) -> MeshDocument:
     used = {s.axes for c in planned.program.converts() for s in c.steps}
-    used |= {c.axes for s in planned.assignment.strategies.values() for c in s.inner}
+    used |= {c.axes for op in planned.priced.graph.ops for c in _inner(planned, op)}
     groups = {".".join(axes): [list(g) for g in planned.mesh.groups(axes)] for axes in sorted(used)}
     return MeshDocument(axes=[AxisDocument(name=a.name, size=a.size) for a in planned.mesh.axes], groups=groups)
 
@@ -222,7 +231,7 @@ def _runs(planned: Planned) -> dict[str, list[RunDocument]]:
 
 
 def _operators(planned: Planned, stage_of: Mapping[str, int]) -> dict[str, OperatorDocument]:
-    mesh, runs = planned.mesh, _runs(planned)
+    mesh, runs, settings = planned.mesh, _runs(planned), planned.priced.machine.settings
     out = {}
     for op in planned.priced.graph.ops:
         s = planned.assignment.strategies[op.name]
@@ -236,8 +245,14 @@ def _operators(planned: Planned, stage_of: Mapping[str, int]) -> dict[str, Opera
             operands=[_optional(x) for x in s.operands],
             results=[_optional(x) for x in s.results],
             inner=[
-                InnerDocument(kind=c.kind, axes=list(c.axes), bytes=c.bytes, backward=c.backward, count=c.count)
-                for c in s.inner
+                InnerDocument(
+                    kind=c.kind,
+                    axes=list(c.axes),
+                    bytes=settings.payload_bytes(c),
+                    backward=c.backward,
+                    count=c.count,
+                )
+                for c in _inner(planned, op)
             ],
             runs=runs.get(op.name, []),
             stage=stage_of.get(op.name, 0),
@@ -245,8 +260,11 @@ def _operators(planned: Planned, stage_of: Mapping[str, int]) -> dict[str, Opera
     return out
 
 
-def _parameters(planned: Planned) -> dict[str, ParameterDocument]:
+def _parameters(planned: Planned, pipeline: Pipelined | None) -> dict[str, ParameterDocument]:
     priced = planned.priced
+    in_stages = pipeline is not None and pipeline.stages > 1
+    stages = stages_of_parameters(priced.graph, pipeline.stage_of) if pipeline is not None and in_stages else {}
+    across = {} if pipeline is None else {s.parameter: _across(planned, s) for s in pipeline.sums}
     graph, strategies = priced.graph, planned.assignment.strategies
     out = {}
     for name, stored in planned.assignment.stored.items():
@@ -265,8 +283,18 @@ def _parameters(planned: Planned) -> dict[str, ParameterDocument]:
                 for r in readers_of(graph, name)
             ],
             optimizer_s=_update(planned, name) * priced.machine.unit_s,
+            stages=list(stages.get(name, ())),
+            across=across.get(name),
         )
     return out
+
+
+def _across(planned: Planned, total: StageSum) -> StageSumDocument:
+    return StageSumDocument(
+        bytes=total.bytes,
+        groups=[list(g) for g in total.groups(planned.mesh.devices)],
+        seconds=total.cost * planned.priced.machine.unit_s,
+    )
 
 
 def _update(planned: Planned, parameter: str) -> int:

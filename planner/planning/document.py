@@ -11,6 +11,7 @@ from planner.rules.strategy import AxisRole
 
 __all__ = [
     "SCHEMA",
+    "ExecutedDocument",
     "FileDocument",
     "LayoutDocument",
     "OperatorDocument",
@@ -165,9 +166,21 @@ class ReaderDocument(_Part):
     transposed: bool = False
 
 
+class StageSumDocument(_Part):
+    """The gradient of a parameter that several stages hold, summed among them by an all-reduce once a step, behind the
+    last micro-batch and before the update.  `bytes` of the stored shard that each rank gives; `groups`: ranks of the
+    whole pipeline, which count stage by stage; `seconds` of all groups at once."""
+
+    bytes: int = Field(ge=0)
+    groups: list[list[int]]
+    seconds: float = Field(ge=0)
+
+
 class ParameterDocument(_Part):
     """`aliases`: other operands that read the same parameter, as OPERATOR:SLOT.  `readers`: every operand that it is,
-    directly or as a cast or a transpose in between has left it.  `optimizer_s`: of its update, once a step."""
+    directly or as a cast or a transpose in between has left it.  `optimizer_s`: of its update, once a step.
+    `stages`: of a pipeline, those that read it, each of which holds it with its state; `across`: the sum of its
+    gradient among them, where they are several and it is trained."""
 
     shape: list[int]
     stored: LayoutDocument
@@ -177,6 +190,8 @@ class ParameterDocument(_Part):
     aliases: list[str] = []
     readers: list[ReaderDocument] = []
     optimizer_s: float = Field(default=0.0, ge=0)
+    stages: list[int] = []
+    across: StageSumDocument | None = None
 
 
 class StepDocument(_Part):
@@ -288,6 +303,19 @@ class SearchDocument(_Part):
     request: RequestDocument | None = None
 
 
+class ExecutedDocument(_Part):
+    """What `planner verify` ran, where it agreed with the model: the `whole` graph or a smaller sibling, with or
+    without gradients, in so many stages and micro-batches.  `plan_digest`: SHA-256 of the plan as it was then, but for
+    this and `verification`, so that the proof of one plan does not stand in another."""
+
+    plan_digest: str
+    whole: bool
+    gradients: bool
+    stages: int = Field(ge=1)
+    micro_batches: int = Field(ge=1)
+    seed: int
+
+
 class PlanDocument(_Part):
     """The whole file.  Operators are keyed by their first output, everything else by tensor name."""
 
@@ -306,6 +334,7 @@ class PlanDocument(_Part):
     cost: CostDocument
     search: SearchDocument
     verification: Literal["none", "sibling", "forward", "full"] = "none"
+    executed: ExecutedDocument | None = None
 
     @property
     def mesh(self) -> DeviceMesh:

@@ -14,6 +14,7 @@ from functools import partial
 
 from planner.ir import DeviceMesh, Graph
 from planner.planning.constraints import Pins, Unfit, apply, contradiction
+from planner.planning.fit import Fitted, fit, lowered, walk
 from planner.planning.interrupt import run_until_stopped
 from planner.planning.recall import Recall, plain_choice
 from planner.planning.request import Request
@@ -22,12 +23,16 @@ from planner.pricing.memory import recomputed_blocks
 from planner.rules.rule import Rule
 from planner.search.control import Control
 from planner.search.evaluate import evaluate
-from planner.search.problem import Solution
+from planner.search.problem import Solution, Status
 from planner.search.solve import Search
 
 __all__ = ["Candidate", "Found", "Option", "search_options"]
 
 MOST_AXES = 99
+CLOSE = 1e-2  # relative gap at which a plan found by prices on memory is good enough
+CLOSE_WIDE = 3e-2  # where elimination is too wide to close it
+FAIR = 5e-2  # relative gap up to which no lower limits are tried after prices
+EXACT_NODES = 100  # problems up to this size are searched to the end first
 PLAIN_SECONDS = 0.8  # for a plan, any plan, after time is up
 
 
@@ -50,7 +55,12 @@ class Candidate:
 @dataclass(slots=True, eq=False)
 class Option:
     """A mesh with or without recomputation; `search` is None until it was priced, and where the pins rule the mesh out
-    (`unfit`).  `unpinned` is the problem without the pins."""
+    (`unfit`).  `unpinned` is the problem without the pins.
+
+    `fitted`: the best choice whose program fits in memory; `looked_at`: the last of the search's choices that was
+    weighed; `over`: of these, one whose program does not fit; `overfull`: lower limits were tried, and nothing fits;
+    `walked`: prices on memory were tried.
+    """
 
     mesh: DeviceMesh
     recompute: bool
@@ -58,6 +68,21 @@ class Option:
     search: Search | None = None
     unpinned: PricedProblem | None = None
     unfit: Unfit | None = None
+    fitted: Fitted | None = None
+    looked_at: tuple[int, ...] | None = None
+    over: Fitted | None = None
+    overfull: bool = False
+    walked: bool = False
+
+    @property
+    def good(self) -> bool:
+        """Whether prices on memory led to a plan of a gap so small that a search to the end is not worth its time."""
+        wide = self.search is not None and self.search.rounds is not None
+        return self.walked and self.within(CLOSE_WIDE if wide else CLOSE)
+
+    def within(self, gap: float) -> bool:
+        """Whether a plan is known that fits and has at most that relative gap."""
+        return self.fitted is not None and self.fitted.cost - self.bound <= gap * self.fitted.cost
 
     @property
     def bound(self) -> int:
@@ -69,7 +94,15 @@ class Option:
 
     @property
     def solution(self) -> Solution:
-        return Solution("unknown") if self.search is None else self.search.solution
+        """The best choice that fits, under the bound of all that the rows allow."""
+        if self.search is None:
+            return Solution("unknown")
+        if self.infeasible or self.fitted is None:
+            found = self.search.solution
+            return found if found.status == "infeasible" else Solution("unknown", bound=self.bound, solver=found.solver)
+        choice, cost = self.fitted.choice, self.fitted.cost
+        status: Status = "optimal" if self.bound >= cost else "feasible"
+        return Solution(status, choice, cost, min(self.bound, cost), self.search.used)
 
     def candidate(self, unit_s: float) -> Candidate:
         s = self.solution
@@ -239,19 +272,41 @@ class _Outer:
         search = option.search
         assert search is not None
         cutoff = self._cutoff(option)
-        if not search.closed and (cutoff is None or search.bound < cutoff):
-            search.control.time_limit = None if self.control.left is None else self._until(search.control)
-            search.run(cutoff=cutoff)
+        large = search.reduced is not None and len(search.reduced.nodes) > EXACT_NODES
+        if self.limit is not None and large and not search.closed and self._open_below(search, cutoff):
+            self._walk(option)
+            self._compare(option)
+            cutoff = self._cutoff(option)
+        if self._open_below(search, cutoff) and not option.good:
+            if not search.closed:
+                search.control.time_limit = None if self.control.left is None else self._until(search.control)
+                search.run(cutoff=cutoff)
             if option.infeasible and self._contradicted(option):
                 return
-            self._compare(option)
+            self._compare(option, thorough=True)
         self.control.say(f"{option} ({place}): {self._outcome(option)}")
-        if option.infeasible and self.can_recompute and not option.recompute:  # the glance had left that open
+        nothing = option.infeasible or option.overfull
+        if nothing and self.can_recompute and not option.recompute:  # the glance had left that open
             self._recompute(option)
             again = self.options[self.options.index(option) + 1]
             self._open(again, self.control)
             if not again.infeasible:
                 self._finish(again, place)
+
+    @staticmethod
+    def _open_below(search: Search, cutoff: int | None) -> bool:
+        return cutoff is None or search.bound < cutoff
+
+    def _walk(self, option: Option) -> None:
+        """Looks for a plan that fits, and a bound, by prices on memory."""
+        assert option.priced is not None
+        assert option.search is not None
+        option.walked = True
+        self.control.say(f"{option}: memory binds; prices on memory")
+        found = walk(option.priced, self.control, self._cutoff(option))
+        option.search.learn(found.bound, found.prices)
+        if found.fitted is not None and (option.fitted is None or found.fitted.cost < option.fitted.cost):
+            option.fitted = found.fitted
 
     def _cutoff(self, option: Option) -> int | None:
         """The cost from which on a plan on this mesh is not among those asked for."""
@@ -264,7 +319,36 @@ class _Outer:
         assert self.control.deadline is not None or self.control.cancel.is_set()
         return time.monotonic() - inner.started + (self.control.left or 0.0)
 
-    def _compare(self, option: Option) -> None:
+    def _weigh(self, option: Option, *, thorough: bool) -> None:
+        """Looks at what the program of the search's choice holds; where that is too much, and `thorough`, searches on
+        under lower limits."""
+        search, priced = option.search, option.priced
+        if search is None or priced is None or search.choice is None:
+            return
+        if option.looked_at != search.choice:
+            option.looked_at = search.choice
+            found = fit(priced, search.choice)
+            assert found is not None, "a search offers valid choices"
+            if self.limit is None or found.held <= self.limit:
+                option.fitted = found
+                return
+            option.over = found
+        cutoff = self._cutoff(option)
+        if not thorough or option.over is None or (cutoff is not None and option.over.cost >= cutoff):
+            return  # under a lower limit it costs no less
+        if option.fitted is None or option.over.cost < option.fitted.cost:
+            if not option.walked:
+                self._walk(option)
+            if option.fitted is not None and option.within(FAIR):
+                return
+            self.control.say(f"{option}: its program holds more than its rows; lowering the limit")
+            found = lowered(priced, option.over, self.control, self.request.solver)
+            if found is not None and (option.fitted is None or found.cost < option.fitted.cost):
+                option.fitted = found
+            option.overfull = option.fitted is None and not self.control.stopped
+
+    def _compare(self, option: Option, *, thorough: bool = False) -> None:
+        self._weigh(option, thorough=thorough)
         cost = option.solution.cost
         known = None if self.best is None else self.best.solution.cost
         if cost is not None and (known is None or cost < known):

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from cost_models import HardwareProfile, usable_memory_bytes
 from planner.errors import InfeasibleError, NoPlanError, UsageError
 from planner.ir import DeviceMesh, Graph
-from planner.lowering import Program, lower
+from planner.lowering import Liveness, Program
 from planner.planning.breakdown import CostBreakdown, breakdown
 from planner.planning.constraints import Pins, memory_note, no_mesh_left, resolve
+from planner.planning.fit import Fitted, leanest, program_of_choice
 from planner.planning.interrupt import run_until_stopped
-from planner.planning.lean import lean
 from planner.planning.meshes import logical_meshes
 from planner.planning.outer import Candidate, Found, Option, search_options
 from planner.planning.recall import Recall
 from planner.planning.request import Request
 from planner.planning.simulate import Simulated, simulate
 from planner.pricing import Assignment, PricedProblem, PriceTables, active_tensors, bind_rules
-from planner.rules.rule import Rule
 from planner.search.control import Control
-from planner.search.evaluate import evaluate, least_memory, peak_memory
-from planner.search.memory import MinimumMemory, minimum_memory
+from planner.search.evaluate import least_memory
+from planner.search.memory import minimum_memory
 from planner.search.problem import Solution
 
 __all__ = ["Candidate", "Planned", "Request", "make_plan", "on_nodes"]
@@ -46,7 +45,7 @@ class Planned:
     parts: CostBreakdown
     bound_s: float
     simulated: Simulated
-    peak_memory_bytes: int
+    memory: Liveness
     memory_limit: int | None
     candidates: tuple[Candidate, ...]
     without_rule: tuple[str, ...]
@@ -55,6 +54,11 @@ class Planned:
     pins: Pins | None = None
     others: tuple[Planned, ...] = ()
     options: tuple[Option, ...] = ()
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        """Of one device."""
+        return self.memory.peak
 
     @property
     def mesh(self) -> DeviceMesh:
@@ -122,7 +126,8 @@ def make_plan(
         unfit = [o.unfit for o in found.options if o.unfit is not None]
         if pins is not None and unfit and len(unfit) == len(found.options):
             raise no_mesh_left(pins, unfit)
-        infeasible = [o.priced for o in found.options if o.infeasible and not o.unfit and o.priced is not None]
+        full = [o for o in found.options if o.infeasible or o.overfull]
+        infeasible = [o for o in full if not o.unfit and o.priced is not None]
         if len(infeasible) + len(unfit) < len(found.options):
             if control.cancel.is_set():
                 raise NoPlanError("cancelled before any plan was found")
@@ -130,10 +135,9 @@ def make_plan(
             raise NoPlanError(f"no plan was found{within}; give a longer --time-limit")
         unpinned = [o.unpinned for o in found.options if o.infeasible and not o.unfit and o.unpinned is not None]
         note = "" if pins is None else memory_note(unpinned, pins, limit or 0)
-        raise _infeasible(infeasible, limit, note, control)
+        raise _infeasible(request, infeasible, limit, note, control)
     plans = [
-        _finish(request, found, option, without_rule, limit, started, rules, active, pins)
-        for option in found.ranked(request.top_k)
+        _finish(request, found, option, without_rule, limit, started, pins) for option in found.ranked(request.top_k)
     ]
     return replace(plans[0], others=tuple(plans[1:])) if plans[1:] else plans[0]
 
@@ -145,16 +149,14 @@ def _finish(
     without_rule: list[str],
     limit: int | None,
     started: float,
-    rules: Mapping[str, Rule],
-    active: frozenset[str],
     pins: Pins | None,
 ) -> Planned:
     assert best.priced is not None
     priced, solution = best.priced, best.solution
-    leanest = lean(priced, solution.choice)
-    solution = replace(solution, choice=leanest, cost=evaluate(priced.problem, leanest))
     assignment = priced.decode(solution.choice)
-    program = lower(priced.graph, priced.machine.mesh, rules, active, assignment)
+    program, memory = program_of_choice(priced, solution.choice)
+    if limit is not None and memory.peak > limit:
+        raise AssertionError(f"a plan of {memory.peak} bytes was let through a limit of {limit}")
     parts = breakdown(priced, solution.choice, program)
     if solution.cost is None or parts.total > solution.cost:
         raise AssertionError(f"pricing and lowering differ: program {parts.total}, choice {solution.cost}")
@@ -170,9 +172,13 @@ def _finish(
         parts,
         bound,
         simulate(priced, solution.choice, program),
-        peak_memory(priced.problem, solution.choice),
+        memory,
         limit,
-        tuple(o.candidate(unit_s) for o in found.options),
+        tuple(
+            # Of the mesh that is described, the objective that is: that of the leanest hubs.
+            replace(o.candidate(unit_s), objective_s=parts.total * unit_s) if o is best else o.candidate(unit_s)
+            for o in found.options
+        ),
         tuple(without_rule),
         time.monotonic() - started,
         _warnings(priced),
@@ -201,30 +207,43 @@ def _warnings(priced: PricedProblem) -> tuple[str, ...]:
     )
 
 
-def _infeasible(problems: list[PricedProblem], limit: int | None, note: str, control: Control) -> InfeasibleError:
-    found: list[MinimumMemory] = []
+def _infeasible(
+    request: Request, options: list[Option], limit: int | None, note: str, control: Control
+) -> InfeasibleError:
+    found: list[tuple[int, Fitted | None]] = []
     hurry = Control(EXPLAIN_SECONDS) if control.stopped else control
 
     def explain() -> None:
-        found.extend(minimum_memory(p.problem, deadline=hurry.deadline) for p in problems)
+        for option in options:
+            assert option.priced is not None
+            bound = minimum_memory(option.priced.problem, deadline=hurry.deadline).lower_bound
+            found.append((bound, leanest(option.priced, hurry, request.solver)))
 
     run_until_stopped(explain, hurry)
-    # What was not looked at does not fit either, as the search has proven.
-    rest = [max(least_memory(p.problem), (limit or 0) + 1) for p in problems[len(found) :]]
-    bound = min([m.lower_bound for m in found] + rest)
-    sufficient = min((m.achieved for m in found if m.achieved is not None), default=None)
+    # What was not looked at has the bound that the search has proven.
+    rest = [_least(option, limit) for option in options[len(found) :]]
+    bound = min([least for least, _ in found] + rest)
+    sufficient = min((fitted.held for _, fitted in found if fitted is not None), default=None)
     enough = (
         "no limit was shown to suffice"
         if sufficient is None
         else f"a limit of {_gib(sufficient)} ({sufficient} bytes) suffices, as a plan shows"
     )
+    proven = bound > (limit or 0)
     return InfeasibleError(
-        f"cannot fit: the memory limit is {_gib(limit or 0)} per device{note}; {enough}, and nothing fits below "
-        f"{_gib(bound)} ({bound} bytes), as is proven. Raise --memory-limit, use more --devices, a smaller --batch, "
-        f"or an --optimizer with less state (momentum, sgd)",
+        f"{'cannot fit' if proven else 'no plan was found that fits'}: the memory limit is {_gib(limit or 0)} per "
+        f"device{note}; {enough}, and nothing fits below {_gib(bound)} ({bound} bytes), as is proven. Raise "
+        f"--memory-limit, use more --devices, a smaller --batch, or an --optimizer with less state (momentum, sgd)",
         lower_bound_bytes=bound,
         sufficient_bytes=sufficient,
     )
+
+
+def _least(option: Option, limit: int | None) -> int:
+    """Bytes below which the search has shown that nothing fits."""
+    assert option.priced is not None
+    least = least_memory(option.priced.problem)
+    return max(least, (limit or 0) + 1) if option.infeasible else least
 
 
 def _gib(size: int) -> str:

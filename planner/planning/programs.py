@@ -10,7 +10,7 @@ from planner.pricing import Assignment, Flow, Move, active_tensors, bind_rules
 from planner.redistribute import Step, StepKind
 from planner.rules.strategy import Strategy, bind
 
-__all__ = ["program_of", "strategies_of"]
+__all__ = ["assignment_of", "program_of", "strategies_of"]
 
 
 def strategies_of(plan: PlanDocument, graph: Graph) -> dict[str, Strategy]:
@@ -43,6 +43,12 @@ def program_of(plan: PlanDocument, graph: Graph) -> Program:
         )
     rules, _ = bind_rules(graph)
     active = active_tensors(graph, rules) if plan.schedule.mode == "training" else frozenset[str]()
+    return lower(graph, plan.mesh, rules, active, assignment_of(plan, graph))
+
+
+def assignment_of(plan: PlanDocument, graph: Graph) -> Assignment:
+    """What the plan says of operators, parameters and tensors; strategies are bound for those of `graph`, which may
+    be a part of the model.  InputError where they do not fit."""
     moves: dict[str, list[Move]] = {}
     for r in plan.redistributions:
         moves.setdefault(r.tensor, []).append(_move(r, plan.mesh))
@@ -58,7 +64,7 @@ def program_of(plan: PlanDocument, graph: Graph) -> Program:
     }
     stored = {name: p.stored.layout() for name, p in plan.parameters.items()}
     blocks = {name: k for k, block in enumerate(plan.schedule.recompute) for name in block}
-    return lower(graph, plan.mesh, rules, active, Assignment(strategies_of(plan, graph), stored, flows, blocks))
+    return Assignment(strategies_of(plan, graph), stored, flows, blocks)
 
 
 def _move(r: RedistributionDocument, mesh: DeviceMesh) -> Move:

@@ -15,19 +15,19 @@ import numpy as np
 
 from cost_models import HardwareProfile
 from planner.errors import InputError
-from planner.ir import Graph, Layout
+from planner.ir import DeviceMesh, Graph, Layout
 from planner.lowering import Program
 from planner.lowering.check import check_program
 from planner.planning.document import PlanDocument, RedistributionDocument, role_from_text
 from planner.planning.lean import beside, edges_of_hubs
 from planner.planning.programs import program_of
-from planner.pricing import Machine, Move, PricedProblem, Settings, active_tensors, bind_rules, price
+from planner.pricing import Machine, Move, PricedProblem, PriceTables, Settings, active_tensors, bind_rules, price
 from planner.pricing.hubs import Read, SetHub, StarHub, direct_moves
 from planner.pricing.memory import recomputed_blocks
 from planner.pricing.priced import Reader
 from planner.search.problem import FORBIDDEN
 
-__all__ = ["Restored", "restore", "settings_of"]
+__all__ = ["Restored", "restore", "restore_part", "settings_of"]
 
 _Way = tuple[bool, Layout, Layout]  # a move: of the gradient?, source, target
 
@@ -51,8 +51,27 @@ def settings_of(plan: PlanDocument) -> Settings:
 def restore(plan: PlanDocument, graph: Graph, profile: HardwareProfile, source: str) -> Restored:
     """The plan on `profile`, whatever it was planned for.  `source` is what messages call the plan.
 
-    InputError where it is no plan of `graph`, contradicts itself, or where the profile cannot price its mesh.
+    InputError where it is no plan of `graph`, contradicts itself, has stages or micro-batches, or where the profile
+    cannot price its mesh.
     """
+    if len(plan.stages) > 1 or plan.schedule.stages > 1 or plan.schedule.micro_batches > 1:
+        raise InputError(
+            f"{source}: at schedule: expected one stage and one micro-batch, found {len(plan.stages)} stages and "
+            f"{plan.schedule.micro_batches} micro-batches, which this version does not price"
+        )
+    return restore_part(plan, graph, profile, source)
+
+
+def restore_part(
+    plan: PlanDocument,
+    graph: Graph,
+    profile: HardwareProfile,
+    source: str,
+    tables: dict[DeviceMesh, PriceTables] | None = None,
+) -> Restored:
+    """The part of the plan that one micro-batch is, on the devices of one stage, as it was planned before it was cut;
+    otherwise as `restore`.  `tables` keeps what was priced for further plans of this graph, profile and settings,
+    recomputation aside."""
     _check_mesh(plan, profile, source)
     _check_model(plan, graph, source)
     plan = plan.model_copy(update={"redistributions": _once(plan.redistributions)})
@@ -69,21 +88,17 @@ def restore(plan: PlanDocument, graph: Graph, profile: HardwareProfile, source: 
     rules, _ = bind_rules(graph)
     settings = settings_of(plan)
     active = active_tensors(graph, rules) if settings.training else frozenset[str]()
-    priced = price(graph, Machine(profile, plan.mesh, settings), rules, active, None)
+    known = None if tables is None else tables.setdefault(plan.mesh, PriceTables())
+    priced = price(graph, Machine(profile, plan.mesh, settings), rules, active, None, known)
     return Restored(priced, _Choice(plan, priced, source).states(), program)
 
 
 def _check_mesh(plan: PlanDocument, profile: HardwareProfile, source: str) -> None:
-    if len(plan.stages) > 1 or plan.schedule.stages > 1 or plan.schedule.micro_batches > 1:
-        raise InputError(
-            f"{source}: at schedule: expected one stage and one micro-batch, found {len(plan.stages)} stages and "
-            f"{plan.schedule.micro_batches} micro-batches, which this version does not price"
-        )
     mesh, name = plan.mesh, plan.stages[0].mesh
-    if mesh.devices != plan.cluster.devices:
+    if plan.devices != plan.cluster.devices:
         raise InputError(
-            f"{source}: at meshes.{name}: expected the {plan.cluster.devices} devices of cluster.devices, found mesh "
-            f"{mesh} of {mesh.devices}; search again"
+            f"{source}: at meshes.{name}: expected the {plan.cluster.devices} devices of cluster.devices, found "
+            f"{len(plan.stages)} of mesh {mesh}, {plan.devices} in all; search again"
         )
     if len(set(mesh.names)) < len(mesh.names):
         raise InputError(f"{source}: at meshes.{name}.axes: expected distinct names, found {', '.join(mesh.names)}")
@@ -159,9 +174,11 @@ class _Choice:
         self.plan, self.priced, self.source = plan, priced, source
         self.chosen: dict[int, int] = {}
         self.ways: dict[tuple[str, str], list[_Way]] = defaultdict(list)  # (tensor, reader) → its moves
+        self.readers: dict[str, dict[str, None]] = {}  # tensor → those for whom it is moved, "" for all
         for r in plan.redistributions:
             source_layout, target = (end.layout() for end in (r.source, r.target))
             self.ways[r.tensor, r.reader].append((r.direction == "gradient", source_layout, target))
+            self.readers.setdefault(r.tensor, {})[r.reader] = None
         self.edges = edges_of_hubs(priced)
 
     def states(self) -> tuple[int, ...]:
@@ -173,7 +190,33 @@ class _Choice:
                 self._hub(tensor, ends[0] if ends else None)
             elif ends:
                 self.chosen[ends[0].node] = self._delivered(tensor, ends[0])[0]
+        self._as_told()
         return tuple(self.chosen[n] for n in range(len(self.priced.problem.nodes)))
+
+    def _as_told(self) -> None:
+        """Where another state of a hub means the very moves of the file, and the cheapest does not, it is that one."""
+        choice = [self.chosen[n] for n in range(len(self.priced.problem.nodes))]
+        for tensor, (node, _) in self.priced.hubs.items():
+            if self._moved(tensor, choice):
+                continue
+            costs, held = beside(self.priced.problem, self.edges[node], node, choice)
+            for state in np.lexsort((held, costs)).tolist():
+                choice[node] = state
+                if costs[state] < FORBIDDEN and self._moved(tensor, choice):
+                    self.chosen[node] = state
+                    break
+            choice[node] = self.chosen[node]
+
+    def _moved(self, tensor: str, choice: Sequence[int]) -> bool:
+        """Whether the moves of the choice are those of the file, in its order for each reader and way."""
+        found: dict[tuple[str, bool], list[_Way]] = defaultdict(list)
+        for m in self.priced.flow(tensor, choice).moves:
+            found[m.reader, m.gradient].append(_way(m))
+        told: dict[tuple[str, bool], list[_Way]] = defaultdict(list)
+        for reader in self.readers.get(tensor, ()):
+            for way in self.ways[tensor, reader]:
+                told[reader, way[0]].append(way)
+        return found == told
 
     def _operators(self) -> None:
         priced, names = self.priced, self.priced.machine.mesh.names

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from planner.frontends.quantized import is_quantisation_parameter
 from planner.ir import Graph, Op, Role
 from planner.rules.rule import Rule
 
-__all__ = ["active_tensors", "fixed_operators", "gradient_sources", "saved_for_backward", "saved_slots"]
+__all__ = [
+    "active_tensors",
+    "fixed_operators",
+    "gradient_sources",
+    "saved_for_backward",
+    "saved_slots",
+    "trained_parameters",
+]
 
 
 def gradient_sources(graph: Graph) -> tuple[str, ...]:
@@ -17,10 +25,25 @@ def gradient_sources(graph: Graph) -> tuple[str, ...]:
     return tuple(t for t in graph.outputs if graph.tensors[t].is_float and graph.tensors[t].shape is not None)
 
 
+def trained_parameters(graph: Graph) -> frozenset[str]:
+    """Parameters that an optimizer changes: neither quantised nor the scales of what is."""
+
+    def scales(op: Op, operand: int) -> bool:
+        return is_quantisation_parameter(op, operand) and any(
+            t and graph.tensors[t].is_quantised for k, t in enumerate(op.inputs) if k < operand
+        )
+
+    return frozenset(
+        t.name
+        for t in graph.parameters
+        if not t.is_quantised and not all(scales(op, k) for op, k in graph.consumers.get(t.name, ()))
+    )
+
+
 def active_tensors(graph: Graph, rules: Mapping[str, Rule]) -> frozenset[str]:
     """Tensors with a gradient in training: float, reached by a parameter, and leading to a gradient source
     through differentiable operands.  `rules` maps operator names to rules."""
-    reached = {t.name for t in graph.parameters if t.is_float}
+    reached = set(trained_parameters(graph))
     for op in graph.ops:
         rule = rules[op.name]
         if any(op.inputs[i] in reached for i in rule.differentiable if i < len(op.inputs)):

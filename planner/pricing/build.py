@@ -6,7 +6,8 @@ graph (states: layouts without pending sums).  Inputs and constants (what is com
 included) need no node: the loader delivers inputs in any layout, and every layout of a replica is a free slice.
 Edges carry redistribution, forward and back.
 
-Memory: parameters and what belongs to them always, activations as `memory` says.
+Memory: parameters with their optimizer's state always, the rest as `memory` says.  What a node holds at further times
+stands on an edge of its own, beside one that it has.
 """
 
 from __future__ import annotations
@@ -62,8 +63,10 @@ def price(
     for name, n in structure.parameter_nodes.items():
         nodes[n] = Node(nodes[n].costs, stored[name][1], (0, structure.end), name)
     moved = [cases.edge(*case) for case in variant.edge_cases]
-    always = [None if usage is None else (0, structure.end) for _, usage in moved]
-    edges = [Edge(u, v, *moved[k], always[k]) for u, v, k in variant.edges]
+    edges = [Edge(u, v, *moved[k], None if moved[k][1] is None else copied) for u, v, k, copied in variant.edges]
+    for e, begins, h, interval in variant.further:
+        u, v, k, _ = variant.edges[e]
+        edges.append(Edge(u, v, *cases.beside(moved[k][0].shape, held[h], begins=begins), interval))
     hubs = {t: (n, cases.hub(case)) for t, (n, case) in structure.hubs.items()}
     return PricedProblem(
         graph,

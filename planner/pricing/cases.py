@@ -70,13 +70,22 @@ class CasePrices:
         return self._once(("node", case, times), partial(self._node, case, times))
 
     def stored(self, case: Case) -> tuple[tuple[Layout, ...], IntArray]:
-        """Layouts of a parameter and the bytes it takes in them, with its gradient and optimizer state."""
+        """Layouts of a parameter and the bytes it takes in them, with its optimizer state."""
         return self._once(("stored", case), partial(self._stored, case))
 
     def held(self, cases: tuple[Case, ...]) -> IntArray:
         """Bytes by state of a node that holds all these."""
         parts = [self._part(case) for case in cases]
         return self._once(("sum", *map(id, parts)), lambda: cast(IntArray, np.sum(parts, axis=0)))
+
+    def beside(self, shape: tuple[int, ...], held: IntArray, *, begins: bool) -> _Edge:
+        """Costs, which are none, and usage of an edge of that shape: what the node it begins or ends with holds."""
+
+        def make() -> _Edge:
+            usage = np.broadcast_to(held[:, None] if begins else held, shape)
+            return self._once(("no costs", shape), lambda: np.zeros(shape, dtype=np.int64)), np.ascontiguousarray(usage)
+
+        return self._once(("beside", shape, id(held), begins), make)
 
     def edge(self, case: Case, times: int) -> _Edge:
         """Costs and usage of an edge over which a tensor is handed so often forward."""
@@ -171,24 +180,27 @@ class CasePrices:
 
     def _stored(self, case: Case) -> tuple[tuple[Layout, ...], IntArray]:
         _, shape, dtype, active = cast(tuple[str, tuple[int, ...], str, bool], case)
-        layouts, _ = self._ordered(shape)
-        elements, tensor = self._elements(shape), self.structure.samples[shape, dtype]
+        layouts, numbers = self._ordered(shape)
+        if not (active and self.structure.samples[shape, dtype].is_float):
+            return layouts, self._bytes(shape, dtype) // self._shards_of(numbers)
         each = self.machine.settings.per_parameter
-        if not (active and tensor.is_float):
-            return layouts, elements * (self._bytes(shape, dtype) // max(1, tensor.elements))
-        own_copy = each.compute_copy if not each.master else 0
-        return layouts, elements * (each.gradient + each.master + each.optimizer + own_copy)
+        return layouts, self._elements(shape) * (each.compute_copy + each.master + each.optimizer)
 
     def _part(self, case: Case) -> IntArray:
         if case[0] == "hub":
             hub = self.hub(cast(HubCase, case[1]))
             return self._once(("held", id(hub)), partial(self._held_by_hub, hub))
-        return self._once(("held", case), partial(self._held_by_operator, case))
+        if case[0] in ("stored gradient", "delivered"):
+            _, shape, dtype = cast(tuple[str, tuple[int, ...], str], case)
+            numbers = self._ordered(shape)[1]
+            return self._once(("held", case), lambda: self._bytes(shape, dtype) // self._shards_of(numbers))
+        make = self._held_as_gradients if case[0] == "gradients" else self._held_by_operator
+        return self._once(("held", case), partial(make, case))
 
     def _held_by_hub(self, hub: SetHub | StarHub) -> IntArray:
         first, second = self._held_in(hub).T
-        size = hub.table.bytes
-        return np.asarray(size // self._shards_of(first) + np.where(second < 0, 0, size // self._shards_of(second)))
+        shards = np.maximum(self._shards_of(first), np.where(second < 0, 0, self._shards_of(second)))
+        return np.asarray(hub.table.bytes // shards)
 
     def _held_by_operator(self, case: Case) -> IntArray:
         kind, cls, slot = cast(tuple[str, int, int], case)
@@ -199,6 +211,21 @@ class CasePrices:
         assert placed is not None, "a tensor of unknown shape is not held"
         size = self.machine.settings.tensor_bytes(tensor)
         return np.asarray(size // self._shards_of(placed.numbers[placed.rows, 0]))
+
+    def _held_as_gradients(self, case: Case) -> IntArray:
+        """Bytes of the gradients that an operator's backward takes and gives."""
+        cls = cast(int, case[1])
+        of_class, table = self.structure.classes[cls], self.tables[cls]
+        total = np.zeros(len(table.costs), dtype=np.int64)
+        wanted = of_class.rule.differentiable
+        reads = [(t, p) for i, (t, p) in enumerate(zip(of_class.inputs, table.read_as, strict=True)) if i in wanted]
+        for tensor, placed in (*reads, *zip(of_class.outputs, table.written_as, strict=True)):
+            if tensor is None or placed is None:
+                continue
+            numbers = placed.numbers[placed.rows, 1]
+            size = self.machine.settings.tensor_bytes(tensor)
+            total += np.where(numbers < 0, 0, size // self._shards_of(np.maximum(numbers, 0)))
+        return total
 
     # Ends of edges
 
@@ -289,16 +316,12 @@ class CasePrices:
         first, second = held.T
         if self.machine.settings.target == "mindspore":  # one layout per parameter, stored as computed with
             costs = np.where((first != stored) | (second >= 0), FORBIDDEN, costs)
-        usage = None
-        if self.structure.training:
-            # The stored parameter is a copy itself unless there is a master.
-            separate = self.machine.settings.per_parameter.master > 0 and bool(write[3])
-            size = self._bytes(travel.shape, travel.dtype)
-            copies = np.zeros(costs.shape, dtype=np.int64)
-            for one in (first, second):
-                copies += np.where((one >= 0) & (separate | (one != stored)), size // self._shards_of(one), 0)
-            usage = _states(copies, writes.rows, columns)
-        return _states(costs, writes.rows, columns), usage
+        size = self._bytes(travel.shape, travel.dtype)
+        copies = np.where(first != stored, size // self._shards_of(first), 0)
+        # Of two layouts one is certainly held as long as one is needed: the smaller, where both are copies.
+        other = np.where(second != stored, size // self._shards_of(np.maximum(second, 0)), 0)
+        copies = np.where(second < 0, copies, np.minimum(copies, other))
+        return _states(costs, writes.rows, columns), _states(copies, writes.rows, columns)
 
 
 def _states(values: IntArray, rows: np.ndarray, columns: np.ndarray | None) -> IntArray:

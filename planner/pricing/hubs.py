@@ -220,9 +220,14 @@ def _tree(d: IntArray, roots: np.ndarray, first: np.ndarray, second: np.ndarray)
 def _tree_moves(
     table: Redistributions, d: IntArray, root: Layout, leaves: tuple[Layout, ...], *, gradient: bool
 ) -> list[Move]:
-    """The moves of the cheapest tree between `root` and one or two `leaves`, in the order they are made."""
+    """The moves of the cheapest tree between `root` and one or two `leaves`, in the order they are made.
+
+    A leaf that is the root needs none: ways that lead away and back are never cheaper, at best free.
+    """
     meeting = leaves[0]
-    if len(leaves) == 2:
+    if root in leaves:
+        meeting = root
+    elif len(leaves) == 2:
         r, a, b = (table.index[x] for x in (root, *leaves))
         meeting = table.layouts[int(np.argmin(d[r] + d[:, a] + d[:, b]))]
     pairs = [(root, meeting), *((meeting, leaf) for leaf in leaves)]

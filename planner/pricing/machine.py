@@ -43,15 +43,16 @@ class Settings:
     recompute: bool = False
 
     def tensor_bytes(self, tensor: Tensor) -> int:
-        """Bytes of the whole tensor as computed with: floats in the chosen precision, others as they are."""
-        if tensor.is_float:
+        """Bytes of the whole tensor as it lies in memory: floats in the chosen precision, others, and floats of a byte
+        or less, as they are stored."""
+        if tensor.is_float and ITEM_BYTES[tensor.dtype] > 1:
             return tensor.elements * (4 if self.precision == "fp32" else 2)
-        return tensor.elements * ITEM_BYTES[tensor.dtype]
+        return tensor.stored_bytes
 
     def payload_bytes(self, collective: BoundCollective) -> int:
-        """Bytes that one rank gives to a collective inside an operator: statistics keep their width."""
-        narrow = self.precision != "fp32" and not collective.statistic
-        return collective.elements * (min(collective.item_bytes, 2) if narrow else collective.item_bytes)
+        """Bytes that one rank gives to a collective inside an operator: floats in the chosen precision, statistics and
+        whole numbers as they are."""
+        return collective.bytes_of(4 if self.precision == "fp32" else 2)
 
     @property
     def per_parameter(self) -> ParameterBytes:

@@ -1,24 +1,36 @@
-"""Which activations a device holds, and when.
+"""What the Problem's memory rows count: bytes that every plan in these states holds at certain instants.
 
-Time counts operators: i in the forward pass, end - 1 - i in the backward pass.  Training keeps what the backward
-reads from one to the other, in the layouts its readers see (once per distinct layout), else where it is produced.
-With recomputation of blocks, what is made and read inside one block lives only while that block is run again and
-differentiated; what enters a block is kept, since the block is run again from there.  Inference keeps results
-until their last reader.
+Time counts the n operators: i in the forward pass, 2n - i in the backward pass, and 2n + 1 when the step ends.  An item
+is bytes by a node's state during a half-open interval.  What a plan really holds is known from its program
+(`planner.lowering.liveness`); the rows bound it from below, so that no plan that fits is ruled out, and stay few:
+
+- Training keeps what the backward reads from one pass to the other, in the layout its reader sees.  With recomputation
+  of blocks, what is made and read inside one block lives only while that block is run again and differentiated; what
+  enters a block is kept, since the block is run again from there.
+- Gradients that an operator's backward takes and gives are counted at the fullest instant of every quarter of the
+  backward pass, as a whole model on one device would have it; parameters' gradients at these instants and at the end.
+- Inference holds what an operator reads and writes, and what waits for later readers.
+- A tensor and what is made from it by reshaping may share storage: one of them is counted.
+- Of two layouts that several readers share, the smaller is counted.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from planner.frontends.blocks import repeated_blocks
-from planner.ir import Graph, Op
-from planner.pricing.activity import saved_for_backward, saved_slots
+from planner.ir import Graph, Op, Role
+from planner.pricing.activity import saved_slots
+from planner.pricing.hubs import MAX_SET_READERS
+from planner.pricing.views import shares_storage
 from planner.rules.rule import Rule
 
-__all__ = ["Held", "activation_memory", "recomputed_blocks"]
+__all__ = ["Held", "Instants", "Places", "copied", "held_items", "recomputed_blocks"]
+
+_PROBES: Final = 1  # instants of the backward pass at which gradients are counted: every one is a row of its own
 
 _Interval = tuple[int, int]
 _Case = tuple[Hashable, ...]
@@ -26,14 +38,27 @@ _Case = tuple[Hashable, ...]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a node of the Problem holds during a half-open interval, the hull of the intervals of its parts (a bound
-    from above where they differ).
+    """What a node of the Problem holds during a half-open interval.
 
-    Cases: ("hub", what the tensor's hub is alike in), ("operand", class, slot) or ("result", class, output).
+    Cases: ("hub", what the tensor's hub is alike in), ("operand", class, slot), ("result", class, output),
+    ("gradients", class), ("stored gradient", shape, type), ("delivered", shape, type).
     """
 
+    node: int
     cases: tuple[_Case, ...]
     interval: _Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where things are in the Problem: classes of operators that look alike and nodes by operator, hubs by tensor (node
+    and what they are alike in), nodes of parameters and of delivered outputs by tensor."""
+
+    class_of: Mapping[str, int]
+    op_nodes: Mapping[str, int]
+    hubs: Mapping[str, tuple[int, Hashable]]
+    parameters: Mapping[str, int]
+    outputs: Mapping[str, int]
 
 
 def recomputed_blocks(graph: Graph) -> dict[str, int]:
@@ -42,89 +67,278 @@ def recomputed_blocks(graph: Graph) -> dict[str, int]:
     return {name: k for k, block in enumerate(blocks) for name in block}
 
 
-def activation_memory(
-    graph: Graph,
-    rules: Mapping[str, Rule],
-    active: frozenset[str],
-    class_of: Mapping[str, int],
-    op_nodes: Mapping[str, int],
-    hubs: Mapping[str, tuple[int, Hashable]],
-    blocks: Mapping[str, int],
-    *,
-    training: bool,
-) -> dict[int, Held]:
-    """What is held, by node of the Problem; `class_of` numbers the classes of operators that look alike."""
-    found = _Activations(graph, rules, active, class_of, op_nodes, hubs, blocks)
-    return found.training() if training else found.inference()
+@dataclass(frozen=True, eq=False)
+class Instants:
+    """When operators run, and until when what they read is needed."""
 
+    graph: Graph
+    rules: Mapping[str, Rule]
+    active: frozenset[str]
+    blocks: Mapping[str, int]
+    position: Mapping[str, int]
+    last_of_block: Mapping[int, int]
 
-class _Activations:
-    def __init__(
-        self,
-        graph: Graph,
-        rules: Mapping[str, Rule],
-        active: frozenset[str],
-        class_of: Mapping[str, int],
-        op_nodes: Mapping[str, int],
-        hubs: Mapping[str, tuple[int, Hashable]],
-        blocks: Mapping[str, int],
-    ) -> None:
-        self.graph, self.rules, self.active = graph, rules, active
-        self.class_of, self.op_nodes, self.hubs, self.blocks = class_of, op_nodes, hubs, blocks
-        self.position = {op.name: i for i, op in enumerate(graph.ops)}
-        self.end = 2 * len(graph.ops) + 1
-        self.last_of_block: dict[int, int] = {}
+    @classmethod
+    def of(cls, graph: Graph, rules: Mapping[str, Rule], active: frozenset[str], blocks: Mapping[str, int]) -> Instants:
+        position = {op.name: i for i, op in enumerate(graph.ops)}
+        last: dict[int, int] = {}
         for name, block in blocks.items():
-            self.last_of_block[block] = max(self.last_of_block.get(block, 0), self.position[name])
+            last[block] = max(last.get(block, 0), position[name])
+        return cls(graph, rules, active, blocks, position, last)
 
-    def training(self) -> dict[int, Held]:
-        saved = saved_for_backward(self.graph, self.rules, self.active)
-        held: dict[int, list[tuple[_Case, _Interval]]] = defaultdict(list)
-        for op in self.graph.ops:
-            if op.name not in self.op_nodes:
-                continue
-            for j, name in enumerate(op.outputs):
-                if name and self.graph.tensors[name].shape is not None:
-                    interval = self._lifetime(op, name, name in saved)
-                    if interval is not None:
-                        node, case = self._place(op, j, name)
-                        held[node].append((case, interval))
-        return _hull(held)
+    @property
+    def end(self) -> int:
+        """When the step ends."""
+        return 2 * len(self.graph.ops) + 1
 
-    def inference(self) -> dict[int, Held]:
-        held: dict[int, list[tuple[_Case, _Interval]]] = defaultdict(list)
-        for op in self.graph.ops:
-            if op.name not in self.op_nodes:
-                continue
-            begin = self.position[op.name]
-            for j, name in enumerate(op.outputs):
-                if name and self.graph.tensors[name].shape is not None:
-                    ends = [self.position[c.name] for c, _ in self.graph.consumers.get(name, ())]
-                    interval = begin, max([begin, *ends]) + 1
-                    held[self.op_nodes[op.name]].append((("result", self.class_of[op.name], j), interval))
-        return _hull(held)
+    def back(self, name: str) -> int:
+        """When the operator is differentiated."""
+        return 2 * len(self.graph.ops) - self.position[name]
 
-    def _lifetime(self, op: Op, name: str, saved: bool) -> _Interval | None:
-        begin = self.position[op.name]
-        through = (begin, self.end - 1 - begin)
-        readers = {self.blocks.get(c.name) for c, _ in self.graph.consumers.get(name, ())}
+    def saved(self, op: Op, slot: int) -> bool:
+        """Whether the operator's backward reads this operand."""
+        return self.differentiated(op) and slot in saved_slots(op, self.rules[op.name], self.active)
+
+    def differentiated(self, op: Op) -> bool:
+        return any(t in self.active for t in op.outputs)
+
+    def again(self, op: Op) -> int | None:
+        """When the operator's block is run again."""
         block = self.blocks.get(op.name)
-        if block is not None and readers == {block}:
-            return (self.end - 1 - self.last_of_block[block], self.end - 1 - begin) if saved else None
-        return through if saved or readers - {None, block} else None
+        return None if block is None else 2 * len(self.graph.ops) - self.last_of_block[block]
 
-    def _place(self, op: Op, j: int, name: str) -> tuple[int, _Case]:
-        if name in self.hubs:
-            node, hub = self.hubs[name]
-            return node, ("hub", hub)
-        for reader, i in self.graph.consumers.get(name, ()):
-            if reader.name in self.op_nodes and i in saved_slots(reader, self.rules[reader.name], self.active):
-                return self.op_nodes[reader.name], ("operand", self.class_of[reader.name], i)
-        return self.op_nodes[op.name], ("result", self.class_of[op.name], j)
+    def needed(self, op: Op, slot: int) -> int:
+        """The end of the interval during which the operator needs its operand."""
+        if self.saved(op, slot):
+            return self.back(op.name) + 1
+        return self.again(op) or self.position[op.name] + 1
 
 
-def _hull(held: Mapping[int, list[tuple[_Case, _Interval]]]) -> dict[int, Held]:
-    return {
-        node: Held(tuple(case for case, _ in parts), (min(i[0] for _, i in parts), max(i[1] for _, i in parts)))
-        for node, parts in held.items()
-    }
+def copied(when: Instants, parameter: str, few: int = MAX_SET_READERS) -> _Interval:
+    """While a copy of a parameter, in another layout than it is stored in, is held: from its first reader on, as long
+    as one of them, or one of a transposed copy of it, needs it.  With more readers than `few`, each of which may
+    convert for itself, until the last begins."""
+    readers = when.graph.consumers[parameter]
+    names = {op.name for op, _ in readers}
+    first = min(when.position[n] for n in names)
+    if len(names) > few:
+        return first, max(first + 1, *(when.again(op) or when.position[op.name] for op, _ in readers))
+    return first, max(_needed_through(when, op, slot) for op, slot in readers)
+
+
+def _needed_through(when: Instants, op: Op, slot: int) -> int:
+    """As `Instants.needed`, of what shares the operand's storage as well, where one operator alone reads that."""
+    end = when.needed(op, slot)
+    if slot == 0 and shares_storage(op, when.rules[op.name], when.graph):
+        readers = when.graph.consumers.get(op.outputs[0], ())
+        if len(readers) == 1:
+            end = max(end, _needed_through(when, *readers[0]))
+    return end
+
+
+def held_items(when: Instants, places: Places, *, training: bool) -> list[Held]:
+    """What is held beside parameters and their copies."""
+    found = _Found(when, places)
+    if training:
+        found.training()
+        return [*found.apart(), *_gradients(when, places)]
+    found.inference()
+    return found.apart()
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    tensor: str
+    node: int
+    case: _Case
+    interval: _Interval
+
+
+class _Found:
+    """Candidates by tensor, in the order of the graph."""
+
+    def __init__(self, when: Instants, places: Places) -> None:
+        self.when, self.places, self.graph = when, places, when.graph
+        self.items: list[_Item] = []
+
+    def training(self) -> None:
+        for name in self._inputs():
+            self._input(name)
+        for op, j, name in self._results():
+            saves = j in self.when.rules[op.name].saved_results and self.when.differentiated(op)
+            block = self.when.blocks.get(op.name)
+            readers = self.graph.consumers.get(name, ())
+            begin = self.when.position[op.name]
+            if saves and block is None:
+                self._add(name, self._result(op, j), (begin, self.when.back(op.name) + 1))
+                continue
+            outside = [r for r in readers if block is None or self.when.blocks.get(r[0].name) != block]
+            self._kept(name, outside, begin + 1)
+            again = self.when.again(op)
+            if again is None:
+                continue
+            if saves:
+                self._add(name, self._result(op, j), (again, self.when.back(op.name) + 1))
+            else:
+                self._kept_inside(name, [r for r in readers if r not in outside], again)
+
+    def _kept(self, name: str, readers: Sequence[tuple[Op, int]], begin: int) -> None:
+        """What waits in the forward pass for the backward pass of `readers`, or for their blocks to run again."""
+        middle = len(self.graph.ops)
+        needed = [(self.when.needed(op, slot), op, slot) for op, slot in readers]
+        end, op, slot = max(needed, key=lambda n: n[0], default=(0, None, 0))
+        if op is None or end <= middle:
+            return
+        if name not in self.places.hubs:
+            self._add(name, self._operand(op, slot), (begin, end))
+        elif self._is_set(name):
+            self._add(name, self._hub(name), (begin, end))
+        else:  # readers convert for themselves, from what must then be there
+            again = [a for op, _ in readers if (a := self.when.again(op)) is not None]
+            if again:
+                self._add(name, self._hub(name), (begin, max(again)))
+            else:
+                self._add(name, self._operand(op, slot), (self.when.position[op.name], end))
+
+    def _kept_inside(self, name: str, readers: Sequence[tuple[Op, int]], begin: int) -> None:
+        """What a block that is run again holds until it is differentiated."""
+        saved = [(self.when.back(op.name) + 1, op, slot) for op, slot in readers if self.when.saved(op, slot)]
+        end, op, slot = max(saved, key=lambda n: n[0], default=(0, None, 0))
+        if op is None:
+            return
+        hub = name in self.places.hubs and self._is_set(name)
+        self._add(name, self._hub(name) if hub else self._operand(op, slot), (begin, end))
+
+    def inference(self) -> None:
+        for name in self._inputs():
+            self._input(name)
+        for op, j, name in self._results():
+            begin = self.when.position[op.name]
+            self._add(name, self._result(op, j), (begin, begin + 1))
+            if name in self.places.outputs:
+                tensor = self.graph.tensors[name]
+                end = self.when.end + 1
+                self._add(
+                    name, (self.places.outputs[name], ("delivered", tensor.shape, tensor.dtype)), (begin + 1, end)
+                )
+                continue
+            readers = self.graph.consumers.get(name, ())
+            if not readers:
+                continue
+            op, slot = max(readers, key=lambda r: self.when.position[r[0].name])
+            last = self.when.position[op.name]
+            if name not in self.places.hubs:
+                self._add(name, self._operand(op, slot), (begin + 1, last + 1))
+            elif self._is_set(name):
+                self._add(name, self._hub(name), (begin + 1, last + 1))
+            else:
+                self._add(name, self._hub(name), (begin + 1, last))
+                self._add(name, self._operand(op, slot), (last, last + 1))
+
+    def _inputs(self) -> Iterator[str]:
+        for name in self.graph.inputs:
+            if self.graph.tensors[name].role is Role.INPUT and self.graph.tensors[name].shape is not None:
+                yield name
+
+    def _input(self, name: str) -> None:
+        """Inputs are there from the beginning, in the layout of each reader."""
+        readers = [r for r in self.graph.consumers.get(name, ()) if r[0].name in self.places.op_nodes]
+        if readers:
+            op, slot = max(readers, key=lambda r: self.when.needed(*r))
+            self._add(name, self._operand(op, slot), (0, self.when.needed(op, slot)))
+
+    def _results(self) -> Iterator[tuple[Op, int, str]]:
+        for op in self.graph.ops:
+            if op.name in self.places.op_nodes:
+                for j, name in enumerate(op.outputs):
+                    if name and self.graph.tensors[name].shape is not None:
+                        yield op, j, name
+
+    def _result(self, op: Op, j: int) -> tuple[int, _Case]:
+        return self.places.op_nodes[op.name], ("result", self.places.class_of[op.name], j)
+
+    def _operand(self, op: Op, slot: int) -> tuple[int, _Case]:
+        return self.places.op_nodes[op.name], ("operand", self.places.class_of[op.name], slot)
+
+    def _hub(self, name: str) -> tuple[int, _Case]:
+        node, alike = self.places.hubs[name]
+        return node, ("hub", alike)
+
+    def _is_set(self, name: str) -> bool:
+        readers = {op.name for op, _ in self.graph.consumers.get(name, ())}
+        return len(readers) + (name in self.places.outputs) <= MAX_SET_READERS
+
+    def _add(self, name: str, place: tuple[int, _Case], interval: _Interval) -> None:
+        if interval[0] < interval[1]:
+            self.items.append(_Item(name, *place, interval))
+
+    def apart(self) -> list[Held]:
+        """The items of one node and interval together; of tensors that may share storage one at a time, the longest."""
+        root = _roots(self.graph, self.when.rules)
+        taken: dict[str, list[_Interval]] = defaultdict(list)
+        kept: dict[tuple[int, _Interval], list[_Case]] = defaultdict(list)
+        for item in sorted(self.items, key=lambda i: (i.interval[0] - i.interval[1], i.interval)):
+            others = taken[root.get(item.tensor, item.tensor)]
+            (a, b), shared = item.interval, root.get(item.tensor, item.tensor)
+            if self.graph.tensors[shared].role is Role.PARAMETER or any(a < d and c < b for c, d in others):
+                continue
+            others.append(item.interval)
+            kept[item.node, item.interval].append(item.case)
+        return [Held(node, tuple(cases), interval) for (node, interval), cases in sorted(kept.items(), key=_order)]
+
+
+def _order(entry: tuple[tuple[int, _Interval], list[_Case]]) -> tuple[int, int, int]:
+    """Of one node the longest first."""
+    node, (a, b) = entry[0]
+    return node, a - b, a
+
+
+def _roots(graph: Graph, rules: Mapping[str, Rule]) -> dict[str, str]:
+    """Tensor that shares storage → the one whose it is."""
+    root: dict[str, str] = {}
+    for op in graph.ops:
+        if op.inputs and op.inputs[0] and op.outputs[0] and shares_storage(op, rules[op.name], graph):
+            root[op.outputs[0]] = root.get(op.inputs[0], op.inputs[0])
+    return root
+
+
+def _gradients(when: Instants, places: Places) -> list[Held]:
+    """What the backward of operators takes and gives, at the fullest instants; the gradients of parameters there and at
+    the end."""
+    out = []
+    instants = []
+    for op in _fullest(when, places):
+        at = when.back(op.name)
+        instants.append(at)
+        out.append(Held(places.op_nodes[op.name], (("gradients", places.class_of[op.name]),), (at, at + 1)))
+    instants.append(when.end)
+    for name, node in places.parameters.items():
+        tensor = when.graph.tensors[name]
+        if name in when.active and tensor.is_float:
+            done = max(when.back(op.name) for op, _ in when.graph.consumers[name])
+            begin = min(i for i in instants if i > done)
+            out.append(Held(node, (("stored gradient", tensor.shape, tensor.dtype),), (begin, when.end + 1)))
+    return out
+
+
+def _fullest(when: Instants, places: Places) -> list[Op]:
+    """In every quarter of the backward pass the operator at which a whole model on one device holds most."""
+    graph, n = when.graph, len(when.graph.ops)
+    ends: dict[int, int] = defaultdict(int)  # elements freed after an operator's backward
+    level = 0
+    for name in graph.tensors:
+        needed = [when.back(op.name) for op, slot in graph.consumers.get(name, ()) if when.saved(op, slot)]
+        if needed and graph.tensors[name].role is not Role.PARAMETER:
+            level += graph.tensors[name].elements
+            ends[max(needed)] += graph.tensors[name].elements
+    best: dict[int, tuple[int, Op]] = {}
+    for op in reversed(graph.ops):
+        if op.name in places.op_nodes and when.differentiated(op) and when.rules[op.name].kind != "free":
+            given = sum(graph.tensors[t].elements for t in op.outputs if t in when.active)
+            wanted = when.rules[op.name].differentiable
+            made = sum(graph.tensors[t].elements for i, t in enumerate(op.inputs) if i in wanted and t in when.active)
+            quarter = when.position[op.name] * _PROBES // n
+            if quarter not in best or best[quarter][0] < level + given + made:
+                best[quarter] = level + given + made, op
+        level -= ends.get(when.back(op.name), 0)
+    return [op for _, op in best.values()]

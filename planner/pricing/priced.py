@@ -59,7 +59,7 @@ class PricedProblem:
         """Strategies and flows that the choice (a state per node) stands for."""
         strategies = {name: self.tables[name].strategies[choice[n]] for name, n in self.op_nodes.items()}
         stored = {name: self.stored_layouts[name][choice[n]] for name, n in self.parameter_nodes.items()}
-        flows = {t: self._flow(t, choice) for t in self.readers}
+        flows = {t: self.flow(t, choice) for t in self.readers}
         for op in self.graph.ops:
             if op.name in self.fixed:
                 strategies[op.name] = self._whole(op)
@@ -83,7 +83,8 @@ class PricedProblem:
                 moves.append(Move(False, whole, read, self.redistributions(t).path(whole, read), op.name))
         return Flow(tensor, "star", whole, None, tuple(dict.fromkeys(moves)))
 
-    def _flow(self, tensor: str, choice: Sequence[int]) -> Flow:
+    def flow(self, tensor: str, choice: Sequence[int]) -> Flow:
+        """How a tensor travels that nodes read."""
         write = self._write(tensor, choice)
         readers = self.readers[tensor]
         moves: list[Move] = []

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from planner.ir import Graph, Tensor
 from planner.pricing.activity import fixed_operators, gradient_sources
-from planner.pricing.memory import Held, activation_memory, recomputed_blocks
+from planner.pricing.memory import Instants, Places, copied, held_items, recomputed_blocks
 from planner.pricing.operators import OperatorClass, operator_classes
 from planner.rules.expansion import Expansion, Layouts
 from planner.rules.rule import Rule
@@ -51,8 +51,9 @@ class Variant:
     """With or without recomputation.
 
     `nodes[n]` is (name, index of its costs in `node_cases`, of what it keeps in `held_cases` or -1, interval);
-    `edges[e]` (nodes u and v, index in `edge_cases`).  The cases come with how often the operator runs, or the tensor
-    is handed over, forward.
+    `edges[e]` (nodes u and v, index in `edge_cases`, while a copy that it stands for is held).  The cases come with how
+    often the operator runs, or the tensor is handed over, forward.  `further`: what nodes hold at other times, as (edge
+    that ends at the node, whether it begins there, index in `held_cases`, interval).
     """
 
     blocks: Mapping[str, int]
@@ -60,7 +61,8 @@ class Variant:
     edge_cases: list[tuple[Case, int]]
     held_cases: list[tuple[Case, ...]]
     nodes: list[tuple[str, int, int, tuple[int, int] | None]]
-    edges: list[tuple[int, int, int]]
+    edges: list[tuple[int, int, int, tuple[int, int]]]
+    further: list[tuple[int, bool, int, tuple[int, int]]]
 
 
 @dataclass(slots=True, eq=False)
@@ -105,28 +107,44 @@ class Structure:
     def variant(self, graph: Graph, *, recompute: bool) -> Variant:
         """Of the same graph."""
         if recompute not in self._variants:
-            blocks = recomputed_blocks(graph) if recompute else {}
             rules = {op.name: r for op, r in zip(graph.ops, self.rules, strict=True)}
-            held = activation_memory(
-                graph, rules, self.active, self.class_of, self.op_nodes, self.hubs, blocks, training=self.training
-            )
-            again = {n for name, n in self.op_nodes.items() if name in blocks}
-            nodes, edges, helds = _Numbers(), _Numbers(), _Numbers()
-            self._variants[recompute] = Variant(
-                blocks,
-                nodes.known,
-                edges.known,
-                helds.known,
-                [
-                    (name, nodes.of((case, 2 if n in again else 1)), *self._kept(n, held, helds))
-                    for n, (name, case) in enumerate(zip(self.names, self.cases, strict=True))
-                ],
-                [(u, v, edges.of((case, 2 if runner in blocks else 1))) for u, v, case, runner in self.edges],
-            )
+            when = Instants.of(graph, rules, self.active, recomputed_blocks(graph) if recompute else {})
+            self._variants[recompute] = self._variant(graph, when)
         return self._variants[recompute]
 
-    def _kept(self, n: int, held: Mapping[int, Held], helds: _Numbers) -> tuple[int, tuple[int, int] | None]:
-        return (helds.of(held[n].cases), held[n].interval) if n in held else (-1, None)
+    def _variant(self, graph: Graph, when: Instants) -> Variant:
+        again = {n for name, n in self.op_nodes.items() if name in when.blocks}
+        nodes, edges, helds = _Numbers(), _Numbers(), _Numbers()
+        ends = {t: n for t, readers in self.readers.items() for n, _, reader in readers if not reader}
+        places = Places(self.class_of, self.op_nodes, self.hubs, self.parameter_nodes, ends)
+        first: dict[int, tuple[int, tuple[int, int]]] = {}
+        further: list[tuple[int, bool, int, tuple[int, int]]] = []
+        at: dict[int, tuple[int, bool]] = {}  # node → an edge, and whether it begins there
+        for e, (u, v, _, _) in enumerate(self.edges):
+            at.setdefault(u, (e, True))
+            at.setdefault(v, (e, False))
+        parameters = set(self.parameter_nodes.values())
+        for held in held_items(when, places, training=self.training):
+            if held.node not in first and held.node not in parameters:
+                first[held.node] = helds.of(held.cases), held.interval
+            elif held.node in at:
+                further.append((*at[held.node], helds.of(held.cases), held.interval))
+        copies = {n: copied(when, name) for name, n in self.parameter_nodes.items()}
+        return Variant(
+            when.blocks,
+            nodes.known,
+            edges.known,
+            helds.known,
+            [
+                (name, nodes.of((case, 2 if n in again else 1)), *first.get(n, (-1, None)))
+                for n, (name, case) in enumerate(zip(self.names, self.cases, strict=True))
+            ],
+            [
+                (u, v, edges.of((case, 2 if runner in when.blocks else 1)), copies.get(u, (0, 0)))
+                for u, v, case, runner in self.edges
+            ],
+            further,
+        )
 
 
 class _Numbers:
@@ -154,7 +172,7 @@ def structure_of(graph: Graph, rules: Mapping[str, Rule], active: frozenset[str]
         if s.training == training and s.active == active and all(a is b for a, b in zip(s.rules, bound, strict=True)):
             return s
     classes, class_of = operator_classes(graph, rules, active)
-    made = Structure(bound, active, training, classes, class_of, fixed_operators(graph), 2 * len(graph.ops) + 1)
+    made = Structure(bound, active, training, classes, class_of, fixed_operators(graph), 2 * len(graph.ops) + 2)
     _Builder(graph, made).build()
     known[:] = [*known[-1:], made]
     return made

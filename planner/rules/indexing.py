@@ -119,7 +119,16 @@ def _top_k(o: Operator) -> Rule:
         flops=float(math.prod(o.shape(0))),
         backward_flops=float(math.prod(o.result())),
         combine={"v": Combine.INNER},
-        inner=[InnerCollective("v", "all_gather", beside, item_bytes, extent=partial(_candidates, size, count))],
+        inner=[
+            InnerCollective(
+                "v",
+                "all_gather",
+                beside,
+                item_bytes,
+                extent=partial(_candidates, size, count),
+                kept=ITEM_BYTES["int64"],
+            )
+        ],
     )
 
 

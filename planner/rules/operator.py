@@ -128,6 +128,12 @@ class Operator:
     def item_bytes(self) -> int:
         return ITEM_BYTES.get(self.output_types[0], 4)
 
+    @property
+    def float_bytes(self) -> int:
+        """Bytes of a floating-point value of the first operand, or else of the first result; 0: neither holds any."""
+        types = (*self.input_types[:1], *self.output_types[:1])
+        return next((ITEM_BYTES.get(t, 4) for t in types if _is_float(t)), 0)
+
 
 def _is_float(dtype: str) -> bool:
     return dtype.startswith(("float", "bfloat"))
@@ -171,7 +177,7 @@ def sharded(
     gradients = frozenset(i for i in differentiable if o.is_float(i))
     kept_modes = {m: split for m, split in (modes or {}).items() if all(f in e.factors for f in split)}
     kept_inner = tuple(
-        replace(c, dims=tuple(f for f in c.dims if f in e.factors))
+        replace(c, dims=tuple(f for f in c.dims if f in e.factors), width=o.float_bytes)
         for c in inner
         if c.factor in e.factors or c.factor in kept_modes
     )

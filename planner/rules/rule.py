@@ -38,8 +38,13 @@ class InnerCollective:
                distributes, its own part included), permute (what it sends to its neighbours)
     extent     further elements per payload, as a function of the number of shards: of a halo, how many
                elements of the split dimension travel
-    statistic  the payload keeps its width when the training precision is lower than the graph's
+    corner     a further factor, and how many elements of its dimension travel along, as a function of its number of
+               shards: a halo that was fetched before is passed on
+    statistic  the payload keeps its width, whatever the precision that is planned for
     ring       performed (number of shards − 1) times
+    width      bytes of one of the floating-point values that the payload consists of, which take the width of the
+               precision that is planned for; 0: it holds none.  Rules leave it to `sharded`
+    kept       bytes of `item_bytes` that keep their width beside such values: an index
     """
 
     factor: str
@@ -50,8 +55,11 @@ class InnerCollective:
     reduction: str = "sum"
     count: int = 1
     extent: Callable[[int], int] | None = None
+    corner: tuple[str, Callable[[int], int]] | None = None
     statistic: bool = False
     ring: bool = False
+    width: int = 4
+    kept: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ DEFER = AxisRole("defer")
 class BoundCollective:
     """An inner collective of a strategy: `elements` is the payload of one rank, over the group of `axes`.
 
-    A `statistic` keeps its width when the training precision is lower than the graph's.
+    `statistic`, `width` and `kept` are as of `InnerCollective`.
     """
 
     kind: str
@@ -85,11 +85,19 @@ class BoundCollective:
     reduction: str
     count: int
     statistic: bool = False
+    width: int = 4
+    kept: int = 0
 
     @property
     def bytes(self) -> int:
         """In the graph's own precision."""
         return self.elements * self.item_bytes
+
+    def bytes_of(self, float_bytes: int) -> int:
+        """Where floating-point values take `float_bytes` each."""
+        if self.statistic or not self.width:
+            return self.bytes
+        return self.elements * (self.kept + (self.item_bytes - self.kept) * float_bytes // self.width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,12 +222,15 @@ def inner_collectives(rule: Rule, mesh: DeviceMesh, roles: tuple[AxisRole, ...])
             c.kind,
             over[c.factor],
             math.prod(rule.factors[f] // mesh.size(split.get(f, ())) for f in c.dims)
-            * (c.extent(mesh.size(over[c.factor])) if c.extent is not None else 1),
+            * (c.extent(mesh.size(over[c.factor])) if c.extent is not None else 1)
+            * (c.corner[1](mesh.size(split.get(c.corner[0], ()))) if c.corner is not None else 1),
             c.item_bytes,
             c.backward,
             c.reduction,
             c.count * (mesh.size(over[c.factor]) - 1 if c.ring else 1),
             c.statistic,
+            c.width,
+            c.kept,
         )
         for c in rule.inner
         if c.factor in over

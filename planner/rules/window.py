@@ -269,8 +269,7 @@ class Space:
     ) -> tuple[InnerCollective, ...]:
         """Fetching the halo of a tensor whose further dimensions are `rest`; `back`: giving its gradient back.
 
-        Dimensions are fetched one after the other, so that corners travel twice.  A corner is there only while both
-        dimensions are split, which cannot be said: it is always counted, at its largest.
+        Dimensions are fetched one after the other, so that corners travel twice where both are split.
         """
         inner = "u" if side == "elements" else "v"
         traffic = received if back else sent
@@ -281,12 +280,10 @@ class Space:
             dims = (*rest, *others)
             found.append(InnerCollective(f"y{d}", "permute", dims, item_bytes, backward, extent=extent))
             for e in self._with_halo[:at]:
-                grown = max(received(self.windows[e], side, n) for n in _divisors(self.parts[e]) if n > 1)
+                grown = partial(received, self.windows[e], side)
                 dims = (*rest, *(f for f in others if f not in (f"y{e}", f"{inner}{e}")))
-                if grown:
-                    found.append(InnerCollective(f"y{d}", "permute", dims, item_bytes * grown, backward, extent=extent))
+                corner = f"y{e}", grown
+                found.append(
+                    InnerCollective(f"y{d}", "permute", dims, item_bytes, backward, extent=extent, corner=corner)
+                )
         return tuple(found)
-
-
-def _divisors(n: int) -> list[int]:
-    return [d for d in range(1, n + 1) if n % d == 0]

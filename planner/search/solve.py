@@ -86,6 +86,7 @@ class Search:
         self.infeasible = False
         self.memory_bound: int | None = None
         self.prices: Mapping[int, float] = {}
+        self.learned: dict[int, float] = {}  # memory prices by instant behind a bound from elsewhere
         self.rounds: Rounds | None = None  # where elimination is too wide
         self.bound = _trivial_bound(problem)
         self.reduced: Reduced | None = None
@@ -179,11 +180,18 @@ class Search:
         status: Status = "optimal" if self.bound >= self.cost else "feasible"
         return Solution(status, self.choice, self.cost, min(self.bound, self.cost), self.used)
 
+    def learn(self, bound: int, prices: Mapping[int, float]) -> None:
+        """Takes a proven bound from elsewhere, and the memory prices by instant at which it was found."""
+        if bound > self.bound:
+            self.bound, self.learned = bound, dict(prices)
+
     @property
     def instant_prices(self) -> dict[int, float]:
         """Memory prices near which the bound was found, by instant, in cost per byte of the original problem."""
         if self.reduced is None:
             return {}
+        if self.learned:
+            return self.learned
         prices = self.prices or ({} if self.rounds is None else self.rounds.prices)
         return {self.reduced.instants[r]: p * self.reduced.scale for r, p in prices.items() if p > 0}
 
@@ -214,7 +222,9 @@ class Search:
         """Takes a bound of the reduced problem, rounded up: costs are integers."""
         assert self.reduced is not None
         if math.isfinite(value):
-            self.bound = max(self.bound, math.ceil(value) * self.reduced.scale)
+            bound = math.ceil(value) * self.reduced.scale
+            if bound > self.bound:
+                self.bound, self.learned = bound, {}
             self.control.prices = self.instant_prices
             self.control.prove(min(self.bound, self.cost) if self.cost is not None else self.bound, solver)
 

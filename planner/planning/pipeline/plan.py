@@ -16,7 +16,7 @@ from planner.planning.request import Request
 from planner.pricing import PriceTables
 from planner.search.control import Control
 
-__all__ = ["Parts", "global_batch", "in_parts", "plan_in_parts"]
+__all__ = ["Parts", "global_batch", "in_parts", "micro_batches", "plan_in_parts"]
 
 _MOST_TRIES: Final = 8
 _MARGIN: Final = 0.98  # of what a smaller limit should bring: stages do not shrink alike
@@ -48,7 +48,7 @@ def in_parts(
     """
     graph = load(batch)
     total = global_batch(graph) if batch is None else batch
-    count = _count(total, stages, asked, devices)
+    count = micro_batches(total, stages, asked, devices)
     if count == 1:
         return graph, Parts(stages, 1, batch)
     part = load(total // count)
@@ -60,7 +60,8 @@ def in_parts(
     return part, Parts(stages, count, total // count)
 
 
-def _count(total: int, stages: int, asked: int | None, devices: int) -> int:
+def micro_batches(total: int, stages: int, asked: int | None, devices: int) -> int:
+    """Into how many parts a batch of `total` samples goes; arguments and errors as of `in_parts`."""
     if asked is not None:
         if total % asked:
             raise UsageError(f"--micro-batches {asked}: expected a divisor of the batch, {total}; give another --batch")

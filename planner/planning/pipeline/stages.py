@@ -9,7 +9,7 @@ accumulates gradients.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,8 +28,9 @@ from planner.planning.pipeline.cut import (
     cuts_between,
     stage_of_operators,
 )
+from planner.planning.pipeline.memory import stage_liveness
+from planner.planning.pipeline.tied import StageSum, stage_sums, stages_of_parameters
 from planner.planning.planner import Planned
-from planner.pricing import PricedProblem
 
 __all__ = ["ORDER", "Pipelined", "StageCost", "pipelined"]
 
@@ -50,7 +51,7 @@ class StageCost:
 class Pipelined:
     """`planned` cut into stages.  `stage_of`: operator → stage; `run`: the simulated micro-batches; `step_time_s` with
     what happens once a step; `memory`: bytes per device of each stage at its peak; `shared`: parameters that several
-    stages read, which each of them holds and whose gradients they sum; `costs`: by stage."""
+    stages read, which each of them holds and whose gradients they sum, as `sums` say; `costs`: by stage."""
 
     planned: Planned
     micro_batches: int
@@ -60,6 +61,7 @@ class Pipelined:
     memory: tuple[int, ...]
     shared: tuple[str, ...]
     costs: tuple[StageCost, ...]
+    sums: tuple[StageSum, ...] = ()
 
     @property
     def stages(self) -> int:
@@ -70,8 +72,15 @@ class Pipelined:
         return self.stages * self.planned.mesh.devices
 
 
-def pipelined(planned: Planned, stages: int, micro_batches: int, held: Mapping[str, int] | None = None) -> Pipelined:
-    """`held`: the stage of each parameter, where that is given; else the cuts that balance the stages are found.
+def pipelined(
+    planned: Planned,
+    stages: int,
+    micro_batches: int,
+    held: Mapping[str, int] | None = None,
+    points: Sequence[int] | None = None,
+) -> Pipelined:
+    """`held`: the stage of each parameter, where that is given; `points`: the operators that stages 1, 2, … begin with;
+    else the cuts that balance the stages are found.
 
     InputError where the graph cannot be cut into so many stages."""
     priced = planned.priced
@@ -83,7 +92,9 @@ def pipelined(planned: Planned, stages: int, micro_batches: int, held: Mapping[s
     crossing = np.asarray(model.seconds("permute", sent, group), dtype=np.float64) * (sent > 0)
     unit = priced.machine.unit_s
     preferred = boundaries(graph)
-    if held is None:
+    if points is not None:
+        points = tuple(points)
+    elif held is None:
         seconds = [unit * sum(work[op.name]) for op in graph.ops]
         points = cut_points(seconds, 2 * crossing, stages, preferred)
     else:
@@ -93,24 +104,21 @@ def pipelined(planned: Planned, stages: int, micro_batches: int, held: Mapping[s
     for name, (there, back) in work.items():
         forward[stage_of[name]] += there * unit
         backward[stage_of[name]] += back * unit
-    once = _once(planned, stage_of, stages) * unit
-    shared = tuple(
-        t.name for t in graph.parameters if len({stage_of[c.name] for c, _ in graph.consumers.get(t.name, ())}) > 1
-    )
-    peaks, kept = _memory(priced, planned.solution.choice, stage_of, [0, *points], sent)
+    sums = stage_sums(planned, stage_of)
+    once = (_once(planned, stage_of, stages) + _summed(sums, stages)) * unit
+    shared = tuple(name for name, over in stages_of_parameters(graph, stage_of).items() if len(over) > 1)
+    alive = stage_liveness(planned.program, priced.machine.settings, stage_of, stages, micro_batches)
     chunks = [
-        [ChunkTimes(float(f), float(b), activation_bytes=float(k))]
-        for f, b, k in zip(forward, backward, kept, strict=True)
+        [ChunkTimes(float(f), float(b), activation_bytes=float(x.waiting))]
+        for f, b, x in zip(forward, backward, alive, strict=True)
     ]
     sends = [float(crossing[p]) for p in points]
     run = simulate(ORDER, chunks, micro_batches, sends)
-    waiting = _accumulated(planned, stage_of, stages) if micro_batches > 1 else [0.0] * stages
-    memory = tuple(
-        round(peak + max(0, flying - 1) * k + more)
-        for peak, k, flying, more in zip(peaks, kept, run.in_flight, waiting, strict=True)
-    )
+    memory = tuple(x.peak + max(0, flying - 1) * x.waiting for x, flying in zip(alive, run.in_flight, strict=True))
     costs = tuple(map(StageCost, forward.tolist(), backward.tolist(), [*sends, 0.0], once.tolist()))
-    return Pipelined(planned, micro_batches, stage_of, run, run.total_s + float(once.max()), memory, shared, costs)
+    return Pipelined(
+        planned, micro_batches, stage_of, run, run.total_s + float(once.max()), memory, shared, costs, sums
+    )
 
 
 def _work(planned: Planned) -> dict[str, tuple[int, int]]:
@@ -165,62 +173,9 @@ def _once(planned: Planned, stage_of: Mapping[str, int], stages: int) -> NDArray
     return out
 
 
-def _accumulated(planned: Planned, stage_of: Mapping[str, int], stages: int) -> list[float]:
-    """Bytes by stage of gradients as they are computed, beyond the shards that are stored: they are summed once a step,
-    behind the last micro-batch."""
-    priced, mesh = planned.priced, planned.mesh
-    width = priced.machine.settings.per_parameter.gradient
-    strategies = planned.assignment.strategies
-    out = [0.0] * stages
-    for name, stored in planned.assignment.stored.items():
-        size, readers = priced.graph.tensors[name].elements, priced.graph.consumers[name]
-        for stage in {stage_of[c.name] for c, _ in readers} if name in priced.active else ():
-            reads = [strategies[c.name].operands[i] for c, i in readers if stage_of[c.name] == stage]
-            whole = max(size if x is None else size / x.shards(mesh) for x in reads)
-            out[stage] += width * max(0.0, whole - size / stored.shards(mesh))
+def _summed(sums: Sequence[StageSum], stages: int) -> NDArray[np.float64]:
+    """Cost by stage of summing the gradients of parameters that several stages read."""
+    out = np.zeros(stages)
+    for s in sums:
+        out[list(s.stages)] += s.cost
     return out
-
-
-def _memory(
-    priced: PricedProblem,
-    choice: tuple[int, ...],
-    stage_of: Mapping[str, int],
-    begins: list[int],
-    sent: NDArray[np.float64],
-) -> tuple[list[float], list[float]]:
-    """By stage: bytes at the peak of one micro-batch, and of these what each further one in flight holds.
-
-    A stage holds its parameters with their state, what its own operators keep, and what it was sent.
-    """
-    stages, problem = len(begins), priced.problem
-    middle = len(priced.graph.ops)
-    owner: dict[int, set[int]] = {n: {stage_of[name]} for name, n in priced.op_nodes.items()}
-    for name, n in priced.parameter_nodes.items():
-        owner[n] = {stage_of[c.name] for c, _ in priced.graph.consumers[name]}
-    for name, (n, _) in priced.hubs.items():
-        made = priced.graph.producers.get(name)
-        readers = [stage_of[c.name] for c, _ in priced.graph.consumers.get(name, ())]
-        owner[n] = owner.get(n) or ({stage_of[made.name]} if made is not None else {min(readers, default=0)})
-    parameters = set(priced.parameter_nodes.values())
-    held: list[dict[int, int]] = [{} for _ in range(stages)]
-    kept = [float(sent[b]) if b else 0.0 for b in begins]
-    items: list[tuple[int, tuple[int, int] | None, int]] = [
-        (0 if node.usage is None else int(node.usage[choice[n]]), node.interval, n)
-        for n, node in enumerate(problem.nodes)
-    ]
-    items += [
-        (0 if e.usage is None else int(e.usage[choice[e.u], choice[e.v]]), e.interval, e.u) for e in problem.edges
-    ]
-    for amount, interval, n in items:
-        if not amount or interval is None or interval[0] >= interval[1]:
-            continue
-        for stage in owner.get(n, {0}):
-            held[stage][interval[0]] = held[stage].get(interval[0], 0) + amount
-            held[stage][interval[1]] = held[stage].get(interval[1], 0) - amount
-            if n not in parameters and interval[0] <= middle < interval[1]:
-                kept[stage] += amount
-    peaks = []
-    for stage, changes in enumerate(held):
-        levels = np.cumsum([changes[t] for t in sorted(changes)]) if changes else np.zeros(1)
-        peaks.append(float(levels.max()) + (float(sent[begins[stage]]) if begins[stage] else 0.0))
-    return peaks, kept
