@@ -251,7 +251,7 @@ class Searcher:
 def _document(planned: Planned, pipeline: Pipelined | None, batch: int) -> dict[str, Any]:
     """`batch`: samples of a micro-batch."""
     settings, graph = planned.request.settings, planned.priced.graph
-    traffic = planned.program.traffic({t.name: settings.tensor_bytes(t) for t in graph.tensors.values()})
+    traffic = planned.program.traffic(settings)
     out = {
         "devices": planned.mesh.devices,
         "mesh": str(planned.mesh),

@@ -1,31 +1,29 @@
-"""`planner verify PLAN [MODEL]`: proof of a plan by execution on virtual devices."""
+"""`planner verify PLAN [MODEL]`: proof of a plan by derivation and by execution on virtual devices."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from planner.cli.kept import kept_model
 from planner.cli.options import add_model_options, bindings, progress_to
 from planner.errors import InputError, VerificationError
+from planner.terminal import plain
 
 if TYPE_CHECKING:
-    from planner.ir import Graph
-    from planner.planning import PlanDocument
-    from planner.verify.check import Verdict
-    from planner.verify.sibling import Budget, Sibling
+    from planner.verify.verification import Verification
 
 __all__ = ["configure", "run"]
 
-# FLOPs of a forward pass that are executed as they stand; larger graphs are proved on a sibling.  The whole and
-# the sharded model run once each, with the backward pass twice the forward: some minutes on two cores.
-TRAINING_FLOPS = 4e11
-INFERENCE_FLOPS = 1.5e12
+_LISTED = 20  # lines of what is wrong, in text
+_PAUSE = 5.0  # seconds between two lines of progress
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -38,110 +36,160 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from planner.frontends import load_model
-    from planner.lowering.check import check_program
     from planner.planning import read_plan, write_plan
-    from planner.planning.programs import program_of
-    from planner.verify.sibling import Budget, work_of
+    from planner.verify.label import unlabelled
 
-    say = progress_to(quiet=False)
     plan = read_plan(options.plan)
     bind = bindings(options.bind) or plan.model.bind
     batch = options.batch if options.batch is not None else plan.model.batch
-    graph = load_model(kept_model(options.plan, options.model, "MODEL"), bind=bind, batch=batch)
-    program = program_of(plan, graph)
-    wrong = check_program(program)
-    if wrong:
-        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        raise VerificationError(f"plan {options.plan}: {wrong[0]}{more}; search again")
-    training = plan.schedule.mode == "training"
-    budget = Budget(TRAINING_FLOPS if training else INFERENCE_FLOPS)
-    sibling = not options.whole and not budget.holds(work_of(graph, program.rules))
+    model = kept_model(options.plan, options.model, "the argument MODEL")
+    graph = load_model(model, bind=bind, batch=batch)
 
-    def work() -> tuple[Verdict, str, int]:
-        from planner.verify.check import verify_program
+    with _progress() as say:
 
-        if not sibling:
-            return verify_program(program, seed=options.seed, progress=_meter(say)), "the whole graph", len(graph.ops)
-        smaller = _sibling(plan, graph, budget)
-        say(f"the whole graph is too large to execute here; proving a sibling: {smaller.description}")
-        verdict = verify_program(smaller.program, seed=options.seed, progress=_meter(say))
-        return verdict, smaller.description, len(smaller.graph.ops)
+        def work() -> Verification:
+            from planner.verify.verification import verify
 
-    verdict, description, operators = _in_child(work)
-    if verdict.ok:
-        full: Literal["full", "forward"] = "full" if training else "forward"
-        write_plan(plan.model_copy(update={"verification": "sibling" if sibling else full}), options.plan)
-    document = {
-        "ok": verdict.ok,
-        "max_error": verdict.max_error,
-        "worst": verdict.worst,
-        "devices": verdict.devices,
-        "checked": list(verdict.checked),
-        "scope": "sibling" if sibling else "whole",
-        "executed": description,
-        "operators": operators,
-        "outputs": verdict.outputs,
-        "parameters": verdict.parameters,
-        "failures": list(verdict.failures),
-    }
-    if options.json:
-        print(json.dumps(document, indent=1))
-    else:
-        print(_text(document))
-    return 0 if verdict.ok else 1
+            return verify(plan, graph, model, seed=options.seed, whole=options.whole, say=say, meter=_meter(say))
 
-
-def _sibling(plan: PlanDocument, graph: Graph, budget: Budget) -> Sibling:
-    from cost_models import load_profile
-    from planner.planning.document import role_from_text
-    from planner.pricing import Settings
-    from planner.verify.sibling import make_sibling
-
-    mesh = plan.mesh
-    roles = {n: tuple(role_from_text(o.strategy[a]) for a in mesh.names) for n, o in plan.operators.items()}
-    stored = {n: p.stored.layout() for n, p in plan.parameters.items()}
-    schedule = plan.schedule
-    settings = Settings(schedule.mode == "training", schedule.precision, schedule.optimizer, schedule.target)
+        found = _in_child(work)
+    document = _document(found)
+    print(json.dumps(document, indent=1) if options.json else _text(document))
     try:
-        profile = load_profile(plan.cluster.hardware)
-    except ValueError:  # a profile of the user's own; prices only choose among equivalent conversions here
-        profile = load_profile("a100-80")
-    return make_sibling(graph, mesh, roles, stored, settings, profile, budget)
+        if found.ok:
+            write_plan(found.label(plan, options.seed), options.plan)
+        elif found.failures and plan.verification != "none":  # an earlier record does not outlive this
+            write_plan(unlabelled(plan), options.plan)
+    except InputError as e:
+        progress_to(quiet=False)(f"the plan's record of this verification stays as it was: {e}")
+    return 0 if found.ok else 1
 
 
-def _in_child(work: Callable[[], tuple[Verdict, str, int]]) -> tuple[Verdict, str, int]:
+def _document(v: Verification) -> dict[str, Any]:
+    e, i = v.execution, v.imported
+    return {
+        "ok": v.ok,
+        "verdict": v.verdict,
+        "max_error": 0.0 if e is None else e.max_error,
+        "worst": "" if e is None else e.worst,
+        "devices": v.devices,
+        "checked": list(v.checked),
+        "scope": "sibling" if v.sibling else "whole",
+        "executed": v.sibling or "the whole graph",
+        "stands_for": list(v.stands_for),
+        "operators": v.operators,
+        "stages": v.stages,
+        "micro_batches": v.micro_batches,
+        "values": 0 if e is None else e.values,
+        "gradients": 0 if e is None else e.gradients,
+        "redistributions": 0 if e is None else e.redistributions,
+        "parameters": 0 if e is None else e.parameters,
+        "witnessed": 0 if e is None else e.witnessed,
+        "unwitnessed": [] if e is None else list(e.unwitnessed),
+        "fields": [{"path": d.path, "expected": d.expected, "found": d.found} for d in v.fields],
+        "import": None
+        if i is None
+        else {"ok": i.ok, "max_error": i.max_error, "compared": list(i.compared), "reason": i.reason},
+        "failures": list(v.failures),
+        "unproved": list(v.unproved),
+    }
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """Writes progress to the standard error of this process, from its children, too, whose own goes nowhere."""
+    if "onnxruntime" in sys.modules:  # no child will be started
+        yield progress_to(quiet=False)
+        return
+    try:
+        error = os.dup(2)
+    except OSError:  # closed by whoever started us
+        yield progress_to(quiet=True)
+        return
+
+    def say(line: str) -> None:
+        with suppress(OSError):
+            os.write(error, f"{plain(line, chr(10))}\n".encode())
+
+    try:
+        yield say
+    finally:
+        os.close(error)
+
+
+def _in_child(work: Callable[[], Verification]) -> Verification:
     """`work()` in a child process: native code may abort on strange models, and nothing else can survive that."""
     from planner.frontends.sandbox import Limits, run_limited
 
     if "onnxruntime" in sys.modules:  # its threads do not survive a fork
         return work()
+
+    def answer() -> Verification | InputError:
+        try:
+            return work()
+        except InputError as e:  # of the plan or the model, and no death of the child
+            return InputError(str(e))
+
     unlimited = Limits(memory_bytes=1 << 42, cpu_seconds=10**7, wall_seconds=1e7)
     try:
-        found: tuple[Verdict, str, int] = run_limited(work, limits=unlimited, what="executing the plan")
+        found: Verification | InputError = run_limited(answer, limits=unlimited, what="executing the plan")
     except InputError as e:
         raise VerificationError(f"no verdict: {e}") from e
+    if isinstance(found, InputError):
+        raise found
     return found
 
 
 def _meter(say: Callable[[str], None]) -> Callable[[int, int], None]:
-    """Reports every few seconds how far the sharded run has come."""
+    """Reports every few seconds how far the run has come and how long the rest takes at this pace."""
+    begun: tuple[float, int] | None = None  # when the first instruction had run: what is prepared before is no pace
     last = time.monotonic()
 
     def tick(done: int, total: int) -> None:
-        nonlocal last
-        if time.monotonic() - last > 5:
-            last = time.monotonic()
-            say(f"executed {done} of {total} instructions on every device")
+        nonlocal begun, last
+        now = time.monotonic()
+        if begun is None or done < begun[1]:  # the first, or the first of another run
+            begun = now, done
+        elif now - last > _PAUSE and done > begun[1]:
+            last = now
+            left = (now - begun[0]) * (total - done) / (done - begun[1])
+            say(f"executed {done / total:.0%} of the work on every device, about {left:.0f} s left")
 
     return tick
 
 
 def _text(d: dict[str, Any]) -> str:
-    head = "ok" if d["ok"] else "FAILED"
+    head = {"ok": "ok", "failed": "FAILED", "no verdict": "NO VERDICT"}[d["verdict"]]
+    what = f"a sibling ({d['executed']})" if d["scope"] == "sibling" else d["executed"]
+    ran = f"{' and '.join(d['checked'])} of {what}" if d["values"] else "nothing was executed"
     lines = [
-        f"{head}: {' and '.join(d['checked'])} of {d['executed']} on {d['devices']} virtual devices",
-        f"  compared {d['outputs']} outputs with ONNX Runtime's, "
-        f"{d['parameters']} parameter gradients with the whole graph's",
-        f"  largest relative error {d['max_error']:.3g}" + (f" ({d['worst']})" if d["worst"] else ""),
+        f"{head}: {ran} on {d['devices']} virtual devices{_parts(d)}",
+        f"  document   fields that are not what follows from graph, choice and machine: {len(d['fields'])}"
+        if d["fields"]
+        else "  document   every field follows from graph, choice and machine",
+        f"  compared   {d['values']} results, {d['redistributions']} redistributions, {d['gradients']} contributions "
+        f"to gradients, {d['parameters']} gradients of parameters with the whole model in double precision",
+        f"  error      {d['max_error']:.3g} at most" + (f" ({d['worst']})" if d["worst"] else ""),
+        f"  import     {_import_line(d['import'])}",
+        *(f"  block      {line}" for line in d["stands_for"]),
     ]
-    return "\n".join(lines + [f"  {f}" for f in d["failures"][:20]])
+    for title, found in (("wrong", d["failures"]), ("unproved", d["unproved"])):
+        lines += [f"  {title:10} {line}" for line in found[:_LISTED]]
+        lines += [f"  {title:10} and {len(found) - _LISTED} more" for _ in found[_LISTED : _LISTED + 1]]
+    return "\n".join(lines)
+
+
+def _parts(d: dict[str, Any]) -> str:
+    if d["stages"] == d["micro_batches"] == 1:
+        return ""
+    stages = f"{d['stages']} stage{'s' if d['stages'] > 1 else ''}"
+    return f", {stages} and {d['micro_batches']} micro-batch{'es' if d['micro_batches'] > 1 else ''}"
+
+
+def _import_line(found: dict[str, Any] | None) -> str:
+    if found is None or found["ok"] is None:
+        return "not compared with ONNX Runtime" + (f": {found['reason']}" if found else "")
+    if not found["ok"]:
+        return f"differs from ONNX Runtime: {found['reason']}"
+    outputs = f"{len(found['compared'])} output{'s' if len(found['compared']) != 1 else ''}"
+    return f"equal to ONNX Runtime on the file, {outputs}, error {found['max_error']:.3g}"

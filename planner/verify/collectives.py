@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from planner.errors import VerificationError
 from planner.ir import DeviceMesh, Reduction
 from planner.redistribute import Step, StepKind, permute_sources
 from planner.verify.shards import Array, Shards, combine
@@ -33,7 +34,13 @@ def _grouped(step: Step, shards: Shards, mesh: DeviceMesh, work: Callable[[list[
 
 
 def _reduction(step: Step) -> Reduction:
-    return next(op for a, op in step.source.partial if a in step.axes)
+    found = {op for a, op in step.source.partial if a in step.axes}
+    if len(found) != 1:
+        axes = ".".join(step.axes)
+        raise VerificationError(
+            f"{step} reduces over {axes}, where {step.source} holds {len(found)} pending reductions"
+        )
+    return found.pop()
 
 
 def _all_reduce(step: Step, shards: Shards, mesh: DeviceMesh) -> Shards:

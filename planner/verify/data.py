@@ -8,7 +8,7 @@ Gather is still drawn below the size of what it indexes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import ml_dtypes
 import numpy as np
@@ -24,9 +24,15 @@ __all__ = ["numpy_dtype", "random_tensors"]
 # a saturated softmax has gradients that are pure rounding.
 GAIN = 0.7
 
+# Weights of products of as many terms add up to zero along these.  What a product reads often has a mean much larger
+# than its variation (behind Relu, behind pooling); it would decide the sign of whole channels, and the next Relu
+# would cut these off.
+LEAST_TERMS = 4
 
-def random_tensors(graph: Graph, seed: int) -> dict[str, Array]:
-    """A value for every parameter, input and constant that has none, and the constants' own values.
+
+def random_tensors(graph: Graph, seed: int, *, only: Collection[str] | None = None) -> dict[str, Array]:
+    """A value for every parameter, input and constant that has none, and the constants' own values; of those in `only`
+    where that is given.
 
     Each tensor is drawn from its own generator, seeded by `seed` and its name: adding a tensor to a graph changes
     no other.  Floats are standard normal unless their use asks for a scale: weights of products 1/√fan-in,
@@ -34,7 +40,7 @@ def random_tensors(graph: Graph, seed: int) -> dict[str, Array]:
     """
     found: dict[str, Array] = {}
     known = uses(graph)
-    for t in graph.tensors.values():
+    for t in graph.tensors.values() if only is None else [graph.tensors[n] for n in only]:
         if t.value is not None:
             found[t.name] = np.asarray(t.value)
         elif t.name not in graph.producers:
@@ -71,7 +77,7 @@ def _draw(t: Tensor, use: Use, rng: np.random.Generator) -> Array:
         return _mask(shape, rng, mostly=use.mask).astype(dtype)
     if not t.is_float:
         if t.dtype in ("int8", "uint8", "int4", "uint4"):  # quantised values
-            return rng.integers(0 if t.dtype.startswith("u") else -7, 8, size=shape).astype(dtype)
+            return _quantised(t.dtype, shape, rng).astype(dtype)
         return np.ones(shape, dtype=dtype)
     return _floats(t, use, rng).astype(dtype)
 
@@ -85,10 +91,20 @@ def _floats(t: Tensor, use: Use, rng: np.random.Generator) -> Array:
     if use.near_one:
         return np.asarray(1 + np.float32(0.1) * normal)
     if use.fan_in:
+        if use.fan_in >= LEAST_TERMS and all(d < len(shape) for d in use.terms) and use.terms:
+            normal -= normal.mean(axis=use.terms, keepdims=True)
         return np.asarray(normal * np.float32(GAIN * use.fan_in**-0.5))
     if use.shift or (t.role is Role.PARAMETER and len(shape) < 2):
         return np.asarray(np.float32(0.1) * normal)
     return np.asarray(normal)
+
+
+def _quantised(dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Normal, as weights are, with the extremes at four standard deviations: that is what a scale is chosen for."""
+    bits = int(dtype.lstrip("uint"))
+    middle = 1 << (bits - 1)
+    values = np.clip(np.rint(rng.standard_normal(shape) * middle / 4), 1 - middle, middle - 1)
+    return np.asarray(values + middle if dtype.startswith("u") else values)
 
 
 def _indices(shape: tuple[int, ...], below: tuple[int, ...], rng: np.random.Generator) -> Array:

@@ -1,101 +1,52 @@
-"""Runs an SPMD program on virtual devices in one process.
+"""Virtual devices in one process: every rank holds its own shards, local operators run on them, collectives move them.
 
-Every rank holds its own shards; local operators run on them, collectives move them.  Ranks whose operands are
-the very same arrays (replicas) are computed once: the result is the same by determinism, not by assumption,
-since arrays are only shared after a collective or a load made them equal.
+Ranks whose operands are the very same arrays (replicas) are computed once: the result is the same by determinism, not
+by assumption, since arrays are only shared after a collective or a load made them equal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from planner.errors import VerificationError
 from planner.ir import Layout, Op
-from planner.lowering import Convert, Load, Program, Run, Seed
+from planner.lowering import Convert, Program
 from planner.rules.localize import local_op
 from planner.rules.strategy import Strategy
 from planner.verify.collectives import apply
-from planner.verify.kernels import ShardContext, run_local, run_ranks, spmd_backward, spmd_forward
-from planner.verify.reference import incoming_gradient
-from planner.verify.shards import Array, Shards, assemble, shard
+from planner.verify.kernels import Performed, ShardContext, run_local, run_ranks, spmd_backward, spmd_forward
+from planner.verify.shards import Array, Shards
 from planner.verify.vjp import vjp
 
-__all__ = ["VirtualDevices"]
+__all__ = ["Key", "VirtualDevices"]
 
-FOLD_BYTES = 1 << 30  # pending sums whose terms take more than this together are folded as they arise
-
-_Key = tuple[str, Layout]
+Key = tuple[str, Layout]
 _Outputs = list[Array | None]
 
 
 class VirtualDevices:
-    """Executes `program` from whole values of parameters, inputs and constants by tensor name."""
+    """The shards of every value and gradient, by tensor and layout.
 
-    def __init__(
-        self, program: Program, whole: Mapping[str, Array], progress: Callable[[int, int], None] | None = None
-    ) -> None:
+    `forward`, `backward` and `convert` read what lies there and return what they make of it; whoever drives them puts
+    it in its place (`planner.verify.proof`).  VerificationError where something is read that is not there.
+    """
+
+    def __init__(self, program: Program) -> None:
         self.program = program
         self.graph, self.mesh = program.graph, program.mesh
-        self.whole = whole
-        self.values: dict[_Key, Shards] = {}
-        self.gradients: dict[_Key, Shards] = {}
+        self.values: dict[Key, Shards] = {}
+        self.gradients: dict[Key, Shards] = {}
+        self.performed: list[Performed] = []  # the collectives inside the operator that ran last
         self.residuals: dict[str, list[_Outputs]] = {}  # operator → per rank what its backward reads beside results
-        self.progress = progress
 
-    def run(self) -> None:
-        """Executes every instruction in order."""
-        total = len(self.program.instructions)
-        last = _last_uses(self.program)
-        for i, instruction in enumerate(self.program.instructions):
-            if isinstance(instruction, Load):
-                value = self._whole(instruction.tensor)
-                self.values[instruction.tensor, instruction.layout] = shard(value, instruction.layout, self.mesh)
-            elif isinstance(instruction, Convert):
-                self._convert(instruction)
-            elif isinstance(instruction, Seed):
-                self._seed(instruction)
-            elif instruction.backward:
-                self._backward(self.graph.op(instruction.op))
-            else:
-                self._forward(self.graph.op(instruction.op))
-            for key in last.get(i, ()):
-                self.values.pop(key, None)
-            if self.progress is not None:
-                self.progress(i + 1, total)
+    def layout(self, name: str, layout: Layout | None) -> Layout:
+        """`layout`, or replication where the rule leaves the tensor out."""
+        return Layout.replicated(self.graph.tensors[name].rank) if layout is None else layout
 
-    def value(self, tensor: str) -> Array:
-        """The whole value of a computed tensor, from the shards of every rank."""
-        return self._assembled(tensor, self.values, f"tensor {tensor}")
-
-    def parameter_gradient(self, tensor: str) -> Array:
-        """The whole gradient of a parameter, in the layout it is stored in."""
-        layout = self.program.final_gradients[tensor]
-        shape = self._shape(tensor)
-        if (tensor, layout) not in self.gradients:
-            raise VerificationError(f"gradient of {tensor}: the program never brings it to its stored layout {layout}")
-        return assemble(self.gradients[tensor, layout], layout, shape, self.mesh, what=f"gradient of {tensor}")
-
-    def _assembled(self, tensor: str, store: Mapping[_Key, Shards], what: str) -> Array:
-        found = [(layout, shards) for (name, layout), shards in store.items() if name == tensor]
-        if not found:
-            raise VerificationError(f"{what}: the program never computed it")
-        layout, shards = min(found, key=lambda f: len(f[0].partial))
-        if self.graph.tensors[tensor].shape is None:  # depends on data, so it is whole everywhere
-            return shards[0]
-        return assemble(shards, layout, shards[0].shape if layout.is_replicated else self._shape(tensor), self.mesh)
-
-    def _shape(self, tensor: str) -> tuple[int, ...]:
-        shape = self.graph.tensors[tensor].shape
-        assert shape is not None, "only tensors of known shape are laid out"
-        return shape
-
-    def _whole(self, tensor: str) -> Array:
-        value = self.graph.tensors[tensor].value
-        return self.whole[tensor] if value is None else value
-
-    def _convert(self, move: Convert) -> None:
+    def convert(self, move: Convert) -> Shards:
+        """The value (or gradient, which is used up) in its new layout."""
         store = self.gradients if move.gradient else self.values
         source = (move.tensor, move.source)
         if source not in store:
@@ -104,30 +55,58 @@ class VirtualDevices:
         shards = store.pop(source) if move.gradient else store[source]
         for step in move.steps:
             shards = apply(step, shards, self.mesh)
-        if move.gradient:
-            self._contribute((move.tensor, move.target), shards)
+        return shards
+
+    def forward(self, op: Op) -> list[Shards | None]:
+        """Local results of every rank, one column per output; None where there is none."""
+        strategy, rule = self.program.strategies[op.name], self.program.rules[op.name]
+        operands = self._operands(op, strategy)
+        local = local_op(op, rule, strategy, self.mesh)
+        kernel = spmd_forward(op, rule, strategy.split)
+        placed = list(zip(op.outputs, strategy.results, strict=True))
+        self.performed = []
+        if kernel is not None:
+            rows = zip(operands, self._contexts(op, strategy), strict=True)
+            results = run_ranks([kernel(local, x, c) for x, c in rows], self.mesh, strategy.split, self.performed)
         else:
-            store[move.tensor, move.target] = shards
+            shapes = [None if x is None or not n else x.local_shape(self._shape(n), self.mesh) for n, x in placed]
+            results = _each_distinct(operands, lambda row: run_local(local, row, output_shapes=shapes))
+        if kernel is not None and self.program.active:
+            self.residuals[op.name] = [r[len(op.outputs) :] for r in results]
+        return [_scaled(column, strategy.scale) for column in _columns(results, len(op.outputs))]
 
-    def _contribute(self, key: _Key, shards: Shards) -> None:
-        if key not in self.gradients:
-            self.gradients[key] = shards
-            return
-        sums: dict[tuple[int, int], Array] = {}
-        held = self.gradients[key]
-        for a, b in zip(held, shards, strict=True):
-            if (id(a), id(b)) not in sums:
-                sums[id(a), id(b)] = a + b
-        self.gradients[key] = tuple(sums[id(a), id(b)] for a, b in zip(held, shards, strict=True))
+    def backward(self, op: Op, wanted: Sequence[bool]) -> list[Shards | None]:
+        """Local gradients of the wanted operands, one column per operand.  Those of the results are used up."""
+        strategy, rule = self.program.strategies[op.name], self.program.rules[op.name]
+        operands = self._operands(op, strategy)
+        results = self._results(op, strategy.results, self.values)
+        gradients = self._results(op, strategy.result_gradients, self.gradients, take=True)
+        if strategy.scale != 1.0:
+            gradients = [[None if g is None else (g * strategy.scale).astype(g.dtype) for g in r] for r in gradients]
+        local = local_op(op, rule, strategy, self.mesh)
+        self.performed = []
+        kernel = spmd_backward(op, rule, strategy.split)
+        if kernel is not None:
+            further = self.residuals.pop(op.name, None)
+            results = results if further is None else [[*r, *more] for r, more in zip(results, further, strict=True)]
+            rows = zip(operands, results, gradients, self._contexts(op, strategy), strict=True)
+            started = [kernel(local, x, y, g, wanted, c) for x, y, g, c in rows]
+            found = run_ranks(started, self.mesh, strategy.split, self.performed)
+        else:
+            n, m = len(op.inputs), len(op.outputs)
+            flat = [[*x, *y, *g] for x, y, g in zip(operands, results, gradients, strict=True)]
+            found = _each_distinct(flat, lambda v: vjp(local, v[:n], v[n : n + m], v[n + m :], wanted))
+        columns = _columns(found, len(op.inputs))
+        return [c if wanted[i] else None for i, c in enumerate(columns)]
 
-    def _seed(self, seed: Seed) -> None:
-        incoming = incoming_gradient(self.graph, seed.tensor)
-        self.gradients[seed.tensor, seed.layout] = shard(incoming, seed.layout, self.mesh)
+    def _contexts(self, op: Op, strategy: Strategy) -> list[ShardContext]:
+        rule = self.program.rules[op.name]
+        return [ShardContext.of(rule, strategy.split, self.mesh, r) for r in range(self.mesh.devices)]
 
-    # Operators
-
-    def _layout(self, name: str, layout: Layout | None) -> Layout:
-        return Layout.replicated(self.graph.tensors[name].rank) if layout is None else layout
+    def _shape(self, tensor: str) -> tuple[int, ...]:
+        shape = self.graph.tensors[tensor].shape
+        assert shape is not None, "only tensors of known shape are laid out"
+        return shape
 
     def _operands(self, op: Op, strategy: Strategy) -> list[list[Array | None]]:
         """Local operands of every rank."""
@@ -140,107 +119,20 @@ class VirtualDevices:
                 local = strategy.results[0].local_shape(self._shape(op.outputs[0]), self.mesh)
                 columns.append((np.array(local, dtype=np.int64),) * self.mesh.devices)
             else:
-                columns.append(self._operand(op, name, self._layout(name, strategy.operands[i])))
+                key = name, self.layout(name, strategy.operands[i])
+                if key not in self.values:
+                    where = f"{name} as {key[1]}, where the program never put it"
+                    raise VerificationError(f"{op.type} {op.name} reads {where}")
+                columns.append(self.values[key])
         return [[None if c is None else c[r] for c in columns] for r in range(self.mesh.devices)]
 
-    def _operand(self, op: Op, name: str, layout: Layout) -> Shards:
-        if (name, layout) not in self.values:
-            raise VerificationError(f"{op.type} {op.name} reads {name} as {layout}, where the program never put it")
-        return self.values[name, layout]
-
-    def _forward(self, op: Op) -> None:
-        strategy = self.program.strategies[op.name]
-        rule = self.program.rules[op.name]
-        operands = self._operands(op, strategy)
-        split = strategy.split
-        local = local_op(op, rule, strategy, self.mesh)
-        kernel = spmd_forward(op, rule, split)
-        placed = list(zip(op.outputs, strategy.results, strict=True))
-        if kernel is not None:
-            contexts = [ShardContext.of(rule, split, self.mesh, r) for r in range(self.mesh.devices)]
-            results = run_ranks(
-                [kernel(local, x, c) for x, c in zip(operands, contexts, strict=True)], self.mesh, split
-            )
-        else:
-            shapes = [None if x is None or not n else x.local_shape(self._shape(n), self.mesh) for n, x in placed]
-            results = _each_distinct(operands, lambda _, x: run_local(local, x, output_shapes=shapes))
-        if kernel is not None and self.program.active:
-            self.residuals[op.name] = [r[len(op.outputs) :] for r in results]
-        for j, name in enumerate(op.outputs):
-            column = [r[j] if j < len(r) else None for r in results]
-            if name and all(x is not None for x in column):
-                self.values[name, self._layout(name, strategy.results[j])] = _scaled(column, strategy.scale)
-
-    def _backward(self, op: Op) -> None:
-        strategy = self.program.strategies[op.name]
-        rule = self.program.rules[op.name]
-        operands = self._operands(op, strategy)
-        results = self._columns(op, strategy.results, self.values)
-        gradients = self._columns(op, strategy.result_gradients, self.gradients, take=True)
-        if strategy.scale != 1.0:
-            gradients = [
-                [None if g is None else (g * strategy.scale).astype(g.dtype) for g in row] for row in gradients
-            ]
-        wanted = [bool(n) and n in self.program.active and i in rule.differentiable for i, n in enumerate(op.inputs)]
-        split = strategy.split
-        local = local_op(op, rule, strategy, self.mesh)
-        kernel = spmd_backward(op, rule, split)
-        if kernel is not None:
-            further = self.residuals.pop(op.name, None)
-            results = results if further is None else [[*r, *more] for r, more in zip(results, further, strict=True)]
-        rows = list(zip(operands, results, gradients, strict=True))
-        if kernel is not None:
-            contexts = [ShardContext.of(rule, split, self.mesh, r) for r in range(self.mesh.devices)]
-            found = run_ranks(
-                [kernel(local, x, y, g, wanted, c) for (x, y, g), c in zip(rows, contexts, strict=True)],
-                self.mesh,
-                split,
-            )
-        else:
-            n, m = len(op.inputs), len(op.outputs)
-            flat = [[*x, *y, *g] for x, y, g in rows]
-            fold = [self._folder(name, strategy.operand_gradients[i]) for i, name in enumerate(op.inputs)]
-
-            def one(rank: int, v: list[Array | None]) -> _Outputs:
-                gradients = vjp(local, v[:n], v[n : n + m], v[n + m :], wanted)
-                return [f(rank, g) if g is not None else None for f, g in zip(fold, gradients, strict=True)]
-
-            found = _each_distinct(flat, one)
-        for i, name in enumerate(op.inputs):
-            column = [f[i] for f in found]
-            if wanted[i] and all(x is not None for x in column):
-                key = (name, self._layout(name, strategy.operand_gradients[i]))
-                self._contribute(key, _scaled(column, 1.0))
-
-    def _folder(self, name: str, layout: Layout | None) -> Callable[[int, Array], Array]:
-        """Keeps the terms of large pending sums from piling up: they are added where the first rank holds its
-        term, and the other ranks hold zeros, which is the same pending sum."""
-        elements = self.graph.tensors[name].elements if name else 0
-        if layout is None or not layout.partial or elements * 4 * self.mesh.devices < FOLD_BYTES:
-            return lambda rank, term: term
-        first: dict[tuple[tuple[str, int], ...], Array] = {}
-        zeros: dict[tuple[int, ...], Array] = {}
-
-        def fold(rank: int, term: Array) -> Array:
-            c = self.mesh.coordinates(rank)
-            place = tuple((a, i) for a, i in c.items() if a not in layout.partial_axes)
-            if place not in first:
-                first[place] = np.array(term)
-                return first[place]
-            first[place] += term
-            if term.shape not in zeros:
-                zeros[term.shape] = np.zeros_like(term)
-            return zeros[term.shape]
-
-        return fold
-
-    def _columns(
-        self, op: Op, layouts: tuple[Layout | None, ...], store: dict[_Key, Shards], *, take: bool = False
+    def _results(
+        self, op: Op, layouts: tuple[Layout | None, ...], store: dict[Key, Shards], *, take: bool = False
     ) -> list[_Outputs]:
         """Results (or their gradients, which are used up) of every rank; None where there is none."""
         columns: list[Shards | None] = []
         for j, name in enumerate(op.outputs):
-            key = (name, self._layout(name, layouts[j])) if name else None
+            key = (name, self.layout(name, layouts[j])) if name else None
             if key is None or key not in store or (take and name not in self.program.active):
                 columns.append(None)
             else:
@@ -248,41 +140,49 @@ class VirtualDevices:
         return [[None if c is None else c[r] for c in columns] for r in range(self.mesh.devices)]
 
 
-def _last_uses(program: Program) -> dict[int, list[_Key]]:
+def _columns(rows: list[_Outputs], count: int) -> list[Shards | None]:
+    """Per place the values of all ranks; None where some rank has none."""
+    out: list[Shards | None] = []
+    for j in range(count):
+        column = [row[j] if j < len(row) else None for row in rows]
+        present = [x for x in column if x is not None]
+        out.append(tuple(present) if len(present) == len(rows) else None)
+    return out
+
+
+def _scaled(column: Shards | None, scale: float) -> Shards | None:
+    if column is None or scale == 1.0:
+        return column
+    scaled = {id(x): (x * scale).astype(x.dtype) for x in column}
+    return tuple(scaled[id(x)] for x in column)
+
+
+def _each_distinct(
+    rows: list[list[Array | None]], work: Callable[[list[Array | None]], list[Array | None]]
+) -> list[_Outputs]:
+    """`work(arrays)` on every rank's arrays, once for ranks that hold the very same ones."""
+    done: dict[tuple[int, ...], _Outputs] = {}
+    for row in rows:
+        key = tuple(map(id, row))
+        if key not in done:
+            done[key] = work(row)
+    return [done[tuple(map(id, row))] for row in rows]
+
+
+def last_uses(program: Program) -> Mapping[int, list[Key]]:
     """Instruction index → values that nothing reads after it; outputs of the graph stay."""
-    last: dict[_Key, int] = {}
+    last: dict[Key, int] = {}
     for i, instruction in enumerate(program.instructions):
-        if isinstance(instruction, Convert) and not instruction.gradient:
-            last[instruction.tensor, instruction.source] = last[instruction.tensor, instruction.target] = i
-        elif isinstance(instruction, Run):
+        if isinstance(instruction, Convert):
+            if not instruction.gradient:
+                last[instruction.tensor, instruction.source] = last[instruction.tensor, instruction.target] = i
+        elif hasattr(instruction, "op"):
             op, strategy = program.graph.op(instruction.op), program.strategies[instruction.op]
             named = [*zip(op.inputs, strategy.operands, strict=True), *zip(op.outputs, strategy.results, strict=True)]
             for name, layout in named:
                 if name:
-                    whole = Layout.replicated(program.graph.tensors[name].rank)
-                    last[name, layout or whole] = i
-    out: dict[int, list[_Key]] = {}
+                    last[name, layout or Layout.replicated(program.graph.tensors[name].rank)] = i
+    out: dict[int, list[Key]] = {}
     for key, i in last.items():
-        if key[0] not in program.graph.outputs:
-            out.setdefault(i, []).append(key)
+        out.setdefault(i, []).append(key)
     return out
-
-
-def _scaled(column: list[Array | None], scale: float) -> Shards:
-    values = [x for x in column if x is not None]
-    if scale == 1.0:
-        return tuple(values)
-    scaled = {id(x): (x * scale).astype(x.dtype) for x in values}
-    return tuple(scaled[id(x)] for x in values)
-
-
-def _each_distinct(
-    rows: list[list[Array | None]], work: Callable[[int, list[Array | None]], _Outputs]
-) -> list[_Outputs]:
-    """`work(rank, arrays)` on every rank's arrays, once for ranks that hold the very same ones."""
-    done: dict[tuple[int, ...], _Outputs] = {}
-    for rank, row in enumerate(rows):
-        key = tuple(map(id, row))
-        if key not in done:
-            done[key] = work(rank, row)
-    return [done[tuple(map(id, row))] for row in rows]

@@ -40,7 +40,7 @@ class Shrinker:
             found = self._smallest(graph, places, [d for d in range(least, size) if size % d == 0])
             if found is not None:
                 graph, smaller = found
-                yield graph, f"input dimension {axis} of {smaller} for {size}"
+                yield graph, f"dimension {axis} of the inputs {smaller} instead of {size}"
         for name, axis in _weight_dimensions(graph):
             shape = graph.tensors[name].shape or ()
             size = shape[axis]
@@ -48,7 +48,7 @@ class Shrinker:
             found = self._smallest(graph, [(name, axis)], divisors[:ATTEMPTS]) if divisors else None
             if found is not None:
                 graph, smaller = found
-                yield graph, f"dimension {axis} of {name} of {smaller} for {size}"
+                yield graph, f"dimension {axis} of {name} {smaller} instead of {size}"
 
     def _smallest(self, graph: Graph, places: list[tuple[str, int]], sizes: list[int]) -> tuple[Graph, int] | None:
         """The graph with the first of the sizes that its operators and the plan's strategies admit."""

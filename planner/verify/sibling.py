@@ -1,34 +1,31 @@
-"""A smaller sibling of a planned graph, run under the plan's strategies.
+"""A smaller sibling of a planned graph, run under the plan's own layouts and redistributions.
 
-Where the whole graph is too large to execute, two of its equal layers are kept, and then, if that is not enough,
-dimensions are made smaller as far as the strategies still divide them (`planner.verify.shrink`).
-Every operator keeps its strategy and every parameter its stored layout; conversions between them are found anew,
-since the layers that met in the whole graph may not be neighbours in the sibling.
+Where the whole graph is too large to execute, of each run of equal blocks those are kept that the plan treats
+differently (`planner.verify.blocks`), and then, if that is not enough, dimensions are made smaller as far as the
+strategies still divide them (`planner.verify.shrink`).  Operators keep their strategies, parameters their stored
+layouts, tensors their redistributions step by step (`planner.verify.seams`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import numpy as np
-
-from cost_models import HardwareProfile
 from planner.errors import PlannerError, VerificationError
 from planner.frontends.experts import EXPERT_MATMUL
-from planner.frontends.siblings import cut_layers
-from planner.ir import DeviceMesh, Graph, Layout
+from planner.frontends.siblings import cut_blocks, removable_runs
+from planner.ir import Graph
 from planner.lowering import Program, lower
-from planner.pricing import Machine, Settings, active_tensors, bind_rules, price
+from planner.lowering.check import check_program
+from planner.planning import PlanDocument
+from planner.planning.programs import assignment_of
+from planner.pricing import active_tensors, bind_rules
 from planner.rules.rule import Rule
-from planner.rules.strategy import AxisRole
-from planner.search.problem import FORBIDDEN, Node
-from planner.search.solve import solve
+from planner.verify.blocks import cuts, represented
+from planner.verify.seams import sewn
 from planner.verify.shrink import Shrinker
 
 __all__ = ["Budget", "Sibling", "Work", "make_sibling", "work_of"]
-
-LAYERS = (2, 1)  # how many of each run are kept: two that meet, or one where two are too large
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +42,8 @@ class Budget:
     """What may be executed in reasonable time and memory on an ordinary machine."""
 
     flops: float
-    parameter_bytes: int = 6 << 30
-    activation_bytes: int = 3 << 30
+    parameter_bytes: int = 2 << 30
+    activation_bytes: int = 2 << 30
 
     def holds(self, work: Work) -> bool:
         return (
@@ -58,11 +55,12 @@ class Budget:
 
 @dataclass(frozen=True, eq=False)
 class Sibling:
-    """`description` says what was made smaller."""
+    """`description` says what was made smaller; `stands_for`, which blocks are run and which others they represent."""
 
     graph: Graph
     program: Program
     description: str
+    stands_for: tuple[str, ...]
 
 
 def work_of(graph: Graph, rules: Mapping[str, Rule] | None = None) -> Work:
@@ -77,29 +75,29 @@ def work_of(graph: Graph, rules: Mapping[str, Rule] | None = None) -> Work:
     )
 
 
-def make_sibling(
-    graph: Graph,
-    mesh: DeviceMesh,
-    roles: Mapping[str, tuple[AxisRole, ...]],
-    stored: Mapping[str, Layout],
-    settings: Settings,
-    profile: HardwareProfile,
-    budget: Budget,
-) -> Sibling:
+def make_sibling(plan: PlanDocument, graph: Graph, program: Program, budget: Budget) -> Sibling:
     """Cuts and shrinks until the budget holds.  VerificationError when nothing tried fits it.
 
-    `roles` and `stored` are the plan's, by operator and by parameter.
+    `program` is the plan's for the whole `graph`.
     """
-    for keep in LAYERS:
-        cut, _ = cut_layers(graph, keep)
-        notes = [f"{keep} of each run of equal layers"] if len(cut.ops) < len(graph.ops) else []
-        steps = Shrinker(mesh, roles).steps(cut)
+    assignment = assignment_of(plan, graph)
+    runs = removable_runs(graph)
+    roles = {name: s.roles for name, s in program.strategies.items()}
+    for level in range(3):
+        chosen = cuts(graph, runs, assignment, level)
+        cut, _ = cut_blocks(graph, chosen)
+        blocks = sum(c.run.count for c in chosen)
+        notes = [f"{sum(len(c.kept) for c in chosen)} of {blocks} repeated blocks"] if chosen else []
+        steps = Shrinker(program.mesh, roles).steps(cut)
         while not budget.holds(work := work_of(cut)) and (smaller := next(steps, None)) is not None:
             cut, note = smaller
             notes.append(note)
         if budget.holds(work):
-            program = _program(cut, mesh, roles, stored, settings, profile)
-            return Sibling(cut, program, "; ".join(notes) or "the whole graph")
+            lines = tuple(line for c in chosen for line in represented(graph, c, assignment))
+            found, seams = _program(plan, cut, graph, program)
+            if seams:
+                notes.append(f"{seams} conversions between blocks that are no neighbours in the model")
+            return Sibling(cut, found, "; ".join(notes) or "the whole graph", lines)
     raise VerificationError(
         f"{graph.name}: even a sibling of {'; '.join(notes) or 'the same size'} takes {work.flops:.2g} FLOPs, "
         f"{work.parameter_bytes / 2**30:.1f} GiB of parameters and {work.activation_bytes / 2**30:.1f} GiB of "
@@ -107,33 +105,13 @@ def make_sibling(
     )
 
 
-def _program(
-    graph: Graph,
-    mesh: DeviceMesh,
-    roles: Mapping[str, tuple[AxisRole, ...]],
-    stored: Mapping[str, Layout],
-    settings: Settings,
-    profile: HardwareProfile,
-) -> Program:
-    rules, _ = bind_rules(graph)
-    active = active_tensors(graph, rules) if settings.training else frozenset[str]()
-    priced = price(graph, Machine(profile, mesh, settings), rules, active, None)
-    nodes = list(priced.problem.nodes)
-
-    def keep_only(node: int, state: int) -> None:
-        costs = np.full_like(nodes[node].costs, FORBIDDEN)
-        costs[state] = 0
-        nodes[node] = Node(costs, name=nodes[node].name)
-
-    for name, node in priced.op_nodes.items():
-        found = [i for i, s in enumerate(priced.tables[name].strategies) if s.roles == roles[name]]
-        if not found:
-            raise VerificationError(f"sibling of {graph.name}: operator {name} does not offer the plan's strategy")
-        keep_only(node, found[0])
-    for name, node in priced.parameter_nodes.items():
-        if stored[name] in priced.stored_layouts[name]:
-            keep_only(node, priced.stored_layouts[name].index(stored[name]))
-    solution = solve(replace(priced.problem, nodes=nodes))
-    if not solution.choice:
-        raise PlannerError(f"sibling of {graph.name}: no conversions join the plan's strategies ({solution.status})")
-    return lower(graph, mesh, rules, active, priced.decode(solution.choice))
+def _program(plan: PlanDocument, part: Graph, graph: Graph, whole: Program) -> tuple[Program, int]:
+    """The plan's program for a part of the graph, and the conversions that are not the plan's."""
+    rules, _ = bind_rules(part)
+    active = active_tensors(part, rules) if whole.active else frozenset[str]()
+    assignment, seams = sewn(part, graph, whole.mesh, assignment_of(plan, part), active)
+    program = lower(part, whole.mesh, rules, active, assignment)
+    wrong = check_program(program)
+    if wrong:
+        raise PlannerError(f"sibling of {graph.name}: {wrong[0]}; report this plan, it is not verified")
+    return program, seams

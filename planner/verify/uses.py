@@ -25,6 +25,7 @@ class Use:
     below      indices: exclusive bounds, one, or one per component of the last dimension
     mask       a condition: the value that most elements should have, so that no row is masked throughout
     fan_in     weight of a product: number of terms that are added up
+    terms      its dimensions that these run over, where they are known
     near_one   a scale or divisor
     positive   a variance, a radicand, the operand of a logarithm
     shift      a bias or mean
@@ -33,6 +34,7 @@ class Use:
     below: tuple[int, ...] | None = None
     mask: bool | None = None
     fan_in: int = 0
+    terms: tuple[int, ...] = ()
     near_one: bool = False
     positive: bool = False
     shift: bool = False
@@ -43,6 +45,7 @@ class Use:
             _tighter(self.below, other.below),
             other.mask if self.mask is None else self.mask,
             max(self.fan_in, other.fan_in),
+            self.terms if other.terms in ((), self.terms) else () if self.terms else other.terms,
             self.near_one or other.near_one,
             self.positive or other.positive,
             self.shift or other.shift,
@@ -142,6 +145,8 @@ def _movement(r: _Reading) -> Uses:
             if kind == "CumSum" and mine.below is not None:
                 length = max(1, math.prod(r.result_shape))
                 mine = dataclasses.replace(mine, below=tuple(max(1, b // length) for b in mine.below))
+        if mine.terms and kind not in ("Cast", "CastLike", "Identity"):
+            mine = dataclasses.replace(mine, terms=_turned(r, mine.terms))
         if kind in ("Add", "Sub", "Sum"):
             # The terms of a sum are no weights or divisors by themselves.
             mine = Use(below=mine.below, mask=mine.mask)
@@ -149,6 +154,14 @@ def _movement(r: _Reading) -> Uses:
     for i, use_of_indices in _index_operands(r).items():
         out[i] = out.get(i, Use()) | use_of_indices
     return out
+
+
+def _turned(r: _Reading, terms: tuple[int, ...]) -> tuple[int, ...]:
+    """Dimensions of the operand that those of the result are."""
+    if r.op.type != "Transpose":
+        return ()
+    perm = r.op.attributes.get("perm") or tuple(reversed(range(len(r.result_shape))))
+    return tuple(perm[d] for d in terms)
 
 
 def _share(r: _Reading, index: int, bound: int) -> int:
@@ -258,7 +271,9 @@ def _matmul(r: _Reading) -> Uses:
     flip_a, flip_b = r.attr("transA", 0), r.attr("transB", 0)
     a, b = r.shape(0), r.shape(1)
     terms = (b[-1] if flip_b else b[-2]) if len(b) > 1 else (a[-2] if flip_a and len(a) > 1 else (a or (1,))[-1])
-    return {0: Use(fan_in=terms), 1: Use(fan_in=terms)}
+    left = len(a) - (2 if flip_a and len(a) > 1 else 1)
+    right = len(b) - (1 if flip_b or len(b) < 2 else 2)
+    return {0: Use(fan_in=terms, terms=(left,)), 1: Use(fan_in=terms, terms=(right,))}
 
 
 @_reader("planner::ExpertMatMul")
@@ -272,12 +287,14 @@ def _expert_matmul(r: _Reading) -> Uses:
 def _gemm(r: _Reading) -> Uses:
     b = r.shape(1) or (1, 1)
     terms = b[1] if r.attr("transB", 0) else b[0]
-    return {0: Use(fan_in=terms), 1: Use(fan_in=terms), 2: Use(shift=True)}
+    left, right = (0 if r.attr("transA", 0) else 1), (1 if r.attr("transB", 0) else 0)
+    return {0: Use(fan_in=terms, terms=(left,)), 1: Use(fan_in=terms, terms=(right,)), 2: Use(shift=True)}
 
 
 @_reader("Conv")
 def _conv(r: _Reading) -> Uses:
-    return {1: Use(fan_in=math.prod(r.shape(1)[1:])), 2: Use(shift=True)}
+    weight = r.shape(1)
+    return {1: Use(fan_in=math.prod(weight[1:]), terms=tuple(range(1, len(weight)))), 2: Use(shift=True)}
 
 
 @_reader("ConvTranspose")

@@ -83,7 +83,7 @@ def transformer(layers: int, *, batch: int = 2, sequence: int = 6, hidden: int =
         constant("logits_flat", [batch * sequence, 32]),
         constant("zero", 0.0, "float32"),
         constant("low", -1e9, "float32"),
-        external("shared.bias", [hidden]),
+        external("layers.0.q.bias", [hidden]),
     ]
     nodes += [
         node("GatherND", "kept where", "mask0"),
@@ -96,7 +96,7 @@ def transformer(layers: int, *, batch: int = 2, sequence: int = 6, hidden: int =
             weights.append(external(f"{m}.{p}.weight", [hidden, hidden]))
             nodes += [
                 node("MatMul", f"{h} {m}.{p}.weight", f"{p}0_{i}", module=f"{m}.{p}"),
-                node("Add", f"{p}0_{i} shared.bias", f"{p}1_{i}", module=f"{m}.{p}"),
+                node("Add", f"{p}0_{i} layers.0.q.bias", f"{p}1_{i}", module=f"{m}.{p}"),
                 node("Reshape", f"{p}1_{i} split", f"{p}2_{i}", module=m),
                 node(
                     "Transpose",

@@ -82,7 +82,9 @@ def test_a_tampered_plan_is_refused_or_fails(model: Path, tmp_path: Path, capsys
     plan["redistributions"].remove(moves[0])
     path.write_text(json.dumps(plan))
     assert run("verify", path, model) == 1
-    assert "where it is stored" in capsys.readouterr().err
+    said = capsys.readouterr().out
+    assert said.startswith("FAILED")
+    assert "where it is stored" in said
 
 
 def test_memory_limit_too_small_names_one_that_suffices(

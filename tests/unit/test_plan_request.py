@@ -157,4 +157,4 @@ def test_a_plan_is_verified_with_the_model_beside_it(tmp_path: Path, capsys: pyt
     assert read_plan(plan).verification == "full"
     (plan.parent / "model.onnx").unlink()
     assert main(["verify", str(plan)]) == 3
-    assert "give the model that was planned with MODEL" in capsys.readouterr().err
+    assert "give the model that was planned with the argument MODEL" in capsys.readouterr().err

@@ -84,7 +84,10 @@ def test_what_was_emitted_is_read_back_tensor_by_tensor(
     assert "not used" not in capsys.readouterr().out
     graph = load_model(model)
     ours, theirs = read_plan(tmp_path / "plan" / "plan.json"), read_plan(tmp_path / "back.json")
-    assert held(ours, graph) == held(theirs, graph)
+    here, there = held(ours, graph), held(theirs, graph)
+    assert {k: regions for k, (regions, _) in here.items()} == {k: regions for k, (regions, _) in there.items()}
+    # Whether a sum is resolved before a bias is added or behind has no words: another way is as dear to the last digit.
+    assert here == there or theirs.cost.objective_s == pytest.approx(ours.cost.objective_s, rel=1e-9)
     assert theirs.cost.objective_s <= ours.cost.objective_s * (1 + 1e-9)
 
 

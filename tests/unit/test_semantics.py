@@ -146,8 +146,7 @@ def test_collectives_are_counted_by_hand(by_hand: ByHand) -> None:
             inner = [c for c in by_hand.program.strategies[i.op].inner if c.backward == i.backward]
             found.update((c.kind, ".".join(c.axes), way) for c in inner for _ in range(c.count))
     assert found == {(kind, axes, way): int(count) for kind, axes, way, count, _ in table("counts")}
-    tensors = by_hand.priced.graph.tensors.values()
-    traffic = by_hand.program.traffic({t.name: by_hand.priced.machine.settings.tensor_bytes(t) for t in tensors})
+    traffic = by_hand.program.traffic(by_hand.priced.machine.settings)
     assert {kind: t.bytes for kind, t in traffic.items()} == {"all_reduce": 3368, "all_gather": 256}
 
 

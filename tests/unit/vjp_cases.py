@@ -58,11 +58,8 @@ def case(kind: str, *inputs: Array | None, opset: int = 20, outputs: int = 1, na
     CASES.append(Case(f"{kind.rpartition('::')[2]}-{name or len(CASES)}", op, inputs, **fixed))
 
 
-# Kernels that work in float32 inside, whatever the operands.
-_LOOSE: dict[str, Any] = {"epsilon": 1e-2, "tolerance": 2e-3}
-
 # Element by element.
-case("Erf", normal(3, 4), **_LOOSE)
+case("Erf", normal(3, 4))
 for _kind in [
     "Abs",
     "Neg",
@@ -89,7 +86,7 @@ for _kind in ["Asin", "Acos", "Atanh", "Tan"]:
 case("Acosh", positive(3) + 1)
 case("Mish", normal(3, 4))
 case("Relu", apart(3, 4))
-case("Celu", normal(3, 4), alpha=0.8, **_LOOSE)
+case("Celu", normal(3, 4), alpha=0.8)
 case("ThresholdedRelu", apart(3, 4), alpha=0.9)
 case("LeakyRelu", apart(3, 4), alpha=0.2)
 case("Elu", apart(3, 4), alpha=0.7)
@@ -97,7 +94,7 @@ case("PRelu", apart(2, 3, 4), positive(3, 1))
 case("HardSigmoid", apart(3, 4), alpha=0.3, beta=0.4)
 case("HardSwish", apart(3, 5))
 case("Swish", normal(3, 4), opset=24, alpha=1.3)
-case("Gelu", normal(3, 4), approximate="none", **_LOOSE)
+case("Gelu", normal(3, 4), approximate="none")
 case("Gelu", normal(3, 4), approximate="tanh")
 case("Clip", apart(3, 4), np.array(-0.6), np.array(0.9), skipped=(1, 2))
 case("Clip", apart(3, 4), opset=6, min=-0.6, max=0.9)
@@ -124,7 +121,7 @@ case("Affine", normal(3, 4), alpha=2.0, beta=0.5, opset=1)
 case("ImageScaler", normal(2, 3, 2, 2), scale=2.0, bias=(0.1, 0.2, 0.3), opset=1)
 case("ParametricSoftplus", normal(3, 4), alpha=2.0, beta=0.5, opset=1)
 case("ScaledTanh", normal(3, 4), alpha=2.0, beta=0.5, opset=1)
-case("Shrink", apart(3, 4), lambd=0.4, bias=0.1, epsilon=1e-2, tolerance=1e-4)  # in single precision
+case("Shrink", apart(3, 4), lambd=0.4, bias=0.1)
 case("com.microsoft::GatedAdd", normal(3, 4), normal(3, 4), normal(3, 1), opset=1)
 case("com.microsoft::ScaledSiLU", normal(3, 4), alpha=1.3, opset=1)
 case("com.microsoft::ScaledSiLU", normal(3, 4), np.array(0.7), opset=1, skipped=(1,), name="given")
@@ -173,9 +170,8 @@ case(
     strides=(2, 2),
     pads=(1, 1, 1, 1),
     name="pads",
-    **_LOOSE,
 )
-case("ConvTranspose", normal(2, 4, 3, 4), normal(4, 3, 3, 2), group=2, dilations=(1, 2), name="group", **_LOOSE)
+case("ConvTranspose", normal(2, 4, 3, 4), normal(4, 3, 3, 2), group=2, dilations=(1, 2), name="group")
 case(
     "ConvTranspose",
     normal(1, 2, 3, 3),
@@ -183,9 +179,8 @@ case(
     strides=(3, 2),
     output_padding=(1, 1),
     name="extra",
-    **_LOOSE,
 )
-case("ConvTranspose", normal(1, 2, 5), normal(2, 3, 4), strides=(2,), name="1d", **_LOOSE)
+case("ConvTranspose", normal(1, 2, 5), normal(2, 3, 4), strides=(2,), name="1d")
 case("MaxPool", apart(2, 3, 7, 7), kernel_shape=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1))
 case("MaxPool", apart(2, 3, 7, 6), kernel_shape=(2, 2), strides=(2, 2), ceil_mode=1, name="ceil")
 case("MaxPool", apart(2, 3, 8), kernel_shape=(3,), dilations=(2,), name="1d dilation")
@@ -193,25 +188,33 @@ case("AveragePool", normal(2, 3, 7, 7), kernel_shape=(3, 3), strides=(2, 2), pad
 case("AveragePool", normal(2, 3, 7, 7), kernel_shape=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1), count_include_pad=1)
 case("AveragePool", normal(2, 3, 6, 7), kernel_shape=(2, 3), auto_pad="SAME_UPPER", strides=(2, 2), name="same")
 case("AveragePool", normal(2, 3, 7, 6), kernel_shape=(2, 2), strides=(2, 2), ceil_mode=1, name="ceil")
-case("LpPool", apart(2, 3, 7, 6), kernel_shape=(3, 2), strides=(2, 1), pads=(1, 0, 1, 1), p=3, **_LOOSE)
-case("LpPool", apart(2, 3, 8), kernel_shape=(3,), p=2, name="1d", **_LOOSE)
+case("LpPool", apart(2, 3, 7, 6), kernel_shape=(3, 2), strides=(2, 1), pads=(1, 0, 1, 1), p=3)
+case("LpPool", apart(2, 3, 8), kernel_shape=(3,), p=2, name="1d")
 case("MaxUnpool", normal(1, 2, 2, 2), ints([[[1, 3], [8, 14]], [[17, 18], [24, 31]]]).reshape(1, 2, 2, 2),
-     kernel_shape=(2, 2), strides=(2, 2), **_LOOSE)  # fmt: skip
+     kernel_shape=(2, 2), strides=(2, 2))  # fmt: skip
+case(
+    "MaxUnpool",
+    normal(1, 1, 2, 2),
+    ints([[[[1, 3], [3, 6]]]]),
+    ints(1, 1, 3, 3),
+    kernel_shape=(2, 2),
+    name="same place",
+)
 case("GlobalAveragePool", normal(2, 3, 4, 5))
 case("GlobalMaxPool", apart(2, 3, 4, 5))
-case("LRN", normal(2, 7, 3, 3), size=5, alpha=0.5, beta=0.75, bias=1.5, **_LOOSE)
+case("LRN", normal(2, 7, 3, 3), size=5, alpha=0.5, beta=0.75, bias=1.5)
 
 # Normalisations.
 case("BatchNormalization", normal(2, 3, 4, 4), positive(3), normal(3), normal(3), positive(3))
 case("BatchNormalization", normal(2, 3, 4), positive(3), normal(3), normal(3), positive(3), opset=9, name="opset9")
 case("BatchNormalization", normal(4, 3, 2), positive(3), normal(3), normal(3), positive(3), outputs=3, training_mode=1,
      skipped=(3, 4), name="training")  # fmt: skip
-case("LayerNormalization", normal(2, 3, 4), positive(4), normal(4), **_LOOSE)
-case("LayerNormalization", normal(2, 3, 4), positive(3, 4), axis=1, **_LOOSE)
-case("RMSNormalization", normal(2, 3, 4), positive(4), opset=23, **_LOOSE)
+case("LayerNormalization", normal(2, 3, 4), positive(4), normal(4))
+case("LayerNormalization", normal(2, 3, 4), positive(3, 4), axis=1)
+case("RMSNormalization", normal(2, 3, 4), positive(4), opset=23)
 case("InstanceNormalization", normal(2, 3, 4, 4), positive(3), normal(3))
-case("GroupNormalization", normal(2, 6, 4), positive(6), normal(6), opset=21, num_groups=3, **_LOOSE)
-case("GroupNormalization", normal(2, 6, 4), positive(3), normal(3), opset=18, num_groups=3, **_LOOSE)
+case("GroupNormalization", normal(2, 6, 4), positive(6), normal(6), opset=21, num_groups=3)
+case("GroupNormalization", normal(2, 6, 4), positive(3), normal(3), opset=18, num_groups=3)
 case("LpNormalization", normal(3, 4), p=1)
 case("LpNormalization", normal(2, 3, 4), axis=1)
 case("MeanVarianceNormalization", normal(2, 3, 4, 2))
@@ -326,35 +329,41 @@ case("Trilu", normal(3, 4), upper=0)
 case("Resize", normal(1, 2, 3, 4), None, np.array([1, 1, 2, 3], dtype=np.float32), mode="nearest",
      coordinate_transformation_mode="asymmetric", nearest_mode="floor", skipped=(2,))  # fmt: skip
 for _mode in ("linear", "cubic"):
-    case("Resize", normal(1, 2, 5, 4), None, np.array([1, 1, 1.6, 2], dtype=np.float32), mode=_mode, skipped=(2,),
-         **_LOOSE, name=_mode)  # fmt: skip
-    case("Resize", normal(1, 2, 9, 7), None, None, ints(1, 2, 4, 3), mode=_mode, antialias=1, **_LOOSE,
+    case(
+        "Resize",
+        normal(1, 2, 5, 4),
+        None,
+        np.array([1, 1, 1.6, 2], dtype=np.float32),
+        mode=_mode,
+        skipped=(2,),
+        name=_mode,
+    )
+    case("Resize", normal(1, 2, 9, 7), None, None, ints(1, 2, 4, 3), mode=_mode, antialias=1,
          name=f"{_mode} antialias")  # fmt: skip
 case("Resize", normal(1, 2, 5, 4), None, None, ints(3, 6), mode="nearest", axes=(2, 3), name="nearest sizes")
 
 # Sampling.  Places keep away from the borders of cells.
-case("AffineGrid", normal(2, 2, 3), ints(2, 1, 3, 4), **_LOOSE)
-case("AffineGrid", normal(1, 3, 4), ints(1, 1, 3, 4, 2), align_corners=1, name="volume", **_LOOSE)
+case("AffineGrid", normal(2, 2, 3), ints(2, 1, 3, 4))
+case("AffineGrid", normal(1, 3, 4), ints(1, 1, 3, 4, 2), align_corners=1, name="volume")
 case("CausalConvWithState", normal(2, 3, 5), normal(3, 1, 4), normal(3), normal(2, 3, 3), opset=27, outputs=2,
-     seeded=(0, 1), **_LOOSE)  # fmt: skip
-case("CausalConvWithState", normal(2, 3, 5), normal(3, 1, 4), opset=27, outputs=2, activation="silu", name="silu",
-     **_LOOSE)  # fmt: skip
+     seeded=(0, 1))  # fmt: skip
+case("CausalConvWithState", normal(2, 3, 5), normal(3, 1, 4), opset=27, outputs=2, activation="silu", name="silu")
 case("Col2Im", normal(2, 8, 12), ints(4, 5), ints(2, 2))
 case("Col2Im", normal(1, 12, 4), ints(4, 5), ints(2, 3), strides=(2, 2), pads=(0, 1, 0, 0), dilations=(1, 1))
 _PLACES = _RNG.integers(-1, 4, (2, 3, 2, 2)) + _RNG.uniform(0.2, 0.8, (2, 3, 2, 2))  # in elements
 for _padding, _corners in itertools.product(("zeros", "border"), (0, 1)):
     case("GridSample", normal(2, 2, 4, 4), _PLACES / 1.5 - 1 if _corners else (_PLACES + 0.5) / 2 - 1, mode="linear",
-         padding_mode=_padding, align_corners=_corners, name=f"{_padding} {_corners}", **_LOOSE)  # fmt: skip
+         padding_mode=_padding, align_corners=_corners, name=f"{_padding} {_corners}")  # fmt: skip
 case("GridSample", normal(1, 2, 4, 4), np.array([[[[-0.9, 0.3], [0.1, 1.4]]]]), mode="nearest", skipped=(1,),
      name="nearest")  # fmt: skip
 _REGIONS = np.array([[0.3, 0.6, 4.1, 3.3], [1.2, 0.1, 5.9, 4.7], [2.0, 2.0, 2.3, 2.4]])
 for _mode in ("half_pixel", "output_half_pixel"):
     case("RoiAlign", normal(2, 3, 5, 6), _REGIONS, ints(1, 0, 1), output_height=2, output_width=3, skipped=(1,),
-         coordinate_transformation_mode=_mode, name=_mode, **_LOOSE)  # fmt: skip
+         coordinate_transformation_mode=_mode, name=_mode)  # fmt: skip
 _SHIFTS = _RNG.uniform(0.2, 0.8, (2, 8, 3, 3)) + _RNG.integers(-1, 2, (2, 8, 3, 3))
-case("DeformConv", normal(2, 2, 4, 4), normal(3, 2, 2, 2), _SHIFTS, normal(3), normal(2, 4, 3, 3), opset=22, **_LOOSE)
+case("DeformConv", normal(2, 2, 4, 4), normal(3, 2, 2, 2), _SHIFTS, normal(3), normal(2, 4, 3, 3), opset=22)
 case("DeformConv", normal(2, 4, 4, 4), normal(4, 2, 2, 2), np.concatenate([_SHIFTS, -_SHIFTS], axis=1), opset=22,
-     group=2, offset_group=2, name="groups", **_LOOSE)  # fmt: skip
+     group=2, offset_group=2, name="groups")  # fmt: skip
 
 # Indexing.
 case("Gather", normal(5, 3), ints([0, 4], [4, -1]))
@@ -375,8 +384,8 @@ for _reduction in ("mul", "max", "min"):
          name=_reduction)  # fmt: skip
 case("ScatterND", np.array([2.0, 0.0, 3.0]), ints([0], [0], [1], [2]), np.array([0.0, 4.0, 5.0, 0.0]), reduction="mul",
      name="mul zeros")  # fmt: skip
-case("TensorScatter", normal(2, 3, 5, 2), normal(2, 3, 2, 2), ints(0, 3), opset=24, **_LOOSE)
-case("TensorScatter", normal(2, 5, 2), normal(2, 3, 2), ints(4, 1), opset=24, axis=1, mode="circular", **_LOOSE)
+case("TensorScatter", normal(2, 3, 5, 2), normal(2, 3, 2, 2), ints(0, 3), opset=24)
+case("TensorScatter", normal(2, 5, 2), normal(2, 3, 2), ints(4, 1), opset=24, axis=1, mode="circular")
 
 # Attention.
 _QKV = (normal(2, 4, 3, 5), normal(2, 2, 6, 5), normal(2, 2, 6, 4))
@@ -405,7 +414,7 @@ case(_MULTI_HEAD, normal(2, 3, 8), normal(2, 2, 5, 4), normal(2, 2, 5, 4), norma
 _PAST = (normal(2, 2, 2, 4), normal(2, 2, 2, 4))
 case(_MULTI_HEAD, *(normal(2, 3, 8) for _ in range(3)), None, None, None, *_PAST, opset=1, num_heads=2, outputs=3,
      seeded=(0, 1, 2), name="past")  # fmt: skip
-_LINEAR: dict[str, Any] = {"opset": 27, "outputs": 2, "seeded": (0, 1), "q_num_heads": 4, "kv_num_heads": 2, **_LOOSE}
+_LINEAR: dict[str, Any] = {"opset": 27, "outputs": 2, "seeded": (0, 1), "q_num_heads": 4, "kv_num_heads": 2}
 _STEPS = (normal(2, 4, 12), normal(2, 4, 6), normal(2, 4, 8))
 case("LinearAttention", *_STEPS, update_rule="linear", name="linear", **_LINEAR)
 case("LinearAttention", *_STEPS, normal(2, 2, 3, 4), -positive(2, 4, 6), update_rule="gated", name="gated", **_LINEAR)

@@ -1,8 +1,8 @@
 """Forward of one operator on arrays of any local shape.
 
-In this order: kernels that users registered for operators of their own, numpy where it says exactly what the
-operator means, our own kernels for the gradient operators of exported training graphs (no public runtime has them),
-ONNX Runtime or the ONNX reference for the rest.
+In this order: kernels that users registered for operators of their own, ours in double precision, numpy where it says
+exactly what the operator means, our own kernels for the gradient operators of exported training graphs (no public
+runtime has them), ONNX Runtime or the ONNX reference for the rest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from planner.rules.plugins import load_plugins
 from planner.verify.kernels.extra import EXTRA_KERNELS
 from planner.verify.kernels.gradients import GRADIENT_KERNELS
 from planner.verify.kernels.plain import PLAIN_KERNELS
-from planner.verify.kernels.session import run_node
+from planner.verify.kernels.session import failure, run_node
+from planner.verify.kernels.subgraph import BODIES, FLEX_ATTENTION, run_bodies
+from planner.verify.kernels.wide import ALWAYS_WIDE, WIDE_KERNELS
 from planner.verify.shards import Array
 
 __all__ = ["LocalKernel", "local_kernel", "run_local"]
@@ -25,6 +27,7 @@ Shape = tuple[int, ...]
 # (operator, operands) → results; attributes that count a split factor are those of the rank (`Rule.counts`)
 LocalKernel = Callable[[Op, "Sequence[Array | None]"], "Sequence[Array | None]"]
 
+_DOUBLE = np.dtype(np.float64)
 _USERS: dict[str, LocalKernel] = {}
 
 
@@ -55,17 +58,30 @@ def run_local(
     load_plugins("planner.kernels")
     if (users := _USERS.get(op.type)) is not None:
         return _named(op, users(op, inputs))
+    if (wide := WIDE_KERNELS.get(op.type)) is not None and (op.type in ALWAYS_WIDE or _any_double(inputs)):
+        try:
+            results = wide(op, inputs)
+        except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
+            raise failure(op, inputs, error) from error
+        if results is not None:
+            return _named(op, results)
     if (plain := PLAIN_KERNELS.get(op.type)) is not None:
         result = plain(op, inputs)
         if result is not None:
             return [np.asarray(result)]  # arithmetic on arrays without dimensions gives numpy scalars
     if (gradient := GRADIENT_KERNELS.get(op.type)) is not None:
         return _named(op, gradient(op, inputs, output_shapes))
+    if op.type in BODIES or (op.type == FLEX_ATTENTION and _any_double(inputs)):
+        return _named(op, run_bodies(op, inputs, run_local))
     if (extra := EXTRA_KERNELS.get(op.type)) is not None:
         results = extra(op, inputs)
         if results is not None:
             return _named(op, results)
     return run_node(op, inputs)
+
+
+def _any_double(inputs: Sequence[Array | None]) -> bool:
+    return any(x is not None and x.dtype == _DOUBLE for x in inputs)
 
 
 def _named(op: Op, results: Sequence[Array | None]) -> list[Array | None]:

@@ -36,6 +36,8 @@ def _matmul(op: Op, inputs: Sequence[Array | None]) -> Array | None:
     a, b = inputs
     if a is None or b is None or a.dtype not in _FAST:
         return None
+    if b.ndim == 2 and a.ndim > 2:  # one product instead of many
+        return (a.reshape(-1, a.shape[-1]) @ b).reshape(*a.shape[:-1], b.shape[-1])
     return np.asarray(np.matmul(a, b))
 
 

@@ -24,7 +24,16 @@ from planner.errors import PlannerError
 from planner.ir import Op
 from planner.verify.shards import Array
 
-__all__ = ["RUNTIME_FAILURES", "NoKernelError", "attribute_proto", "run_node", "split_type"]
+__all__ = [
+    "RUNTIME_FAILURES",
+    "NoKernelError",
+    "attribute_key",
+    "attribute_proto",
+    "failure",
+    "run_node",
+    "split_type",
+    "without",
+]
 
 Runner = Callable[[dict[str, Array]], list[Any]]
 
@@ -64,7 +73,7 @@ def run_node(op: Op, inputs: Sequence[Array | None]) -> list[Array | None]:
     signature = _Signature(
         op.type,
         op.opset,
-        _attribute_key(op),
+        attribute_key(op),
         tuple(None if x is None else (x.dtype, x.ndim) for x in inputs),
         tuple(bool(name) for name in op.outputs),
         op,
@@ -74,9 +83,14 @@ def run_node(op: Op, inputs: Sequence[Array | None]) -> list[Array | None]:
     try:
         found = iter(runner(feed))
     except Exception as error:  # whatever the other side raises, it cannot run these operands
-        shapes = ", ".join("-" if x is None else f"{x.dtype}{list(x.shape)}" for x in inputs)
-        raise NoKernelError(f"operator {op.name} ({op.type}, opset {op.opset}) fails on ({shapes}): {error}") from error
+        raise failure(op, inputs, error) from error
     return [np.asarray(next(found)) if name else None for name in op.outputs]
+
+
+def failure(op: Op, inputs: Sequence[Array | None], error: Exception) -> NoKernelError:
+    """The error that names the operator and the operands on which its kernel fails."""
+    shapes = ", ".join("-" if x is None else f"{x.dtype}{list(x.shape)}" for x in inputs)
+    return NoKernelError(f"operator {op.name} ({op.type}, opset {op.opset}) fails on ({shapes}): {error}")
 
 
 @lru_cache(maxsize=1024)
@@ -114,16 +128,16 @@ def _runner(signature: _Signature) -> Runner:
     except (ValueError, TypeError, NotImplementedError, RuntimeError, KeyError) as error:
         op = signature.op
         raise NoKernelError(
-            f"operator {op.name}: no kernel for {op.type} (opset {op.opset}): "
+            f"operator {op.name} ({op.type}, opset {op.opset}) has no kernel: "
             f"ONNX Runtime says {reason}; the ONNX reference says {error}"
         ) from error
     return lambda feed: list(evaluator.run(None, feed))
 
 
 def _in_float32(signature: _Signature) -> Runner | None:
-    """ONNX Runtime in float32 for operands of another precision, rounded to theirs; None for float32 itself."""
+    """ONNX Runtime in float32 for operands of lower precision, rounded to theirs; None for float32 itself."""
     first = signature.inputs[0]
-    if first is None or first[0] == np.float32 or first[0].kind != "f":
+    if first is None or first[0].itemsize >= 4 or first[0].kind != "f":
         return None
     inputs = tuple(None if s is None else (np.dtype(np.float32), s[1]) for s in signature.inputs)
     runner = _runner(dataclasses.replace(signature, inputs=inputs))
@@ -150,6 +164,11 @@ def _model(signature: _Signature) -> onnx.ModelProto:
     if domain:
         opsets.append(helper.make_opsetid("", _NEWEST_OPSET))
     return helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
+
+
+def without(op: Op, attribute: str) -> Op:
+    """The operator without an attribute that is ours."""
+    return dataclasses.replace(op, attributes={k: v for k, v in op.attributes.items() if k != attribute})
 
 
 def split_type(type_: str) -> tuple[str, str]:
@@ -186,7 +205,7 @@ def _attribute_type(op: Op, name: str) -> int | None:
     return None if found is None else int(found.type.value)
 
 
-def _attribute_key(op: Op) -> str:
+def attribute_key(op: Op) -> str:
     parts = []
     for name, value in sorted(op.attributes.items()):
         if isinstance(value, np.ndarray):

@@ -18,7 +18,15 @@ from planner.ir import Op
 from planner.verify.vjp.attributes import Array, Window, string, window
 from planner.verify.vjp.registry import Call, register
 
-__all__ = ["conv_forward", "conv_input_gradient", "conv_weight_gradient", "im2col", "pad_to_window", "positions"]
+__all__ = [
+    "conv_forward",
+    "conv_input_gradient",
+    "conv_weight_gradient",
+    "im2col",
+    "pad_to_window",
+    "positions",
+    "transposed_window",
+]
 
 Gradients = list["Array | None"]
 
@@ -146,7 +154,7 @@ def _conv(c: Call) -> Gradients:
 def _conv_transpose(c: Call) -> Gradients:
     weight = c.operand(1)
     groups = c.attr("group", 1)
-    w = _transposed_window(c.op, c.x.shape[2:], weight.shape[2:], c.dy.shape[2:])
+    w = transposed_window(c.op, c.x.shape[2:], weight.shape[2:], c.dy.shape[2:])
     dy = c.dy
     # Positions the window never reaches (output padding beyond it) carry no gradient.
     return [
@@ -156,7 +164,7 @@ def _conv_transpose(c: Call) -> Gradients:
     ]
 
 
-def _transposed_window(op: Op, inputs: tuple[int, ...], kernel: tuple[int, ...], outputs: tuple[int, ...]) -> Window:
+def transposed_window(op: Op, inputs: tuple[int, ...], kernel: tuple[int, ...], outputs: tuple[int, ...]) -> Window:
     """The window of the convolution whose input gradient this is: it slides over the *results*."""
     n = len(inputs)
     strides = tuple(op.attributes.get("strides") or (1,) * n)

@@ -10,6 +10,7 @@ import numpy as np
 
 from planner.verify.draws import global_index, kept_by_dropout
 from planner.verify.vjp.attributes import Array, align, string
+from planner.verify.vjp.pieces import by_elements
 from planner.verify.vjp.registry import Call, register, unbroadcast
 
 __all__ = ["erf", "gelu_gradient", "sigmoid"]
@@ -18,15 +19,47 @@ Gradients = list["Array | None"]
 
 
 def erf(x: Array) -> Array:
-    """Error function in float64, by a Chebyshev fit of its complement (absolute error below 1e-15)."""
-    z = np.abs(np.asarray(x, dtype=np.float64))
-    t = 2.0 / (2.0 + z)
-    ty = 4.0 * t - 2.0
-    d, dd = np.zeros_like(z), np.zeros_like(z)
+    """Error function in float64, by a Chebyshev fit of its complement (absolute error below 1e-15).
+
+    The sum runs in place over pieces that stay in a core's cache: it has thirty passes.
+    """
+    x = np.asarray(x, dtype=np.float64)
+    flat = np.ascontiguousarray(x).reshape(-1)
+    out = np.empty_like(flat)
+    z, ty, d, dd = np.empty((4, min(_ERF_PIECE, max(flat.size, 1))))
+    for start in range(0, flat.size, _ERF_PIECE):
+        piece = slice(start, min(start + _ERF_PIECE, flat.size))
+        count = piece.stop - start
+        _erf_piece(flat[piece], out[piece], z[:count], ty[:count], d[:count], dd[:count])
+    return out.reshape(x.shape)
+
+
+def _erf_piece(x: Array, out: Array, z: Array, ty: Array, d: Array, dd: Array) -> None:
+    """Clenshaw's recurrence d, dd ← ty·d − dd + c, d into `out`; the others are space to work in."""
+    np.abs(x, out=z)
+    np.add(z, 2.0, out=dd)
+    np.divide(2.0, dd, out=out)  # t
+    np.multiply(out, 4.0, out=ty)
+    ty -= 2.0
+    d.fill(0.0)
+    dd.fill(0.0)
     for c in _ERFC_CHEBYSHEV[:0:-1]:
-        d, dd = ty * d - dd + c, d
-    complement = t * np.exp(-z * z + 0.5 * (_ERFC_CHEBYSHEV[0] + ty * d) - dd)
-    return np.asarray(np.sign(x) * (1.0 - complement))
+        np.subtract(c, dd, out=dd)
+        dd += ty * d
+        d, dd = dd, d
+    ty *= d
+    ty += _ERFC_CHEBYSHEV[0]
+    ty *= 0.5
+    ty -= dd
+    z *= z
+    ty -= z
+    np.exp(ty, out=ty)
+    out *= ty  # the complement at |x|
+    np.subtract(1.0, out, out=out)
+    np.copysign(out, x, out=out)
+
+
+_ERF_PIECE = 4096
 
 
 # Press et al., Numerical Recipes, 3rd edition, section 6.2.2 (erfccheb).
@@ -152,10 +185,16 @@ def _mish(c: Call) -> Array:
 
 def gelu_gradient(x: Array, *, tanh: bool) -> Array:
     """Derivative of Gelu, exact (error function) or in its tanh approximation."""
-    if tanh:
-        k = math.sqrt(2 / math.pi)
-        t = np.tanh(k * (x + 0.044715 * x**3))
-        return np.asarray(0.5 * (1 + t) + 0.5 * x * (1 - t * t) * k * (1 + 3 * 0.044715 * x * x))
+    return by_elements(_gelu_tanh_slope if tanh else _gelu_slope, x)
+
+
+def _gelu_tanh_slope(x: Array) -> Array:
+    k, square = math.sqrt(2 / math.pi), x * x
+    t = np.tanh(k * (x + 0.044715 * square * x))
+    return np.asarray(0.5 * (1 + t) + 0.5 * x * (1 - t * t) * k * (1 + 3 * 0.044715 * square))
+
+
+def _gelu_slope(x: Array) -> Array:
     cumulative = 0.5 * (1 + erf(x / math.sqrt(2)))
     return (cumulative + x * np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)).astype(x.dtype)
 

@@ -10,6 +10,7 @@ import numpy as np
 from planner.ir import Op
 from planner.verify.vjp.attributes import Array, string
 from planner.verify.vjp.norm import log_softmax
+from planner.verify.vjp.pieces import by_rows
 from planner.verify.vjp.registry import Call, register
 
 __all__ = ["cross_entropy_gradient", "label_weights", "picked", "states_ignored"]
@@ -52,6 +53,10 @@ def cross_entropy_gradient(log_probabilities: Array, labels: Array, factor: Arra
     return np.asarray(g)
 
 
+def _from_scores(scores: Array, labels: Array, factor: Array) -> Array:
+    return cross_entropy_gradient(log_softmax(scores, 1), labels, factor)
+
+
 def _factor(c: Call, labels: Array, weights: Array | None) -> Array:
     each = label_weights(states_ignored(c.op, c.inputs), labels, weights, c.x.dtype)
     reduction = string(c.attr("reduction"), "mean")
@@ -64,10 +69,14 @@ def _factor(c: Call, labels: Array, weights: Array | None) -> Array:
 def _softmax_cross_entropy(c: Call) -> Gradients:
     labels, weights = c.operand(1), c.maybe(2)
     saved = c.outputs[1] if len(c.outputs) > 1 else None
-    log_p = log_softmax(c.x, 1) if saved is None else saved
-    dx = cross_entropy_gradient(log_p, labels, _factor(c, labels, weights))
     further = c.gradients[1] if len(c.gradients) > 1 else None
-    if further is not None:
+    factor = _factor(c, labels, weights)
+    if further is None:
+        dx = by_rows(_from_scores if saved is None else cross_entropy_gradient, c.x if saved is None else saved, labels,
+                     factor)  # fmt: skip
+    else:
+        log_p = log_softmax(c.x, 1) if saved is None else saved
+        dx = cross_entropy_gradient(log_p, labels, factor)
         dx = dx + further - np.exp(log_p) * further.sum(axis=1, keepdims=True)
     return [dx]
 

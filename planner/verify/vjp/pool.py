@@ -12,7 +12,7 @@ from planner.verify.vjp.attributes import window as window_of
 from planner.verify.vjp.conv import pad_to_window, padded_sizes, positions
 from planner.verify.vjp.registry import Call, register
 
-__all__ = ["average_pool_gradient", "lp_gradient", "lp_sum"]
+__all__ = ["average_pool_gradient", "lp_gradient", "lp_sum", "neighbours"]
 
 Gradients = list["Array | None"]
 
@@ -90,8 +90,12 @@ def _global_lp_pool(c: Call) -> Gradients:
 
 @register("MaxUnpool")
 def _max_unpool(c: Call) -> Gradients:
-    """Every element went to the place that its index names."""
-    return [c.dy.reshape(-1)[c.operand(1)]]
+    """Every element went to the place that its index names, where the last of several stays."""
+    places = c.operand(1).reshape(-1)
+    order = np.arange(places.size)
+    last = np.zeros(c.dy.size, dtype=np.int64)
+    last[places] = order
+    return [np.where(last[places] == order, c.dy.reshape(-1)[places], 0).reshape(c.x.shape)]
 
 
 @register("GlobalAveragePool")
@@ -111,12 +115,12 @@ def _lrn(c: Call) -> Gradients:
     size, alpha = c.attr("size"), c.attr("alpha", 1e-4)
     beta, bias = c.attr("beta", 0.75), c.attr("bias", 1.0)
     before, after = (size - 1) // 2, size - 1 - (size - 1) // 2
-    s = bias + alpha / size * _neighbours(c.x * c.x, before, after)
-    through = _neighbours(c.dy * c.x * s ** (-beta - 1), after, before)
+    s = bias + alpha / size * neighbours(c.x * c.x, before, after)
+    through = neighbours(c.dy * c.x * s ** (-beta - 1), after, before)
     return [c.dy * s**-beta - 2 * alpha * beta / size * c.x * through]
 
 
-def _neighbours(x: Array, before: int, after: int) -> Array:
+def neighbours(x: Array, before: int, after: int) -> Array:
     """Sum over the channels c-before … c+after."""
     channels = x.shape[1]
     padded = np.zeros((x.shape[0], channels + before + after, *x.shape[2:]), dtype=x.dtype)

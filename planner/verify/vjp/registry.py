@@ -115,7 +115,7 @@ def vjp(
     if rule is None:
         raise NoVjpError(
             f"operator {op.name} ({op.type}, opset {op.opset}) has no vector-Jacobian product; "
-            "verify the plan's forward only, or register one in planner/verify/vjp"
+            "plan for inference (--mode inference), or register one (docs/rules.md)"
         )
     wide = [[_widen(v) for v in values] for values in (inputs, outputs, output_gradients)]
     found = rule(Call(op, wide[0], wide[1], wide[2], wanted))

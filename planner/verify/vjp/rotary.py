@@ -8,10 +8,10 @@ from planner.verify.vjp.attend import merge_heads, split_heads
 from planner.verify.vjp.attributes import Array
 from planner.verify.vjp.registry import Call, register
 
-__all__: list[str] = []
+__all__ = ["turned"]
 
 
-def _turned(dy: Array, cos: Array, sin: Array, *, interleaved: bool) -> Array:
+def turned(dy: Array, cos: Array, sin: Array, *, interleaved: bool) -> Array:
     """`dy` is (b, h, s, e); the angles of the first features broadcast to (b, s, half)."""
     half = cos.shape[-1]
     cos, sin = cos[:, None], sin[:, None]
@@ -29,7 +29,7 @@ def _rotary_embedding(c: Call) -> list[Array | None]:
     if positions is not None:
         cos, sin = cos[positions], sin[positions]
     dy = split_heads(c.dy, c.attr("num_heads", 1))
-    dx = _turned(dy, cos, sin, interleaved=bool(c.attr("interleaved", 0)))
+    dx = turned(dy, cos, sin, interleaved=bool(c.attr("interleaved", 0)))
     return [merge_heads(dx, c.x.ndim)]
 
 
@@ -41,5 +41,5 @@ def _rotary_embedding_microsoft(c: Call) -> list[Array | None]:
     heads = c.attr("num_heads", 0) or c.x.shape[-1] // (2 * cos.shape[-1])
     dy = split_heads(c.dy, heads)
     at = positions if positions.ndim == 2 else positions.reshape(1, 1) + np.arange(dy.shape[2])
-    dx = _turned(dy, cos[at], sin[at], interleaved=bool(c.attr("interleaved", 0)))
+    dx = turned(dy, cos[at], sin[at], interleaved=bool(c.attr("interleaved", 0)))
     return [merge_heads(dx, c.x.ndim)]

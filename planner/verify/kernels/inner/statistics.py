@@ -55,6 +55,7 @@ class _Rows:
     epsilon: float
     centred: bool = True
     silu: bool = False
+    outside: float = 0.0  # added to the deviation, where ε is added to the variance
     restore: Callable[[Array], Array] = np.asarray
 
     def count(self, place: ShardContext) -> int:
@@ -66,7 +67,7 @@ class _Rows:
 @dataclass(frozen=True, slots=True)
 class _Moments:
     mean: Array
-    inverse: Array  # 1/√(variance + ε)
+    inverse: Array  # 1/√(variance + ε), or 1/(√variance + ε)
     centred: Array
     variance: Array | None = None  # of the forward alone
 
@@ -80,7 +81,7 @@ def _moments(rows: _Rows, place: ShardContext) -> Generator[Collective, Received
     centred = rows.x - mean
     squares = yield from total(np.square(centred).sum(axis=rows.axes, keepdims=True), place)
     variance = np.asarray(squares / n, dtype=rows.x.dtype)
-    inverse = np.asarray(1 / np.sqrt(variance + rows.epsilon), dtype=rows.x.dtype)
+    inverse = np.asarray(1 / (np.sqrt(variance + rows.epsilon) + rows.outside), dtype=rows.x.dtype)
     return _Moments(np.asarray(mean, dtype=rows.x.dtype), inverse, centred, variance)
 
 
@@ -182,7 +183,7 @@ def _batch_rows(op: Op, inputs: Operands) -> _Rows:
 def _mean_variance_rows(op: Op, inputs: Operands) -> _Rows:
     x = widen(inputs[0])
     axes = tuple(sorted(normalise_axis(int(a), x.ndim) for a in op.attributes.get("axes", (0, 2, 3))))
-    return _Rows(x, axes, None, None, 1e-9)
+    return _Rows(x, axes, None, None, 0.0, outside=1e-9)
 
 
 _ROWS: dict[str, Callable[[Op, Operands], _Rows]] = {

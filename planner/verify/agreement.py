@@ -1,0 +1,90 @@
+"""Whether two computations of the same tensors agree, judged by what rounding alone does to them.
+
+Errors are taken element by element, relative to the element's own size and a typical small size of the tensor, so that
+a mask value of -1e38 hides nothing.  A tensor agrees within `CLOSE`, or within `FACTOR` times what moving every weight
+and input by one unit in the last place does to it, but never beyond `LARGEST`: what rounding moves further than that
+says nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from planner.verify.shards import Array
+
+__all__ = ["Outcome", "error_of", "moved_by_rounding"]
+
+CLOSE = 1e-5  # two orders above single precision: sums of thousands of terms in another order
+FACTOR = 16.0  # rounding strikes at every operator, the measurement moves only what enters
+LARGEST = 5e-3
+TYPICAL = 0.1  # of the elements that are not zero, this part is smaller than the typical small size
+SAMPLED = 100_000  # elements that show the typical size of a large tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of one tensor: its element type, how far ours is from the reference, and the reference from itself after
+    rounding of what enters."""
+
+    name: str
+    dtype: np.dtype[Any]
+    error: float
+    noise: float
+
+    @property
+    def close(self) -> float:
+        return max(CLOSE, 8 * self._unit)
+
+    @property
+    def allowed(self) -> float:
+        return max(self.close, FACTOR * self.noise)
+
+    @property
+    def chaotic(self) -> bool:
+        """Differs, and rounding moves it too far for that to mean anything."""
+        return self.error > self.close and self.allowed > max(LARGEST, 64 * self._unit)
+
+    @property
+    def wrong(self) -> bool:
+        return self.error > self.allowed and not self.chaotic
+
+    @property
+    def _unit(self) -> float:
+        return float(np.finfo(self.dtype).eps) if self.dtype.kind == "f" else 0.0
+
+
+def error_of(found: Array, reference: Array) -> float:
+    """The largest error of an element; infinite where other elements are finite.  Of anything but floats the share of
+    elements that differ."""
+    if not reference.size:
+        return 0.0
+    if reference.dtype.kind != "f":
+        return float(np.mean(found != reference))
+    a, b = (x if x.dtype.itemsize >= 4 else x.astype(np.float32) for x in (found, reference))
+    finite = np.isfinite(b)
+    if not finite.all():
+        if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+            return float("inf")
+        a, b = a[finite], b[finite]
+    if not b.size or np.array_equal(a, b):
+        return 0.0
+    if not np.isfinite(a).all():
+        return float("inf")
+    sizes = np.abs(b)
+    sample = sizes.reshape(-1)[:: max(1, sizes.size // SAMPLED)]
+    sample = sample[sample > 0]
+    typical = np.quantile(sample, TYPICAL).astype(b.dtype) if sample.size else b.dtype.type(0)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        errors = np.abs(a - b) / (sizes + typical)
+    return float(np.max(errors, initial=0.0, where=~np.isnan(errors)))
+
+
+def moved_by_rounding(value: Array, rng: np.random.Generator) -> Array:
+    """Every float that is no whole number by at most one unit in the last place."""
+    if value.dtype.kind != "f" or value.dtype.itemsize < 2:
+        return value
+    near = value * (1 + rng.uniform(-1, 1, value.shape).astype(value.dtype) * np.finfo(value.dtype).eps)
+    return np.asarray(np.where(np.rint(value) == value, value, near), dtype=value.dtype)

@@ -1,0 +1,47 @@
+"""What is communicated inside an operator, against what its strategy says of it.
+
+Plans are priced by `Strategy.inner`; kernels communicate what they need.  The two are held together to the byte, floats
+in double precision.  An all-to-all states what a rank distributes with the part that stays, an exchange moves the rest;
+a ring of permutes is an exchange.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from planner.rules.strategy import BoundCollective, Strategy
+from planner.verify.kernels import Performed
+
+__all__ = ["misstated"]
+
+_Key = tuple[tuple[str, ...], str]
+_STAYS = 1.5  # of an all-to-all among as few as three ranks a third stays where it is
+
+
+def misstated(strategy: Strategy, performed: Sequence[Performed], *, backward: bool, partly: bool = False) -> str:
+    """What differs; empty where nothing does.  `partly`: not all that was priced is asked for, less may be moved."""
+    stated: dict[_Key, int] = {}
+    distributed = set()
+    for c in strategy.inner:
+        if c.backward == backward:
+            key = c.axes, "exchange" if c.kind in ("permute", "all_to_all") else c.kind
+            stated[key] = stated.get(key, 0) + _bytes(c) * c.count
+            if c.kind == "all_to_all":
+                distributed.add(key)
+    moved: dict[_Key, int] = {}
+    for p in performed:
+        key = tuple(strategy.split[p.factor]), p.kind
+        moved[key] = moved.get(key, 0) + p.bytes
+    for key in sorted(stated.keys() | {k for k, n in moved.items() if n}):
+        said, done = stated.get(key, 0), moved.get(key, 0)
+        if not done <= said or not (partly or said <= (_STAYS if key in distributed else 1.0) * done):
+            axes, kind = key
+            return f"its {kind} over {'.'.join(axes)} is stated with {said} bytes, and moves {done} (in float64)"
+    return ""
+
+
+def _bytes(c: BoundCollective) -> int:
+    """Where every float takes eight bytes."""
+    if not c.width:
+        return c.bytes
+    return c.elements * (c.kept + (c.item_bytes - c.kept) * 8 // c.width)

@@ -1,0 +1,249 @@
+"""A pipeline on virtual devices: stages that hold what they read, micro-batches with data of their own, one step.
+
+Every stage runs its passes in the order of the schedule and waits for what others send; what is sent arrives in the
+order in which it was sent, as on a real link.  Each pass of a micro-batch in a stage has a store of its own and is
+compared with the whole model on that micro-batch's data, instruction by instruction (`planner.verify.proof`).  Stages
+add parameters' gradients up over the micro-batches, bring them to where they are stored, and sum those of shared
+parameters over the groups of ranks that the plan names; the result has to be the sum of the whole model's gradients.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from planner.errors import VerificationError
+from planner.ir import Layout, Op, Role
+from planner.lowering import Event, Program, Staged, Transfer
+from planner.verify.calibrate import calibrate
+from planner.verify.check import Verdict, verdict_of
+from planner.verify.data import random_tensors
+from planner.verify.double import in_double
+from planner.verify.execute import Key
+from planner.verify.findings import Report
+from planner.verify.kernels import NoKernelError
+from planner.verify.lifetimes import deaths, departures
+from planner.verify.proof import Proof, summed
+from planner.verify.shards import Array, Shards
+from planner.verify.totals import Totals
+from planner.verify.vjp import NoVjpError
+from planner.verify.whole import Whole
+
+__all__ = ["PipelineProof", "verify_pipeline"]
+
+
+def verify_pipeline(pipeline: Staged, *, seed: int = 0, progress: Callable[[int, int], None] | None = None) -> Verdict:
+    """Executes one step of the pipeline beside the whole model and compares."""
+    proof = PipelineProof(pipeline, seed)
+    try:
+        proof.run(progress)
+    except (NoKernelError, NoVjpError) as e:  # of the whole model: nothing behind it can be computed
+        proof.report.unproved.append(str(e))
+    return verdict_of(
+        proof.report,
+        pipeline.program,
+        devices=pipeline.devices,
+        stages=len(pipeline.stages),
+        micro_batches=pipeline.micro_batches,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Message:
+    """What one stage sends another: the shards, and of a gradient the value and the contributions that they stand for.
+    `shards` is None where there is no gradient."""
+
+    micro_batch: int
+    shards: Shards | None
+    whole: Array | None = None
+    added: tuple[str, ...] = ()
+
+
+class PipelineProof:
+    """One step of `pipeline` on values drawn by `seed`."""
+
+    def __init__(self, pipeline: Staged, seed: int = 0) -> None:
+        self.pipeline, self.seed = pipeline, seed
+        self.program = pipeline.program
+        self.graph = in_double(self.program.graph)
+        self.report = Report(failures=list(pipeline.defects))
+        self.first = Whole(self.graph, random_tensors(self.graph, seed), self.program.rules, self.program.active)
+        self.wholes = {0: self.first}
+        self.cells: dict[tuple[int, int], _Part] = {}  # by stage and micro-batch
+        self.links: dict[Transfer, deque[_Message]] = {}
+        self.totals = Totals(pipeline, self.graph)
+        self.stages = [_Part(self.program, self.first, seed) for _ in pipeline.stages]
+        self.deaths = [deaths(self.program, stage) for stage in pipeline.stages]
+        self.departures = departures(pipeline)
+
+    def run(self, progress: Callable[[int, int], None] | None = None) -> Report:
+        if self.report.failures:
+            return self.report
+        calibrate(self.first)
+        self.first.begin_backward()
+        total = sum(self._work(s, e) for s, stage in enumerate(self.pipeline.stages) for e in stage.events)
+        done = 0
+        for stage, event in self._turns():
+            try:
+                self._run(stage, event)
+            except VerificationError as e:  # the whole model has not come to what this stage does now
+                self.report.failures.append(f"stage {stage}, {event.phase} of micro-batch {event.micro_batch}: {e}")
+                break
+            done += self._work(stage, event)
+            if progress is not None:
+                progress(done, total)
+        self._finish()
+        return self.report
+
+    def _turns(self) -> Iterator[tuple[int, Event]]:
+        """Every event of every stage, as soon as what it receives is there."""
+        left = [deque(stage.events) for stage in self.pipeline.stages]
+        while any(left):
+            moved = False
+            for s, events in enumerate(left):
+                while events and not self._waits_for(s, events[0]):
+                    moved = True
+                    yield s, events.popleft()
+            if not moved:
+                self._stuck(left)
+                return
+
+    def _waits_for(self, stage: int, event: Event) -> list[Transfer]:
+        return [t for t in self.pipeline.stages[stage].received(event.phase) if not self.links.get(t)]
+
+    def _stuck(self, left: list[deque[Event]]) -> None:
+        for s, events in enumerate(left):
+            if events:
+                lacking = self._waits_for(s, events[0])[0]
+                self.report.failures.append(
+                    f"stage {s} waits for {lacking.what} of micro-batch {events[0].micro_batch}, which stage "
+                    f"{lacking.source} never sends"
+                )
+
+    def _work(self, stage: int, event: Event) -> int:
+        own = self.stages[stage]
+        return sum(own._work(i) for i in self.pipeline.stages[stage].instructions(event.phase))
+
+    # Events
+
+    def _run(self, stage: int, event: Event) -> None:
+        proof = self.stages[stage] if event.phase in ("begin", "end") else self._cell(stage, event.micro_batch)
+        program = self.pipeline.stages[stage]
+        for transfer in program.received(event.phase):
+            self._receive(proof, transfer, event)
+        gone, read = self.deaths[stage].get(event.phase, {}), self.departures.get((stage, event.phase), {})
+        for n, instruction in enumerate(program.instructions(event.phase)):
+            proof.step(instruction)
+            for key in gone.get(n, ()):
+                proof.devices.values.pop(key, None)
+            for name in read.get(n, ()):
+                proof.whole.forget(name)
+        for transfer in program.sent(event.phase):
+            self._send(proof, transfer, event)
+        if event.phase == ("backward" if self.program.active else "forward"):
+            self._close(stage, event.micro_batch)
+
+    def _cell(self, stage: int, micro_batch: int) -> _Part:
+        """The values of a micro-batch in a stage: the stage's parameters, and what comes."""
+        if (stage, micro_batch) not in self.cells:
+            cell = _Part(self.program, self._whole(micro_batch), self.seed, responses=micro_batch == 0)
+            cell.devices.values.update(self.stages[stage].devices.values)
+            self.cells[stage, micro_batch] = cell
+        return self.cells[stage, micro_batch]
+
+    def _whole(self, micro_batch: int) -> Whole:
+        """The whole model on the micro-batch's data, with the parameters of all."""
+        if micro_batch not in self.wholes:
+            values = {t: self.first.value(t) for t in self.first.sources} | self.inputs(micro_batch)
+            active = self.program.active
+            whole = Whole(self.graph, values, self.program.rules, active, witnesses=False)
+            whole.begin_backward()
+            self.wholes[micro_batch] = whole
+        return self.wholes[micro_batch]
+
+    def inputs(self, micro_batch: int) -> dict[str, Array]:
+        """The data of a micro-batch."""
+        drawn = [t for t in self.first.drawn if self.graph.tensors[t].role is Role.INPUT]
+        if not micro_batch:
+            return {t: self.first.value(t) for t in drawn}
+        return random_tensors(self.graph, self.seed + micro_batch, only=drawn)
+
+    def _send(self, proof: _Part, transfer: Transfer, event: Event) -> None:
+        key = transfer.tensor, transfer.layout
+        link = self.links.setdefault(transfer, deque())
+        if not transfer.gradient:
+            link.append(_Message(event.micro_batch, proof.devices.values.get(key)))
+            return
+        shards = proof.devices.gradients.pop(key, None)
+        whole, added = proof.sums.pop(key, None), proof.added.pop(key, ())
+        link.append(_Message(event.micro_batch, shards, whole, added))
+
+    def _receive(self, proof: _Part, transfer: Transfer, event: Event) -> None:
+        message = self.links[transfer].popleft()
+        what = f"{transfer.what} from stage {transfer.source}"
+        if message.micro_batch != event.micro_batch:
+            proof.report.failures.append(f"receives {what} of micro-batch {message.micro_batch}")
+        key = transfer.tensor, transfer.layout
+        if transfer.gradient:
+            if message.shards is not None and message.whole is not None:
+                proof._contribute(key, message.shards, message.whole, message.added)
+        elif message.shards is None:
+            proof.report.failures.append(f"receives nothing for {what}")
+        else:
+            proof.received(what, key, message.shards)
+
+    def _close(self, stage: int, micro_batch: int) -> None:
+        """Adds the micro-batch's gradients of parameters to the stage's, and forgets its values."""
+        cell = self.cells.pop((stage, micro_batch))
+        self._accumulate(cell, stage, micro_batch)
+        cell.leftovers()
+        self.totals.expect(stage, micro_batch, cell.whole)
+        self.report.merge(cell.report, f"stage {stage}, micro-batch {micro_batch}: ")
+        if stage == (0 if self.program.active else len(self.stages) - 1):
+            del self.wholes[micro_batch]
+
+    def _accumulate(self, cell: _Part, stage: int, micro_batch: int) -> None:
+        own = self.stages[stage]
+        for key in [k for k in cell.devices.gradients if self.graph.tensors[k[0]].role is Role.PARAMETER]:
+            who = tuple(self.totals.name(micro_batch, c) for c in cell.added.pop(key))
+            own._contribute(key, cell.devices.gradients.pop(key), cell.sums.pop(key), who)
+
+    def _finish(self) -> None:
+        for (stage, micro_batch), cell in self.cells.items():
+            self.report.merge(cell.report, f"stage {stage}, micro-batch {micro_batch}: ")
+        self.report.failures += [
+            f"stage {t.source} sends {t.what} of micro-batch {m.micro_batch} to stage {t.target}, which never takes it"
+            for t, link in self.links.items()
+            for m in link
+        ]
+        self.report.parameters += self.totals.check(self.stages, self.report)
+        self.report.hear(self.first)
+        for s, proof in enumerate(self.stages):
+            proof.leftovers()
+            self.report.merge(proof.report, f"stage {s}: ")
+
+
+class _Part(Proof):
+    """What a stage holds: of one micro-batch, or of all of them.  Whether operators respond to their operands is
+    judged once, by `responses`, on the first micro-batch's data."""
+
+    def __init__(self, program: Program, whole: Whole, seed: int, *, responses: bool = True) -> None:
+        super().__init__(program, whole, seed)
+        self.responses = responses
+
+    def received(self, what: str, key: Key, shards: Shards) -> None:
+        """Compares a value that another stage has sent, and puts it into its place."""
+        name, layout = key
+        whole = self.whole.value(name)
+        good = self._compare(what, shards, layout, whole, summed(shards))
+        self.devices.values[key] = self._next(shards, good, whole, layout)
+
+    def leftovers(self) -> None:
+        """Gradients that nothing has used."""
+        self.report.failures += [
+            f"gradient of {name} as {layout}: nothing uses it" for name, layout in self.devices.gradients
+        ]
+
+    def _silence(self, op: Op, place: int, whole: Array, layout: Layout) -> str:
+        return super()._silence(op, place, whole, layout) if self.responses else ""

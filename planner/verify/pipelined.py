@@ -1,0 +1,50 @@
+"""The pipeline that a plan document describes, and how much of it is executed."""
+
+from __future__ import annotations
+
+from planner.lowering import Program, Staged, passes, staged
+from planner.planning import PlanDocument
+from planner.planning.pipeline.stages import ORDER
+from planner.verify.sibling import Budget, Work
+
+__all__ = ["affordable", "fewest_micro_batches", "in_parts", "pipeline_of"]
+
+
+def in_parts(plan: PlanDocument) -> bool:
+    """Whether the plan has stages, or more than one micro-batch."""
+    return plan.schedule.stages > 1 or plan.schedule.micro_batches > 1
+
+
+def fewest_micro_batches(plan: PlanDocument) -> int:
+    """As many as let every stage fill up, run forward and backward in turn, and empty."""
+    return min(plan.schedule.micro_batches, plan.schedule.stages + 1)
+
+
+def affordable(plan: PlanDocument, work: Work, budget: Budget, *, whole: bool) -> int:
+    """How many micro-batches of so much work each are executed: all of them where `whole` asks for that or the budget
+    holds, else as many as it holds; 0 where these would not show what a pipeline does."""
+    count, fewest = plan.schedule.micro_batches, fewest_micro_batches(plan)
+    if whole:
+        return count
+    flying = min(plan.schedule.stages, count)
+    if not budget.holds(Work(work.flops * fewest, work.parameter_bytes, work.activation_bytes * flying)):
+        return 0
+    return min(count, max(fewest, int(budget.flops / max(work.flops, 1.0))))
+
+
+def pipeline_of(plan: PlanDocument, program: Program, micro_batches: int) -> Staged:
+    """`program` (the plan's, or that of a part of its operators) in the plan's stages, for so many micro-batches.
+
+    The order is that of the schedule, the stages those of the operators and parameters, the sums between stages those
+    of the parameters, all as the document says them."""
+    schedule, graph = plan.schedule, program.graph
+    stages = schedule.stages
+    orders = passes(schedule.order or ORDER, stages, micro_batches, training=bool(program.active))
+    stage_of = {op.name: plan.operators[op.name].stage for op in graph.ops}
+    entries = {t.name: plan.parameters[t.name] for t in graph.parameters}
+    held = {name: entry.stages if stages > 1 else [0] for name, entry in entries.items()}
+    reading = {name: {stage_of[op.name] for op, _ in graph.consumers.get(name, ())} for name in entries}
+    if set(stage_of) != set(plan.operators):  # a part of the model: stages may have lost the operators that read it
+        held = {name: [s for s in stages if s in reading[name]] for name, stages in held.items()}
+    sums = {name: entry.across.groups for name, entry in entries.items() if entry.across is not None}
+    return staged(program, stage_of, orders, held, sums)
