@@ -4,7 +4,7 @@
 
 starts a service, drops a model, watches, opens the report, compares two plans, meets errors, logs in with a key, and
 prints what it measured as JSON; with `--shots` it writes pictures of every step.  Needs playwright and a Chromium
-(CHROMIUM, or `chromium` on the path).
+(`PLANNER_CHROMIUM`, or one on the path).
 """
 
 from __future__ import annotations
@@ -12,30 +12,18 @@ from __future__ import annotations
 import argparse
 import base64
 import json
-import os
-import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from planner.frontends.strip import strip_model
+from tests.browser.chromium import launched
 from tests.service.process import served
 from tests.unit.test_frontends_strip import inside
 
 SAMPLES = Path(__file__).parents[2] / "sample_graphs"
-FLAGS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
 DROP = """([name, data]) => {
   const bytes = Uint8Array.from(atob(data), (c) => c.charCodeAt(0));
   const transfer = new DataTransfer();
@@ -49,22 +37,6 @@ document.addEventListener("securitypolicyviolation", (e) => {
 });
 """
 SECOND = 1000.0
-
-
-def chromium() -> str | None:
-    return os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-
-
-@contextmanager
-def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium(), args=list(FLAGS))
-        try:
-            yield running
-        finally:
-            running.close()
 
 
 class Visit:
@@ -202,14 +174,20 @@ def explanation(visit: Visit) -> None:
     visit.shot("explain")
 
 
-def stopped(visit: Visit) -> None:
-    """A search that takes long, ended early."""
+def _within(visit: Visit, memory: str, devices: int) -> Any:
+    """The page after a search of GPT-2 under a memory limit was asked for."""
     visit.open("#/")
     page = visit.page
     page.click("text=GPT-2 small")
     page.wait_for_selector(".drop.taken")
-    page.fill("#memory_limit", "560MB")
-    visit.plan(16)
+    page.fill("#memory_limit", memory)
+    visit.plan(devices)
+    return page
+
+
+def stopped(visit: Visit) -> None:
+    """A search that takes long, ended early."""
+    page = _within(visit, "560MB", 16)
     page.wait_for_selector(".pill.running")
     page.wait_for_selector("main .chart", timeout=60 * SECOND)
     visit.shot("running")
@@ -221,12 +199,7 @@ def stopped(visit: Visit) -> None:
 
 def closing(visit: Visit) -> None:
     """A gap that closes in several steps, for the pictures."""
-    visit.open("#/")
-    page = visit.page
-    page.click("text=GPT-2 small")
-    page.wait_for_selector(".drop.taken")
-    page.fill("#memory_limit", "250MB")
-    visit.plan(64)
+    page = _within(visit, "250MB", 64)
     page.wait_for_selector(".pill.succeeded", timeout=200 * SECOND)
     visit.frame()
     visit.shot("closing")
@@ -321,7 +294,7 @@ def main() -> int:
         options.shots.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory() as folder,
-        browser() as running,
+        launched() as running,
         served(Path(folder), "--workers", "1") as service,
     ):
         told = drive(running, service.url, Path(folder), options.shots, long=not options.short)

@@ -1,11 +1,10 @@
 """The page of two plans in a browser: nothing is complained about, and both graphs do what one does.
 
-Needs playwright and Chromium (`PLANNER_CHROMIUM`, default /usr/bin/chromium).
+Needs playwright and Chromium (`PLANNER_CHROMIUM`, or one on the path).
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,24 +14,9 @@ import pytest
 from planner.report.diff import diff, page_of
 from tests.unit.diff_plans import PAIRS, edited, hostile, searched
 
-playwright = pytest.importorskip("playwright.sync_api")
-CHROMIUM = os.environ.get("PLANNER_CHROMIUM", "/usr/bin/chromium")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="no Chromium; PLANNER_CHROMIUM says where it is"),
-]
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]  # fmt: skip
+pytestmark = pytest.mark.slow
 VIOLATIONS = "addEventListener('securitypolicyviolation', (e) => console.error('policy', e.violatedDirective))"
 Show = Callable[[str], Any]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as p:
-        found = p.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield found
-        found.close()
 
 
 @pytest.fixture

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("playwright.sync_api")
-
-from tests.browser.page import browser, chromium, drive
+from tests.browser.page import drive
 from tests.service.process import served
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(chromium() is None, reason="no Chromium on the path")]
+pytestmark = pytest.mark.slow
 
 
-def test_the_page_from_the_first_model_to_the_comparison_of_two_plans(tmp_path):
-    with browser() as running, served(tmp_path, "--workers", "1") as service:
-        told = drive(running, service.url, tmp_path, None, long=False)
+def test_the_page_from_the_first_model_to_the_comparison_of_two_plans(browser, tmp_path):
+    with served(tmp_path, "--workers", "1") as service:
+        told = drive(browser, service.url, tmp_path, None, long=False)
     assert told["sent_bytes"] < told["model_bytes"] / 4, "the weights stayed in the browser"

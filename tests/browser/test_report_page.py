@@ -5,8 +5,6 @@ Runs where playwright and a Chromium are there (`PLANNER_CHROMIUM`, or one on th
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,20 +17,7 @@ from planner.report.mesh import shards
 from tests.unit.report_plans import deepened, hostile, old, plan_of, without_modules
 
 pytestmark = pytest.mark.slow
-sync_api = pytest.importorskip("playwright.sync_api")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
 Open = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    found = os.environ.get("PLANNER_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-    if found is None:
-        pytest.skip("no Chromium here; set PLANNER_CHROMIUM")
-    with sync_api.sync_playwright() as p:
-        chromium = p.chromium.launch(executable_path=found, args=FLAGS)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture

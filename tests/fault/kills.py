@@ -30,6 +30,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -252,7 +253,7 @@ def torture(
             killed = time.time()
             what = service.kill(rng)
             report.kills[what] += 1
-            _until(lambda at=killed: _leased(service.store, at), "a lease")  # type: ignore[misc]
+            _until(partial(_leased, service.store, killed), "a lease")
             held = time.time() - killed
             heard = _heard(service.store, killed)  # of a server that had no work left, this waits for new work
             if what == "server":
@@ -384,8 +385,7 @@ def main() -> int:
     enough = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: enough.set())  # the kills end, and what is left is looked at
     try:
-        say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
-        report = torture(service, options.kills, options.seed, say, enough)
+        report = torture(service, options.kills, options.seed, partial(print, file=sys.stderr, flush=True), enough)
     finally:
         service.stop()
         if options.data is None:

@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -115,8 +116,8 @@ def files(only: str, canary: str) -> dict[str, Callable[[], Asked]]:
     whole = (ROOT / "sample_graphs" / "gpt_tiny.onnx").read_bytes()
     for k in range(CUTS):
         cut = len(whole) * (k + 1) // (CUTS + 1)
-        out[f"cut_{cut}"] = lambda cut=cut: Asked(whole[:cut])  # type: ignore[misc]
-    out |= {f"request {name}": lambda asked=asked: asked for name, asked in REQUESTS.items()}  # type: ignore[misc]
+        out[f"cut_{cut}"] = partial(Asked, whole[:cut])
+    out |= {f"request {name}": partial(REQUESTS.__getitem__, name) for name in REQUESTS}
     return {name: make for name, make in out.items() if only in name}
 
 
