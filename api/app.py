@@ -29,10 +29,17 @@ __all__ = ["create_app"]
 _ROUTERS = (plans, jobs, artifacts, diffs, evaluations, explanations, hardware, sessions, health, page)
 
 
+class _Described(FastAPI):
+    """An application whose OpenAPI document tells problems, links and examples as well."""
+
+    def openapi(self) -> dict[str, Any]:
+        return describe(self)
+
+
 def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
     """The service on a store; without one, that of the settings' folder.  `app.state.service` has its parts."""
     kept = Store(settings.data, queue=settings.queue) if store is None else store
-    app = FastAPI(
+    app = _Described(
         title="planner",
         version=__version__,
         docs_url=None,  # it would load its scripts from another site
@@ -60,7 +67,6 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
         for route in module.router.routes
         if isinstance(route, APIRoute)
     ]
-    app.openapi = lambda: describe(app)  # type: ignore[method-assign]
     return app
 
 

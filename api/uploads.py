@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -16,6 +16,9 @@ from starlette.requests import Request
 
 from api.errors import Problem
 from api.jobs.blobs import Blobs, digest_bytes
+
+if TYPE_CHECKING:
+    from python_multipart.multipart import MultipartCallbacks
 
 __all__ = ["BODY_TYPES", "Upload", "receive"]
 
@@ -142,7 +145,7 @@ class _Form:
         self.headers: dict[bytes, bytes] = {}
         self.name, self.value = b"", b""
         self.complete = False
-        callbacks: dict[str, Callable[..., None]] = {
+        callbacks: MultipartCallbacks = {
             "on_part_begin": self._begin,
             "on_header_field": self._field,
             "on_header_value": self._value,
@@ -152,7 +155,7 @@ class _Form:
             "on_end": self._end,
         }
         try:
-            self.parser = MultipartParser(boundary, callbacks)  # type: ignore[arg-type]
+            self.parser = MultipartParser(boundary, callbacks)
         except FormParserError as e:
             raise _bad("boundary", str(e)) from e
 

@@ -6,7 +6,7 @@ A head that is too long, or does not come, is refused here: the parser takes one
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -28,8 +28,8 @@ class Wire(HttpToolsProtocol):
         self._in_request = False
         self._late: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(cast(asyncio.Transport, transport))
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:

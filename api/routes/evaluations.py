@@ -10,7 +10,7 @@ from api.auth import Tenant
 from api.errors import Problem
 from api.jobs.tasks import Task
 from api.options import EvaluationQuery, refuse_repeated
-from api.routes.plans import ANSWERS, IdempotencyKey, Prefer, submitted
+from api.routes.plans import ANSWERS, REFUSALS, IdempotencyKey, Prefer, submitted
 from api.service import service_of
 from api.told import model_body, problems
 from api.uploads import Upload, receive
@@ -28,10 +28,7 @@ router = APIRouter(tags=["evaluations"])
     status_code=202,
     responses={
         **ANSWERS,
-        **problems(
-            *("origin-forbidden", "not-found", "body-timeout", "too-large", "unsupported-media-type", "validation"),
-            *("usage", "idempotency-key-reused", "input-lost", "queue-full", "storage-full"),
-        ),
+        **problems("not-found", *REFUSALS),
     },
     openapi_extra={"requestBody": model_body(required=False, constraints=False)},
 )

@@ -26,6 +26,7 @@ __all__ = [
     "ANSWERS",
     "JOB_LINKS",
     "PLAN_LINKS",
+    "REFUSALS",
     "Cursor",
     "IdempotencyKey",
     "Limit",
@@ -75,6 +76,13 @@ ANSWERS: Final[Mapping[int | str, dict[str, Any]]] = {
 }
 
 
+# What may be said to whoever sends a model.
+REFUSALS: Final = (
+    *("origin-forbidden", "body-timeout", "too-large", "unsupported-media-type", "validation", "usage"),
+    *("idempotency-key-reused", "input-lost", "queue-full", "storage-full"),
+)
+
+
 @router.post(
     "/v1/plans",
     operation_id="createPlan",
@@ -82,10 +90,7 @@ ANSWERS: Final[Mapping[int | str, dict[str, Any]]] = {
     status_code=202,
     responses={
         **ANSWERS,
-        **problems(
-            *("origin-forbidden", "body-timeout", "too-large", "unsupported-media-type", "validation", "usage"),
-            *("idempotency-key-reused", "input-lost", "queue-full", "storage-full"),
-        ),
+        **problems(*REFUSALS),
     },
     openapi_extra={"requestBody": model_body(required=True, constraints=True)},
 )

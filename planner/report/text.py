@@ -151,7 +151,6 @@ def _stored(planned: Planned) -> list[str]:
 
 def _collectives(planned: Planned) -> list[str]:
     settings = planned.request.settings
-    tensors = planned.priced.graph.tensors.values()
-    traffic = planned.program.traffic({t.name: settings.tensor_bytes(t) for t in tensors})
+    traffic = planned.program.traffic(settings)
     rows = [f"  {kind:16} {t.count:5} x {t.bytes / 1e6:12,.3f} MB in all" for kind, t in traffic.items()]
     return rows or ["  none"]

@@ -26,6 +26,10 @@ MEMORY_NAMES: Final = {
     "optimizer": "optimizer state",
     "weight_copies": "gathered weights",
     "activations": "activations",
+    "activation_copies": "redistributed activations",
+    "activation_gradients": "gradients of activations",
+    "buffers": "collectives' buffers",
+    "inputs": "inputs and constants",
 }
 
 

@@ -88,10 +88,10 @@ def diff(a: PlanDocument, b: PlanDocument) -> Diff:
     parts = {p: (here(a.cost.parts_s.get(p, 0.0)), there(b.cost.parts_s.get(p, 0.0))) for p in names}
     named = settings(a, b)
     others = [] if matching.other_models else unlike(a, b, matching)
-    identical = a.model_copy(update={"search": b.search, "verification": b.verification}) == b
+    identical = a.model_copy(update={"search": b.search, "verification": b.verification, "executed": b.executed}) == b
     explained = named or others or groups or same or a.cost != b.cost or matching.only_a or matching.only_b
     if not (identical or explained):
-        mine, theirs = (p.model_dump(exclude={"search", "verification"}) for p in (a, b))
+        mine, theirs = (p.model_dump(exclude={"search", "verification", "executed"}) for p in (a, b))
         others = list(islice(paths(mine, theirs), _MOST_PATHS))
     found = Diff(
         a=a,
