@@ -140,3 +140,4 @@ def _creations() -> Iterator[Case]:
     yield case("OneHot", [n(12, 4, 6), np.int64(12), f(2)], constants=[1])
     yield case("OneHot", [n(12, 4, 6) - 6, i(6), i(0, 1)], axis=0)
     yield case("OneHot", [n(12, 6), np.float32(12), f(2)], axis=-1)
+    yield case("OneHot", [4 * f(4, 6), np.float32(12), f(2)], constants=[1], axis=0)  # cut off

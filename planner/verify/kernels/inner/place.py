@@ -123,8 +123,9 @@ def _size_of(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
 
 
 def _one_hot(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
-    """Each rank compares with the classes of its part."""
+    """Each rank compares with the classes of its part; indices of another type count as int64, as ONNX has it."""
     indices, depth, values = (np.asarray(v) for v in inputs)
+    indices = indices.astype(np.int64)
     rule = place.rule
     assert rule is not None
     classes = int(depth.reshape(()))

@@ -86,7 +86,8 @@ def _one_hot(op: Op, inputs: Operands) -> Results | None:
     if indices is None or depth is None or values is None:
         return None
     count = int(np.reshape(depth, ()))
-    wrapped = np.where(indices < 0, indices + count, indices).astype(np.int64)
+    indices = indices.astype(np.int64)
+    wrapped = np.where(indices < 0, indices + count, indices)
     hot = np.expand_dims(wrapped, -1) == np.arange(count)
     return [np.moveaxis(np.where(hot, values[1], values[0]), -1, op.attributes.get("axis", -1))]
 

@@ -82,16 +82,15 @@ def _sizes(w: Writer, here: Local, operands: Operands) -> list[Value]:
 
 @lowers("OneHot")
 def _one_hot(w: Writer, here: Local, operands: Operands) -> list[Value]:
-    """Each rank compares with the classes of its part."""
+    """Each rank compares with the classes of its part; indices of another type count as int64, as ONNX has it."""
     w.need(13)
-    indices, values = needed(operands[0]), needed(operands[2])
+    indices, values = w.cast(needed(operands[0]), "int64"), needed(operands[2])
     axis = here.axis(-1, indices.rank + 1)
     classes = here.rule.factors["v"]
     first, count = here.place.offset["v"], classes // here.place.shards["v"]
-    kind = numpy_dtype(indices.dtype)
-    behind = w.join("Less", indices, w.constant(np.array(0, dtype=kind)), "bool")
-    at = w.where(behind, w.join("Add", indices, w.constant(np.array(classes, dtype=kind))), indices)
-    mine = np.arange(first, first + count).astype(kind).reshape((-1,) + (1,) * (indices.rank - axis))
+    behind = w.join("Less", indices, w.constant(np.array(0)), "bool")
+    at = w.where(behind, w.join("Add", indices, w.constant(np.array(classes))), indices)
+    mine = np.arange(first, first + count).reshape((-1,) + (1,) * (indices.rank - axis))
     hot = w.join("Equal", w.expand(at, axis), w.constant(mine), "bool")
     off, on = (w.reshape(w.slice(values, 0, i, i + 1), ()) for i in (0, 1))
     return [w.where(hot, on, off)]
