@@ -2,8 +2,8 @@
 
 Errors are taken element by element, relative to the element's own size and a typical small size of the tensor, so that
 a mask value of -1e38 hides nothing.  A tensor agrees within `CLOSE`, or within `FACTOR` times what moving every weight
-and input by one unit in the last place does to it, but never beyond `LARGEST`: what rounding moves further than that
-says nothing.
+and input by one unit in the last place does to it, but never beyond `LARGEST`: of a tensor that differs by more than
+that, and that rounding moves as far, nothing can be said.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Outcome:
 
     @property
     def allowed(self) -> float:
-        return max(self.close, FACTOR * self.noise)
+        return min(max(self.close, FACTOR * self.noise), max(LARGEST, 64 * self._unit))
 
     @property
     def chaotic(self) -> bool:
-        """Differs, and rounding moves it too far for that to mean anything."""
-        return self.error > self.close and self.allowed > max(LARGEST, 64 * self._unit)
+        """Differs by more than is ever allowed, and rounding moves it so far that this means nothing."""
+        return self.allowed < self.error <= FACTOR * self.noise
 
     @property
     def wrong(self) -> bool:

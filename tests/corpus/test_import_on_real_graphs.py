@@ -57,7 +57,8 @@ def _check(path: Path, batch: int | None) -> None:
         f"{path.stem}: {found.ok}, error {found.max_error:.2g}, {len(found.compared)} of {len(graph.outputs)} outputs, "
         f"{time.process_time() - began:.1f} CPU-s {found.reason[:200]}"
     )
-    if found.ok is None and ("GiB to run whole" in found.reason or path.stem in UNDECIDED):
+    lacking = "GiB to run whole" in found.reason or "the file does not hold its values" in found.reason
+    if found.ok is None and (lacking or path.stem in UNDECIDED):
         pytest.skip(found.reason)
     assert found.ok is True, found.reason
 
