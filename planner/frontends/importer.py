@@ -15,6 +15,7 @@ from planner.frontends.hoist import hoist_weights
 from planner.frontends.infer import propagate
 from planner.frontends.loss import find_loss
 from planner.frontends.parse import parse
+from planner.frontends.parts import mark_parts
 from planner.frontends.rebind import batch_axes, rebind
 from planner.frontends.roles import assign_roles
 from planner.frontends.unmerge import fill_sources, unmerge
@@ -42,9 +43,9 @@ def import_bytes(
     assign_roles(draft)
     fuse_experts(draft)
     graph = _freeze(draft)
-    if batch is None or batch_used:
-        return graph
-    return rebind(graph, batch_axes(graph, batch))
+    if batch is not None and not batch_used:
+        graph = rebind(graph, batch_axes(graph, batch))
+    return mark_parts(graph)
 
 
 def _freeze(draft: Draft) -> Graph:

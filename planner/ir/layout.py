@@ -1,7 +1,9 @@
 """How a tensor lies on a mesh.
 
 Text form: one entry per dimension, `_` for whole, axis names joined by `.` (outermost first) for
-split; pending reductions follow a plus sign: `[x,_,z.y]`, `[_,y]+x`, `[_]+x(max)`.
+split; pending reductions follow a plus sign: `[x,_,z.y]`, `[_,y]+x`, `[_]+x(max)`.  `x:3` splits each of three equal
+parts of the dimension: of queries, keys and values that lie behind each other, every rank has its heads of all three
+(DTensor's `_StridedShard`).
 """
 
 from __future__ import annotations
@@ -27,11 +29,13 @@ class Reduction(StrEnum):
 class Layout:
     """`dims[d]` are the mesh axes that split dimension d, outermost first; `partial` the axes (with
     their operator) over which the value is still to be reduced, in mesh order.  An axis appears at
-    most once; axes that do not appear hold replicas.
+    most once; axes that do not appear hold replicas.  `parts[d]` is the number of equal parts of dimension d of
+    which each is split by itself; empty where all dimensions are split as one.
     """
 
     dims: tuple[tuple[str, ...], ...]
     partial: tuple[tuple[str, Reduction], ...] = ()
+    parts: tuple[int, ...] = ()
 
     @classmethod
     def replicated(cls, rank: int) -> Layout:
@@ -57,18 +61,34 @@ class Layout:
         """Into how many pieces each dimension is cut."""
         return tuple(mesh.size(d) for d in self.dims)
 
+    def parts_of(self, dim: int) -> int:
+        """The number of equal parts of a dimension that are split each by itself."""
+        return self.parts[dim] if self.parts else 1
+
+    def unfolded(self, shape: tuple[int, ...], parts: tuple[int, ...] = ()) -> tuple[tuple[int, ...], Layout]:
+        """Shape and layout where dimensions that are split in parts (`parts`: of these numbers) are two: which part,
+        and where in it."""
+        sizes: list[int] = []
+        dims: list[tuple[str, ...]] = []
+        for size, axes, count in zip(shape, self.dims, parts or self.parts or (1,) * len(shape), strict=True):
+            sizes += [size] if count == 1 else [count, size // count]
+            dims += [axes] if count == 1 else [(), axes]
+        return tuple(sizes), Layout(tuple(dims), self.partial)
+
     def local_shape(self, shape: tuple[int, ...], mesh: DeviceMesh) -> tuple[int, ...]:
         """Shape of one shard.  ValueError, naming the dimension, where a split is uneven."""
         out = []
         for i, (s, axes) in enumerate(zip(shape, self.dims, strict=True)):
             n = mesh.size(axes)
-            if s % n:
+            if s % (n * self.parts_of(i)):
                 raise ValueError(f"dimension {i} of size {s} does not divide over axes {'.'.join(axes)} ({n} shards)")
             out.append(s // n)
         return tuple(out)
 
     def region(self, shape: tuple[int, ...], mesh: DeviceMesh, rank: int) -> tuple[slice, ...]:
-        """The part of the whole tensor that lies on `rank`."""
+        """The part of the whole tensor that lies on `rank`.  ValueError where it is not one part: see `unfolded`."""
+        if self.parts:
+            raise ValueError(f"a shard under {self} is no single region of the tensor")
         c = mesh.coordinates(rank)
         out = []
         for s, axes in zip(self.local_shape(shape, mesh), self.dims, strict=True):
@@ -79,9 +99,15 @@ class Layout:
         return tuple(out)
 
     def __str__(self) -> str:
-        dims = ",".join(".".join(d) or "_" for d in self.dims)
+        dims = ",".join((".".join(d) or "_") + self._of_parts(i) for i, d in enumerate(self.dims))
         tail = "".join(f"+{a}" if op is Reduction.SUM else f"+{a}({op})" for a, op in self.partial)
         return f"[{dims}]{tail}"
 
+    def _of_parts(self, dim: int) -> str:
+        return f":{self.parts[dim]}" if self.parts_of(dim) > 1 else ""
+
     def to_json(self, mesh: str) -> dict[str, Any]:
-        return {"mesh": mesh, "dims": [list(d) for d in self.dims], "partial": {a: str(op) for a, op in self.partial}}
+        """`parts` stands there only where a dimension is split in parts."""
+        parts = {"parts": list(self.parts)} if self.parts else {}
+        dims, partial = [list(d) for d in self.dims], {a: str(op) for a, op in self.partial}
+        return {"mesh": mesh, "dims": dims, "partial": partial} | parts

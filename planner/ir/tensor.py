@@ -34,13 +34,15 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """`shape` is None only where it depends on data; `value` is kept for small constants alone."""
+    """`shape` is None only where it depends on data; `value` is kept for small constants alone.  `parts`: how many
+    equal parts readers take each dimension apart into; empty where they take none."""
 
     name: str
     shape: tuple[int, ...] | None
     dtype: str
     role: Role
     value: np.ndarray | None = None
+    parts: tuple[int, ...] = ()
 
     @property
     def rank(self) -> int:

@@ -137,12 +137,12 @@ def _step_errors(what: str, convert: Convert, shape: tuple[int, ...] | None, mes
         if step.source != here:
             return [f"{what}: a step starts from {step.source}, the value is in {here}"]
         if step.kind is StepKind.PERMUTE:
-            legal = here.partial == step.target.partial and [mesh.size(d) for d in here.dims] == [
-                mesh.size(d) for d in step.target.dims
-            ]
+            alike = here.partial == step.target.partial and here.parts == step.target.parts
+            legal = alike and [mesh.size(d) for d in here.dims] == [mesh.size(d) for d in step.target.dims]
         else:
             reduction = next((r for layout in (here, step.target) for _, r in layout.partial), Reduction.SUM)
-            legal = shape is not None and step in set(steps_from(here, shape, mesh, reduction))
+            parts = tuple((n,) if n > 1 else () for n in step.target.parts)
+            legal = shape is not None and step in set(steps_from(here, shape, mesh, reduction, parts))
         if not legal:
             return [f"{what}: step {step} does not lead from {here} to {step.target}"]
         here = step.target

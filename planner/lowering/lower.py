@@ -91,7 +91,7 @@ class _Lowering:
 
     def _load(self, name: str, layout: Layout) -> None:
         """Inputs and constants come in any layout; a pending sum is made from them for free."""
-        bare = Layout(layout.dims)
+        bare = Layout(layout.dims, (), layout.parts)
         if (name, bare) not in self.loaded:
             self.loaded.add((name, bare))
             self.out.append(Load(name, bare))
@@ -100,7 +100,7 @@ class _Lowering:
             steps = []
             here = bare
             for axis, reduction in layout.partial:
-                there = Layout(bare.dims, (*here.partial, (axis, reduction)))
+                there = Layout(bare.dims, (*here.partial, (axis, reduction)), bare.parts)
                 steps.append(Step(StepKind.TO_PARTIAL, (axis,), here, there))
                 here = there
             self.out.append(Convert(name, False, bare, layout, tuple(steps)))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from planner.ir import DeviceMesh, Layout, MeshAxis, Reduction
 from planner.rules.strategy import AxisRole
@@ -40,9 +40,17 @@ class LayoutDocument(_Part):
     mesh: str
     dims: list[list[str]]
     partial: dict[str, Literal["sum", "max", "min"]] = {}
+    parts: list[int] = Field(default=[], exclude_if=lambda parts: not parts)
+
+    @model_validator(mode="after")
+    def _fit(self) -> Self:
+        if self.parts and (len(self.parts) != len(self.dims) or min(self.parts) < 1 or max(self.parts) < 2):
+            raise ValueError(f"parts {self.parts}: expected one number of at least 1 per dimension, some more than 1")
+        return self
 
     def layout(self) -> Layout:
-        return Layout(tuple(tuple(d) for d in self.dims), tuple((a, Reduction(op)) for a, op in self.partial.items()))
+        partial = tuple((a, Reduction(op)) for a, op in self.partial.items())
+        return Layout(tuple(tuple(d) for d in self.dims), partial, tuple(self.parts))
 
 
 class ModelDocument(_Part):
@@ -349,7 +357,7 @@ class PlanDocument(_Part):
 
 def role_to_text(role: AxisRole) -> str:
     if role.kind == "split":
-        return f"split:{role.factor}"
+        return f"split:{role.factor}" if role.parts == 1 else f"split:{role.factor}:{role.parts}"
     return f"linear:{role.group}" if role.kind == "linear" else role.kind
 
 
@@ -357,9 +365,11 @@ def role_from_text(text: str) -> AxisRole:
     """Inverse of `role_to_text`.  ValueError for anything else."""
     kind, _, argument = text.partition(":")
     if kind == "split" and argument:
-        return AxisRole("split", factor=argument)
+        factor, _, parts = argument.partition(":")
+        if factor and (not parts or (parts.isdigit() and int(parts) > 1)):
+            return AxisRole("split", factor=factor, parts=int(parts or 1))
     if kind == "linear" and argument.isdigit():
         return AxisRole("linear", group=int(argument))
     if kind in ("replicate", "defer") and not argument:
         return AxisRole("replicate" if kind == "replicate" else "defer")
-    raise ValueError(f"role {text!r}: expected split:FACTOR, replicate, defer or linear:GROUP")
+    raise ValueError(f"role {text!r}: expected split:FACTOR, split:FACTOR:PARTS, replicate, defer or linear:GROUP")

@@ -15,7 +15,7 @@ from planner.pricing.machine import IntArray, Machine
 from planner.pricing.priced import Reader
 from planner.pricing.structure import Case, HubCase, Structure, Travel
 from planner.pricing.tables import OperatorTable, distinct, operator_tables
-from planner.redistribute import Redistributions, lattice_of
+from planner.redistribute import Parts, Redistributions, lattice_of
 from planner.search.problem import FORBIDDEN
 
 __all__ = ["CasePrices"]
@@ -45,6 +45,7 @@ class CasePrices:
         self.tables: list[OperatorTable] = operator_tables(structure.classes, expansions, machine)
         self._memo: dict[Hashable, Any] = {}
         self._shards = np.zeros(0, dtype=np.int64)
+        self._parts = _parts_by_shape(structure)
         kinds = tuple(dict.fromkeys(map(self._kind, structure.travels)))
         made = Redistributions.of_all(kinds, self.mesh, machine)
         self._redistributions = dict(zip(kinds, made, strict=True))
@@ -52,8 +53,8 @@ class CasePrices:
     def redistributions(self, travel: Travel) -> Redistributions:
         kind = self._kind(travel)
         if kind not in self._redistributions:
-            shape, size, reduction = kind
-            self._redistributions[kind] = Redistributions(shape, size, self.mesh, self.machine, reduction)
+            shape, size, reduction, parts = kind
+            self._redistributions[kind] = Redistributions(shape, size, self.mesh, self.machine, reduction, parts)
         return self._redistributions[kind]
 
     def of_tensor(self, graph: Graph, tensor: Tensor) -> Redistributions:
@@ -123,14 +124,14 @@ class CasePrices:
             self._memo[key] = make()
         return cast(T, self._memo[key])
 
-    def _kind(self, travel: Travel) -> tuple[tuple[int, ...], int, Reduction]:
+    def _kind(self, travel: Travel) -> tuple[tuple[int, ...], int, Reduction, Parts]:
         reduction = Reduction.SUM
         if travel.writer is not None:
             cls, output = travel.writer
             written = self.tables[cls].written_as[output]
             pairs = () if written is None else written.distinct
             reduction = next((op for layout, _ in pairs for _, op in layout.partial), Reduction.SUM)
-        return travel.shape, self._bytes(travel.shape, travel.dtype), reduction
+        return travel.shape, self._bytes(travel.shape, travel.dtype), reduction, self._parts.get(travel.shape, ())
 
     def _bytes(self, shape: tuple[int, ...], dtype: str) -> int:
         return self.machine.settings.tensor_bytes(self.structure.samples[shape, dtype])
@@ -168,7 +169,7 @@ class CasePrices:
         nothing pending, and their numbers."""
 
         def make() -> tuple[tuple[Layout, ...], IntArray]:
-            layouts = lattice_of(shape, self.mesh, Reduction.SUM).ordered
+            layouts = lattice_of(shape, self.mesh, Reduction.SUM, self._parts.get(shape, ())).ordered
             return layouts, np.array([self.layouts.number(x) for x in layouts], dtype=np.int64)
 
         return self._once(("ordered", shape), make)
@@ -327,3 +328,15 @@ class CasePrices:
 def _states(values: IntArray, rows: np.ndarray, columns: np.ndarray | None) -> IntArray:
     by_row = values.take(rows, axis=0)
     return by_row if columns is None else by_row.take(columns, axis=1)
+
+
+def _parts_by_shape(structure: Structure) -> dict[tuple[int, ...], Parts]:
+    """What tensors of a shape may be split in: equal ones share their redistributions."""
+    found: dict[tuple[int, ...], list[set[int]]] = {}
+    for cls in structure.classes:
+        for t in (*cls.inputs, *cls.outputs):
+            if t is not None and t.shape is not None and t.parts:
+                ways = found.setdefault(t.shape, [set() for _ in t.shape])
+                for way, count in zip(ways, t.parts, strict=True):
+                    way |= {count} - {1}
+    return {shape: tuple(tuple(sorted(way)) for way in ways) for shape, ways in found.items()}

@@ -43,7 +43,7 @@ def signatures(graph: Graph) -> dict[str, Hashable]:
         t = graph.tensors[name]
         value = None if t.value is None else t.value.tobytes()
         fixed = t.role in (Role.PARAMETER, Role.CONSTANT)
-        return t.shape, t.dtype, fixed, value
+        return t.shape, t.dtype, fixed, value, t.parts
 
     def freeze(value: object) -> Hashable:
         if isinstance(value, np.ndarray):

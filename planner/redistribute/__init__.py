@@ -2,6 +2,16 @@
 
 from planner.redistribute.lattice import Lattice, lattice_of
 from planner.redistribute.paths import Prices, Redistributions
-from planner.redistribute.steps import Step, StepKind, permute_sources
+from planner.redistribute.steps import Parts, Step, StepKind, folded, permute_sources
 
-__all__ = ["Lattice", "Prices", "Redistributions", "Step", "StepKind", "lattice_of", "permute_sources"]
+__all__ = [
+    "Lattice",
+    "Parts",
+    "Prices",
+    "Redistributions",
+    "Step",
+    "StepKind",
+    "folded",
+    "lattice_of",
+    "permute_sources",
+]

@@ -1,7 +1,7 @@
 """The layouts of a tensor and the steps between them, whatever its size and the sizes of the mesh axes.
 
-Both depend on no more than which sets of axes divide each dimension (the *pattern*) and, for permutes, on the sizes
-of the axes.  Tensors and meshes of one pattern share a `Lattice`.
+Both depend on no more than which sets of axes divide each dimension, and each of its equal parts (the *pattern*), and,
+for permutes, on the sizes of the axes.  Tensors and meshes of one pattern share a `Lattice`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.ir import DeviceMesh, Layout, Reduction
-from planner.redistribute.steps import Step, StepKind, even_layouts, single_steps
+from planner.redistribute.steps import Parts, Step, StepKind, even_layouts, single_steps
 
 __all__ = ["Arcs", "Lattice", "lattice_of"]
 
@@ -36,17 +36,23 @@ class Arcs:
     kept: IntArray
 
 
-class Lattice:
-    """`pattern[d]` has bit s set where dimension d divides evenly over the axes of the bit set s (over `names`)."""
+# By dimension: number of parts → bit s is set where each of them divides evenly over the axes of the bit set s.
+_Pattern = tuple[tuple[tuple[int, int], ...], ...]
 
-    def __init__(self, names: tuple[str, ...], pattern: tuple[int, ...], reduction: Reduction) -> None:
+
+class Lattice:
+    """`pattern`: which axes (bit sets over `names`) divide each dimension, as one and in parts."""
+
+    def __init__(self, names: tuple[str, ...], pattern: _Pattern, reduction: Reduction) -> None:
         self.names = names
         bit = {name: 1 << i for i, name in enumerate(names)}
+        divides = [dict(ways) for ways in pattern]
+        parts: Parts = tuple(tuple(n for n in ways if n > 1) for ways in divides)
 
-        def fits(d: int, axes: tuple[str, ...]) -> bool:
-            return bool(pattern[d] >> sum(bit[a] for a in axes) & 1)
+        def fits(d: int, axes: tuple[str, ...], parts: int) -> bool:
+            return bool(divides[d][parts] >> sum(bit[a] for a in axes) & 1)
 
-        self.layouts = tuple(even_layouts(names, len(pattern), fits, reduction))
+        self.layouts = tuple(even_layouts(names, len(pattern), fits, reduction, parts))
         self.index = {layout: i for i, layout in enumerate(self.layouts)}
         shape = len(self.layouts), len(pattern)
         # [layout, dimension]: bit sets of the axes that split it; [layout]: of those that are pending
@@ -57,7 +63,7 @@ class Lattice:
         self._steps: dict[tuple[int, int], Step] = {}
         batches: dict[tuple[StepKind, tuple[str, ...]], list[tuple[int, int]]] = defaultdict(list)
         for u, layout in enumerate(self.layouts):
-            for step in single_steps(layout, names, fits, reduction):
+            for step in single_steps(layout, names, fits, reduction, parts):
                 v = self.index[step.target]
                 self._steps[u, v] = step
                 batches[step.kind, step.axes].append((u, v))
@@ -92,10 +98,11 @@ class Lattice:
         )
 
     def _permutes(self, sizes: tuple[int, ...]) -> list[Arcs]:
-        """Between layouts with equal shards of every dimension and the same axes pending."""
+        """Between layouts with equal shards of every dimension, in the same parts, and the same axes pending."""
         shards = ranks_of(sizes)[self._split]
         alike: dict[object, list[int]] = defaultdict(list)
-        for i, key in enumerate(zip(map(tuple, shards.tolist()), self._pending.tolist(), strict=True)):
+        keys = zip(map(tuple, shards.tolist()), self._pending.tolist(), (x.parts for x in self.layouts), strict=True)
+        for i, key in enumerate(keys):
             alike[key].append(i)
         pairs = [(u, v) for members in alike.values() if len(members) > 1 for u in members for v in members if u != v]
         if not pairs:
@@ -124,16 +131,24 @@ class Lattice:
         return tuple(name for i, name in enumerate(self.names) if axes >> i & 1)
 
 
-def lattice_of(shape: tuple[int, ...], mesh: DeviceMesh, reduction: Reduction) -> Lattice:
-    """The lattice of tensors of this shape.  Axes of one rank are left out."""
+def lattice_of(shape: tuple[int, ...], mesh: DeviceMesh, reduction: Reduction, parts: Parts = ()) -> Lattice:
+    """The lattice of tensors of this shape, whose dimensions may be split in so many `parts`.
+
+    Axes of one rank are left out.
+    """
     names = tuple(a.name for a in mesh.axes if a.size > 1)
     ranks = ranks_of(tuple(a.size for a in mesh.axes if a.size > 1)).tolist()
-    pattern = tuple(sum(1 << s for s, n in enumerate(ranks) if size % n == 0 and (size or n == 1)) for size in shape)
+
+    def divides(size: int, parts: int) -> int:
+        return sum(1 << s for s, n in enumerate(ranks) if size % (n * parts) == 0 and (size or n == 1))
+
+    ways = parts or ((),) * len(shape)
+    pattern = tuple(tuple((n, divides(size, n)) for n in (1, *more)) for size, more in zip(shape, ways, strict=True))
     return _lattice(names, pattern, reduction)
 
 
 @lru_cache(maxsize=256)
-def _lattice(names: tuple[str, ...], pattern: tuple[int, ...], reduction: Reduction) -> Lattice:
+def _lattice(names: tuple[str, ...], pattern: _Pattern, reduction: Reduction) -> Lattice:
     return Lattice(names, pattern, reduction)
 
 

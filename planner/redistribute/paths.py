@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from planner.ir import DeviceMesh, Layout, Reduction
 from planner.redistribute.lattice import Arcs, lattice_of, ranks_of
-from planner.redistribute.steps import FREE, Step, StepKind
+from planner.redistribute.steps import FREE, Parts, Step, StepKind
 
 __all__ = ["Prices", "Redistributions"]
 
@@ -45,26 +45,30 @@ class Redistributions:
         mesh: DeviceMesh,
         prices: Prices,
         reduction: Reduction = Reduction.SUM,
+        parts: Parts = (),
     ) -> None:
-        self._begin(shape, tensor_bytes, mesh, reduction)
+        self._begin(shape, tensor_bytes, mesh, reduction, parts)
         _price([self], mesh, prices)
 
     @classmethod
     def of_all(
-        cls, cases: Sequence[tuple[tuple[int, ...], int, Reduction]], mesh: DeviceMesh, prices: Prices
+        cls, cases: Sequence[tuple[tuple[int, ...], int, Reduction, Parts]], mesh: DeviceMesh, prices: Prices
     ) -> list[Redistributions]:
-        """One for each (shape, bytes, reduction); collectives of one kind over the same axes are priced in one call."""
+        """One for each (shape, bytes, reduction, parts); collectives of one kind over the same axes are priced in one
+        call."""
         tables = [cls.__new__(cls) for _ in cases]
-        for table, (shape, tensor_bytes, reduction) in zip(tables, cases, strict=True):
-            table._begin(shape, tensor_bytes, mesh, reduction)
+        for table, (shape, tensor_bytes, reduction, parts) in zip(tables, cases, strict=True):
+            table._begin(shape, tensor_bytes, mesh, reduction, parts)
         _price(tables, mesh, prices)
         return tables
 
-    def _begin(self, shape: tuple[int, ...], tensor_bytes: int, mesh: DeviceMesh, reduction: Reduction) -> None:
+    def _begin(
+        self, shape: tuple[int, ...], tensor_bytes: int, mesh: DeviceMesh, reduction: Reduction, parts: Parts
+    ) -> None:
         self.shape = shape
         self.bytes = tensor_bytes
         self.mesh = mesh
-        self.lattice = lattice_of(shape, mesh, reduction)
+        self.lattice = lattice_of(shape, mesh, reduction, parts)
         self.layouts = self.lattice.layouts
         self.index = self.lattice.index
         n = len(self.layouts)

@@ -9,7 +9,7 @@ all-to-all); a permute counts one rank's shard.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -18,16 +18,21 @@ from planner.ir import DeviceMesh, Layout, Reduction
 __all__ = [
     "FREE",
     "Fits",
+    "Parts",
     "Step",
     "StepKind",
     "even_layouts",
+    "folded",
     "layouts_of",
     "permute_sources",
     "single_steps",
     "steps_from",
 ]
 
-Fits = Callable[[int, tuple[str, ...]], bool]  # whether a dimension divides evenly over the axes
+# Whether each of so many equal parts of a dimension divides evenly over the axes.
+Fits = Callable[[int, tuple[str, ...], int], bool]
+# The numbers of equal parts, beside one, that each dimension may be split in; empty: none has any.
+Parts = tuple[tuple[int, ...], ...]
 
 
 class StepKind(StrEnum):
@@ -61,10 +66,34 @@ class Step:
             return tensor_bytes / mesh.size(self.source.split_axes)
         return tensor_bytes / mesh.size(a for a in self.source.split_axes if a not in self.axes)
 
+    @property
+    def in_parts(self) -> bool:
+        """Some dimension is split in equal parts, each by itself, before or after."""
+        return bool(self.source.parts or self.target.parts)
+
+    def unfolded(self, local: tuple[int, ...]) -> tuple[tuple[int, ...], Step, tuple[int, ...]]:
+        """A shard's shape where every dimension that is split in parts is two, which part and where in it; the step
+        between such shards, in which no parts are left; and how many parts each dimension has, for `folded`."""
+        counts = tuple(max(self.source.parts_of(d), self.target.parts_of(d)) for d in range(len(local)))
+        view = self.source.unfolded(local, counts)[0]
+        source, target = (x.unfolded(local, counts)[1] for x in (self.source, self.target))
+
+        def place(dim: int) -> int:
+            return dim if dim < 0 else dim + sum(n > 1 for n in counts[: dim + 1])
+
+        plain = Step(self.kind, self.axes, source, target, place(self.dim), place(self.to_dim))
+        return view, plain, counts
+
     def __str__(self) -> str:
         where = f" dim {self.dim}" if self.dim >= 0 else ""
         where += f" → {self.to_dim}" if self.to_dim >= 0 else ""
         return f"{self.kind}({'.'.join(self.axes)}){where}"
+
+
+def folded(view: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]:
+    """The shape in which dimensions of several parts are one again, of that of `Step.unfolded`."""
+    sizes = iter(view)
+    return tuple(next(sizes) if n == 1 else next(sizes) * next(sizes) for n in counts)
 
 
 def permute_sources(step: Step, mesh: DeviceMesh) -> tuple[int, ...]:
@@ -93,16 +122,20 @@ def permute_sources(step: Step, mesh: DeviceMesh) -> tuple[int, ...]:
     return tuple(map(source_of, range(mesh.devices)))
 
 
-def layouts_of(shape: tuple[int, ...], mesh: DeviceMesh, reduction: Reduction = Reduction.SUM) -> list[Layout]:
+def layouts_of(
+    shape: tuple[int, ...], mesh: DeviceMesh, reduction: Reduction = Reduction.SUM, parts: Parts = ()
+) -> list[Layout]:
     """Every even layout of a tensor of this shape, replication first, in a fixed order.
 
     Axes of one rank are left out: they neither split nor sum anything.
     """
     names = tuple(a.name for a in mesh.axes if a.size > 1)
-    return even_layouts(names, len(shape), _fits(shape, mesh), reduction)
+    return even_layouts(names, len(shape), _fits(shape, mesh), reduction, parts)
 
 
-def even_layouts(names: tuple[str, ...], rank: int, fits: Fits, reduction: Reduction) -> list[Layout]:
+def even_layouts(
+    names: tuple[str, ...], rank: int, fits: Fits, reduction: Reduction, parts: Parts = ()
+) -> list[Layout]:
     """`layouts_of` over the axes `names`, where `fits` says what is even (it is true of no axes)."""
     found: list[Layout] = []
     # 0 replica, 1 to rank a dimension, rank + 1 partial
@@ -111,60 +144,84 @@ def even_layouts(names: tuple[str, ...], rank: int, fits: Fits, reduction: Reduc
         for name, place in zip(names, places, strict=True):
             if 0 < place <= rank:
                 dims[place - 1].append(name)
-        if not all(fits(i, tuple(d)) for i, d in enumerate(dims) if d):
-            continue
         partial = tuple((n, reduction) for n, p in zip(names, places, strict=True) if p == rank + 1)
+        ways = [_ways(i, tuple(d), fits, parts) for i, d in enumerate(dims)]
         found += [
-            Layout(tuple(ordered), partial)
+            _layout(ordered, counts, partial)
+            for counts in itertools.product(*ways)
             for ordered in itertools.product(*(list(itertools.permutations(d)) for d in dims))
         ]
     return found
 
 
+def _ways(dim: int, axes: tuple[str, ...], fits: Fits, parts: Parts) -> list[int]:
+    """The numbers of parts in which the axes may split a dimension."""
+    if not axes:
+        return [1]
+    return [n for n in (1, *(parts[dim] if parts else ())) if fits(dim, axes, n)]
+
+
+def _layout(
+    dims: tuple[tuple[str, ...], ...], counts: tuple[int, ...], partial: tuple[tuple[str, Reduction], ...]
+) -> Layout:
+    return Layout(dims, partial, counts if any(n > 1 for n in counts) else ())
+
+
 def steps_from(
-    layout: Layout, shape: tuple[int, ...], mesh: DeviceMesh, reduction: Reduction = Reduction.SUM
+    layout: Layout, shape: tuple[int, ...], mesh: DeviceMesh, reduction: Reduction = Reduction.SUM, parts: Parts = ()
 ) -> Iterator[Step]:
     """Every single step out of `layout`, except permutes (which relate whole classes of layouts).
 
     `reduction` is how pending values of this tensor combine; only sums can be made from replicas.
     """
     names = tuple(a.name for a in mesh.axes if a.size > 1)
-    return single_steps(layout, names, _fits(shape, mesh), reduction)
+    return single_steps(layout, names, _fits(shape, mesh), reduction, parts)
 
 
-def single_steps(layout: Layout, names: tuple[str, ...], fits: Fits, reduction: Reduction) -> Iterator[Step]:
+def single_steps(
+    layout: Layout, names: tuple[str, ...], fits: Fits, reduction: Reduction, parts: Parts = ()
+) -> Iterator[Step]:
     """`steps_from` over the axes `names`, where `fits` says what is even."""
     used = {*layout.split_axes, *layout.partial_axes}
+    split = {d: (axes, layout.parts_of(d)) for d, axes in enumerate(layout.dims)}
 
-    def with_dims(changes: dict[int, tuple[str, ...]], partial: tuple[tuple[str, Reduction], ...]) -> Layout:
-        return Layout(tuple(changes.get(i, d) for i, d in enumerate(layout.dims)), partial)
+    def changed(changes: dict[int, tuple[tuple[str, ...], int]], partial: tuple[tuple[str, Reduction], ...]) -> Layout:
+        ways = [changes.get(d, way) for d, way in split.items()]
+        return _layout(tuple(axes for axes, _ in ways), tuple(n if axes else 1 for axes, n in ways), partial)
+
+    def further(dim: int, axes: tuple[str, ...]) -> Iterator[dict[int, tuple[tuple[str, ...], int]]]:
+        """The ways to split a dimension over these axes as well: in as many parts as it is already."""
+        before, count = split[dim]
+        for n in _ways(dim, before + axes, fits, parts):
+            if not before or n == count:
+                yield {dim: (before + axes, n)}
 
     for k in range(1, len(layout.partial) + 1):
         for chosen in itertools.combinations(layout.partial, k):
             axes = tuple(a for a, _ in chosen)
             rest = tuple(p for p in layout.partial if p not in chosen)
-            yield Step(StepKind.ALL_REDUCE, axes, layout, Layout(layout.dims, rest))
-            for d, before in enumerate(layout.dims):
-                if fits(d, before + axes):
-                    yield Step(StepKind.REDUCE_SCATTER, axes, layout, with_dims({d: before + axes}, rest), d)
-    for d, axes_of_dim in enumerate(layout.dims):
+            yield Step(StepKind.ALL_REDUCE, axes, layout, changed({}, rest))
+            for d in split:
+                for way in further(d, axes):
+                    yield Step(StepKind.REDUCE_SCATTER, axes, layout, changed(way, rest), d)
+    for d, (axes_of_dim, count) in split.items():
         for k in range(1, len(axes_of_dim) + 1):
             kept, moved = axes_of_dim[:-k], axes_of_dim[-k:]
-            yield Step(StepKind.ALL_GATHER, moved, layout, with_dims({d: kept}, layout.partial), d)
-            for to, before in enumerate(layout.dims):
-                if to != d and fits(to, before + moved):
-                    target = with_dims({d: kept, to: before + moved}, layout.partial)
+            yield Step(StepKind.ALL_GATHER, moved, layout, changed({d: (kept, count)}, layout.partial), d)
+            for to in split:
+                for way in further(to, moved) if to != d else ():
+                    target = changed({d: (kept, count), **way}, layout.partial)
                     yield Step(StepKind.ALL_TO_ALL, moved, layout, target, d, to)
     for name in names:
         if name in used:
             continue
-        for d, before in enumerate(layout.dims):
-            if fits(d, (*before, name)):
-                yield Step(StepKind.SLICE, (name,), layout, with_dims({d: (*before, name)}, layout.partial), d)
+        for d in split:
+            for way in further(d, (name,)):
+                yield Step(StepKind.SLICE, (name,), layout, changed(way, layout.partial), d)
         if reduction is Reduction.SUM:
             partial = tuple(sorted((*layout.partial, (name, Reduction.SUM)), key=lambda p: names.index(p[0])))
-            yield Step(StepKind.TO_PARTIAL, (name,), layout, Layout(layout.dims, partial))
+            yield Step(StepKind.TO_PARTIAL, (name,), layout, changed({}, partial))
 
 
 def _fits(shape: tuple[int, ...], mesh: DeviceMesh) -> Fits:
-    return lambda d, axes: shape[d] > 0 and shape[d] % mesh.size(axes) == 0
+    return lambda d, axes, parts: shape[d] > 0 and shape[d] % (mesh.size(axes) * parts) == 0

@@ -25,13 +25,16 @@ from planner.rules.strategy import (
     bind,
     inner_collectives,
     operand_pending,
+    placed,
     result_pending,
 )
 
 __all__ = ["Choices", "Expansion", "Layouts", "Side"]
 
 IntArray = NDArray[np.int64]
-_Effect = tuple[tuple[str, ...], Reduction | None]  # factors split in the tensor, pending reduction
+_Effect = tuple[
+    tuple[tuple[str, int], ...], Reduction | None
+]  # factors split in the tensor, in parts; pending reduction
 
 
 class Layouts:
@@ -106,6 +109,7 @@ class Expansion:
         self.results = [self._side(d, w) for d, w in zip(rule.results, leaves, strict=True)]
         self.result_gradients = [self._side(d, [_sum(r.kind == "defer") for r in self.roles]) for d in rule.results]
         self.splits = np.array([r.kind == "split" for r in self.roles])
+        self._parts = np.array([r.parts for r in self.roles], dtype=np.int64)
         self.factors = list(dict.fromkeys(f for r in self.roles for f in self._members(r)))
         # [role, factor]
         self._splits_factor = np.array([[f in self._members(r) for f in self.factors] for r in self.roles], dtype=bool)
@@ -117,15 +121,20 @@ class Expansion:
         sizes = np.array(mesh.shape, dtype=np.int64)
         split = self._splits_factor[self.combinations]  # [combination, axis, factor]
         shards = np.where(split, sizes[:, None], 1).prod(axis=1)
+        parts = np.where(split, self._parts[self.combinations][:, :, None], 1).max(axis=1)
         whole = np.array([self.rule.factors[f] for f in self.factors], dtype=np.int64)
-        found = self._possible & (whole % shards == 0).all(axis=1)
+        found = self._possible & (whole % (shards * parts) == 0).all(axis=1)
         number = {f: i for i, f in enumerate(self.factors)}
         for dim in self._composites:
             unfinished = np.zeros(len(found), dtype=bool)  # a more major factor has more than one element per shard
+            heads = self.rule.heads(dim)
+            counting = np.ones(len(found), dtype=bool)  # the major factors count parts: they are whole
+            for f in heads:
+                counting &= (shards[:, number[f]] if f in number else np.int64(1)) == 1
             for f in dim:
                 of_factor = shards[:, number[f]] if f in number else np.int64(1)
                 found &= ~(unfinished & (of_factor > 1))
-                unfinished |= self.rule.factors[f] // of_factor > 1
+                unfinished |= (self.rule.factors[f] // of_factor > 1) & ~(counting & (f in heads))
         return Choices(self, mesh, np.flatnonzero(found))
 
     @cached_property
@@ -145,6 +154,9 @@ class Expansion:
                 held = [np.array([x is k for x in reductions])[self.combinations].any(axis=1) for k in kinds]
                 possible &= np.sum(held, axis=0) <= 1
         for i, role in enumerate(self.roles):
+            if role.parts > 1:  # all axes that split a factor do so in the same parts
+                one = self.roles.index(AxisRole("split", factor=role.factor))
+                possible &= ~((self.combinations == i).any(axis=1) & (self.combinations == one).any(axis=1))
             if role.kind == "split" and role.factor in self.rule.modes:
                 last = self.factors.index(self.rule.modes[role.factor][-1])
                 plays = self.combinations == i
@@ -153,7 +165,7 @@ class Expansion:
 
     def _side(self, dims: Dims | None, pending: list[Reduction | None]) -> Side:
         here = () if dims is None else tuple(f for d in dims for f in d)
-        split = [tuple(f for f in self._members(r) if f in here) for r in self.roles]
+        split = [tuple((f, r.parts) for f in self._members(r) if f in here) for r in self.roles]
         effects = tuple(zip(split, pending, strict=True))
         key = dims, effects
         if key not in self._sides:
@@ -170,7 +182,7 @@ class Expansion:
         effect = np.array([numbers.setdefault(e, len(numbers)) for e in effects], dtype=np.int64)
         places = effect[self.combinations] @ (len(numbers) ** np.arange(len(self.names)))
         _, first, codes = np.unique(places, return_index=True, return_inverse=True)
-        copies = np.array([sum(here.count(f) for f in factors) for factors, _ in effects], dtype=np.int64)
+        copies = np.array([sum(here.count(f) for f, _ in factors) for factors, _ in effects], dtype=np.int64)
         return Side(dims, effects, codes.reshape(-1), first, copies[self.combinations], np.full(len(first), -1))
 
     def numbers(self, side: Side, codes: IntArray) -> IntArray:
@@ -181,15 +193,17 @@ class Expansion:
 
     def _layout(self, side: Side, roles: IntArray) -> Layout:
         split: dict[str, tuple[str, ...]] = {}
+        parts: dict[str, int] = {}
         partial = []
         for name, role in zip(self.names, roles.tolist(), strict=True):
             factors, reduction = side.effects[role]
-            for f in factors:
+            for f, count in factors:
                 split[f] = (*split.get(f, ()), name)
+                parts[f] = count
             if reduction is not None:
                 partial.append((name, reduction))
         assert side.dims is not None, "a side without dimensions has no codes"
-        return Layout(tuple(tuple(a for f in d for a in split.get(f, ())) for d in side.dims), tuple(partial))
+        return placed(self.rule, side.dims, split, parts, tuple(partial))
 
 
 @dataclass(frozen=True, eq=False)

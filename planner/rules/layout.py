@@ -97,7 +97,15 @@ def _slice(o: Operator) -> Rule:
 
 @rule("Split")
 def _split(o: Operator) -> Rule:
-    """Lengths are those of the whole, even of a single part."""
+    """Lengths are those of the whole, even of a single part.  Equal parts that are each split by themselves stay where
+    they are: `q` counts them."""
+    axis, count = o.axis(0), len(o.outputs)
+    if o.parts and o.parts[0] and o.parts[0][axis] == count:
+        names = [f"d{d}" for d in range(o.rank(0))]
+        whole = [*names[:axis], f"(q! d{axis})", *names[axis + 1 :]]
+        rest = ", -" * (len(o.inputs) - 1)
+        text = f"{' '.join(whole)}{rest} -> {', '.join([' '.join(names)] * count)}"
+        return _move(o, text, sizes={"q": count}, aware=[f"d{axis}"])
     return moving(o, moves_of(o), aware=[o.axis(0)])
 
 

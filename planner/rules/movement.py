@@ -72,6 +72,11 @@ class Movement:
     def taken_from_many(self, shards: int) -> int:
         return 0 if _few_partners(self, shards) else -(-self.taken(shards) * shards // (shards - 1))
 
+    def of_equal_parts(self, shards: int) -> Movement:
+        """What one rank does where it has a share of each result's elements: it takes them apart as the whole is."""
+        size = sum(self.operands) // shards
+        return Movement((size,), tuple(np.split(np.arange(size, dtype=np.int64), len(self.sources))))
+
     @property
     def exchangeable(self) -> bool:
         """Some even split moves less than gathering the operands would."""

@@ -32,6 +32,7 @@ class Operator:
     input_types: tuple[str, ...]
     output_types: tuple[str, ...]
     values: tuple[NDArray[Any] | None, ...]
+    parts: tuple[tuple[int, ...], ...] = ()  # by operand: what its dimensions may be split in (`Tensor.parts`)
 
     @classmethod
     def of(cls, op: Op, graph: Graph) -> Operator:
@@ -44,6 +45,7 @@ class Operator:
             tuple("" if t is None else t.dtype for t in ins),
             tuple("" if t is None else t.dtype for t in outs),
             tuple(None if t is None else t.value for t in ins),
+            tuple(() if t is None else t.parts for t in ins),
         )
 
     @property

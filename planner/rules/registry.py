@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from planner.ir import Graph, Op
 from planner.rules.notation import MismatchError
 from planner.rules.operator import KeepWholeError, Operator
+from planner.rules.parts import with_parts
 from planner.rules.plugins import load_plugins
 from planner.rules.rule import Dims, Rule
 
@@ -64,7 +65,7 @@ def rule_for(op: Op, graph: Graph) -> Rule | None:
     if unknown:
         return replicated(op, graph, f"the shape of {unknown[0]} depends on data")
     try:
-        return function(Operator.of(op, graph))
+        return with_parts(function(Operator.of(op, graph)), op, graph)
     except (KeepWholeError, MismatchError) as reason:
         return replicated(op, graph, str(reason))
 

@@ -83,6 +83,9 @@ class Rule:
     counts         attribute → factors: an integer attribute that counts these factors (`group`,
                    `num_heads`); executed divided by their number of shards
     inner          communication inside the operator, by split factor
+    parts          dimensions, by their factors, that may be split in so many equal parts, each by itself
+                   (`Layout.parts`): one factor alone, by a role of its own; of a composite the minor factors, while
+                   the major ones, which count the parts, stay whole
     aware          factors (or modes) whose split the operator must be told of: it communicates, or acts on
                    indices of the whole; those of `inner` are among them
     modes          further ways to split, name → the factors that one axis splits at once: queries together
@@ -109,7 +112,22 @@ class Rule:
     counts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     modes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     aware: frozenset[str] = frozenset()
+    parts: Mapping[tuple[str, ...], int] = field(default_factory=dict)
 
     def members(self, factor: str) -> tuple[str, ...]:
         """The factors that a split of `factor`, or of a mode of that name, splits."""
         return self.modes.get(factor, (factor,))
+
+    def heads(self, dim: tuple[str, ...]) -> tuple[str, ...]:
+        """The major factors of a composite dimension that count the parts in which it may be split."""
+        count = self.parts.get(dim, 1) if len(dim) > 1 else 1
+        heads = 0
+        while count > 1:
+            count //= self.factors[dim[heads]]
+            heads += 1
+        return dim[:heads]
+
+    def splits_parts(self, operand: int, dim: int) -> bool:
+        """A dimension of an operand is composite, and may be split in parts."""
+        dims = self.operands[operand]
+        return dims is not None and len(dims[dim]) > 1 and dims[dim] in self.parts

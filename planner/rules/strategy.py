@@ -17,13 +17,15 @@ and `linear g`: operands of the group g arrive P (dX R), the others R (dX P), Y 
 may flow through an operator whose work is replicated, and be reduced later, or never.
 
 The roles of different axes are independent, apart from composite dimensions: an axis may split a minor
-factor of a dimension only when every more major factor is already split down to single elements.
+factor of a dimension only when every more major factor is already split down to single elements, or where the
+dimension may be split in parts (`Rule.parts`) and the major factors that count the parts are whole.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,6 +42,7 @@ __all__ = [
     "bind",
     "inner_collectives",
     "operand_pending",
+    "placed",
     "result_pending",
     "strategies",
 ]
@@ -54,15 +57,17 @@ _REDUCTION = {
 
 @dataclass(frozen=True, slots=True)
 class AxisRole:
-    """What one mesh axis does for an operator: split `factor`, or be linear in `Rule.linear[group]`, …"""
+    """What one mesh axis does for an operator: split `factor` (each of its equal `parts` by itself), or be linear in
+    `Rule.linear[group]`, …"""
 
     kind: Literal["split", "replicate", "defer", "linear"]
     factor: str = ""
     group: int = -1
+    parts: int = 1
 
     def __str__(self) -> str:
         if self.kind == "split":
-            return self.factor
+            return self.factor if self.parts == 1 else f"{self.factor}:{self.parts}"
         return {"replicate": "_", "defer": "d~", "linear": f"+{self.group}"}[self.kind]
 
 
@@ -136,6 +141,7 @@ def axis_roles(rule: Rule, *, training: bool) -> tuple[AxisRole, ...]:
     if training and rule.differentiable:
         # The gradient of a maximum needs to know which rank held it: rules offer a mode for that.
         roles = [r for r in roles if rule.combine.get(r.factor) not in (Combine.MAX, Combine.MIN)]
+    roles += [AxisRole("split", factor=d[0], parts=n) for d, n in rule.parts.items() if len(d) == 1]
     roles += [AxisRole("linear", group=g) for g in range(len(rule.linear))]
     roles.append(REPLICATE)
     if training and rule.differentiable:
@@ -160,8 +166,11 @@ def strategies(rule: Rule, mesh: DeviceMesh, *, training: bool) -> tuple[Strateg
 def bind(rule: Rule, mesh: DeviceMesh, roles: tuple[AxisRole, ...]) -> Strategy | None:
     """The strategy in which mesh axis a plays `roles[a]`; None where its factors or their sizes do not allow it."""
     over, split = _axes_of(rule, mesh, roles)
+    parts = _parts_of(roles)
+    if parts is None or any(rule.parts.get((f,)) != n for f, n in parts.items() if n > 1):
+        return None
     for factor, named in split.items():
-        if factor not in rule.factors or rule.factors[factor] % mesh.size(named):
+        if factor not in rule.factors or rule.factors[factor] % (mesh.size(named) * parts.get(factor, 1)):
             return None
     if any(split[rule.modes[m][-1]] != over[m] for m in over if m in rule.modes):
         return None
@@ -172,8 +181,7 @@ def bind(rule: Rule, mesh: DeviceMesh, roles: tuple[AxisRole, ...]) -> Strategy 
     def place(dims: Dims | None, partial: list[str], reduction: Reduction = Reduction.SUM) -> Layout | None:
         if dims is None:
             return None
-        placed = tuple(tuple(a for f in d for a in split.get(f, ())) for d in dims)
-        return Layout(placed, tuple((a, reduction) for a in partial))
+        return placed(rule, dims, split, parts, tuple((a, reduction) for a in partial))
 
     operands, gradients = [], []
     for i, dims in enumerate(rule.operands):
@@ -281,12 +289,49 @@ def _has(dims: Dims, factors: tuple[str, ...]) -> bool:
     return any(f in d for d in dims for f in factors)
 
 
+def _parts_of(roles: tuple[AxisRole, ...]) -> dict[str, int] | None:
+    """In how many parts each factor is split; None where two axes disagree."""
+    parts: dict[str, int] = {}
+    for role in roles:
+        if role.kind == "split" and parts.setdefault(role.factor, role.parts) != role.parts:
+            return None
+    return parts
+
+
+def placed(
+    rule: Rule,
+    dims: Dims,
+    split: Mapping[str, tuple[str, ...]],
+    parts: Mapping[str, int],
+    partial: tuple[tuple[str, Reduction], ...],
+) -> Layout:
+    """The layout of a tensor whose factors are split over these axes, those alone in a dimension in so many parts."""
+    axes = tuple(tuple(a for f in d for a in split.get(f, ())) for d in dims)
+    counts = tuple(
+        (parts.get(d[0], 1) if len(d) == 1 else _parts_between(rule, d, split)) if over else 1
+        for d, over in zip(dims, axes, strict=True)
+    )
+    return Layout(axes, partial, counts if any(n > 1 for n in counts) else ())
+
+
+def _parts_between(rule: Rule, dim: tuple[str, ...], split: Mapping[str, tuple[str, ...]]) -> int:
+    """The parts in which a composite dimension is split: those that its major factors count, while they are whole."""
+    return 1 if any(f in split for f in rule.heads(dim)) else rule.parts.get(dim, 1)
+
+
 def _composites_allow(rule: Rule, mesh: DeviceMesh, split: dict[str, tuple[str, ...]], dims: Dims) -> bool:
     for d in dims:
         whole_so_far = False  # a more major factor has more than one element per shard
-        for f in d:
+        for f in minor_factors(rule, d, split):
             shards = mesh.size(split.get(f, ()))
             if shards > 1 and whole_so_far:
                 return False
             whole_so_far = whole_so_far or rule.factors[f] // shards > 1
     return True
+
+
+def minor_factors(rule: Rule, dim: tuple[str, ...], split: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """The factors of a dimension among which a split goes from major to minor: those that count equal parts, while
+    they are whole, do not stand in the way of the others."""
+    heads = rule.heads(dim)
+    return dim if any(f in split for f in heads) else dim[len(heads) :]

@@ -8,15 +8,19 @@ import numpy as np
 
 from planner.errors import VerificationError
 from planner.ir import DeviceMesh, Reduction
-from planner.redistribute import Step, StepKind, permute_sources
-from planner.verify.shards import Array, Shards, combine
+from planner.redistribute import Step, StepKind, folded, permute_sources
+from planner.verify.shards import Array, Shards, combine, once_each
 
 __all__ = ["apply"]
 
 
 def apply(step: Step, shards: Shards, mesh: DeviceMesh) -> Shards:
     """The shards after `step`.  Ranks that end with the same value by construction share one array."""
-    return _KINDS[step.kind](step, shards, mesh)
+    if not step.in_parts or step.kind is StepKind.PERMUTE:
+        return _KINDS[step.kind](step, shards, mesh)
+    view, plain, counts = step.unfolded(shards[0].shape)
+    after = _KINDS[step.kind](plain, once_each(shards, lambda x: x.reshape(view)), mesh)
+    return once_each(after, lambda x: x.reshape(folded(x.shape, counts)))
 
 
 def _grouped(step: Step, shards: Shards, mesh: DeviceMesh, work: Callable[[list[Array]], list[Array]]) -> Shards:

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from planner.ir import DeviceMesh, Layout
-from planner.verify.shards import Array, Shards, combine
+from planner.verify.shards import Array, Shards, combine, unfolded
 
 __all__ = [
     "CAP",
@@ -71,6 +71,10 @@ def difference(
             return Difference(np.inf, f"{found}, layout {layout} means {list(local)}")
         if piece.dtype != whole.dtype:
             return Difference(np.inf, f"rank {rank} holds {piece.dtype} where {whole.dtype} is expected")
+    if layout.parts:
+        view, plain = layout.unfolded(whole.shape)
+        moved = None if rounding is None else lambda: np.broadcast_to(rounding(), whole.shape).reshape(view)
+        return difference(unfolded(shards, layout, local), plain, whole.reshape(view), mesh, moved)
     values = reduced(shards, layout, mesh)
     scale = typical_size(whole)
     worst, suspects = 0.0, []

@@ -32,7 +32,7 @@ from planner.verify.payloads import misstated
 from planner.verify.projection import is_product
 from planner.verify.reference import incoming_gradient
 from planner.verify.respond import silence
-from planner.verify.shards import Array, Shards, light_terms, shard, views
+from planner.verify.shards import Array, Shards, light_terms, put_together, shard, views
 from planner.verify.vjp import NoVjpError
 from planner.verify.whole import Whole
 
@@ -239,10 +239,7 @@ class Proof:
             at = self.devices.layout(name, layout)
             if any(s.shape != at.local_shape(shape, self.mesh) for s in shards):
                 return []
-            whole = np.empty(shape, dtype=shards[0].dtype)
-            for rank, piece in enumerate(reduced(shards, at, self.mesh)):
-                whole[at.region(shape, self.mesh, rank)] = piece
-            out.append(whole)
+            out.append(put_together(reduced(shards, at, self.mesh), at, shape, self.mesh))
         return out
 
     def _settle(self, key: Key, what: str) -> None:

@@ -39,7 +39,8 @@ def silence(
     for d, axes in enumerate(layout.dims if dims is not None else ()):
         if not axes or dims is None:
             continue
-        pieces = views(result, Layout(tuple(a if k == d else () for k, a in enumerate(layout.dims))), mesh)
+        alone = Layout(tuple(a if k == d else () for k, a in enumerate(layout.dims)), (), layout.parts)
+        pieces = views(result, alone, mesh)
         distinct = list({id(p): p for p in pieces}.values())
         if len(distinct) < 2 or not _reads_along(dims[d], rule, operands):
             continue

@@ -107,5 +107,8 @@ class _Seams:
     def _seam(self, gradient: bool, source: Layout, target: Layout) -> Move:
         self.count += 1
         elements = int(np.prod(self.shape, dtype=np.int64))
-        steps = Redistributions(self.shape, elements, self.mesh, _ByBytes()).path(source, target)
+        counts = [{x.parts_of(d) for x in (source, target)} - {1} for d in range(len(self.shape))]
+        parts = tuple(map(tuple, counts)) if any(counts) else ()
+        table = Redistributions(self.shape, elements, self.mesh, _ByBytes(), parts=parts)
+        steps = table.path(source, target)
         return Move(gradient, source, target, steps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,18 @@ from numpy.typing import NDArray
 from planner.errors import VerificationError
 from planner.ir import DeviceMesh, Layout, Reduction
 
-__all__ = ["Array", "Shards", "assemble", "combine", "light_terms", "shard", "views"]
+__all__ = [
+    "Array",
+    "Shards",
+    "assemble",
+    "combine",
+    "light_terms",
+    "once_each",
+    "put_together",
+    "shard",
+    "unfolded",
+    "views",
+]
 
 Array = NDArray[Any]
 Shards = tuple[Array, ...]  # index = rank
@@ -28,6 +40,23 @@ def combine(values: list[Array], reduction: Reduction) -> Array:
     return stacked.max(axis=0) if reduction is Reduction.MAX else stacked.min(axis=0)
 
 
+def unfolded(shards: Shards, layout: Layout, shape: tuple[int, ...]) -> Shards:
+    """The shards of a tensor of which some dimension is split in parts, as those of `layout.unfolded`; replicas stay
+    one array."""
+    counts = layout.parts
+    view = tuple(n for size, c in zip(shape, counts, strict=True) for n in ((size,) if c == 1 else (c, size // c)))
+    return once_each(shards, lambda piece: piece.reshape(view))
+
+
+def once_each(shards: Shards | list[Array], change: Callable[[Array], Array]) -> Shards:
+    """Every shard changed; those that are one array stay one."""
+    done: dict[int, Array] = {}
+    for piece in shards:
+        if id(piece) not in done:
+            done[id(piece)] = change(piece)
+    return tuple(done[id(piece)] for piece in shards)
+
+
 def shard(value: Array, layout: Layout, mesh: DeviceMesh, rng: np.random.Generator | None = None) -> Shards:
     """Lay a whole value out.  Ranks that hold the same piece share one array.
 
@@ -35,6 +64,10 @@ def shard(value: Array, layout: Layout, mesh: DeviceMesh, rng: np.random.Generat
     cancel; otherwise the first rank of each group holds the value and the others zero.  A pending
     maximum or minimum is lowered (raised) at random on all but one rank per element.
     """
+    if layout.parts:
+        shape, plain = layout.unfolded(value.shape)
+        local = layout.local_shape(value.shape, mesh)
+        return once_each(shard(value.reshape(shape), plain, mesh, rng), lambda piece: piece.reshape(local))
     pieces: dict[tuple[tuple[int, int], ...], Array] = {}
     out: list[Array] = []
     for rank in range(mesh.devices):
@@ -49,7 +82,12 @@ def shard(value: Array, layout: Layout, mesh: DeviceMesh, rng: np.random.Generat
 
 
 def views(value: Array, layout: Layout, mesh: DeviceMesh) -> Shards:
-    """Lay a whole value out without a copy: ranks that hold the same piece share one view of it."""
+    """Lay a whole value out without a copy, unless a dimension is split in parts: ranks that hold the same piece share
+    one view of it."""
+    if layout.parts:
+        shape, plain = layout.unfolded(value.shape)
+        local = layout.local_shape(value.shape, mesh)
+        return once_each(views(value.reshape(shape), plain, mesh), lambda piece: piece.reshape(local))
     pieces: dict[tuple[int, ...], Array] = {}
     out: list[Array] = []
     for rank in range(mesh.devices):
@@ -64,6 +102,10 @@ def views(value: Array, layout: Layout, mesh: DeviceMesh) -> Shards:
 def light_terms(value: Array, layout: Layout, mesh: DeviceMesh) -> Shards:
     """Lay a value with pending sums out in two terms that are not zero, 1.7 and -0.7 times the value: whatever is not
     linear, or reduces otherwise, shows, and the other ranks' zeros take no memory."""
+    if layout.parts:
+        shape, plain = layout.unfolded(value.shape)
+        local = layout.local_shape(value.shape, mesh)
+        return once_each(light_terms(value.reshape(shape), plain, mesh), lambda piece: piece.reshape(local))
     weights = {0: 1.7, 1: -0.7}
     pieces: dict[tuple[object, ...], Array] = {}
     out: list[Array] = []
@@ -116,6 +158,18 @@ def _terms(whole: Array, n: int, reduction: Reduction, rng: np.random.Generator 
     return [np.where(owner == i, whole, whole + noise[i]).astype(whole.dtype) for i in range(n)]
 
 
+def put_together(shards: Shards, layout: Layout, shape: tuple[int, ...], mesh: DeviceMesh) -> Array:
+    """The whole of shards with nothing pending; of replicas the last one counts."""
+    if layout.parts:
+        view, plain = layout.unfolded(shape)
+        own = unfolded(shards, layout, layout.local_shape(shape, mesh))
+        return put_together(own, plain, view, mesh).reshape(shape)
+    whole = np.empty(shape, dtype=shards[0].dtype)
+    for rank, piece in enumerate(shards):
+        whole[layout.region(shape, mesh, rank)] = piece
+    return whole
+
+
 def assemble(shards: Shards, layout: Layout, shape: tuple[int, ...], mesh: DeviceMesh, *, what: str = "value") -> Array:
     """The whole value that the shards stand for.
 
@@ -127,6 +181,9 @@ def assemble(shards: Shards, layout: Layout, shape: tuple[int, ...], mesh: Devic
             raise VerificationError(
                 f"{what}: rank {rank} holds shape {piece.shape}, layout {layout} of {shape} means {local}"
             )
+    if layout.parts:
+        view, plain = layout.unfolded(shape)
+        return assemble(unfolded(shards, layout, local), plain, view, mesh, what=what).reshape(shape)
     values: list[Array] = list(shards)
     for axis, reduction in reversed(layout.partial):
         reduced: dict[tuple[int, ...], Array] = {}

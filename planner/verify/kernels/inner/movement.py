@@ -118,6 +118,8 @@ class _Plan:
         for dim, movement in sorted(moves_of(whole).items()):
             factor = _split_factor([rule.operands[i] for i in data], dim, place)
             pending = factor is not None and _split_factor(rule.results, dim, place) is None
+            if movement is not None and factor is not None and rule.splits_parts(data[0], dim):
+                movement, factor = movement.of_equal_parts(place.shards[factor]), None
             if movement is not None:
                 steps.append(_Step(dim, movement, factor, pending))
         asked = (j for j, name in enumerate(op.outputs) if name and rule.results[j] is not None)

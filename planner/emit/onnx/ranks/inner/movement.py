@@ -35,6 +35,8 @@ def _move(w: Writer, here: Local, operands: Operands) -> list[Value | None]:
         if movement is None:
             raise refusal(op, here.place, f"which elements of dimension {dim} it moves is computed at run time")
         factor = _split_factor([rule.operands[i] for i in data], dim, here)
+        if factor is not None and rule.splits_parts(data[0], dim):
+            movement, factor = movement.of_equal_parts(here.place.shards[factor]), None
         if factor is not None and _split_factor(rule.results, dim, here) is None:
             parts = [_pending(w, parts[0], dim, movement, factor, here)]
         else:
