@@ -153,6 +153,11 @@ TARGETS: Final[Mapping[str, Target]] = {
 }
 
 
+# Those that say how each of several equal parts of a dimension is split: Megatron gives every rank its heads of
+# queries, keys and values; ONNX writes a dimension as several.
+_IN_PARTS: Final = frozenset({"megatron", "onnx", "onnx-ranks"})
+
+
 def emit(target: str, given: Given) -> Emission:
     """The files of a plan for `target`, a key of TARGETS.
 
@@ -169,7 +174,21 @@ def emit(target: str, given: Given) -> Emission:
             raise UsageError(f"--target {target}: needs --{option.upper() if option != 'model' else 'model MODEL'}")
     if "model" not in found.needs:
         check_readers(given.plan)
+    if target not in _IN_PARTS:
+        check_parts(given.plan, target)
     return found.emit(given)
+
+
+def check_parts(plan: PlanDocument, target: str) -> None:
+    """InputError where a parameter is split in equal parts, for which only some targets have words."""
+    for name, p in plan.parameters.items():
+        for layout in (p.stored, *p.compute):
+            if layout.parts:
+                raise InputError(
+                    f"plan: parameter {name} lies as {layout.layout()}, split in each of its equal parts (queries, "
+                    f"keys and values of one product). `planner run` executes that, and {', '.join(sorted(_IN_PARTS))} "
+                    f"have words for it; {target} has none: search again with --target torch, which splits nothing so"
+                )
 
 
 def check_readers(plan: PlanDocument) -> None:

@@ -122,8 +122,14 @@ def _along(one: Graph, model: Model, c: Configuration, kind: AxisKind, size: int
         for factor in modes or sorted(choice.factors)[:1]:
             same = _same_factor(own.rules[name], factor, model.rules[name])
             if same is not None:
-                out[name] = AxisRole("split", factor=same)
+                out[name] = _split_by_head(model.rules[name], same, size)
     return out
+
+
+def _split_by_head(rule: Rule, factor: str, size: int) -> AxisRole:
+    """Of queries, keys and values behind each other Megatron gives every rank its heads of all three."""
+    parts = rule.parts.get((factor,), 1)
+    return AxisRole("split", factor=factor, parts=parts if rule.factors[factor] % (parts * size) == 0 else 1)
 
 
 def _output_layers(one: Graph, own: Model, size: int) -> dict[str, Rule]:
@@ -208,9 +214,9 @@ def _stored(
         layout = bound[op.name].operands[slot] or Layout.replicated(len(t.shape))
         own = [a for a in over if a not in {x for d in layout.dims for x in d}]
         for d, size in enumerate(t.shape):
-            if own and size % mesh.size([*layout.dims[d], *own]) == 0:
+            if own and size % (mesh.size([*layout.dims[d], *own]) * layout.parts_of(d)) == 0:
                 cut = tuple(a for a in mesh.names if a in (*layout.dims[d], *own))
-                layout = Layout(tuple(cut if i == d else x for i, x in enumerate(layout.dims)))
+                layout = Layout(tuple(cut if i == d else x for i, x in enumerate(layout.dims)), (), layout.parts)
                 break
-        out.append(ParameterPin(source, (glob.escape(t.name),), stored=LayoutPin(dims=layout.dims)))
+        out.append(ParameterPin(source, (glob.escape(t.name),), stored=LayoutPin(layout.dims, parts=layout.parts)))
     return out

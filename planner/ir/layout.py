@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+import numpy as np
+
 from planner.ir.mesh import DeviceMesh
 
 __all__ = ["Layout", "Reduction"]
@@ -97,6 +99,18 @@ class Layout:
                 index = index * mesh.sizes[a] + c[a]
             out.append(slice(index * s, (index + 1) * s))
         return tuple(out)
+
+    def region_in_parts(self, shape: tuple[int, ...], mesh: DeviceMesh, rank: int) -> tuple[slice, ...]:
+        """As `region`; of a dimension that is split in parts, where in each of them."""
+        sizes = tuple(n // self.parts_of(d) for d, n in enumerate(shape))
+        self.local_shape(shape, mesh)
+        return Layout(self.dims, self.partial).region(sizes, mesh, rank)
+
+    def shard(self, value: np.ndarray, mesh: DeviceMesh, rank: int) -> np.ndarray:
+        """The part of a whole array that lies on `rank`, whatever is pending; a view of it where it can be one."""
+        shape, plain = self.unfolded(value.shape)
+        piece = value.reshape(shape)[plain.region(shape, mesh, rank)]
+        return np.asarray(piece.reshape(self.local_shape(value.shape, mesh)))
 
     def __str__(self) -> str:
         dims = ",".join((".".join(d) or "_") + self._of_parts(i) for i, d in enumerate(self.dims))

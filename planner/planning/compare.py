@@ -34,7 +34,7 @@ class Form:
     def layout(self, x: LayoutDocument | None) -> Hashable:
         if x is None:
             return None
-        dims = tuple(self.axes(d) for d in x.dims)
+        dims = (*(self.axes(d) for d in x.dims), *x.parts)
         if self.place is not None:
             return dims, tuple(sorted((self.place[a], op) for a, op in x.partial.items()))
         pending: dict[str, int] = {}

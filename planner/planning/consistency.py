@@ -119,6 +119,8 @@ def _layout(plan: PlanDocument, layout: LayoutDocument | None, shape: Sequence[i
     if layout.mesh not in plan.meshes:
         yield f"mesh {layout.mesh!r} is not among {', '.join(plan.meshes)}"
         return
+    if layout.parts and any(n > 1 and not d for n, d in zip(layout.parts, layout.dims, strict=True)):
+        yield f"{layout.layout()} splits a dimension in parts, but over no axis"
     axes = [a for d in layout.dims for a in d] + list(layout.partial)
     known = {a.name for a in plan.meshes[layout.mesh].axes}
     unknown = [a for a in axes if a not in known]

@@ -19,6 +19,7 @@ from planner.planning.outer import Candidate, Found, Option, search_options
 from planner.planning.recall import Recall
 from planner.planning.request import Request
 from planner.planning.simulate import Simulated, simulate
+from planner.planning.targets import said_by
 from planner.pricing import Assignment, PricedProblem, PriceTables, active_tensors, bind_rules
 from planner.search.control import Control
 from planner.search.evaluate import least_memory
@@ -114,6 +115,7 @@ def make_plan(
     started = time.monotonic()
     if control is None:
         control = Control(request.time_limit, say=progress or (lambda _: None))
+    graph = said_by(request.settings.target, graph)
     rules, without_rule = bind_rules(graph)
     active = active_tensors(graph, rules) if request.settings.training else frozenset()
     limit = usable_memory_bytes(request.profile) if request.memory_limit is None else request.memory_limit

@@ -89,8 +89,8 @@ class Recall:
             entry = self.plan.parameters.get(name)
             if entry is None:
                 continue
-            dims = tuple(tuple(d) for d in entry.stored.dims)
-            found = (k for k, layout in enumerate(priced.stored_layouts[name]) if layout.dims == dims)
+            stored = entry.stored.layout()
+            found = (k for k, layout in enumerate(priced.stored_layouts[name]) if layout == stored)
             state = next(found, None)
             if state is not None and priced.problem.nodes[node].costs[state] < FORBIDDEN:
                 out[node] = np.array([state])

@@ -21,6 +21,7 @@ from planner.lowering.check import check_program
 from planner.planning.document import PlanDocument, RedistributionDocument, role_from_text
 from planner.planning.lean import beside, edges_of_hubs
 from planner.planning.programs import program_of
+from planner.planning.targets import said_by
 from planner.pricing import Machine, Move, PricedProblem, PriceTables, Settings, active_tensors, bind_rules, price
 from planner.pricing.hubs import Read, SetHub, StarHub, direct_moves
 from planner.pricing.memory import recomputed_blocks
@@ -85,8 +86,9 @@ def restore_part(
     if wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         raise InputError(f"{source}: {wrong[0]}{more}; search again")
-    rules, _ = bind_rules(graph)
     settings = settings_of(plan)
+    graph = said_by(settings.target, graph)
+    rules, _ = bind_rules(graph)
     active = active_tensors(graph, rules) if settings.training else frozenset[str]()
     known = None if tables is None else tables.setdefault(plan.mesh, PriceTables())
     priced = price(graph, Machine(profile, plan.mesh, settings), rules, active, None, known)

@@ -299,4 +299,4 @@ def alike(plan: PlanDocument, costs: Figures) -> list[int]:
 def _key(layout: LayoutDocument | None) -> object:
     if layout is None:
         return None
-    return tuple(tuple(d) for d in layout.dims), tuple(layout.partial.items())
+    return tuple(tuple(d) for d in layout.dims), tuple(layout.partial.items()), tuple(layout.parts)

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from planner.ir import DeviceMesh
-from planner.redistribute import Step, StepKind, permute_sources
+from planner.redistribute import Step, StepKind, folded, permute_sources
 from planner.redistribute.steps import FREE
 from planner.runtime.workers import Context
 
@@ -97,7 +97,11 @@ def apply(step: Step, value: Tensor, mesh: DeviceMesh, context: Context) -> Tens
     if step.kind not in FREE:
         ranks = mesh.size(step.axes) if step.kind in (StepKind.ALL_GATHER, StepKind.ALL_TO_ALL) else 1
         context.ledger.add(context.ledger.steps, str(step.kind), ranks * value.nbytes)
-    return _KINDS[step.kind](step, value, mesh, context)
+    if not step.in_parts or step.kind is StepKind.PERMUTE:
+        return _KINDS[step.kind](step, value, mesh, context)
+    view, plain, counts = step.unfolded(tuple(value.shape))
+    after = _KINDS[step.kind](plain, value.reshape(view), mesh, context)
+    return after.reshape(folded(after.shape, counts))
 
 
 def _all_reduce(step: Step, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:

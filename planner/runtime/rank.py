@@ -112,7 +112,7 @@ class Rank:
 
     def _shard(self, value: Array, layout: Layout) -> Tensor:
         """This rank's part; of a pending sum the first rank of each group holds the value, the others zeros."""
-        piece = value[layout.region(value.shape, self.mesh, self.context.rank)]
+        piece = layout.shard(value, self.mesh, self.context.rank)
         at = self.mesh.coordinates(self.context.rank)
         if any(at[a] for a in layout.partial_axes):
             piece = np.zeros_like(piece)

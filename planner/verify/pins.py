@@ -69,7 +69,8 @@ def _configured(source: str, priced: PricedProblem, choice: tuple[int, ...]) -> 
         meshes=(mesh.shape,),
         operators=tuple(OperatorPin(source, _split(s, mesh), (glob.escape(n),)) for n, s in strategies.items()),
         parameters=tuple(
-            ParameterPin(source, (glob.escape(n),), stored=LayoutPin(dims=x.dims)) for n, x in layouts.items()
+            ParameterPin(source, (glob.escape(n),), stored=LayoutPin(dims=x.dims, parts=x.parts))
+            for n, x in layouts.items()
         ),
     )
 

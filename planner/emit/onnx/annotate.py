@@ -98,8 +98,10 @@ def sharding_spec(
     holders = _holders(layout, mesh)
     spec = onnx.ShardingSpecProto(tensor_name=tensor)
     for d in split:
-        dim = spec.sharded_dim.add(axis=d)
-        dim.simple_sharding.add(dim_value=shape[d], num_shards=shape[d] // local[d])
+        dim, parts = spec.sharded_dim.add(axis=d), layout.parts_of(d)
+        if parts > 1:  # a sequence of sharding specifications: the dimension is seen as (parts, size of one)
+            dim.simple_sharding.add(dim_value=parts, num_shards=1)
+        dim.simple_sharding.add(dim_value=shape[d] // parts, num_shards=shape[d] // local[d])
     shards = product(*(range(mesh.size(layout.dims[d])) for d in split))
     for key, shard in enumerate(shards, 1):
         ranks = [first + r for r in holders[shard]]
@@ -133,6 +135,6 @@ def _holders(layout: Layout, mesh: DeviceMesh) -> Mapping[tuple[int, ...], list[
     split = [d for d, n in enumerate(counts) if n > 1]
     out: dict[tuple[int, ...], list[int]] = {}
     for rank in range(mesh.devices):
-        region = layout.region(counts, mesh, rank)
+        region = Layout(layout.dims).region(counts, mesh, rank)
         out.setdefault(tuple(region[d].start for d in split), []).append(rank)
     return out

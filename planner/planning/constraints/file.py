@@ -183,7 +183,7 @@ def constraints_of_plan(plan: PlanDocument, name: str) -> Constraints:
 
     def layout(document: LayoutDocument) -> LayoutPin:
         try:
-            return notation.parse_layout({"dims": document.dims, "partial": document.partial})
+            return notation.parse_layout({"dims": document.dims, "partial": document.partial, "parts": document.parts})
         except ValueError as e:
             raise InputError(f"constraints {name}: {e}") from e
 

@@ -16,7 +16,7 @@ __all__ = ["parse_counts", "parse_factors", "parse_layout", "parse_meshes", "par
 MOST_SHARDS = 2**20
 _LAYOUT = re.compile(r"\[(?P<dims>[^\[\]]*)\](?P<pending>(?:\s*\+\s*\w+(?:\s*\(\s*\w+\s*\))?)*)")
 _PENDING = re.compile(r"\+\s*(\w+)(?:\s*\(\s*(\w+)\s*\))?")
-_LAYOUT_FORMS = "a layout such as [x, _] or [_, y]+x, numbers of shards such as [8, 1], or `replicated`"
+_LAYOUT_FORMS = "a layout such as [x, _], [_, y]+x or [_, x:3], numbers of shards such as [8, 1], or `replicated`"
 _REST: dict[str, RestKind] = {
     "search": "search", "replicated": "replicated", "data_parallel": "data_parallel", "zero": "zero"
 }  # fmt: skip
@@ -37,6 +37,17 @@ def _axes(value: object) -> tuple[str, ...]:
     return tuple(_axis(a.strip() if isinstance(a, str) else a) for a in value)
 
 
+def _split(value: object) -> tuple[tuple[str, ...], int]:
+    """The axes of a dimension, and the number of equal parts that they split each: `x.y:3`."""
+    text, colon, count = value.partition(":") if isinstance(value, str) else ("", "", "")
+    if not colon:
+        return _axes(value), 1
+    axes, parts = _axes(text.strip()), int(count) if count.strip().isascii() and count.strip().isdigit() else 0
+    if not axes or not 2 <= parts <= MOST_SHARDS:
+        raise ValueError(f"expected axes and a number of equal parts such as x:3, found {value!r}")
+    return axes, parts
+
+
 def _once(axes: Sequence[str], what: str) -> None:
     twice = sorted({a for a in axes if axes.count(a) > 1})
     if twice:
@@ -54,12 +65,17 @@ def parse_layout(value: Any) -> LayoutPin:
     if isinstance(value, str):
         return _layout_text(value.strip())
     if isinstance(value, list):
-        return _counts(value) if any(isinstance(v, int) for v in value) else _layout(tuple(map(_axes, value)), {})
-    if isinstance(value, dict) and set(value) <= {"dims", "partial", "mesh"} and isinstance(value.get("dims"), list):
+        return _counts(value) if any(isinstance(v, int) for v in value) else _layout(tuple(map(_split, value)), {})
+    known = {"dims", "partial", "mesh", "parts"}
+    if isinstance(value, dict) and set(value) <= known and isinstance(value.get("dims"), list):
         partial = value.get("partial") or {}
         if not isinstance(partial, dict):
             raise ValueError(f"partial: expected axis: reduction, found {partial!r}")
-        return _layout(tuple(_axes(v) for v in value["dims"]), partial)
+        dims = [_axes(v) for v in value["dims"]]
+        parts = value.get("parts") or [1] * len(dims)
+        if not isinstance(parts, list) or len(parts) != len(dims):
+            raise ValueError(f"parts: expected a number for each of {len(dims)} dimensions, found {parts!r}")
+        return _layout(tuple(zip(dims, map(_count, parts), strict=True)), partial)
     raise ValueError(f"expected {_LAYOUT_FORMS}, found {value!r}")
 
 
@@ -72,7 +88,7 @@ def _layout_text(text: str) -> LayoutPin:
     entries = [e.strip() for e in match["dims"].split(",")] if match["dims"].strip() else []
     if any(e.isascii() and e.isdigit() for e in entries) and not match["pending"]:
         return _counts([int(e) if e.isascii() and e.isdigit() else e for e in entries])
-    return _layout(tuple(map(_axes, entries)), {a: op or "sum" for a, op in _PENDING.findall(match["pending"])})
+    return _layout(tuple(map(_split, entries)), {a: op or "sum" for a, op in _PENDING.findall(match["pending"])})
 
 
 def _counts(entries: list[Any]) -> LayoutPin:
@@ -84,14 +100,18 @@ def _counts(entries: list[Any]) -> LayoutPin:
     return LayoutPin(counts=tuple(1 if e == "_" else _count(e) for e in entries))
 
 
-def _layout(dims: tuple[tuple[str, ...], ...], partial: dict[Any, Any]) -> LayoutPin:
+def _layout(ways: tuple[tuple[tuple[str, ...], int], ...], partial: dict[Any, Any]) -> LayoutPin:
+    """`ways`: of every dimension its axes, and the equal parts that they split."""
+    dims = tuple(axes for axes, _ in ways)
+    parts = tuple(n for _, n in ways) if any(n > 1 for _, n in ways) else ()
     pending = []
     for axis, reduction in partial.items():
         if reduction not in set(Reduction):
             raise ValueError(f"pending over {axis}: expected {', '.join(Reduction)}, found {reduction!r}")
         pending.append((_axis(axis), Reduction(reduction)))
     _once([*(a for d in dims for a in d), *(a for a, _ in pending)], "the layout")
-    return LayoutPin(dims=dims, partial=tuple(sorted(pending, key=lambda p: AXIS_NAMES.index(p[0]))))
+    pending.sort(key=lambda p: AXIS_NAMES.index(p[0]))
+    return LayoutPin(dims=dims, partial=tuple(pending), parts=parts)
 
 
 def parse_factors(value: Any) -> StrategyPin:
@@ -115,7 +135,9 @@ def parse_roles(value: Any) -> StrategyPin:
     if not isinstance(value, dict) or not value:
         raise ValueError(f"expected axes with their roles such as {{x: 'split:m'}}, found {value!r}")
     if not all(isinstance(text, str) for text in value.values()):
-        raise ValueError(f"expected roles split:FACTOR, replicate, defer or linear:GROUP, found {value!r}")
+        raise ValueError(
+            f"expected roles split:FACTOR, split:FACTOR:PARTS, replicate, defer or linear:GROUP, found {value!r}"
+        )
     return StrategyPin(roles=tuple((_axis(axis), role_from_text(text)) for axis, text in value.items()))
 
 

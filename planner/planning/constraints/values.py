@@ -48,12 +48,13 @@ def _missing(axes: tuple[str, ...], mesh: DeviceMesh) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class LayoutPin:
-    """`dims`: the axes of every dimension, with exactly the pending reductions `partial`; `counts`: shards per
-    dimension, whatever is pending; neither: whole on every rank."""
+    """`dims`: the axes of every dimension, split in exactly these `parts`, with exactly the pending reductions
+    `partial`; `counts`: shards per dimension, whatever is pending; neither: whole on every rank."""
 
     dims: tuple[tuple[str, ...], ...] | None = None
     counts: Counts | None = None
     partial: tuple[tuple[str, Reduction], ...] = ()
+    parts: tuple[int, ...] = ()
 
     @property
     def rank(self) -> int | None:
@@ -78,7 +79,9 @@ class LayoutPin:
         # An axis of one rank splits nothing, and layouts leave it out.
         dims = tuple(tuple(a for a in d if mesh.sizes.get(a) != 1) for d in self.dims)
         partial = {a: op for a, op in self.partial if mesh.sizes.get(a) != 1}
-        return layout.dims == dims and dict(layout.partial) == partial
+        parts = tuple(n if axes else 1 for n, axes in zip(self.parts, dims, strict=False))
+        parts = parts if any(n > 1 for n in parts) else ()
+        return layout.dims == dims and layout.parts == parts and dict(layout.partial) == partial
 
     def distance(self, layout: Layout, mesh: DeviceMesh) -> int:
         """In how many dimensions and pending axes the layout differs: orders what is offered instead."""
@@ -86,12 +89,13 @@ class LayoutPin:
             return sum(a != b for a, b in zip(layout.counts(mesh), self.counts, strict=True))
         dims = self.dims or ((),) * len(layout.dims)
         pending = set(self.partial) ^ set(layout.partial)
-        return sum(a != b for a, b in zip(layout.dims, dims, strict=True)) + len(pending)
+        apart = sum(a != b for a, b in zip(layout.dims, dims, strict=True))
+        return apart + len(pending) + (layout.parts != self.parts)
 
     def __str__(self) -> str:
         if self.counts is not None:
             return f"[{', '.join(map(str, self.counts))}] shards"
-        return "replicated" if self.dims is None else str(Layout(self.dims, self.partial))
+        return "replicated" if self.dims is None else str(Layout(self.dims, self.partial, self.parts))
 
 
 @dataclass(frozen=True, slots=True)

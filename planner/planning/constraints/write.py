@@ -71,7 +71,8 @@ def _layout(pin: LayoutPin) -> Any:
         return list(pin.counts)
     if pin.dims is None:
         return "replicated"
-    return {"dims": [list(d) for d in pin.dims], "partial": {a: str(op) for a, op in pin.partial}}
+    parts = {"parts": list(pin.parts)} if pin.parts else {}
+    return {"dims": [list(d) for d in pin.dims], "partial": {a: str(op) for a, op in pin.partial}} | parts
 
 
 def _rest(rest: Rest) -> Any:

@@ -132,7 +132,10 @@ def layout_text(x: LayoutDocument | None, mesh: DeviceMesh | None = None) -> str
     """`[_,x.y]+z`; with sizes where a mesh is given; `-` for none."""
     if x is None:
         return "-"
-    dims = ",".join(_axes(d, mesh) if d else "_" for d in x.dims)
+    parts = x.parts or [1] * len(x.dims)
+    dims = ",".join(
+        (_axes(d, mesh) if d else "_") + (f":{n}" if n > 1 else "") for d, n in zip(x.dims, parts, strict=True)
+    )
     tail = "".join(f"+{_axes([a], mesh)}" + ("" if op == "sum" else f"({op})") for a, op in x.partial.items())
     return f"[{dims}]{tail}"
 

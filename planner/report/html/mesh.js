@@ -15,7 +15,7 @@ function shardsOf(plan, shape, layout) {
     const ranges = layout.dims.map((axes, d) => {
       let index = 0, parts = 1;
       for (const a of axes) { const n = plan.axes.find((x) => x.name === a).size; index = index * n + at[a]; parts *= n; }
-      const size = shape[d] / parts;
+      const size = shape[d] / parts / layout.parts[d];
       return [index * size, (index + 1) * size];
     });
     const key = ranges.map((r) => r.join(":")).join(",");
@@ -42,7 +42,8 @@ function meshGrid(plan, tensor, layoutNumber) {
   const split = layout.dims.flatMap((axes, d) => (axes.length ? [d] : []));
   const rows = last > across ? ` (${last / across} rows each)` : "";
   const say = h("p", { class: "shard-said", "aria-live": "polite" });
-  const text = (r) => r.ranges.map(([a, b]) => `${a}:${b}`).join(", ");
+  const within = (d) => (layout.parts[d] > 1 ? ` ×${layout.parts[d]}` : ""); // the same range in each of the equal parts
+  const text = (r) => r.ranges.map(([a, b], d) => `${a}:${b}${within(d)}`).join(", ");
   const longest = Math.max(2, ...split.map((d) => `${shape[d]}:${shape[d]}`.length));
   const grid = h("div", { class: small ? "mesh small" : "mesh", role: "group", "aria-label": "ranks of the mesh", style: { "--across": across, "--cell": `${Math.min(110, 10 + 5.7 * longest)}px` } });
   const cells = ranks.map((r) => {
@@ -50,7 +51,7 @@ function meshGrid(plan, tensor, layoutNumber) {
     return h("button", {
       type: "button", class: `rank t${r.shard.number % 8}`, tabindex: r.rank ? -1 : 0, data: { rank: r.rank },
       "aria-label": `rank ${r.rank} (${where}) holds [${text(r)}]`,
-    }, small ? null : [h("b", null, r.rank), split.length ? split.map((d) => h("span", null, r.ranges[d].join(":"))) : h("span", null, "whole")]);
+    }, small ? null : [h("b", null, r.rank), split.length ? split.map((d) => h("span", null, r.ranges[d].join(":") + within(d))) : h("span", null, "whole")]);
   });
   grid.append(...cells);
   const choose = (r) => {

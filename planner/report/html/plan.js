@@ -68,13 +68,14 @@ class Plan {
   time(units) { return seconds(units * this.unit); }
   share(units) { return this.total ? units / this.total : 0; }
   layout(k) { return k < 0 ? "–" : this.data.layouts[k]; }
-  /** "[x,_,z.y]+w(max)" → {dims: [["x"], [], ["z","y"]], partial: [["w","max"]]} */
+  /** "[x,_,z.y:3]+w(max)" → {dims: [["x"], [], ["z","y"]], parts: [1, 1, 3], partial: [["w","max"]]} */
   parsed(k) {
     const text = this.data.layouts[k];
     const end = text.indexOf("]");
     const inside = text.slice(1, end);
     return {
-      dims: inside ? inside.split(",").map((d) => (d === "_" ? [] : d.split("."))) : [],
+      dims: inside ? inside.split(",").map((d) => (d === "_" ? [] : d.split(":")[0].split("."))) : [],
+      parts: inside ? inside.split(",").map((d) => Number(d.split(":")[1] || 1)) : [],
       partial: text.slice(end + 1).split("+").filter(Boolean).map((p) => { const [axis, how] = p.split("("); return [axis, how ? how.slice(0, -1) : "sum"]; }),
     };
   }

@@ -25,7 +25,7 @@ def _side(rank: RankGraph, held: Mapping[str, Held]) -> dict[str, Any]:
     out = {}
     for name, h in held.items():
         t = rank.graph.tensors[h.tensor]
-        layout = {"dims": [list(d) for d in h.layout.dims], "partial": {a: str(op) for a, op in h.layout.partial}}
+        layout = {k: v for k, v in h.layout.to_json("").items() if k != "mesh"}
         out[name] = {"tensor": h.tensor, "role": str(t.role), "layout": layout, "region": _region(rank, h)}
     return out
 
@@ -34,7 +34,7 @@ def _region(rank: RankGraph, h: Held) -> list[list[int]] | None:
     shape = rank.graph.tensors[h.tensor].shape
     if shape is None:
         return None
-    return [[s.start, s.stop] for s in h.layout.region(shape, rank.mesh, rank.rank)]
+    return [[s.start, s.stop] for s in h.layout.region_in_parts(shape, rank.mesh, rank.rank)]
 
 
 def index_text(mesh: DeviceMesh, graph: Graph, entries: list[dict[str, Any]]) -> bytes:

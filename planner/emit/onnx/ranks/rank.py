@@ -120,7 +120,7 @@ class RankGraph:
         if value is None:
             self.inputs[name] = held
         else:
-            piece = value[load.layout.region(value.shape, self.mesh, self.rank)]
+            piece = load.layout.shard(value, self.mesh, self.rank)
             self.writer.store(name, piece)
             self.stored[name] = held
         self.values[key] = out

@@ -8,7 +8,7 @@ from planner.emit.onnx.domain import DOMAIN
 from planner.emit.onnx.ranks.local import all_gather, all_reduce, all_to_all
 from planner.emit.onnx.ranks.writer import Value, Writer
 from planner.ir import DeviceMesh
-from planner.redistribute import Step, StepKind, permute_sources
+from planner.redistribute import Step, StepKind, folded, permute_sources
 
 __all__ = ["apply", "group_of"]
 
@@ -18,7 +18,13 @@ _Apply = Callable[[Writer, Step, Value, DeviceMesh, int, str], Value]
 def apply(w: Writer, step: Step, x: Value, mesh: DeviceMesh, rank: int, name: str) -> Value:
     """This rank's shard after the step.  `name` is what a new value is called; where nothing happens to the rank's
     value it is the same one."""
-    return _KINDS[step.kind](w, step, x, mesh, rank, name)
+    if not step.in_parts or step.kind is StepKind.PERMUTE:
+        return _KINDS[step.kind](w, step, x, mesh, rank, name)
+    view, plain, counts = step.unfolded(x.dims)
+    apart = w.reshape(x, view)
+    after = _KINDS[step.kind](w, plain, apart, mesh, rank, w.fresh(f"{name}/parts"))
+    since = len(w.nodes)
+    return w.named(w.reshape(after, folded(after.dims, counts)), name, since)
 
 
 def group_of(mesh: DeviceMesh, axes: tuple[str, ...], rank: int) -> tuple[int, ...]:
