@@ -97,12 +97,21 @@ def _cuts(op: Op, operand: int, dim: int, graph: Graph) -> bool:
         return _taken_apart(op.outputs[0], order.index(dim), graph)
     if op.type in ("Cast", "Identity"):
         return _taken_apart(op.outputs[0], dim, graph)
+    if op.type in ("Squeeze", "Unsqueeze"):
+        return _taken_apart(op.outputs[0], _without_ones(op, dim, graph), graph)
     if op.type in ("Gather", "Split"):
         return bool(int(op.attributes.get("axis", 0)) % rank == dim)
     if op.type == "Slice":
         before, after = graph.tensors[op.inputs[0]].shape, graph.tensors[op.outputs[0]].shape
         return before is not None and after is not None and after[dim] < before[dim]
     return False
+
+
+def _without_ones(op: Op, dim: int, graph: Graph) -> int:
+    """Where a dimension is once dimensions of size one came or went: behind as many others."""
+    before, after = graph.tensors[op.inputs[0]].shape or (), graph.tensors[op.outputs[0]].shape or ()
+    larger = sum(n > 1 for n in before[:dim])
+    return [k for k, n in enumerate(after) if n > 1][larger]
 
 
 def _before(tensor: str, dim: int, graph: Graph) -> Iterator[_Place]:

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from planner.builder import build
 from planner.frontends import import_bytes
 from planner.ir import Graph
+from tests.unit.fused_models import FUSED, fused_model
 
 __all__ = ["GRAPHS", "model_of"]
 
@@ -44,7 +45,7 @@ def model_of(name: str) -> bytes:
     if name in _BUILT:
         architecture, sizes = _BUILT[name]
         return build(architecture, sizes).SerializeToString()
-    return _SMALL[name]()
+    return fused_model(name) if name in FUSED else _SMALL[name]()
 
 
 def _imported(name: str) -> Graph:
@@ -229,6 +230,6 @@ def _sample(path: Path) -> Graph:
 
 
 GRAPHS: Final[dict[str, Callable[[], Graph]]] = {
-    **{name: partial(_imported, name) for name in (*_BUILT, *_SMALL)},
+    **{name: partial(_imported, name) for name in (*_BUILT, *_SMALL, *FUSED)},
     **{path.stem: partial(_sample, path) for path in sorted(_SAMPLES.glob("*tiny.onnx"))},
 }

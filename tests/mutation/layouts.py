@@ -221,3 +221,23 @@ def result_split_along_another_dimension_throughout(subject: Subject, rng: np.ra
 @kind("strategy")
 def gradient_split_along_another_dimension_throughout(subject: Subject, rng: np.random.Generator) -> Iterator[Mutant]:
     yield from _each_throughout(subject, rng, _turned, gradient=True)
+
+
+def _as_one(layout: Layout) -> Layout | None:
+    """Split as one dimension, no longer in each of its equal parts."""
+    return Layout(layout.dims, layout.partial) if layout.parts else None
+
+
+@kind("strategy")
+def result_in_parts_split_as_one(subject: Subject, rng: np.random.Generator) -> Iterator[Mutant]:
+    yield from _each_layout(subject, rng, "results", _as_one)
+
+
+@kind("strategy")
+def result_in_parts_split_as_one_throughout(subject: Subject, rng: np.random.Generator) -> Iterator[Mutant]:
+    yield from _each_throughout(subject, rng, _as_one, gradient=False)
+
+
+@kind("strategy")
+def gradient_in_parts_split_as_one_throughout(subject: Subject, rng: np.random.Generator) -> Iterator[Mutant]:
+    yield from _each_throughout(subject, rng, _as_one, gradient=True)

@@ -23,6 +23,7 @@ SUBJECTS: Final = (
     ("windows", (2, 2), 0, True, False, "*"),
     ("reductions", (4,), 0, True, False, "*"),
     ("attention", (2, 2), 0, True, False, "*"),
+    ("split_product", (2, 2), 1, True, False, "*in parts*"),
     ("reductions", (2, 2), 1, False, False, "scale left out,rule of a maximum for a sum"),
     ("shuffled", (2, 2), 1, True, False, "counts*,rule that counts*"),
     ("gpt_two_layers", (4,), 0, True, True, "recomputation*,shape*,seed*,offset*,maximum*,*missing,*exchanged"),

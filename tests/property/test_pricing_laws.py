@@ -22,6 +22,7 @@ from planner.rules import Rule, strategies
 from planner.rules.expansion import Expansion, Layouts
 from planner.search.problem import Edge, Node
 from tests.property.test_strategy_laws import bound, rules
+from tests.unit.fused_models import FUSED, fused_model
 
 SHAPES = [(8,), (2, 4), (4, 2), (3, 4), (1, 4), (2, 2, 2), (2, 1, 3)]
 PLANE = [s for s in SHAPES if len(s) < 3]
@@ -35,6 +36,8 @@ PARTICULAR = [
     bound("ReduceMax", [(4, 12, 8)], (1, 1, 1)),
     bound("LayerNormalization", [(4, 12), (12,), (12,)], (4, 12)),
 ]
+FUSED_GRAPHS = [import_bytes(fused_model(name)) for name in FUSED]
+IN_PARTS = [rule for graph in FUSED_GRAPHS for rule in bind_rules(graph)[0].values() if rule.parts]
 
 
 @settings(deadline=None, max_examples=30)
@@ -46,7 +49,7 @@ def test_expansions_hold_the_strategies_of_every_mesh(
 
 
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("rule", PARTICULAR, ids=lambda r: r.kind)
+@pytest.mark.parametrize("rule", [*PARTICULAR, *IN_PARTS], ids=lambda r: r.text if r.parts else r.kind)
 def test_expansions_hold_particular_strategies(rule: Rule, training: bool) -> None:
     assert_expands(rule, SHAPES, training)
 
@@ -78,20 +81,22 @@ def assert_expands(rule: Rule, shapes: list[tuple[int, ...]], training: bool) ->
     st.lists(st.lists(st.sampled_from([0, 1, 2, 3, 4, 12]), min_size=1, max_size=3).map(tuple), min_size=1, max_size=4),
     st.sampled_from(SHAPES),
     st.sampled_from(list(Reduction)),
+    st.sampled_from([(), (2,), (3,), (2, 3)]),
 )
 def test_tables_made_together_hold_the_price_of_every_step(
-    shapes: list[tuple[int, ...]], sizes: tuple[int, ...], reduction: Reduction
+    shapes: list[tuple[int, ...]], sizes: tuple[int, ...], reduction: Reduction, counts: tuple[int, ...]
 ) -> None:
     """What one table for all says of neighbouring layouts is what each step costs, priced alone, or less."""
     mesh = DeviceMesh.of(*sizes)
     machine = Machine(PROFILE, mesh, Settings(training=True))
-    cases = [(s, 2 * int(np.prod(s)), reduction) for s in shapes]
-    for (shape, size, _), table in zip(cases, Redistributions.of_all(cases, mesh, machine), strict=True):
-        alone = Redistributions(shape, size, mesh, machine, reduction)
+    parts = [(counts,) if counts and len(s) == 1 else () for s in shapes]
+    cases = [(s, 2 * int(np.prod(s)), reduction, p) for s, p in zip(shapes, parts, strict=True)]
+    for (shape, size, _, ways), table in zip(cases, Redistributions.of_all(cases, mesh, machine), strict=True):
+        alone = Redistributions(shape, size, mesh, machine, reduction, ways)
         assert alone.layouts == table.layouts
         np.testing.assert_array_equal(alone.costs, table.costs)
         for layout in table.layouts:
-            steps = [s for s in steps_from(layout, shape, mesh, reduction) if s.target in table.index]
+            steps = [s for s in steps_from(layout, shape, mesh, reduction, ways) if s.target in table.index]
             for s in steps:
                 cost = 0
                 if s.kind not in FREE:
@@ -102,7 +107,8 @@ def test_tables_made_together_hold_the_price_of_every_step(
                     assert table.cost(layout, s.target) == cost
             local = [mesh.size(d) for d in layout.dims]
             for other in table.layouts:
-                if other != layout and other.partial == layout.partial and [mesh.size(d) for d in other.dims] == local:
+                alike = other.partial == layout.partial and other.parts == layout.parts
+                if other != layout and alike and [mesh.size(d) for d in other.dims] == local:
                     kinds = {p.kind for p in table.path(layout, other)}
                     assert table.cost(layout, other) < 1 << 55, f"a permute joins them at the most: {kinds}"
                     assert len(table.path(layout, other)) > 1 or kinds == {StepKind.PERMUTE}

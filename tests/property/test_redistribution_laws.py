@@ -53,11 +53,37 @@ def test_steps_reach_exactly_the_target(case: tuple) -> None:
     np.testing.assert_array_equal(assemble(shards, target, shape, mesh), whole)
 
 
+def in_parts(shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Every dimension may be split in two, three or four parts where it divides."""
+    return tuple(tuple(n for n in (2, 3, 4) if size % n == 0 and size > n) for size in shape)
+
+
+@settings(max_examples=150, deadline=None)
+@given(cases)
+def test_steps_between_layouts_in_parts_reach_exactly_the_target(case: tuple) -> None:
+    mesh, shape, alpha, beta, random = case
+    shape = shape[:2]
+    table = Redistributions(
+        shape, 8 * int(np.prod(shape)), mesh, LinearPrices(mesh, alpha, beta), parts=in_parts(shape)
+    )
+    divided = [x for x in table.layouts if x.parts] or table.layouts
+    source, target = random.choice(divided), random.choice(table.layouts)
+    whole = np.arange(int(np.prod(shape)), dtype=np.int64).reshape(shape)
+    for a, b in ((source, target), (target, source)):
+        shards, layout = shard(whole, a, mesh, np.random.default_rng(0)), a
+        for step in table.path(a, b):
+            assert step.source == layout
+            shards, layout = apply(step, shards, mesh), step.target
+        assert layout == b
+        np.testing.assert_array_equal(assemble(shards, b, shape, mesh), whole)
+
+
 @settings(max_examples=60, deadline=None)
 @given(cases)
 def test_prices_form_a_metric_below_gather_then_slice(case: tuple) -> None:
-    mesh, shape, alpha, beta, _ = case
-    table = Redistributions(shape, 8 * int(np.prod(shape)), mesh, LinearPrices(mesh, alpha, beta))
+    mesh, shape, alpha, beta, random = case
+    parts = in_parts(shape) if len(shape) < 3 and random.random() < 0.5 else ()
+    table = Redistributions(shape, 8 * int(np.prod(shape)), mesh, LinearPrices(mesh, alpha, beta), parts=parts)
     costs = table.costs
     assert (costs >= 0).all()
     assert (np.diag(costs) == 0).all()
