@@ -16,6 +16,7 @@ from planner.cli.main import main
 from planner.frontends import load_model
 from planner.ir import Graph
 from planner.planning import PlanDocument, read_plan
+from tests.unit.fused_models import fused_model
 
 __all__ = ["CASES", "Case", "Made", "make"]
 
@@ -52,6 +53,11 @@ def one_block() -> onnx.ModelProto:
     return gpt(1)
 
 
+def fused() -> onnx.ModelProto:
+    """Queries, keys and values of one product."""
+    return onnx.ModelProto.FromString(fused_model("split_product"))
+
+
 def int8() -> onnx.ModelProto:
     """A layer of eight-bit weights, and one of its own: with a normalisation, and no loss."""
     rng = np.random.default_rng(0)
@@ -82,6 +88,7 @@ CASES: Final = (
     Case("inference", gpt, ("--devices", "4", "--mode", "inference", "--pin", "*.ln_1.* d2=x",
                             "--pin", "*.c_fc.matmul n=x", "--precision", "fp32", "--target", "torch")),
     Case("configured", one_block, ("--devices", "4", "--strategy", "megatron:tp=2,dp=2", "--batch", "8")),
+    Case("fused", fused, ("--devices", "2", "--pin", "w1 stored=[_,x:3]", "--pin", "w1 compute=[_,x:3]", *SLOW)),
     Case("int8", int8, ("--devices", "4", "--mode", "inference", "--pin", "mesh=2x2", "--pin", "b d1=x d0=y")),
 )  # fmt: skip
 
