@@ -19,7 +19,7 @@ from planner.verify.execute import VirtualDevices
 from planner.verify.reference import incoming_gradient
 from planner.verify.shards import Array, Shards, combine, shard
 
-__all__ = ["alike", "produced", "reduced"]
+__all__ = ["alike", "places", "produced", "reduced"]
 
 Produced = dict[str, list[Array]]
 
@@ -86,10 +86,25 @@ def _whole(graph: Graph, name: str, layout: Layout, shards: Shards, mesh: Device
         return values
     first, last = (np.empty(shape, values[0].dtype) for _ in range(2))
     for rank in range(mesh.devices):
-        last[layout.region(shape, mesh, rank)] = values[rank]
+        last[places(layout, shape, mesh, rank)] = values[rank]
     for rank in reversed(range(mesh.devices)):
-        first[layout.region(shape, mesh, rank)] = values[rank]
+        first[places(layout, shape, mesh, rank)] = values[rank]
     return [first] if _close(first, last) else [first, last]
+
+
+def places(layout: Layout, shape: Sequence[int], mesh: DeviceMesh, rank: int) -> tuple[Array, ...]:
+    """Indices of a rank's elements, for every dimension: one range of each of its equal parts."""
+    at = mesh.coordinates(rank)
+    found = []
+    for d, size in enumerate(shape):
+        parts = layout.parts[d] if layout.parts else 1
+        index, shards = 0, 1
+        for a in layout.dims[d]:
+            index, shards = index * mesh.sizes[a] + at[a], shards * mesh.sizes[a]
+        each = size // parts // shards
+        starts = np.arange(parts) * (size // parts) + index * each
+        found.append((starts[:, None] + np.arange(each)).reshape(-1))
+    return np.ix_(*found)
 
 
 def reduced(shards: Sequence[Array], layout: Layout, mesh: DeviceMesh) -> list[Array]:

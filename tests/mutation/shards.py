@@ -35,8 +35,9 @@ def _pair(layout: Layout, mesh: DeviceMesh, rng: np.random.Generator) -> tuple[i
         return None
     first = int(rng.integers(mesh.devices))
     shape = layout.counts(mesh)
-    mine = layout.region(shape, mesh, first)
-    others = [r for r in range(mesh.devices) if layout.region(shape, mesh, r) != mine]
+    plain = Layout(layout.dims)  # of equal parts every rank has as many elements of each
+    mine = plain.region(shape, mesh, first)
+    others = [r for r in range(mesh.devices) if plain.region(shape, mesh, r) != mine]
     return (first, others[rng.integers(len(others))]) if others else None
 
 

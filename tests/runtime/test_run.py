@@ -27,6 +27,7 @@ from planner.verify.check import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative
 from planner.verify.data import random_tensors
 from planner.verify.reference import gradients, run_ops
 from planner.verify.shards import Array
+from tests.unit.fused_models import FUSED, fused_model
 
 torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
@@ -51,6 +52,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "batch": 8,
         },
     ),
+    "fused": ("split_product", {}),
+    "indexed": ("indexed_product", {}),
 }
 PLANS: dict[str, dict[str, tuple[str, ...]]] = {
     "gpt2": {
@@ -70,6 +73,11 @@ PLANS: dict[str, dict[str, tuple[str, ...]]] = {
         "zero": ("rest=zero",),
         "experts": ("mesh=4", "*.experts.einsum* e=x", "rest=data_parallel"),
     },
+    "fused": {
+        "heads": ("mesh=4", "w1 stored=[_,x:3]", "w1 compute=[_,x:3]"),
+        "stored as one": ("mesh=2x2", "w1 stored=[x,y]", "w1 compute=[_,y:3]"),
+    },
+    "indexed": {"heads": ("mesh=4", "w0 stored=[x:3,_]", "w0 compute=[x:3,_]")},
 }  # fmt: skip
 CASES = [(model, name) for model, plans in PLANS.items() for name in plans]
 
@@ -93,7 +101,7 @@ def models(
     out = {}
     for name, (kind, sizes) in MODELS.items():
         path = tmp_path_factory.mktemp(name) / f"{name}.onnx"
-        path.write_bytes(build(kind, sizes).SerializeToString())
+        path.write_bytes(fused_model(kind) if kind in FUSED else build(kind, sizes).SerializeToString())
         graph = load_model(path)
         values = random_tensors(graph, 0)
         whole = run_ops(graph, values)
