@@ -74,6 +74,19 @@ def test_operators_that_respond_are_ok() -> None:
     assert (verdict.values, verdict.failures, verdict.unproved) == (2, (), ())
 
 
+def test_terms_that_cancel_round_on_their_own_scale() -> None:
+    g = graph(op("Mul", "h c", "y"), h=((8, 4), Role.INPUT), c=((1,), Role.CONSTANT), y=((8, 4), Role.ACTIVATION))
+    g = replace(g, tensors={**g.tensors, "c": replace(g.tensors["c"], value=np.zeros(1, np.float32))})
+    rules, _ = bind_rules(g)
+    mesh = DeviceMesh.of(4)
+    strategy = bind(rules["y"], mesh, (AxisRole("linear", group=1),))
+    assert strategy is not None
+    assert strategy.operands[1].partial
+    loads = (Load("h", WHOLE), Load("c", strategy.operands[1]))
+    verdict = verify_program(Program(g, mesh, rules, {"y": strategy}, (*loads, Run("y")), frozenset(), {}))
+    assert verdict.verdict == "ok", verdict.failures
+
+
 def test_a_result_that_is_cut_off_everywhere_is_no_verdict() -> None:
     verdict = verify_program(rows(relu(np.full(4, -1e6))))
     assert verdict.verdict == "no verdict"
