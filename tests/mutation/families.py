@@ -224,7 +224,7 @@ def _messages() -> bytes:
     x = "x"
     for _ in range(2):
         sent = m.add("Relu", m.add("MatMul", m.add("Gather", x, m.constant(edges[0])), m.weight(16, 16)))
-        empty = m.add("Mul", x, m.constant(0.0, np.float32))
+        empty = m.constant(np.zeros((16, 16)), np.float32)
         come = m.add("ScatterND", empty, m.constant(edges[1][:, None]), sent, reduction="add")
         x = m.add("Add", m.add("MatMul", x, m.weight(16, 16)), m.add("MatMul", come, m.weight(16, 16)))
     return m.bytes({"x": [16, 16]}, m.add("ReduceMean", m.add("Tanh", x), m.constant([0])))
