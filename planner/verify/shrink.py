@@ -57,13 +57,18 @@ class Shrinker:
                 smaller = rebind(graph, dict.fromkeys(places, size))
             except (InputError, ValueError):
                 continue
-            if self._admits(smaller):
+            if not _emptied(graph, smaller) and self._admits(smaller):
                 return smaller, size
         return None
 
     def _admits(self, graph: Graph) -> bool:
         rules, _ = bind_rules(graph)
         return all(bind(rules[op.name], self.mesh, self.roles[op.name]) is not None for op in graph.ops)
+
+
+def _emptied(graph: Graph, smaller: Graph) -> bool:
+    """Some tensor has no elements any more: an image that windows have used up."""
+    return any(t.shape is not None and not t.elements and graph.tensors[n].elements for n, t in smaller.tensors.items())
 
 
 def _input_sizes(graph: Graph) -> list[tuple[int, int]]:
