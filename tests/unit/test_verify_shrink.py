@@ -71,5 +71,6 @@ def test_an_image_is_never_used_up() -> None:
     graph = import_bytes(serialised(nodes, [value("x", [4, 3, 224, 224])], ["y"], weights))
     small = last(Shrinker(DeviceMesh.of(2), roles(graph)), graph)
     assert (small.tensors["x"].shape or ())[2] < 224
-    assert all(t.elements for t in small.tensors.values())
+    rows, columns = (small.tensors["x"].shape or ())[2:]
+    assert min(rows, columns) >= 32
     assert np.isfinite(run_ops(small, random_tensors(small, 0))["y"]).all()
