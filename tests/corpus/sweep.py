@@ -177,6 +177,7 @@ def main(arguments: Sequence[str]) -> int:
                 known = sweep.rows.get((path.stem, devices, seed))
                 if known is not None and known["verdict"] not in again:
                     continue
+                sweep.rows.pop((path.stem, devices, seed), None)  # with what it says of the import
                 row = sweep.verdict(path, devices, seed)
                 sweep.add(row)
                 print(_line(row), flush=True)
