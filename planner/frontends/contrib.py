@@ -1,4 +1,4 @@
-"""Shapes of operators that ONNX does not define: ONNX Runtime's contributed and gradient types, and our own.
+"""Shapes of operators of which ONNX gives none: ONNX Runtime's contributed and gradient types, our own, and few others.
 
 Most of them give results shaped like one of their operands; those are one line in a table, `output ←
 operand`.  The others have a function.
@@ -7,6 +7,7 @@ operand`.  The others have a function.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import numpy as np
 
@@ -54,9 +55,9 @@ def infer(op: Op, operands: Operands) -> list[Inferred] | None:
     domain, name = split_type(op.type)
     if domain not in ("com.microsoft", "ai.onnx.ml", "planner", ""):
         return None
-    if not domain and name == "Dropout":  # onnx leaves the mask without a shape
-        return [_shape(operands, 0), ("bool", _shape(operands, 0)[1])][: len(op.outputs)]
-    function = (FUSED.get(name) if domain == "com.microsoft" else None) or (_FUNCTIONS.get(name) if domain else None)
+    if not domain:
+        return _standard(name, operands, len(op.outputs))
+    function = (FUSED.get(name) if domain == "com.microsoft" else None) or _FUNCTIONS.get(name)
     if function is not None:
         found = function(op, operands)
     elif domain == "com.microsoft" and name in _LIKE:
@@ -65,6 +66,22 @@ def infer(op: Op, operands: Operands) -> list[Inferred] | None:
         return None
     found = found[: len(op.outputs)]
     return [*found, *[(None, None)] * (len(op.outputs) - len(found))]
+
+
+def _standard(name: str, operands: Operands, outputs: int) -> list[Inferred] | None:
+    """Of standard operators that ONNX defines by a function alone, and of a mask that it leaves without a shape."""
+    dtype, shape = _shape(operands, 0)
+    if name == "Dropout":
+        return [(dtype, shape), ("bool", shape)][:outputs]
+    if name in ("GroupNormalization", "MeanVarianceNormalization"):
+        return [(dtype, shape)]
+    if name in ("GreaterOrEqual", "LessOrEqual"):
+        other = _shape(operands, 1)[1]
+        if shape is None or other is None:
+            return [("bool", None)]
+        with suppress(ValueError):  # what does not fit is for ONNX to say
+            return [("bool", np.broadcast_shapes(shape, other))]
+    return None
 
 
 def _shape(operands: Operands, k: int) -> Inferred:

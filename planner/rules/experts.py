@@ -27,21 +27,27 @@ def _expert_matmul(o: Operator) -> Rule:
     """
     lead = o.rank(0) - 1
     tokens = tuple(f"t{i}" for i in range(lead))
-    indices = labels("t", lead) + (" 1" if o.rank(2) > lead else "")
+    chosen = labels("t", lead) + (" 1" if o.rank(2) > lead else "")
     weights = "e n k" if o.attribute("transB", 0) else "e k n"
     paired = next((t for t, size in zip(tokens, o.shape(0), strict=False) if size > 1), "")
     mode = f"{paired}&e"
     size, index = ITEM_BYTES.get(o.input_types[0], 4), ITEM_BYTES.get(o.input_types[2], 8)
 
     def travel(*dims: str, item_bytes: int = size, backward: bool = False) -> InnerCollective:
-        indices_keep_their_width = not dims
+        indices = not dims  # keep their width
         return InnerCollective(
-            mode, "all_to_all", (*tokens, *dims), item_bytes, backward=backward, statistic=indices_keep_their_width
+            mode,
+            "all_to_all",
+            (*tokens, *dims),
+            item_bytes,
+            backward=backward,
+            statistic=indices,
+            kept=item_bytes if indices else 0,
         )
 
     return sharded(
         o,
-        f"{labels('t', lead)} k, {weights}, {indices}, +e n -> {labels('t', lead)} n",
+        f"{labels('t', lead)} k, {weights}, {chosen}, +e n -> {labels('t', lead)} n",
         kind="matmul",
         linear=[(0, 3), (1, 3)],
         differentiable=(0, 1, 3),

@@ -2,7 +2,8 @@
 
 Plans are priced by `Strategy.inner`; kernels communicate what they need.  The two are held together to the byte, floats
 in double precision.  An all-to-all states what a rank distributes with the part that stays, an exchange moves the rest;
-a ring of permutes is an exchange.
+a ring of permutes is an exchange.  Where values decide on what goes where, one rank has more to send than another, and
+what all distribute together is what the strategy states for all.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ def misstated(strategy: Strategy, performed: Sequence[Performed], *, backward: b
     """What differs; empty where nothing does.  `partly`: not all that was priced is asked for, less may be moved."""
     stated: dict[_Key, int] = {}
     distributed = set()
+    routed = {tuple(strategy.split[p.factor]) for p in performed if p.kind == "routed"}
     for c in strategy.inner:
         if c.backward == backward:
-            key = c.axes, "exchange" if c.kind in ("permute", "all_to_all") else c.kind
+            kind = "exchange" if c.kind in ("permute", "all_to_all") else c.kind
+            key = c.axes, "routed" if c.kind == "all_to_all" and c.axes in routed else kind
             stated[key] = stated.get(key, 0) + _bytes(c) * c.count
-            if c.kind == "all_to_all":
+            if c.kind == "all_to_all" and key[1] != "routed":
                 distributed.add(key)
     moved: dict[_Key, int] = {}
     for p in performed:
@@ -35,7 +38,7 @@ def misstated(strategy: Strategy, performed: Sequence[Performed], *, backward: b
     for key in sorted(stated.keys() | {k for k, n in moved.items() if n}):
         said, done = stated.get(key, 0), moved.get(key, 0)
         if not done <= said or not (partly or said <= (_STAYS if key in distributed else 1.0) * done):
-            axes, kind = key
+            axes, kind = key[0], {"routed": "exchange by value"}.get(key[1], key[1])
             return f"its {kind} over {'.'.join(axes)} is stated with {said} bytes, and moves {done} (in float64)"
     return ""
 

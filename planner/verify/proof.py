@@ -323,6 +323,8 @@ class Proof:
     def _compare(
         self, what: str, shards: Shards, layout: Layout, whole: Array, rounding: Rounding | None
     ) -> Difference:
+        if rounding is not None and any(r is Reduction.SUM for _, r in layout.partial):
+            rounding = _with_terms(rounding, summed(shards))
         found = difference(shards, layout, whole, self.mesh, rounding)
         self.report.add(what, found)
         return found
@@ -360,6 +362,11 @@ def summed(shards: Shards | None) -> Rounding | None:
         return np.asarray(largest * np.finfo(np.float64).eps)
 
     return rounding
+
+
+def _with_terms(rounding: Rounding, terms: Rounding | None) -> Rounding:
+    """Of a result in terms, which are free: they may be large where their sum is nothing, and round on their scale."""
+    return rounding if terms is None else lambda: np.maximum(rounding(), terms())
 
 
 def _reader(move: Convert) -> str:

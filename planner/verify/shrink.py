@@ -13,15 +13,18 @@ from dataclasses import dataclass
 
 from planner.errors import InputError
 from planner.frontends.rebind import rebind
-from planner.ir import DeviceMesh, Graph, Role
+from planner.ir import DeviceMesh, Graph, Op, Role
 from planner.pricing import bind_rules
 from planner.rules.strategy import AxisRole, bind
+from planner.rules.window import windows
 
 __all__ = ["Shrinker"]
 
 LEAST_SEQUENCE = 16  # a sequence of one would hide errors along it
 LEAST_WEIGHT = 64  # shorter dimensions of weights stay as they are: heads, kernels, few experts
 ATTEMPTS = 6  # sizes tried for one dimension
+
+_SLIDING = {"AveragePool": 1, "Conv": 2, "LpPool": 1, "MaxPool": 1}  # operands that say how far a window reaches
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +60,34 @@ class Shrinker:
                 smaller = rebind(graph, dict.fromkeys(places, size))
             except (InputError, ValueError):
                 continue
-            if self._admits(smaller):
+            if not _used_up(graph, smaller) and self._admits(smaller):
                 return smaller, size
         return None
 
     def _admits(self, graph: Graph) -> bool:
         rules, _ = bind_rules(graph)
         return all(bind(rules[op.name], self.mesh, self.roles[op.name]) is not None for op in graph.ops)
+
+
+def _used_up(graph: Graph, smaller: Graph) -> bool:
+    """Nothing is left of some tensor, or some window is larger than all that it slides over, which was not so before:
+    the mean of no pixels is not a number."""
+    if any(t.shape is not None and not t.elements and graph.tensors[n].elements for n, t in smaller.tensors.items()):
+        return True
+    return any(_overruns(op, smaller) and not _overruns(graph.op(op.name), graph) for op in smaller.ops)
+
+
+def _overruns(op: Op, graph: Graph) -> bool:
+    """ONNX infers one position for such a window, and kernels compute none, or one of padding alone."""
+    if op.type not in _SLIDING:
+        return False
+    shapes = [graph.tensors[t].shape if t else None for t in (*op.inputs[: _SLIDING[op.type]], op.outputs[0])]
+    if any(s is None for s in shapes):
+        return False
+    data, *weight, result = (s or () for s in shapes)
+    kernel = op.attributes.get("kernel_shape") or (weight[0][2:] if weight else ())
+    found = windows(op.attributes, kernel, data[2:], result[2:])
+    return any(w.span > w.begin + w.elements + w.end for w in found)
 
 
 def _input_sizes(graph: Graph) -> list[tuple[int, int]]:

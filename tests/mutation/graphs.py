@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from planner.builder import build
 from planner.frontends import import_bytes
 from planner.ir import Graph
+from tests.mutation import families
+from tests.mutation.written import Model
 from tests.unit.fused_models import FUSED, fused_model
 
 __all__ = ["GRAPHS", "model_of"]
@@ -52,43 +53,9 @@ def _imported(name: str) -> Graph:
     return import_bytes(model_of(name), name=name)
 
 
-class _Model:
-    """A model written down node by node; weights have no values but for those that are given."""
-
-    def __init__(self) -> None:
-        self.nodes: list[onnx.NodeProto] = []
-        self.stored: list[onnx.TensorProto] = []
-
-    def weight(self, *shape: int, dtype: type = np.float32) -> str:
-        """One that the file leaves out, as it does with large ones."""
-        kind = TensorProto.FLOAT if dtype is np.float32 else TensorProto.INT8
-        stored = TensorProto(name=f"w{len(self.stored)}", dims=shape, data_type=kind)
-        stored.data_location = TensorProto.EXTERNAL
-        stored.external_data.add(key="location", value="weights.bin")
-        self.stored.append(stored)
-        return str(stored.name)
-
-    def constant(self, values: Any, dtype: type = np.int64) -> str:
-        name = f"c{len(self.stored)}"
-        self.stored.append(numpy_helper.from_array(np.array(values, dtype), name))
-        return name
-
-    def add(self, kind: str, *inputs: str, results: int = 1, **attributes: Any) -> str:
-        names = [f"{kind.lower()}{len(self.nodes)}{'' if j == 0 else f'_{j}'}" for j in range(results)]
-        self.nodes.append(helper.make_node(kind, list(inputs), names, **attributes))
-        return names[0]
-
-    def bytes(self, inputs: dict[str, Sequence[int]], *outputs: str, opset: int = 20) -> bytes:
-        fed = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in inputs.items()]
-        given = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in outputs]
-        graph = helper.make_graph(self.nodes, "small", fed, given, self.stored)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
-        return onnx.shape_inference.infer_shapes(model).SerializeToString()
-
-
 def _windows() -> bytes:
     """Convolutions of every make, pools and a normalisation of channels."""
-    m = _Model()
+    m = Model()
     a = m.add("Relu", m.add("Conv", "x", m.weight(8, 4, 3, 3), m.weight(8), pads=[1, 1, 1, 1]))
     b = m.add("Conv", a, m.weight(8, 1, 5, 5), group=8, pads=[2, 2, 2, 2])
     b = m.add("Clip", b, m.constant(-2.0, np.float32), m.constant(2.0, np.float32))
@@ -101,7 +68,7 @@ def _windows() -> bytes:
 
 def _mobile() -> bytes:
     """Inverted residuals with squeeze and excitation, as in MobileNet."""
-    m = _Model()
+    m = Model()
     x = m.add("Conv", "x", m.weight(8, 4, 3, 3), strides=[2, 2], pads=[1, 1, 1, 1])
     for _ in range(2):
         h = m.add("HardSwish", m.add("Conv", x, m.weight(16, 8, 1, 1), m.weight(16)))
@@ -113,7 +80,7 @@ def _mobile() -> bytes:
 
 def _shuffled() -> bytes:
     """Channels split, shuffled and concatenated, as in ShuffleNet."""
-    m = _Model()
+    m = Model()
     r = m.add("Reshape", "x", m.constant([4, 2, 4, 8, 8]))
     t = m.add("Reshape", m.add("Transpose", r, perm=[0, 2, 1, 3, 4]), m.constant([4, 8, 8, 8]))
     left = m.add("Split", t, m.constant([4, 4]), results=2, axis=1)
@@ -125,7 +92,7 @@ def _shuffled() -> bytes:
 
 def _norms() -> bytes:
     """Normalisations of every make."""
-    m = _Model()
+    m = Model()
     a = m.add("LayerNormalization", "x", m.weight(16), m.weight(16))
     b = m.add("MatMul", a, m.weight(16, 16))
     i = m.add("InstanceNormalization", m.add("Transpose", b, perm=[0, 2, 1]), m.weight(16), m.weight(16))
@@ -138,7 +105,7 @@ def _norms() -> bytes:
 
 def _reductions() -> bytes:
     """Sums, means and extremes, kept and dropped dimensions, and running sums."""
-    m = _Model()
+    m = Model()
     a = m.add("MatMul", "x", m.weight(16, 8))
     mean = m.add("ReduceMean", a, m.constant([1]), keepdims=1)
     most = m.add("ReduceMax", a, m.constant([0]), keepdims=1)
@@ -151,7 +118,7 @@ def _reductions() -> bytes:
 
 def _quantised() -> bytes:
     """Eight-bit weights, and products of eight-bit activations."""
-    m = _Model()
+    m = Model()
     w = m.add("DequantizeLinear", m.weight(16, 32, dtype=np.int8), m.constant(0.02, np.float32))
     a = m.add("MatMul", "x", w)
     m.nodes.append(helper.make_node("DynamicQuantizeLinear", [a], ["q", "qs", "qz"]))
@@ -162,7 +129,7 @@ def _quantised() -> bytes:
 
 
 def _recurrent() -> bytes:
-    m = _Model()
+    m = Model()
     x = m.add("Transpose", "x", perm=[1, 0, 2])
     h = m.add("LSTM", x, m.weight(1, 32, 16), m.weight(1, 32, 8), m.weight(1, 64), hidden_size=8)
     s = m.add("Squeeze", h, m.constant([1]))
@@ -173,7 +140,7 @@ def _recurrent() -> bytes:
 
 def _moved() -> bytes:
     """Slices, pads, tiles, gathers and a scaled image."""
-    m = _Model()
+    m = Model()
     a = m.add("Conv", "x", m.weight(8, 4, 1, 1))
     s = m.add("Slice", a, m.constant([0]), m.constant([8]), m.constant([1]), m.constant([2]))
     d = m.add("Pad", s, m.constant([0, 0, 1, 1, 0, 0, 1, 1]), mode="constant")
@@ -187,7 +154,7 @@ def _moved() -> bytes:
 
 def _gates() -> bytes:
     """Elementwise functions, of one and of two arguments, and choices between them."""
-    m = _Model()
+    m = Model()
     a = m.add("Gemm", "x", m.weight(32, 16), m.weight(32), transB=1)
     for kind in ("Gelu", "Sigmoid", "Softplus", "Elu", "Erf", "LeakyRelu"):
         a = m.add("Add", a, m.add(kind, m.add("MatMul", a, m.weight(32, 32))))
@@ -201,7 +168,7 @@ def _gates() -> bytes:
 
 def _attention() -> bytes:
     """The fused operator of opset 23, and the products that it stands for."""
-    m = _Model()
+    m = Model()
     q, k, v = (m.add("MatMul", "x", m.weight(16, 16)) for _ in range(3))
     a = m.add("Attention", q, k, v, q_num_heads=4, kv_num_heads=4, is_causal=1)
     e = m.add("Einsum", a, m.weight(16, 16), equation="bsh,hk->bsk")
@@ -210,6 +177,7 @@ def _attention() -> bytes:
 
 
 _SMALL: Final[dict[str, Callable[[], bytes]]] = {
+    **families.FAMILIES,
     "attention": _attention,
     "gates": _gates,
     "mobile": _mobile,

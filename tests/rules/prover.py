@@ -256,13 +256,16 @@ def _gradients(
 def _check_payloads(strategy: Strategy, performed: Sequence[Performed], *, backward: bool) -> None:
     """What the rule declares is what the kernel communicates, over the same axes, to the byte.  A ring of permutes is
     an exchange.  Two kinds of exchange may come to less: where further dimensions are split a rank may send less of
-    them than it has, and an all-to-all counts what stays and every row as changing its owner (`given_to_many`)."""
+    them than it has, and an all-to-all counts what stays and every row as changing its owner (`given_to_many`).  Of
+    what values route, ranks distribute on average exactly what is declared."""
     split = strategy.split
     distributed = {c.axes for c in strategy.inner if c.kind == "all_to_all" and c.backward == backward}
+    routed = {tuple(split[p.factor]) for p in performed if p.kind == "routed"}
     declared: dict[tuple[tuple[str, ...], str], int] = {}
     for c in strategy.inner:
         if c.backward == backward:
-            key = c.axes, "exchange" if c.kind in ("permute", "all_to_all") else c.kind
+            kind = "exchange" if c.kind in ("permute", "all_to_all") else c.kind
+            key = c.axes, "routed" if c.kind == "all_to_all" and c.axes in routed else kind
             declared[key] = declared.get(key, 0) + c.bytes * c.count
     done: dict[tuple[tuple[str, ...], str], int] = {}
     for p in performed:

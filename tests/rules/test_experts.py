@@ -1,7 +1,6 @@
 """Experts under any load: rows go where their experts are, however many choose the same one.
 
-`prove` compares the bytes that travel with those of the balanced load that the rule prices; here the numbers alone
-count.
+`prove` compares the bytes that ranks distribute with those that the rule prices; here the numbers alone count.
 """
 
 from __future__ import annotations

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from planner.frontends.contrib import infer
+from planner.frontends.infer import infer_op
+from planner.ir import Op, Role, Tensor
 from tests.rules.cases import FAMILIES
 
 # Types of the suite's cases whose results have shapes that an operand's value or a runtime decides.
@@ -36,3 +40,20 @@ def test_inferred_shapes_are_those_of_the_kernels() -> None:
     assert not wrong, "\n".join(wrong[:30])
     assert unknown - set(known) <= UNKNOWN
     assert len(known) > 50
+
+
+@pytest.mark.parametrize(
+    ("kind", "opset", "operands", "found"),
+    [
+        ("GroupNormalization", 21, ((2, 8, 4), (8,), (8,)), ("float32", (2, 8, 4))),
+        ("MeanVarianceNormalization", 13, ((2, 8, 4, 4),), ("float32", (2, 8, 4, 4))),
+        ("GreaterOrEqual", 12, ((2, 1, 4), (8, 1)), ("bool", (2, 8, 4))),
+        ("LessOrEqual", 15, ((3,), ()), ("bool", (3,))),
+    ],
+)
+def test_shapes_of_what_onnx_defines_by_a_function_alone(
+    kind: str, opset: int, operands: tuple[tuple[int, ...], ...], found: tuple[str, tuple[int, ...]]
+) -> None:
+    tensors = {f"t{k}": Tensor(f"t{k}", s, "float32", Role.ACTIVATION) for k, s in enumerate(operands)}
+    op = Op("y", kind, tuple(tensors), ("y",), {"num_groups": 4} if kind.startswith("Group") else {}, opset)
+    assert infer_op(op, tensors) == [found]

@@ -63,6 +63,18 @@ def test_the_largest_payload_is_accounted() -> None:
     assert performed == [Performed("all_reduce", "n", 12), Performed("exchange", "n", 8)]
 
 
+def test_what_values_route_is_accounted_with_what_stays_on_average() -> None:
+    def kernel(rank: int) -> Kernel:
+        yield from exchange(
+            [None, np.zeros(3)] if rank == 0 else [np.zeros(0), None], "n", stays=np.zeros(4 * rank + 1)
+        )
+        return []
+
+    performed: list[Performed] = []
+    run_ranks([kernel(r) for r in range(2)], DeviceMesh.of(2), COLUMNS, performed)
+    assert performed == [Performed("routed", "n", 8 * (3 + 1 + 0 + 5) // 2)]
+
+
 @pytest.mark.parametrize("other", [lambda: all_reduce(np.ones(1), "max", "n"), lambda: all_gather(np.ones(1), "n")])
 def test_ranks_at_different_collectives_are_an_error(other: Any) -> None:
     def kernel(rank: int) -> Kernel:

@@ -74,6 +74,38 @@ def test_operators_that_respond_are_ok() -> None:
     assert (verdict.values, verdict.failures, verdict.unproved) == (2, (), ())
 
 
+def test_terms_that_cancel_round_on_their_own_scale() -> None:
+    g = graph(op("Mul", "h c", "y"), h=((8, 4), Role.INPUT), c=((1,), Role.CONSTANT), y=((8, 4), Role.ACTIVATION))
+    g = replace(g, tensors={**g.tensors, "c": replace(g.tensors["c"], value=np.zeros(1, np.float32))})
+    rules, _ = bind_rules(g)
+    mesh = DeviceMesh.of(4)
+    strategy = bind(rules["y"], mesh, (AxisRole("linear", group=1),))
+    assert strategy is not None
+    assert strategy.operands[1].partial
+    loads = (Load("h", WHOLE), Load("c", strategy.operands[1]))
+    verdict = verify_program(Program(g, mesh, rules, {"y": strategy}, (*loads, Run("y")), frozenset(), {}))
+    assert verdict.verdict == "ok", verdict.failures
+
+
+@pytest.mark.parametrize("experts", ["0 0 0 0 0 0 0 1", "0 1 2 3 3 2 1 0", "0 0 1 1 2 2 3 3"])
+@pytest.mark.parametrize("devices", [2, 4])
+def test_rows_go_where_values_send_them_however_uneven(experts: str, devices: int) -> None:
+    shapes = {"h": ((8, 4), Role.INPUT), "w": ((4, 6, 4), Role.PARAMETER), "i": ((8,), Role.CONSTANT)}
+    g = graph(op("planner::ExpertMatMul", "h w i", "y", transB=1), **shapes, y=((8, 6), Role.ACTIVATION))
+    chosen = replace(g.tensors["i"], dtype="int64", value=np.array(experts.split(), np.int64))
+    g = replace(g, tensors={**g.tensors, "i": chosen})
+    rules, _ = bind_rules(g)
+    mesh = DeviceMesh.of(devices)
+    strategy = bind(rules["y"], mesh, (AxisRole("split", factor="t0&e"),))
+    assert strategy is not None
+    loads = [Load(t, layout) for t, layout in zip("hwi", strategy.operands, strict=False) if layout is not None]
+    program = Program(g, mesh, rules, {"y": strategy}, (*loads, Run("y")), frozenset(), {})
+    assert verify_program(program).failures == ()
+    less = replace(strategy, inner=tuple(replace(c, elements=c.elements // 2) for c in strategy.inner))
+    (wrong,) = verify_program(replace(program, strategies={"y": less})).failures
+    assert "exchange by value" in wrong
+
+
 def test_a_result_that_is_cut_off_everywhere_is_no_verdict() -> None:
     verdict = verify_program(rows(relu(np.full(4, -1e6))))
     assert verdict.verdict == "no verdict"

@@ -61,3 +61,16 @@ def test_each_step_is_smaller_and_says_what() -> None:
         assert "dimension" in note
     assert sizes == sorted(sizes, reverse=True)
     assert len(sizes) == len(set(sizes))
+
+
+def test_an_image_is_never_used_up() -> None:
+    """It was: the mean of no pixels is not a number."""
+    weights = [external("w", [4, 3, 3, 3])]
+    pools = [node("AveragePool", f"p{k}", f"p{k + 1}", kernel_shape=[2, 2], strides=[2, 2]) for k in range(5)]
+    nodes = [node("Conv", "x w", "p0", pads=[1, 1, 1, 1]), *pools, node("GlobalAveragePool", "p5", "y")]
+    graph = import_bytes(serialised(nodes, [value("x", [4, 3, 224, 224])], ["y"], weights))
+    small = last(Shrinker(DeviceMesh.of(2), roles(graph)), graph)
+    assert (small.tensors["x"].shape or ())[2] < 224
+    rows, columns = (small.tensors["x"].shape or ())[2:]
+    assert min(rows, columns) >= 32
+    assert np.isfinite(run_ops(small, random_tensors(small, 0))["y"]).all()

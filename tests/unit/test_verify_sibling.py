@@ -10,9 +10,10 @@ import pytest
 from planner.frontends.siblings import cut_blocks, removable_runs
 from planner.lowering import Program
 from planner.planning.programs import assignment_of, program_of
+from planner.verify import verification
 from planner.verify.blocks import cuts, represented
 from planner.verify.check import verify_program
-from planner.verify.sibling import Budget, make_sibling
+from planner.verify.sibling import Budget, make_sibling, work_of
 from tests.mutation.plans import Case, Made, gpt, make
 
 LAYERS = 10
@@ -110,3 +111,13 @@ def test_a_wrong_redistribution_of_a_kept_block_is_noticed(uniform: Made) -> Non
 
 def test_cutting_nothing_is_the_graph_itself(uniform: Made) -> None:
     assert cut_blocks(uniform.graph, [])[0] is uniform.graph
+
+
+def test_a_sibling_may_take_as_much_as_a_whole_graph(uniform: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was no verdict where only the whole was too large, and siblings had a lower limit."""
+    whole = work_of(uniform.graph)
+    monkeypatch.setattr(verification, "TRAINING", Budget(flops=whole.flops * 0.9))
+    monkeypatch.setattr(verification, "SIBLINGS", (Budget(flops=1.0),))
+    found = verification.verify(uniform.plan, uniform.graph)
+    assert found.sibling
+    assert found.verdict == "ok"

@@ -55,10 +55,12 @@ class AllGather:
 @dataclass(frozen=True, slots=True)
 class Exchange:
     """`pieces[j]` goes to the rank that holds shard j of `factor` (None: nothing); resumes with a tuple of what
-    each of them sent here.  A halo, a ring and an all-to-all are exchanges."""
+    each of them sent here.  A halo, a ring and an all-to-all are exchanges.  Where values decide on what goes where,
+    `stays` is what does not travel."""
 
     pieces: Sequence[Array | None]
     factor: str
+    stays: Array | None = None
 
 
 Collective = AllReduce | AllGather | Exchange
@@ -78,9 +80,12 @@ def all_gather(value: Array, factor: str) -> Generator[Collective, Received, tup
     return tuple(v for v in found if v is not None)
 
 
-def exchange(pieces: Sequence[Array | None], factor: str) -> Generator[Collective, Received, tuple[Array | None, ...]]:
-    """What the ranks that split `factor` sent here, in the order of their shards; `pieces[j]` goes to shard j."""
-    found = yield Exchange(pieces, factor)
+def exchange(
+    pieces: Sequence[Array | None], factor: str, stays: Array | None = None
+) -> Generator[Collective, Received, tuple[Array | None, ...]]:
+    """What the ranks that split `factor` sent here, in the order of their shards; `pieces[j]` goes to shard j.  `stays`
+    is given where values decide on what goes where."""
+    found = yield Exchange(pieces, factor, stays)
     assert isinstance(found, tuple)
     return found
 
@@ -88,9 +93,10 @@ def exchange(pieces: Sequence[Array | None], factor: str) -> Generator[Collectiv
 @dataclass(frozen=True, slots=True)
 class Performed:
     """A collective that took place: `bytes` is the largest payload of a rank, in the convention of
-    `planner.rules.InnerCollective`; of an exchange what a rank sends to others, or receives from them."""
+    `planner.rules.InnerCollective`; of an exchange what a rank sends to others.  Where values decide on what goes
+    where, it is what a rank distributes on average, with what stays: the largest payload would be one of chance."""
 
-    kind: str  # all_reduce, all_gather, exchange
+    kind: str  # all_reduce, all_gather, exchange, routed
     factor: str
     bytes: int
 
@@ -191,9 +197,11 @@ def _meet(calls: list[Collective]) -> list[Received]:
 def _account(factor: str, calls: Mapping[int, Collective]) -> Performed:
     first = calls[0]
     if isinstance(first, Exchange):
-        pieces = [c.pieces for c in calls.values() if isinstance(c, Exchange)]
-        largest = max(sum(p.nbytes for p in row if p is not None) for row in pieces)
-        return Performed("exchange", factor, largest)
+        sent = [sum(p.nbytes for p in c.pieces if p is not None) for c in calls.values() if isinstance(c, Exchange)]
+        stays = [c.stays.nbytes for c in calls.values() if isinstance(c, Exchange) and c.stays is not None]
+        if stays:
+            return Performed("routed", factor, -(-(sum(sent) + sum(stays)) // len(calls)))
+        return Performed("exchange", factor, max(sent))
     kind = "all_reduce" if isinstance(first, AllReduce) else "all_gather"
     return Performed(
         kind, factor, max(np.asarray(c.value).nbytes for c in calls.values() if not isinstance(c, Exchange))

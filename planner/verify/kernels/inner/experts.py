@@ -70,14 +70,14 @@ class _Dispatch:
         """What every rank has for this one, in the order of the ranks."""
         mine = rows[self.sent[self.me]]
         received = yield from exchange(
-            [None if j == self.me else rows[at] for j, at in enumerate(self.sent)], self.mode
+            [None if j == self.me else rows[at] for j, at in enumerate(self.sent)], self.mode, stays=mine
         )
         return [mine if part is None else part for part in received]
 
     def back(self, parts: Sequence[Array]) -> Generator[Collective, Received, Array]:
         """Rows return, each to its place."""
-        received = yield from exchange([None if j == self.me else p for j, p in enumerate(parts)], self.mode)
         own = parts[self.me]
+        received = yield from exchange([None if j == self.me else p for j, p in enumerate(parts)], self.mode, stays=own)
         out = np.zeros((sum(map(len, self.sent)), *own.shape[1:]), dtype=own.dtype)
         for at, part in zip(self.sent, received, strict=True):
             out[at] = own if part is None else part
