@@ -13,6 +13,7 @@ A wrong product of a smooth operator disagrees at every step and in (almost) eve
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ import numpy as np
 from planner.ir import Op
 from planner.verify.kernels import run_local
 from planner.verify.vjp.attributes import Array
+from planner.verify.vjp.pieces import pieces
 
 __all__ = ["DISAGREES", "witness"]
 
@@ -166,17 +168,14 @@ class _Probe:
                 continue
             if high.shape != y.shape or low.shape != y.shape:
                 return None
-            read = dy != 0
-            stuck = read & ~np.isfinite(y) & (high == y) & (low == y)
-            if stuck.any():  # an infinity has no slope, whatever a product says
-                kinks, read = np.inf, read & ~stuck
-            if not np.all(np.isfinite(high[read]) & np.isfinite(low[read]) & np.isfinite(y[read])):
-                return None
-            weight, middle = dy[read], y[read]
-            first, second = high[read] - low[read], (high[read] - middle) + (low[read] - middle)
-            slope += float(weight @ first)
-            noise += float(np.linalg.norm(weight * np.maximum(np.abs(middle), np.abs(first))))
-            kinks += float(np.abs(weight) @ np.abs(second))
+            flat = [v.reshape(-1) for v in (dy, y, high, low)]
+            squares = 0.0
+            for part in pieces(y.size, 1):
+                terms = _terms(*(v[part] for v in flat))
+                if terms is None:
+                    return None
+                slope, squares, kinks = slope + terms[0], squares + terms[1], kinks + terms[2]
+            noise += math.sqrt(squares)
         return _Difference(slope / (2 * step), _NOISE * noise / step, kinks / (2 * step))
 
     def _moved(self, index: int, value: Array) -> Sequence[Array | None]:
@@ -184,3 +183,23 @@ class _Probe:
         shapes = [None if y is None else y.shape for y in self.results]
         with np.errstate(all="ignore"):
             return run_local(self.op, operands, output_shapes=shapes)
+
+
+def _terms(dy: Array, y: Array, high: Array, low: Array) -> tuple[float, float, float] | None:
+    """What elements of a result add to the slope, to the square of the noise, and to the kinks; None where one that
+    matters is no number on one side."""
+    kinks, read = 0.0, dy != 0
+    if not read.all():
+        dy, y, high, low = dy[read], y[read], high[read], low[read]
+    first = high - low
+    second = high - y
+    second += low - y
+    if not np.isfinite(np.abs(second).sum()):  # some are infinite, or too large to add up
+        stuck = ~np.isfinite(y) & (high == y) & (low == y)
+        if stuck.any():  # an infinity has no slope, whatever a product says
+            kinks, read = np.inf, ~stuck
+            dy, y, high, low, first, second = (v[read] for v in (dy, y, high, low, first, second))
+        if not np.all(np.isfinite(high) & np.isfinite(low) & np.isfinite(y)):
+            return None
+    noise = dy * np.maximum(np.abs(y), np.abs(first))
+    return float(dy @ first), float(noise @ noise), kinks + float(np.abs(dy) @ np.abs(second))

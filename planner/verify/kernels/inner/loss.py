@@ -20,6 +20,7 @@ from planner.verify.kernels.inner.registry import kernel
 from planner.verify.kernels.spmd import Collective, Coroutine, Received, ShardContext, all_reduce
 from planner.verify.vjp.attributes import Array, string
 from planner.verify.vjp.loss import states_ignored
+from planner.verify.vjp.pieces import pieces
 
 __all__: list[str] = []
 
@@ -100,8 +101,7 @@ def _cross_entropy_forward(op: Op, inputs: Operands, place: ShardContext) -> Cor
     scores, told = _read(op, inputs, place)
     classes = _classes(place)
     largest = yield from _over(classes, scores.max(axis=1), place, "max")
-    shifted = scores - np.expand_dims(largest, 1)
-    parts = [np.exp(shifted).sum(axis=1), told.picked(shifted)]
+    parts = [_exponentials(scores, largest), told.picked(scores) - np.where(told.held, largest, 0)]
     if told.weights is not None:
         parts.append(told.held_weight(scores.dtype))
     rows = yield from _over(classes, np.stack(parts), place)
@@ -114,8 +114,18 @@ def _cross_entropy_forward(op: Op, inputs: Operands, place: ShardContext) -> Cor
         loss, total = np.asarray(sums[0] / sums[1]), np.asarray(sums[1])
     elif told.reduction == "sum":
         loss = np.asarray(each.sum())
-    found = _like(op, [loss, shifted - np.expand_dims(logarithm, 1)], inputs[0])
-    return [*found, logarithm + largest, weight, total]
+    normaliser = logarithm + largest
+    found = [loss, scores - np.expand_dims(normaliser, 1)] if any(op.outputs[1:]) else [loss]
+    return [*_like(op, found, inputs[0]), *[None] * (len(op.outputs) - len(found)), normaliser, weight, total]
+
+
+def _exponentials(scores: Array, largest: Array) -> Array:
+    """Sums over the classes of the exponentials of the scores less their row's largest."""
+    sums = np.empty(largest.shape, dtype=scores.dtype)
+    for part in pieces(len(scores), scores.size // max(1, len(scores))):
+        e = scores[part] - np.expand_dims(largest[part], 1)
+        sums[part] = np.exp(e, out=e).sum(axis=1)
+    return sums
 
 
 def _cross_entropy_backward(
@@ -125,21 +135,25 @@ def _cross_entropy_backward(
     scores, told = _read(op, inputs, place)
     normaliser, weight, total = (widen(v) for v in outputs[len(op.outputs) :])
     saved = outputs[1] if len(op.outputs) > 1 else None
-    log_p = scores - np.expand_dims(normaliser, 1) if saved is None else widen(saved)
-    dx = np.zeros_like(scores)
-    if gradients[0] is not None:
-        dx = _through_scores(told, log_p, weight * (widen(gradients[0]) / total))
+    log_p, normaliser = (scores, normaliser) if saved is None else (widen(saved), np.zeros_like(normaliser))
     further = gradients[1] if len(gradients) > 1 else None
+    if gradients[0] is None:
+        dx = np.zeros_like(scores)
+    else:
+        dx = _through_scores(told, log_p, weight * (widen(gradients[0]) / total), normaliser)
     if further is not None:
         sums = yield from _over(_classes(place), widen(further).sum(axis=1, keepdims=True), place)
-        dx = dx + further - np.exp(log_p) * sums
+        dx = dx + further - np.exp(log_p - np.expand_dims(normaliser, 1)) * sums
     assert inputs[0] is not None
-    return [dx.astype(inputs[0].dtype) if wanted[0] else None, *[None] * (len(inputs) - 1)]
+    return [dx.astype(inputs[0].dtype, copy=False) if wanted[0] else None, *[None] * (len(inputs) - 1)]
 
 
-def _through_scores(told: _Labels, log_p: Array, factor: Array) -> Array:
-    """factor·(softmax − one-hot)."""
-    dx = np.asarray(np.exp(log_p) * np.expand_dims(factor, 1))
+def _through_scores(told: _Labels, log_p: Array, factor: Array, normaliser: Array | None = None) -> Array:
+    """factor·(softmax − one-hot), of log-probabilities, or of scores and their normaliser."""
+    dx = np.empty(log_p.shape, dtype=np.result_type(log_p, factor))
+    for part in pieces(len(log_p), log_p.size // max(1, len(log_p))):
+        p = log_p[part] if normaliser is None else log_p[part] - np.expand_dims(normaliser[part], 1)
+        np.multiply(np.exp(p), np.expand_dims(factor[part], 1), out=dx[part])
     told.add(dx, -factor)
     return dx
 
