@@ -17,6 +17,7 @@ __all__ = ["keep_freed_memory"]
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 _MOST: Final = (1 << 31) - 1
+_NEVER: Final = -1
 
 
 def keep_freed_memory() -> None:
@@ -25,4 +26,4 @@ def keep_freed_memory() -> None:
         library = ctypes.CDLL(None)
         library.gnu_get_libc_version  # noqa: B018  others' mallopt, where there is one, numbers its parameters otherwise
         library.mallopt(_MMAP_THRESHOLD, _MOST)
-        library.mallopt(_TRIM_THRESHOLD, _MOST)
+        library.mallopt(_TRIM_THRESHOLD, _NEVER)
