@@ -125,6 +125,9 @@ def _in_child(work: Callable[[], Verification]) -> Verification:
         return work()
 
     def answer() -> Verification | InputError:
+        from planner.verify.allocation import keep_freed_memory
+
+        keep_freed_memory()
         try:
             return work()
         except InputError as e:  # of the plan or the model, and no death of the child

@@ -87,15 +87,18 @@ class _Calibration:
         biases = [self.root[t] for t in added if self._free(t)]
         if len(biases) < len(added):
             return
+        scale = 2.0 ** -round(math.log2(spread))  # the result is then the same to the last digit
         for source in (*weights, *biases):
-            self.whole.replace(source, self.whole.value(source) / spread)
+            self.whole.replace(source, self.whole.value(source) * scale)
             for view in self.views.get(source, ()):
                 self.whole.forget(view.name)
                 self.whole.forward(view)
-        for t in op.outputs:
-            if t:
+        if any(op.outputs[1:]):
+            for t in op.outputs:
                 self.whole.forget(t)
-        self.whole.forward(op)
+            self.whole.forward(op)
+        else:
+            self.whole.scale(op.outputs[0], scale)
 
     def _free(self, tensor: str) -> bool:
         """A float source of more than one element that nothing has read yet."""

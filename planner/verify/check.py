@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from planner.lowering import Program
-from planner.verify.data import random_tensors
+from planner.verify.data import Drawn, random_tensors
 from planner.verify.double import in_double
 from planner.verify.findings import Report
 from planner.verify.kernels import NoKernelError
@@ -71,10 +71,17 @@ class Verdict:
         return self.verdict == "ok"
 
 
-def verify_program(program: Program, *, seed: int = 0, progress: Callable[[int, int], None] | None = None) -> Verdict:
-    """Executes the program beside the whole model and compares; gradients too where it computes them."""
+def verify_program(
+    program: Program,
+    *,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+    drawn: Drawn | None = None,
+) -> Verdict:
+    """Executes the program beside the whole model and compares; gradients too where it computes them.  Values in
+    `drawn` are used up."""
     double = in_double(program.graph)
-    proof = Proof(program, random_tensors(double, seed), seed)
+    proof = Proof(program, random_tensors(double, seed, kept=drawn), seed)
     try:
         with np.errstate(all="ignore"):  # what is no number is said by name
             proof.run(progress)

@@ -9,14 +9,16 @@ own size.  Infinities must stand in the same places with the same sign; a refere
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
 
 from planner.ir import DeviceMesh, Layout
-from planner.verify.shards import Array, Shards, combine, unfolded
+from planner.verify.shards import Array, Region, Shards, combine, regions, unfolded
 
 __all__ = [
     "CAP",
@@ -25,6 +27,8 @@ __all__ = [
     "Difference",
     "Rounding",
     "difference",
+    "equal",
+    "nonzero",
     "reduced",
     "sampled",
     "typical_size",
@@ -59,42 +63,62 @@ class Difference:
 
 
 def difference(
-    shards: Shards, layout: Layout, whole: Array, mesh: DeviceMesh, rounding: Rounding | None = None
+    shards: Shards,
+    layout: Layout,
+    whole: Array,
+    mesh: DeviceMesh,
+    rounding: Rounding | None = None,
+    values: Shards | None = None,
 ) -> Difference:
-    """The worst element over all ranks.  `shards` hold the local values of `layout`, pending reductions included."""
-    if whole.dtype.kind == "f" and _has_nan(whole):
-        return Difference(unproved="the whole model's value is not a number")
-    local = layout.local_shape(whole.shape, mesh)
-    for rank, piece in enumerate(shards):
-        if piece.shape != local:
-            found = f"rank {rank} holds shape {list(piece.shape)}"
-            return Difference(np.inf, f"{found}, layout {layout} means {list(local)}")
-        if piece.dtype != whole.dtype:
-            return Difference(np.inf, f"rank {rank} holds {piece.dtype} where {whole.dtype} is expected")
+    """The worst element over all ranks.  `shards` hold the local values of `layout`, pending reductions included;
+    `values` are the shards after these, where they are known."""
+    reason = _misfit(shards, layout, whole, mesh)
+    if reason:
+        return _nothing(whole) or Difference(np.inf, reason)
     if layout.parts:
-        view, plain = layout.unfolded(whole.shape)
+        local, (view, plain) = layout.local_shape(whole.shape, mesh), layout.unfolded(whole.shape)
         moved = None if rounding is None else lambda: np.broadcast_to(rounding(), whole.shape).reshape(view)
-        return difference(unfolded(shards, layout, local), plain, whole.reshape(view), mesh, moved)
-    values = reduced(shards, layout, mesh)
+        known = None if values is None else unfolded(values, layout, local)
+        return difference(unfolded(shards, layout, local), plain, whole.reshape(view), mesh, moved, known)
+    values = reduced(shards, layout, mesh) if values is None else values
     scale = typical_size(whole)
-    worst, suspects = 0.0, []
+    worst, suspects, examined = 0.0, [], True
     compared: set[tuple[int, ...]] = set()
-    for rank, piece in enumerate(values):
-        region = layout.region(whole.shape, mesh, rank)
+    for rank, (piece, region) in enumerate(zip(values, regions(layout, whole.shape, mesh), strict=True)):
         key = (id(piece), *(s.start for s in region))
         if key in compared:
             continue
         compared.add(key)
         expected = whole[region]
         if _same_memory(piece, expected):
+            examined = False
             continue
         error = _largest(piece, expected, scale)
         worst = max(worst, error)
         if not error <= TOLERANCE:
             suspects.append((rank, piece, region))
-    if not suspects:
-        return Difference(worst)
-    return _explained(suspects, whole, scale, worst, rounding)
+    # An element that is not a number is a suspect, wherever it was compared with another.
+    if (suspects or not examined) and (nothing := _nothing(whole)):
+        return nothing
+    return _explained(suspects, whole, scale, worst, rounding) if suspects else Difference(worst)
+
+
+def _misfit(shards: Shards, layout: Layout, whole: Array, mesh: DeviceMesh) -> str:
+    """Which rank holds another shape or element type than the layout means; empty where none does."""
+    local = layout.local_shape(whole.shape, mesh)
+    for rank, piece in enumerate(shards):
+        if piece.shape != local:
+            return f"rank {rank} holds shape {list(piece.shape)}, layout {layout} means {list(local)}"
+        if piece.dtype != whole.dtype:
+            return f"rank {rank} holds {piece.dtype} where {whole.dtype} is expected"
+    return ""
+
+
+def _nothing(whole: Array) -> Difference | None:
+    """What a comparison with a value that is not a number shows."""
+    if whole.dtype.kind == "f" and _has_nan(whole):
+        return Difference(unproved="the whole model's value is not a number")
+    return None
 
 
 def reduced(shards: Shards, layout: Layout, mesh: DeviceMesh) -> Shards:
@@ -127,10 +151,24 @@ def sampled(value: Array, count: int) -> Array:
     """About `count` elements spread over all dimensions, the same ones every time; all of a smaller value."""
     if value.size <= count:
         return value.reshape(-1)
-    rng = np.random.default_rng(value.ndim)
-    share = (count / value.size) ** (1 / value.ndim)
-    places = [np.sort(rng.choice(n, max(1, round(n * share)), replace=False)) for n in value.shape]
-    return value[np.ix_(*places)].reshape(-1)
+    return value[_places(value.shape, count)].reshape(-1)
+
+
+@lru_cache(maxsize=256)
+def _places(shape: tuple[int, ...], count: int) -> tuple[Array, ...]:
+    rng = np.random.default_rng(len(shape))
+    share = (count / math.prod(shape)) ** (1 / len(shape))
+    return np.ix_(*(np.sort(rng.choice(n, max(1, round(n * share)), replace=False)) for n in shape))
+
+
+def nonzero(value: Array) -> bool:
+    """Whether any element is not zero; most often one of the first, and no others are read then."""
+    return any(np.any(x) for x, _ in _pieces(value, value))
+
+
+def equal(a: Array, b: Array) -> bool:
+    """Whether two arrays hold the same; where they do not, most often their first elements show it."""
+    return a.shape == b.shape and all(np.array_equal(x, y) for x, y in _pieces(a, b))
 
 
 def _has_nan(value: Array) -> bool:
@@ -152,13 +190,21 @@ def _largest(found: Array, expected: Array, scale: float) -> float:
     if found.dtype.kind == "V":  # bfloat16 and float8: quantised values
         found, expected = found.astype(np.float64), expected.astype(np.float64)
     worst = 0.0
+    space = np.empty(min(found.size, _CHUNK), dtype=found.dtype)
     with np.errstate(invalid="ignore", over="ignore"):
         for x, y in _pieces(found, expected):
-            d = np.asarray(x - y)  # of scalars numpy makes no array
+            d = np.subtract(x, y, out=space[: x.size].reshape(x.shape))
             largest = max(float(d.max()), -float(d.min())) if d.size else 0.0
             if largest <= worst * scale:  # false for NaN
                 continue
-            worst = max(worst, _relative(x, y, d, scale))
+            if scale > 0 and largest < np.inf:  # then all elements are finite
+                np.abs(d, out=d)
+                size = np.abs(y)
+                size += scale
+                d /= size
+                worst = max(worst, float(d.max()))
+            else:
+                worst = max(worst, _relative(x, y, d, scale))
     return worst
 
 
@@ -193,7 +239,7 @@ def _relative(x: Array, y: Array, d: Array, scale: float) -> float:
 
 
 def _explained(
-    suspects: list[tuple[int, Array, tuple[slice, ...]]],
+    suspects: list[tuple[int, Array, Region]],
     whole: Array,
     scale: float,
     worst: float,
@@ -237,7 +283,7 @@ def _largest_usual(whole: Array, scale: float) -> float:
     return float(np.max(sizes, initial=0.0, where=sizes <= MASKS * scale))
 
 
-def _infinite_elsewhere(suspects: list[tuple[int, Array, tuple[slice, ...]]], whole: Array) -> bool:
+def _infinite_elsewhere(suspects: list[tuple[int, Array, Region]], whole: Array) -> bool:
     for _, piece, region in suspects:
         special = ~(np.isfinite(piece) & np.isfinite(whole[region]))
         if not np.array_equal(piece[special], whole[region][special]):
@@ -245,7 +291,7 @@ def _infinite_elsewhere(suspects: list[tuple[int, Array, tuple[slice, ...]]], wh
     return False
 
 
-def _text(suspects: list[tuple[int, Array, tuple[slice, ...]]], whole: Array, worst: float) -> str:
+def _text(suspects: list[tuple[int, Array, Region]], whole: Array, worst: float) -> str:
     rank, piece, region = suspects[0]
     others = f" (and {len(suspects) - 1} more ranks)" if len(suspects) > 1 else ""
     if whole.dtype.kind == "f":

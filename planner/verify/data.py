@@ -17,7 +17,10 @@ from planner.ir import Graph, Role, Tensor
 from planner.verify.shards import Array
 from planner.verify.uses import Use, uses
 
-__all__ = ["numpy_dtype", "random_tensors"]
+__all__ = ["Drawn", "numpy_dtype", "random_tensors"]
+
+# Floats before they are of the tensor's own type, by all that they depend on.
+Drawn = dict[tuple[str, int, tuple[int, ...], Role, Use], Array]
 
 
 # Products of two projections (attention scores that are not scaled) stay small enough that softmax does not saturate:
@@ -30,13 +33,22 @@ GAIN = 0.7
 LEAST_TERMS = 4
 
 
-def random_tensors(graph: Graph, seed: int, *, only: Collection[str] | None = None) -> dict[str, Array]:
+def random_tensors(
+    graph: Graph,
+    seed: int,
+    *,
+    only: Collection[str] | None = None,
+    keep: Drawn | None = None,
+    kept: Drawn | None = None,
+) -> dict[str, Array]:
     """A value for every parameter, input and constant that has none, and the constants' own values; of those in `only`
     where that is given.
 
     Each tensor is drawn from its own generator, seeded by `seed` and its name: adding a tensor to a graph changes
     no other.  Floats are standard normal unless their use asks for a scale: weights of products 1/√fan-in,
     normalisation scales and divisors near one, variances positive.
+
+    What is drawn goes into `keep`, too; what lies in `kept` is not drawn again, and nothing is left in there.
     """
     found: dict[str, Array] = {}
     known = uses(graph)
@@ -44,7 +56,9 @@ def random_tensors(graph: Graph, seed: int, *, only: Collection[str] | None = No
         if t.value is not None:
             found[t.name] = np.asarray(t.value)
         elif t.name not in graph.producers:
-            found[t.name] = _draw(t, known.get(t.name, Use()), _generator(t.name, seed))
+            found[t.name] = _draw(t, known.get(t.name, Use()), seed, keep, kept)
+    if kept is not None:
+        kept.clear()
     _fit_running_statistics(graph, found)
     return found
 
@@ -64,11 +78,12 @@ def _generator(name: str, seed: int) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(digest[:8], "little"))
 
 
-def _draw(t: Tensor, use: Use, rng: np.random.Generator) -> Array:
+def _draw(t: Tensor, use: Use, seed: int, keep: Drawn | None, kept: Drawn | None) -> Array:
     shape = t.shape
     if shape is None:
         raise ValueError(f"tensor {t.name} has no static shape; bind the model's dimensions before drawing values")
     dtype = numpy_dtype(t.dtype)
+    rng = _generator(t.name, seed)
     if use.below is not None:
         return _indices(shape, use.below, rng).astype(dtype)
     if t.dtype == "bool":
@@ -79,7 +94,13 @@ def _draw(t: Tensor, use: Use, rng: np.random.Generator) -> Array:
         if t.dtype in ("int8", "uint8", "int4", "uint4"):  # quantised values
             return _quantised(t.dtype, shape, rng).astype(dtype)
         return np.ones(shape, dtype=dtype)
-    return _floats(t, use, rng).astype(dtype)
+    key = t.name, seed, shape, t.role, use
+    value = kept.pop(key, None) if kept is not None else None
+    if value is None:
+        value = _floats(t, use, rng)
+    if keep is not None:
+        keep[key] = value
+    return value.astype(dtype, copy=False)
 
 
 def _floats(t: Tensor, use: Use, rng: np.random.Generator) -> Array:

@@ -28,7 +28,7 @@ import numpy as np
 from planner.errors import PlannerError
 from planner.ir import Graph, Op, Role
 from planner.verify.agreement import Outcome, error_of, moved_by_rounding
-from planner.verify.data import numpy_dtype, random_tensors
+from planner.verify.data import Drawn, numpy_dtype, random_tensors
 from planner.verify.kernels import NoKernelError, run_local
 from planner.verify.model_file import ModelFile, Session
 from planner.verify.shards import Array
@@ -65,10 +65,11 @@ def check_import(
     batch: int | None = None,
     seed: int = 0,
     budget: int = BUDGET,
+    keep: Drawn | None = None,
 ) -> ImportVerdict:
     """Whether `graph`, imported from this file with these sizes, computes what the file computes.
 
-    `budget` bounds the bytes of all tensors that are held at once.
+    `budget` bounds the bytes of all tensors that are held at once.  What is drawn goes into `keep`, too.
     """
     file = ModelFile(model)
     contradiction = _contradiction(file, graph, bind or {}, batch)
@@ -86,7 +87,7 @@ def check_import(
         where = f"several tensors are called {min(unclear)}" if unclear else "a function body lacks data"
         return ImportVerdict(None, reason=f"the file does not hold its weights, and {where}")
     try:
-        return _Comparison(file, graph, seed, inside=sources + everything <= budget).verdict()
+        return _Comparison(file, graph, seed, inside=sources + everything <= budget, keep=keep).verdict()
     except (NoKernelError, _NoVerdictError) as error:
         return ImportVerdict(None, reason=str(error))
 
@@ -157,8 +158,9 @@ class _Carried:
 
 
 class _Comparison:
-    def __init__(self, file: ModelFile, graph: Graph, seed: int, *, inside: bool) -> None:
+    def __init__(self, file: ModelFile, graph: Graph, seed: int, *, inside: bool, keep: Drawn | None) -> None:
         self.file, self.graph, self.seed, self.inside = file, graph, seed, inside
+        self.keep = keep
         found = {pair for name in file.inputs for pair in self._carried_in(name).values()}
         if len(found) > 1:
             raise _NoVerdictError(f"sizes were carried in {len(found)} ways; the file can be sliced in one")
@@ -198,7 +200,7 @@ class _Comparison:
 
     def _response(self, session: Session, values: _Values, results: Mapping[str, Array]) -> dict[str, float]:
         """How far the results are from those of other values."""
-        other = self._run(session, values)
+        other = self._run(session, values, list(results))
         return {n: error_of(other[n], x) for n, x in results.items()}
 
     def _errors(self, values: dict[str, Array], theirs: Mapping[str, Array]) -> tuple[dict[str, float], str, list[str]]:
@@ -309,7 +311,7 @@ class _Comparison:
 
     def _values(self, seed: int) -> _Values:
         """Drawn by the graph, which knows how tensors are read; one value for all that the file has as one."""
-        drawn = random_tensors(self.graph, seed)
+        drawn = random_tensors(self.graph, seed, keep=self.keep if seed == self.seed else None)
         values = _Values(drawn)
         given = values.given
         for t in self.graph.tensors.values():
@@ -331,10 +333,11 @@ class _Comparison:
                 given[name] = np.ones(dims, dtype)
         return values
 
-    def _run(self, session: Session, values: _Values) -> dict[str, Array]:
+    def _run(self, session: Session, values: _Values, asked: Sequence[str] | None = None) -> dict[str, Array]:
+        """Results by name, all of them or those that are `asked` for."""
         fed = {n: values.ours[n] for n in self.file.inputs}
         if self.carried is None:
-            return session.run(fed, values.given)
+            return session.run(fed, values.given, asked)
         parts = []
         for k in range(self.carried.slices):
             samples = self.carried.samples(k)
@@ -342,7 +345,7 @@ class _Comparison:
             for name in feed:
                 for axis in self._carried_in(name):
                     feed[name] = feed[name].take(samples, axis)
-            parts.append(session.run(feed, values.given))
+            parts.append(session.run(feed, values.given, asked))
         joined = {n: self._joined(n, [p[n] for p in parts], self.carried) for n in parts[0]}
         return {n: x for n, x in joined.items() if x is not None}
 

@@ -135,10 +135,15 @@ class Session:
     def __init__(self, session: ort.InferenceSession, lifted: list[str]) -> None:
         self._session, self._lifted = session, lifted
 
-    def run(self, fed: Mapping[str, Array], given: Mapping[str, Array]) -> dict[str, Array]:
+    def run(
+        self, fed: Mapping[str, Array], given: Mapping[str, Array], asked: Sequence[str] | None = None
+    ) -> dict[str, Array]:
+        """All results, or those that are `asked` for."""
         feed = {n: np.asarray(x, order="C") for n, x in fed.items()}
         feed |= {n: np.asarray(given[n], order="C") for n in self._lifted}
-        names = [o.name for o in self._session.get_outputs()]
+        names = [o.name for o in self._session.get_outputs()] if asked is None else list(asked)
+        if not names:
+            return {}
         try:
             found = self._session.run(names, feed)
         except (*RUNTIME_FAILURES, ValueError) as error:

@@ -18,7 +18,7 @@ from planner.ir import Layout, Op, Role
 from planner.lowering import Event, Program, Staged, Transfer
 from planner.verify.calibrate import calibrate
 from planner.verify.check import Verdict, verdict_of
-from planner.verify.data import random_tensors
+from planner.verify.data import Drawn, random_tensors
 from planner.verify.double import in_double
 from planner.verify.execute import Key
 from planner.verify.findings import Report
@@ -33,9 +33,15 @@ from planner.verify.whole import Whole
 __all__ = ["PipelineProof", "verify_pipeline"]
 
 
-def verify_pipeline(pipeline: Staged, *, seed: int = 0, progress: Callable[[int, int], None] | None = None) -> Verdict:
-    """Executes one step of the pipeline beside the whole model and compares."""
-    proof = PipelineProof(pipeline, seed)
+def verify_pipeline(
+    pipeline: Staged,
+    *,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+    drawn: Drawn | None = None,
+) -> Verdict:
+    """Executes one step of the pipeline beside the whole model and compares.  Values in `drawn` are used up."""
+    proof = PipelineProof(pipeline, seed, drawn)
     try:
         proof.run(progress)
     except (NoKernelError, NoVjpError) as e:  # of the whole model: nothing behind it can be computed
@@ -63,12 +69,13 @@ class _Message:
 class PipelineProof:
     """One step of `pipeline` on values drawn by `seed`."""
 
-    def __init__(self, pipeline: Staged, seed: int = 0) -> None:
+    def __init__(self, pipeline: Staged, seed: int = 0, drawn: Drawn | None = None) -> None:
         self.pipeline, self.seed = pipeline, seed
         self.program = pipeline.program
         self.graph = in_double(self.program.graph)
         self.report = Report(failures=list(pipeline.defects))
-        self.first = Whole(self.graph, random_tensors(self.graph, seed), self.program.rules, self.program.active)
+        values = random_tensors(self.graph, seed, kept=drawn)
+        self.first = Whole(self.graph, values, self.program.rules, self.program.active)
         self.wholes = {0: self.first}
         self.cells: dict[tuple[int, int], _Part] = {}  # by stage and micro-batch
         self.links: dict[Transfer, deque[_Message]] = {}

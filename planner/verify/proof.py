@@ -204,9 +204,10 @@ class Proof:
         with self._guarded(what):
             found = self.devices.backward(op, wanted)
             self._inside(op, what, wanted)
-        whole: Sequence[Array | None] = self._assembled(op, found) if is_product(op) else ()
+        whole: Sequence[Array | None]
+        whole, known = self._assembled(op, found) if is_product(op) else ([], [])
         if not (whole and self.whole.claimed(op, wanted, whole)):
-            whole = self.whole.backward(op, wanted)
+            whole, known = self.whole.backward(op, wanted), []
         if doubt := self.whole.doubt(op):
             self.report.failures.append(f"{what}: {doubt}")
         for i, name in enumerate(op.inputs):
@@ -221,26 +222,33 @@ class Proof:
             if shards is not None:
                 self.report.gradients += 1
                 label = f"{what} for operand {name}"
-                good = self._compare(label, shards, layout, expected, partial(self._backward_rounding, op, i))
+                values = known[i] if known else None
+                good = self._compare(label, shards, layout, expected, partial(self._backward_rounding, op, i), values)
             contribution = f"{op.name}:{i}"
             self.whole.add_gradient(name, expected, contribution)
             self._contribute((name, layout), self._next(shards, good, expected, layout), expected, (contribution,))
         self.whole.settled(op)
 
-    def _assembled(self, op: Op, gradients: Sequence[Shards | None]) -> list[Array | None]:
-        """The gradients of operands that the shards stand for; nothing where one does not stand for any."""
+    def _assembled(self, op: Op, gradients: Sequence[Shards | None]) -> tuple[list[Array | None], list[Shards | None]]:
+        """The gradients of operands that the shards stand for, and per rank its part after pending reductions, a view
+        of the gradient where that was made of it; nothing where one does not stand for any."""
         layouts = self.program.strategies[op.name].operand_gradients
-        out: list[Array | None] = []
+        wholes: list[Array | None] = []
+        parts: list[Shards | None] = []
         for name, shards, layout in zip(op.inputs, gradients, layouts, strict=True):
             shape = self.graph.tensors[name].shape if name else None
             if shards is None or shape is None:
-                out.append(None)
+                wholes.append(None)
+                parts.append(None)
                 continue
             at = self.devices.layout(name, layout)
-            if any(s.shape != at.local_shape(shape, self.mesh) for s in shards):
-                return []
-            out.append(put_together(reduced(shards, at, self.mesh), at, shape, self.mesh))
-        return out
+            local = at.local_shape(shape, self.mesh)
+            if any(s.shape != local or s.dtype != shards[0].dtype for s in shards):
+                return [], []
+            whole, part = put_together(reduced(shards, at, self.mesh), at, shape, self.mesh)
+            wholes.append(whole)
+            parts.append(part)
+        return wholes, parts
 
     def _settle(self, key: Key, what: str) -> None:
         """The gradient of a result must be complete before the operator's backward takes it."""
@@ -321,11 +329,17 @@ class Proof:
         return shard(whole, layout, self.mesh, self.rng)
 
     def _compare(
-        self, what: str, shards: Shards, layout: Layout, whole: Array, rounding: Rounding | None
+        self,
+        what: str,
+        shards: Shards,
+        layout: Layout,
+        whole: Array,
+        rounding: Rounding | None,
+        values: Shards | None = None,
     ) -> Difference:
         if rounding is not None and any(r is Reduction.SUM for _, r in layout.partial):
             rounding = _with_terms(rounding, summed(shards))
-        found = difference(shards, layout, whole, self.mesh, rounding)
+        found = difference(shards, layout, whole, self.mesh, rounding, values)
         self.report.add(what, found)
         return found
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from planner.ir import DeviceMesh, Layout
 from planner.rules.rule import Rule
+from planner.verify.compare import equal, nonzero
 from planner.verify.shards import Array, views
 
 __all__ = ["silence"]
@@ -33,7 +34,7 @@ def silence(
     """
     if result.dtype.kind != "f" or result.size < 2:
         return ""
-    if not np.any(result):  # of an operand that is zero, zero is the answer
+    if not nonzero(result):  # of an operand that is zero, zero is the answer
         return "it is zero everywhere on these values" if _varies(operands) else ""
     dims = rule.results[place] if place < len(rule.results) else None
     for d, axes in enumerate(layout.dims if dims is not None else ()):
@@ -44,9 +45,9 @@ def silence(
         distinct = list({id(p): p for p in pieces}.values())
         if len(distinct) < 2 or not _reads_along(dims[d], rule, operands):
             continue
-        if all(np.array_equal(distinct[0], p) for p in distinct[1:]):
+        if all(equal(distinct[0], p) for p in distinct[1:]):
             return f"its shards along dimension {d} are all alike on these values"
-        silent = [i for i, p in enumerate(distinct) if not np.any(p)]
+        silent = [i for i, p in enumerate(distinct) if not nonzero(p)]
         if any(not _reads_zeros(i, len(distinct), dims[d], rule, operands) for i in silent):
             return f"a shard along dimension {d} is zero on these values"
     return ""
@@ -55,7 +56,7 @@ def silence(
 def _varies(operands: Sequence[Array | None]) -> bool:
     """All float operands hold something else than zero."""
     floats = [x for x in operands if x is not None and x.dtype.kind == "f"]
-    return bool(floats) and all(np.any(x) for x in floats)
+    return bool(floats) and all(nonzero(x) for x in floats)
 
 
 def _reads_along(factors: Sequence[str], rule: Rule, operands: Sequence[Array | None]) -> bool:
@@ -77,7 +78,7 @@ def _reads_zeros(number: int, count: int, factors: Sequence[str], rule: Rule, op
         for k, own in enumerate(dims):
             if k < x.ndim and set(own) & set(factors) and x.shape[k] % count == 0:
                 size = x.shape[k] // count
-                if not np.any(np.moveaxis(x, k, 0)[number * size : (number + 1) * size]):
+                if not nonzero(np.moveaxis(x, k, 0)[number * size : (number + 1) * size]):
                     return True
     return False
 
@@ -86,4 +87,4 @@ def _lively(x: Array, dim: int) -> bool:
     """No half along the dimension is zero, and its first and last index differ."""
     along = np.moveaxis(x, dim, 0)
     half = len(along) // 2
-    return bool(np.any(along[:half])) and bool(np.any(along[-half:])) and not np.array_equal(along[0], along[-1])
+    return bool(nonzero(along[:half])) and bool(nonzero(along[-half:])) and not equal(along[0], along[-1])

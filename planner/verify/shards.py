@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,14 @@ from planner.ir import DeviceMesh, Layout, Reduction
 
 __all__ = [
     "Array",
+    "Region",
     "Shards",
     "assemble",
     "combine",
     "light_terms",
     "once_each",
     "put_together",
+    "regions",
     "shard",
     "unfolded",
     "views",
@@ -27,14 +30,23 @@ __all__ = [
 
 Array = NDArray[Any]
 Shards = tuple[Array, ...]  # index = rank
+Region = tuple[slice, ...]
+
+
+@lru_cache(maxsize=4096)
+def regions(layout: Layout, shape: tuple[int, ...], mesh: DeviceMesh) -> tuple[Region, ...]:
+    """The part of a whole tensor that lies on each rank."""
+    return tuple(layout.region(shape, mesh, rank) for rank in range(mesh.devices))
 
 
 def combine(values: list[Array], reduction: Reduction) -> Array:
     """Reduction of equally shaped values."""
     if reduction is Reduction.SUM:
-        total = values[0].copy()
-        for v in values[1:]:
-            total = total + v
+        if len(values) == 1:
+            return values[0].copy()
+        total = np.asarray(values[0] + values[1])  # of scalars numpy makes no array
+        for v in values[2:]:
+            np.add(total, v, out=total)
         return total
     stacked = np.stack(values)
     return stacked.max(axis=0) if reduction is Reduction.MAX else stacked.min(axis=0)
@@ -70,8 +82,7 @@ def shard(value: Array, layout: Layout, mesh: DeviceMesh, rng: np.random.Generat
         return once_each(shard(value.reshape(shape), plain, mesh, rng), lambda piece: piece.reshape(local))
     pieces: dict[tuple[tuple[int, int], ...], Array] = {}
     out: list[Array] = []
-    for rank in range(mesh.devices):
-        region = layout.region(value.shape, mesh, rank)
+    for region in regions(layout, value.shape, mesh):
         key = tuple((s.start, s.stop) for s in region)
         if key not in pieces:
             pieces[key] = np.asarray(value[region], order="C")  # ascontiguousarray would make a scalar a vector
@@ -90,8 +101,7 @@ def views(value: Array, layout: Layout, mesh: DeviceMesh) -> Shards:
         return once_each(views(value.reshape(shape), plain, mesh), lambda piece: piece.reshape(local))
     pieces: dict[tuple[int, ...], Array] = {}
     out: list[Array] = []
-    for rank in range(mesh.devices):
-        region = layout.region(value.shape, mesh, rank)
+    for region in regions(layout, value.shape, mesh):
         key = tuple(s.start for s in region)
         if key not in pieces:
             pieces[key] = value[region]
@@ -109,8 +119,7 @@ def light_terms(value: Array, layout: Layout, mesh: DeviceMesh) -> Shards:
     weights = {0: 1.7, 1: -0.7}
     pieces: dict[tuple[object, ...], Array] = {}
     out: list[Array] = []
-    for rank in range(mesh.devices):
-        region = layout.region(value.shape, mesh, rank)
+    for rank, region in enumerate(regions(layout, value.shape, mesh)):
         at = mesh.coordinates(rank)
         weight = math.prod(weights.get(at[a], 0.0) for a in layout.partial_axes)
         key = (weight, *(s.start for s in region))
@@ -158,16 +167,25 @@ def _terms(whole: Array, n: int, reduction: Reduction, rng: np.random.Generator 
     return [np.where(owner == i, whole, whole + noise[i]).astype(whole.dtype) for i in range(n)]
 
 
-def put_together(shards: Shards, layout: Layout, shape: tuple[int, ...], mesh: DeviceMesh) -> Array:
-    """The whole of shards with nothing pending; of replicas the last one counts."""
+def put_together(values: Shards, layout: Layout, shape: tuple[int, ...], mesh: DeviceMesh) -> tuple[Array, Shards]:
+    """The whole value of ranks' parts without pending reductions, and the parts: views of it where it was made of them.
+    Of replicas that are several arrays the last one counts, and the others stay what they are."""
     if layout.parts:
         view, plain = layout.unfolded(shape)
-        own = unfolded(shards, layout, layout.local_shape(shape, mesh))
-        return put_together(own, plain, view, mesh).reshape(shape)
-    whole = np.empty(shape, dtype=shards[0].dtype)
-    for rank, piece in enumerate(shards):
-        whole[layout.region(shape, mesh, rank)] = piece
-    return whole
+        own = unfolded(values, layout, layout.local_shape(shape, mesh))
+        return put_together(own, plain, view, mesh)[0].reshape(shape), values
+    places = [(*(s.start for s in region),) for region in regions(layout, shape, mesh)]
+    last = dict(zip(places, values, strict=True))
+    if len(last) == 1:
+        return values[-1], values
+    whole = np.empty(shape, dtype=values[0].dtype)
+    pieces = {}
+    for place, region in zip(places, regions(layout, shape, mesh), strict=True):
+        if place not in pieces:
+            pieces[place] = whole[region]
+            pieces[place][...] = last[place]
+    parts = (pieces[place] if value is last[place] else value for place, value in zip(places, values, strict=True))
+    return whole, tuple(parts)
 
 
 def assemble(shards: Shards, layout: Layout, shape: tuple[int, ...], mesh: DeviceMesh, *, what: str = "value") -> Array:
@@ -195,8 +213,7 @@ def assemble(shards: Shards, layout: Layout, shape: tuple[int, ...], mesh: Devic
                 values[r] = reduced[key]
     whole = np.empty(shape, dtype=values[0].dtype)
     seen: dict[tuple[tuple[int, int], ...], Array] = {}
-    for rank, piece in enumerate(values):
-        region = layout.region(shape, mesh, rank)
+    for piece, region in zip(values, regions(layout, shape, mesh), strict=True):
         key2 = tuple((s.start, s.stop) for s in region)
         first = seen.setdefault(key2, piece)
         if first is not piece and not _replicas_agree(first, piece):

@@ -22,6 +22,7 @@ from planner.lowering.check import check_program
 from planner.planning import PlanDocument
 from planner.planning.programs import program_of
 from planner.verify.check import Verdict, verify_program
+from planner.verify.data import Drawn
 from planner.verify.derive import differences
 from planner.verify.fields import Difference
 from planner.verify.imported import ImportVerdict, check_import
@@ -135,23 +136,24 @@ def verify(
     devices = plan.devices
     if defects:
         return Verification(devices, fields, defects, None, None, 0)
-    imported = None if model is None else _imported(plan, graph, model, seed, say)
+    drawn: Drawn = {}  # by the one, for the other
+    imported = None if model is None else _imported(plan, graph, model, seed, say, drawn)
     budget = TRAINING if plan.schedule.mode == "training" else INFERENCE
     count = affordable(plan, work_of(graph, program.rules), budget, whole=whole)
     if count:
         if count < plan.schedule.micro_batches:
             say(f"executing {count} of {plan.schedule.micro_batches} micro-batches: every stage fills and empties")
-        verdict = _execute(plan, program, count, seed, meter)
+        verdict = _execute(plan, program, count, seed, meter, drawn)
         return Verification(devices, fields, (), verdict, imported, len(graph.ops))
     try:
         smaller = _sibling(plan, graph, program, budget)
     except VerificationError as e:  # what was found so far is told all the same
         return Verification(devices, fields, (), None, imported, 0, too_large=str(e))
     say(f"the whole graph is too large to execute here; proving a sibling: {smaller.description}")
-    verdict = _execute(plan, smaller.program, fewest_micro_batches(plan), seed, meter)
+    verdict = _execute(plan, smaller.program, fewest_micro_batches(plan), seed, meter, drawn)
     if verdict.unproved and not verdict.values:  # some size was made smaller without another that belongs to it
         smaller = make_sibling(plan, graph, program, SIBLINGS[-1])
-        verdict = _execute(plan, smaller.program, fewest_micro_batches(plan), seed, meter)
+        verdict = _execute(plan, smaller.program, fewest_micro_batches(plan), seed, meter, drawn)
     operators = len(smaller.graph.ops)
     return Verification(devices, fields, (), verdict, imported, operators, smaller.description, smaller.stands_for)
 
@@ -168,15 +170,17 @@ def _sibling(plan: PlanDocument, graph: Graph, program: Program, most: Budget) -
     return make_sibling(plan, graph, program, replace(most, flops=most.flops / fewest_micro_batches(plan)))
 
 
-def _execute(plan: PlanDocument, program: Program, micro_batches: int, seed: int, meter: Meter | None) -> Verdict:
+def _execute(
+    plan: PlanDocument, program: Program, micro_batches: int, seed: int, meter: Meter | None, drawn: Drawn
+) -> Verdict:
     if not in_parts(plan):
-        return verify_program(program, seed=seed, progress=meter)
-    return verify_pipeline(pipeline_of(plan, program, micro_batches), seed=seed, progress=meter)
+        return verify_program(program, seed=seed, progress=meter, drawn=drawn)
+    return verify_pipeline(pipeline_of(plan, program, micro_batches), seed=seed, progress=meter, drawn=drawn)
 
 
-def _imported(plan: PlanDocument, graph: Graph, model: Path, seed: int, say: Say) -> ImportVerdict:
+def _imported(plan: PlanDocument, graph: Graph, model: Path, seed: int, say: Say, drawn: Drawn) -> ImportVerdict:
     say("comparing the graph with ONNX Runtime on the file")
     try:
-        return check_import(model, graph, bind=plan.model.bind, batch=plan.model.batch, seed=seed)
+        return check_import(model, graph, bind=plan.model.bind, batch=plan.model.batch, seed=seed, keep=drawn)
     except (InputError, VerificationError) as e:
         return ImportVerdict(None, reason=str(e))

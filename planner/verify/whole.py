@@ -70,6 +70,10 @@ class Whole:
         assert value.shape == old.shape, (source, value.shape, old.shape)
         self._values[source] = value.astype(old.dtype, copy=False)
 
+    def scale(self, result: str, factor: float) -> None:
+        """The result of an operator is a multiple of what it was, as what it is linear in became."""
+        self._values[result] = self._values[result] * factor
+
     def forget(self, tensor: str) -> None:
         """Nothing reads the value any more."""
         if tensor not in self.sources:

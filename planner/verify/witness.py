@@ -13,6 +13,7 @@ A wrong product of a smooth operator disagrees at every step and in (almost) eve
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ import numpy as np
 from planner.ir import Op
 from planner.verify.kernels import run_local
 from planner.verify.vjp.attributes import Array
+from planner.verify.vjp.pieces import pieces
 
 __all__ = ["DISAGREES", "witness"]
 
@@ -72,14 +74,39 @@ def _of_operand(probe: _Probe, index: int, x: Array, gradient: Array, rng: np.ra
     return None
 
 
-def _directions(x: Array, gradient: Array, rng: np.random.Generator) -> Iterator[Array]:
+@dataclass(frozen=True, slots=True)
+class _Direction:
+    """How the elements at `place` of an operand, in one row, are moved per unit of the step; others stay."""
+
+    place: slice
+    moves: Array
+
+    def from_(self, x: Array, step: float) -> Array:
+        moved = np.array(x, order="C")
+        moved.reshape(-1)[self.place] += step * self.moves
+        return moved
+
+
+def _directions(x: Array, gradient: Array, rng: np.random.Generator) -> Iterator[_Direction]:
+    """Of a large operand so many consecutive elements, around the largest one of the gradient."""
+    flat, among = x.reshape(-1), gradient.reshape(-1)
+    place = slice(0, flat.size)
+    if flat.size > _DRAWN:
+        ends = [int(np.argmax(among)), int(np.argmin(among))]
+        if np.isnan(among[ends[0]]):
+            ends = [int(np.nanargmax(among)), int(np.nanargmin(among))]
+        middle = max(ends, key=lambda i: abs(among[i]))
+        start = min(max(0, middle - _DRAWN // 2), flat.size - _DRAWN)
+        place = slice(start, start + _DRAWN)
+    for moves in _moves(flat[place], among[place], rng):
+        yield _Direction(place, moves)
+
+
+def _moves(x: Array, gradient: Array, rng: np.random.Generator) -> Iterator[Array]:
     """All elements; those whose value is met once (others may tie); then ever fewer.
 
     An element moves in proportion to its size, so that none changes its sign.
     """
-    if x.size > _DRAWN:
-        yield from _within_a_block(x, gradient, rng)
-        return
     movable = np.isfinite(x) & np.isfinite(gradient)
     if not movable.any():
         return
@@ -106,21 +133,10 @@ def _directions(x: Array, gradient: Array, rng: np.random.Generator) -> Iterator
         yield drawn(moved.reshape(x.shape))
 
 
-def _within_a_block(x: Array, gradient: Array, rng: np.random.Generator) -> Iterator[Array]:
-    """Directions of so many consecutive elements around the largest one of the gradient."""
-    flat = gradient.reshape(-1)
-    middle = max(int(np.nanargmax(flat)), int(np.nanargmin(flat)), key=lambda i: abs(flat[i]))
-    start = min(max(0, middle - _DRAWN // 2), x.size - _DRAWN)
-    block = slice(start, start + _DRAWN)
-    for inside in _directions(x.reshape(-1)[block], flat[block], rng):
-        direction = np.zeros(x.size)
-        direction[block] = inside
-        yield direction.reshape(x.shape)
-
-
-def _along(probe: _Probe, index: int, x: Array, gradient: Array, direction: Array) -> float | None:
+def _along(probe: _Probe, index: int, x: Array, gradient: Array, direction: _Direction) -> float | None:
     """The disagreement along one direction; None where kinks explain it."""
-    terms = np.where(direction == 0, 0.0, gradient) * direction
+    moves = direction.moves
+    terms = np.where(moves == 0, 0.0, gradient.reshape(-1)[direction.place]) * moves
     claimed, typical = float(terms.sum()), float(np.linalg.norm(terms))
     least, unexplained, before = np.inf, np.inf, np.nan
     for step in _STEPS:
@@ -157,26 +173,23 @@ class _Probe:
     results: Sequence[Array | None]
     gradients: Sequence[Array | None]
 
-    def difference(self, index: int, x: Array, direction: Array, step: float) -> _Difference | None:
+    def difference(self, index: int, x: Array, direction: _Direction, step: float) -> _Difference | None:
         """Of operand `index`; None where a result that matters is no number on one side."""
-        there, back = (self._moved(index, x + sign * step * direction) for sign in (1, -1))
+        there, back = (self._moved(index, direction.from_(x, sign * step)) for sign in (1, -1))
         slope, noise, kinks = 0.0, 0.0, 0.0
         for y, dy, high, low in zip(self.results, self.gradients, there, back, strict=False):
             if y is None or dy is None or high is None or low is None:
                 continue
             if high.shape != y.shape or low.shape != y.shape:
                 return None
-            read = dy != 0
-            stuck = read & ~np.isfinite(y) & (high == y) & (low == y)
-            if stuck.any():  # an infinity has no slope, whatever a product says
-                kinks, read = np.inf, read & ~stuck
-            if not np.all(np.isfinite(high[read]) & np.isfinite(low[read]) & np.isfinite(y[read])):
-                return None
-            weight, middle = dy[read], y[read]
-            first, second = high[read] - low[read], (high[read] - middle) + (low[read] - middle)
-            slope += float(weight @ first)
-            noise += float(np.linalg.norm(weight * np.maximum(np.abs(middle), np.abs(first))))
-            kinks += float(np.abs(weight) @ np.abs(second))
+            flat = [v.reshape(-1) for v in (dy, y, high, low)]
+            squares = 0.0
+            for part in pieces(y.size, 1):
+                terms = _terms(*(v[part] for v in flat))
+                if terms is None:
+                    return None
+                slope, squares, kinks = slope + terms[0], squares + terms[1], kinks + terms[2]
+            noise += math.sqrt(squares)
         return _Difference(slope / (2 * step), _NOISE * noise / step, kinks / (2 * step))
 
     def _moved(self, index: int, value: Array) -> Sequence[Array | None]:
@@ -184,3 +197,23 @@ class _Probe:
         shapes = [None if y is None else y.shape for y in self.results]
         with np.errstate(all="ignore"):
             return run_local(self.op, operands, output_shapes=shapes)
+
+
+def _terms(dy: Array, y: Array, high: Array, low: Array) -> tuple[float, float, float] | None:
+    """What elements of a result add to the slope, to the square of the noise, and to the kinks; None where one that
+    matters is no number on one side."""
+    kinks, read = 0.0, dy != 0
+    if not read.all():
+        dy, y, high, low = dy[read], y[read], high[read], low[read]
+    first = high - low
+    second = high - y
+    second += low - y
+    if not np.isfinite(np.abs(second).sum()):  # some are infinite, or too large to add up
+        stuck = ~np.isfinite(y) & (high == y) & (low == y)
+        if stuck.any():  # an infinity has no slope, whatever a product says
+            kinks, read = np.inf, ~stuck
+            dy, y, high, low, first, second = (v[read] for v in (dy, y, high, low, first, second))
+        if not np.all(np.isfinite(high) & np.isfinite(low) & np.isfinite(y)):
+            return None
+    noise = dy * np.maximum(np.abs(y), np.abs(first))
+    return float(dy @ first), float(noise @ noise), kinks + float(np.abs(dy) @ np.abs(second))

@@ -48,13 +48,23 @@ def cross_entropy_gradient(log_probabilities: Array, labels: Array, factor: Arra
     wide = np.expand_dims(factor, 1)
     g = np.exp(log_probabilities) * wide
     safe = np.expand_dims(np.where(factor != 0, labels, 0), 1)
-    held = np.take_along_axis(g, safe, axis=1) - wide
+    held = np.expm1(np.take_along_axis(log_probabilities, safe, axis=1)) * wide
     np.put_along_axis(g, safe, held, axis=1)
     return np.asarray(g)
 
 
 def _from_scores(scores: Array, labels: Array, factor: Array) -> Array:
-    return cross_entropy_gradient(log_softmax(scores, 1), labels, factor)
+    """The same from scores.  A probability near one is one less those of the other classes, to all digits."""
+    g = scores - scores.max(axis=1, keepdims=True)
+    np.exp(g, out=g)
+    safe = np.expand_dims(np.where(factor != 0, labels, 0), 1)
+    own = np.take_along_axis(g, safe, axis=1)
+    np.put_along_axis(g, safe, 0.0, axis=1)
+    others = g.sum(axis=1, keepdims=True)
+    share = np.expand_dims(factor, 1) / (others + own)
+    g *= share
+    np.put_along_axis(g, safe, -others * share, axis=1)
+    return np.asarray(g)
 
 
 def _factor(c: Call, labels: Array, weights: Array | None) -> Array:

@@ -20,6 +20,7 @@ from planner.verify.kernels.inner.registry import kernel
 from planner.verify.kernels.spmd import Collective, Coroutine, Received, ShardContext, all_reduce
 from planner.verify.vjp.attributes import Array, string
 from planner.verify.vjp.loss import states_ignored
+from planner.verify.vjp.pieces import pieces
 
 __all__: list[str] = []
 
@@ -80,6 +81,13 @@ class _Labels:
         new = np.take_along_axis(target, at, axis=1) + np.expand_dims(np.where(self.held, values, 0), 1)
         np.put_along_axis(target, at, new.astype(target.dtype), axis=1)
 
+    def put(self, target: Array, values: Array) -> None:
+        """target[n, label, d…] = values[n, d…] where this rank holds the label."""
+        at = np.expand_dims(self.local, 1)
+        old = np.take_along_axis(target, at, axis=1)
+        new = np.where(np.expand_dims(self.held, 1), np.expand_dims(values, 1), old)
+        np.put_along_axis(target, at, new.astype(target.dtype), axis=1)
+
 
 def _read(op: Op, inputs: Operands, place: ShardContext, first: int = 0) -> tuple[Array, _Labels]:
     """Scores, or log-probabilities, from operand `first` on, with labels and weights."""
@@ -96,17 +104,19 @@ def _like(op: Op, found: Sequence[Array], operand: Array | None) -> list[Array |
 
 
 def _cross_entropy_forward(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
-    """The loss and the local log-probabilities; kept are the rows' logarithm of the sum, weights and their total."""
+    """The loss and the local log-probabilities; kept are the rows' logarithm of the sum, weights and their total, and
+    the probability of all classes but the label: one less that of the label has no digits left where that is near one.
+    """
     scores, told = _read(op, inputs, place)
     classes = _classes(place)
     largest = yield from _over(classes, scores.max(axis=1), place, "max")
-    shifted = scores - np.expand_dims(largest, 1)
-    parts = [np.exp(shifted).sum(axis=1), told.picked(shifted)]
+    parts = [_others(told, scores, largest), told.picked(scores) - np.where(told.held, largest, 0)]
     if told.weights is not None:
         parts.append(told.held_weight(scores.dtype))
     rows = yield from _over(classes, np.stack(parts), place)
     weight = rows[2] if told.weights is not None else told.used.astype(scores.dtype)
-    logarithm = np.log(rows[0])
+    sums = rows[0] + np.where(told.used, np.exp(rows[1]), 0)
+    logarithm, rest = np.log(sums), rows[0] / sums
     each = np.where(told.used, weight * (logarithm - rows[1]), 0).astype(scores.dtype)
     loss, total = each, np.ones((), dtype=scores.dtype)
     if told.reduction == "mean":
@@ -114,8 +124,22 @@ def _cross_entropy_forward(op: Op, inputs: Operands, place: ShardContext) -> Cor
         loss, total = np.asarray(sums[0] / sums[1]), np.asarray(sums[1])
     elif told.reduction == "sum":
         loss = np.asarray(each.sum())
-    found = _like(op, [loss, shifted - np.expand_dims(logarithm, 1)], inputs[0])
-    return [*found, logarithm + largest, weight, total]
+    normaliser = logarithm + largest
+    found = [loss, scores - np.expand_dims(normaliser, 1)] if any(op.outputs[1:]) else [loss]
+    return [*_like(op, found, inputs[0]), *[None] * (len(op.outputs) - len(found)), normaliser, weight, total, rest]
+
+
+def _others(told: _Labels, scores: Array, largest: Array) -> Array:
+    """Sums, over the classes but the label, of the exponentials of the scores less their row's largest."""
+    sums = np.empty(largest.shape, dtype=scores.dtype)
+    for part in pieces(len(scores), scores.size // max(1, len(scores))):
+        e = scores[part] - np.expand_dims(largest[part], 1)
+        np.exp(e, out=e)
+        at = np.expand_dims(told.local[part], 1)
+        left = np.where(np.expand_dims(told.held[part], 1), 0, np.take_along_axis(e, at, axis=1))
+        np.put_along_axis(e, at, left.astype(e.dtype), axis=1)
+        sums[part] = e.sum(axis=1)
+    return sums
 
 
 def _cross_entropy_backward(
@@ -123,24 +147,29 @@ def _cross_entropy_backward(
 ) -> Coroutine:
     """Of other ranks only what a gradient of the log-probabilities sums over the classes."""
     scores, told = _read(op, inputs, place)
-    normaliser, weight, total = (widen(v) for v in outputs[len(op.outputs) :])
+    normaliser, weight, total, rest = (widen(v) for v in outputs[len(op.outputs) :])
     saved = outputs[1] if len(op.outputs) > 1 else None
-    log_p = scores - np.expand_dims(normaliser, 1) if saved is None else widen(saved)
-    dx = np.zeros_like(scores)
-    if gradients[0] is not None:
-        dx = _through_scores(told, log_p, weight * (widen(gradients[0]) / total))
+    if saved is not None:
+        scores, normaliser, rest = widen(saved), np.zeros_like(normaliser), -np.expm1(told.picked(widen(saved)))
     further = gradients[1] if len(gradients) > 1 else None
+    if gradients[0] is None:
+        dx = np.zeros_like(scores)
+    else:
+        dx = _through_scores(told, scores, weight * (widen(gradients[0]) / total), rest, normaliser)
     if further is not None:
         sums = yield from _over(_classes(place), widen(further).sum(axis=1, keepdims=True), place)
-        dx = dx + further - np.exp(log_p) * sums
+        dx = dx + further - np.exp(scores - np.expand_dims(normaliser, 1)) * sums
     assert inputs[0] is not None
-    return [dx.astype(inputs[0].dtype) if wanted[0] else None, *[None] * (len(inputs) - 1)]
+    return [dx.astype(inputs[0].dtype, copy=False) if wanted[0] else None, *[None] * (len(inputs) - 1)]
 
 
-def _through_scores(told: _Labels, log_p: Array, factor: Array) -> Array:
-    """factor·(softmax − one-hot)."""
-    dx = np.asarray(np.exp(log_p) * np.expand_dims(factor, 1))
-    told.add(dx, -factor)
+def _through_scores(told: _Labels, scores: Array, factor: Array, rest: Array, normaliser: Array) -> Array:
+    """factor·(softmax − one-hot); `rest` is the probability of all classes but the label."""
+    dx = np.empty(scores.shape, dtype=np.result_type(scores, factor))
+    for part in pieces(len(scores), scores.size // max(1, len(scores))):
+        p = np.exp(scores[part] - np.expand_dims(normaliser[part], 1))
+        np.multiply(p, np.expand_dims(factor[part], 1), out=dx[part])
+    told.put(dx, -factor * rest)
     return dx
 
 
@@ -154,7 +183,8 @@ def _cross_entropy_gradient(op: Op, inputs: Operands, place: ShardContext) -> Co
     if told.reduction == "mean":
         total = yield from _over(_batch(place), np.asarray(factor.sum()), place)
         factor = factor / total
-    dx = _through_scores(told, log_p, factor * widen(inputs[0]))
+    rest = -np.expm1(told.picked(log_p))
+    dx = _through_scores(told, log_p, factor * widen(inputs[0]), rest, np.zeros(told.used.shape, log_p.dtype))
     added = inputs[5] if len(inputs) > 5 else None
     return _like(op, [dx if added is None else dx + added], inputs[1])
 
