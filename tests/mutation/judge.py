@@ -84,5 +84,10 @@ def _equivalent(subject: Subject, mutant: Mutant, effect: Effect) -> bool:
 
 
 def _stated(program: Program) -> list[object]:
-    """What is priced beside the numbers: the collectives inside operators."""
-    return [s.inner for s in program.strategies.values()]
+    """What is priced beside the numbers: the collectives inside operators, of the backward pass where there is one."""
+    return [
+        c
+        for op in program.graph.ops
+        for c in program.strategies[op.name].inner
+        if not c.backward or any(t in program.active for t in op.outputs)
+    ]
