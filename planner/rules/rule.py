@@ -114,6 +114,11 @@ class Rule:
     aware: frozenset[str] = frozenset()
     parts: Mapping[tuple[str, ...], int] = field(default_factory=dict)
 
+    @property
+    def is_whole(self) -> bool:
+        """It only says why the operator cannot be split (`registry.replicated`)."""
+        return not self.factors and self.text.startswith("whole: ")
+
     def members(self, factor: str) -> tuple[str, ...]:
         """The factors that a split of `factor`, or of a mode of that name, splits."""
         return self.modes.get(factor, (factor,))

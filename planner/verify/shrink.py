@@ -60,13 +60,18 @@ class Shrinker:
                 smaller = rebind(graph, dict.fromkeys(places, size))
             except (InputError, ValueError):
                 continue
-            if not _used_up(graph, smaller) and self._admits(smaller):
+            if not _used_up(graph, smaller) and self._admits(smaller, graph):
                 return smaller, size
         return None
 
-    def _admits(self, graph: Graph) -> bool:
-        rules, _ = bind_rules(graph)
-        return all(bind(rules[op.name], self.mesh, self.roles[op.name]) is not None for op in graph.ops)
+    def _admits(self, smaller: Graph, graph: Graph) -> bool:
+        """Every operator keeps its strategy, and a rule: one without has operands that no longer fit each other."""
+        before, rules = bind_rules(graph)[0], bind_rules(smaller)[0]
+        return all(
+            bind(rules[op.name], self.mesh, self.roles[op.name]) is not None
+            and rules[op.name].is_whole <= before[op.name].is_whole
+            for op in smaller.ops
+        )
 
 
 def _used_up(graph: Graph, smaller: Graph) -> bool:

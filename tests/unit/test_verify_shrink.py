@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -74,3 +75,18 @@ def test_an_image_is_never_used_up() -> None:
     rows, columns = (small.tensors["x"].shape or ())[2:]
     assert min(rows, columns) >= 32
     assert np.isfinite(run_ops(small, random_tensors(small, 0))["y"]).all()
+
+
+def test_operands_that_no_longer_fit_each_other_are_no_smaller_graph() -> None:
+    """A dimension became smaller, and the scale that a normalisation applies along it did not."""
+    weights = [external("w", [256, 768]), external("scale", [768])]
+    nodes = [node("MatMul", "x w", "a"), node("LayerNormalization", "a scale", "y", axis=-1)]
+    graph = import_bytes(serialised(nodes, [value("x", [4, 64, 256])], ["y"], weights))
+    torn = {
+        name: dataclasses.replace(graph.tensors[name], shape=shape)
+        for name, shape in {"w": (256, 64), "a": (4, 64, 64), "y": (4, 64, 64)}.items()
+    }
+    smaller = dataclasses.replace(graph, tensors={**graph.tensors, **torn})
+    shrinker = Shrinker(DeviceMesh.of(2), roles(graph))
+    assert shrinker._admits(graph, graph)
+    assert not shrinker._admits(smaller, graph)
