@@ -264,6 +264,8 @@ class _Outer:
         self._compare(option)
         if self.best is None and self._binds(option):
             self._shape(option, some=True)
+            if self.best is None:
+                self._walk(option, brief=True)
 
     def _pin(self, option: Option, pins: Pins) -> bool:
         """Applies the pins; whether the mesh can hold each of them."""
@@ -342,16 +344,18 @@ class _Outer:
                 if some and option.fitted is not None:
                     return
 
-    def _walk(self, option: Option) -> None:
-        """Looks for a plan that fits, and a bound, by prices on memory."""
+    def _walk(self, option: Option, *, brief: bool = False) -> None:
+        """Looks for a plan that fits, and a bound, by prices on memory; `brief`: for a first plan alone."""
         assert option.priced is not None
         assert option.search is not None
-        self._shape(option)
-        option.walked = True
+        if not brief:
+            self._shape(option)
+            option.walked = True
         self.control.say(f"{option}: prices on memory")
-        known = [*option.known, *(f for f in (option.over, option.fitted) if f is not None)]
+        known = [*option.known, *(f for f in (option.over, option.fitted, option.leanest) if f is not None)]
         cutoff = self._close_below(self._cutoff(option))
-        found = walk(option.priced, self.control, known, cutoff, lambda fitted: self._take(option, fitted))
+        take = partial(self._take, option)
+        found = walk(option.priced, self.control, known, cutoff, take, brief=brief)
         option.search.learn(found.bound, found.prices)
         option.leanest = found.leanest
 

@@ -34,6 +34,7 @@ from planner.search.tables import TooLarge
 __all__ = ["Walked", "walk"]
 
 ROUNDS: Final = 8  # of the dual
+FEW: Final = 2  # of them, for a first plan
 RAISE: Final = 2.0
 MOST_RAISES: Final = 8
 CLOSER: Final = 7  # halvings of the distance between two prices
@@ -61,10 +62,12 @@ def walk(
     known: Sequence[Fitted] = (),
     cutoff: int | None = None,
     offer: Callable[[Fitted], object] = lambda _: None,
+    *,
+    brief: bool = False,
 ) -> Walked:
-    """Looks for choices whose programs fit, from those `known`, and tells `offer` of
-    every better one when it is met.  Ends early where the bound shows that nothing costs less than `cutoff`."""
-    return _Walk(priced, control, offer).run(known, cutoff)
+    """Looks for choices whose programs fit, from those `known`, and tells `offer` of every better one when it is met.
+    Ends early where the bound shows that nothing costs less than `cutoff`; `brief`: after a few prices."""
+    return _Walk(priced, control, offer).run(known, cutoff, brief=brief)
 
 
 class _Walk:
@@ -75,15 +78,16 @@ class _Walk:
         self.met: dict[tuple[int, ...], Fitted] = {}
         self.best: Fitted | None = None
 
-    def run(self, known: Sequence[Fitted], cutoff: int | None) -> Walked:
+    def run(self, known: Sequence[Fitted], cutoff: int | None, *, brief: bool) -> Walked:
         for fitted in known:
             self.met[fitted.choice] = fitted
             self._consider(fitted)
         dual = Repriced(self.priced.problem, self._stopped, starts=[f.choice for f in self.met.values()])
         dual.meet = self._weigh
         try:
-            dual.maximise(self.limit, rounds=ROUNDS, enough=math.inf if cutoff is None else cutoff)
-            if not self._stopped() and (cutoff is None or dual.best(self.limit)[0] < cutoff):
+            rounds = FEW if brief else ROUNDS
+            dual.maximise(self.limit, rounds=rounds, enough=math.inf if cutoff is None else cutoff)
+            if not brief and not self._stopped() and (cutoff is None or dual.best(self.limit)[0] < cutoff):
                 prices = self._raised(dual)
                 for _ in range(PASSES):
                     before = self.best

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,7 +88,7 @@ def test_plans_are_handed_on_as_they_are_found_and_only_get_better(graph: Graph,
     assert walked.leanest is not None
     limit = problem.problem.limit
     assert limit is not None
-    for before, after in zip(handed, handed[1:], strict=False):
+    for before, after in itertools.pairwise(handed):
         assert (after.cost, after.held) < (before.cost, before.held)
     for f in handed:
         assert f.held <= limit
