@@ -33,6 +33,7 @@ __all__ = ["Candidate", "Found", "Option", "search_options"]
 
 MOST_AXES = 99
 CLOSE = 1e-2  # relative gap at which a plan found by prices on memory is good enough
+HARDLY = 1e-3  # relative gain up to which a further mesh is not searched under a limit
 CLOSE_WIDE = 3e-2  # where elimination is too wide to close it
 FAIR = 5e-2  # relative gap up to which no lower limits are tried after prices
 EXACT_NODES = 100  # problems up to this size are searched to the end first
@@ -325,7 +326,7 @@ class _Outer:
     @staticmethod
     def _close_below(cutoff: int | None) -> int | None:
         """From which bound on what is left to find under a limit is not worth its time."""
-        return None if cutoff is None else int(cutoff * (1 - CLOSE))
+        return None if cutoff is None else int(cutoff * (1 - HARDLY))
 
     def _shape(self, option: Option, *, some: bool = False) -> None:
         """Weighs configurations as textbooks have them: a plan early, and one that no search does worse than.  `some`:
@@ -349,8 +350,13 @@ class _Outer:
         assert option.priced is not None
         assert option.search is not None
         if not brief:
-            self._shape(option)
             option.walked = True
+            if option.leanest is None:  # the first prices may settle it
+                self._walk(option, brief=True)
+                cutoff = self._close_below(self._cutoff(option))
+                if option.within(HARDLY) or not self._open_below(option.search, cutoff):
+                    return
+            self._shape(option)
         self.control.say(f"{option}: prices on memory")
         known = [*option.known, *(f for f in (option.over, option.fitted, option.leanest) if f is not None)]
         cutoff = self._close_below(self._cutoff(option))
