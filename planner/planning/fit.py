@@ -2,32 +2,28 @@
 
 The Problem's memory rows count at a few instants what is certainly held then, so that no plan that fits is ruled out.
 What a program holds at every instant is known once it is there (`planner.lowering.liveness`).  Where that is more than
-the limit, the search goes on with the limit lowered by as much as the rows had missed; what it proved of the true
-limit stays.  Prices on memory (`planner.search.repriced`) lead there at the cost of a few searches without a limit.
+the limit, a small problem is searched again with the limit lowered by as much as the rows had missed; what was proved
+of the true limit stays.  On a large one, prices on memory lead there (`planner.planning.walk`).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from planner.lowering import Liveness, Program, liveness, lower
+from planner.lowering import Liveness, Program, Run, liveness, lower
 from planner.planning.lean import lean
 from planner.pricing import PricedProblem
 from planner.search.control import Control
 from planner.search.evaluate import evaluate, least_memory, peak_memory
 from planner.search.memory import minimum_memory
-from planner.search.reduced import Infeasible
-from planner.search.repriced import Repriced, best_among
 from planner.search.solve import Search, SolverName
 from planner.search.tables import TooLarge
 
-__all__ = ["Fitted", "Walked", "fit", "leanest", "lowered", "program_of_choice", "walk"]
+__all__ = ["Fitted", "fit", "instant_of", "leanest", "lowered", "program_of_choice"]
 
 _MOST_TRIES: Final = 4
-_ROUNDS: Final = 14  # of prices, for the limit and for a lower one each
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,67 +48,15 @@ def fit(priced: PricedProblem, choice: Sequence[int]) -> Fitted | None:
     return None if cost is None else Fitted(states, cost, program_of_choice(priced, states)[1].peak)
 
 
-@dataclass(frozen=True, slots=True)
-class Walked:
-    """The best choice found that fits (None: none), a proven bound on the cost of all that do, and the memory prices
-    behind it by instant."""
-
-    fitted: Fitted | None
-    bound: int
-    prices: Mapping[int, float]
-
-
-def walk(priced: PricedProblem, control: Control, cutoff: int | None = None) -> Walked:
-    """Raises prices on memory until the program fits, and combines the choices met on the way.  Ends early where the
-    bound shows that nothing costs less than `cutoff`."""
-    limit = priced.problem.limit
-    assert limit is not None, "without a limit everything fits"
-    dual = Repriced(priced.problem, lambda: control.stopped)
-    found: dict[tuple[int, ...], Fitted] = {}
-
-    def weigh(choice: tuple[int, ...]) -> Fitted | None:
-        if choice not in found and (fitted := fit(free, choice)) is not None:
-            found[choice] = fitted
-        return found.get(choice)
-
-    free = replace(priced, problem=replace(priced.problem, limit=None))
-    try:
-        dual.maximise(limit, rounds=_ROUNDS, enough=math.inf if cutoff is None else cutoff)
-        if cutoff is None or dual.best(limit)[0] < cutoff:
-            _combine(priced, dual, weigh, limit, control)
-    except (TooLarge, Infeasible):
-        pass
-    bound, prices = dual.best(limit)
-    fits = [f for f in found.values() if f.held <= limit]
-    return Walked(
-        min(fits, key=lambda f: (f.cost, f.held), default=None),
-        max(0, math.ceil(bound)) if math.isfinite(bound) else 0,
-        {dual.instants[r]: p for r, p in prices.items() if p > 0},
-    )
-
-
-def _combine(
-    priced: PricedProblem,
-    dual: Repriced,
-    weigh: Callable[[tuple[int, ...]], Fitted | None],
-    limit: int,
-    control: Control,
-) -> None:
-    """Looks at what the programs of the choices met hold, and at combinations under lower and lower limits."""
-    near = sorted(dual.cuts, key=lambda c: abs(float(c.usage.max(initial=0)) - limit))[:1]
-    missed = [f.held - float(c.usage.max(initial=0)) for c in near if (f := weigh(c.choice)) is not None]
-    rows = limit - max(0, *map(int, missed)) if missed else limit
-    for _ in range(_MOST_TRIES):
-        if control.stopped or rows <= 0:
-            return
-        dual.maximise(rows, rounds=_ROUNDS)
-        choice = best_among(replace(priced.problem, limit=rows), [c.choice for c in dual.cuts], lambda: control.stopped)
-        for cut in dual.cuts:
-            weigh(cut.choice)
-        fitted = None if choice is None else weigh(choice)
-        if choice is None or fitted is None or fitted.held <= limit:
-            return
-        rows = min(rows, peak_memory(priced.problem, choice)) - (fitted.held - limit) * 3 // 2
+def instant_of(program: Program, instruction: int) -> int:
+    """When the instruction runs, as the Problem's memory rows count time (`planner.pricing.memory`)."""
+    position = {op.name: i for i, op in enumerate(program.graph.ops)}
+    runs = [i for i in program.instructions[instruction:] if isinstance(i, Run)]
+    if not runs:
+        return 2 * len(position) + 1
+    at = position[runs[0].op]
+    again = any(isinstance(i, Run) and i.op == runs[0].op for i in program.instructions[:instruction])
+    return 2 * len(position) - at if runs[0].backward or again else at
 
 
 def lowered(priced: PricedProblem, over: Fitted, control: Control, solver: SolverName) -> Fitted | None:

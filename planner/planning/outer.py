@@ -7,17 +7,20 @@ that recomputes.
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from planner.ir import DeviceMesh, Graph
 from planner.planning.constraints import Pins, Unfit, apply, contradiction
-from planner.planning.fit import Fitted, fit, lowered, walk
+from planner.planning.fit import Fitted, fit, lowered
 from planner.planning.interrupt import run_until_stopped
 from planner.planning.recall import Recall, plain_choice
 from planner.planning.request import Request
+from planner.planning.shapes import shapes
+from planner.planning.walk import walk
 from planner.pricing import Machine, PricedProblem, PriceTables, price
 from planner.pricing.memory import recomputed_blocks
 from planner.rules.rule import Rule
@@ -30,6 +33,7 @@ __all__ = ["Candidate", "Found", "Option", "search_options"]
 
 MOST_AXES = 99
 CLOSE = 1e-2  # relative gap at which a plan found by prices on memory is good enough
+HARDLY = 1e-3  # relative gain up to which a further mesh is not searched under a limit
 CLOSE_WIDE = 3e-2  # where elimination is too wide to close it
 FAIR = 5e-2  # relative gap up to which no lower limits are tried after prices
 EXACT_NODES = 100  # problems up to this size are searched to the end first
@@ -58,8 +62,9 @@ class Option:
     (`unfit`).  `unpinned` is the problem without the pins.
 
     `fitted`: the best choice whose program fits in memory; `looked_at`: the last of the search's choices that was
-    weighed; `over`: of these, one whose program does not fit; `overfull`: lower limits were tried, and nothing fits;
-    `walked`: prices on memory were tried.
+    weighed; `over`: of these, one whose program does not fit; `overfull`: prices on memory or lower limits were tried,
+    and nothing fits; `walked`: prices on memory were tried; `known`: configurations as textbooks have them that were
+    weighed, `shapes`: those still to be found; `leanest`: of all that was weighed, what holds least.
     """
 
     mesh: DeviceMesh
@@ -73,6 +78,9 @@ class Option:
     over: Fitted | None = None
     overfull: bool = False
     walked: bool = False
+    known: list[Fitted] = field(default_factory=list, repr=False)
+    shapes: Iterator[tuple[int, ...]] | None = field(default=None, repr=False)
+    leanest: Fitted | None = None
 
     @property
     def good(self) -> bool:
@@ -83,6 +91,11 @@ class Option:
     def within(self, gap: float) -> bool:
         """Whether a plan is known that fits and has at most that relative gap."""
         return self.fitted is not None and self.fitted.cost - self.bound <= gap * self.fitted.cost
+
+    @property
+    def settled(self) -> bool:
+        """Whether the plan known is proven the best."""
+        return self.fitted is not None and self.fitted.cost <= self.bound
 
     @property
     def bound(self) -> int:
@@ -96,7 +109,8 @@ class Option:
     def solution(self) -> Solution:
         """The best choice that fits, under the bound of all that the rows allow."""
         if self.search is None:
-            return Solution("unknown")
+            f = self.fitted
+            return Solution("unknown") if f is None else Solution("feasible", f.choice, f.cost, 0, "known")
         if self.infeasible or self.fitted is None:
             found = self.search.solution
             return found if found.status == "infeasible" else Solution("unknown", bound=self.bound, solver=found.solver)
@@ -232,6 +246,8 @@ class _Outer:
         option.priced = price(self.graph, machine, self.rules, self.active, self.limit, tables)
         if self.pins is not None and not self._pin(option, self.pins):
             return
+        if self.best is None and any(self._binds(o) for o in self.options):
+            self._shape(option, some=True)  # before what takes longer
         inner = Control(control.left, cancel=control.cancel, say=self._say_of(option))
         start = None if self.recall is None else self.recall.choice(option.priced, control)
         option.search = Search(option.priced.problem, inner, solver=self.request.solver, start=start)
@@ -247,6 +263,10 @@ class _Outer:
                 self._recompute(option)
             return
         self._compare(option)
+        if self.best is None and self._binds(option):
+            self._shape(option, some=True)
+            if self.best is None:
+                self._walk(option, brief=True)
 
     def _pin(self, option: Option, pins: Pins) -> bool:
         """Applies the pins; whether the mesh can hold each of them."""
@@ -272,12 +292,11 @@ class _Outer:
         search = option.search
         assert search is not None
         cutoff = self._cutoff(option)
-        large = search.reduced is not None and len(search.reduced.nodes) > EXACT_NODES
-        if self.limit is not None and large and not search.closed and self._open_below(search, cutoff):
+        if self._binds(option) and self._open_below(search, self._close_below(cutoff)) and not option.settled:
             self._walk(option)
             self._compare(option)
-            cutoff = self._cutoff(option)
-        if self._open_below(search, cutoff) and not option.good:
+            option.overfull = option.fitted is None and not self.control.stopped
+        elif not self._binds(option) and self._open_below(search, cutoff) and not option.good:
             if not search.closed:
                 search.control.time_limit = None if self.control.left is None else self._until(search.control)
                 search.run(cutoff=cutoff)
@@ -297,16 +316,61 @@ class _Outer:
     def _open_below(search: Search, cutoff: int | None) -> bool:
         return cutoff is None or search.bound < cutoff
 
-    def _walk(self, option: Option) -> None:
-        """Looks for a plan that fits, and a bound, by prices on memory."""
+    def _binds(self, option: Option) -> bool:
+        """Whether memory rules out some choices, on a problem too large to be searched to the end under a limit."""
+        reduced = None if option.search is None else option.search.reduced
+        if self.limit is None or reduced is None or len(reduced.nodes) <= EXACT_NODES:
+            return False
+        return len(reduced.limits) > 0 or option.over is not None
+
+    @staticmethod
+    def _close_below(cutoff: int | None) -> int | None:
+        """From which bound on what is left to find under a limit is not worth its time."""
+        return None if cutoff is None else int(cutoff * (1 - HARDLY))
+
+    def _shape(self, option: Option, *, some: bool = False) -> None:
+        """Weighs configurations as textbooks have them: a plan early, and one that no search does worse than.  `some`:
+        only until one fits, or those that hold least are through."""
+        assert option.priced is not None
+        free = replace(option.priced, problem=replace(option.priced.problem, limit=None))
+        if option.shapes is None:
+            option.shapes = shapes(free, lambda: self.control.stopped)
+            self.control.say(f"{option}: memory binds; known configurations first")
+        most = len(option.mesh.axes) + 1 if some else None  # one of each kind
+        for choice in itertools.islice(option.shapes, most):
+            found = fit(free, choice)
+            if found is not None:
+                option.known.append(found)
+                self._take(option, found)
+                if some and option.fitted is not None:
+                    return
+
+    def _walk(self, option: Option, *, brief: bool = False) -> None:
+        """Looks for a plan that fits, and a bound, by prices on memory; `brief`: for a first plan alone."""
         assert option.priced is not None
         assert option.search is not None
-        option.walked = True
-        self.control.say(f"{option}: memory binds; prices on memory")
-        found = walk(option.priced, self.control, self._cutoff(option))
+        if not brief:
+            option.walked = True
+            if option.leanest is None:  # the first prices may settle it
+                self._walk(option, brief=True)
+                cutoff = self._close_below(self._cutoff(option))
+                if option.within(HARDLY) or not self._open_below(option.search, cutoff):
+                    return
+            self._shape(option)
+        self.control.say(f"{option}: prices on memory")
+        known = [*option.known, *(f for f in (option.over, option.fitted, option.leanest) if f is not None)]
+        cutoff = self._close_below(self._cutoff(option))
+        take = partial(self._take, option)
+        found = walk(option.priced, self.control, known, cutoff, take, brief=brief)
         option.search.learn(found.bound, found.prices)
-        if found.fitted is not None and (option.fitted is None or found.fitted.cost < option.fitted.cost):
-            option.fitted = found.fitted
+        option.leanest = found.leanest
+
+    def _take(self, option: Option, found: Fitted) -> None:
+        """Takes a choice where it fits and is better than what was known of the option; it is in hand from here on."""
+        assert self.limit is not None
+        if found.held <= self.limit and (option.fitted is None or found.cost < option.fitted.cost):
+            option.fitted = found
+            self._compare(option)
 
     def _cutoff(self, option: Option) -> int | None:
         """The cost from which on a plan on this mesh is not among those asked for."""
@@ -330,7 +394,8 @@ class _Outer:
             found = fit(priced, search.choice)
             assert found is not None, "a search offers valid choices"
             if self.limit is None or found.held <= self.limit:
-                option.fitted = found
+                if option.fitted is None or found.cost < option.fitted.cost:
+                    option.fitted = found
                 return
             option.over = found
         cutoff = self._cutoff(option)
@@ -353,6 +418,7 @@ class _Outer:
         known = None if self.best is None else self.best.solution.cost
         if cost is not None and (known is None or cost < known):
             self.best = option
+        if cost is not None and self.best is option:
             self.control.offer(option.solution.choice, cost, str(option))
         if all(o.search is not None or o.unfit is not None for o in self.options):
             self.control.prove(min((o.bound for o in self.options if not o.infeasible), default=0), str(option))

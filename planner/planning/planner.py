@@ -219,7 +219,9 @@ def _infeasible(
         for option in options:
             assert option.priced is not None
             bound = minimum_memory(option.priced.problem, deadline=hurry.deadline).lower_bound
-            found.append((bound, leanest(option.priced, hurry, request.solver)))
+            # Where prices on memory were raised as far as makes sense, what they led to is as lean as is known.
+            lean = leanest(option.priced, hurry, request.solver) if option.leanest is None else option.leanest
+            found.append((bound, lean))
 
     run_until_stopped(explain, hurry)
     # What was not looked at has the bound that the search has proven.

@@ -20,7 +20,7 @@ from planner.search.evaluate import evaluate
 from planner.search.problem import FORBIDDEN, Edge, IntArray, Node, Problem
 from planner.search.solve import solve
 
-__all__ = ["Recall", "complete", "plain_choice"]
+__all__ = ["Recall", "complete", "narrowed", "plain_choice"]
 
 Kept = Mapping[int, NDArray[np.int64]]  # node → the states it may take; all where it is not named
 LEAST_SHARE = 0.5  # of the operators that must be found again
@@ -152,14 +152,14 @@ def _filled(problem: Problem, operators: Mapping[int, int], parameters: set[int]
 
 def complete(problem: Problem, kept: Kept, control: Control | None = None) -> tuple[int, ...] | None:
     """The best choice found with only the states `kept`; None where there is none, or none in time."""
-    found = solve(_restricted(problem, kept), control=control)
+    found = solve(narrowed(problem, kept), control=control)
     if not found.choice:
         return None
     choice = tuple(int(kept[v][x]) if v in kept else x for v, x in enumerate(found.choice))
     return choice if evaluate(problem, choice) is not None else None
 
 
-def _restricted(problem: Problem, kept: Kept) -> Problem:
+def narrowed(problem: Problem, kept: Kept) -> Problem:
     """The problem with only the states `kept`; arrays that were shared stay shared."""
     cut: dict[tuple[object, ...], IntArray] = {}
 

@@ -5,6 +5,9 @@ hold.  With prices on memory instead, costs and bytes are one number by which pr
 no limit, so that a value of the dual costs as much as the problem without memory.  Every value bounds the cost of what
 fits from below; the choices met on the way differ in a few states of some nodes, and the problem restricted to these
 states is small.
+
+Where there are many pairs of states, or elimination is too wide even so, message passing gives the value (a little
+lower, and as valid) and elimination among promising states the choice.
 """
 
 from __future__ import annotations
@@ -25,12 +28,14 @@ from planner.search.memory import branch_and_bound
 from planner.search.presolve import presolve
 from planner.search.problem import FORBIDDEN, Edge, IntArray, Node, Problem, alive_intervals
 from planner.search.reduced import Infeasible
+from planner.search.restricted import Rounds
 from planner.search.rows import clique_instants, covered_rows
 from planner.search.tables import TableStore, TooLarge
 
-__all__ = ["Repriced", "best_among"]
+__all__ = ["Repriced", "best_among", "restricted"]
 
 ENTRIES: Final = 1 << 26  # of all tables of one evaluation
+LIGHT: Final = 60_000  # distinct pairs of states up to which presolve and elimination are quicker than messages
 STEP: Final = 16  # the box of prices starts where one excess costs as much as everything else
 CLOSE: Final = 5e-4  # relative distance to the best bound at which it is close enough
 HIGHEST: Final = 10**16  # of prices times bytes, well below what stands for forbidden
@@ -39,10 +44,18 @@ BRANCH_WORK: Final = 10**7  # table entries of the search among choices met: bel
 
 
 class Repriced:
-    """The choices met (`cuts`) and the values of the dual at the prices met."""
+    """The choices met (`cuts`) and the values of the dual at the prices met.  `starts` are valid choices, the limit
+    aside, than which no choice met is worse at its prices; `meet` is told of every choice met."""
 
-    def __init__(self, problem: Problem, stop: Callable[[], bool] = lambda: False) -> None:
-        self.problem, self.stop = problem, stop
+    def __init__(
+        self,
+        problem: Problem,
+        stop: Callable[[], bool] = lambda: False,
+        *,
+        starts: Sequence[Sequence[int]] = (),
+        meet: Callable[[tuple[int, ...]], object] = lambda _: None,
+    ) -> None:
+        self.problem, self.stop, self.meet = problem, stop, meet
         self.free = replace(problem, limit=None)
         self.instants = clique_instants(alive_intervals(problem))
         self.cuts: list[Cut] = []
@@ -50,6 +63,8 @@ class Repriced:
         self._priced: dict[tuple[int, int, float], IntArray] = {}
         items: tuple[Node | Edge, ...] = (*problem.nodes, *problem.edges)
         self._spans = [self._span(item) for item in items]
+        self.light = sum({id(e.costs): e.costs.size for e in problem.edges}.values()) <= LIGHT
+        self.starts = [self._cut(s) for s in starts]
 
     def _span(self, item: Node | Edge) -> tuple[int, int]:
         held = item.usage is not None and item.interval is not None and item.interval[0] < item.interval[1]
@@ -57,23 +72,61 @@ class Repriced:
 
     def evaluate(self, prices: Mapping[int, float]) -> Cut:
         """The choice of the least sum of cost and priced bytes; `prices` are per byte, by row."""
+        cut, value = self._solved(prices, None)
+        self.cuts.append(cut)
+        self.values.append((dict(prices), value))
+        self.meet(cut.choice)
+        return cut
+
+    def tilted(self, prices: Mapping[int, float], factors: NDArray[np.float64]) -> Cut:
+        """As `evaluate`, with the price of what each node holds multiplied by its factor: that bounds nothing, but
+        tells choices apart that cost the same at one price, such as those that treat some of many equal layers
+        differently."""
+        return self._solved(prices, factors)[0]
+
+    def _solved(self, prices: Mapping[int, float], factors: NDArray[np.float64] | None) -> tuple[Cut, float]:
+        """The choice, and a value below which no choice's sum lies."""
         running = np.concatenate(([0.0], np.cumsum([prices.get(r, 0.0) for r in range(len(self.instants))])))
-        each = [float(running[b] - running[a]) for a, b in self._spans]
+        each = np.array([running[b] - running[a] for a, b in self._spans])
+        if factors is not None:
+            each = each * np.concatenate((factors, factors[[e.u for e in self.problem.edges]]))
         count = len(self.problem.nodes)
         nodes = [
-            Node(self._costs(n, price), name=n.name) for n, price in zip(self.problem.nodes, each[:count], strict=True)
+            Node(self._costs(n, float(price)), name=n.name)
+            for n, price in zip(self.problem.nodes, each[:count], strict=True)
         ]
         edges = [
-            Edge(e.u, e.v, self._costs(e, price)) for e, price in zip(self.problem.edges, each[count:], strict=True)
+            Edge(e.u, e.v, self._costs(e, float(price)))
+            for e, price in zip(self.problem.edges, each[count:], strict=True)
         ]
-        reduced = presolve(Problem(nodes, edges, None))
-        value, found = Lagrangian(reduced, store=TableStore(total_cap=ENTRIES, stop=self.stop)).evaluate({}, {})
-        choice = reduced.restore(found.choice)
+        choice, value = self._least(Problem(nodes, edges, None), prices)
+        return self._cut(choice), value
+
+    def _least(self, problem: Problem, prices: Mapping[int, float]) -> tuple[tuple[int, ...], float]:
+        if self.light:
+            try:
+                reduced = presolve(problem)
+                store = TableStore(total_cap=ENTRIES, stop=self.stop)
+                value, found = Lagrangian(reduced, store=store).evaluate({}, {})
+                return reduced.restore(found.choice), value * reduced.scale
+            except TooLarge:
+                self.light = False
+        known = min((*self.starts, *self.cuts), key=lambda c: self._sum(c, prices), default=None)
+        reduced = presolve(problem, prune=False)  # sweeps take less time than what makes them shorter
+        rounds = Rounds(reduced, Goal(self.stop), None if known is None else known.choice)
+        rounds.glance(choose=True)
+        if rounds.choice is None:
+            raise TooLarge("no choice was found among promising states")
+        return reduced.restore(rounds.choice), rounds.bound * reduced.scale
+
+    @staticmethod
+    def _sum(cut: Cut, prices: Mapping[int, float]) -> float:
+        return cut.cost + math.fsum(p * float(cut.usage[r]) for r, p in prices.items())
+
+    def _cut(self, choice: Sequence[int]) -> Cut:
         cost = evaluate(self.free, choice)
-        assert cost is not None, "elimination offers allowed choices"
-        self.cuts.append(Cut(choice, float(cost), self.usage(choice)))
-        self.values.append((dict(prices), value * reduced.scale))
-        return self.cuts[-1]
+        assert cost is not None, "choices offered are allowed"
+        return Cut(tuple(choice), float(cost), self.usage(choice))
 
     def usage(self, choice: Sequence[int]) -> NDArray[np.float64]:
         """Bytes held at every row."""
@@ -142,7 +195,7 @@ def best_among(
     problem: Problem, choices: Sequence[Sequence[int]], stop: Callable[[], bool] = lambda: False
 ) -> tuple[int, ...] | None:
     """A choice within the limit, of states that occur in `choices` alone, found in limited work; None where none is."""
-    small, states = _restricted(problem, choices)
+    small, states = restricted(problem, choices)
     try:
         reduced = presolve(small)
         found = branch_and_bound(reduced, Goal(stop, tolerance=CLOSE), work=BRANCH_WORK, close=0)
@@ -153,7 +206,7 @@ def best_among(
     return tuple(int(s[x]) for s, x in zip(states, reduced.restore(found.choice), strict=True))
 
 
-def _restricted(problem: Problem, choices: Sequence[Sequence[int]]) -> tuple[Problem, list[NDArray[np.int64]]]:
+def restricted(problem: Problem, choices: Sequence[Sequence[int]]) -> tuple[Problem, list[NDArray[np.int64]]]:
     """The problem with only the states that occur in `choices`, and which these are by node."""
     states = [np.array(sorted(set(column)), dtype=np.int64) for column in zip(*choices, strict=True)]
     known: dict[tuple[int, bytes, bytes], IntArray] = {}
