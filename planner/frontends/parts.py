@@ -63,8 +63,10 @@ def _seeds(op: Op, graph: Graph) -> Iterator[tuple[_Place, int]]:
         results = {graph.tensors[t].shape for t in op.outputs}
         if len(results) == 1 and shape[axis] % len(op.outputs) == 0:
             yield (op.inputs[0], axis), len(op.outputs)
+    if op.type != "Reshape":
+        return
     target = graph.tensors[op.outputs[0]].shape
-    if op.type == "Reshape" and target and 0 not in target:
+    if target and 0 not in target:
         for d, at in _unfolded(shape, target):
             if _taken_apart(op.outputs[0], at, graph):
                 yield (op.inputs[0], d), target[at]

@@ -131,6 +131,8 @@ class _Walk:
         prices = {r: p for r, p in dual.best(self.limit)[1].items() if p > 0}
         if not prices:  # the rows are within the limit, but not the program
             first = dual.cuts[0]
+            if not first.usage.size:  # nothing is left to choose
+                return {}
             prices = {int(np.argmax(first.usage)): first.cost / max(1.0, float(first.usage.max())) / RAISE**4}
         for _ in range(MOST_RAISES):
             if self._stopped():

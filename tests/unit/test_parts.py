@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from cost_models import load_profile
 from planner.cli.main import main
@@ -199,3 +200,20 @@ def test_plan_documents_without_parts_are_as_they_were(tmp_path: Path) -> None:
     text = (tmp_path / "plan.json").read_text()
     assert '"parts"' not in text
     assert isinstance(PlanDocument.model_validate_json(text), PlanDocument)
+
+
+def test_an_operator_without_its_first_result_is_imported() -> None:
+    """A GRU of which only the last state is read leaves its first output out."""
+    tensor = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("GRU", ["x", "w", "r"], ["", "last"], hidden_size=4)],
+        "g",
+        [tensor("x", TensorProto.FLOAT, [3, 2, 6])],
+        [tensor("last", TensorProto.FLOAT, [1, 2, 4])],
+        [
+            numpy_helper.from_array(np.zeros((1, 12, 6), np.float32), "w"),
+            numpy_helper.from_array(np.zeros((1, 12, 4), np.float32), "r"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    assert import_bytes(model.SerializeToString()).outputs == ("last",)
