@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from planner.cli.options import positive
+from planner.cli.options import plan_file, positive
 from planner.errors import InputError
 from planner.files import write_whole
 
@@ -14,8 +14,8 @@ __all__ = ["configure", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("a", type=Path, metavar="A", help="plan.json")
-    parser.add_argument("b", type=Path, metavar="B", help="plan.json")
+    parser.add_argument("a", type=plan_file, metavar="A", help="plan.json, or its folder")
+    parser.add_argument("b", type=plan_file, metavar="B", help="plan.json, or its folder")
     parser.add_argument("--groups", type=positive, default=10, metavar="N", help="groups of changes shown; default: 10")
     parser.add_argument("--out", type=Path, metavar="FILE", help="also as a page to look at, side by side: diff.html")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")

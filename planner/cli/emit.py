@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from planner.cli.options import plan_file
 from planner.errors import InputError, UsageError
 from planner.files import write_whole
 
@@ -16,7 +17,7 @@ __all__ = ["configure", "emit_beside", "run"]
 def configure(parser: argparse.ArgumentParser) -> None:
     from planner.emit import TARGETS
 
-    parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json of `planner search`")
+    parser.add_argument("plan", type=plan_file, metavar="PLAN", help="plan.json of `planner search`, or its folder")
     parser.add_argument("--target", required=True, choices=tuple(TARGETS), help="the runtime that loads the files")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory to write them to")
     parser.add_argument("--names", type=Path, metavar="FILE", help="JSON: names of the network's parameters")

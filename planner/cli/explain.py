@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from planner.cli.kept import kept_model
-from planner.cli.options import positive, progress_to
+from planner.cli.options import plan_file, positive, progress_to
 from planner.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ __all__ = ["configure", "explanation", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json of `planner search`")
+    parser.add_argument("plan", type=plan_file, metavar="PLAN", help="plan.json of `planner search`, or its folder")
     parser.add_argument("operator", nargs="?", metavar="OP", help="operator; default: the plan as a whole")
     parser.add_argument(
         "--model", type=Path, metavar="MODEL", help="the model that was planned; default: model.onnx beside the plan"

@@ -22,6 +22,7 @@ __all__ = [
     "bindings",
     "byte_size",
     "constraints_of",
+    "plan_file",
     "positive",
     "profile_of",
     "progress_to",
@@ -36,6 +37,12 @@ def positive(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1 or int(text) > 10**9:
         raise argparse.ArgumentTypeError(f"expected a positive integer, found {text!r}")
     return int(text)
+
+
+def plan_file(text: str) -> Path:
+    """argparse type: a plan.json, or the folder that `planner search` wrote it to."""
+    path = Path(text)
+    return path / "plan.json" if path.is_dir() else path
 
 
 def byte_size(text: str) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from planner.cli.options import positive
+from planner.cli.options import plan_file, positive
 
 if TYPE_CHECKING:
     from planner.runtime.launch import Outcome
@@ -17,7 +17,7 @@ __all__ = ["configure", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json of `planner search`")
+    parser.add_argument("plan", type=plan_file, metavar="PLAN", help="plan.json of `planner search`, or its folder")
     parser.add_argument("model", type=Path, metavar="MODEL", help="the model it is for")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="gloo on the host, or NCCL on GPUs")
     parser.add_argument("--threads", type=positive, default=1, metavar="N", help="per process; default: 1")

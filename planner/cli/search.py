@@ -14,7 +14,7 @@ from planner.cli.answer import Answer, finished, write_plans
 from planner.cli.cache import add_cache_options, size_limit
 from planner.cli.cancel import cancelled_by_signals
 from planner.cli.kept import keep_model
-from planner.cli.options import add_model_options, add_pin_options, byte_size, positive
+from planner.cli.options import add_model_options, add_pin_options, byte_size, plan_file, positive
 from planner.emit import TARGETS
 from planner.errors import InputError, UsageError
 
@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
     parser.add_argument("--devices", required=True, metavar="N[,N...]", help="number of devices, or several")
     add_request_options(parser)
-    parser.add_argument("--warm-start", type=Path, metavar="PLAN", help="begin with a plan.json made before")
+    parser.add_argument("--warm-start", type=plan_file, metavar="PLAN", help="begin with a plan.json made before")
     parser.add_argument(
         "--save-problem",
         type=Path,

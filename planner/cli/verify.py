@@ -9,11 +9,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planner.cli.kept import kept_model
-from planner.cli.options import add_model_options, bindings, progress_to
+from planner.cli.options import add_model_options, bindings, plan_file, progress_to
 from planner.errors import InputError, VerificationError
 from planner.terminal import plain
 
@@ -27,7 +26,7 @@ _PAUSE = 5.0  # seconds between two lines of progress
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json of `planner search`")
+    parser.add_argument("plan", type=plan_file, metavar="PLAN", help="plan.json of `planner search`, or its folder")
     add_model_options(parser, optional=True)
     parser.add_argument("--whole", action="store_true", help="execute the whole graph, however long it takes")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random weights and inputs")
@@ -173,6 +172,7 @@ def _text(d: dict[str, Any]) -> str:
         f"  compared   {d['values']} results, {d['redistributions']} redistributions, {d['gradients']} contributions "
         f"to gradients, {d['parameters']} gradients of parameters with the whole model in double precision",
         f"  error      {d['max_error']:.3g} at most" + (f" ({d['worst']})" if d["worst"] else ""),
+        *([f"  witness    {_witness_line(d)}"] if d["witnessed"] or d["unwitnessed"] else []),
         f"  import     {_import_line(d['import'])}",
         *(f"  block      {line}" for line in d["stands_for"]),
     ]
@@ -187,6 +187,13 @@ def _parts(d: dict[str, Any]) -> str:
         return ""
     stages = f"{d['stages']} stage{'s' if d['stages'] > 1 else ''}"
     return f", {stages} and {d['micro_batches']} micro-batch{'es' if d['micro_batches'] > 1 else ''}"
+
+
+def _witness_line(d: dict[str, Any]) -> str:
+    """Gradients are also compared with finite differences, which share no code with them."""
+    silent = d["unwitnessed"]
+    rest = f"; they say nothing of {', '.join(silent[:3])}{' and others' if len(silent) > 3 else ''}" if silent else ""
+    return f"finite differences confirm the gradients of {d['witnessed']} operators, one of each kind{rest}"
 
 
 def _import_line(found: dict[str, Any] | None) -> str:

@@ -51,7 +51,10 @@ def check_program(program: Program) -> list[str]:
             missing = [k for k in read if k not in values and k[0] != _shape_name(op.inputs, rule.shape_operand)]
             wrong += [f"{op.type} {i.op} reads {n} as {x}, where it is not" for n, x in missing]
             if not i.backward:
-                values.update(k for k in placed(op.outputs, s.results) if k[0])
+                made = [k for k in placed(op.outputs, s.results) if k[0]]
+                misfits = (e for n, x in (*read, *made) for e in _layout_errors(n, x, graph.tensors[n].shape, mesh))
+                wrong += dict.fromkeys(misfits)
+                values.update(made)
                 continue
             given = [k for k in placed(op.outputs, s.result_gradients) if k[0] in program.active]
             wrong += [f"gradient of {n} is wanted as {x}, where it is not" for n, x in given if (n, x) not in gradients]

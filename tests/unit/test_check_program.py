@@ -92,3 +92,14 @@ def test_a_final_gradient_is_no_pending_sum() -> None:
     final: dict[str, Layout] = {**whole.final_gradients, left.tensor: left.source}
     wrong = check_program(replace(without(whole, index), final_gradients=final))
     assert f"gradient of {left.tensor} stays a pending sum, {left.source}" in wrong
+
+
+def test_a_layout_of_an_operator_that_fits_no_tensor_is_named() -> None:
+    whole = program("mlp")
+    op = next(o for o in whole.graph.ops if o.type in ("MatMul", "Gemm"))
+    given = whole.strategies[op.name]
+    axis = given.results[0].split_axes[0]
+    twice = replace(given.results[0], dims=((axis,), (axis,)))
+    wrong = check_program(replace(whole, strategies={**whole.strategies, op.name: replace(given, results=(twice,))}))
+    assert wrong[0] == f"{op.outputs[0]}: layout {twice} names an axis twice or one that the mesh does not have"
+    assert wrong.count(wrong[0]) == 1

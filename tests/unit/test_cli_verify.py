@@ -108,7 +108,12 @@ def test_text_of_what_is_right(plan: Path, capsys: pytest.CaptureFixture[str]) -
     assert status == 0
     assert lines[0].startswith("ok: forward and gradients of the whole graph on 4 virtual devices")
     assert "every field follows from graph, choice and machine" in lines[1]
-    assert "equal to ONNX Runtime on the file, 1 output, error" in lines[4]
+    assert re.search(r"finite differences confirm the gradients of \d+ operators, one of each kind$", lines[4])
+    assert "equal to ONNX Runtime on the file, 1 output, error" in lines[5]
+
+
+def test_the_folder_of_a_plan_stands_for_it(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert verify(capsys, plan.parent) == verify(capsys, plan)
 
 
 def test_the_plan_gets_a_record_where_it_is_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
