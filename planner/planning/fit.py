@@ -81,9 +81,9 @@ def lowered(priced: PricedProblem, over: Fitted, control: Control, solver: Solve
     return last if last is not None and last.held <= limit else None
 
 
-def leanest(priced: PricedProblem, control: Control, solver: SolverName) -> Fitted | None:
+def leanest(priced: PricedProblem, control: Control, solver: SolverName, *, brief: bool = False) -> Fitted | None:
     """Of the cheapest choice among those that hold least by the rows, and the first of these found, the one whose
-    program holds least."""
+    program holds least.  `brief`: of those that are found at once, for whom it need not be the cheapest."""
     try:
         least = minimum_memory(priced.problem, deadline=control.deadline)
     except TooLarge:
@@ -91,14 +91,17 @@ def leanest(priced: PricedProblem, control: Control, solver: SolverName) -> Fitt
     if least.achieved is None:
         return None
     free = replace(priced, problem=replace(priced.problem, limit=None))
-    found = [fit(free, least.choice), _searched(free, least.achieved, control, solver)]
+    found = [fit(free, least.choice), _searched(free, least.achieved, control, solver, brief=brief)]
     return min((f for f in found if f is not None), key=lambda f: (f.held, f.cost), default=None)
 
 
-def _searched(priced: PricedProblem, rows: int, control: Control, solver: SolverName) -> Fitted | None:
-    """The best choice whose rows hold at most `rows` bytes."""
+def _searched(
+    priced: PricedProblem, rows: int, control: Control, solver: SolverName, *, brief: bool = False
+) -> Fitted | None:
+    """The best choice whose rows hold at most `rows` bytes; `brief`: the best of those that are found at once."""
     inner = Control(control.left, cancel=control.cancel, say=control.say)
     search = Search(replace(priced.problem, limit=rows), inner, solver=solver)
     search.glance()
-    search.run()
+    if not brief:
+        search.run()
     return None if search.choice is None else fit(priced, search.choice)

@@ -220,7 +220,7 @@ def _infeasible(
             assert option.priced is not None
             bound = minimum_memory(option.priced.problem, deadline=hurry.deadline).lower_bound
             # Where prices on memory were raised as far as makes sense, what they led to is as lean as is known.
-            lean = leanest(option.priced, hurry, request.solver) if option.leanest is None else option.leanest
+            lean = option.leanest or leanest(option.priced, hurry, request.solver, brief=True)
             found.append((bound, lean))
 
     run_until_stopped(explain, hurry)

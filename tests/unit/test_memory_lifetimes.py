@@ -231,7 +231,7 @@ def test_real_graphs_hold_what_their_plans_state(
         pytest.skip(f"{path} is not there")
     bind = {"batch": 8, "sequence": 128} if "minilm" in name else {}
     graph = load_model(path, batch=batch, bind=bind)
-    request = Request(devices, A100, settings, recompute=recompute, time_limit=30)
+    request = Request(devices, A100, settings, recompute=recompute, time_limit=30 if share == 1 else 8)
     planned = make_plan(graph, request)
     if share < 1:
         try:
