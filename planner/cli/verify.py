@@ -34,6 +34,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    # OpenBLAS's threads wait for the next product at full speed, by default for 2^26 cycles after each; read as numpy
+    # is first imported.
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "14")
+
     from planner.frontends import load_model
     from planner.planning import read_plan, write_plan
     from planner.verify.label import unlabelled

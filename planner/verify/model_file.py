@@ -122,6 +122,7 @@ class ModelFile:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = 4
         options.enable_cpu_mem_arena = False
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:
             made = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         except (*RUNTIME_FAILURES, ValueError) as error:

@@ -44,6 +44,7 @@ def run_whole(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except RUNTIME_FAILURES as error:

@@ -223,6 +223,8 @@ def assemble(shards: Shards, layout: Layout, shape: tuple[int, ...], mesh: Devic
 
 
 def _replicas_agree(a: Array, b: Array) -> bool:
+    if a.dtype == b.dtype and np.array_equal(a, b):  # as they mostly do
+        return True
     if a.dtype.kind in "fV":  # V: the types of ml_dtypes (bfloat16, float8, …)
         a, b = a.astype(np.float64), b.astype(np.float64)
         # Replicas may have been reduced in different orders.

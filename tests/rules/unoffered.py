@@ -10,7 +10,7 @@ that are no data stay whole: shapes, axes, and what is not read (the second of C
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from planner.ir import DeviceMesh, Layout, Reduction
 from planner.rules import Rule, strategies
 from planner.verify.kernels import NoKernelError, run_local
 from planner.verify.shards import Array
-from tests.rules.prover import Case, compare, cut, is_floating
+from tests.rules.prover import Case, Cuts, compare, is_floating
 from tests.rules.variants import redrawn
 
 __all__ = ["Assignments", "assignments"]
@@ -51,6 +51,7 @@ def assignments(subject: Case, rule: Rule, mesh: DeviceMesh, limit: int = 3000) 
         _layouts(v, mesh) if _is_data(subject, rule, i) else _layouts(v, mesh)[:1] for i, v in enumerate(subject.inputs)
     ]
     result_choices = [_layouts(v, mesh) for v in subject.results]
+    cuts, again = Cuts(mesh, 3), Cuts(mesh, 3)
     second: Case | bool | None = False  # not drawn yet
     found, tried = [], 0
     total = int(np.prod([len(c) for c in operand_choices]))
@@ -59,7 +60,7 @@ def assignments(subject: Case, rule: Rule, mesh: DeviceMesh, limit: int = 3000) 
             continue
         tried += 1
         for shape in _shape_operands(rule, result_choices[0], subject, mesh):
-            results = _right(subject, rule, operands, result_choices, mesh, shape)
+            results = _right(subject, rule, operands, result_choices, cuts, shape)
             if results is None or (operands, results) in offered:
                 continue
             if all(x is None or x.is_replicated for x in results):
@@ -67,7 +68,7 @@ def assignments(subject: Case, rule: Rule, mesh: DeviceMesh, limit: int = 3000) 
             if second is False:
                 second = redrawn(subject)
             exact = [[x] for x in results]
-            if isinstance(second, Case) and _right(second, rule, operands, exact, mesh, shape) is None:
+            if isinstance(second, Case) and _right(second, rule, operands, exact, again, shape) is None:
                 continue
             text = f"{' '.join(map(_text, operands))} -> {' '.join(map(_text, results))}"
             if text not in found:
@@ -134,15 +135,15 @@ def _right(
     rule: Rule,
     operands: _Layouts,
     choices: list[list[Layout | None]],
-    mesh: DeviceMesh,
+    cuts: Cuts,
     shape: tuple[int, ...] | None,
 ) -> _Layouts | None:
     """The layouts in which the local results are the whole ones; None where there are none."""
-    rng = np.random.default_rng(3)
+    mesh = cuts.mesh
     try:
         columns = [
-            (None,) * mesh.devices if v is None else cut(v, layout, mesh, rng)
-            for v, layout in zip(subject.inputs, operands, strict=True)
+            (None,) * mesh.devices if v is None else cuts(f"operand {i}", v, layout)
+            for i, (v, layout) in enumerate(zip(subject.inputs, operands, strict=True))
         ]
         rows = []
         for r in range(mesh.devices):
@@ -150,6 +151,8 @@ def _right(
             if rule.shape_operand is not None and shape is not None:
                 local[rule.shape_operand] = np.array(shape, dtype=np.int64)
             rows.append(run_local(subject.op, local))
+            if r == 0 and not _fit(subject, rows[0], choices, mesh):
+                return None
     except _FAILURES:
         return None
     chosen: list[Layout | None] = []
@@ -167,3 +170,12 @@ def _right(
         else:
             return None
     return tuple(chosen)
+
+
+def _fit(subject: Case, found: Sequence[Array | None], choices: list[list[Layout | None]], mesh: DeviceMesh) -> bool:
+    """Whether every local result has the shape of a shard in one of its layouts."""
+    return all(
+        whole is None
+        or (f is not None and any(x is not None and x.local_shape(whole.shape, mesh) == f.shape for x in c))
+        for whole, f, c in zip(subject.results, found, choices, strict=True)
+    )
