@@ -44,14 +44,33 @@ class Shrinker:
             if found is not None:
                 graph, smaller = found
                 yield graph, f"dimension {axis} of the inputs {smaller} instead of {size}"
+        alike: dict[object, list[tuple[str, int]]] = {}
         for name, axis in _weight_dimensions(graph):
-            shape = graph.tensors[name].shape or ()
-            size = shape[axis]
-            divisors = [d for d in range(LEAST_WEIGHT, size // 2 + 1) if size % d == 0]
-            found = self._smallest(graph, [(name, axis)], divisors[:ATTEMPTS]) if divisors else None
+            alike.setdefault(_read_as(graph, name, axis), []).append((name, axis))
+        for places in alike.values():
+            step = self._all_or_one(graph, places)
+            while step is not None:
+                graph, note, places = step
+                yield graph, note
+                step = self._all_or_one(graph, places) if places else None
+
+    def _all_or_one(
+        self, graph: Graph, places: list[tuple[str, int]]
+    ) -> tuple[Graph, str, list[tuple[str, int]]] | None:
+        """A graph in which all of these dimensions, or else the first of them, are smaller, a note, and those that are
+        left to try: none behind a first one that cannot be, since they are read alike."""
+        name, axis = places[0]
+        size = (graph.tensors[name].shape or ())[axis]
+        divisors = [d for d in range(LEAST_WEIGHT, size // 2 + 1) if size % d == 0][:ATTEMPTS]
+        same = [(n, a) for n, a in places if (graph.tensors[n].shape or ())[a] == size]
+        for some in (same, same[:1]) if len(same) > 1 else (same,):
+            found = self._smallest(graph, some, divisors)
             if found is not None:
-                graph, smaller = found
-                yield graph, f"dimension {axis} of {name} {smaller} instead of {size}"
+                smaller, to = found
+                what = f"{name} and {len(some) - 1} more" if len(some) > 1 else name
+                left = [p for p in places if p not in some]
+                return smaller, f"dimension {axis} of {what} {to} instead of {size}", left
+        return None
 
     def _smallest(self, graph: Graph, places: list[tuple[str, int]], sizes: list[int]) -> tuple[Graph, int] | None:
         """The graph with the first of the sizes that its operators and the plan's strategies admit."""
@@ -99,6 +118,12 @@ def _input_sizes(graph: Graph) -> list[tuple[int, int]]:
     """(axis, size) classes of the data inputs' dimensions, the batch first."""
     fed = [graph.tensors[t] for t in graph.inputs if graph.tensors[t].role is Role.INPUT]
     return sorted({(a, s) for t in fed for a, s in enumerate(t.shape or ()) if s > 1})
+
+
+def _read_as(graph: Graph, name: str, axis: int) -> tuple[object, ...]:
+    """What weights of repeated blocks have in common."""
+    readers = tuple((op.type, slot) for op, slot in graph.consumers.get(name, ()))
+    return graph.tensors[name].shape, axis, readers
 
 
 def _weight_dimensions(graph: Graph) -> list[tuple[str, int]]:

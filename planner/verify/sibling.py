@@ -8,12 +8,14 @@ layouts, tensors their redistributions step by step (`planner.verify.seams`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from planner.errors import PlannerError, VerificationError
 from planner.frontends.experts import EXPERT_MATMUL
-from planner.frontends.siblings import cut_blocks, removable_runs
+from planner.frontends.siblings import BlockCut, cut_blocks, removable_runs
 from planner.ir import Graph
 from planner.lowering import Program, lower
 from planner.lowering.check import check_program
@@ -21,11 +23,13 @@ from planner.planning import PlanDocument
 from planner.planning.programs import assignment_of
 from planner.pricing import active_tensors, bind_rules
 from planner.rules.rule import Rule
-from planner.verify.blocks import cuts, represented
+from planner.verify.blocks import Level, cuts, represented
 from planner.verify.seams import sewn
 from planner.verify.shrink import Shrinker
 
-__all__ = ["Budget", "Sibling", "Work", "make_sibling", "work_of"]
+__all__ = ["Budget", "Sibling", "Siblings", "Work", "make_sibling", "work_of"]
+
+_LEVELS: Final[tuple[Level, ...]] = (0, 1, 2)  # of how little is kept of repeated blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,29 +84,69 @@ def make_sibling(plan: PlanDocument, graph: Graph, program: Program, budget: Bud
 
     `program` is the plan's for the whole `graph`.
     """
-    assignment = assignment_of(plan, graph)
-    runs = removable_runs(graph)
-    roles = {name: s.roles for name, s in program.strategies.items()}
-    for level in range(3):
-        chosen = cuts(graph, runs, assignment, level)
+    return Siblings(plan, graph, program).within(budget)
+
+
+class Siblings:
+    """Of one plan, for several budgets: what one of them took to cut and to shrink, the next does not do again."""
+
+    def __init__(self, plan: PlanDocument, graph: Graph, program: Program) -> None:
+        self.plan, self.graph, self.program = plan, graph, program
+        self._assignment = assignment_of(plan, graph)
+        self._levels: dict[Level, _Level] = {}
+
+    def within(self, budget: Budget) -> Sibling:
+        """The first that holds the budget.  VerificationError when nothing tried fits it."""
+        for number in _LEVELS:
+            level = self._level(number)
+            for cut, notes in level.graphs():
+                work = work_of(cut)
+                if budget.holds(work):
+                    return self._sibling(cut, level.chosen, notes)
+        raise VerificationError(
+            f"{self.graph.name}: even a sibling of {'; '.join(notes) or 'the same size'} takes {work.flops:.2g} FLOPs, "
+            f"{work.parameter_bytes / 2**30:.1f} GiB of parameters and {work.activation_bytes / 2**30:.1f} GiB of "
+            f"activations, more than is executed here; plan and verify a smaller variant of the model"
+        )
+
+    def _level(self, number: Level) -> _Level:
+        if number not in self._levels:
+            chosen = cuts(self.graph, removable_runs(self.graph), self._assignment, number)
+            roles = {name: s.roles for name, s in self.program.strategies.items()}
+            self._levels[number] = _Level(self.graph, chosen, Shrinker(self.program.mesh, roles))
+        return self._levels[number]
+
+    def _sibling(self, cut: Graph, chosen: Sequence[BlockCut], notes: list[str]) -> Sibling:
+        lines = tuple(line for c in chosen for line in represented(self.graph, c, self._assignment))
+        found, seams = _program(self.plan, cut, self.graph, self.program)
+        if seams:
+            notes.append(f"{seams} conversions between blocks that are no neighbours in the model")
+        return Sibling(cut, found, "; ".join(notes) or "the whole graph", lines)
+
+
+class _Level:
+    """The graph without some of its repeated blocks, then ever smaller."""
+
+    def __init__(self, graph: Graph, chosen: Sequence[BlockCut], shrinker: Shrinker) -> None:
+        self.chosen = chosen
         cut, _ = cut_blocks(graph, chosen)
         blocks = sum(c.run.count for c in chosen)
-        notes = [f"{sum(len(c.kept) for c in chosen)} of {blocks} repeated blocks"] if chosen else []
-        steps = Shrinker(program.mesh, roles).steps(cut)
-        while not budget.holds(work := work_of(cut)) and (smaller := next(steps, None)) is not None:
-            cut, note = smaller
-            notes.append(note)
-        if budget.holds(work):
-            lines = tuple(line for c in chosen for line in represented(graph, c, assignment))
-            found, seams = _program(plan, cut, graph, program)
-            if seams:
-                notes.append(f"{seams} conversions between blocks that are no neighbours in the model")
-            return Sibling(cut, found, "; ".join(notes) or "the whole graph", lines)
-    raise VerificationError(
-        f"{graph.name}: even a sibling of {'; '.join(notes) or 'the same size'} takes {work.flops:.2g} FLOPs, "
-        f"{work.parameter_bytes / 2**30:.1f} GiB of parameters and {work.activation_bytes / 2**30:.1f} GiB of "
-        f"activations, more than is executed here; plan and verify a smaller variant of the model"
-    )
+        note = f"{sum(len(c.kept) for c in chosen)} of {blocks} repeated blocks" if chosen else ""
+        self._known = [(cut, note)]
+        self._rest = shrinker.steps(cut)
+
+    def graphs(self) -> Iterator[tuple[Graph, list[str]]]:
+        """Each with what was made smaller on the way to it."""
+        notes: list[str] = []
+        for at in itertools.count():
+            if at == len(self._known):
+                step = next(self._rest, None)
+                if step is None:
+                    return
+                self._known.append(step)
+            graph, note = self._known[at]
+            notes += [note] if note else []
+            yield graph, list(notes)
 
 
 def _program(plan: PlanDocument, part: Graph, graph: Graph, whole: Program) -> tuple[Program, int]:

@@ -29,7 +29,7 @@ from planner.verify.imported import ImportVerdict, check_import
 from planner.verify.label import labelled, unlabelled
 from planner.verify.pipeline import verify_pipeline
 from planner.verify.pipelined import affordable, fewest_micro_batches, in_parts, pipeline_of
-from planner.verify.sibling import Budget, Sibling, make_sibling, work_of
+from planner.verify.sibling import Budget, Sibling, Siblings, work_of
 
 __all__ = ["Verification", "verify"]
 
@@ -145,29 +145,30 @@ def verify(
             say(f"executing {count} of {plan.schedule.micro_batches} micro-batches: every stage fills and empties")
         verdict = _execute(plan, program, count, seed, meter, drawn)
         return Verification(devices, fields, (), verdict, imported, len(graph.ops))
+    siblings = Siblings(plan, graph, program)
     try:
-        smaller = _sibling(plan, graph, program, budget)
+        smaller = _sibling(plan, siblings, budget)
     except VerificationError as e:  # what was found so far is told all the same
         return Verification(devices, fields, (), None, imported, 0, too_large=str(e))
     say(f"the whole graph is too large to execute here; proving a sibling: {smaller.description}")
     verdict = _execute(plan, smaller.program, fewest_micro_batches(plan), seed, meter, drawn)
     if verdict.unproved and not verdict.values:  # some size was made smaller without another that belongs to it
-        smaller = make_sibling(plan, graph, program, SIBLINGS[-1])
+        smaller = siblings.within(SIBLINGS[-1])
         verdict = _execute(plan, smaller.program, fewest_micro_batches(plan), seed, meter, drawn)
     operators = len(smaller.graph.ops)
     return Verification(devices, fields, (), verdict, imported, operators, smaller.description, smaller.stands_for)
 
 
-def _sibling(plan: PlanDocument, graph: Graph, program: Program, most: Budget) -> Sibling:
+def _sibling(plan: PlanDocument, siblings: Siblings, most: Budget) -> Sibling:
     """One within the first budget that something fits; first with time for all micro-batches that are executed.  In the
     end it may take as much as a graph that is executed as it stands."""
     each = [replace(b, flops=b.flops / fewest_micro_batches(plan)) for b in SIBLINGS]
     for budget in (*each, *SIBLINGS):
         try:
-            return make_sibling(plan, graph, program, budget)
+            return siblings.within(budget)
         except VerificationError:
             continue
-    return make_sibling(plan, graph, program, replace(most, flops=most.flops / fewest_micro_batches(plan)))
+    return siblings.within(replace(most, flops=most.flops / fewest_micro_batches(plan)))
 
 
 def _execute(
