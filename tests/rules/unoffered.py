@@ -2,9 +2,10 @@
 
 An assignment gives each operand and each result a layout over one axis: whole, split along a dimension, or (floating
 point) a pending sum.  Ranks run the local operator.  It is right when the results put together are the whole
-operator's, on the operands of the case and on a second draw, so that accidents of the data do not count; and worth
-counting when at least one result is split or pending: what is computed on every rank in full saves nothing.  Operands
-that are no data stay whole: shapes, axes, and what is not read (the second of CastLike gives but its element type).
+operator's, on the operands of the case, whatever terms a pending sum has, and on a second draw of the operands, so that
+accidents do not count; and worth counting when at least one result is split or pending: what is computed on every rank
+in full saves nothing.  Operands that are no data stay whole: shapes, axes, and what is not read (the second of CastLike
+gives but its element type).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def assignments(subject: Case, rule: Rule, mesh: DeviceMesh, limit: int = 3000) 
         _layouts(v, mesh) if _is_data(subject, rule, i) else _layouts(v, mesh)[:1] for i, v in enumerate(subject.inputs)
     ]
     result_choices = [_layouts(v, mesh) for v in subject.results]
-    cuts, again = Cuts(mesh, 3), Cuts(mesh, 4)
+    first, others, again = Cuts(mesh, 3, alike=True), Cuts(mesh, 4), Cuts(mesh, 3)
     second: Case | bool | None = False  # not drawn yet
     found, tried = [], 0
     total = int(np.prod([len(c) for c in operand_choices]))
@@ -60,14 +61,16 @@ def assignments(subject: Case, rule: Rule, mesh: DeviceMesh, limit: int = 3000) 
             continue
         tried += 1
         for shape in _shape_operands(rule, result_choices[0], subject, mesh):
-            results = _right(subject, rule, operands, result_choices, cuts, shape)
+            results = _right(subject, rule, operands, result_choices, first, shape)
             if results is None or (operands, results) in offered:
                 continue
             if all(x is None or x.is_replicated for x in results):
                 continue
+            exact = [[x] for x in results]
+            if _right(subject, rule, operands, exact, others, shape) is None:
+                continue
             if second is False:
                 second = redrawn(subject)
-            exact = [[x] for x in results]
             if isinstance(second, Case) and _right(second, rule, operands, exact, again, shape) is None:
                 continue
             text = f"{' '.join(map(_text, operands))} -> {' '.join(map(_text, results))}"
