@@ -287,18 +287,17 @@ def _layout(layout: Layout | None, value: Array) -> Layout:
 
 
 class Cuts:
-    """Shards on one mesh of values that have a name, each made once: pending sums in random terms, other ones for each
-    name unless they may be `alike`, and whole where a rule leaves the tensor out."""
+    """Shards on one mesh of values that have a name, each made once: pending sums in random terms, and whole where a
+    rule leaves the tensor out."""
 
-    def __init__(self, mesh: DeviceMesh, seed: int, *, alike: bool = False) -> None:
-        self.mesh, self.seed, self.alike = mesh, seed, alike
+    def __init__(self, mesh: DeviceMesh, seed: int) -> None:
+        self.mesh, self.seed = mesh, seed
         self._known: dict[tuple[str, Layout | None], tuple[Array, ...]] = {}
 
     def __call__(self, name: str, value: Array, layout: Layout | None) -> tuple[Array, ...]:
         if (name, layout) not in self._known:
             pending = layout is not None and layout.partial
-            seed = [self.seed] if self.alike else [self.seed, *name.encode()]
-            rng = np.random.default_rng(seed) if pending else None
+            rng = np.random.default_rng([self.seed, *name.encode()]) if pending else None
             self._known[name, layout] = cut(value, layout, self.mesh, rng)
         return self._known[name, layout]
 

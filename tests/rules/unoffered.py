@@ -2,10 +2,9 @@
 
 An assignment gives each operand and each result a layout over one axis: whole, split along a dimension, or (floating
 point) a pending sum.  Ranks run the local operator.  It is right when the results put together are the whole
-operator's, on the operands of the case, whatever terms a pending sum has, and on a second draw of the operands, so that
-accidents do not count; and worth counting when at least one result is split or pending: what is computed on every rank
-in full saves nothing.  Operands that are no data stay whole: shapes, axes, and what is not read (the second of CastLike
-gives but its element type).
+operator's, on the operands of the case and on a second draw, so that accidents of the data do not count; and worth
+counting when at least one result is split or pending: what is computed on every rank in full saves nothing.  Operands
+that are no data stay whole: shapes, axes, and what is not read (the second of CastLike gives but its element type).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from planner.ir import DeviceMesh, Layout, Reduction
 from planner.rules import Rule, strategies
 from planner.verify.kernels import NoKernelError, run_local
 from planner.verify.shards import Array
-from tests.rules.prover import Case, Cuts, compare, is_floating
+from tests.rules.prover import Case, Cuts, compare, cut, is_floating
 from tests.rules.variants import redrawn
 
 __all__ = ["Assignments", "assignments"]
@@ -52,7 +51,7 @@ def assignments(subject: Case, rule: Rule, mesh: DeviceMesh, limit: int = 3000) 
         _layouts(v, mesh) if _is_data(subject, rule, i) else _layouts(v, mesh)[:1] for i, v in enumerate(subject.inputs)
     ]
     result_choices = [_layouts(v, mesh) for v in subject.results]
-    first, others, again = Cuts(mesh, 3, alike=True), Cuts(mesh, 4), Cuts(mesh, 3)
+    cuts, again = Cuts(mesh, 3), Cuts(mesh, 3)
     second: Case | bool | None = False  # not drawn yet
     found, tried = [], 0
     total = int(np.prod([len(c) for c in operand_choices]))
@@ -61,16 +60,14 @@ def assignments(subject: Case, rule: Rule, mesh: DeviceMesh, limit: int = 3000) 
             continue
         tried += 1
         for shape in _shape_operands(rule, result_choices[0], subject, mesh):
-            results = _right(subject, rule, operands, result_choices, first, shape)
+            results = _right(subject, rule, operands, result_choices, cuts, shape)
             if results is None or (operands, results) in offered:
                 continue
             if all(x is None or x.is_replicated for x in results):
                 continue
-            exact = [[x] for x in results]
-            if _right(subject, rule, operands, exact, others, shape) is None:
-                continue
             if second is False:
                 second = redrawn(subject)
+            exact = [[x] for x in results]
             if isinstance(second, Case) and _right(second, rule, operands, exact, again, shape) is None:
                 continue
             text = f"{' '.join(map(_text, operands))} -> {' '.join(map(_text, results))}"
@@ -142,12 +139,16 @@ def _right(
     shape: tuple[int, ...] | None,
 ) -> _Layouts | None:
     """The layouts in which the local results are the whole ones; None where there are none."""
-    mesh = cuts.mesh
+    mesh, rng = cuts.mesh, np.random.default_rng(3)
+    columns: list[tuple[Array | None, ...]] = []
     try:
-        columns = [
-            (None,) * mesh.devices if v is None else cuts(f"operand {i}", v, layout)
-            for i, (v, layout) in enumerate(zip(subject.inputs, operands, strict=True))
-        ]
+        for i, (v, layout) in enumerate(zip(subject.inputs, operands, strict=True)):
+            if v is None:
+                columns.append((None,) * mesh.devices)
+            elif layout is not None and layout.partial:
+                columns.append(cut(v, layout, mesh, rng))
+            else:
+                columns.append(cuts(f"operand {i}", v, layout))
         rows = []
         for r in range(mesh.devices):
             local = [c[r] for c in columns]
