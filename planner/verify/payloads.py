@@ -19,8 +19,8 @@ _Key = tuple[tuple[str, ...], str]
 _STAYS = 1.5  # of an all-to-all among as few as three ranks a third stays where it is
 
 
-def misstated(strategy: Strategy, performed: Sequence[Performed], *, backward: bool, partly: bool = False) -> str:
-    """What differs; empty where nothing does.  `partly`: not all that was priced is asked for, less may be moved."""
+def misstated(strategy: Strategy, performed: Sequence[Performed], *, backward: bool) -> str:
+    """What differs; empty where nothing does."""
     stated: dict[_Key, int] = {}
     distributed = set()
     routed = {tuple(strategy.split[p.factor]) for p in performed if p.kind == "routed"}
@@ -37,7 +37,7 @@ def misstated(strategy: Strategy, performed: Sequence[Performed], *, backward: b
         moved[key] = moved.get(key, 0) + p.bytes
     for key in sorted(stated.keys() | {k for k, n in moved.items() if n}):
         said, done = stated.get(key, 0), moved.get(key, 0)
-        if not done <= said or not (partly or said <= (_STAYS if key in distributed else 1.0) * done):
+        if not done <= said <= (_STAYS if key in distributed else 1.0) * done:
             axes, kind = key[0], {"routed": "exchange by value"}.get(key[1], key[1])
             return f"its {kind} over {'.'.join(axes)} is stated with {said} bytes, and moves {done} (in float64)"
     return ""

@@ -140,7 +140,7 @@ class Proof:
         what = f"{op.type} {op.name}"
         with self._guarded(what):
             found = self.devices.forward(op)
-            self._inside(op, what)
+            self._inside(op, what, backward=False)
         if self.program.active and op.name not in self.judged:
             self.judged.add(op.name)
             for i in self.whole.unseen(op):
@@ -165,11 +165,10 @@ class Proof:
             key = name, self.devices.layout(name, strategy.results[j])
             self.devices.values[key] = self._next(shards, good, whole, layout)
 
-    def _inside(self, op: Op, what: str, wanted: Sequence[bool] | None = None) -> None:
-        """What the operator communicated, backward where gradients were `wanted`, is what its strategy says."""
-        partly = wanted is not None and not all(wanted[i] for i in self.program.rules[op.name].differentiable)
+    def _inside(self, op: Op, what: str, *, backward: bool) -> None:
+        """What the operator communicated is what its strategy says."""
         performed, strategy = self.devices.performed, self.program.strategies[op.name]
-        if wrong := misstated(strategy, performed, backward=wanted is not None, partly=partly):
+        if wrong := misstated(strategy, performed, backward=backward):
             self.report.failures.append(f"{what}: {wrong}")
 
     def _silence(self, op: Op, place: int, whole: Array, layout: Layout) -> str:
@@ -203,7 +202,7 @@ class Proof:
         found: Sequence[Shards | None] = [None] * len(op.inputs)
         with self._guarded(what):
             found = self.devices.backward(op, wanted)
-            self._inside(op, what, wanted)
+            self._inside(op, what, backward=True)
         whole: Sequence[Array | None]
         whole, known = self._assembled(op, found) if is_product(op) else ([], [])
         if not (whole and self.whole.claimed(op, wanted, whole)):

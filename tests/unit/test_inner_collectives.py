@@ -3,6 +3,7 @@ shown by `tests/rules`)."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from planner.planning.constraints import parse_pin
 from planner.pricing import Settings
 from planner.rules.registry import rule_for
 from planner.rules.strategy import AxisRole, BoundCollective, bind
+from planner.verify.check import verify_program
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_graphs"
 A100 = load_profile("a100-80")
@@ -77,6 +79,17 @@ def test_activations_take_the_width_of_the_precision_and_statistics_and_indices_
             else:
                 assert d.bytes == c.bytes, op.type
     assert len(seen) > 1 or name == "resnet18_tiny"
+
+
+def test_what_is_communicated_backward_is_exact_where_an_operand_wants_no_gradient() -> None:
+    """The first convolution's image: what its backward is said to exchange is performed all the same."""
+    program = planned("resnet18_tiny", "fp32").program
+    (first,) = (o.name for o in program.graph.ops if o.type == "Conv" and o.inputs[0] in program.graph.inputs)
+    strategy = program.strategies[first]
+    doubled = tuple(replace(c, elements=c.elements * (1 + c.backward)) for c in strategy.inner)
+    strategies = {**program.strategies, first: replace(strategy, inner=doubled)}
+    (wrong,) = verify_program(replace(program, strategies=strategies)).failures
+    assert "permute" in wrong or "exchange" in wrong
 
 
 def ring(precision: Precision) -> int:
