@@ -2,8 +2,9 @@
 
 Weights drawn at random do not know what they read: behind some layers a signal has faded beside the biases, or Relu and
 Clip have cut all of it off, and then nothing that goes wrong before shows behind.  So the whole model runs once, and on
-the way each product's weights (and its bias) are scaled until its result varies by about one, and running statistics
-become those of what they normalise, as training would have left them.
+the way each product's weights (and its bias) are scaled until its result varies by about one, running statistics
+become those of what they normalise, as training would have left them, and biases rise until Relu and Clip let
+something of every part pass.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ __all__ = ["calibrate"]
 _LEAST: Final = 0.5
 _MOST: Final = 2.0
 _SAMPLE: Final = 1 << 16
+_CUTS: Final = frozenset({"Clip", "Relu"})  # operators that nothing below zero may pass
+_PARTS: Final = 16  # of a dimension, in each of which something is to pass
+_LIFTS: Final = 8
 _VIEWS: Final = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
 
@@ -57,6 +61,7 @@ class _Calibration:
                 self.views.setdefault(self.root[source], []).append(op)
             else:
                 self._fit_weights(op)
+                self._fit_bias(op)
                 self.used.update(self.root[t] for t in op.inputs if t in self.root)
             for t in self.last.get(i, ()) if not self.whole.active else ():
                 self.whole.forget(t)
@@ -89,16 +94,36 @@ class _Calibration:
             return
         scale = 2.0 ** -round(math.log2(spread))  # the result is then the same to the last digit
         for source in (*weights, *biases):
-            self.whole.replace(source, self.whole.value(source) * scale)
-            for view in self.views.get(source, ()):
-                self.whole.forget(view.name)
-                self.whole.forward(view)
+            self._replace(source, self.whole.value(source) * scale)
         if any(op.outputs[1:]):
-            for t in op.outputs:
-                self.whole.forget(t)
-            self.whole.forward(op)
+            self._again(op)
         else:
             self.whole.scale(op.outputs[0], scale)
+
+    def _fit_bias(self, op: Op) -> None:
+        """Raises what is added to the first result until a cut-off that reads it lets something of every part pass."""
+        if not any(reader.type in _CUTS for reader, _ in self.graph.consumers.get(op.outputs[0], ())):
+            return
+        slots = range(len(op.inputs)) if op.type == "Add" else sorted(self.whole.rules[op.name].additive)
+        added = [self.root[op.inputs[i]] for i in slots if i < len(op.inputs) and self._free(op.inputs[i])]
+        result = self.whole.value(op.outputs[0])
+        if not added or result.dtype.kind != "f" or _passes(result) or not np.isfinite(result).all():
+            return
+        step = float(result.std())
+        lifts = next((k for k in range(1, _LIFTS) if _passes(result + k * step)), 0)
+        if lifts:
+            self._replace(added[0], self.whole.value(added[0]) + lifts * step)
+            self._again(op)
+
+    def _replace(self, source: str, value: Array) -> None:
+        self.whole.replace(source, value)
+        for view in self.views.get(source, ()):
+            self._again(view)
+
+    def _again(self, op: Op) -> None:
+        for t in op.outputs:
+            self.whole.forget(t)
+        self.whole.forward(op)
 
     def _free(self, tensor: str) -> bool:
         """A float source of more than one element that nothing has read yet."""
@@ -114,6 +139,16 @@ def _bias_dimensions(rule: Rule) -> frozenset[int]:
     biases = [rule.operands[i] for i in rule.additive if i < len(rule.operands)]
     factors = {f for dims in biases for d in dims or () for f in d}
     return frozenset(k for k, d in enumerate(rule.results[0] or ()) if factors.intersection(d))
+
+
+def _passes(value: Array) -> bool:
+    """Whether something is above zero in each of so many parts of every dimension."""
+    above = value > 0
+    for d, size in enumerate(above.shape):
+        along = above.any(axis=tuple(k for k in range(above.ndim) if k != d))
+        if not all(part.any() for part in np.array_split(along, min(size, _PARTS))):
+            return False
+    return True
 
 
 def _spread(value: Array, apart: frozenset[int]) -> float:
