@@ -15,7 +15,8 @@ from planner.planning.constraints import Pins, memory_note, no_mesh_left, resolv
 from planner.planning.fit import Fitted, leanest, program_of_choice
 from planner.planning.interrupt import run_until_stopped
 from planner.planning.meshes import logical_meshes
-from planner.planning.outer import Candidate, Found, Option, search_options
+from planner.planning.options import Candidate, Found, Option
+from planner.planning.outer import search_options
 from planner.planning.recall import Recall
 from planner.planning.request import Request
 from planner.planning.simulate import Simulated, simulate

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from planner.planning.outer import Option
+from planner.planning.options import Option
 from planner.planning.planner import Planned
 from planner.search.certificate import Certificate, problem_digest
 from planner.search.certify import certify

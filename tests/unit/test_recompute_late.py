@@ -7,7 +7,8 @@ import pytest
 from cost_models import load_profile
 from planner.frontends import import_bytes
 from planner.planning import Request, make_plan
-from planner.planning.outer import Option, _Outer
+from planner.planning.options import Option
+from planner.planning.outer import _Outer
 from planner.pricing import Settings
 from planner.search.control import Control
 from planner.search.solve import Search

@@ -11,7 +11,7 @@ from tests.unit.test_verify_proof import graph, op, rows
 
 @pytest.mark.parametrize("seed", range(12))
 def test_of_few_channels_no_sample_is_cut_off(seed: int) -> None:
-    """Two channels behind a squeeze: a sample of which both are negative would look like one that was never computed."""
+    """Of two channels behind a squeeze: a sample of which both are negative looks like one that was never computed."""
     g = graph(
         op("MatMul", "h w", "p"),
         op("Add", "p b", "a"),
