@@ -102,5 +102,8 @@ def moved_by_rounding(value: Array, rng: np.random.Generator) -> Array:
     """Every float that is no whole number by at most one unit in the last place."""
     if value.dtype.kind != "f" or value.dtype.itemsize < 2:
         return value
-    near = value * (1 + rng.uniform(-1, 1, value.shape).astype(value.dtype) * np.finfo(value.dtype).eps)
-    return np.asarray(np.where(np.rint(value) == value, value, near), dtype=value.dtype)
+    moved = np.array(value, order="C")
+    for piece in _pieces(moved):
+        near = piece * (1 + rng.uniform(-1, 1, piece.shape).astype(piece.dtype) * np.finfo(piece.dtype).eps)
+        np.copyto(piece, near, where=np.rint(piece) != piece)
+    return moved

@@ -109,7 +109,7 @@ class _Calibration:
         result = self.whole.value(op.outputs[0])
         if not added or result.dtype.kind != "f" or _passes(result) or not np.isfinite(result).all():
             return
-        step = float(result.std())
+        step = math.sqrt(np.mean(np.square(result)))
         lifts = next((k for k in range(1, _LIFTS) if _passes(result + k * step)), 0)
         if lifts:
             self._replace(added[0], self.whole.value(added[0]) + lifts * step)

@@ -27,11 +27,15 @@ import numpy as np
 
 from planner.errors import PlannerError
 from planner.ir import Graph, Op, Role
+from planner.pricing import bind_rules
 from planner.verify.agreement import Outcome, error_of, moved_by_rounding
+from planner.verify.calibrate import calibrate
 from planner.verify.data import Drawn, numpy_dtype, random_tensors
+from planner.verify.double import in_double
 from planner.verify.kernels import NoKernelError, run_local
 from planner.verify.model_file import ModelFile, Session
 from planner.verify.shards import Array
+from planner.verify.whole import Whole
 
 __all__ = ["ImportVerdict", "check_import"]
 
@@ -165,6 +169,7 @@ class _Comparison:
         if len(found) > 1:
             raise _NoVerdictError(f"sizes were carried in {len(found)} ways; the file can be sliced in one")
         self.carried = _Carried(*found.pop()) if found else None
+        self.silent = False  # whether some output did not respond
 
     def _carried_in(self, name: str) -> dict[int, tuple[int, int]]:
         """(size in the file, in the graph) by dimension of an input, where they differ."""
@@ -172,28 +177,33 @@ class _Comparison:
         return {k: (own, new) for k, (own, new) in enumerate(sizes) if isinstance(own, int) and own != new}
 
     def verdict(self) -> ImportVerdict:
-        values = self._values(self.seed)
+        """On weights as they are drawn; where an output does not respond to these, on weights that were fitted to what
+        they read."""
+        found = self._on(self._values(self.seed))
+        return self._on(self._values(self.seed, fitted=True)) if found.ok is None and self.silent else found
+
+    def _on(self, values: _Values) -> ImportVerdict:
         session = self.file.session(values.given, self._inner())
         theirs = self._run(session, values)
         errors, misfit, unproved = self._errors(values.ours, theirs)
         if misfit:
             return ImportVerdict(False, float("inf"), reason=misfit)
         values.ours = {n: values.ours[n] for n in self.file.inputs}
+        results = {n: theirs[n] for n in self.graph.outputs if n in errors}
+        other = _Values(random_tensors(self.graph, self.seed + 1, only=self.file.inputs), values.given)
+        response = self._response(session, other, results)
         found = {n: Outcome(n, theirs[n].dtype, e, 0.0) for n, e in errors.items()}
         if any(o.error > o.close for o in found.values()):  # else nobody asks what rounding does
-            moved = _Values(dict(values.ours), dict(values.given))
-            for some in (moved.ours, moved.given):
+            for some in (values.ours, values.given):  # in place: two copies of all weights may be too many
                 for k, name in enumerate(sorted(some)):
                     some[name] = moved_by_rounding(some[name], np.random.default_rng(k))
-            again = self._run(session, moved)
+            again = self._run(session, values)
             found = {n: Outcome(n, theirs[n].dtype, e, error_of(again[n], theirs[n])) for n, e in errors.items()}
-            del again, moved
-        results = {n: theirs[n] for n in self.graph.outputs if n in found}
+            del again
         del theirs
-        values.ours = random_tensors(self.graph, self.seed + 1, only=self.file.inputs)
-        response = self._response(session, values, results)
         if any(response[n] < RESPONSE * found[n].error or not response[n] for n in results):  # to weights, too?
             del session
+            values.given.clear()
             values = self._values(self.seed + 1)
             response = self._response(self.file.session(values.given), values, results)
         return self._judged(found, results, response, unproved)
@@ -300,6 +310,7 @@ class _Comparison:
             elif found[name].chaotic:
                 undecided.append(f"rounding alone moves {name} by {found[name].noise:.2g}")
             elif response[name] < RESPONSE * found[name].error or not response[name]:
+                self.silent = True
                 undecided.append(f"{name} does not respond to its inputs (moves by {response[name]:.2g})")
             else:
                 compared.append(name)
@@ -309,9 +320,12 @@ class _Comparison:
         ok = True if compared and not undecided else None
         return ImportVerdict(ok, worst, tuple(compared), len(settled), "; ".join(left) or ("" if ok else "no outputs"))
 
-    def _values(self, seed: int) -> _Values:
-        """Drawn by the graph, which knows how tensors are read; one value for all that the file has as one."""
-        drawn = random_tensors(self.graph, seed, keep=self.keep if seed == self.seed else None)
+    def _values(self, seed: int, *, fitted: bool = False) -> _Values:
+        """Drawn by the graph, which knows how tensors are read; one value for all that the file has as one.  `fitted`:
+        weights and biases to what they read, as `calibrate` does it."""
+        drawn = random_tensors(self.graph, seed, keep=self.keep if seed == self.seed and not fitted else None)
+        if fitted:
+            drawn |= self._fitted_weights(seed)
         values = _Values(drawn)
         given = values.given
         for t in self.graph.tensors.values():
@@ -332,6 +346,15 @@ class _Comparison:
             if name not in given:  # the graph as understood does not read it
                 given[name] = np.ones(dims, dtype)
         return values
+
+    def _fitted_weights(self, seed: int) -> dict[str, Array]:
+        graph = in_double(self.graph)
+        rules, _ = bind_rules(graph)
+        whole = Whole(graph, random_tensors(graph, seed), rules, frozenset(), witnesses=False)
+        with np.errstate(all="ignore"):
+            calibrate(whole)
+        weights = (self.graph.tensors[n] for n in whole.drawn if n not in self.file.inputs)
+        return {t.name: whole.value(t.name).astype(numpy_dtype(t.dtype)) for t in weights if t.is_float}
 
     def _run(self, session: Session, values: _Values, asked: Sequence[str] | None = None) -> dict[str, Array]:
         """Results by name, all of them or those that are `asked` for."""

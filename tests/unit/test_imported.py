@@ -132,7 +132,7 @@ def test_a_sequence_that_is_returned_stays_one():
     nodes = [node("SplitToSequence", "x two", "s", axis=1), node("SequenceAt", "s one", "y")]
     sequence = helper.make_tensor_sequence_value_info("s", FLOAT, None)
     data = serialised(
-        nodes, [value("x", [4, 4])], [sequence, value("y", None)], [constant("two", 2), constant("one", 1)]
+        nodes, [value("x", [2, 2])], [sequence, value("y", None)], [constant("two", 2), constant("one", 1)]
     )
     assert "SplitToSequence" in {op.type for op in import_bytes(data).ops}
 
@@ -241,6 +241,23 @@ def test_where_memory_is_short_the_outputs_alone_are_compared():
     assert (short.ok, short.tensors) == (True, 1), short.reason
 
 
+@pytest.mark.parametrize("seed", [5, 6, 24])
+def test_where_random_weights_let_nothing_through_they_are_fitted(seed):
+    """Layers of two channels: where both are negative Relu cuts all of the signal off."""
+    nodes, weights = [], []
+    for k in range(30):
+        nodes += [
+            node("MatMul", f"h{k} w{k}", f"p{k}"),
+            node("Add", f"p{k} b{k}", f"a{k}"),
+            node("Relu", f"a{k}", f"h{k + 1}"),
+        ]
+        weights += [external(f"w{k}", [2, 2]), external(f"b{k}", [2])]
+    data = serialised(nodes, [value("h0", [2, 2])], [value("h30", [2, 2])], weights)
+    g = import_bytes(data)
+    assert check_import(data, g, seed=seed).ok is True
+    assert check_import(data, mutated(g, "a29", type="Sub"), seed=seed).ok is False
+
+
 def test_what_does_not_respond_or_is_not_finite_has_no_verdict():
     nodes = [node("Mul", "x zero", "y"), node("Div", "x zero", "z")]
     data = serialised(nodes, [value("x", [4])], [value("y", [4]), value("z", [4])], [constant("zero", 0.0, "float32")])
@@ -267,7 +284,7 @@ def test_control_flow_keeps_its_weights():
     def branch(name, kind, weight):
         out = value(f"{name}_out", [2, 4])
         return helper.make_graph(
-            [helper.make_node(kind, ["x", weight], [out.name])], name, [], [out], [external(weight, [4, 4])]
+            [helper.make_node(kind, ["x", weight], [out.name])], name, [], [out], [external(weight, [2, 2])]
         )
 
     nodes = [node("If", "c", "y", then_branch=branch("t", "MatMul", "wt"), else_branch=branch("e", "MatMul", "we"))]
