@@ -10,7 +10,7 @@ from planner.pricing import Assignment, Flow, Move, active_tensors, bind_rules
 from planner.redistribute import Step, StepKind
 from planner.rules.strategy import Strategy, bind
 
-__all__ = ["assignment_of", "program_of", "strategies_of"]
+__all__ = ["assignment_of", "each_once", "program_of", "strategies_of"]
 
 
 def strategies_of(plan: PlanDocument, graph: Graph) -> dict[str, Strategy]:
@@ -50,7 +50,7 @@ def assignment_of(plan: PlanDocument, graph: Graph) -> Assignment:
     """What the plan says of operators, parameters and tensors; strategies are bound for those of `graph`, which may
     be a part of the model.  InputError where they do not fit."""
     moves: dict[str, list[Move]] = {}
-    for r in plan.redistributions:
+    for r in each_once(plan):
         moves.setdefault(r.tensor, []).append(_move(r, plan.mesh))
     flows = {
         name: Flow(
@@ -65,6 +65,17 @@ def assignment_of(plan: PlanDocument, graph: Graph) -> Assignment:
     stored = {name: p.stored.layout() for name, p in plan.parameters.items()}
     blocks = {name: k for k, block in enumerate(plan.schedule.recompute) for name in block}
     return Assignment(strategies_of(plan, graph), stored, flows, blocks)
+
+
+def each_once(plan: PlanDocument) -> list[RedistributionDocument]:
+    """The plan's redistributions, each once: the file repeats those of blocks that are run again, as lowering does by
+    itself."""
+    if not plan.schedule.recompute:
+        return plan.redistributions
+    known: dict[tuple[str, ...], RedistributionDocument] = {}
+    for r in plan.redistributions:
+        known.setdefault((r.tensor, r.direction, r.reader, str(r.source), str(r.target)), r)
+    return list(known.values())
 
 
 def _move(r: RedistributionDocument, mesh: DeviceMesh) -> Move:

@@ -18,9 +18,9 @@ from planner.errors import InputError
 from planner.ir import DeviceMesh, Graph, Layout
 from planner.lowering import Program
 from planner.lowering.check import check_program
-from planner.planning.document import PlanDocument, RedistributionDocument, role_from_text
+from planner.planning.document import PlanDocument, role_from_text
 from planner.planning.lean import beside, edges_of_hubs
-from planner.planning.programs import program_of
+from planner.planning.programs import each_once, program_of
 from planner.planning.targets import said_by
 from planner.pricing import Machine, Move, PricedProblem, PriceTables, Settings, active_tensors, bind_rules, price
 from planner.pricing.hubs import Read, SetHub, StarHub, direct_moves
@@ -75,7 +75,6 @@ def restore_part(
     recomputation aside."""
     _check_mesh(plan, profile, source)
     _check_model(plan, graph, source)
-    plan = plan.model_copy(update={"redistributions": _once(plan.redistributions)})
     try:
         program = program_of(plan, graph)
     except InputError as e:
@@ -156,14 +155,6 @@ def _check_model(plan: PlanDocument, graph: Graph, source: str) -> None:
         )
 
 
-def _once(moves: Sequence[RedistributionDocument]) -> list[RedistributionDocument]:
-    """Every move once: the file repeats those of blocks that are run again, as does lowering by itself."""
-    known: dict[tuple[str, ...], RedistributionDocument] = {}
-    for m in moves:
-        known.setdefault((m.tensor, m.direction, m.reader, str(m.source), str(m.target)), m)
-    return list(known.values())
-
-
 class _Choice:
     """The state of every node.
 
@@ -177,7 +168,7 @@ class _Choice:
         self.chosen: dict[int, int] = {}
         self.ways: dict[tuple[str, str], list[_Way]] = defaultdict(list)  # (tensor, reader) → its moves
         self.readers: dict[str, dict[str, None]] = {}  # tensor → those for whom it is moved, "" for all
-        for r in plan.redistributions:
+        for r in each_once(plan):
             source_layout, target = (end.layout() for end in (r.source, r.target))
             self.ways[r.tensor, r.reader].append((r.direction == "gradient", source_layout, target))
             self.readers.setdefault(r.tensor, {})[r.reader] = None

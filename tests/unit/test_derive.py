@@ -17,13 +17,16 @@ from cost_models import load_profile
 from planner.builder import build
 from planner.frontends import import_bytes, load_model
 from planner.ir import DeviceMesh, Graph
-from planner.planning import PlanDocument, Request, describe, make_plan
+from planner.planning import PlanDocument, Request, describe, make_plan, program_of
+from planner.planning.constraints import parse_pin
 from planner.planning.document import role_to_text
 from planner.planning.pipeline import pipelined
+from planner.planning.programs import each_once
 from planner.pricing import PriceTables, Settings, bind_rules
 from planner.rules.strategy import strategies
 from planner.verify.derive import Difference, derived, differences
 from planner.verify.label import labelled, plan_digest, unlabelled
+from planner.verify.verification import verify
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_graphs"
 SLOW = load_profile("alpha-beta")  # heavy operators are split, and much is moved
@@ -60,6 +63,18 @@ def test_a_plan_of_the_planner_is_what_is_derived(stages: int, training: bool) -
     plan = plan_of(stages, training)
     assert differences(plan, gpt()) == []
     assert derived(plan, gpt()) == plan
+
+
+def test_what_is_converted_again_in_a_recomputed_block_is_read_once() -> None:
+    """The file lists such a conversion with both of its times; the program makes it in both passes by itself."""
+    pins = parse_pin("mesh=2x2") + parse_pin("*.softmax d1=y")
+    made = make_plan(gpt(), Request(4, A100, Settings(True), recompute="blocks", constraints=pins))
+    plan = describe(made, bind={}, batch=None)
+    assert len(each_once(plan)) < len(plan.redistributions)
+    assert program_of(plan, gpt()).instructions == made.program.instructions
+    assert verify(plan, gpt()).verdict == "ok"
+    twice = plan.model_copy(update={"redistributions": [*plan.redistributions, plan.redistributions[0]]})
+    assert verify(twice, gpt()).verdict == "failed"
 
 
 CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
