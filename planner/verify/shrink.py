@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from planner.errors import InputError
 from planner.frontends.rebind import rebind
-from planner.ir import DeviceMesh, Graph, Op, Role
+from planner.ir import DeviceMesh, Graph, Layout, Op, Role, Tensor
 from planner.pricing import bind_rules
 from planner.rules.strategy import AxisRole, bind
 from planner.rules.window import windows
@@ -29,10 +29,12 @@ _SLIDING = {"AveragePool": 1, "Conv": 2, "LpPool": 1, "MaxPool": 1}  # operands 
 
 @dataclass(frozen=True, slots=True)
 class Shrinker:
-    """What must stay possible: `roles` are the strategies of the plan by operator."""
+    """What must stay possible: `roles` are the strategies of the plan by operator, `layouts` those that a tensor is in
+    on its way from one operator to the next."""
 
     mesh: DeviceMesh
     roles: Mapping[str, tuple[AxisRole, ...]]
+    layouts: Mapping[str, frozenset[Layout]]
 
     def steps(self, graph: Graph) -> Iterator[tuple[Graph, str]]:
         """Ever smaller graphs, and what was made smaller by each step."""
@@ -84,13 +86,22 @@ class Shrinker:
         return None
 
     def _admits(self, smaller: Graph, graph: Graph) -> bool:
-        """Every operator keeps its strategy, and a rule: one without has operands that no longer fit each other."""
+        """Every operator keeps its strategy, and a rule: one without has operands that no longer fit each other.  Every
+        tensor keeps its layouts."""
         before, rules = bind_rules(graph)[0], bind_rules(smaller)[0]
-        return all(
+        return all(self._divides(smaller.tensors[n]) for n in self.layouts if n in smaller.tensors) and all(
             bind(rules[op.name], self.mesh, self.roles[op.name]) is not None
             and rules[op.name].is_whole <= before[op.name].is_whole
             for op in smaller.ops
         )
+
+    def _divides(self, tensor: Tensor) -> bool:
+        try:
+            for layout in self.layouts[tensor.name]:
+                layout.local_shape(tensor.shape or (), self.mesh)
+        except ValueError:
+            return False
+        return True
 
 
 def _used_up(graph: Graph, smaller: Graph) -> bool:

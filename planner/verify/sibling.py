@@ -16,12 +16,13 @@ from typing import Final
 from planner.errors import PlannerError, VerificationError
 from planner.frontends.experts import EXPERT_MATMUL
 from planner.frontends.siblings import BlockCut, cut_blocks, removable_runs
-from planner.ir import Graph
+from planner.ir import Graph, Layout
 from planner.lowering import Program, lower
 from planner.lowering.check import check_program
 from planner.planning import PlanDocument
 from planner.planning.programs import assignment_of
 from planner.pricing import active_tensors, bind_rules
+from planner.pricing.assignment import Assignment
 from planner.rules.rule import Rule
 from planner.verify.blocks import Level, cuts, represented
 from planner.verify.seams import sewn
@@ -79,6 +80,17 @@ def work_of(graph: Graph, rules: Mapping[str, Rule] | None = None) -> Work:
     )
 
 
+def layouts_of(assignment: Assignment) -> dict[str, frozenset[Layout]]:
+    """All layouts that a tensor, or its gradient, is in between operators."""
+    found = {}
+    for name, flow in assignment.flows.items():
+        steps = (s for m in flow.moves for s in m.steps)
+        ends = (x for m in flow.moves for x in (m.source, m.target))
+        known = {flow.produced, *ends, *(s.target for s in steps)}
+        found[name] = frozenset(known if flow.wanted is None else {*known, flow.wanted})
+    return found
+
+
 def make_sibling(plan: PlanDocument, graph: Graph, program: Program, budget: Budget) -> Sibling:
     """Cuts and shrinks until the budget holds.  VerificationError when nothing tried fits it.
 
@@ -113,7 +125,8 @@ class Siblings:
         if number not in self._levels:
             chosen = cuts(self.graph, removable_runs(self.graph), self._assignment, number)
             roles = {name: s.roles for name, s in self.program.strategies.items()}
-            self._levels[number] = _Level(self.graph, chosen, Shrinker(self.program.mesh, roles))
+            shrinker = Shrinker(self.program.mesh, roles, layouts_of(self._assignment))
+            self._levels[number] = _Level(self.graph, chosen, shrinker)
         return self._levels[number]
 
     def _sibling(self, cut: Graph, chosen: Sequence[BlockCut], notes: list[str]) -> Sibling:

@@ -88,7 +88,7 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     ),
     "seconds of a move": (lambda d: d["redistributions"][0].update(seconds=0.0), "redistributions[0].seconds"),
     "a gradient's move gone": (lambda d: d["redistributions"].pop(moved(d, "gradient")), "plan"),
-    "a move twice": (lambda d: d["redistributions"].insert(0, d["redistributions"][0]), "redistributions"),
+    "a move twice": (lambda d: d["redistributions"].insert(0, d["redistributions"][0]), "plan"),
     "moves reordered": (lambda d: d["redistributions"].reverse(), "plan"),
     "compute": (
         lambda d: d["parameters"]["transformer.ln_f.weight"].update(compute=[]),

@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from planner.frontends import import_bytes
-from planner.ir import DeviceMesh, Graph
+from planner.ir import DeviceMesh, Graph, Layout
 from planner.rules.strategy import REPLICATE, AxisRole
 from planner.verify.data import random_tensors
 from planner.verify.reference import run_ops, run_whole
@@ -39,7 +39,7 @@ def last(shrinker: Shrinker, graph: Graph) -> Graph:
 
 def test_every_long_dimension_becomes_small() -> None:
     graph = layers()
-    small = last(Shrinker(DeviceMesh.of(2), roles(graph)), graph)
+    small = last(Shrinker(DeviceMesh.of(2), roles(graph), {}), graph)
     shapes = {t: small.tensors[t].shape for t in ("x", "up", "down", "head")}
     assert shapes == {"x": (1, 16, 16), "up": (16, 64), "down": (64, 16), "head": (16, 64)}
     values = random_tensors(small, 0)
@@ -48,16 +48,28 @@ def test_every_long_dimension_becomes_small() -> None:
 
 def test_what_a_strategy_splits_still_divides() -> None:
     graph = layers()
-    small = last(Shrinker(DeviceMesh.of(3), roles(graph, a="n", b="d2", c="k")), graph)
+    small = last(Shrinker(DeviceMesh.of(3), roles(graph, a="n", b="d2", c="k"), {}), graph)
     hidden = (small.tensors["up"].shape or ())[1]
     assert hidden % 3 == 0
+    assert LEAST_WEIGHT <= hidden < 768
+
+
+def test_what_a_tensor_is_cut_into_on_its_way_still_divides() -> None:
+    """No operator splits the batch, but between two of them the hidden layer lies in sixths."""
+    graph = layers()
+    mesh = DeviceMesh.of(2, 3)
+    sixths = Layout(((), (), ("x", "y")))
+    whole = {op.name: (REPLICATE, REPLICATE) for op in graph.ops}
+    small = last(Shrinker(mesh, whole, {"b": frozenset({Layout.replicated(3), sixths})}), graph)
+    hidden = (small.tensors["b"].shape or ())[2]
+    assert hidden % 6 == 0
     assert LEAST_WEIGHT <= hidden < 768
 
 
 def test_each_step_is_smaller_and_says_what() -> None:
     graph = layers()
     sizes = [math.inf]
-    for smaller, note in Shrinker(DeviceMesh.of(2), roles(graph)).steps(graph):
+    for smaller, note in Shrinker(DeviceMesh.of(2), roles(graph), {}).steps(graph):
         sizes.append(sum(t.elements for t in smaller.tensors.values()))
         assert "dimension" in note
     assert sizes == sorted(sizes, reverse=True)
@@ -70,7 +82,7 @@ def test_an_image_is_never_used_up() -> None:
     pools = [node("AveragePool", f"p{k}", f"p{k + 1}", kernel_shape=[2, 2], strides=[2, 2]) for k in range(5)]
     nodes = [node("Conv", "x w", "p0", pads=[1, 1, 1, 1]), *pools, node("GlobalAveragePool", "p5", "y")]
     graph = import_bytes(serialised(nodes, [value("x", [4, 3, 224, 224])], ["y"], weights))
-    small = last(Shrinker(DeviceMesh.of(2), roles(graph)), graph)
+    small = last(Shrinker(DeviceMesh.of(2), roles(graph), {}), graph)
     assert (small.tensors["x"].shape or ())[2] < 224
     rows, columns = (small.tensors["x"].shape or ())[2:]
     assert min(rows, columns) >= 32
@@ -87,6 +99,6 @@ def test_operands_that_no_longer_fit_each_other_are_no_smaller_graph() -> None:
         for name, shape in {"w": (256, 64), "a": (4, 64, 64), "y": (4, 64, 64)}.items()
     }
     smaller = dataclasses.replace(graph, tensors={**graph.tensors, **torn})
-    shrinker = Shrinker(DeviceMesh.of(2), roles(graph))
+    shrinker = Shrinker(DeviceMesh.of(2), roles(graph), {})
     assert shrinker._admits(graph, graph)
     assert not shrinker._admits(smaller, graph)
