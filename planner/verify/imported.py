@@ -36,14 +36,15 @@ from planner.verify.kernels import NoKernelError, run_local
 from planner.verify.model_file import ModelFile, Session
 from planner.verify.shards import Array
 from planner.verify.whole import Whole
+from planner.verify.work import held_bytes
 
-__all__ = ["ImportVerdict", "check_import"]
+__all__ = ["BUDGET", "ImportVerdict", "check_import"]
 
 RESPONSE = 10.0
 _RANDOM = frozenset({
     "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
 })  # fmt: skip
-BUDGET = 4 << 30
+BUDGET = 4 << 30  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +82,10 @@ def check_import(
         return ImportVerdict(False, float("inf"), reason=contradiction)
     sources = file.size + sum(t.bytes for t in graph.tensors.values() if t.name not in graph.producers)
     everything = 2 * sum(graph.tensors[t].bytes for t in graph.producers)  # before and after rounding
-    need = sources + min(everything, 2 * _live_bytes(graph))
+    need = sources + min(everything, 2 * held_bytes(graph))
     if need > budget:
-        return ImportVerdict(
-            None, reason=f"it takes about {need / 2**30:.1f} GiB to run whole, {budget / 2**30:.1f} GiB are granted"
-        )
+        about, granted = (f"{n / 2**30:.1f} GiB" for n in (need, budget))
+        return ImportVerdict(None, reason=f"it takes about {about} to run whole, {granted} are granted (--whole: any)")
     unclear = file.ambiguous & file.missing.keys()
     if unclear or file.functions_lack_data:
         where = f"several tensors are called {min(unclear)}" if unclear else "a function body lacks data"
@@ -119,18 +119,6 @@ def _contradiction(file: ModelFile, graph: Graph, bind: Mapping[str, int], batch
         if t.role is Role.PARAMETER or batch is None or len(t.shape) != len(stored[0]):
             return f"{t.role} {t.name} has the shape {list(t.shape)}, in the file {list(stored[0])}"
     return ""
-
-
-def _live_bytes(graph: Graph) -> int:
-    """The most bytes of computed tensors at once, each kept until its last reader."""
-    last = {t: op.name for op in graph.ops for t in op.inputs}
-    now = most = 0
-    for op in graph.ops:
-        now += sum(graph.tensors[t].bytes for t in op.outputs if t)
-        most = max(most, now)
-        ended = {t for t in (*op.inputs, *op.outputs) if t in graph.producers and last.get(t, op.name) == op.name}
-        now -= sum(graph.tensors[t].bytes for t in ended)
-    return most
 
 
 class _NoVerdictError(PlannerError):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from planner.lowering import Program, Staged, passes, staged
 from planner.planning import PlanDocument
 from planner.planning.pipeline.stages import ORDER
-from planner.verify.sibling import Budget, Work
+from planner.verify.work import Budget, Work
 
 __all__ = ["affordable", "fewest_micro_batches", "in_parts", "pipeline_of"]
 
@@ -27,7 +29,8 @@ def affordable(plan: PlanDocument, work: Work, budget: Budget, *, whole: bool) -
     if whole:
         return count
     flying = min(plan.schedule.stages, count)
-    if not budget.holds(Work(work.flops * fewest, work.parameter_bytes, work.activation_bytes * flying)):
+    together = replace(work, flops=work.flops * fewest, activation_bytes=work.activation_bytes * flying)
+    if not budget.holds(together):
         return 0
     return min(count, max(fewest, int(budget.flops / max(work.flops, 1.0))))
 

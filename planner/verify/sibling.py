@@ -9,12 +9,11 @@ layouts, tensors their redistributions step by step (`planner.verify.seams`).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from planner.errors import PlannerError, VerificationError
-from planner.frontends.experts import EXPERT_MATMUL
 from planner.frontends.siblings import BlockCut, cut_blocks, removable_runs
 from planner.ir import Graph, Layout
 from planner.lowering import Program, lower
@@ -23,39 +22,14 @@ from planner.planning import PlanDocument
 from planner.planning.programs import assignment_of
 from planner.pricing import active_tensors, bind_rules
 from planner.pricing.assignment import Assignment
-from planner.rules.rule import Rule
 from planner.verify.blocks import Level, cuts, represented
 from planner.verify.seams import sewn
 from planner.verify.shrink import Shrinker
+from planner.verify.work import Budget, work_of
 
-__all__ = ["Budget", "Sibling", "Siblings", "Work", "make_sibling", "work_of"]
+__all__ = ["Sibling", "Siblings", "layouts_of", "make_sibling"]
 
 _LEVELS: Final[tuple[Level, ...]] = (0, 1, 2)  # of how little is kept of repeated blocks
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What executing a graph once takes: multiply-adds count two; bytes of all tensors at single precision."""
-
-    flops: float
-    parameter_bytes: int
-    activation_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """What may be executed in reasonable time and memory on an ordinary machine."""
-
-    flops: float
-    parameter_bytes: int = 2 << 30
-    activation_bytes: int = 2 << 30
-
-    def holds(self, work: Work) -> bool:
-        return (
-            work.flops <= self.flops
-            and work.parameter_bytes <= self.parameter_bytes
-            and work.activation_bytes <= self.activation_bytes
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,18 +40,6 @@ class Sibling:
     program: Program
     description: str
     stands_for: tuple[str, ...]
-
-
-def work_of(graph: Graph, rules: Mapping[str, Rule] | None = None) -> Work:
-    """Forward work of the graph."""
-    rules = bind_rules(graph)[0] if rules is None else rules
-    computing = [op for op in graph.ops if rules[op.name].kind != "free"]  # the others give views of their operands
-    produced = sum(graph.tensors[t].elements for op in computing for t in op.outputs if t)
-    # The reference makes the weights of every token, where a rank groups the tokens.
-    spelled = sum(int(rules[op.name].flops) // 2 for op in graph.ops if op.type == EXPERT_MATMUL)
-    return Work(
-        sum(r.flops for r in rules.values()), 4 * sum(t.elements for t in graph.parameters), 4 * (produced + spelled)
-    )
 
 
 def layouts_of(assignment: Assignment) -> dict[str, frozenset[Layout]]:

@@ -25,11 +25,12 @@ from planner.verify.check import Verdict, verify_program
 from planner.verify.data import Drawn
 from planner.verify.derive import differences
 from planner.verify.fields import Difference
-from planner.verify.imported import ImportVerdict, check_import
+from planner.verify.imported import BUDGET, ImportVerdict, check_import
 from planner.verify.label import labelled, unlabelled
 from planner.verify.pipeline import verify_pipeline
 from planner.verify.pipelined import affordable, fewest_micro_batches, in_parts, pipeline_of
-from planner.verify.sibling import Budget, Sibling, Siblings, work_of
+from planner.verify.sibling import Sibling, Siblings
+from planner.verify.work import Budget, work_of
 
 __all__ = ["Verification", "verify"]
 
@@ -38,6 +39,8 @@ __all__ = ["Verification", "verify"]
 # the plan's strategies.
 TRAINING = Budget(flops=4e11)
 INFERENCE = Budget(flops=1.5e12)
+UNLIMITED = 1 << 62
+MOVED = 24 << 30  # bytes of activations that may come and go where no more than a budget's are there at once
 SIBLINGS = (
     Budget(flops=4e9, parameter_bytes=1 << 26, activation_bytes=1 << 27),
     Budget(flops=4e10, parameter_bytes=1 << 30, activation_bytes=1 << 29),
@@ -128,7 +131,8 @@ def verify(
     meter: Meter | None = None,
 ) -> Verification:
     """Everything above; `model` is the file that `graph` was read from, `whole` asks for an execution of the whole
-    graph however long it takes.  InputError where the plan is not one of this graph."""
+    graph, and of the file, however much time and memory they take.  InputError where the plan is not one of this
+    graph."""
     program = program_of(plan, graph)
     # The label of an earlier proof is replaced by that of this one.
     fields = tuple(differences(unlabelled(plan), graph))
@@ -137,7 +141,7 @@ def verify(
     if defects:
         return Verification(devices, fields, defects, None, None, 0)
     drawn: Drawn = {}  # by the one, for the other
-    imported = None if model is None else _imported(plan, graph, model, seed, say, drawn)
+    imported = None if model is None else _imported(plan, graph, model, seed, say, drawn, whole=whole)
     budget = TRAINING if plan.schedule.mode == "training" else INFERENCE
     count = affordable(plan, work_of(graph, program.rules), budget, whole=whole)
     if count:
@@ -168,7 +172,13 @@ def _sibling(plan: PlanDocument, siblings: Siblings, most: Budget) -> Sibling:
             return siblings.within(budget)
         except VerificationError:
             continue
-    return siblings.within(replace(most, flops=most.flops / fewest_micro_batches(plan)))
+    most = replace(most, flops=most.flops / fewest_micro_batches(plan))
+    try:
+        return siblings.within(most)
+    except VerificationError:
+        if plan.schedule.mode == "training":  # all results are kept for the gradients
+            raise
+        return siblings.within(replace(most, activation_bytes=MOVED))
 
 
 def _execute(
@@ -179,9 +189,12 @@ def _execute(
     return verify_pipeline(pipeline_of(plan, program, micro_batches), seed=seed, progress=meter, drawn=drawn)
 
 
-def _imported(plan: PlanDocument, graph: Graph, model: Path, seed: int, say: Say, drawn: Drawn) -> ImportVerdict:
+def _imported(
+    plan: PlanDocument, graph: Graph, model: Path, seed: int, say: Say, drawn: Drawn, *, whole: bool
+) -> ImportVerdict:
     say("comparing the graph with ONNX Runtime on the file")
+    bind, batch, budget = plan.model.bind, plan.model.batch, UNLIMITED if whole else BUDGET
     try:
-        return check_import(model, graph, bind=plan.model.bind, batch=plan.model.batch, seed=seed, keep=drawn)
+        return check_import(model, graph, bind=bind, batch=batch, seed=seed, budget=budget, keep=drawn)
     except (InputError, VerificationError) as e:
         return ImportVerdict(None, reason=str(e))

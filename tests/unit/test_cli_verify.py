@@ -23,7 +23,7 @@ from planner.cli import verify as command
 from planner.cli.main import main
 from planner.errors import InputError, VerificationError
 from planner.verify import verification
-from planner.verify.sibling import Budget
+from planner.verify.work import Budget
 from tests.unit.semantics_model import transformer
 
 KEYS = {

@@ -35,8 +35,8 @@ from planner.verify.pipelined import affordable, fewest_micro_batches, in_parts,
 from planner.verify.proof import summed
 from planner.verify.reference import gradients, run_ops
 from planner.verify.shards import Array
-from planner.verify.sibling import Budget, Work
 from planner.verify.verification import verify
+from planner.verify.work import Budget, Work
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_graphs"
 TABLE = "transformer.wte.weight"

@@ -13,7 +13,8 @@ from planner.planning.programs import assignment_of, program_of
 from planner.verify import verification
 from planner.verify.blocks import cuts, represented
 from planner.verify.check import verify_program
-from planner.verify.sibling import Budget, make_sibling, work_of
+from planner.verify.sibling import make_sibling
+from planner.verify.work import Budget, work_of
 from tests.mutation.plans import Case, Made, gpt, make
 
 LAYERS = 10
