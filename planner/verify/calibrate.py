@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from planner.ir import Op
+from planner.ir import Op, Role
 from planner.rules.rule import Rule
 from planner.verify.compare import sampled
 from planner.verify.shards import Array
@@ -105,7 +105,8 @@ class _Calibration:
         if not any(reader.type in _CUTS for reader, _ in self.graph.consumers.get(op.outputs[0], ())):
             return
         slots = range(len(op.inputs)) if op.type == "Add" else sorted(self.whole.rules[op.name].additive)
-        added = [self.root[op.inputs[i]] for i in slots if i < len(op.inputs) and self._free(op.inputs[i])]
+        free = [self.root[op.inputs[i]] for i in slots if i < len(op.inputs) and self._free(op.inputs[i])]
+        added = [source for source in free if self.graph.tensors[source].role is Role.PARAMETER]
         result = self.whole.value(op.outputs[0])
         if not added or result.dtype.kind != "f" or _passes(result) or not np.isfinite(result).all():
             return

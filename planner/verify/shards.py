@@ -32,6 +32,8 @@ Array = NDArray[Any]
 Shards = tuple[Array, ...]  # index = rank
 Region = tuple[slice, ...]
 
+_SAMPLE = 1 << 16  # elements that show the ordinary size of a large tensor
+
 
 @lru_cache(maxsize=4096)
 def regions(layout: Layout, shape: tuple[int, ...], mesh: DeviceMesh) -> tuple[Region, ...]:
@@ -151,8 +153,8 @@ def _terms(whole: Array, n: int, reduction: Reduction, rng: np.random.Generator 
             return [whole, *(np.zeros_like(whole) for _ in range(n - 1))]
         if np.issubdtype(whole.dtype, np.floating):
             finite = np.isfinite(whole)  # an infinity (a mask) is one rank's; the others hold zeros there
-            scale = float(np.std(whole[finite])) if finite.any() else 0.0
-            scale = scale if 0 < scale < np.inf else 1.0
+            sizes = np.abs(np.where(finite, whole, 0)).astype(np.float64)
+            scale = np.minimum(np.maximum(sizes, _ordinary(sizes)), float(np.finfo(whole.dtype).max) / (64 * n))
             parts = [(rng.standard_normal(whole.shape) * scale * (i + 1)).astype(whole.dtype) for i in range(n - 1)]
         else:
             parts = [rng.integers(-5, 5, size=whole.shape).astype(whole.dtype) for _ in range(n - 1)]
@@ -165,6 +167,16 @@ def _terms(whole: Array, n: int, reduction: Reduction, rng: np.random.Generator 
     sign = -1 if reduction is Reduction.MAX else 1
     noise = [rng.integers(1, 4, size=whole.shape) * sign for _ in range(n)]
     return [np.where(owner == i, whole, whole + noise[i]).astype(whole.dtype) for i in range(n)]
+
+
+def _ordinary(sizes: NDArray[np.float64]) -> float:
+    """A size for terms of small elements, that is no size of a few large ones (a mask of -1e9 beside zeros): what terms
+    cancel of each other is lost to rounding."""
+    sample = sizes.reshape(-1)[:: max(1, sizes.size // _SAMPLE)]
+    present = sample[sample > 0]
+    if not present.size:
+        return 1.0
+    return float(np.median(sample)) or min(float(np.quantile(present, 0.1)), 1.0)
 
 
 def put_together(values: Shards, layout: Layout, shape: tuple[int, ...], mesh: DeviceMesh) -> tuple[Array, Shards]:

@@ -41,6 +41,16 @@ def test_two_terms_stand_for_the_value_and_neither_is_it() -> None:
     assert difference(relu, SUMMED, np.maximum(whole, 0), MESH).reason, "what is not linear shows"
 
 
+@pytest.mark.parametrize("masked", [-1e9, -3e38, -np.inf])
+def test_terms_beside_a_mask_lose_nothing_to_rounding(masked: float) -> None:
+    whole = np.where(value(8, 4) > 0, masked, value(8, 4))
+    terms = shard(whole, SUMMED, MESH, np.random.default_rng(1))
+    assert all(np.any(t[np.isfinite(t)]) for t in terms), "no rank holds zeros alone"
+    found = difference(terms, SUMMED, whole, MESH)
+    assert (found.reason, found.unproved) == ("", "")
+    assert found.error < 1e-14
+
+
 def test_one_wrong_element_is_named_by_its_rank() -> None:
     whole = value(8, 4)
     pieces = [p.copy() for p in shard(whole, SPLIT, MESH)]
