@@ -3,18 +3,20 @@ stand for."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from planner.errors import VerificationError
 from planner.frontends.siblings import cut_blocks, removable_runs
 from planner.lowering import Program
 from planner.planning.programs import assignment_of, program_of
 from planner.verify import verification
 from planner.verify.blocks import cuts, represented
 from planner.verify.check import verify_program
-from planner.verify.sibling import make_sibling
-from planner.verify.work import Budget, work_of
+from planner.verify.sibling import Siblings, make_sibling
+from planner.verify.work import Budget, Work, work_of
 from tests.mutation.plans import Case, Made, gpt, make
 
 LAYERS = 10
@@ -108,6 +110,30 @@ def test_a_wrong_redistribution_of_a_kept_block_is_noticed(uniform: Made) -> Non
     program = program_of(gone, uniform.graph)
     with pytest.raises(Exception, match="sibling of"):
         make_sibling(gone, uniform.graph, program, small(uniform))
+
+
+def test_a_budget_after_others_takes_what_it_would_take_alone(uniform: Made) -> None:
+    """Budgets share what was cut and shrunk."""
+    program = program_of(uniform.plan, uniform.graph)
+    whole = work_of(uniform.graph)
+    shared = Siblings(uniform.plan, uniform.graph, program)
+    for part in (0.5, 0.06, 0.2, 0.5):
+        budget = Budget(flops=whole.flops * part)
+        alone = make_sibling(uniform.plan, uniform.graph, program, budget)
+        found = shared.within(budget)
+        assert (found.description, found.stands_for) == (alone.description, alone.stands_for)
+        assert found.program.instructions == alone.program.instructions
+        assert budget.holds(work_of(found.graph))
+    with pytest.raises(VerificationError, match="more than is executed here"):
+        shared.within(Budget(flops=1.0))
+
+
+def test_what_comes_and_goes_may_be_more_than_what_is_there_at_once() -> None:
+    """Inference lets a result go after its last reader."""
+    work = Work(flops=1.0, parameter_bytes=1, activation_bytes=10 << 30, held_bytes=1 << 30)
+    assert not Budget(flops=1.0).holds(work)
+    assert Budget(flops=1.0, activation_bytes=20 << 30).holds(work)
+    assert not Budget(flops=1.0, activation_bytes=20 << 30).holds(replace(work, held_bytes=3 << 30))
 
 
 def test_cutting_nothing_is_the_graph_itself(uniform: Made) -> None:
