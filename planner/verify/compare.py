@@ -26,8 +26,8 @@ __all__ = [
     "TOLERANCE",
     "Difference",
     "Rounding",
+    "alike",
     "difference",
-    "equal",
     "nonzero",
     "reduced",
     "sampled",
@@ -36,6 +36,7 @@ __all__ = [
 
 TOLERANCE: Final = 1e-9  # double precision sums a million terms to 1e-13; a wrong shard is off by 1e-6 or more
 ROUNDINGS: Final = 64.0  # an execution rounds at every addition; the measurement moves every operand once
+SEEN: Final = 100 * TOLERANCE  # an error that is larger than this share of an element is seen
 CAP: Final = 1e-3  # beyond this share of a value's size an error is no rounding that anybody may call harmless
 
 MASKS: Final = 1e6  # times the typical size: what lies beyond is a masking value
@@ -161,14 +162,25 @@ def _places(shape: tuple[int, ...], count: int) -> tuple[Array, ...]:
     return np.ix_(*(np.sort(rng.choice(n, max(1, round(n * share)), replace=False)) for n in shape))
 
 
-def nonzero(value: Array) -> bool:
-    """Whether any element is not zero; most often one of the first, and no others are read then."""
-    return any(np.any(x) for x, _ in _pieces(value, value))
+def nonzero(value: Array, scale: float = 0.0) -> bool:
+    """Whether any element is more than rounding of others that are as large as `scale`; most often one of the first is,
+    and no others are read then."""
+    least = SEEN * scale
+    with np.errstate(invalid="ignore"):
+        return not all(np.all(np.abs(x) <= least) for x, _ in _pieces(value, value))  # of no number, too
 
 
-def equal(a: Array, b: Array) -> bool:
-    """Whether two arrays hold the same; where they do not, most often their first elements show it."""
-    return a.shape == b.shape and all(np.array_equal(x, y) for x, y in _pieces(a, b))
+def alike(a: Array, b: Array, scale: float) -> bool:
+    """Whether each could stand for the other, and no comparison of elements as large as `scale` would notice; where that
+    is not so, most often their first elements show it."""
+    return a.shape == b.shape and all(_alike(x, y, scale) for x, y in _pieces(a, b))
+
+
+def _alike(x: Array, y: Array, scale: float) -> bool:
+    if x.dtype.kind != "f":
+        return np.array_equal(x, y)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return bool(np.all((x == y) | (np.abs(x - y) <= SEEN * (np.abs(y) + scale))))
 
 
 def _has_nan(value: Array) -> bool:

@@ -27,6 +27,7 @@ from planner.verify.compare import Difference, Rounding, difference, reduced
 from planner.verify.double import in_double
 from planner.verify.execute import Key, VirtualDevices, last_uses
 from planner.verify.findings import Report
+from planner.verify.freed import Freed
 from planner.verify.kernels import NoKernelError
 from planner.verify.payloads import misstated
 from planner.verify.projection import is_product
@@ -64,6 +65,7 @@ class Proof:
         self.fixed = fixed_operators(self.graph)  # computed from constants alone: alike because they are
         self.judged: set[str] = set()  # operators whose rule's gradients were compared with the product's
         self.heard: dict[tuple[str, int], str] = {}
+        self.freed = Freed(self.program, seed)
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> Report:
         calibrate(self.whole)
@@ -128,6 +130,7 @@ class Proof:
             source = self.devices.values.get((move.tensor, move.source))
             shards = self.devices.convert(move)
             found = self._compare(what, shards, move.target, whole, summed(source))
+            self.report.add(what, self.freed.converted(move))
             if found.fine:
                 pending = bool(move.target.partial and move.source.partial) and not found.excused
                 self.devices.values[key] = shards if pending else self._anchored(whole, key[1])
@@ -175,7 +178,8 @@ class Proof:
         key = op.name, place
         if key not in self.heard:  # once, though recomputation runs it twice
             operands = [self.whole.value(t) if t else None for t in op.inputs]
-            self.heard[key] = silence(whole, layout, self.program.rules[op.name], place, operands, self.mesh)
+            found = silence(whole, layout, self.program.rules[op.name], place, operands, self.mesh)
+            self.heard[key] = "" if found and self.freed.proves(op, place, operands) else found
         return self.heard[key]
 
     # Gradients

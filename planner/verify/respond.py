@@ -1,8 +1,8 @@
 """Whether a value could show an error at all.
 
-Where every shard of a result is alike, exchanged shards look like the right ones; where a shard is zero, so does one
-that was never computed.  Such a value proves nothing, unless what the operator reads is alike in the same way (what is
-expanded along a dimension, a mask that masks nobody): then any run gives shards that are alike.
+Where every shard of a result is alike but for rounding, exchanged shards look like the right ones; where a shard is
+zero, so does one that was never computed.  Such a value proves nothing, unless what the operator reads is alike in the
+same way (what is expanded along a dimension, a mask that masks nobody): then any run gives shards that are alike.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from planner.ir import DeviceMesh, Layout
 from planner.rules.rule import Rule
-from planner.verify.compare import equal, nonzero
+from planner.verify.compare import alike, nonzero, typical_size
 from planner.verify.shards import Array, views
 
 __all__ = ["silence"]
@@ -37,6 +37,7 @@ def silence(
     if not nonzero(result):  # of an operand that is zero, zero is the answer
         return "it is zero everywhere on these values" if _varies(operands) else ""
     dims = rule.results[place] if place < len(rule.results) else None
+    scale = typical_size(result)
     for d, axes in enumerate(layout.dims if dims is not None else ()):
         if not axes or dims is None:
             continue
@@ -45,9 +46,9 @@ def silence(
         distinct = list({id(p): p for p in pieces}.values())
         if len(distinct) < 2 or not _reads_along(dims[d], rule, operands):
             continue
-        if all(equal(distinct[0], p) for p in distinct[1:]):
+        if all(alike(distinct[0], p, scale) for p in distinct[1:]):
             return f"its shards along dimension {d} are all alike on these values"
-        silent = [i for i, p in enumerate(distinct) if not nonzero(p)]
+        silent = [i for i, p in enumerate(distinct) if not nonzero(p, scale)]
         if any(not _reads_zeros(i, len(distinct), dims[d], rule, operands) for i in silent):
             return f"a shard along dimension {d} is zero on these values"
     return ""
@@ -78,13 +79,13 @@ def _reads_zeros(number: int, count: int, factors: Sequence[str], rule: Rule, op
         for k, own in enumerate(dims):
             if k < x.ndim and set(own) & set(factors) and x.shape[k] % count == 0:
                 size = x.shape[k] // count
-                if not nonzero(np.moveaxis(x, k, 0)[number * size : (number + 1) * size]):
+                if not nonzero(np.moveaxis(x, k, 0)[number * size : (number + 1) * size], typical_size(x)):
                     return True
     return False
 
 
 def _lively(x: Array, dim: int) -> bool:
     """No half along the dimension is zero, and its first and last index differ."""
-    along = np.moveaxis(x, dim, 0)
+    along, scale = np.moveaxis(x, dim, 0), typical_size(x)
     half = len(along) // 2
-    return bool(nonzero(along[:half])) and bool(nonzero(along[-half:])) and not equal(along[0], along[-1])
+    return nonzero(along[:half], scale) and nonzero(along[-half:], scale) and not alike(along[0], along[-1], scale)

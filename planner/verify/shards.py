@@ -33,6 +33,7 @@ Shards = tuple[Array, ...]  # index = rank
 Region = tuple[slice, ...]
 
 _SAMPLE = 1 << 16  # elements that show the ordinary size of a large tensor
+_DROWNED = 1e3  # times the ordinary size of an element, which the standard deviation is where a few are huge
 
 
 @lru_cache(maxsize=4096)
@@ -153,8 +154,7 @@ def _terms(whole: Array, n: int, reduction: Reduction, rng: np.random.Generator 
             return [whole, *(np.zeros_like(whole) for _ in range(n - 1))]
         if np.issubdtype(whole.dtype, np.floating):
             finite = np.isfinite(whole)  # an infinity (a mask) is one rank's; the others hold zeros there
-            sizes = np.abs(np.where(finite, whole, 0)).astype(np.float64)
-            scale = np.minimum(np.maximum(sizes, _ordinary(sizes)), float(np.finfo(whole.dtype).max) / (64 * n))
+            scale = _scale(whole, finite, n)
             parts = [(rng.standard_normal(whole.shape) * scale * (i + 1)).astype(whole.dtype) for i in range(n - 1)]
         else:
             parts = [rng.integers(-5, 5, size=whole.shape).astype(whole.dtype) for _ in range(n - 1)]
@@ -169,14 +169,19 @@ def _terms(whole: Array, n: int, reduction: Reduction, rng: np.random.Generator 
     return [np.where(owner == i, whole, whole + noise[i]).astype(whole.dtype) for i in range(n)]
 
 
-def _ordinary(sizes: NDArray[np.float64]) -> float:
-    """A size for terms of small elements, that is no size of a few large ones (a mask of -1e9 beside zeros): what terms
-    cancel of each other is lost to rounding."""
+def _scale(whole: Array, finite: NDArray[np.bool_], n: int) -> float | NDArray[np.float64]:
+    """The size of random terms: that of the value's elements, or of each of them where a few large ones (a mask of -1e9
+    beside zeros) would drown the others, for what large terms cancel of each other is lost to rounding."""
+    std = float(np.std(whole[finite])) if finite.any() else 0.0
+    std = std if 0 < std < np.inf else 1.0
+    sizes = np.abs(np.where(finite, whole, 0)).astype(np.float64)
     sample = sizes.reshape(-1)[:: max(1, sizes.size // _SAMPLE)]
-    present = sample[sample > 0]
-    if not present.size:
-        return 1.0
-    return float(np.median(sample)) or min(float(np.quantile(present, 0.1)), 1.0)
+    ordinary = float(np.median(sample)) if sample.size else 0.0
+    if not ordinary:
+        ordinary = min(float(np.quantile(sample[sample > 0], 0.1)), 1.0) if sample.any() else 1.0
+    if std <= _DROWNED * ordinary:
+        return std
+    return np.minimum(np.maximum(sizes, ordinary), float(np.finfo(whole.dtype).max) / (64 * n))
 
 
 def put_together(values: Shards, layout: Layout, shape: tuple[int, ...], mesh: DeviceMesh) -> tuple[Array, Shards]:
