@@ -171,8 +171,8 @@ def nonzero(value: Array, scale: float = 0.0) -> bool:
 
 
 def alike(a: Array, b: Array, scale: float) -> bool:
-    """Whether each could stand for the other, and no comparison of elements as large as `scale` would notice; where that
-    is not so, most often their first elements show it."""
+    """Whether each could stand for the other, and no comparison of elements as large as `scale` would notice; where
+    that is not so, most often their first elements show it."""
     return a.shape == b.shape and all(_alike(x, y, scale) for x, y in _pieces(a, b))
 
 
