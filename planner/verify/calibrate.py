@@ -3,8 +3,8 @@
 Weights drawn at random do not know what they read: behind some layers a signal has faded beside the biases, or Relu and
 Clip have cut all of it off, and then nothing that goes wrong before shows behind.  So the whole model runs once, and on
 the way each product's weights (and its bias) are scaled until its result varies by about one, running statistics
-become those of what they normalise, as training would have left them, and biases rise until Relu and Clip let
-something of every part pass.
+become those of what they normalise, as training would have left them, and biases rise until a Relu (or a Clip from
+zero on) that reads their result lets something of every part pass.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["calibrate"]
 _LEAST: Final = 0.5
 _MOST: Final = 2.0
 _SAMPLE: Final = 1 << 16
-_CUTS: Final = frozenset({"Clip", "Relu"})  # operators that nothing below zero may pass
+_BIASES: Final = {"Add": (0, 1), "BatchNormalization": (2,)}  # operands that move the result, where no rule says so
 _PARTS: Final = 16  # of a dimension, in each of which something is to pass
 _LIFTS: Final = 8
 _VIEWS: Final = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
@@ -102,19 +102,31 @@ class _Calibration:
 
     def _fit_bias(self, op: Op) -> None:
         """Raises what is added to the first result until a cut-off that reads it lets something of every part pass."""
-        if not any(reader.type in _CUTS for reader, _ in self.graph.consumers.get(op.outputs[0], ())):
+        if not any(self._cuts(reader) for reader, slot in self.graph.consumers.get(op.outputs[0], ()) if not slot):
             return
-        slots = range(len(op.inputs)) if op.type == "Add" else sorted(self.whole.rules[op.name].additive)
+        factor = float(op.attributes.get("beta", 1.0)) if op.type == "Gemm" else 1.0
+        slots = _BIASES.get(op.type) or sorted(self.whole.rules[op.name].additive)
         free = [self.root[op.inputs[i]] for i in slots if i < len(op.inputs) and self._free(op.inputs[i])]
         added = [source for source in free if self.graph.tensors[source].role is Role.PARAMETER]
         result = self.whole.value(op.outputs[0])
-        if not added or result.dtype.kind != "f" or _passes(result) or not np.isfinite(result).all():
+        if not added or not factor or result.dtype.kind != "f" or _passes(result) or not np.isfinite(result).all():
             return
         step = math.sqrt(np.mean(np.square(result)))
         lifts = next((k for k in range(1, _LIFTS) if _passes(result + k * step)), 0)
         if lifts:
-            self._replace(added[0], self.whole.value(added[0]) + lifts * step)
+            self._replace(added[0], self.whole.value(added[0]) + lifts * step / factor)
             self._again(op)
+
+    def _cuts(self, op: Op) -> bool:
+        """Whether it lets pass what is above zero, and nothing below."""
+        if op.type != "Clip":
+            return op.type == "Relu"
+        bounds = [op.attributes.get(a) for a in ("min", "max")]
+        for i, name in enumerate(op.inputs[1:3]):
+            value = self.graph.tensors[name].value if name else None
+            bounds[i] = None if value is None else float(value)
+        least, most = bounds
+        return least == 0 and (most is None or most > 0)
 
     def _replace(self, source: str, value: Array) -> None:
         self.whole.replace(source, value)
@@ -144,6 +156,8 @@ def _bias_dimensions(rule: Rule) -> frozenset[int]:
 
 def _passes(value: Array) -> bool:
     """Whether something is above zero in each of so many parts of every dimension."""
+    if not value.size:
+        return True
     above = value > 0
     for d, size in enumerate(above.shape):
         along = above.any(axis=tuple(k for k in range(above.ndim) if k != d))

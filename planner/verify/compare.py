@@ -41,6 +41,8 @@ CAP: Final = 1e-3  # beyond this share of a value's size an error is no rounding
 
 MASKS: Final = 1e6  # times the typical size: what lies beyond is a masking value
 
+_MASK: Final = 1e4  # the least masking value
+
 _CHUNK: Final = 1 << 15  # elements compared at a time: three such arrays stay in a core's cache
 _SAMPLE: Final = 4096  # elements whose median is taken
 
@@ -137,13 +139,18 @@ def reduced(shards: Shards, layout: Layout, mesh: DeviceMesh) -> Shards:
 
 
 def typical_size(value: Array) -> float:
-    """Median size of the finite elements that are not zero, of a sample spread over the value; 0 where all are zero."""
+    """Median size of the finite elements that are not zero, of a sample spread over the value; 0 where all are zero.
+    Where most elements are masked (-1e9 and beyond) it is that of the others."""
     if value.dtype.kind not in "fV" or not value.size:
         return 0.0
     sample = np.abs(sampled(value, _SAMPLE).astype(np.float64))
     sample = sample[np.isfinite(sample) & (sample > 0)]
     if sample.size:
-        return float(np.median(sample))
+        size = float(np.median(sample))
+        if size < _MASK:
+            return size
+        others = sample[sample * MASKS < size]
+        return float(np.median(others)) if others.size else size
     finite = np.abs(value[np.isfinite(value)].astype(np.float64))
     return float(finite.max(initial=0.0))
 

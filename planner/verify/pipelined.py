@@ -29,7 +29,8 @@ def affordable(plan: PlanDocument, work: Work, budget: Budget, *, whole: bool) -
     if whole:
         return count
     flying = min(plan.schedule.stages, count)
-    together = replace(work, flops=work.flops * fewest, activation_bytes=work.activation_bytes * flying)
+    held, made = work.held_bytes * flying, work.activation_bytes * flying
+    together = replace(work, flops=work.flops * fewest, activation_bytes=made, held_bytes=held)
     if not budget.holds(together):
         return 0
     return min(count, max(fewest, int(budget.flops / max(work.flops, 1.0))))

@@ -153,8 +153,10 @@ def _terms(whole: Array, n: int, reduction: Reduction, rng: np.random.Generator 
         if rng is None:
             return [whole, *(np.zeros_like(whole) for _ in range(n - 1))]
         if np.issubdtype(whole.dtype, np.floating):
-            finite = np.isfinite(whole)  # an infinity (a mask) is one rank's; the others hold zeros there
-            scale = _scale(whole, finite, n)
+            # An infinity, or what terms would overflow beside (a mask), is one rank's; the others hold zeros there.
+            most = float(np.finfo(whole.dtype).max) / (64 * n * n) if whole.dtype.itemsize >= 4 else np.inf
+            finite = np.isfinite(whole) & (np.abs(whole) <= most)
+            scale = _scale(whole, finite)
             parts = [(rng.standard_normal(whole.shape) * scale * (i + 1)).astype(whole.dtype) for i in range(n - 1)]
         else:
             parts = [rng.integers(-5, 5, size=whole.shape).astype(whole.dtype) for _ in range(n - 1)]
@@ -169,7 +171,7 @@ def _terms(whole: Array, n: int, reduction: Reduction, rng: np.random.Generator 
     return [np.where(owner == i, whole, whole + noise[i]).astype(whole.dtype) for i in range(n)]
 
 
-def _scale(whole: Array, finite: NDArray[np.bool_], n: int) -> float | NDArray[np.float64]:
+def _scale(whole: Array, finite: NDArray[np.bool_]) -> float | NDArray[np.float64]:
     """The size of random terms: that of the value's elements, or of each of them where a few large ones (a mask of -1e9
     beside zeros) would drown the others, for what large terms cancel of each other is lost to rounding."""
     std = float(np.std(whole[finite])) if finite.any() else 0.0
@@ -181,7 +183,7 @@ def _scale(whole: Array, finite: NDArray[np.bool_], n: int) -> float | NDArray[n
         ordinary = min(float(np.quantile(sample[sample > 0], 0.1)), 1.0) if sample.any() else 1.0
     if std <= _DROWNED * ordinary:
         return std
-    return np.minimum(np.maximum(sizes, ordinary), float(np.finfo(whole.dtype).max) / (64 * n))
+    return np.maximum(sizes, ordinary)
 
 
 def put_together(values: Shards, layout: Layout, shape: tuple[int, ...], mesh: DeviceMesh) -> tuple[Array, Shards]:

@@ -80,7 +80,8 @@ class Siblings:
         raise VerificationError(
             f"{self.graph.name}: even a sibling of {'; '.join(notes) or 'the same size'} takes {work.flops:.2g} FLOPs, "
             f"{work.parameter_bytes / 2**30:.1f} GiB of parameters and {work.activation_bytes / 2**30:.1f} GiB of "
-            f"activations, more than is executed here; plan and verify a smaller variant of the model"
+            f"activations ({work.held_bytes / 2**30:.1f} GiB at once), more than is executed here; plan and verify a "
+            f"smaller variant of the model"
         )
 
     def _level(self, number: Level) -> _Level:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from planner.frontends.experts import EXPERT_MATMUL
-from planner.ir import Graph
+from planner.ir import Graph, Tensor
 from planner.pricing import bind_rules
 from planner.rules.rule import Rule
 
-__all__ = ["Budget", "Work", "held_bytes", "work_of"]
+__all__ = ["Budget", "Work", "most_held", "work_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +53,17 @@ def work_of(graph: Graph, rules: Mapping[str, Rule] | None = None) -> Work:
         sum(r.flops for r in rules.values()),
         4 * sum(t.elements for t in graph.parameters),
         4 * (produced + spelled),
-        held_bytes(graph),
+        most_held(graph, lambda t: 4 * t.elements),
     )
 
 
-def held_bytes(graph: Graph) -> int:
-    """The most bytes of computed tensors at once, each kept until its last reader."""
+def most_held(graph: Graph, size: Callable[[Tensor], int]) -> int:
+    """The most bytes of computed tensors at once, each kept until its last reader; `size` gives those of one."""
     last = {t: op.name for op in graph.ops for t in op.inputs}
     now = most = 0
     for op in graph.ops:
-        now += sum(graph.tensors[t].bytes for t in op.outputs if t)
+        now += sum(size(graph.tensors[t]) for t in op.outputs if t)
         most = max(most, now)
         ended = {t for t in (*op.inputs, *op.outputs) if t in graph.producers and last.get(t, op.name) == op.name}
-        now -= sum(graph.tensors[t].bytes for t in ended)
+        now -= sum(size(graph.tensors[t]) for t in ended)
     return most

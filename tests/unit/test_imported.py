@@ -132,7 +132,7 @@ def test_a_sequence_that_is_returned_stays_one():
     nodes = [node("SplitToSequence", "x two", "s", axis=1), node("SequenceAt", "s one", "y")]
     sequence = helper.make_tensor_sequence_value_info("s", FLOAT, None)
     data = serialised(
-        nodes, [value("x", [2, 2])], [sequence, value("y", None)], [constant("two", 2), constant("one", 1)]
+        nodes, [value("x", [4, 4])], [sequence, value("y", None)], [constant("two", 2), constant("one", 1)]
     )
     assert "SplitToSequence" in {op.type for op in import_bytes(data).ops}
 
@@ -284,7 +284,7 @@ def test_control_flow_keeps_its_weights():
     def branch(name, kind, weight):
         out = value(f"{name}_out", [2, 4])
         return helper.make_graph(
-            [helper.make_node(kind, ["x", weight], [out.name])], name, [], [out], [external(weight, [2, 2])]
+            [helper.make_node(kind, ["x", weight], [out.name])], name, [], [out], [external(weight, [4, 4])]
         )
 
     nodes = [node("If", "c", "y", then_branch=branch("t", "MatMul", "wt"), else_branch=branch("e", "MatMul", "we"))]

@@ -41,7 +41,7 @@ def test_two_terms_stand_for_the_value_and_neither_is_it() -> None:
     assert difference(relu, SUMMED, np.maximum(whole, 0), MESH).reason, "what is not linear shows"
 
 
-@pytest.mark.parametrize("masked", [-1e9, -3e38, -np.inf])
+@pytest.mark.parametrize("masked", [-1e9, -3e38, np.finfo(np.float64).min, -np.inf])
 def test_terms_beside_a_mask_lose_nothing_to_rounding(masked: float) -> None:
     whole = np.where(value(8, 4) > 0, masked, value(8, 4))
     terms = shard(whole, SUMMED, MESH, np.random.default_rng(1))
@@ -49,6 +49,15 @@ def test_terms_beside_a_mask_lose_nothing_to_rounding(masked: float) -> None:
     found = difference(terms, SUMMED, whole, MESH)
     assert (found.reason, found.unproved) == ("", "")
     assert found.error < 1e-14
+
+
+def test_the_size_of_what_is_mostly_masked_is_that_of_the_rest() -> None:
+    """Else no error of a score would be seen beside the masks."""
+    whole = value(64, 64)
+    masked = np.where(np.arange(64 * 64).reshape(64, 64) % 3 > 0, -3e38, whole)
+    assert 0.5 < typical_size(whole) < 1
+    assert 0.5 < typical_size(masked) < 1
+    assert typical_size(whole * 1e9) == pytest.approx(1e9 * typical_size(whole))
 
 
 def test_one_wrong_element_is_named_by_its_rank() -> None:

@@ -12,7 +12,6 @@ from typing import Final
 from planner.emit.names import Name, plain
 from planner.emit.wording import literal
 from planner.planning.document import PlanDocument, RedistributionDocument
-from planner.planning.programs import each_once
 
 __all__ = ["hybrid_text"]
 
@@ -73,7 +72,7 @@ def hybrid_text(plan: PlanDocument, names: Mapping[str, Name]) -> str:
         layout, told = p.stored.layout(), names[name]
         if any(layout.dims):
             sliced[told.name] = layout.dims[::-1] if told.transposed else layout.dims
-    collectives = [c for r in each_once(plan) if (c := _collective(r, names))]
+    collectives = [c for r in plan.redistributions if (c := _collective(r, names))]
     inside = {
         n: [(_PRIMITIVES[c.kind], ".".join(c.axes), "gradient" if c.backward else "forward", c.count) for c in o.inner]
         for n, o in plan.operators.items()
