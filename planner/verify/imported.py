@@ -163,6 +163,7 @@ class _Comparison:
             raise _NoVerdictError(f"sizes were carried in {len(found)} ways; the file can be sliced in one")
         self.carried = _Carried(*found.pop()) if found else None
         self.silent = False  # whether some output did not respond
+        self.drawn = False  # whether weights were drawn that the file does not hold
 
     def _carried_in(self, name: str) -> dict[int, tuple[int, int]]:
         """(size in the file, in the graph) by dimension of an input, where they differ."""
@@ -173,7 +174,7 @@ class _Comparison:
         """On weights as they are drawn; where an output does not respond to these, on weights that were fitted to what
         they read."""
         found = self._on()
-        if found.ok is not None or not self.silent or not self.fits or not self.file.missing:
+        if found.ok is not None or not self.silent or not self.fits or not self.drawn:
             return found
         try:
             return self._on(fitted=True)
@@ -182,6 +183,7 @@ class _Comparison:
 
     def _on(self, *, fitted: bool = False) -> ImportVerdict:
         values = self._values(self.seed, fitted=fitted)
+        self.drawn = any(x.dtype.kind == "f" for x in values.given.values())
         session = self.file.session(values.given, self._inner())
         theirs = self._run(session, values)
         errors, misfit, unproved = self._errors(values.ours, theirs)
