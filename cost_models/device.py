@@ -1,13 +1,15 @@
 """Seconds an operator takes on one device: a roofline with launch latency.
 
-    seconds = max(arithmetic, traffic) + (1 - overlap) * min(arithmetic, traffic) + launch
-                                                                        (0 when nothing is computed or moved)
+    seconds = max(arithmetic, traffic) + (1 - overlap) * min(arithmetic, traffic) + launches * launch
     traffic = bytes_moved / (memory bandwidth * memory efficiency of the kind)
-    arithmetic = (flops + fill) / (peak of the dtype * efficiency of the kind * utilisation)
+    arithmetic = (flops + fill) / (peak of the type * efficiency of the kind and type * utilisation)
 
 `fill` is the work of one tile step on every compute unit: what passes before the matrix units are busy.
-It makes efficiency depend on size, as flops / (flops + fill), and is zero for vector kinds.  The roofline
-is Williams, Waterman and Patterson, "Roofline: an insightful visual performance model", CACM 52(4), 2009.
+It makes the efficiency of products and convolutions depend on size, as flops / (flops + fill).  Efficiencies are what
+large kernels reach within a training step, with the clocks that the power limit leaves; attention has those of its
+forward and backward pass, by kernel.  A launch of a matrix kernel is its latency and the gap that it leaves around
+itself in a step (`product_ramp_s`).  Vector units compute in single precision.  The roofline is Williams, Waterman and
+Patterson, "Roofline: an insightful visual performance model", CACM 52(4), 2009.
 It supposes that arithmetic and traffic overlap wholly (`overlap` 1, the default).  On a CPU core they do in part: in
 the execution-cache-memory model the transfers add up with the loads and stores of the core, and only other instructions
 run beside them (Stengel, Treibig, Hager and Wellein, "Quantifying performance bottlenecks of stencil computations using
@@ -69,19 +71,24 @@ def compute_seconds(
     dtype: str,
     utilisation: ArrayLike = 1.0,
     launches: ArrayLike = 1,
+    backward: bool = False,
+    native: bool = False,
 ) -> FloatArray:
     """Seconds of operators of one kind on one device.
 
     Args:
-        kind: class of the operator. A copy-free reshape is `layout` with `bytes_moved` 0 and costs nothing.
+        kind: class of the operator.
         flops: floating-point operations on this device (a multiply-add counts two), any shape.
         bytes_moved: bytes read from and written to device memory, broadcast against `flops`.
-        dtype: type the arithmetic runs in, as in `DTYPES`.
+        dtype: type that matrix units compute in, as in `DTYPES`, or `mxfp8` or `fp8-row`.
         utilisation: fraction of the compute units' work that is useful (`matmul_utilisation`), in (0, 1].
         launches: kernels the operator consists of; their latencies add up.
+        backward: of attention, whether it is its backward pass; native: whether the kernel is the vendor's own rather
+            than a portable one.
 
     Returns:
-        Seconds, of the broadcast shape (0-d for scalars).  Zero everywhere if the profile has no device.
+        Seconds, of the broadcast shape (0-d for scalars), 0 where nothing is computed or moved.  Zero everywhere if the
+        profile has no device.
 
     Raises:
         ValueError: unknown kind or dtype; a negative or non-finite amount; utilisation outside (0, 1].
@@ -94,11 +101,11 @@ def compute_seconds(
     used = np.asarray(utilisation, dtype=np.float64)
     if not bool(np.all((used > 0) & (used <= 1))):
         raise ValueError(f"utilisation: expected fractions in (0, 1], found {utilisation!r}")
-    resolved = _resolve(dtype)
     device = profile.device
     if device is None:
+        _known(dtype)
         return np.zeros(np.broadcast_shapes(work.shape, traffic.shape, kernels.shape, used.shape))
-    rate, fill, launch = _arithmetic(device, kind, resolved)
+    rate, fill, launch = _arithmetic(device, kind, dtype, backward, native)
     arithmetic = np.where(work > 0, work + fill, 0.0) / (rate * used)
     moving = traffic / device.memory_rate(kind)
     busy = np.maximum(arithmetic, moving)
@@ -134,23 +141,30 @@ def matmul_utilisation(
     return np.asarray(border * last_wave, dtype=np.float64)
 
 
-def _arithmetic(device: DeviceSpec, kind: str, dtype: RateType) -> tuple[float, float, float]:
+def _arithmetic(
+    device: DeviceSpec, kind: OperatorKind, dtype: str, backward: bool, native: bool
+) -> tuple[float, float, float]:
     """Attainable FLOP/s, FLOPs to fill the units, seconds per launch."""
     if kind not in _MATRIX_KINDS:
-        rate = _rate(device.vector_flops_per_s, dtype) * device.vector_efficiency
+        _known(dtype)
+        rate = resolve_rate(device.vector_flops_per_s, "fp32") * device.vector_efficiency
         return rate, 0.0, device.vector_launch_latency_s
-    efficiency = {
-        "matmul": device.matmul_efficiency,
-        "conv": device.convolution_efficiency,
-        "attention": device.attention_efficiency,
-    }[kind]
+    peak, launch = resolve_rate(device.matmul_flops_per_s, dtype), device.matrix_launch_latency_s
+    launch += device.product_ramp_s
+    if kind == "attention":
+        return peak * device.attention(native=native)[backward], 0.0, launch
     fill = 2.0 * device.compute_units * device.tile_rows * device.tile_columns * device.tile_depth
-    return _rate(device.matmul_flops_per_s, dtype) * efficiency, fill, device.matrix_launch_latency_s
+    efficiency = device.product_efficiency(dtype) if kind == "matmul" else device.convolution_efficiency
+    return peak * efficiency, fill, launch
 
 
 def resolve_rate(rates: Mapping[RateType, float], dtype: str) -> float:
     """Operations per second in `dtype` (of `DTYPES`, `mxfp8`, `fp8-row`), or in what the machine computes it in."""
-    return _rate(rates, "fp8" if dtype in ("mxfp8", "fp8-row") else _resolve(dtype))
+    return _rate(rates, _known(dtype))
+
+
+def _known(dtype: str) -> RateType:
+    return "fp8" if dtype in ("mxfp8", "fp8-row") else _resolve(dtype)
 
 
 def _rate(rates: Mapping[RateType, float], dtype: RateType) -> float:

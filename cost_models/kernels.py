@@ -1,30 +1,31 @@
-"""Seconds of kernels on one device, with the sizes that decide how well they run.
-
-    product      max((flops + fill) / (peak(type) · efficiency · utilisation), bytes / memory rate) + launch
-    attention    max(flops / (peak(16-bit) · efficiency forward or backward), bytes / memory rate) + launch
-    others       max(flops / vector rate, bytes / memory rate) + launch
+"""Kernels of one device, and their seconds by `device.compute_seconds` with the sizes that decide how well they run.
 
 Operands of 8- and 4-bit products are scaled and cast first: a forward product and the two of its backward pass share
 an input, a weight and a gradient, of which each moves `CAST_BYTES` per element once.
-
-`fill` and `utilisation` are those of `device`: one tile step on every unit before the matrix units are busy, and
-tiles cut off at borders and in the last wave.  Efficiencies are what large kernels reach within a training step,
-with the clocks that the power limit leaves; `KernelRates` reads them from a profile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.device import matmul_utilisation, resolve_rate
-from cost_models.machine import HardwareProfile
+from cost_models.device import compute_seconds, matmul_utilisation
+from cost_models.machine import HardwareProfile, OperatorKind
 
-__all__ = ["CAST_BYTES", "KERNEL_KINDS", "NARROW_BYTES", "KernelArrays", "kernel_seconds"]
+__all__ = [
+    "CAST_BYTES",
+    "KERNEL_KINDS",
+    "MATRIX_KINDS",
+    "NARROW_BYTES",
+    "Kernel",
+    "KernelArrays",
+    "KernelKind",
+    "kernel_seconds",
+]
 
 FloatArray = NDArray[np.float64]
 # Of types that operands are scaled for and cast to.
@@ -33,13 +34,51 @@ NARROW_BYTES: Final[Mapping[str, float]] = {"fp8": 1.0, "fp8-row": 1.0, "mxfp8":
 # (read 2, write 1 and 1) where whoever makes it finds its scale, or scales are by block (fp4: two levels of them); two
 # passes for scales by row and by column, of which that by column reads twice.
 CAST_BYTES: Final[Mapping[str, float]] = {"fp8": 4.0, "fp8-row": 8.0, "mxfp8": 4.0, "fp4": 4.0}
-KERNEL_KINDS = ("product", "convolution", "attention", "attention_backward", "vector", "gather")
+KernelKind = Literal[
+    "product",
+    "convolution",
+    "attention",
+    "attention_backward",
+    "gather",
+    "elementwise",
+    "normalization",
+    "reduction",
+    "pooling",
+    "layout",
+]
+KERNEL_KINDS: Final[tuple[KernelKind, ...]] = get_args(KernelKind)
+MATRIX_KINDS: Final[frozenset[KernelKind]] = frozenset({"product", "convolution", "attention", "attention_backward"})
+_CLASSES: Final[Mapping[str, OperatorKind]] = {
+    "product": "matmul",
+    "convolution": "conv",
+    "attention_backward": "attention",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One launch on one device, or the share of it that an operator is the reason for.
+
+    Figures are numbers, or arrays of one number for each of several ways to run the operator.  `flops` counts what is
+    computed (of causal attention the half that is seen), `bytes` what device memory sees.  A product is `batch` times
+    (rows × depth) · (depth × columns).  `launches` is 1 of the operator that a kernel begins with and 0 of others that
+    are fused into it.  `of_weights`: it makes the gradient of a weight.
+    """
+
+    kind: KernelKind
+    flops: Any
+    bytes: Any
+    batch: Any = 1.0
+    rows: Any = 1.0
+    columns: Any = 1.0
+    depth: Any = 1.0
+    launches: int = 1
+    of_weights: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelArrays:
-    """Kernels as columns: `kind` indexes `KERNEL_KINDS`; the others are as in a product of
-    batch × (rows × depth) · (depth × columns)."""
+    """Kernels as columns of equal length: `kind` indexes `KERNEL_KINDS`, the others are as of `Kernel`."""
 
     kind: NDArray[np.int64]
     flops: FloatArray
@@ -48,6 +87,17 @@ class KernelArrays:
     rows: FloatArray
     columns: FloatArray
     depth: FloatArray
+    launches: FloatArray
+
+    @classmethod
+    def of(cls, kernels: Sequence[Kernel]) -> KernelArrays:
+        """Columns of kernels whose figures are numbers."""
+        names = ("flops", "bytes", "batch", "rows", "columns", "depth", "launches")
+        kinds = np.array([KERNEL_KINDS.index(k.kind) for k in kernels], dtype=np.int64)
+        return cls(kinds, *(np.array([getattr(k, name) for k in kernels], dtype=np.float64) for name in names))
+
+    def __len__(self) -> int:
+        return len(self.kind)
 
 
 def kernel_seconds(
@@ -58,35 +108,33 @@ def kernel_seconds(
     `native_attention` says that attention is the vendor's own kernel rather than a portable one.
 
     Raises:
-        ValueError: a type that is not one of `cost_models.device.DTYPES`.
+        ValueError: a type that is not one of `cost_models.device.DTYPES`, `mxfp8` or `fp8-row`.
     """
     device = profile.device
+    seconds = np.zeros(len(kernels))
     if device is None:
-        return np.zeros(len(kernels.kind))
-    kind = kernels.kind
-    traffic = kernels.bytes / (device.memory_bandwidth_bytes_per_s * device.memory_efficiency)
-    busy = np.zeros(len(kind))
-    vector = kind >= 4
-    busy[vector] = kernels.flops[vector] / (resolve_rate(device.vector_flops_per_s, "fp32") * device.vector_efficiency)
-    matrix = kind < 2
-    if matrix.any():
-        used = matmul_utilisation(
-            profile, rows=kernels.rows[matrix], columns=kernels.columns[matrix], batch=kernels.batch[matrix]
+        return seconds
+    for index in np.unique(kernels.kind).tolist():
+        kind, at = KERNEL_KINDS[index], kernels.kind == index
+        product = kind in ("product", "convolution")
+        used: FloatArray | float = 1.0
+        if product:
+            used = matmul_utilisation(
+                profile, rows=kernels.rows[at], columns=kernels.columns[at], batch=kernels.batch[at]
+            )
+        seconds[at] = compute_seconds(
+            profile,
+            kind=_CLASSES.get(kind, cast(OperatorKind, kind)),
+            flops=kernels.flops[at],
+            bytes_moved=kernels.bytes[at],
+            dtype=matrix_type if product else type,
+            utilisation=used,
+            launches=kernels.launches[at],
+            backward=kind == "attention_backward",
+            native=native_attention,
         )
-        fill = 2.0 * device.compute_units * device.tile_rows * device.tile_columns * device.tile_depth
-        reached = np.where(kind[matrix] == 0, device.product_efficiency(matrix_type), device.convolution_efficiency)
-        rate = resolve_rate(device.matmul_flops_per_s, matrix_type) * reached
-        busy[matrix] = (kernels.flops[matrix] + fill) / (rate * used)
-    peak = resolve_rate(device.matmul_flops_per_s, type)
-    for index, efficiency in zip((2, 3), device.attention(native=native_attention), strict=True):
-        at = kind == index
-        busy[at] = kernels.flops[at] / (peak * efficiency)
-    cast = np.zeros(len(kind))
-    if matrix_type in NARROW_BYTES:
-        b, m, n, k = kernels.batch, kernels.rows, kernels.columns, kernels.depth
-        moved = CAST_BYTES[matrix_type] / 3 * b * (m * k + k * n + m * n)
-        cast[matrix] = (moved / (device.memory_bandwidth_bytes_per_s * device.memory_efficiency))[matrix]
-    matrix_launch = device.matrix_launch_latency_s + device.product_ramp_s
-    launch = np.where(vector, device.vector_launch_latency_s, matrix_launch)
-    seconds: FloatArray = np.maximum(busy, traffic) + cast + launch
+        if product and matrix_type in NARROW_BYTES:
+            b, m, n, k = kernels.batch[at], kernels.rows[at], kernels.columns[at], kernels.depth[at]
+            moved = CAST_BYTES[matrix_type] / 3 * b * (m * k + k * n + m * n)
+            seconds[at] += moved / (device.memory_bandwidth_bytes_per_s * device.memory_efficiency)
     return seconds

@@ -29,7 +29,6 @@ __all__ = ["fit_device"]
 
 FloatArray = NDArray[np.float64]
 TELLING = 0.25  # the standard error of the parameter's logarithm is then at most twice that of a sample's
-TILE = 16  # side of the tile in which the fill is expressed: only units * rows * columns * depth enters prices
 _RATIO = "memory of "  # parameters: a kind's bandwidth over the shared one
 _STEP = 1e-3
 _MATRIX = {"matmul": "matmul_efficiency", "conv": "convolution_efficiency", "attention": "attention_efficiency"}
@@ -64,7 +63,7 @@ def fit_device(profile: HardwareProfile, samples: Sequence[ComputeSample]) -> Fi
         "vector_launch": min(s.seconds for s in vectors),
         "serial": 1.5,  # 2 - overlap: a positive parameter whose logarithm has a slope everywhere
     }
-    bounds = {"fill": (1.0, 1e12), "serial": (1.0, 2.0)}
+    bounds = {"fill": (1.0, 4e9), "serial": (1.0, 2.0)}
 
     def model(parameters: Mapping[str, float]) -> FloatArray:
         return _predict(replace(profile, device=_candidate(device, parameters, dtype)), samples, groups)
@@ -113,6 +112,8 @@ def _candidate(device: DeviceSpec, p: Mapping[str, float], dtype: str) -> Device
         device,
         matmul_flops_per_s=_rates(dtype, p["matmul"]),
         matmul_efficiency=1.0,
+        matmul_efficiency_by_type={},
+        product_ramp_s=0.0,
         vector_flops_per_s=_rates(dtype, p["vector"]),
         vector_efficiency=1.0,
         memory_bandwidth_bytes_per_s=p["memory"],
@@ -151,9 +152,9 @@ def _values(
         "device.matrix_launch_latency_s": p["matrix_launch"],
         "device.vector_launch_latency_s": p["vector_launch"],
         "device.compute_units": 1,
-        "device.tile_rows": TILE,
-        "device.tile_columns": TILE,
-        "device.tile_depth": max(1, round(p["fill"] / (2 * TILE**2))),
+        "device.tile_rows": 1,
+        "device.tile_columns": 1,
+        "device.tile_depth": max(1, round(p["fill"] / 2)),
     }
 
 
@@ -165,7 +166,7 @@ def _with(device: DeviceSpec, values: Mapping[str, float | int], dtype: str) -> 
     changes |= {k.removeprefix("device."): v for k, v in values.items() if k.count(".") == 1}
     table = "device.memory_efficiency_by_kind."
     changes["memory_efficiency_by_kind"] = {k.removeprefix(table): v for k, v in values.items() if k.startswith(table)}
-    return replace(device, **changes)
+    return replace(device, matmul_efficiency_by_type={}, product_ramp_s=0.0, **changes)
 
 
 def _overlap(device: DeviceSpec, p: Mapping[str, float]) -> float:

@@ -49,6 +49,9 @@ def calibrated_text(
         _drop(document, table, sources)
     if "device.memory_efficiency" in values:
         _drop(document, "device.memory_efficiency_by_kind", sources)
+    if "device.matrix_launch_latency_s" in values:  # measured with the gap around a product, and at one type
+        _drop(document, "device.matmul_efficiency_by_type", sources)
+        _drop(document, "device.product_ramp_s", sources)
     if any(k.startswith("protocols.") for k in values):
         _replace_protocols(document, values, sources)
     if "server.bandwidth_bytes_per_s" in values:

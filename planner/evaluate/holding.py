@@ -11,7 +11,7 @@ from planner.evaluate.local import Local
 from planner.evaluate.tally import Tally
 from planner.evaluate.workload import AXES, Unit, Workload
 from planner.ir import Tensor
-from planner.pricing.activity import trained_parameters
+from planner.work.activity import trained_parameters
 
 __all__ = ["workload_of"]
 

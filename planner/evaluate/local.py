@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from planner.evaluate.axis import WHOLE, Along
+from planner.evaluate.axis import WHOLE, Along, Choice
 from planner.evaluate.model import Model
 from planner.evaluate.workload import Axis
 from planner.ir import Graph, Op, Role
 from planner.rules.rule import Rule
 
-__all__ = ["Local"]
+__all__ = ["Local", "Shares"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,38 +80,39 @@ class Local:
         """Ranks among which the operator's work is divided."""
         return math.prod(x.choices[op.name].parallelism for x in self.axes.values())
 
-    def flops(self, op: Op) -> float:
-        return self.rule(op).flops / self.shards(op)
+    def shards_of(self, op: Op) -> Shares:
+        return Shares({a: x.choices[op.name] for a, x in self.axes.items()}, {a: x.size for a, x in self.axes.items()})
 
-    def product(self, op: Op, flops: float) -> tuple[int, int, int, int]:
-        """(batch, rows, columns, depth) of a product or convolution that does `flops` operations on the rank."""
-        rule, sizes = self.rule(op), self._factors(op)
-        left, right = _names(rule.operands[0]), _names(rule.operands[1] if len(rule.operands) > 1 else None)
-        result = _names(rule.results[0])
-
-        def size(names: set[str]) -> int:
-            return math.prod(sizes[f] for f in names)
-
-        if rule.kind == "conv":
-            columns = max(1, size((right - left) & result))
-            rows = max(1, int(self.written(op, 0) / self.width / columns))
-            return 1, rows, columns, max(1, round(flops / (2.0 * rows * columns)))
-        rows, columns = size((left - right) & result), size((right - left) & result)
-        return size(left & right & result), rows, columns, size((left | right) - result)
-
-    def attention(self, op: Op) -> tuple[int, int, int, int]:
-        """(heads of all samples, queries, keys, width of a head) of an attention operator."""
-        s = self._factors(op)
-        return s.get("b", 1) * s.get("h", 1) * s.get("g", 1), s.get("s", 1), s.get("t", 1), s.get("e", 1)
-
-    def _factors(self, op: Op) -> dict[str, int]:
-        sizes = dict(self.rule(op).factors)
-        for along in self.axes.values():
-            for f in along.choices[op.name].factors:
-                if f in sizes:
-                    sizes[f] = max(1, sizes[f] // along.size)
-        return sizes
+    def product_batch(self, op: Op) -> int:
+        """How many products of matrices an operator consists of on the rank."""
+        rule, shards = self.rule(op), self.shards_of(op)
+        left, right, result = ({f for d in dims or () for f in d} for dims in (*rule.operands[:2], rule.results[0]))
+        return math.prod(max(1, round(rule.factors[f] / shards.factor(f))) for f in left & right & result)
 
 
-def _names(dims: tuple[tuple[str, ...], ...] | None) -> set[str]:
-    return {f for d in dims or () for f in d}
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Into how many pieces the axes cut what an operator reads, writes and does."""
+
+    choices: Mapping[Axis, Choice]
+    sizes: Mapping[Axis, int]
+
+    @property
+    def parallelism(self) -> float:
+        return math.prod(float(c.parallelism) for c in self.choices.values())
+
+    def operand(self, slot: int) -> float:
+        return self._pieces([c.operands[slot] for c in self.choices.values()])
+
+    def result(self, output: int) -> float:
+        return self._pieces([c.results[output] for c in self.choices.values()])
+
+    def factor(self, name: str) -> float:
+        return math.prod(
+            float(n) for c, n in zip(self.choices.values(), self.sizes.values(), strict=True) if name in c.factors
+        )
+
+    def _pieces(self, codes: Sequence[int | None]) -> float:
+        """Codes as of `axis`, by axis."""
+        sizes = self.sizes.values()
+        return math.prod(float(n) for code, n in zip(codes, sizes, strict=True) if code is not None and code >= 0)

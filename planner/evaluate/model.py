@@ -11,10 +11,11 @@ from planner.errors import UsageError
 from planner.evaluate.axis import Along
 from planner.evaluate.workload import Workload
 from planner.frontends.blocks import repeated_blocks
-from planner.ir import Graph, Role
-from planner.pricing.activity import active_tensors, fixed_operators
+from planner.ir import Graph
 from planner.pricing.operators import bind_rules, signatures
 from planner.rules.rule import Rule
+from planner.work.activity import active_tensors, fixed_operators, made_of_parameters
+from planner.work.fusion import Fusion, fuse
 
 __all__ = ["Model", "model_of"]
 
@@ -37,6 +38,14 @@ class Model:
     repeated: tuple[bool, ...]
     traced: dict[Hashable, Workload] = field(default_factory=dict)
     along: dict[Hashable, Along] = field(default_factory=dict)
+    fusions: dict[tuple[bool, bool], Fusion] = field(default_factory=dict)
+
+    def fusion(self, graph: Graph, *, chains: bool, attention: bool) -> Fusion:
+        """Of the same graph."""
+        key = chains, attention
+        if key not in self.fusions:
+            self.fusions[key] = fuse(graph, self.rules, self.active, chains=chains, attention=attention)
+        return self.fusions[key]
 
 
 _MODELS: WeakKeyDictionary[Graph, Model] = WeakKeyDictionary()
@@ -57,7 +66,7 @@ def model_of(graph: Graph) -> Model:
             signatures(graph),
             active_tensors(graph, rules),
             fixed_operators(graph),
-            _made_of_parameters(graph),
+            made_of_parameters(graph),
             unit,
             repeated,
         )
@@ -69,16 +78,6 @@ def _holds_backward(graph: Graph) -> bool:
     shapes = Counter(t.shape for t in graph.parameters)
     results = Counter(graph.tensors[t].shape for t in graph.outputs if graph.tensors[t].shape)
     return sum((shapes & results).values()) > max(2, sum(shapes.values()) / 2)
-
-
-def _made_of_parameters(graph: Graph) -> frozenset[str]:
-    weights = {t.name for t in graph.parameters}
-    constant = {t.name for t in graph.tensors.values() if t.role is Role.CONSTANT}
-    for op in graph.ops:
-        read = [t for t in op.inputs if t]
-        if any(t in weights for t in read) and all(t in weights or t in constant for t in read):
-            weights.update(t for t in op.outputs if t)
-    return frozenset(weights)
 
 
 def _units(graph: Graph) -> tuple[dict[str, int], tuple[bool, ...]]:

@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from cost_models import HardwareProfile
-from cost_models.kernels import CAST_BYTES, KERNEL_KINDS, NARROW_BYTES, KernelArrays, kernel_seconds
+from cost_models.kernels import CAST_BYTES, MATRIX_KINDS, NARROW_BYTES, Kernel, KernelArrays, kernel_seconds
 from planner.evaluate.configuration import Configuration
 from planner.evaluate.ranks import Ranks
-from planner.evaluate.workload import Kernel, Transfer, Unit, Workload
+from planner.evaluate.workload import Transfer, Unit, Workload
 
 __all__ = ["Part", "Passes", "UnitTimes"]
 
@@ -88,7 +86,7 @@ class Passes:
         self.c, self.device, self.ranks = c, profile.device, ranks
         units = {(id(u), r): (u, r) for u, r in zip(workload.units, workload.repeated, strict=True)}
         kernels = list({k: None for u, _ in units.values() for k in (*u.forward, *u.backward)})
-        columns = _columns(kernels)
+        columns = KernelArrays.of(kernels)
 
         def priced(matrix_type: str, gathered: float = 1.0) -> _Prices:
             seconds = kernel_seconds(
@@ -126,7 +124,7 @@ class Passes:
             again = self._part(u.core, u.sent_core, prices)
         elif c.recompute == "products" and repeated:
             products = {k: n for k, n in u.forward.items() if k.kind in ("product", "convolution")}
-            others = {k: n for k, n in u.forward.items() if k.kind in ("vector", "gather")}
+            others = {k: n for k, n in u.forward.items() if k.kind not in MATRIX_KINDS}
             again = self._part(others, {}, prices) + self._part(products, u.sent_forward, prices).scaled(0.5)
         scored = Part(self._streamed(LOSS_BYTES[c.loss] * u.score_bytes / c.activation_bytes / 2))
         forward, backward = forward + scored, backward + scored
@@ -152,7 +150,7 @@ class Passes:
             first = held / self.c.tp
             held = first + self._beside(held - first, beside)
         # Ranks meet in collectives that hold them up, so no host runs ahead of one: its delay adds to them.
-        host = max(0.0, sum(kernels.values()) * self.device.dispatch_interval_s - compute)
+        host = max(0.0, sum(n * k.launches for k, n in kernels.items()) * self.device.dispatch_interval_s - compute)
         return Part(compute, host, held + self._beside(hidden, beside))
 
     def _cast_before(self, sent: Mapping[Transfer, int], prices: _Prices) -> float:
@@ -166,11 +164,3 @@ class Passes:
     def _beside(self, sent: float, computing: float) -> float:
         """Seconds that transfers add while products run beside them, slowed by them."""
         return max(0.0, sent - computing) + min(sent, computing) * self.device.collective_interference
-
-
-def _columns(kernels: list[Kernel]) -> KernelArrays:
-    def column(name: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        return np.array([getattr(k, name) for k in kernels], dtype=np.float64)
-
-    kinds = np.array([KERNEL_KINDS.index(k.kind) for k in kernels], dtype=np.int64)
-    return KernelArrays(kinds, *(column(n) for n in ("flops", "bytes", "batch", "rows", "columns", "depth")))

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, Literal
 
+from cost_models.kernels import Kernel
 from planner.evaluate.local import Local
-from planner.evaluate.workload import Axis, Kernel, Transfer, TransferKind
+from planner.evaluate.workload import Axis, Transfer, TransferKind
 
 __all__ = ["PHASES", "Phase", "Tally"]
 
@@ -35,12 +36,12 @@ class Tally:
         self.results = [0.0] * units
         self.scores = [0.0] * units
 
-    def add(self, unit: int, core: bool, forward: Kernel, backward: Sequence[Kernel]) -> None:
-        self.forward[unit][forward] += 1
+    def add(self, unit: int, core: bool, forward: Sequence[Kernel], backward: Sequence[Kernel] = ()) -> None:
+        self.forward[unit].update(forward)
         if core:
-            self.core[unit][forward] += 1
-        for k in backward:
-            self.backward[unit][k] += 1
+            self.core[unit].update(forward)
+        self.backward[unit].update(backward)
+        self.of_weights[unit].update(k for k in backward if k.of_weights)
 
     def pass_through(self, unit: int, size: float) -> None:
         """`size` bytes are alive at once while an operator of the unit runs."""

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from planner.errors import UsageError
 from planner.evaluate.axis import Along, lay_out
 from planner.evaluate.configuration import Configuration
-from planner.evaluate.fusion import attention_cores, join
 from planner.evaluate.holding import workload_of
-from planner.evaluate.kernels import HEAVY, count_core, count_heavy
+from planner.evaluate.kernels import count_core, count_materialised, count_operator, count_region
 from planner.evaluate.local import Local
 from planner.evaluate.model import Model, model_of
-from planner.evaluate.regions import count_region, views
 from planner.evaluate.tally import Tally
 from planner.evaluate.transfers import count_transfers
 from planner.evaluate.workload import Axis, Workload
@@ -40,23 +36,24 @@ def _traced(graph: Graph, model: Model, c: Configuration) -> Workload:
     axes = {axis: _along(graph, model, c, axis, size) for axis, size in sizes.items() if size > 1}
     for axis, along in axes.items():
         check_along(graph, axis, along)
-    at = Local(graph, model, axes, 4.0 if c.precision == "fp32" else 2.0)
+    fusion = model.fusion(graph, chains=c.fuse, attention=c.attention != "unfused")
+    at = Local(graph, model, axes, 4.0 if c.precision == "fp32" else 2.0, fusion.alias)
     tally = Tally(len(model.repeated))
-    regions = join(graph, model.rules, count_transfers(tally, at), model.fixed, c.fuse)
-    at = replace(at, alias=views(at, regions))
-    cores = attention_cores(graph, model.rules, regions, model.weights)
-    in_core = {name for core in cores for name in (core.scores, core.output)}
-    in_core |= {op.name for core in cores for r in core.regions for op in regions.members[r]}
-    one_kernel = in_core if c.attention != "unfused" else set()
-    if one_kernel:
-        for core in cores:
-            count_core(tally, at, core, regions)
+    barriers = count_transfers(tally, at)
+    count_materialised(tally, at, fusion, barriers)
+    cores = {name for core in fusion.cores for name in (core.scores, core.output)}
+    cores |= {op.name for core in fusion.cores for op in fusion.members[core.region]}
+    joined = set[int]()
+    if c.attention != "unfused":
+        joined = {core.region for core in fusion.cores}
+        for core in fusion.cores:
+            count_core(tally, at, fusion, core)
     for op in graph.ops:
-        if op.name not in model.fixed and op.name not in one_kernel and at.rule(op).kind in HEAVY:
-            count_heavy(tally, at, op, op.name in in_core)
-    for number, (first, *_) in enumerate(regions.members):
-        if first.name not in one_kernel and at.rule(first).kind not in HEAVY:
-            count_region(tally, at, regions, number, first.name in in_core)
+        if op.name in fusion.parts:
+            count_operator(tally, at, fusion, op, op.name in cores)
+    for number, (first, *_) in enumerate(fusion.members):
+        if number not in joined:
+            count_region(tally, at, fusion, number, first.name in cores)
     return workload_of(tally, at)
 
 

@@ -10,7 +10,7 @@ from planner.evaluate.local import Local
 from planner.evaluate.tally import Phase, Tally
 from planner.evaluate.workload import Axis, TransferKind
 from planner.ir import Op
-from planner.pricing.activity import saved_slots
+from planner.work.activity import saved_slots
 
 __all__ = ["count_transfers"]
 

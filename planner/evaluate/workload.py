@@ -6,30 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["AXES", "Axis", "Kernel", "KernelKind", "Transfer", "TransferKind", "Unit", "Workload"]
+from cost_models.kernels import Kernel
+
+__all__ = ["AXES", "Axis", "Transfer", "TransferKind", "Unit", "Workload"]
 
 Axis = Literal["tensor", "context", "expert"]
 AXES: tuple[Axis, ...] = ("expert", "context", "tensor")
-KernelKind = Literal["product", "convolution", "attention", "attention_backward", "vector", "gather"]
 TransferKind = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute"]
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """One launch on one rank.
-
-    `flops` counts what is computed (of causal attention the half that is seen), `bytes` what device memory sees.
-    A product is `batch` times (rows × depth) · (depth × columns); of attention, batch counts heads, rows queries,
-    columns keys.
-    """
-
-    kind: KernelKind
-    flops: float
-    bytes: float
-    batch: int = 1
-    rows: int = 1
-    columns: int = 1
-    depth: int = 1
 
 
 @dataclass(frozen=True, slots=True)

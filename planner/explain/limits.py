@@ -14,9 +14,9 @@ from planner.explain.document import LimitDocument, UndividedDocument
 from planner.explain.splits import splits_into
 from planner.planning import Request
 from planner.planning.constraints import Constraints
-from planner.pricing.activity import fixed_operators
 from planner.report.words import memory_text, time_text
 from planner.rules.rule import Rule
+from planner.work.activity import fixed_operators
 
 __all__ = ["binding_text", "limits", "undivided"]
 

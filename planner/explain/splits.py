@@ -16,8 +16,8 @@ from planner.ir import DeviceMesh, Graph
 from planner.planning.constraints import parse_pin
 from planner.planning.constraints.select import Selector
 from planner.planning.constraints.values import StrategyPin, split_of
-from planner.pricing.activity import fixed_operators
 from planner.rules.strategy import Strategy
+from planner.work.activity import fixed_operators
 
 __all__ = ["OtherThan", "Split", "pin_text", "split_text", "splits_into"]
 

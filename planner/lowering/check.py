@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 from planner.ir import DeviceMesh, Layout, Reduction
 from planner.lowering.program import Convert, Instruction, Load, Program, Run, Seed
-from planner.pricing.activity import active_tensors, gradient_sources
 from planner.redistribute import StepKind
 from planner.redistribute.steps import steps_from
+from planner.work.activity import active_tensors, gradient_sources
 
 __all__ = ["check_program"]
 

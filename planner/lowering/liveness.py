@@ -34,9 +34,9 @@ from numpy.typing import NDArray
 
 from planner.ir import Layout, Op, Role
 from planner.lowering.program import Convert, Instruction, Load, Program, Run, Seed
-from planner.pricing.activity import fixed_operators, gradient_sources, saved_slots
 from planner.pricing.machine import Settings
 from planner.pricing.views import shares_storage
+from planner.work.activity import fixed_operators, gradient_sources, saved_slots
 
 __all__ = ["CAUSES", "Liveness", "liveness"]
 

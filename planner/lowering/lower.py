@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 
 from planner.ir import DeviceMesh, Graph, Layout, Op, Role
 from planner.lowering.program import Convert, Instruction, Load, Program, Run, Seed
-from planner.pricing.activity import gradient_sources
 from planner.pricing.assignment import Assignment, Move
 from planner.redistribute import Step, StepKind
 from planner.rules.rule import Rule
+from planner.work.activity import gradient_sources
 
 __all__ = ["lower"]
 

@@ -1,11 +1,11 @@
 """Graph x rules x mesh x profile -> Problem, and a choice back to layouts."""
 
-from planner.pricing.activity import active_tensors, gradient_sources
 from planner.pricing.assignment import Assignment, Flow, Move
 from planner.pricing.build import PriceTables, price
 from planner.pricing.machine import Machine, Settings
 from planner.pricing.operators import bind_rules
 from planner.pricing.priced import PricedProblem
+from planner.work.activity import active_tensors, gradient_sources
 
 __all__ = [
     "Assignment",

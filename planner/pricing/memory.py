@@ -23,10 +23,10 @@ from typing import Final
 
 from planner.frontends.blocks import repeated_blocks
 from planner.ir import Graph, Op, Role
-from planner.pricing.activity import saved_slots
 from planner.pricing.hubs import MAX_SET_READERS
 from planner.pricing.views import shares_storage
 from planner.rules.rule import Rule
+from planner.work.activity import saved_slots
 
 __all__ = ["Held", "Instants", "Places", "copied", "held_items", "recomputed_blocks"]
 

@@ -13,11 +13,11 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from planner.ir import Graph, Tensor
-from planner.pricing.activity import fixed_operators, gradient_sources
 from planner.pricing.memory import Instants, Places, copied, held_items, recomputed_blocks
 from planner.pricing.operators import OperatorClass, operator_classes
 from planner.rules.expansion import Expansion, Layouts
 from planner.rules.rule import Rule
+from planner.work.activity import fixed_operators, gradient_sources
 
 __all__ = ["Case", "HubCase", "Structure", "Travel", "structure_of"]
 

@@ -17,7 +17,6 @@ from torch import Tensor
 from planner.errors import VerificationError
 from planner.ir import Layout, Op, Role
 from planner.lowering import Convert, Instruction, Load, Program, Run, Seed
-from planner.pricing.activity import fixed_operators
 from planner.rules.localize import local_op
 from planner.runtime.collectives import Inside, apply
 from planner.runtime.fallback import NumpyCall, run_with_numpy
@@ -27,6 +26,7 @@ from planner.runtime.workers import Context
 from planner.verify.kernels import ShardContext
 from planner.verify.reference import incoming_gradient
 from planner.verify.shards import Array
+from planner.work.activity import fixed_operators
 
 __all__ = ["Rank", "Watch"]
 

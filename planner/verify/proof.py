@@ -21,7 +21,6 @@ import numpy as np
 from planner.errors import VerificationError
 from planner.ir import Layout, Op, Reduction
 from planner.lowering import Convert, Instruction, Load, Program, Run, Seed
-from planner.pricing.activity import fixed_operators
 from planner.verify.calibrate import calibrate
 from planner.verify.compare import Difference, Rounding, difference, reduced
 from planner.verify.double import in_double
@@ -36,6 +35,7 @@ from planner.verify.respond import silence
 from planner.verify.shards import Array, Shards, light_terms, put_together, shard, views
 from planner.verify.vjp import NoVjpError
 from planner.verify.whole import Whole
+from planner.work.activity import fixed_operators
 
 __all__ = ["Proof", "names", "summed"]
 

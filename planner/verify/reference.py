@@ -15,12 +15,12 @@ import onnxruntime as ort
 from planner.errors import VerificationError
 from planner.frontends.export import to_model
 from planner.ir import Graph, Op
-from planner.pricing.activity import gradient_sources
 from planner.verify.data import numpy_dtype
 from planner.verify.kernels import NoKernelError, run_local
 from planner.verify.kernels.session import RUNTIME_FAILURES
 from planner.verify.shards import Array
 from planner.verify.vjp import vjp
+from planner.work.activity import gradient_sources
 
 __all__ = ["active_tensors", "differentiable_operands", "gradients", "incoming_gradient", "run_ops", "run_whole"]
 

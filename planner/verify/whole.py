@@ -13,7 +13,6 @@ import numpy as np
 
 from planner.errors import PlannerError, VerificationError
 from planner.ir import Graph, Op
-from planner.pricing.activity import gradient_sources, trained_parameters
 from planner.rules.rule import Rule
 from planner.verify.kernels import run_local
 from planner.verify.kernels.session import attribute_key
@@ -22,6 +21,7 @@ from planner.verify.reference import incoming_gradient
 from planner.verify.shards import Array
 from planner.verify.vjp import NoVjpError, vjp
 from planner.verify.witness import DISAGREES, witness
+from planner.work.activity import gradient_sources, trained_parameters
 
 __all__ = ["Whole"]
 

@@ -6,9 +6,10 @@ from collections import Counter
 from functools import lru_cache
 from typing import Any
 
+from cost_models.kernels import Kernel
 from planner.builder import build
 from planner.evaluate import Configuration, Workload, trace
-from planner.evaluate.workload import Kernel, Unit
+from planner.evaluate.workload import Unit
 from planner.frontends import import_bytes
 from planner.ir import Graph
 

@@ -16,8 +16,8 @@ from planner.ir import Graph, Layout, Op, Role
 from planner.planning import PlanDocument
 from planner.planning.programs import strategies_of
 from planner.pricing import bind_rules
-from planner.pricing.activity import saved_slots
 from planner.rules.strategy import Strategy
+from planner.work.activity import saved_slots
 
 __all__ = ["simulated_peak"]
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost_models import HardwareProfile, load_profile, optimizer_seconds
-from cost_models.kernels import KERNEL_KINDS, KernelArrays, kernel_seconds
+from cost_models.kernels import KernelArrays, kernel_seconds
 from cost_models.pipeline import ChunkTimes, pipeline_seconds
 from planner.builder import build
 from planner.errors import UsageError
@@ -194,12 +193,7 @@ def test_one_device_runs_its_kernels_one_after_the_other(machine: str) -> None:
     assert profile.device is not None
     w = trace(small(), c)
     kernels = [k for u in w.units for part in (u.forward, u.backward) for k, n in part.items() for _ in range(n)]
-    columns = [
-        np.array([getattr(k, name) for k in kernels], dtype=np.float64)
-        for name in ("flops", "bytes", "batch", "rows", "columns", "depth")
-    ]
-    kinds = np.array([KERNEL_KINDS.index(k.kind) for k in kernels])
-    seconds = float(kernel_seconds(profile, KernelArrays(kinds, *columns), matrix_type="fp16", type="fp16").sum())
+    seconds = float(kernel_seconds(profile, KernelArrays.of(kernels), matrix_type="fp16", type="fp16").sum())
     update = float(optimizer_seconds(profile, w.parameters, precision="fp16", optimizer="adam"))
     p = predict(w, c, profile)
     expected = 3 * seconds + p.breakdown["host"] + update + profile.device.step_overhead_s

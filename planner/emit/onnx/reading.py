@@ -22,9 +22,9 @@ from planner.ir import DeviceMesh, Graph, Layout, Op, Role
 from planner.planning.constraints import Constraints
 from planner.planning.constraints.values import LayoutPin, OperatorPin, ParameterPin, StrategyPin, TensorPin
 from planner.pricing import bind_rules
-from planner.pricing.activity import fixed_operators
 from planner.rules.rule import Dims, Rule
 from planner.rules.strategy import REPLICATE, AxisRole, Strategy, bind
+from planner.work.activity import fixed_operators
 
 __all__ = ["constraints_of_annotations", "read_annotations"]
 

@@ -11,9 +11,9 @@ from planner.ir import DeviceMesh, Graph, Op
 from planner.planning.constraints.batch import Batch, follow_batch, leading
 from planner.planning.constraints.select import Selector, counted
 from planner.planning.constraints.values import Constraints, Counts, Degrees, LayoutPin, OperatorPin, Rest, StrategyPin
-from planner.pricing.activity import fixed_operators
 from planner.rules.rule import Dims, Rule
 from planner.rules.strategy import AxisRole
+from planner.work.activity import fixed_operators
 
 __all__ = ["Kind", "Pins", "Restriction", "resolve"]
 

@@ -12,6 +12,7 @@ __all__ = [
     "active_tensors",
     "fixed_operators",
     "gradient_sources",
+    "made_of_parameters",
     "saved_for_backward",
     "saved_slots",
     "trained_parameters",
@@ -92,3 +93,14 @@ def fixed_operators(graph: Graph) -> frozenset[str]:
             fixed.add(op.name)
             known.update(t for t in op.outputs if t)
     return frozenset(fixed)
+
+
+def made_of_parameters(graph: Graph) -> frozenset[str]:
+    """Parameters, and tensors made of parameters and constants alone: runtimes keep them as their readers want them."""
+    weights = {t.name for t in graph.parameters}
+    constant = {t.name for t in graph.tensors.values() if t.role is Role.CONSTANT}
+    for op in graph.ops:
+        read = [t for t in op.inputs if t]
+        if any(t in weights for t in read) and all(t in weights or t in constant for t in read):
+            weights.update(t for t in op.outputs if t)
+    return frozenset(weights)
