@@ -2,7 +2,7 @@
 
     seconds = max(arithmetic, traffic) + (1 - overlap) * min(arithmetic, traffic) + launches * launch
     traffic = bytes_moved / (memory bandwidth * memory efficiency of the kind)
-    arithmetic = (flops + fill) / (peak of the type * efficiency of the kind and type * utilisation)
+    arithmetic = (flops + launches * fill) / (peak of the type * efficiency of the kind and type * utilisation)
 
 `fill` is the work of one tile step on every compute unit: what passes before the matrix units are busy.
 It makes the efficiency of products and convolutions depend on size, as flops / (flops + fill).  Efficiencies are what
@@ -82,7 +82,7 @@ def compute_seconds(
         bytes_moved: bytes read from and written to device memory, broadcast against `flops`.
         dtype: type that matrix units compute in, as in `DTYPES`, or `mxfp8` or `fp8-row`.
         utilisation: fraction of the compute units' work that is useful (`matmul_utilisation`), in (0, 1].
-        launches: kernels the operator consists of; their latencies add up.
+        launches: kernels the operator consists of; their latencies and fills add up.
         backward: of attention, whether it is its backward pass; native: whether the kernel is the vendor's own rather
             than a portable one.
 
@@ -106,7 +106,7 @@ def compute_seconds(
         _known(dtype)
         return np.zeros(np.broadcast_shapes(work.shape, traffic.shape, kernels.shape, used.shape))
     rate, fill, launch = _arithmetic(device, kind, dtype, backward, native)
-    arithmetic = np.where(work > 0, work + fill, 0.0) / (rate * used)
+    arithmetic = np.where(work > 0, work + kernels * fill, 0.0) / (rate * used)
     moving = traffic / device.memory_rate(kind)
     busy = np.maximum(arithmetic, moving)
     if device.arithmetic_traffic_overlap < 1:

@@ -16,6 +16,7 @@ __all__ = [
     "Algorithm",
     "AxesSpec",
     "DeviceSpec",
+    "FrameworkSpec",
     "HardwareProfile",
     "LinkSpec",
     "MeasuredSpec",
@@ -293,6 +294,19 @@ class OffsetSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class FrameworkSpec:
+    """Habits of the software that executes plans on the machine.
+
+    `joins_kernels`: chains of elementwise operators, and the core of attention, run as one kernel; else every operator
+    reads and writes device memory by itself.
+    """
+
+    __pydantic_config__ = _FORBID
+
+    joins_kernels: Flag = True
+
+
+@dataclass(frozen=True, slots=True)
 class AxesSpec:
     """Collectives priced per axis of the logical mesh: `alpha[i]` + `beta[i]` x bytes on the wire.
 
@@ -336,6 +350,7 @@ class HardwareProfile:
     supernode: LinkSpec | None = None
     nccl: NcclSpec | None = None
     measured: MeasuredSpec = MeasuredSpec()
+    framework: FrameworkSpec = FrameworkSpec()
 
     @property
     def streamed(self) -> HardwareProfile:

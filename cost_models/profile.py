@@ -24,6 +24,7 @@ from cost_models.machine import (
     AxesSpec,
     DeviceSpec,
     Flag,
+    FrameworkSpec,
     HardwareProfile,
     LinkSpec,
     MeasuredSpec,
@@ -68,6 +69,7 @@ class _File:
     network: NetworkSpec | None = None
     nccl: NcclSpec | None = None
     measured: MeasuredSpec = field(default_factory=MeasuredSpec)
+    framework: FrameworkSpec = field(default_factory=FrameworkSpec)
     protocols: tuple[ProtocolSpec, ...] = ()
     axes: AxesSpec | None = None
     heavy_operators_must_split: Flag = field(default=False)
@@ -188,6 +190,7 @@ def _build(document: dict[str, Any], origin: str) -> HardwareProfile:
         supernode=read.supernode,
         nccl=read.nccl,
         measured=read.measured,
+        framework=read.framework,
     )
 
 

@@ -98,9 +98,10 @@ def _predict(
     for kind, at in groups.items():
         flops = np.array([samples[i].flops for i in at])
         moved = np.array([samples[i].bytes_moved for i in at])
+        launches = np.array([samples[i].launches for i in at])
         dtype = samples[at[0]].dtype
         known = cast(OperatorKind, kind)  # a sample's kind is checked by what prices it
-        out[at] = compute_seconds(profile, kind=known, flops=flops, bytes_moved=moved, dtype=dtype)
+        out[at] = compute_seconds(profile, kind=known, flops=flops, bytes_moved=moved, dtype=dtype, launches=launches)
     return out
 
 

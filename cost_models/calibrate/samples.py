@@ -17,7 +17,7 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class ComputeSample:
-    """An operator on one device: `flops` and `bytes_moved` as `compute_seconds` takes them."""
+    """An operator on one device: `flops`, `bytes_moved` and `launches` as `compute_seconds` takes them."""
 
     label: str
     kind: str
@@ -25,6 +25,7 @@ class ComputeSample:
     bytes_moved: float
     dtype: str
     seconds: float
+    launches: int = 1
 
 
 @dataclass(frozen=True, slots=True)

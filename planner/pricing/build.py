@@ -49,7 +49,8 @@ def price(
     does not depend on recomputation, for further Problems of the same graph, mesh and settings otherwise.
     """
     settings = machine.settings
-    structure = structure_of(graph, rules, active, training=settings.training)
+    joined = machine.profile.framework.joins_kernels
+    structure = structure_of(graph, rules, active, training=settings.training, joined=joined)
     variant = structure.variant(graph, recompute=settings.recompute)
     known = tables or PriceTables()
     cases = known.cases = known.cases or CasePrices(structure, machine)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -22,6 +22,7 @@ __all__ = ["CasePrices"]
 
 T = TypeVar("T")
 _Edge = tuple[IntArray, IntArray | None]
+_Kind = tuple[tuple[int, ...], int, Reduction, Parts, bool]  # of a tensor's redistributions; the last: inside a kernel
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,24 +48,31 @@ class CasePrices:
         self._shards = np.zeros(0, dtype=np.int64)
         self._parts = _parts_by_shape(structure)
         kinds = tuple(dict.fromkeys(map(self._kind, structure.travels)))
-        made = Redistributions.of_all(kinds, self.mesh, machine)
-        self._redistributions = dict(zip(kinds, made, strict=True))
+        self._redistributions = dict(zip(kinds, self._tables(kinds), strict=True))
 
     def redistributions(self, travel: Travel) -> Redistributions:
         kind = self._kind(travel)
         if kind not in self._redistributions:
-            shape, size, reduction, parts = kind
-            self._redistributions[kind] = Redistributions(shape, size, self.mesh, self.machine, reduction, parts)
+            (self._redistributions[kind],) = self._tables([kind])
         return self._redistributions[kind]
+
+    def _tables(self, kinds: Sequence[_Kind]) -> list[Redistributions]:
+        copied = self.machine.copied
+        cases = [
+            (shape, size, reduction, parts, copied if inside else None)
+            for shape, size, reduction, parts, inside in kinds
+        ]
+        return Redistributions.of_all(cases, self.mesh, self.machine)
 
     def of_tensor(self, graph: Graph, tensor: Tensor) -> Redistributions:
         """All redistributions of a tensor of the graph."""
         producer = graph.producers.get(tensor.name)
-        writer = None
+        writer, inside = None, False
         if producer is not None:
             writer = self.structure.class_of[producer.name], producer.outputs.index(tensor.name)
+            inside = writer[1] in self.structure.classes[writer[0]].part.inside
         self.structure.samples.setdefault((tensor.shape or (), tensor.dtype), tensor)
-        return self.redistributions(Travel(tensor.shape or (), tensor.dtype, writer))
+        return self.redistributions(Travel(tensor.shape or (), tensor.dtype, writer, inside))
 
     def node(self, case: Case, times: int) -> IntArray:
         """Costs of a node whose operator runs forward so often."""
@@ -124,14 +132,15 @@ class CasePrices:
             self._memo[key] = make()
         return cast(T, self._memo[key])
 
-    def _kind(self, travel: Travel) -> tuple[tuple[int, ...], int, Reduction, Parts]:
+    def _kind(self, travel: Travel) -> _Kind:
         reduction = Reduction.SUM
         if travel.writer is not None:
             cls, output = travel.writer
             written = self.tables[cls].written_as[output]
             pairs = () if written is None else written.distinct
             reduction = next((op for layout, _ in pairs for _, op in layout.partial), Reduction.SUM)
-        return travel.shape, self._bytes(travel.shape, travel.dtype), reduction, self._parts.get(travel.shape, ())
+        parts = self._parts.get(travel.shape, ())
+        return travel.shape, self._bytes(travel.shape, travel.dtype), reduction, parts, travel.inside
 
     def _bytes(self, shape: tuple[int, ...], dtype: str) -> int:
         return self.machine.settings.tensor_bytes(self.structure.samples[shape, dtype])

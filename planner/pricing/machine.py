@@ -14,11 +14,11 @@ from cost_models import (
     CollectiveModel,
     GroupShape,
     HardwareProfile,
-    OperatorKind,
     compute_seconds,
     optimizer_seconds,
     parameter_bytes,
 )
+from cost_models.kernels import KernelArrays, kernel_seconds
 from cost_models.memory import Optimizer, ParameterBytes, Precision
 from planner.ir import DeviceMesh, Tensor
 from planner.ir.tensor import ITEM_BYTES
@@ -93,18 +93,18 @@ class Machine:
         model = CollectiveModel(_streamed(self.profile))
         return self._units(model.seconds(cast(Collective, kind), group_bytes, self._groups[axes]))
 
-    def compute(self, kind: str, flops: ArrayLike, bytes_moved: ArrayLike) -> IntArray:
-        """Cost of an operator's local work on one device."""
-        cls = "layout" if kind == "free" else kind
-        return self._units(
-            compute_seconds(
-                self.profile,
-                kind=cast(OperatorKind, cls),
-                flops=flops,
-                bytes_moved=bytes_moved,
-                dtype=self.settings.precision,
-            )
+    def kernels(self, kernels: KernelArrays) -> IntArray:
+        """Cost of kernels on one device; attention is the vendor's own."""
+        precision = self.settings.precision
+        seconds = kernel_seconds(self.profile, kernels, matrix_type=precision, type=precision, native_attention=True)
+        return self._units(seconds)
+
+    def copied(self, size: ArrayLike) -> IntArray:
+        """Cost of writing, or reading, so many bytes."""
+        seconds = compute_seconds(
+            self.profile, kind="layout", flops=0.0, bytes_moved=size, dtype=self.settings.precision, launches=0
         )
+        return self._units(seconds)
 
     def optimizer_update(self, elements: ArrayLike) -> IntArray:
         """Cost of updating parameter elements held by one device.

@@ -8,26 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
-from planner.ir import Graph, Op, Role, Tensor
+from planner.ir import Graph, Role, Tensor
 from planner.rules.registry import replicated, rule_for
 from planner.rules.rule import Rule
+from planner.work.fusion import Part
 
 __all__ = ["OperatorClass", "bind_rules", "operator_classes", "signatures"]
 
 
+_IDLE: Final = Part("idle")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class OperatorClass:
-    """Operators of one signature.  Tensors are None where absent; `*_active` say which carry a gradient."""
+    """Operators of one signature.  Tensors are None where absent; `*_active` say which carry a gradient; `part` is what
+    they do for the kernel they belong to."""
 
     rule: Rule
     inputs: tuple[Tensor | None, ...]
     outputs: tuple[Tensor | None, ...]
     inputs_active: tuple[bool, ...]
     outputs_active: tuple[bool, ...]
-    weights_only: bool
+    part: Part
 
     @property
     def gradient_flows(self) -> bool:
@@ -81,26 +87,21 @@ def bind_rules(graph: Graph) -> tuple[dict[str, Rule], list[str]]:
 
 
 def operator_classes(
-    graph: Graph, rules: Mapping[str, Rule], active: frozenset[str]
+    graph: Graph, rules: Mapping[str, Rule], active: frozenset[str], parts: Mapping[str, Part]
 ) -> tuple[list[OperatorClass], dict[str, int]]:
-    """The classes, and operator name → index of its class."""
+    """The classes, and operator name → index of its class.  `parts` as of `planner.work.fusion`; what has none computes
+    the same at every step."""
     classes: list[OperatorClass] = []
     found: dict[Hashable, int] = {}
     of: dict[str, int] = {}
     keys = signatures(graph)
     for op in graph.ops:
         carries = tuple(t in active for t in op.inputs), tuple(t in active for t in op.outputs)
-        weights_only = _reads_weights_only(op, graph)
-        number = found.setdefault((keys[op.name], carries, weights_only), len(classes))
+        part = parts.get(op.name, _IDLE)
+        number = found.setdefault((keys[op.name], carries, part), len(classes))
         if number == len(classes):
             inputs = tuple(graph.tensors[t] if t else None for t in op.inputs)
             outputs = tuple(graph.tensors[t] if t else None for t in op.outputs)
-            classes.append(OperatorClass(rules[op.name], inputs, outputs, *carries, weights_only))
+            classes.append(OperatorClass(rules[op.name], inputs, outputs, *carries, part))
         of[op.name] = number
     return classes, of
-
-
-def _reads_weights_only(op: Op, graph: Graph) -> bool:
-    """A transposed or cast weight: runtimes store it that way, so the operator costs nothing per step."""
-    read = [graph.tensors[t] for t in op.inputs if t]
-    return bool(read) and all(t.role in (Role.PARAMETER, Role.CONSTANT) for t in read)

@@ -18,17 +18,20 @@ from planner.pricing.operators import OperatorClass, operator_classes
 from planner.rules.expansion import Expansion, Layouts
 from planner.rules.rule import Rule
 from planner.work.activity import fixed_operators, gradient_sources
+from planner.work.fusion import fuse
 
 __all__ = ["Case", "HubCase", "Structure", "Travel", "structure_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class Travel:
-    """What decides how a tensor may be redistributed; `writer` is (operator class, output), None for a parameter."""
+    """What decides how a tensor may be redistributed; `writer` is (operator class, output), None for a parameter.
+    `inside`: it lies inside a kernel, so that a redistribution takes it out and brings it back."""
 
     shape: tuple[int, ...]
     dtype: str
     writer: tuple[int, int] | None
+    inside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class Structure:
     rules: tuple[Rule, ...]
     active: frozenset[str]
     training: bool
+    joined: bool
     classes: list[OperatorClass]
     class_of: dict[str, int]
     fixed: frozenset[str]
@@ -164,15 +168,20 @@ class _Numbers:
 _KEPT: WeakKeyDictionary[Graph, list[Structure]] = WeakKeyDictionary()
 
 
-def structure_of(graph: Graph, rules: Mapping[str, Rule], active: frozenset[str], *, training: bool) -> Structure:
-    """The structure of a graph under its rules; made once as long as the same ones are asked for again."""
+def structure_of(
+    graph: Graph, rules: Mapping[str, Rule], active: frozenset[str], *, training: bool, joined: bool = True
+) -> Structure:
+    """The structure of a graph under its rules; made once as long as the same ones are asked for again.  `joined`:
+    whether operators are fused into kernels."""
     bound = tuple(rules[op.name] for op in graph.ops)
     known = _KEPT.setdefault(graph, [])
     for s in known:
-        if s.training == training and s.active == active and all(a is b for a, b in zip(s.rules, bound, strict=True)):
+        same = s.training == training and s.joined == joined and s.active == active
+        if same and all(a is b for a, b in zip(s.rules, bound, strict=True)):
             return s
-    classes, class_of = operator_classes(graph, rules, active)
-    made = Structure(bound, active, training, classes, class_of, fixed_operators(graph), 2 * len(graph.ops) + 2)
+    parts = fuse(graph, rules, active, chains=joined, attention=joined).parts
+    classes, class_of = operator_classes(graph, rules, active, parts)
+    made = Structure(bound, active, training, joined, classes, class_of, fixed_operators(graph), 2 * len(graph.ops) + 2)
     _Builder(graph, made).build()
     known[:] = [*known[-1:], made]
     return made
@@ -233,7 +242,8 @@ class _Builder:
             assert producer is not None, f"{name} is neither a parameter nor computed"
             writer = s.class_of[producer.name], producer.outputs.index(name)
             source, runner, write = s.op_nodes[producer.name], producer.name, ("write", *writer)
-            travel = Travel(shape, tensor.dtype, writer)
+            inside = writer[1] in s.classes[writer[0]].part.inside
+            travel = Travel(shape, tensor.dtype, writer, inside)
         node, case, _ = readers[0]
         if len(readers) == 1 and (case[0] == "output" or len(case[2]) == 1):  # type: ignore[arg-type]  # a read's operands
             s.edges.append((source, node, ("direct", travel, write, case), runner))

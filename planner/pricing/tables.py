@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.kernels import KERNEL_KINDS, Kernel, KernelArrays
 from planner.ir import Layout, Tensor
 from planner.pricing.hubs import Read
 from planner.pricing.machine import IntArray, Machine
@@ -18,6 +19,7 @@ from planner.rules.expansion import Choices, Expansion, Layouts, Side
 from planner.rules.rule import Rule
 from planner.rules.strategy import Strategy
 from planner.search.problem import FORBIDDEN
+from planner.work.operators import Operator, kernels
 
 __all__ = ["OperatorTable", "Placements", "Work", "distinct", "operator_tables"]
 
@@ -153,51 +155,56 @@ def _placements(
     return tuple(out)
 
 
+@dataclass(frozen=True, slots=True)
+class _Shards:
+    """Into how many pieces each strategy cuts what (`planner.work.operators.Shards`)."""
+
+    found: Choices
+
+    @property
+    def parallelism(self) -> FloatArray:
+        return self.found.parallelism.astype(np.float64)
+
+    def operand(self, slot: int) -> IntArray:
+        return self.found.shards(self.found.expansion.operands[slot])
+
+    def result(self, output: int) -> IntArray:
+        return self.found.shards(self.found.expansion.results[output])
+
+    def factor(self, name: str) -> IntArray:
+        return self.found.factor_shards(name)
+
+
 def _local_work(pairs: Sequence[tuple[OperatorClass, Choices]], machine: Machine) -> list[tuple[IntArray, IntArray]]:
-    """Costs forward and backward; operators of one kind are priced in one call."""
-    amounts: dict[str, list[tuple[int, int, FloatArray, FloatArray]]] = defaultdict(list)
-    out = [(np.zeros(len(found), dtype=np.int64),) * 2 for _, found in pairs]
-    for n, (cls, found) in enumerate(pairs):
-        if not (cls.weights_only and cls.rule.kind in ("layout", "free", "elementwise")):
-            for way, (flops, moved) in enumerate(_amounts(cls, found, machine)):
-                amounts[cls.rule.kind].append((n, way, flops, moved))
-    for kind, items in amounts.items():
-        costs = machine.compute(kind, np.concatenate([f for *_, f, _ in items]), np.concatenate([m for *_, m in items]))
-        ends = np.cumsum([len(f) for *_, f, _ in items])[:-1]
-        for (n, way, *_), own in zip(items, np.split(costs, ends), strict=True):
-            out[n] = (own, out[n][1]) if way == 0 else (out[n][0], own)
-    return out
-
-
-def _amounts(cls: OperatorClass, found: Choices, machine: Machine) -> list[tuple[FloatArray, FloatArray]]:
-    """FLOPs and bytes moved per strategy on one device, forward and, where a gradient flows, backward."""
-    rule, size = cls.rule, machine.settings.tensor_bytes
-
-    def local(tensors: Sequence[Tensor | None], sides: Sequence[Side], keep: frozenset[int] | None) -> FloatArray:
-        total = np.zeros(len(found))
-        for i, t in enumerate(tensors):
-            if t is not None and (keep is None or i in keep):
-                total += size(t) / found.shards(sides[i])
-        return total
-
-    operands, results = found.expansion.operands, found.expansion.results
-    read, written = local(cls.inputs, operands, None), local(cls.outputs, results, None)
-    if rule.kind == "gather":  # only the rows asked for are read, not the table
-        read = written
-    free = rule.kind == "free"
-    parallelism = found.parallelism.astype(np.float64)
-    out = [(rule.flops / parallelism, np.zeros(len(found)) if free else read + written)]
-    if cls.gradient_flows:
-        wanted = frozenset(i for i in rule.differentiable if i < len(cls.inputs) and cls.inputs_active[i])
-        share = len(wanted) / len(rule.differentiable) if rule.differentiable else 0.0
-        moved = (
-            written
-            + local(cls.inputs, operands, rule.saved_operands)
-            + local(cls.outputs, results, rule.saved_results)
-            + local(cls.inputs, operands, wanted)
+    """Costs forward and backward; all kernels are priced in one call."""
+    size, width = machine.settings.tensor_bytes, 4.0 if machine.settings.precision == "fp32" else 2.0
+    found: list[tuple[int, int, Kernel]] = []
+    for n, (cls, choices) in enumerate(pairs):
+        operand_bytes, result_bytes = (
+            [0.0 if t is None or t.shape is None else float(size(t)) for t in tensors]
+            for tensors in (cls.inputs, cls.outputs)
         )
-        out.append((share * rule.backward_flops / parallelism, np.zeros(len(found)) if free else moved))
-    return out
+        seen = Operator(cls.rule, cls.part, operand_bytes, result_bytes, width)
+        for way, made in enumerate(kernels(seen, _Shards(choices))):
+            found += [(n, way, kernel) for kernel in made]
+    out = [tuple(np.zeros(len(choices), dtype=np.int64) for _ in range(2)) for _, choices in pairs]
+    costs = machine.kernels(_columns([k for *_, k in found], [len(pairs[n][1]) for n, *_ in found]))
+    ends = np.cumsum([len(pairs[n][1]) for n, *_ in found])[:-1]
+    for (n, way, _), own in zip(found, np.split(costs, ends), strict=True):
+        out[n][way][:] += own
+    return [(forward, backward) for forward, backward in out]
+
+
+def _columns(kernels: Sequence[Kernel], strategies: Sequence[int]) -> KernelArrays:
+    """Kernels, each for so many strategies, one behind the other."""
+
+    def column(name: str) -> FloatArray:
+        figures = [np.broadcast_to(getattr(k, name), (n,)) for k, n in zip(kernels, strategies, strict=True)]
+        return np.concatenate([np.zeros(0), *figures]).astype(np.float64)
+
+    kinds = np.repeat([KERNEL_KINDS.index(k.kind) for k in kernels], strategies).astype(np.int64)
+    names = ("flops", "bytes", "batch", "rows", "columns", "depth", "launches")
+    return KernelArrays(kinds, *(column(name) for name in names))
 
 
 def _inner_work(pairs: Sequence[tuple[OperatorClass, Choices]], machine: Machine) -> list[tuple[IntArray, IntArray]]:

@@ -9,7 +9,7 @@ Among equally dear paths the one with fewer steps is taken.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Protocol
 
@@ -29,6 +29,10 @@ _UNREACHABLE = 1 << 61
 _DEAREST = 1 << 54  # of one step: what a profile of absurd prices asks for must not overflow
 
 
+Copied = Callable[[NDArray[np.float64]], IntArray]
+_Case = tuple[tuple[int, ...], int, Reduction, Parts, Copied | None]
+
+
 class Prices(Protocol):
     """What collectives cost, in integer picoseconds."""
 
@@ -36,7 +40,11 @@ class Prices(Protocol):
 
 
 class Redistributions:
-    """All redistributions of tensors of one shape and size on one mesh, at fixed prices."""
+    """All redistributions of tensors of one shape and size on one mesh, at fixed prices.
+
+    `copied` prices writing or reading so many bytes, for a tensor that lies inside a kernel: whatever communicates
+    takes it out and brings it back, which is a write in the source layout and a read in the target layout.
+    """
 
     def __init__(
         self,
@@ -46,24 +54,29 @@ class Redistributions:
         prices: Prices,
         reduction: Reduction = Reduction.SUM,
         parts: Parts = (),
+        copied: Copied | None = None,
     ) -> None:
-        self._begin(shape, tensor_bytes, mesh, reduction, parts)
+        self._begin(shape, tensor_bytes, mesh, reduction, parts, copied)
         _price([self], mesh, prices)
 
     @classmethod
-    def of_all(
-        cls, cases: Sequence[tuple[tuple[int, ...], int, Reduction, Parts]], mesh: DeviceMesh, prices: Prices
-    ) -> list[Redistributions]:
-        """One for each (shape, bytes, reduction, parts); collectives of one kind over the same axes are priced in one
-        call."""
+    def of_all(cls, cases: Sequence[_Case], mesh: DeviceMesh, prices: Prices) -> list[Redistributions]:
+        """One for each (shape, bytes, reduction, parts, copied); collectives of one kind over the same axes are priced
+        in one call."""
         tables = [cls.__new__(cls) for _ in cases]
-        for table, (shape, tensor_bytes, reduction, parts) in zip(tables, cases, strict=True):
-            table._begin(shape, tensor_bytes, mesh, reduction, parts)
+        for table, (shape, tensor_bytes, reduction, parts, copied) in zip(tables, cases, strict=True):
+            table._begin(shape, tensor_bytes, mesh, reduction, parts, copied)
         _price(tables, mesh, prices)
         return tables
 
     def _begin(
-        self, shape: tuple[int, ...], tensor_bytes: int, mesh: DeviceMesh, reduction: Reduction, parts: Parts
+        self,
+        shape: tuple[int, ...],
+        tensor_bytes: int,
+        mesh: DeviceMesh,
+        reduction: Reduction,
+        parts: Parts,
+        copied: Copied | None,
     ) -> None:
         self.shape = shape
         self.bytes = tensor_bytes
@@ -72,6 +85,9 @@ class Redistributions:
         self.layouts = self.lattice.layouts
         self.index = self.lattice.index
         n = len(self.layouts)
+        self._copied = np.zeros(n, dtype=np.int64)
+        if copied is not None:
+            self._copied = copied(tensor_bytes / np.array([x.shards(mesh) for x in self.layouts]))
         self._lengths = np.full((n, n), _UNREACHABLE, dtype=np.int64)
         np.fill_diagonal(self._lengths, 0)
 
@@ -86,10 +102,15 @@ class Redistributions:
     @cached_property
     def costs(self) -> IntArray:
         """`costs[a, b]`: picoseconds from layout a to layout b; 1 << 55 or more where there is no way."""
-        return self._distances // _STEP_UNIT
+        costs = self._distances // _STEP_UNIT
+        return np.where(costs > 0, costs + self._copied[:, None] + self._copied, costs)
 
     def cost(self, source: Layout, target: Layout) -> int:
         return int(self.costs[self.index[source], self.index[target]])
+
+    def out_and_back(self, source: Layout, target: Layout) -> int:
+        """What a redistribution that communicates costs beside its steps: of tensors inside kernels."""
+        return int(self._copied[self.index[source]] + self._copied[self.index[target]])
 
     def path(self, source: Layout, target: Layout) -> tuple[Step, ...]:
         """The cheapest steps; empty when the layouts are equal."""

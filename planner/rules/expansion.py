@@ -247,6 +247,14 @@ class Choices:
             self._shards[id(side)] = (sizes ** side.copies[self.kept]).prod(axis=1)
         return self._shards[id(side)]
 
+    def factor_shards(self, factor: str) -> IntArray:
+        """Ranks among which each strategy splits a factor."""
+        expansion = self.expansion
+        if factor not in expansion.factors:
+            return np.ones(len(self.kept), dtype=np.int64)
+        split = expansion._splits_factor[:, expansion.factors.index(factor)][self.roles]
+        return np.asarray(np.where(split, np.array(self.mesh.shape), 1).prod(axis=1))
+
     @cached_property
     def strategies(self) -> tuple[Strategy, ...]:
         found = (bind(self.expansion.rule, self.mesh, roles) for roles in self._named)

@@ -100,7 +100,8 @@ def fuse(
     Args:
         rules: by operator name.
         active: tensors that carry a gradient.
-        chains: whether elementwise operators are joined; attention: whether the core of attention is.
+        chains: whether elementwise operators are joined; where they are not, tensors are copied into new layouts.
+        attention: whether the core of attention is one kernel.
     """
     return _Fusing(graph, rules, active, chains, attention).fusion()
 
@@ -110,6 +111,7 @@ class _Fusing:
         self, graph: Graph, rules: Mapping[str, Rule], active: frozenset[str], chains: bool, attention: bool
     ) -> None:
         self.graph, self.rules, self.active, self.attention = graph, rules, active, attention
+        self.views = VIEWS if chains else frozenset({"free"})
         self.fixed, self.weights = fixed_operators(graph), made_of_parameters(graph)
         self.of, self.members = _regions(graph, rules, self.fixed, chains)
         self.alias = self._views()
@@ -140,7 +142,7 @@ class _Fusing:
         return alias
 
     def _only_views(self, members: Collection[Op]) -> bool:
-        return all(self.rules[op.name].kind in VIEWS for op in members)
+        return all(self.rules[op.name].kind in self.views for op in members)
 
     def _trained(self, op: Op) -> bool:
         return any(t in self.active for t in op.outputs)

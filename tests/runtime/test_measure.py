@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from cost_models import load_profile
+from cost_models import compute_seconds, load_profile
 from planner.cli.main import main
 from planner.ir import DeviceMesh
 from planner.pricing import Machine, Settings, bind_rules, price
@@ -34,12 +35,18 @@ def test_work_is_counted_as_plans_are_priced(case: Case) -> None:
     rules, missing = bind_rules(graph)
     assert not missing
     active = alone(graph).active
-    machine = Machine(load_profile("cpu"), DeviceMesh.of(1), Settings(training=True, precision="fp32"))
+    profile = load_profile("cpu")
+    assert profile.device is not None
+    full = replace(profile.device, compute_units=1, tile_rows=1, tile_columns=1)  # as calibrated ones have them
+    profile = replace(profile, device=full)
+    machine = Machine(profile, DeviceMesh.of(1), Settings(training=True, precision="fp32"))
     (op,) = graph.ops
     table = price(graph, machine, rules, active, None).tables[op.name]
     priced = [int(table.work.forward[0]), int(table.work.backward[0])]
-    expected = [int(machine.compute(rules[op.name].kind, *amount)) for amount in work(graph, rules[op.name])]
-    assert priced == expected
+    for found, (flops, moved, launches) in zip(priced, work(graph, rules[op.name]), strict=True):
+        kind = "layout" if rules[op.name].kind == "free" else rules[op.name].kind
+        seconds = compute_seconds(profile, kind=kind, flops=flops, bytes_moved=moved, dtype="fp32", launches=launches)
+        assert found == pytest.approx(float(seconds) / machine.unit_s, abs=1)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.label)

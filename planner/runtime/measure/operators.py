@@ -1,7 +1,7 @@
 """What operators take, forward and backward, run as the interpreter runs them.
 
-Work and traffic of a sample are counted as plans are priced (`planner.pricing.operators`): traffic forward is that of
-operands and results, backward that of the results' gradients, of what is saved and of the operands' gradients.
+Work and traffic of a sample are those of the kernels that plans are priced by (`planner.work.operators`), where every
+operator runs by itself.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from planner.runtime.quiet import CLEAN, Timed, steady
 from planner.runtime.rank import Rank
 from planner.runtime.workers import Context, Workers
 from planner.verify.data import random_tensors
+from planner.work.fusion import fuse
+from planner.work.operators import Operator, kernels
 
 __all__ = ["alone", "measure_operators", "work"]
 
-Amount = tuple[float, float]
+Amount = tuple[float, float, int]
 _ENOUGH_S = 0.03  # measuring one case goes on for as long,
 _ATTEMPTS = 6  # as often where others disturb it
 _COLD_BYTES = (
@@ -43,12 +45,12 @@ def measure_operators(workers: Workers, *, scale: int, quick: bool = False) -> l
         found = _undisturbed(workers, case)
         graph = case.graph()
         rule = _rule(graph)
-        for direction, (flops, moved) in zip(("forward", "backward"), work(graph, rule), strict=True):
+        for direction, (flops, moved, launches) in zip(("forward", "backward"), work(graph, rule), strict=True):
             if direction == "backward" and case.forward_only:
                 continue
             if direction in found:
                 label = f"{case.label} {direction}"
-                out.append(ComputeSample(label, rule.kind, flops, moved, "fp32", found[direction]))
+                out.append(ComputeSample(label, rule.kind, flops, moved, "fp32", found[direction], launches))
     return out
 
 
@@ -66,19 +68,32 @@ def _undisturbed(workers: Workers, case: Case) -> dict[str, float]:
 
 
 def work(graph: Graph, rule: Rule) -> tuple[Amount, Amount]:
-    """(operations, bytes) of a graph's only operator, forward and backward, with gradients for all but constants."""
+    """(operations, bytes, kernels) of a graph's only operator, forward and backward, with gradients for all but
+    constants."""
     (op,) = graph.ops
-    reads = [graph.tensors[t].bytes for t in op.inputs]
-    writes = sum(graph.tensors[t].bytes for t in op.outputs)
-    read = writes if rule.kind == "gather" else sum(reads)
-    saved = sum(reads[i] for i in rule.saved_operands if i < len(reads))
-    saved += sum(graph.tensors[op.outputs[j]].bytes for j in rule.saved_results if j < len(op.outputs))
-    wanted = [i for i in rule.differentiable if i < len(reads) and graph.tensors[op.inputs[i]].value is None]
-    given = sum(reads[i] for i in wanted)
-    share = len(wanted) / len(rule.differentiable) if rule.differentiable else 0.0
-    if rule.kind == "free":
-        return (rule.flops, 0.0), (share * rule.backward_flops, 0.0)
-    return (rule.flops, float(read + writes)), (share * rule.backward_flops, float(writes + saved + given))
+    active = frozenset(t.name for t in graph.tensors.values() if t.is_float and t.value is None)
+    part = fuse(graph, {op.name: rule}, active, chains=False, attention=False).parts[op.name]
+    read, written = ([float(graph.tensors[t].bytes) if t else 0.0 for t in names] for names in (op.inputs, op.outputs))
+    ways = kernels(Operator(rule, part, read, written, 4.0), _Whole())
+    forward, backward = (
+        (sum(k.flops for k in way), sum(k.bytes for k in way), sum(k.launches for k in way)) for way in ways
+    )
+    return forward, backward
+
+
+class _Whole:
+    """Nothing is cut (`planner.work.operators.Shards`)."""
+
+    parallelism = 1.0
+
+    def operand(self, slot: int) -> float:
+        return 1.0
+
+    def result(self, output: int) -> float:
+        return 1.0
+
+    def factor(self, name: str) -> float:
+        return 1.0
 
 
 def alone(graph: Graph) -> Program:
