@@ -7,7 +7,7 @@ Bandwidths are per device and per direction.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
@@ -351,12 +351,6 @@ class HardwareProfile:
     nccl: NcclSpec | None = None
     measured: MeasuredSpec = MeasuredSpec()
     framework: FrameworkSpec = FrameworkSpec()
-
-    @property
-    def streamed(self) -> HardwareProfile:
-        """The machine with collectives that follow each other in a stream: what a call costs its host is left out."""
-        measured = replace(self.measured, launch_latency_s=0.0, bulk_latency_s=0.0)
-        return replace(self, measured=measured, digest=f"{self.digest}/streamed")
 
     @property
     def devices_per_server(self) -> int | None:

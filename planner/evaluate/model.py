@@ -10,12 +10,12 @@ from weakref import WeakKeyDictionary
 from planner.errors import UsageError
 from planner.evaluate.axis import Along
 from planner.evaluate.workload import Workload
-from planner.frontends.blocks import repeated_blocks
 from planner.ir import Graph
 from planner.pricing.operators import bind_rules, signatures
 from planner.rules.rule import Rule
 from planner.work.activity import active_tensors, fixed_operators, made_of_parameters
 from planner.work.fusion import Fusion, fuse
+from planner.work.units import units_of
 
 __all__ = ["Model", "model_of"]
 
@@ -60,15 +60,15 @@ def model_of(graph: Graph) -> Model:
                 "backward pass is derived from it"
             )
         rules, _ = bind_rules(graph)
-        unit, repeated = _units(graph)
+        units = units_of(graph)
         _MODELS[graph] = Model(
             rules,
             signatures(graph),
             active_tensors(graph, rules),
             fixed_operators(graph),
             made_of_parameters(graph),
-            unit,
-            repeated,
+            units.of,
+            units.repeated,
         )
     return _MODELS[graph]
 
@@ -78,19 +78,3 @@ def _holds_backward(graph: Graph) -> bool:
     shapes = Counter(t.shape for t in graph.parameters)
     results = Counter(graph.tensors[t].shape for t in graph.outputs if graph.tensors[t].shape)
     return sum((shapes & results).values()) > max(2, sum(shapes.values()) / 2)
-
-
-def _units(graph: Graph) -> tuple[dict[str, int], tuple[bool, ...]]:
-    """Operator → number of its unit, in graph order: blocks of repeated runs, and what lies between them."""
-    runs = enumerate(repeated_blocks(graph))
-    block = {name: (r, k) for r, run in runs for k, names in enumerate(run.blocks) for name in names}
-    order: dict[object, int] = {}
-    unit: dict[str, int] = {}
-    passed: set[object] = set()
-    for op in graph.ops:
-        own = block.get(op.name)
-        if own is not None:
-            passed.add(own)
-        key = own if own is not None else ("loose", len(passed))
-        unit[op.name] = order.setdefault(key, len(order))
-    return unit, tuple(key in passed for key in order)

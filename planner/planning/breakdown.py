@@ -42,15 +42,14 @@ def convert_cost(priced: PricedProblem, convert: Convert) -> int:
     """Price of a redistribution: the sum of its steps, and of a tensor inside a kernel its way out and back."""
     size = priced.machine.settings.tensor_bytes(priced.graph.tensors[convert.tensor])
     mesh = priced.machine.mesh
-    cost = sum(
-        int(priced.machine.collective(str(s.kind), s.axes, s.group_bytes(size, mesh)))
-        for s in convert.steps
-        if s.kind not in FREE
-    )
-    if not cost:
+    paid = [s for s in convert.steps if s.kind not in FREE]
+    if not paid:
         return 0
     table = priced.redistributions(priced.graph.tensors[convert.tensor])
-    return cost + table.out_and_back(convert.source, convert.target)
+    cost = sum(
+        int(priced.machine.collective(str(s.kind), s.axes, s.group_bytes(size, mesh), table.share)) for s in paid
+    )
+    return cost + table.out_and_back(convert.source, convert.target) if cost else 0
 
 
 def run_cost(priced: PricedProblem, choice: Sequence[int], run: Run) -> tuple[int, int]:

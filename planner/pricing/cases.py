@@ -22,7 +22,8 @@ __all__ = ["CasePrices"]
 
 T = TypeVar("T")
 _Edge = tuple[IntArray, IntArray | None]
-_Kind = tuple[tuple[int, ...], int, Reduction, Parts, bool]  # of a tensor's redistributions; the last: inside a kernel
+# Of a tensor's redistributions; the last two: whether it is inside a kernel, and its share of a bucket.
+_Kind = tuple[tuple[int, ...], int, Reduction, Parts, bool, float]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,8 +60,8 @@ class CasePrices:
     def _tables(self, kinds: Sequence[_Kind]) -> list[Redistributions]:
         copied = self.machine.copied
         cases = [
-            (shape, size, reduction, parts, copied if inside else None)
-            for shape, size, reduction, parts, inside in kinds
+            (shape, size, reduction, parts, copied if inside else None, share)
+            for shape, size, reduction, parts, inside, share in kinds
         ]
         return Redistributions.of_all(cases, self.mesh, self.machine)
 
@@ -72,7 +73,8 @@ class CasePrices:
             writer = self.structure.class_of[producer.name], producer.outputs.index(tensor.name)
             inside = writer[1] in self.structure.classes[writer[0]].part.inside
         self.structure.samples.setdefault((tensor.shape or (), tensor.dtype), tensor)
-        return self.redistributions(Travel(tensor.shape or (), tensor.dtype, writer, inside))
+        share = self.structure.shares.get(tensor.name, 1.0)
+        return self.redistributions(Travel(tensor.shape or (), tensor.dtype, writer, inside, share))
 
     def node(self, case: Case, times: int) -> IntArray:
         """Costs of a node whose operator runs forward so often."""
@@ -140,7 +142,7 @@ class CasePrices:
             pairs = () if written is None else written.distinct
             reduction = next((op for layout, _ in pairs for _, op in layout.partial), Reduction.SUM)
         parts = self._parts.get(travel.shape, ())
-        return travel.shape, self._bytes(travel.shape, travel.dtype), reduction, parts, travel.inside
+        return travel.shape, self._bytes(travel.shape, travel.dtype), reduction, parts, travel.inside, travel.share
 
     def _bytes(self, shape: tuple[int, ...], dtype: str) -> int:
         return self.machine.settings.tensor_bytes(self.structure.samples[shape, dtype])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Literal, cast
 
 import numpy as np
@@ -59,11 +58,6 @@ class Settings:
         return parameter_bytes(self.precision, self.optimizer, training=self.training)
 
 
-@lru_cache(maxsize=64)
-def _streamed(profile: HardwareProfile) -> HardwareProfile:
-    return profile.streamed
-
-
 @dataclass(frozen=True)
 class Machine:
     """A profile seen through a logical mesh."""
@@ -81,17 +75,18 @@ class Machine:
     def _units(self, seconds: ArrayLike) -> IntArray:
         return np.rint(np.minimum(np.asarray(seconds, dtype=np.float64) / self.unit_s, DEAREST)).astype(np.int64)
 
-    def collective(self, kind: str, axes: tuple[str, ...], group_bytes: ArrayLike) -> IntArray:
+    def collective(self, kind: str, axes: tuple[str, ...], group_bytes: ArrayLike, share: ArrayLike = 1.0) -> IntArray:
         """Cost of a collective over the groups of `axes`; bytes in the convention of `cost_models.link`.
 
-        A step issues its collectives one after the other without waiting, and runtimes coalesce small ones: what a
-        call costs its host counts in `planner.evaluate`, not here.
+        `share`: they are this fraction of what one call exchanges, and take this fraction of its time.
         """
         if axes not in self._groups:
             indices = tuple(sorted(self.mesh.names.index(a) for a in axes))
             self._groups[axes] = CollectiveModel(self.profile).group(self.mesh.shape, indices)
-        model = CollectiveModel(_streamed(self.profile))
-        return self._units(model.seconds(cast(Collective, kind), group_bytes, self._groups[axes]))
+        part = np.asarray(share, dtype=np.float64) if self.profile.axes is None else np.float64(1.0)
+        together = np.asarray(group_bytes, dtype=np.float64) / part
+        model = CollectiveModel(self.profile)
+        return self._units(model.seconds(cast(Collective, kind), together, self._groups[axes]) * part)
 
     def kernels(self, kernels: KernelArrays) -> IntArray:
         """Cost of kernels on one device; attention is the vendor's own."""

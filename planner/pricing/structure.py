@@ -19,6 +19,7 @@ from planner.rules.expansion import Expansion, Layouts
 from planner.rules.rule import Rule
 from planner.work.activity import fixed_operators, gradient_sources
 from planner.work.fusion import fuse
+from planner.work.units import bucket_shares
 
 __all__ = ["Case", "HubCase", "Structure", "Travel", "structure_of"]
 
@@ -26,12 +27,15 @@ __all__ = ["Case", "HubCase", "Structure", "Travel", "structure_of"]
 @dataclass(frozen=True, slots=True)
 class Travel:
     """What decides how a tensor may be redistributed; `writer` is (operator class, output), None for a parameter.
-    `inside`: it lies inside a kernel, so that a redistribution takes it out and brings it back."""
+    `inside`: it lies inside a kernel, so that a redistribution takes it out and brings it back.  `share`: that
+    of a parameter in its unit (`planner.work.units.bucket_shares`).
+    """
 
     shape: tuple[int, ...]
     dtype: str
     writer: tuple[int, int] | None
     inside: bool = False
+    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,7 @@ class Structure:
     reader_cases: list[Case] = field(default_factory=list)
     hubs: dict[str, tuple[int, HubCase]] = field(default_factory=dict)
     edges: list[tuple[int, int, Case, str]] = field(default_factory=list)
+    shares: dict[str, float] = field(default_factory=dict)
     samples: dict[tuple[tuple[int, ...], str], Tensor] = field(default_factory=dict)
     _variants: dict[bool, Variant] = field(default_factory=dict)
     _expansions: dict[object, tuple[Layouts, list[Expansion]]] = field(default_factory=dict)
@@ -195,6 +200,7 @@ class _Builder:
 
     def build(self) -> None:
         graph, s = self.graph, self.s
+        s.shares = bucket_shares(graph)
         free = [op for op in graph.ops if op.name not in s.fixed]
         for op in free:
             s.op_nodes[op.name] = self._add(("operator", s.class_of[op.name]), op.name)
@@ -237,7 +243,7 @@ class _Builder:
         s.samples.setdefault((shape, tensor.dtype), tensor)
         if name in s.parameter_nodes:
             source, runner, write = s.parameter_nodes[name], "", s.cases[s.parameter_nodes[name]]
-            travel = Travel(shape, tensor.dtype, None)
+            travel = Travel(shape, tensor.dtype, None, share=s.shares.get(name, 1.0))
         else:
             assert producer is not None, f"{name} is neither a parameter nor computed"
             writer = s.class_of[producer.name], producer.outputs.index(name)

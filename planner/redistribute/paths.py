@@ -30,20 +30,23 @@ _DEAREST = 1 << 54  # of one step: what a profile of absurd prices asks for must
 
 
 Copied = Callable[[NDArray[np.float64]], IntArray]
-_Case = tuple[tuple[int, ...], int, Reduction, Parts, Copied | None]
+_Case = tuple[tuple[int, ...], int, Reduction, Parts, Copied | None, float]
 
 
 class Prices(Protocol):
     """What collectives cost, in integer picoseconds."""
 
-    def collective(self, kind: str, axes: tuple[str, ...], group_bytes: NDArray[np.float64]) -> IntArray: ...
+    def collective(
+        self, kind: str, axes: tuple[str, ...], group_bytes: NDArray[np.float64], share: NDArray[np.float64]
+    ) -> IntArray: ...
 
 
 class Redistributions:
     """All redistributions of tensors of one shape and size on one mesh, at fixed prices.
 
     `copied` prices writing or reading so many bytes, for a tensor that lies inside a kernel: whatever communicates
-    takes it out and brings it back, which is a write in the source layout and a read in the target layout.
+    takes it out and brings it back, which is a write in the source layout and a read in the target layout.  `share`: it
+    is this fraction of what its collectives exchange at once.
     """
 
     def __init__(
@@ -55,17 +58,18 @@ class Redistributions:
         reduction: Reduction = Reduction.SUM,
         parts: Parts = (),
         copied: Copied | None = None,
+        share: float = 1.0,
     ) -> None:
-        self._begin(shape, tensor_bytes, mesh, reduction, parts, copied)
+        self._begin(shape, tensor_bytes, mesh, reduction, parts, copied, share)
         _price([self], mesh, prices)
 
     @classmethod
     def of_all(cls, cases: Sequence[_Case], mesh: DeviceMesh, prices: Prices) -> list[Redistributions]:
-        """One for each (shape, bytes, reduction, parts, copied); collectives of one kind over the same axes are priced
-        in one call."""
+        """One for each (shape, bytes, reduction, parts, copied, share); collectives of one kind over the same axes are
+        priced in one call."""
         tables = [cls.__new__(cls) for _ in cases]
-        for table, (shape, tensor_bytes, reduction, parts, copied) in zip(tables, cases, strict=True):
-            table._begin(shape, tensor_bytes, mesh, reduction, parts, copied)
+        for table, (shape, tensor_bytes, reduction, parts, copied, share) in zip(tables, cases, strict=True):
+            table._begin(shape, tensor_bytes, mesh, reduction, parts, copied, share)
         _price(tables, mesh, prices)
         return tables
 
@@ -77,9 +81,11 @@ class Redistributions:
         reduction: Reduction,
         parts: Parts,
         copied: Copied | None,
+        share: float,
     ) -> None:
         self.shape = shape
         self.bytes = tensor_bytes
+        self.share = share
         self.mesh = mesh
         self.lattice = lattice_of(shape, mesh, reduction, parts)
         self.layouts = self.lattice.layouts
@@ -139,7 +145,8 @@ def _price(tables: Sequence[Redistributions], mesh: DeviceMesh, prices: Prices) 
                 table._lengths[arcs.u, arcs.v] = 1
             continue
         group_bytes = np.concatenate([table.bytes / ranks[arcs.kept] for table, arcs in batch])
-        lengths = np.minimum(prices.collective(str(kind), axes, group_bytes), _DEAREST) * _STEP_UNIT + 1
+        share = np.concatenate([np.full(len(arcs.u), table.share) for table, arcs in batch])
+        lengths = np.minimum(prices.collective(str(kind), axes, group_bytes, share), _DEAREST) * _STEP_UNIT + 1
         end = np.cumsum([len(arcs.u) for _, arcs in batch])[:-1]
         for (table, arcs), own in zip(batch, np.split(lengths, end), strict=True):
             table._lengths[arcs.u, arcs.v] = own

@@ -24,7 +24,9 @@ __all__ = ["sewn"]
 class _ByBytes:
     """Prices of collectives where there is no machine: their bytes."""
 
-    def collective(self, kind: str, axes: tuple[str, ...], group_bytes: NDArray[np.float64]) -> NDArray[np.int64]:
+    def collective(
+        self, kind: str, axes: tuple[str, ...], group_bytes: NDArray[np.float64], share: object = 1.0
+    ) -> NDArray[np.int64]:
         return (group_bytes + 1).astype(np.int64)
 
 

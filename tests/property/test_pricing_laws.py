@@ -82,17 +82,18 @@ def assert_expands(rule: Rule, shapes: list[tuple[int, ...]], training: bool) ->
     st.sampled_from(SHAPES),
     st.sampled_from(list(Reduction)),
     st.sampled_from([(), (2,), (3,), (2, 3)]),
+    st.sampled_from([1.0, 0.5, 1e-3]),
 )
 def test_tables_made_together_hold_the_price_of_every_step(
-    shapes: list[tuple[int, ...]], sizes: tuple[int, ...], reduction: Reduction, counts: tuple[int, ...]
+    shapes: list[tuple[int, ...]], sizes: tuple[int, ...], reduction: Reduction, counts: tuple[int, ...], share: float
 ) -> None:
     """What one table for all says of neighbouring layouts is what each step costs, priced alone, or less."""
     mesh = DeviceMesh.of(*sizes)
     machine = Machine(PROFILE, mesh, Settings(training=True))
     parts = [(counts,) if counts and len(s) == 1 else () for s in shapes]
-    cases = [(s, 2 * int(np.prod(s)), reduction, p) for s, p in zip(shapes, parts, strict=True)]
-    for (shape, size, _, ways), table in zip(cases, Redistributions.of_all(cases, mesh, machine), strict=True):
-        alone = Redistributions(shape, size, mesh, machine, reduction, ways)
+    cases = [(s, 2 * int(np.prod(s)), reduction, p, None, share) for s, p in zip(shapes, parts, strict=True)]
+    for (shape, size, _, ways, *_), table in zip(cases, Redistributions.of_all(cases, mesh, machine), strict=True):
+        alone = Redistributions(shape, size, mesh, machine, reduction, ways, share=share)
         assert alone.layouts == table.layouts
         np.testing.assert_array_equal(alone.costs, table.costs)
         for layout in table.layouts:
@@ -100,7 +101,7 @@ def test_tables_made_together_hold_the_price_of_every_step(
             for s in steps:
                 cost = 0
                 if s.kind not in FREE:
-                    cost = int(machine.collective(str(s.kind), s.axes, s.group_bytes(size, mesh)))
+                    cost = int(machine.collective(str(s.kind), s.axes, s.group_bytes(size, mesh), share))
                 assert table.cost(layout, s.target) <= cost
                 path = table.path(layout, s.target)
                 if path == (s,):
@@ -112,6 +113,31 @@ def test_tables_made_together_hold_the_price_of_every_step(
                     kinds = {p.kind for p in table.path(layout, other)}
                     assert table.cost(layout, other) < 1 << 55, f"a permute joins them at the most: {kinds}"
                     assert len(table.path(layout, other)) > 1 or kinds == {StepKind.PERMUTE}
+
+
+@pytest.mark.parametrize("share", [1.0, 0.25])
+def test_what_lies_inside_a_kernel_is_written_and_read_besides(share: float) -> None:
+    mesh = DeviceMesh.of(2, 2)
+    machine = Machine(PROFILE, mesh, Settings(training=True))
+    shape, size = (8, 8), 1 << 20
+    outside, inside = (
+        Redistributions(shape, size, mesh, machine, copied=copied, share=share) for copied in (None, machine.copied)
+    )
+    for a in outside.layouts:
+        for b in outside.layouts:
+            steps = outside.cost(a, b)
+            moved = sum(int(machine.copied(size / x.shards(mesh))) for x in (a, b))
+            assert inside.cost(a, b) == (steps + moved if steps else 0)
+            assert inside.out_and_back(a, b) == moved
+            assert inside.path(a, b) == outside.path(a, b)
+
+
+def test_shares_of_a_bucket_add_up_to_one_collective() -> None:
+    machine = Machine(PROFILE, DeviceMesh.of(8), Settings(training=True))
+    sizes = np.array([1e3, 5e5, 3e7])
+    shares = sizes / sizes.sum()
+    apart = machine.collective("all_reduce", ("x",), sizes, shares).sum()
+    assert apart == pytest.approx(int(machine.collective("all_reduce", ("x",), sizes.sum())), abs=3)
 
 
 def model(layers: int = 2) -> tuple[Graph, dict[str, Rule], frozenset[str]]:

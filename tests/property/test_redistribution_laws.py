@@ -20,7 +20,9 @@ class LinearPrices:
     def __init__(self, mesh: DeviceMesh, alpha: int, beta: float) -> None:
         self.mesh, self.alpha, self.beta = mesh, alpha, beta
 
-    def collective(self, kind: str, axes: tuple[str, ...], group_bytes: NDArray[np.float64]) -> NDArray[np.int64]:
+    def collective(
+        self, kind: str, axes: tuple[str, ...], group_bytes: NDArray[np.float64], share: object = 1.0
+    ) -> NDArray[np.int64]:
         n = self.mesh.size(axes)
         factor = {"all_reduce": 2 * (n - 1) / n, "all_to_all": (n - 1) / n**2, "permute": 1.0}.get(kind, (n - 1) / n)
         slow = 3 if self.mesh.names[0] in axes else 1

@@ -62,7 +62,7 @@ class PrototypeMachine(Machine):
 
     links: PrototypeLinks = field(default_factory=lambda: PrototypeLinks((1, 1)))
 
-    def collective(self, kind: str, axes: tuple[str, ...], group_bytes: ArrayLike) -> IntArray:
+    def collective(self, kind: str, axes: tuple[str, ...], group_bytes: ArrayLike, share: ArrayLike = 1.0) -> IntArray:
         numbers = [self.mesh.names.index(a) for a in axes if self.mesh.sizes[a] > 1]
         sizes = np.asarray(group_bytes, dtype=np.float64)
         found = [min(self._along(kind, numbers, float(s))) if s else 0.0 for s in sizes.flat]

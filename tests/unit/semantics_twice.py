@@ -27,6 +27,7 @@ Pair = tuple[Place, Place]  # of a value and of its gradient
 Array = NDArray[np.int64]
 Price = Callable[[str, tuple[str, ...], float], int]  # of a collective: kind, axes, bytes of its group
 
+_PRODUCTS = frozenset({"MatMul", "Gemm"})
 _SPLITTABLE: Mapping[str, tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]] = {
     "MatMul": ((("m", "k"), ("k", "n")), ("m", "n")),
     "ReduceMean": ((("d0", "d1"),), ()),
@@ -102,9 +103,17 @@ def places(shape: Sequence[int], axes: Mapping[str, int]) -> list[Place]:
 
 
 class Distances:
-    """Cheapest conversions between all layouts of a tensor, by Dijkstra over single collectives."""
+    """Cheapest conversions between all layouts of a tensor, by Dijkstra over single collectives; `copied` prices a
+    write, or a read, of so many bytes, where the tensor has to leave a kernel for them."""
 
-    def __init__(self, shape: Sequence[int], size: int, axes: Mapping[str, int], price: Price) -> None:
+    def __init__(
+        self,
+        shape: Sequence[int],
+        size: int,
+        axes: Mapping[str, int],
+        price: Price,
+        copied: Callable[[float], int] = lambda _: 0,
+    ) -> None:
         self.shape, self.size, self.axes, self._price = shape, size, axes, price
         self.places = places(shape, axes)
         self.index = {p: i for i, p in enumerate(self.places)}
@@ -114,6 +123,8 @@ class Distances:
             self._leave(p)
         reached = dict(nx.all_pairs_dijkstra_path_length(self._arcs))
         self.d: Array = np.array([[reached[a][b] for b in self.places] for a in self.places], dtype=np.int64)
+        moved = np.array([copied(size / math.prod(map(self._shards, dims))) for dims, _ in self.places], dtype=np.int64)
+        self.d = np.where(self.d > 0, self.d + moved[:, None] + moved, self.d)
 
     def _arc(
         self,
@@ -199,11 +210,26 @@ class Enumeration:
 
     def distances(self, name: str) -> Distances:
         t = self.graph.tensors[name]
+        share = self._share(name)
 
         def collective(kind: str, axes: tuple[str, ...], group_bytes: float) -> int:
-            return int(self.machine.collective(kind, axes, group_bytes))
+            return int(self.machine.collective(kind, axes, group_bytes, share))
 
-        return Distances(t.shape or (), self.machine.settings.tensor_bytes(t), self.axes, collective)
+        def copied(size: float) -> int:
+            return int(self.machine.copied(size)) if self._inside(name) else 0
+
+        return Distances(t.shape or (), self.machine.settings.tensor_bytes(t), self.axes, collective, copied)
+
+    def _share(self, name: str) -> float:
+        """Of a weight among all: these models have no repeated blocks."""
+        weights = {t.name: t.elements for t in self.graph.parameters}
+        return weights[name] / sum(weights.values()) if name in weights else 1.0
+
+    def _inside(self, name: str) -> bool:
+        """Whether it only goes from one operator without a product to others."""
+        joined = self.machine.profile.framework.joins_kernels and name in self.graph.producers
+        ends = [self.graph.producers.get(name), *(op for op, _ in self.graph.consumers.get(name, ()))]
+        return joined and len(ends) > 1 and all(op is not None and op.type not in _PRODUCTS for op in ends)
 
     def costs(self, *, most_reads: int = 2) -> Array:
         """Least cost per strategy of every operator (one dimension each, in graph order), forbidden where none.

@@ -57,7 +57,7 @@ def stage_sums(planned: Planned, stage_of: Mapping[str, int]) -> tuple[StageSum,
 def _cost(planned: Planned, stages: tuple[int, ...], size: int) -> int:
     """The stages lie as far apart as the farthest two neighbours of them; all ranks of a stage sum at once."""
     machine, devices = planned.priced.machine, planned.mesh.devices
-    model = CollectiveModel(machine.profile.streamed)
+    model = CollectiveModel(machine.profile)
     apart = max(b - a for a, b in pairwise(stages))
     group = model.group((len(stages), apart * devices), (0,))
     each = machine.profile.devices_per_server or devices * len(stages)

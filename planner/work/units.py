@@ -1,0 +1,53 @@
+"""The units of a model: blocks of runs of equal ones, and what stands before, between and after them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from planner.frontends.blocks import repeated_blocks
+from planner.ir import Graph
+
+__all__ = ["Units", "bucket_shares", "units_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """`of[op]` numbers the units in graph order; `repeated[u]`: unit u is a block of a run of equal ones."""
+
+    of: Mapping[str, int]
+    repeated: tuple[bool, ...]
+
+
+def units_of(graph: Graph) -> Units:
+    runs = enumerate(repeated_blocks(graph))
+    block = {name: (r, k) for r, run in runs for k, names in enumerate(run.blocks) for name in names}
+    order: dict[object, int] = {}
+    unit: dict[str, int] = {}
+    passed: set[object] = set()
+    for op in graph.ops:
+        own = block.get(op.name)
+        if own is not None:
+            passed.add(own)
+        key = own if own is not None else ("loose", len(passed))
+        unit[op.name] = order.setdefault(key, len(order))
+    return Units(unit, tuple(key in passed for key in order))
+
+
+def bucket_shares(graph: Graph) -> dict[str, float]:
+    """Parameter → its share of the elements of the unit that reads it first.
+
+    Frameworks gather the weights of a block at once and sum their gradients in buckets of about that size, so that a
+    parameter's collectives take their share of what one over the whole unit takes.
+    """
+    units = units_of(graph).of
+    first: dict[str, int] = {}
+    for t in graph.parameters:
+        readers = [units[op.name] for op, _ in graph.consumers.get(t.name, ())]
+        if readers and t.shape is not None and t.elements:
+            first[t.name] = min(readers)
+    together: Counter[int] = Counter()
+    for name, unit in first.items():
+        together[unit] += graph.tensors[name].elements
+    return {name: graph.tensors[name].elements / together[unit] for name, unit in first.items()}
