@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from cost_models import HardwareProfile, usable_memory_bytes
+from planner.clock import play
 from planner.errors import UsageError
 from planner.ir import Graph
 from planner.lowering import liveness
@@ -15,7 +16,6 @@ from planner.planning.breakdown import breakdown
 from planner.planning.document import PlanDocument
 from planner.planning.plan_file import read_plan
 from planner.planning.restore import Restored, restore
-from planner.planning.simulate import simulate
 
 __all__ = ["evaluate_plan"]
 
@@ -66,7 +66,7 @@ def _document(plan: PlanDocument, found: Restored, limit: int | None) -> dict[st
     priced, program = found.priced, found.program
     graph, settings, unit_s = priced.graph, priced.machine.settings, priced.machine.unit_s
     parts = breakdown(priced, found.choice, program)
-    step = simulate(priced, found.choice, program).end * unit_s
+    step = play(priced, found.choice, program).end * unit_s
     memory = liveness(program, settings).parts
     peak = sum(memory.values())
     batch = next((s[0] for t in graph.inputs if (s := graph.tensors[t].shape)), None)

@@ -8,10 +8,10 @@ from dataclasses import asdict
 from typing import Literal
 
 from planner import __version__
+from planner.clock import convert_cost, run_cost
 from planner.frontends.blocks import repeated_blocks
 from planner.ir import Graph, Layout, Op
 from planner.lowering import Convert, Run
-from planner.planning.breakdown import convert_cost, run_cost
 from planner.planning.document import (
     MESH,
     AxisDocument,
@@ -103,7 +103,7 @@ def describe(
         parameters=_parameters(planned, pipeline),
         redistributions=[
             _redistribution(planned, c, begin * unit)
-            for c, begin in zip(planned.program.instructions, planned.simulated.begins, strict=True)
+            for c, begin in zip(planned.program.instructions, planned.timeline.begins, strict=True)
             if isinstance(c, Convert) and c.tensor in planned.assignment.flows
         ],
         schedule=ScheduleDocument(
@@ -214,7 +214,7 @@ def _runs(planned: Planned) -> dict[str, list[RunDocument]]:
     """Every execution of every priced operator in the simulated step, in order."""
     priced, choice, unit = planned.priced, planned.solution.choice, planned.priced.machine.unit_s
     out: dict[str, list[RunDocument]] = {}
-    for i, begin in zip(planned.program.instructions, planned.simulated.begins, strict=True):
+    for i, begin in zip(planned.program.instructions, planned.timeline.begins, strict=True):
         if isinstance(i, Run) and i.op in priced.op_nodes:
             own, inside = run_cost(priced, choice, i)
             before = out.setdefault(i.op, [])

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from cost_models import HardwareProfile, usable_memory_bytes
+from planner.clock import Timeline, play
 from planner.errors import InfeasibleError, NoPlanError, UsageError
 from planner.ir import DeviceMesh, Graph
 from planner.lowering import Liveness, Program
@@ -19,7 +20,6 @@ from planner.planning.options import Candidate, Found, Option
 from planner.planning.outer import search_options
 from planner.planning.recall import Recall
 from planner.planning.request import Request
-from planner.planning.simulate import Simulated, simulate
 from planner.planning.targets import said_by
 from planner.pricing import Assignment, PricedProblem, PriceTables, active_tensors, bind_rules
 from planner.search.control import Control
@@ -46,7 +46,7 @@ class Planned:
     program: Program
     parts: CostBreakdown
     bound_s: float
-    simulated: Simulated
+    timeline: Timeline
     memory: Liveness
     memory_limit: int | None
     candidates: tuple[Candidate, ...]
@@ -72,8 +72,8 @@ class Planned:
 
     @property
     def step_time_s(self) -> float:
-        """Of the simulated step."""
-        return self.simulated.end * self.priced.machine.unit_s
+        """Of the step, by the clock."""
+        return self.timeline.end * self.priced.machine.unit_s
 
     @property
     def gap(self) -> float:
@@ -174,7 +174,7 @@ def _finish(
         program,
         parts,
         bound,
-        simulate(priced, solution.choice, program),
+        play(priced, solution.choice, program),
         memory,
         limit,
         tuple(

@@ -25,6 +25,7 @@ __all__ = ["OperatorTable", "Placements", "Work", "distinct", "operator_tables"]
 
 _HEAVY = frozenset({"matmul", "conv", "attention"})
 FloatArray = NDArray[np.float64]
+_Local = tuple[tuple[IntArray, IntArray], tuple[int, int]]  # costs, and launches
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +64,7 @@ class Placements:
 @dataclass(frozen=True, eq=False)
 class OperatorTable:
     """Strategies of one class of operators, their costs, and the layouts they ask for (None for tensors that are
-    absent or of unknown shape)."""
+    absent or of unknown shape).  `launches`: kernels forward and backward, whatever the strategy."""
 
     rule: Rule
     choices: Choices
@@ -71,6 +72,7 @@ class OperatorTable:
     work: Work
     read_as: tuple[Placements | None, ...]
     written_as: tuple[Placements | None, ...]
+    launches: tuple[int, int]
 
     @property
     def strategies(self) -> tuple[Strategy, ...]:
@@ -96,8 +98,8 @@ def operator_tables(
     local = _local_work(pairs, machine)
     inner = _inner_work(pairs, machine)
     return [
-        _table(c, found, Work(*own, *inside), machine)
-        for (c, found), own, inside in zip(pairs, local, inner, strict=True)
+        _table(c, found, Work(*own, *inside), launches, machine)
+        for (c, found), (own, launches), inside in zip(pairs, local, inner, strict=True)
     ]
 
 
@@ -114,7 +116,9 @@ def distinct(items: Iterable[object]) -> tuple[list[int], IntArray]:
     return first, np.array(rows, dtype=np.intp)
 
 
-def _table(cls: OperatorClass, found: Choices, work: Work, machine: Machine) -> OperatorTable:
+def _table(
+    cls: OperatorClass, found: Choices, work: Work, launches: tuple[int, int], machine: Machine
+) -> OperatorTable:
     rule, expansion = cls.rule, found.expansion
     costs = work.total
     if machine.profile.heavy_operators_must_split and rule.kind in _HEAVY:
@@ -126,7 +130,7 @@ def _table(cls: OperatorClass, found: Choices, work: Work, machine: Machine) -> 
     given = [a and cls.gradient_flows for a in cls.inputs_active]
     reads = _placements(found, cls.inputs, given, expansion.operands, expansion.operand_gradients)
     writes = _placements(found, cls.outputs, cls.outputs_active, expansion.results, expansion.result_gradients)
-    return OperatorTable(rule, found, costs, work, reads, writes)
+    return OperatorTable(rule, found, costs, work, reads, writes, launches)
 
 
 def _placements(
@@ -175,8 +179,8 @@ class _Shards:
         return self.found.factor_shards(name)
 
 
-def _local_work(pairs: Sequence[tuple[OperatorClass, Choices]], machine: Machine) -> list[tuple[IntArray, IntArray]]:
-    """Costs forward and backward; all kernels are priced in one call."""
+def _local_work(pairs: Sequence[tuple[OperatorClass, Choices]], machine: Machine) -> list[_Local]:
+    """Costs forward and backward, and launches; all kernels are priced in one call."""
     size, width = machine.settings.tensor_bytes, 4.0 if machine.settings.precision == "fp32" else 2.0
     found: list[tuple[int, int, Kernel]] = []
     for n, (cls, choices) in enumerate(pairs):
@@ -192,7 +196,10 @@ def _local_work(pairs: Sequence[tuple[OperatorClass, Choices]], machine: Machine
     ends = np.cumsum([len(pairs[n][1]) for n, *_ in found])[:-1]
     for (n, way, _), own in zip(found, np.split(costs, ends), strict=True):
         out[n][way][:] += own
-    return [(forward, backward) for forward, backward in out]
+    launches = [[0, 0] for _ in pairs]
+    for n, way, kernel in found:
+        launches[n][way] += kernel.launches
+    return [((own[0], own[1]), (there, back)) for own, (there, back) in zip(out, launches, strict=True)]
 
 
 def _columns(kernels: Sequence[Kernel], strategies: Sequence[int]) -> KernelArrays:

@@ -13,6 +13,7 @@ from typing import Final
 
 from cost_models import HardwareProfile, ProfileError, load_profile
 from cost_models.profile import parse_profile
+from planner.clock import play
 from planner.errors import InputError, PlannerError
 from planner.ir import DeviceMesh, Graph
 from planner.planning import PlanDocument, Planned, Request, describe, plan_text
@@ -24,7 +25,6 @@ from planner.planning.pipeline import Pipelined, pipelined, stage_of_operators
 from planner.planning.pipeline.cut import flowing
 from planner.planning.planner import on_nodes
 from planner.planning.restore import Restored, restore_part, settings_of
-from planner.planning.simulate import simulate
 from planner.pricing import PriceTables
 from planner.pricing.operators import bind_rules
 from planner.search.problem import Solution
@@ -144,7 +144,7 @@ def _planned(plan: PlanDocument, restored: Restored, profile: HardwareProfile, p
         program=program,
         parts=parts,
         bound_s=plan.cost.objective_lower_bound_s,
-        simulated=simulate(priced, choice, program),
+        timeline=play(priced, choice, program),
         memory=memory,
         memory_limit=plan.cluster.memory_limit_bytes,
         candidates=(),

@@ -279,8 +279,8 @@ def _error(found: Any, truth: Any) -> float:
 
 def explain(title: str, planned: Planned, runs: Sequence[Sequence[float]]) -> None:
     """Predicted and measured seconds by kind of instruction, on standard error."""
+    from planner.clock import convert_cost
     from planner.lowering import Convert, Run
-    from planner.planning.breakdown import convert_cost
 
     unit, priced = planned.priced.machine.unit_s, planned.priced
     measured = np.median(np.asarray(runs), axis=0)

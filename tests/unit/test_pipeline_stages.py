@@ -18,13 +18,13 @@ from cost_models.link import CollectiveModel
 from cost_models.pipeline import ChunkTimes, simulate
 from planner.builder import build
 from planner.cli.main import main
+from planner.clock import convert_cost
 from planner.errors import InfeasibleError, InputError
 from planner.frontends import import_bytes
 from planner.ir import Graph
 from planner.lowering import Convert
 from planner.lowering.liveness import CAUSES
 from planner.planning import Planned, Request, make_plan, read_plan
-from planner.planning.breakdown import convert_cost
 from planner.planning.constraints import parse_pin
 from planner.planning.pipeline import Parts, Pipelined, cut_points, pipelined, plan_in_parts, stage_of_operators
 from planner.planning.pipeline.memory import stage_liveness

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from cost_models.link import CollectiveModel
 from cost_models.pipeline import ChunkTimes, PipelineRun, simulate
+from planner.clock import convert_cost, run_cost
 from planner.ir import Graph, Op
 from planner.lowering import Convert, Run
-from planner.planning.breakdown import convert_cost, run_cost
 from planner.planning.pipeline.cut import (
     boundaries,
     crossing_bytes,

@@ -1,0 +1,6 @@
+"""Program x machine -> when everything happens: the time a step takes."""
+
+from planner.clock.costs import convert_cost, run_cost
+from planner.clock.step import Timeline, play
+
+__all__ = ["Timeline", "convert_cost", "play", "run_cost"]
