@@ -260,7 +260,8 @@ def _document(planned: Planned, pipeline: Pipelined | None, batch: int) -> dict[
         "objective_lower_bound_s": planned.bound_s,
         "gap": planned.gap,
         "step_time_s": planned.step_time_s,
-        "status": "optimal" if planned.gap == 0 else "feasible",
+        "step_time_lower_bound_s": planned.step_bound_s,
+        "status": planned.status,
         "peak_memory_bytes": planned.peak_memory_bytes,
         "memory_limit_bytes": planned.memory_limit,
         "search_seconds": planned.search_seconds,
@@ -275,6 +276,7 @@ def _document(planned: Planned, pipeline: Pipelined | None, batch: int) -> dict[
                 "status": c.status,
                 "objective_s": c.objective_s,
                 "bound_s": c.bound_s,
+                "step_time_s": c.step_time_s,
             }
             for c in planned.candidates
         ],
@@ -287,7 +289,10 @@ def _document(planned: Planned, pipeline: Pipelined | None, batch: int) -> dict[
             "batch": batch * pipeline.micro_batches,
             "stages": pipeline.stages,
             "micro_batches": pipeline.micro_batches,
+            "gap": pipeline.gap,
             "step_time_s": pipeline.step_time_s,
+            "step_time_lower_bound_s": pipeline.step_bound_s,
+            "status": pipeline.status,
             "bubble": pipeline.run.bubble_fraction,
             "peak_memory_bytes": max(pipeline.memory),
         }

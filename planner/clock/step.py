@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from planner.clock.bound import overhead
 from planner.clock.costs import convert_cost, run_cost
 from planner.clock.streams import COMPUTE, Piece, run
 from planner.ir import Layout
@@ -96,16 +97,14 @@ class _Step:
         begins, ends = run(self.pieces, 1 / (1 - interference))
         costs, nodes = self.priced.problem.nodes, self.priced.parameter_nodes.values()
         optimizer = sum(int(costs[n].costs[self.choice[n]]) for n in nodes)
-        training = bool(self.program.active)
-        overhead = 0 if self.device is None or not training else round(self.device.step_overhead_s / self.unit_s)
         passed = round(max(ends, default=0.0))
-        host = round(self.host)
+        host, outside = round(self.host), overhead(self.priced)
         return Timeline(
             tuple(round(begins[n]) for n in self.number),
-            passed + optimizer + overhead,
+            passed + optimizer + outside,
             optimizer,
             host,
-            overhead,
+            outside,
             max(0, passed - self.compute - host),
         )
 

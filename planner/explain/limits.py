@@ -172,7 +172,7 @@ def _splittable(rule: Rule) -> list[tuple[str, int]]:
 def binding_text(found: Sequence[LimitDocument], base: Found) -> str:
     """What stops a better plan, in one sentence."""
     binding = [entry for entry in found if entry.binding]
-    gap = base.planned.gap
+    gap = base.planned.objective_gap
     if binding:
         first = binding[0]
         rest = [entry.name for entry in binding[1:] if entry.kind != "all"]

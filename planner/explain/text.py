@@ -38,7 +38,7 @@ def _head(e: ExplanationDocument) -> Iterator[str]:
     parts = f", {p.stages} stages, {p.micro_batches} micro-batches" if p.stages > 1 or p.micro_batches > 1 else ""
     yield f"{p.model}: {p.devices} x {p.hardware}, mesh {p.mesh}{parts}"
     one = " of a micro-batch" if parts else ""
-    yield f"objective   {time_text(p.objective_s)}{one} (gap {p.gap:.2%}), step {time_text(p.step_time_s)}"
+    yield f"objective   {time_text(p.objective_s)}{one}, step {time_text(p.step_time_s)} (gap {p.gap:.2%})"
     limit = "no limit" if p.memory_limit_bytes is None else f"limit {memory_text(p.memory_limit_bytes)}"
     yield f"memory      {memory_text(p.peak_memory_bytes)} per device ({limit})"
 

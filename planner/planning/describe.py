@@ -120,8 +120,9 @@ def describe(
         cost=CostDocument(
             objective_s=planned.objective_s,
             objective_lower_bound_s=planned.bound_s,
-            gap=planned.gap,
+            gap=planned.gap if pipeline is None else pipeline.gap,
             step_time_s=planned.step_time_s if pipeline is None else pipeline.step_time_s,
+            step_time_lower_bound_s=planned.step_bound_s if pipeline is None else pipeline.step_bound_s,
             parts_s=planned.parts.seconds(unit),
             peak_memory_bytes=planned.peak_memory_bytes if pipeline is None else max(pipeline.memory),
             memory_bytes={} if pipeline is not None else planned.memory.parts,
@@ -129,7 +130,7 @@ def describe(
         ),
         search=SearchDocument(
             version=__version__,
-            status=planned.solution.status,
+            status=planned.status if pipeline is None else pipeline.status,
             solver=planned.solution.solver,
             candidates=[
                 CandidateDocument(
@@ -138,6 +139,7 @@ def describe(
                     status=c.status,
                     objective_s=c.objective_s,
                     bound_s=c.bound_s,
+                    step_time_s=c.step_time_s,
                 )
                 for c in planned.candidates
             ],

@@ -20,7 +20,8 @@ CLOSE_WIDE = 3e-2  # where elimination is too wide to close it
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Outcome of the search on one mesh; costs in seconds, None where there is no choice.
+    """Outcome of the search on one mesh; costs in seconds, None where there is no choice.  `step_time_s` is that of the
+    choice by the clock.
 
     status: as of a Solution, or why the mesh is out of the question (`pins do not fit`, `pins contradict`);
     `unknown` without a bound where time ran out before.
@@ -32,6 +33,7 @@ class Candidate:
     objective_s: float | None
     bound_s: float
     solver: str
+    step_time_s: float | None = None
 
 
 @dataclass(slots=True, eq=False)

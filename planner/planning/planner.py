@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from cost_models import HardwareProfile, usable_memory_bytes
-from planner.clock import Timeline, play
+from planner.clock import Timeline, play, step_bound
 from planner.errors import InfeasibleError, NoPlanError, UsageError
 from planner.ir import DeviceMesh, Graph
 from planner.lowering import Liveness, Program
@@ -37,7 +37,7 @@ Progress = Callable[[str], None]
 @dataclass(frozen=True, eq=False)
 class Planned:
     """The best plan and what is known of it.  `bound_s` bounds the objective over all meshes considered, whose
-    searches are in `options`."""
+    searches are in `options`, and `step_bound_s` the time of a step."""
 
     request: Request
     priced: PricedProblem
@@ -56,6 +56,7 @@ class Planned:
     pins: Pins | None = None
     others: tuple[Planned, ...] = ()
     options: tuple[Option, ...] = ()
+    step_bound_s: float = 0.0
 
     @property
     def peak_memory_bytes(self) -> int:
@@ -76,9 +77,24 @@ class Planned:
         return self.timeline.end * self.priced.machine.unit_s
 
     @property
-    def gap(self) -> float:
+    def objective_gap(self) -> float:
         """(objective - bound) / objective of the additive objective, over all meshes considered."""
         return max(0.0, (self.objective_s - self.bound_s) / self.objective_s) if self.objective_s else 0.0
+
+    @property
+    def gap(self) -> float:
+        """(step time - bound) / step time, over all meshes considered."""
+        return gap_of(self.step_time_s, self.step_bound_s)
+
+    @property
+    def status(self) -> str:
+        """Whether no plan has a shorter step."""
+        return "optimal" if self.gap == 0 else "feasible"
+
+
+def gap_of(step_s: float, bound_s: float) -> float:
+    """Relative gap of a step time."""
+    return max(0.0, (step_s - bound_s) / step_s) if step_s else 0.0
 
 
 def on_nodes(profile: HardwareProfile, devices: int, nodes: int | None) -> HardwareProfile:
@@ -105,10 +121,11 @@ def make_plan(
     recall: Recall | None = None,
     tables: dict[DeviceMesh, PriceTables] | None = None,
 ) -> Planned:
-    """Searches every mesh and returns the plan of least additive objective, with the next best meshes' plans as its
-    `others` where the request's `top_k` asks for them.  `control` takes the place of the request's time limit and of
-    `progress`; when it is cancelled, the best plan so far is returned.  `recall` is a plan to begin with; `tables`
-    keeps what was priced for further requests about this graph, profile and settings, which changes no answer.
+    """Searches every mesh for the plan of least additive objective and returns the one of them whose step is the
+    shortest by the clock, with the next best meshes' plans as its `others` where the request's `top_k` asks for them.
+    `control` takes the place of the request's time limit and of `progress`; when it is cancelled, the best plan so far
+    is returned.  `recall` is a plan to begin with; `tables` keeps what was priced for further requests about this
+    graph, profile and settings, which changes no answer.
 
     InfeasibleError where no mesh has a plan within the memory limit, with the smallest limit shown to suffice
     and the proven bound; NoPlanError where the time limit or a cancellation ends the search first.
@@ -139,54 +156,99 @@ def make_plan(
         unpinned = [o.unpinned for o in found.options if o.infeasible and not o.unfit and o.unpinned is not None]
         note = "" if pins is None else memory_note(unpinned, pins, limit or 0)
         raise _infeasible(request, infeasible, limit, note, control)
-    plans = [
-        _finish(request, found, option, without_rule, limit, started, pins) for option in found.ranked(request.top_k)
-    ]
-    return replace(plans[0], others=tuple(plans[1:])) if plans[1:] else plans[0]
+    finalists = _finalists(found, request.top_k, hurry=control.stopped)
+    first, *others = (
+        _planned(request, found, f, finalists, without_rule, limit, started, pins) for f in finalists[: request.top_k]
+    )
+    return replace(first, others=tuple(others)) if others else first
 
 
-def _finish(
+@dataclass(frozen=True, slots=True, eq=False)
+class _Finalist:
+    """The best choice of an option, by the additive objective, and what its step takes by the clock."""
+
+    option: Option
+    choice: tuple[int, ...]
+    program: Program
+    memory: Liveness
+    parts: CostBreakdown
+    timeline: Timeline
+
+
+def _finalists(found: Found, count: int, *, hurry: bool) -> list[_Finalist]:
+    """The best choice of every option, the shortest step first.  Left out are those that cannot be among the first
+    `count`, and in a `hurry` all that are not among the `count` of least objective."""
+    judged: list[_Finalist] = []
+    for option in found.ranked(count if hurry else len(found.options)):
+        ends = sorted(f.timeline.end for f in judged)
+        if len(ends) < count or _least(option) < ends[count - 1]:
+            judged.append(_judged(option))
+    return sorted(judged, key=lambda f: (f.timeline.end, f.parts.total))
+
+
+def _least(option: Option) -> int:
+    """What the step of the option's choice takes at least: what computes, and the update."""
+    assert option.priced is not None
+    nodes = option.priced.problem.nodes
+    return sum(int(n.costs[s]) for n, s in zip(nodes, option.solution.choice, strict=True))
+
+
+def _judged(option: Option) -> _Finalist:
+    assert option.priced is not None
+    priced, solution = option.priced, option.solution
+    program, memory = program_of_choice(priced, solution.choice)
+    parts = breakdown(priced, solution.choice, program)
+    if solution.cost is None or parts.total > solution.cost:
+        raise AssertionError(f"pricing and lowering differ: program {parts.total}, choice {solution.cost}")
+    timeline = play(priced, solution.choice, program)
+    return _Finalist(option, tuple(solution.choice), program, memory, parts, timeline)
+
+
+def _planned(
     request: Request,
     found: Found,
-    best: Option,
+    best: _Finalist,
+    finalists: Sequence[_Finalist],
     without_rule: list[str],
     limit: int | None,
     started: float,
     pins: Pins | None,
 ) -> Planned:
-    assert best.priced is not None
-    priced, solution = best.priced, best.solution
-    assignment = priced.decode(solution.choice)
-    program, memory = program_of_choice(priced, solution.choice)
+    assert best.option.priced is not None
+    priced, memory = best.option.priced, best.memory
     if limit is not None and memory.peak > limit:
         raise AssertionError(f"a plan of {memory.peak} bytes was let through a limit of {limit}")
-    parts = breakdown(priced, solution.choice, program)
-    if solution.cost is None or parts.total > solution.cost:
-        raise AssertionError(f"pricing and lowering differ: program {parts.total}, choice {solution.cost}")
-    # Infeasible meshes hold no plan, so they do not lower the bound.
     unit_s = priced.machine.unit_s
-    bound = min(o.solution.bound for o in found.options if not o.infeasible) * unit_s
+    judged = {id(f.option): f for f in finalists}
+
+    def candidate(option: Option) -> Candidate:
+        outcome, known = option.candidate(unit_s), judged.get(id(option))
+        if known is None:
+            return outcome
+        # Of what is described, the objective that is: that of the leanest hubs.
+        objective = known.parts.total * unit_s if known is best else outcome.objective_s
+        return replace(outcome, objective_s=objective, step_time_s=known.timeline.end * unit_s)
+
+    # Infeasible meshes hold no plan, so they do not lower the bounds.
+    open_ = [o for o in found.options if not o.infeasible]
     return Planned(
         request,
         priced,
-        solution,
-        assignment,
-        program,
-        parts,
-        bound,
-        play(priced, solution.choice, program),
+        best.option.solution,
+        priced.decode(best.choice),
+        best.program,
+        best.parts,
+        min(o.solution.bound for o in open_) * unit_s,
+        best.timeline,
         memory,
         limit,
-        tuple(
-            # Of the mesh that is described, the objective that is: that of the leanest hubs.
-            replace(o.candidate(unit_s), objective_s=parts.total * unit_s) if o is best else o.candidate(unit_s)
-            for o in found.options
-        ),
+        tuple(map(candidate, found.options)),
         tuple(without_rule),
         time.monotonic() - started,
         _warnings(priced),
         pins,
         options=found.options,
+        step_bound_s=min(0 if o.priced is None else step_bound(o.priced) for o in open_) * unit_s,
     )
 
 
@@ -226,7 +288,7 @@ def _infeasible(
 
     run_until_stopped(explain, hurry)
     # What was not looked at has the bound that the search has proven.
-    rest = [_least(option, limit) for option in options[len(found) :]]
+    rest = [_least_held(option, limit) for option in options[len(found) :]]
     bound = min([least for least, _ in found] + rest)
     sufficient = min((fitted.held for _, fitted in found if fitted is not None), default=None)
     enough = (
@@ -244,7 +306,7 @@ def _infeasible(
     )
 
 
-def _least(option: Option, limit: int | None) -> int:
+def _least_held(option: Option, limit: int | None) -> int:
     """Bytes below which the search has shown that nothing fits."""
     assert option.priced is not None
     least = least_memory(option.priced.problem)

@@ -24,7 +24,7 @@ def notes(plan: PlanDocument, costs: Figures) -> list[dict[str, str]]:
         over = plan.cost.peak_memory_bytes - limit
         out.append(("warning", f"the peak is {over:,} bytes above the memory limit of a device"))
     if plan.cost.gap > _GAP:
-        out.append(("warning", f"a plan up to {plan.cost.gap:.1%} cheaper is not ruled out (gap of the objective)"))
+        out.append(("warning", f"a step up to {plan.cost.gap:.1%} shorter is not ruled out"))
     if all(set(o.strategy.values()) <= {"replicate"} for o in plan.operators.values()) and plan.devices > 1:
         out.append(("note", "nothing is split: every rank does the whole work, because communicating would cost more"))
     if plan.schedule.micro_batches > 1:

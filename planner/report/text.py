@@ -35,8 +35,8 @@ def summary(planned: Planned) -> str:
         "collectives per step",
         *_collectives(planned),
         "",
-        f"time        objective {time_text(planned.objective_s)} (everything in sequence), "
-        f"simulated step {time_text(planned.step_time_s)} (overlapped)",
+        f"time        step {time_text(planned.step_time_s)} by the clock; "
+        f"objective {time_text(planned.objective_s)} (everything in sequence)",
     ]
     seconds = planned.parts.seconds(unit)
     total = planned.objective_s or 1.0
@@ -46,8 +46,9 @@ def summary(planned: Planned) -> str:
     limit = "no limit" if planned.memory_limit is None else f"limit {planned.memory_limit / 2**30:.2f} GiB"
     lines += [
         f"memory      {planned.peak_memory_bytes / 2**30:.2f} GiB per device at peak ({limit})",
-        f"optimality  gap {planned.gap:.2%} over {len(planned.candidates)} searches: "
-        + ", ".join(_candidate(c) for c in planned.candidates),
+        *_waits(planned),
+        f"optimality  gap {planned.gap:.2%} of the step time, which is at least {time_text(planned.step_bound_s)}; "
+        f"{len(planned.candidates)} searches: " + ", ".join(_candidate(c) for c in planned.candidates),
         *_pins(planned),
         f"search      {planned.search_seconds:.2f} s, {planned.solution.solver}",
         f"no rule     {', '.join(planned.without_rule) or 'none: every operator has a sharding rule'}",
@@ -74,8 +75,21 @@ def pipeline_lines(p: Pipelined) -> list[str]:
     return lines
 
 
+def _waits(planned: Planned) -> list[str]:
+    """What a step takes beside, or less than, the parts of the objective."""
+    timeline, unit = planned.timeline, planned.priced.machine.unit_s
+    parts = {
+        "collectives not hidden": timeline.exposed,
+        "waiting for the host to start kernels": timeline.host,
+        "outside the model": timeline.overhead,
+    }
+    told = [f"{time_text(units * unit)} {what}" for what, units in parts.items() if units]
+    return [f"in the step  {', '.join(told)}"] if told else []
+
+
 def _candidate(c: Candidate) -> str:
-    outcome = c.status if c.objective_s is None else time_text(c.objective_s)
+    seconds = c.objective_s if c.step_time_s is None else c.step_time_s
+    outcome = c.status if seconds is None else time_text(seconds)
     return f"{c.mesh}{'+recompute' if c.recompute else ''} {outcome}"
 
 

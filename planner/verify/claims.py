@@ -54,6 +54,12 @@ def _bound(plan: PlanDocument) -> Iterator[Difference]:
         f"a multiple of {cost.price_resolution_s}",
         bound,
     )
+    yield from _unless(
+        0 <= cost.step_time_lower_bound_s <= cost.step_time_s,
+        "cost.step_time_lower_bound_s",
+        f"at most the step time, {cost.step_time_s}",
+        cost.step_time_lower_bound_s,
+    )
 
 
 def _is_multiple(seconds: float, unit: float) -> bool:
@@ -76,7 +82,11 @@ def _candidates(plan: PlanDocument, planned: Planned, constraints: Constraints |
     yield from _unless(
         own[0].objective_s == cost.objective_s, f"{path}.objective_s", cost.objective_s, own[0].objective_s
     )
-    yield from _unless(plan.search.status == own[0].status, "search.status", own[0].status, plan.search.status)
+    yield from _unless(
+        own[0].step_time_s == planned.step_time_s, f"{path}.step_time_s", planned.step_time_s, own[0].step_time_s
+    )
+    proven = "optimal" if cost.gap == 0 else "feasible"
+    yield from _unless(plan.search.status == proven, "search.status", proven, plan.search.status)
     open_bounds = [c.bound_s for c in tried if c.status not in _CLOSED]
     least = min(open_bounds, default=None)
     yield from _unless(
@@ -87,10 +97,11 @@ def _candidates(plan: PlanDocument, planned: Planned, constraints: Constraints |
     )
     asked = plan.search.request
     if asked is None or asked.mesh is None:
-        better = [i for i, c in enumerate(tried) if c.objective_s is not None and c.objective_s < cost.objective_s]
-        for i in better:
-            found = f"{tried[i].objective_s} on mesh {tried[i].mesh}"
-            yield Difference(f"search.candidates[{i}].objective_s", f"at least the plan's, {cost.objective_s}", found)
+        for i, c in enumerate(tried):
+            if c.step_time_s is not None and c.step_time_s < planned.step_time_s:
+                found = f"{c.step_time_s} on mesh {c.mesh}"
+                least_s = f"at least the plan's, {planned.step_time_s}"
+                yield Difference(f"search.candidates[{i}].step_time_s", least_s, found)
     yield from _meshes(plan, planned, constraints)
 
 
@@ -123,6 +134,11 @@ def _candidate(c: CandidateDocument, path: str, unit: float) -> Iterator[Differe
         expected = f"{'the' if c.status == 'optimal' else 'less than the'} objective, {c.objective_s}"
         right = c.bound_s == c.objective_s if c.status == "optimal" else c.bound_s < c.objective_s
         yield from _unless(right, f"{path}.bound_s", expected, c.bound_s)
+        if c.step_time_s is not None:
+            multiple = c.step_time_s >= 0 and _is_multiple(c.step_time_s, unit)
+            yield from _unless(multiple, f"{path}.step_time_s", f"a multiple of {unit}", c.step_time_s)
+    elif c.step_time_s is not None:
+        yield Difference(f"{path}.step_time_s", f"none, as of a mesh {c.status}", str(c.step_time_s))
     elif c.status in _CLOSED:
         yield from _unless(c.bound_s == 0, f"{path}.bound_s", f"0, as of a mesh {c.status}", c.bound_s)
 

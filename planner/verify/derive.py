@@ -144,6 +144,7 @@ def _planned(plan: PlanDocument, restored: Restored, profile: HardwareProfile, p
         program=program,
         parts=parts,
         bound_s=plan.cost.objective_lower_bound_s,
+        step_bound_s=plan.cost.step_time_lower_bound_s,
         timeline=play(priced, choice, program),
         memory=memory,
         memory_limit=plan.cluster.memory_limit_bytes,

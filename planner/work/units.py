@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from planner.frontends.blocks import repeated_blocks
 from planner.ir import Graph
@@ -20,7 +21,17 @@ class Units:
     repeated: tuple[bool, ...]
 
 
+_KNOWN: WeakKeyDictionary[Graph, Units] = WeakKeyDictionary()
+
+
 def units_of(graph: Graph) -> Units:
+    """Found once as long as the graph lives."""
+    if graph not in _KNOWN:
+        _KNOWN[graph] = _units(graph)
+    return _KNOWN[graph]
+
+
+def _units(graph: Graph) -> Units:
     runs = enumerate(repeated_blocks(graph))
     block = {name: (r, k) for r, run in runs for k, names in enumerate(run.blocks) for name in names}
     order: dict[object, int] = {}

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from cost_models.link import CollectiveModel
 from cost_models.pipeline import ChunkTimes, PipelineRun, simulate
-from planner.clock import convert_cost, run_cost
+from planner.clock import compute_bound, convert_cost, run_cost
 from planner.ir import Graph, Op
 from planner.lowering import Convert, Run
 from planner.planning.pipeline.cut import (
@@ -30,7 +30,7 @@ from planner.planning.pipeline.cut import (
 )
 from planner.planning.pipeline.memory import stage_liveness
 from planner.planning.pipeline.tied import StageSum, stage_sums, stages_of_parameters
-from planner.planning.planner import Planned
+from planner.planning.planner import Planned, gap_of
 
 __all__ = ["ORDER", "Pipelined", "StageCost", "pipelined"]
 
@@ -62,6 +62,21 @@ class Pipelined:
     shared: tuple[str, ...]
     costs: tuple[StageCost, ...]
     sums: tuple[StageSum, ...] = ()
+
+    @property
+    def step_bound_s(self) -> float:
+        """No division into these stages computes all micro-batches faster than evenly."""
+        computing, _ = compute_bound(self.planned.priced)
+        return self.micro_batches * computing * self.planned.priced.machine.unit_s / self.stages
+
+    @property
+    def gap(self) -> float:
+        """(step time - bound) / step time."""
+        return gap_of(self.step_time_s, self.step_bound_s)
+
+    @property
+    def status(self) -> str:
+        return "optimal" if self.gap == 0 else "feasible"
 
     @property
     def stages(self) -> int:
