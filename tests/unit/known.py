@@ -77,7 +77,8 @@ def planned(
 ) -> Found:
     mesh = DeviceMesh.of(*links.shape)
     plan = make_plan(graph, Request(mesh.devices, links.profile, settings, meshes=(mesh,), recompute=recompute))
-    return Found(plan.program, {n: str(x) for n, x in plan.assignment.stored.items()}, plan.objective_s, plan.objective_gap)
+    stored = {n: str(x) for n, x in plan.assignment.stored.items()}
+    return Found(plan.program, stored, plan.objective_s, plan.objective_gap)
 
 
 def pinned(

@@ -1,0 +1,147 @@
+"""What kernels read, write and compute, whatever the strategy: operators' parts add up to what is fused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from cost_models.kernels import Kernel
+from planner.frontends import import_bytes
+from planner.ir import Graph
+from planner.pricing import active_tensors, bind_rules
+from planner.work.fusion import Part, fuse
+from planner.work.operators import Operator, kernels
+from planner.work.units import bucket_shares, units_of
+from tests.unit.evaluate_graphs import gpt
+
+ROWS, COLUMNS = 64, 32
+SIZE = ROWS * COLUMNS * 2.0  # bytes of an activation
+
+
+class Cut:
+    """Everything is cut into so many pieces."""
+
+    def __init__(self, pieces: float) -> None:
+        self.parallelism = pieces
+
+    def operand(self, slot: int) -> float:
+        return self.parallelism
+
+    result = operand
+
+    def factor(self, name: str) -> float:
+        return 1.0
+
+
+def model(*nodes: onnx.NodeProto, weights: Mapping[str, Any] | None = None) -> Graph:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [ROWS, COLUMNS])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    held = [
+        onnx.numpy_helper.from_array(np.asarray(value, dtype=np.float32), name)
+        for name, value in (weights or {}).items()
+    ]
+    made = helper.make_graph(nodes, "chain", [x], [y], held)
+    file = helper.make_model(made, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return import_bytes(onnx.shape_inference.infer_shapes(file).SerializeToString(), name="chain")
+
+
+def work(graph: Graph, pieces: float = 1.0, **how: bool) -> tuple[dict[str, Part], list[Kernel], list[Kernel]]:
+    """Parts by operator type, and all kernels forward and backward."""
+    rules, _ = bind_rules(graph)
+    fusion = fuse(graph, rules, active_tensors(graph, rules), **how)
+    ways: tuple[list[Kernel], list[Kernel]] = ([], [])
+    for op in graph.ops:
+        read, written = ([2.0 * graph.tensors[t].elements for t in names] for names in (op.inputs, op.outputs))
+        found = kernels(Operator(rules[op.name], fusion.parts[op.name], read, written, 2.0), Cut(pieces))
+        for way, more in zip(ways, found, strict=True):
+            way += more
+    return {op.type: fusion.parts[op.name] for op in graph.ops}, *ways
+
+
+CHAIN = (
+    helper.make_node("Mul", ["x", "g"], ["a"]),
+    helper.make_node("Relu", ["a"], ["b"]),
+    helper.make_node("Tanh", ["b"], ["y"]),
+)
+
+
+@pytest.mark.parametrize("pieces", [1.0, 4.0])
+def test_a_chain_reads_what_enters_and_writes_what_leaves_once(pieces: float) -> None:
+    graph = model(*CHAIN, weights={"g": np.ones((ROWS, COLUMNS))})
+    _, forward, backward = work(graph, pieces)
+    assert sum(k.bytes for k in forward) == 3 * SIZE / pieces  # x, g and y
+    assert sum(k.launches for k in forward) == sum(k.launches for k in backward) == 1
+    _, apart, _ = work(graph, pieces, chains=False)
+    assert sum(k.bytes for k in apart) == (3 + 2 + 2) * SIZE / pieces
+    assert sum(k.launches for k in apart) == 3
+    assert sum(k.flops for k in forward) == sum(k.flops for k in apart)
+
+
+def test_results_inside_a_kernel_never_reach_memory() -> None:
+    parts, _, _ = work(model(*CHAIN, weights={"g": np.ones((ROWS, COLUMNS))}))
+    assert (parts["Mul"].inside, parts["Relu"].inside, parts["Tanh"].inside) == ((0,), (0,), ())
+    assert (parts["Mul"].writes, parts["Tanh"].writes) == ((), (0,))
+
+
+def test_a_product_between_two_chains_keeps_them_apart() -> None:
+    graph = model(
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("MatMul", ["a", "w"], ["b"]),
+        helper.make_node("Tanh", ["b"], ["c"]),
+        helper.make_node("Add", ["c", "a"], ["y"]),  # of a later level than what it reads directly
+        weights={"w": np.ones((COLUMNS, COLUMNS))},
+    )
+    parts, forward, backward = work(graph)
+    assert (parts["Relu"].inside, parts["Tanh"].inside) == ((), (0,))
+    assert sum(k.launches for k in forward) == 3
+    product = next(k for k in forward if k.kind == "product")
+    assert (product.batch, product.rows, product.columns, product.depth) == (1, ROWS, COLUMNS, COLUMNS)
+    gradients = [k for k in backward if k.kind == "product"]
+    assert [k.of_weights for k in gradients] == [True]  # x carries no gradient
+
+
+def test_views_cost_nothing_and_a_copy_does_where_kernels_are_not_joined() -> None:
+    graph = model(helper.make_node("Transpose", ["x"], ["y"], perm=[1, 0]))
+    _, joined, _ = work(graph)
+    _, apart, _ = work(graph, chains=False)
+    assert joined == []
+    assert sum(k.bytes for k in apart) == 2 * SIZE
+
+
+def test_attention_written_out_is_one_kernel_that_keeps_no_scores() -> None:
+    graph = gpt(1)
+    rules, _ = bind_rules(graph)
+    active = active_tensors(graph, rules)
+    joined, apart = (fuse(graph, rules, active, attention=x) for x in (True, False))
+    scores, mixing = (next(n for n, p in joined.parts.items() if p.role == role) for role in ("scores", "mixing"))
+    assert joined.parts[scores].causal
+    assert joined.parts[scores].inside == (0,)
+    assert joined.parts[mixing].begins is False
+    assert {apart.parts[n].role for n in (scores, mixing)} == {"heavy"}
+    softmax = next(op.name for op in graph.ops if op.type == "Softmax")
+    assert (joined.parts[softmax].role, apart.parts[softmax].role) == ("idle", "fused")
+
+
+def test_amounts_of_many_strategies_are_those_of_each() -> None:
+    graph = model(*CHAIN, weights={"g": np.ones((ROWS, COLUMNS))})
+    together = work(graph, np.array([1.0, 2.0, 8.0]))[1]  # type: ignore[arg-type]  # arrays are amounts as well
+    for i, pieces in enumerate((1.0, 2.0, 8.0)):
+        alone = work(graph, pieces)[1]
+        for many, one in zip(together, alone, strict=True):
+            assert (np.broadcast_to(many.bytes, 3)[i], np.broadcast_to(many.flops, 3)[i]) == (one.bytes, one.flops)
+
+
+def test_shares_of_a_units_bucket_add_up() -> None:
+    graph = gpt(3)
+    units, shares = units_of(graph), bucket_shares(graph)
+    assert sum(units.repeated) == 3
+    together: dict[int, float] = {}
+    for name, share in shares.items():
+        unit = min(units.of[op.name] for op, _ in graph.consumers[name])
+        together[unit] = together.get(unit, 0.0) + share
+    assert list(together.values()) == pytest.approx([1.0] * len(together))
