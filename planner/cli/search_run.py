@@ -269,6 +269,7 @@ def _document(planned: Planned, pipeline: Pipelined | None, batch: int) -> dict[
         "operators_replicated_for_want_of_a_rule": list(planned.without_rule),
         "collectives": {kind: asdict(t) for kind, t in traffic.items()},
         "parts_s": planned.parts.seconds(planned.priced.machine.unit_s),
+        "step_parts_s": {k: n * planned.priced.machine.unit_s for k, n in planned.timeline.parts.items()},
         "candidates": [
             {
                 "mesh": str(c.mesh),
@@ -290,6 +291,7 @@ def _document(planned: Planned, pipeline: Pipelined | None, batch: int) -> dict[
             "stages": pipeline.stages,
             "micro_batches": pipeline.micro_batches,
             "gap": pipeline.gap,
+            "step_parts_s": {},
             "step_time_s": pipeline.step_time_s,
             "step_time_lower_bound_s": pipeline.step_bound_s,
             "status": pipeline.status,

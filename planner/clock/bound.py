@@ -21,10 +21,15 @@ def compute_bound(priced: PricedProblem) -> tuple[int, int]:
     return sum(map(least, priced.op_nodes.values())), sum(map(least, priced.parameter_nodes.values()))
 
 
-def step_bound(priced: PricedProblem) -> int:
-    """Units that a step on this mesh takes at least: nothing communicates but inside operators, nothing waits."""
+def step_bound(priced: PricedProblem, objective_bound: int = 0) -> int:
+    """Units that a step on this mesh takes at least, where the additive objective is at least `objective_bound`.
+
+    What computes (with collectives inside operators), what is redistributed of activations and of parameters are three
+    streams: the step is no shorter than the first by itself, nor than the mean of the three, which with the update U
+    add up to the objective O: step >= (O - U) / 3 + U.
+    """
     computing, updating = compute_bound(priced)
-    return computing + updating + overhead(priced)
+    return max(computing + updating, (objective_bound + 2 * updating) // 3) + overhead(priced)
 
 
 def overhead(priced: PricedProblem) -> int:

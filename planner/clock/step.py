@@ -37,17 +37,29 @@ _Value = tuple[str, Layout, bool]
 class Timeline:
     """When every instruction begins, and what the step takes, in units of the profile's price resolution.
 
-    `end` is the whole step.  Behind the last instruction parameters are updated for `optimizer` units and `overhead`
-    passes; `host` is what computing waits for the host that starts kernels, `exposed` for collectives that are not
-    hidden, what they slow it down included.
+    `end` is the whole step, of which operators take `compute` with the collectives inside them.  Behind the last
+    instruction parameters are updated for `optimizer` units and `overhead` passes; `host` is what computing waits for
+    the host that starts kernels, `exposed` for collectives that are not hidden, what they slow it down included.
     """
 
     begins: tuple[int, ...]
     end: int
+    compute: int
     optimizer: int
     host: int
     overhead: int
     exposed: int
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Units of the step by cause; they add up to it."""
+        return {
+            "compute": self.compute,
+            "collectives": self.exposed,
+            "host": self.host,
+            "optimizer": self.optimizer,
+            "outside": self.overhead,
+        }
 
 
 def play(priced: PricedProblem, choice: Sequence[int], program: Program) -> Timeline:
@@ -98,14 +110,15 @@ class _Step:
         costs, nodes = self.priced.problem.nodes, self.priced.parameter_nodes.values()
         optimizer = sum(int(costs[n].costs[self.choice[n]]) for n in nodes)
         passed = round(max(ends, default=0.0))
-        host, outside = round(self.host), overhead(self.priced)
+        host, outside = min(round(self.host), passed - self.compute), overhead(self.priced)
         return Timeline(
             tuple(round(begins[n]) for n in self.number),
             passed + optimizer + outside,
+            self.compute,
             optimizer,
             host,
             outside,
-            max(0, passed - self.compute - host),
+            passed - self.compute - host,
         )
 
     def _passes(self) -> set[int]:

@@ -123,6 +123,7 @@ def describe(
             gap=planned.gap if pipeline is None else pipeline.gap,
             step_time_s=planned.step_time_s if pipeline is None else pipeline.step_time_s,
             step_time_lower_bound_s=planned.step_bound_s if pipeline is None else pipeline.step_bound_s,
+            step_parts_s={} if pipeline is not None else {k: n * unit for k, n in planned.timeline.parts.items()},
             parts_s=planned.parts.seconds(unit),
             peak_memory_bytes=planned.peak_memory_bytes if pipeline is None else max(pipeline.memory),
             memory_bytes={} if pipeline is not None else planned.memory.parts,

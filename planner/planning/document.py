@@ -242,14 +242,16 @@ class ScheduleDocument(_Part):
 
 class CostDocument(_Part):
     """All seconds of the plan but those of stages are multiples of `price_resolution_s` (0: not told), so that sums of
-    them are exact as integers.  `gap` is that of the step time and its lower bound.  `memory_bytes` add up to the peak
-    of a plan of one stage and one micro-batch."""
+    them are exact as integers.  `gap` is that of the step time and its lower bound.  `parts_s` add up to the
+    objective; of a plan of one stage and one micro-batch `step_parts_s` to the step time, `memory_bytes` to the
+    peak."""
 
     objective_s: float
     objective_lower_bound_s: float
     gap: float
     step_time_s: float
     step_time_lower_bound_s: float = Field(default=0.0, ge=0)
+    step_parts_s: dict[str, float] = {}
     parts_s: dict[str, float]
     peak_memory_bytes: int
     memory_bytes: dict[str, int] = {}

@@ -248,7 +248,7 @@ def _planned(
         _warnings(priced),
         pins,
         options=found.options,
-        step_bound_s=min(0 if o.priced is None else step_bound(o.priced) for o in open_) * unit_s,
+        step_bound_s=min(0 if o.priced is None else step_bound(o.priced, o.bound) for o in open_) * unit_s,
     )
 
 

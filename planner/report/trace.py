@@ -102,6 +102,12 @@ def _step(plan: PlanDocument) -> list[dict[str, Any]]:
                 )
             )
     update = sum(costs.optimizer.values())
+    outside = round(plan.cost.step_parts_s.get("outside", 0.0) / unit)
+    if plan.cost.step_parts_s:
+        last = round(plan.cost.step_time_s / unit) - update - outside
+    if outside:
+        begin, end = ((last + update + passed) * unit for passed in (0, outside))
+        events.append(_event("outside the model", "outside", _STEP, _STREAMS["compute"], begin, end))
     if update:
         events.append(
             _event(

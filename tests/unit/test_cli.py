@@ -44,8 +44,9 @@ def search(model: Path, folder: Path, capsys: pytest.CaptureFixture[str], *extra
 def test_search_writes_a_plan_that_verifies(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = search(model, tmp_path, capsys, "--devices", 4)
     assert found.keys() >= SEARCH_KEYS
-    assert found["status"] == "optimal"
-    assert found["gap"] == 0
+    assert found["objective_s"] == found["objective_lower_bound_s"]
+    assert 0 <= found["gap"] < 1  # type: ignore[operator]  # a number
+    assert sum(found["step_parts_s"].values()) == pytest.approx(found["step_time_s"])  # type: ignore[attr-defined]
     assert found["operators_replicated_for_want_of_a_rule"] == []
     assert run("verify", found["plan"], model, "--json") == 0
     verdict = json.loads(capsys.readouterr().out)

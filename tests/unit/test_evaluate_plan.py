@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from cost_models import load_profile
 from planner.cli.main import main
+from planner.clock import play
 from planner.errors import InputError, UsageError
 from planner.evaluate.plan import evaluate_plan
 from planner.frontends import import_bytes, load_model
@@ -29,7 +30,6 @@ from planner.planning.lean import lean
 from planner.planning.planner import on_nodes
 from planner.planning.recall import complete
 from planner.planning.restore import restore
-from planner.planning.simulate import simulate
 from planner.pricing import Settings
 from planner.search.evaluate import evaluate, peak_memory
 from planner.search.problem import FORBIDDEN
@@ -145,7 +145,7 @@ def test_any_valid_choice_is_found_again_in_its_file(
         assignment=assignment,
         program=program,
         parts=breakdown(priced, choice, program),
-        simulated=simulate(priced, choice, program),
+        timeline=play(priced, choice, program),
         memory=liveness(program, priced.machine.settings),
     )
     agrees(evaluate_plan(written(planned, tmp_path), lambda batch, bind: GRAPH, A100), planned)

@@ -311,7 +311,9 @@ def test_a_stage_holds_its_parameters_what_it_keeps_and_what_it_was_sent(mlp: Pl
         assert found.memory[stage] <= most + 2 * least + 4 * flying * sent
     one, eight = pipelined(mlp, 2, 1), pipelined(mlp, 2, 8)
     assert eight.memory[0] - one.memory[0] >= sent  # one more in flight at the first stage
-    assert eight.memory[1] == one.memory[1]
+    # Copies of weights, and gradients as they are made, are held throughout as soon as there are several.
+    copied = sum(t.elements * 2 * each.gradient for t in graph.parameters)
+    assert one.memory[1] <= eight.memory[1] <= one.memory[1] + copied
 
 
 def test_what_the_backward_reads_is_held_for_every_micro_batch_in_flight(mlp: Planned) -> None:

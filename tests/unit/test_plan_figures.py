@@ -61,15 +61,19 @@ def test_costs_of_operators_moves_and_parameters_add_up_to_the_parts_of_the_obje
 
 
 @pytest.mark.parametrize(("name", "devices", "recompute", "training"), CASES)
-def test_the_step_ends_with_its_last_event_and_the_update(
+def test_parts_of_the_step_add_up_to_it_and_no_event_is_later(
     name: str, devices: int, recompute: Literal["none", "blocks"], training: bool
 ) -> None:
     plan = plan_of(name, devices, recompute, training)
     runs = [(r.begin_s, r.seconds) for op in plan.operators.values() for r in op.runs]
     events = runs + [(r.begin_s, r.seconds) for r in plan.redistributions]
     last = max(units(plan, begin) + units(plan, seconds) for begin, seconds in events)
-    update = sum(units(plan, p.optimizer_s) for p in plan.parameters.values())
-    assert last + update == units(plan, plan.cost.step_time_s)
+    step = {part: units(plan, seconds) for part, seconds in plan.cost.step_parts_s.items()}
+    assert sum(step.values()) == units(plan, plan.cost.step_time_s)
+    assert step["optimizer"] == sum(units(plan, p.optimizer_s) for p in plan.parameters.values())
+    assert step["compute"] == sum(units(plan, seconds) for _, seconds in runs)
+    assert last <= step["compute"] + step["collectives"] + step["host"] + 1
+    assert all(n >= 0 for n in step.values())
     busy = sorted((units(plan, begin), units(plan, seconds)) for begin, seconds in runs)
     assert all(a + d <= b for (a, d), (b, _) in pairwise(busy)), "one operator at a time"
 
