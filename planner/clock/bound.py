@@ -3,22 +3,41 @@
 from __future__ import annotations
 
 from planner.pricing import PricedProblem
+from planner.pricing.machine import IntArray
+from planner.work.units import units_of
 
 __all__ = ["compute_bound", "overhead", "step_bound"]
 
 
 def compute_bound(priced: PricedProblem) -> tuple[int, int]:
-    """Least units of computing, and of updating parameters, whatever the layouts: every operator runs in the stream
-    that computes, with the collectives inside it, in its cheapest strategy."""
-    known: dict[int, int] = {}
+    """Least units of computing, and of updating parameters, whatever the layouts.
 
-    def least(node: int) -> int:
-        costs = priced.problem.nodes[node].costs
+    Every operator runs in the stream that computes, with the collectives inside it, in its cheapest strategy; and a
+    pass through a unit takes no less than the host needs to start its kernels, whose number no strategy changes.
+    """
+    nodes, known = priced.problem.nodes, dict[int, int]()
+
+    def least(costs: IntArray) -> int:
         if id(costs) not in known:
             known[id(costs)] = int(costs.min())
         return known[id(costs)]
 
-    return sum(map(least, priced.op_nodes.values())), sum(map(least, priced.parameter_nodes.values()))
+    device, unit = priced.machine.profile.device, units_of(priced.graph).of
+    interval = 0.0 if device is None else device.dispatch_interval_s / priced.machine.unit_s
+    passes: dict[tuple[int, bool], tuple[int, int]] = {}
+    sums: dict[int, tuple[int, int]] = {}
+    for name in priced.op_nodes:
+        table = priced.tables[name]
+        if id(table) not in sums:
+            work = table.work
+            ways = (work.forward + work.inner_forward, work.backward + work.inner_backward)
+            sums[id(table)] = int(ways[0].min()), int(ways[1].min())
+        for backward in (False, True):
+            busy, launches = passes.get((unit[name], backward), (0, 0))
+            passes[unit[name], backward] = busy + sums[id(table)][backward], launches + table.launches[backward]
+    started = sum(max(busy, int(launches * interval)) for busy, launches in passes.values())
+    computed = sum(least(nodes[n].costs) for n in priced.op_nodes.values())
+    return max(started, computed), sum(least(nodes[n].costs) for n in priced.parameter_nodes.values())
 
 
 def step_bound(priced: PricedProblem, objective_bound: int = 0) -> int:

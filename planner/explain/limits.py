@@ -183,8 +183,8 @@ def binding_text(found: Sequence[LimitDocument], base: Found) -> str:
         return f"{first.name}: {first.why}{more}{others}"
     if gap > 0:
         return (
-            f"nothing was found to bind, but the search left a gap of {gap:.2%}: a plan may be better by up to "
-            f"{time_text(base.planned.objective_s - base.planned.bound_s)}"
+            f"nothing was found to bind, but the objective is {gap:.2%} above its bound: by it, though perhaps not by "
+            f"the clock, a plan may be better by up to {time_text(base.planned.objective_s - base.planned.bound_s)}"
         )
     count = len(base.planned.candidates)
     meshes = f"{count} candidate meshes" if count > 1 else "its only mesh"
