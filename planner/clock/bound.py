@@ -9,11 +9,12 @@ from planner.work.units import units_of
 __all__ = ["compute_bound", "overhead", "step_bound"]
 
 
-def compute_bound(priced: PricedProblem) -> tuple[int, int]:
+def compute_bound(priced: PricedProblem, *, pinned: bool = True) -> tuple[int, int]:
     """Least units of computing, and of updating parameters, whatever the layouts.
 
     Every operator runs in the stream that computes, with the collectives inside it, in its cheapest strategy; and a
     pass through a unit takes no less than the host needs to start its kernels, whose number no strategy changes.
+    `pinned`: of the strategies that pins allow.
     """
     nodes, known = priced.problem.nodes, dict[int, int]()
 
@@ -36,7 +37,9 @@ def compute_bound(priced: PricedProblem) -> tuple[int, int]:
             busy, launches = passes.get((unit[name], backward), (0, 0))
             passes[unit[name], backward] = busy + sums[id(table)][backward], launches + table.launches[backward]
     started = sum(max(busy, int(launches * interval)) for busy, launches in passes.values())
-    computed = sum(least(nodes[n].costs) for n in priced.op_nodes.values())
+    computed = sum(
+        least(nodes[n].costs if pinned else priced.tables[name].costs) for name, n in priced.op_nodes.items()
+    )
     return max(started, computed), sum(least(nodes[n].costs) for n in priced.parameter_nodes.values())
 
 

@@ -44,8 +44,8 @@ def outcome(found: Found, base: Found) -> OutcomeDocument:
         difference_s=(found.objective - base.objective) * unit,
         parts_difference_s={name: (parts[name] - known[name]) * unit for name in parts},
         objective_lower_bound_s=planned.bound_s,
-        gap=planned.objective_gap,
-        status="optimal" if planned.objective_gap == 0 else "feasible",
+        gap=planned.gap,
+        status=planned.status,
         step_time_s=found.step_time_s,
         peak_memory_bytes=found.peak_memory_bytes,
     )

@@ -172,6 +172,7 @@ class MeshDocument(_Part):
     status: str
     objective_s: float | None
     bound_s: float
+    step_time_s: float | None = None
 
 
 class TopDocument(_Part):

@@ -85,7 +85,8 @@ def _alternatives(e: ExplanationDocument) -> Iterator[str]:
 
 
 def _alternative(a: AlternativeDocument) -> Iterator[str]:
-    gap = "" if a.status == "optimal" else f", within {a.gap:.2%} of the best there is"
+    within = (a.objective_s - a.objective_lower_bound_s) / a.objective_s if a.objective_s else 0.0
+    gap = f", within {within:.2%} of the best there is" if within > 0 else ""
     yield (
         f"  {_split(a.split):12} {time_text(a.objective_s):>10}  {_signed(a.difference_s)} on mesh {a.mesh}, "
         f"{memory_text(a.peak_memory_bytes)}{gap}"

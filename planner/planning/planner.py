@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from cost_models import HardwareProfile, usable_memory_bytes
 from planner.clock import Timeline, play, step_bound
@@ -87,7 +88,7 @@ class Planned:
         return gap_of(self.step_time_s, self.step_bound_s)
 
     @property
-    def status(self) -> str:
+    def status(self) -> Literal["optimal", "feasible"]:
         """Whether no plan has a shorter step."""
         return "optimal" if self.gap == 0 else "feasible"
 

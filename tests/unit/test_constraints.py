@@ -109,7 +109,7 @@ def test_a_strategy_may_be_pinned_in_four_ways(perceptron: Graph, pin: str) -> N
     name = product(perceptron, "Dense_0.weight")
     shards = [[plan.mesh.size(d) for d in x.dims] for x in plan.assignment.strategies[name].operands if x is not None]
     assert shards == [[2, 1], [1, 2]]
-    assert plan.gap == 0
+    assert plan.objective_gap == 0
 
 
 def test_a_strategy_is_complete_and_roles_leave_other_axes_free(perceptron: Graph) -> None:
@@ -310,7 +310,7 @@ def test_readers_of_a_shared_parameter_under_a_target_that_keeps_one_layout() ->
 parameters:
   - {{match: {shared}, stored: "[_, x]"}}
 """
-    assert planned(graph, text, mesh=(2,)).gap == 0  # a redistribution joins them
+    assert planned(graph, text, mesh=(2,)).objective_gap == 0  # a redistribution joins them
     message = refused(graph, text, "pins.yaml:3", "pins.yaml:5", mesh=(2,), target="mindspore")
     assert f"they share parameter {shared}" in message
 

@@ -169,10 +169,10 @@ def test_pins_that_cost_something_are_named(tmp_path: Path) -> None:
 
 def test_restrictions_that_say_the_same_bind_together(tmp_path: Path) -> None:
     pinned = searched(
-        tmp_path, "--pin", "mesh=4", "--mesh", "4", "--pin", f"{RELU} d1=4", "--pin", f"{RELU} shard_out=[[1,4]]"
+        tmp_path, "--pin", "mesh=4", "--mesh", "4", "--pin", f"{MATMUL} n=4", "--pin", f"{MATMUL} shard_out=[[1,4]]"
     )
     other = searched(tmp_path / "other", "--pin", f"{MATMUL} m=4", "--pin", f"{MATMUL} shard_out=[[4,1]]")
-    assert explanation(pinned, RELU, most=1).binding.startswith("nothing binds")
+    assert explanation(pinned, MATMUL, most=1).binding.startswith("nothing binds")
     found = explanation(other, MATMUL, most=1)
     assert {entry.name: entry.binding for entry in found.limits if entry.kind in ("pin", "all")} == {
         "all pins": True,
@@ -242,7 +242,7 @@ def test_constraints_are_taken_from_the_plan_and_not_from_the_file(tmp_path: Pat
 
 def test_a_plan_that_is_not_what_the_search_finds_is_compared_as_it_is_priced_today(plan: Path, tmp_path: Path) -> None:
     document = read_plan(plan)
-    other = searched(tmp_path, "--pin", f"{RELU} replicated")
+    other = searched(tmp_path, "--pin", f"{MATMUL} m=4")
     changed = read_plan(other).model_copy(update={"search": document.search})
     other.write_text(changed.model_dump_json(by_alias=True), encoding="utf-8")
     found = explanation(other, MATMUL, most=1)

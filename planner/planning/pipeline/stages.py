@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from cost_models.link import CollectiveModel
 from cost_models.pipeline import ChunkTimes, PipelineRun, simulate
-from planner.clock import compute_bound, convert_cost, run_cost
+from planner.clock import compute_bound, convert_cost, overhead, run_cost
 from planner.ir import Graph, Op
 from planner.lowering import Convert, Run
 from planner.planning.pipeline.cut import (
@@ -31,6 +31,7 @@ from planner.planning.pipeline.cut import (
 from planner.planning.pipeline.memory import stage_liveness
 from planner.planning.pipeline.tied import StageSum, stage_sums, stages_of_parameters
 from planner.planning.planner import Planned, gap_of
+from planner.work.units import units_of
 
 __all__ = ["ORDER", "Pipelined", "StageCost", "pipelined"]
 
@@ -66,8 +67,9 @@ class Pipelined:
     @property
     def step_bound_s(self) -> float:
         """No division into these stages computes all micro-batches faster than evenly."""
-        computing, _ = compute_bound(self.planned.priced)
-        return self.micro_batches * computing * self.planned.priced.machine.unit_s / self.stages
+        priced = self.planned.priced
+        computing, _ = compute_bound(priced, pinned=False)
+        return (self.micro_batches * computing / self.stages + overhead(priced)) * priced.machine.unit_s
 
     @property
     def gap(self) -> float:
@@ -119,6 +121,8 @@ def pipelined(
     for name, (there, back) in work.items():
         forward[stage_of[name]] += there * unit
         backward[stage_of[name]] += back * unit
+    waits = _waits(planned, stage_of, stages) * unit
+    forward, backward = forward + waits[0], backward + waits[1]
     sums = stage_sums(planned, stage_of)
     once = (_once(planned, stage_of, stages) + _summed(sums, stages)) * unit
     shared = tuple(name for name, over in stages_of_parameters(graph, stage_of).items() if len(over) > 1)
@@ -130,9 +134,10 @@ def pipelined(
     sends = [float(crossing[p]) for p in points]
     run = simulate(ORDER, chunks, micro_batches, sends)
     memory = tuple(x.peak + max(0, flying - 1) * x.waiting for x, flying in zip(alive, run.in_flight, strict=True))
+    outside = overhead(priced) * unit
     costs = tuple(map(StageCost, forward.tolist(), backward.tolist(), [*sends, 0.0], once.tolist()))
     return Pipelined(
-        planned, micro_batches, stage_of, run, run.total_s + float(once.max()), memory, shared, costs, sums
+        planned, micro_batches, stage_of, run, run.total_s + float(once.max()) + outside, memory, shared, costs, sums
     )
 
 
@@ -153,6 +158,26 @@ def _work(planned: Planned) -> dict[str, tuple[int, int]]:
             if owner is not None:
                 out[owner.name][i.gradient] += convert_cost(priced, i)
     return {n: (f, b) for n, (f, b) in out.items()}
+
+
+def _waits(planned: Planned, stage_of: Mapping[str, int], stages: int) -> NDArray[np.float64]:
+    """[pass, stage]: what a stage waits for the host that starts its kernels, unit by unit, as of `planner.clock`."""
+    priced, device = planned.priced, planned.priced.machine.profile.device
+    interval = 0.0 if device is None else device.dispatch_interval_s / priced.machine.unit_s
+    of = units_of(priced.graph).of
+    busy: dict[tuple[int, int, bool], list[int]] = {}
+    seen: set[str] = set()
+    for i in planned.program.instructions:
+        if isinstance(i, Run) and i.op in priced.op_nodes:
+            again = i.backward or i.op in seen
+            seen.add(i.op)
+            entry = busy.setdefault((of[i.op], stage_of[i.op], again), [0, 0])
+            entry[0] += sum(run_cost(priced, planned.solution.choice, i))
+            entry[1] += priced.tables[i.op].launches[i.backward]
+    out = np.zeros((2, stages))
+    for (_, stage, again), (computing, launches) in busy.items():
+        out[int(again), stage] += max(0.0, launches * interval - computing)
+    return out
 
 
 def _owner(graph: Graph, convert: Convert) -> Op | None:
