@@ -192,10 +192,11 @@ def _local_work(pairs: Sequence[tuple[OperatorClass, Choices]], machine: Machine
         for way, made in enumerate(kernels(seen, _Shards(choices))):
             found += [(n, way, kernel) for kernel in made]
     out = [tuple(np.zeros(len(choices), dtype=np.int64) for _ in range(2)) for _, choices in pairs]
-    costs = machine.kernels(_columns([k for *_, k in found], [len(pairs[n][1]) for n, *_ in found]))
-    ends = np.cumsum([len(pairs[n][1]) for n, *_ in found])[:-1]
-    for (n, way, _), own in zip(found, np.split(costs, ends), strict=True):
-        out[n][way][:] += own
+    strategies = [len(pairs[n][1]) for n, *_ in found]
+    costs = machine.kernels(_columns([k for *_, k in found], strategies))
+    ends = np.cumsum(strategies, dtype=np.int64)
+    for (n, way, _), end, own in zip(found, ends, strategies, strict=True):
+        out[n][way][:] += costs[end - own : end]
     launches = [[0, 0] for _ in pairs]
     for n, way, kernel in found:
         launches[n][way] += kernel.launches

@@ -133,7 +133,7 @@ def drawn(name: str, mesh: tuple[int, ...], settings: Settings, seed: int) -> It
         solution=replace(best.solution, choice=choice),
         assignment=priced.decode(choice),
         program=program,
-        simulated=replace(best.simulated, begins=(0,) * len(program.instructions)),
+        timeline=replace(best.timeline, begins=(0,) * len(program.instructions)),
         memory=memory,
     )
 

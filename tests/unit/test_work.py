@@ -10,10 +10,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from cost_models import load_profile
 from cost_models.kernels import Kernel
 from planner.frontends import import_bytes
-from planner.ir import Graph
-from planner.pricing import active_tensors, bind_rules
+from planner.ir import DeviceMesh, Graph
+from planner.pricing import Machine, Settings, active_tensors, bind_rules, price
 from planner.work.fusion import Part, fuse
 from planner.work.operators import Operator, kernels
 from planner.work.units import bucket_shares, units_of
@@ -111,6 +112,15 @@ def test_views_cost_nothing_and_a_copy_does_where_kernels_are_not_joined() -> No
     _, apart, _ = work(graph, chains=False)
     assert joined == []
     assert sum(k.bytes for k in apart) == 2 * SIZE
+
+
+def test_a_graph_of_views_alone_costs_nothing_to_compute() -> None:
+    graph = model(helper.make_node("Transpose", ["x"], ["y"], perm=[1, 0]))
+    rules, _ = bind_rules(graph)
+    machine = Machine(load_profile("a100-80"), DeviceMesh.of(2), Settings(training=False))
+    (table,) = price(graph, machine, rules, frozenset(), None).tables.values()
+    assert not table.work.total.any()
+    assert table.launches == (0, 0)
 
 
 def test_attention_written_out_is_one_kernel_that_keeps_no_scores() -> None:
