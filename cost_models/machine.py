@@ -297,8 +297,8 @@ class OffsetSpec:
 class FrameworkSpec:
     """Habits of the software that executes plans on the machine.
 
-    `joins_kernels`: chains of elementwise operators, and the core of attention, run as one kernel; else every operator
-    reads and writes device memory by itself.
+    `joins_kernels`: chains of elementwise operators, and the core of attention, run as one kernel, and transposed
+    tensors are read with strides; else every operator reads and writes device memory by itself.
     """
 
     __pydantic_config__ = _FORBID

@@ -93,25 +93,37 @@ class Fusion:
 
 
 def fuse(
-    graph: Graph, rules: Mapping[str, Rule], active: frozenset[str], *, chains: bool = True, attention: bool = True
+    graph: Graph,
+    rules: Mapping[str, Rule],
+    active: frozenset[str],
+    *,
+    chains: bool = True,
+    attention: bool = True,
+    copies: bool = False,
 ) -> Fusion:
     """Parts of all operators but those that compute the same at every step.
 
     Args:
         rules: by operator name.
         active: tensors that carry a gradient.
-        chains: whether elementwise operators are joined; where they are not, tensors are copied into new layouts.
-        attention: whether the core of attention is one kernel.
+        chains: whether elementwise operators are joined; attention: whether the core of attention is one kernel.
+        copies: whether a tensor is copied into the layout of a transposed one, rather than read with strides.
     """
-    return _Fusing(graph, rules, active, chains, attention).fusion()
+    return _Fusing(graph, rules, active, chains, attention, copies).fusion()
 
 
 class _Fusing:
     def __init__(
-        self, graph: Graph, rules: Mapping[str, Rule], active: frozenset[str], chains: bool, attention: bool
+        self,
+        graph: Graph,
+        rules: Mapping[str, Rule],
+        active: frozenset[str],
+        chains: bool,
+        attention: bool,
+        copies: bool,
     ) -> None:
         self.graph, self.rules, self.active, self.attention = graph, rules, active, attention
-        self.views = VIEWS if chains else frozenset({"free"})
+        self.views = frozenset({"free"}) if copies else VIEWS
         self.fixed, self.weights = fixed_operators(graph), made_of_parameters(graph)
         self.of, self.members = _regions(graph, rules, self.fixed, chains)
         self.alias = self._views()

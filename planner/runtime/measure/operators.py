@@ -72,7 +72,7 @@ def work(graph: Graph, rule: Rule) -> tuple[Amount, Amount]:
     constants."""
     (op,) = graph.ops
     active = frozenset(t.name for t in graph.tensors.values() if t.is_float and t.value is None)
-    part = fuse(graph, {op.name: rule}, active, chains=False, attention=False).parts[op.name]
+    part = fuse(graph, {op.name: rule}, active, chains=False, attention=False, copies=True).parts[op.name]
     read, written = ([float(graph.tensors[t].bytes) if t else 0.0 for t in names] for names in (op.inputs, op.outputs))
     ways = kernels(Operator(rule, part, read, written, 4.0), _Whole())
     forward, backward = (
