@@ -517,7 +517,7 @@ def test_resnet_on_gpus_is_started_by_mpirun_with_a_hostfile(tmp_path: Path, res
 
 def test_a_merged_file_of_a_pipeline_is_read_back(tmp_path: Path) -> None:
     model = tmp_path / "mlp.onnx"
-    sizes = ("--layers", "6", "--hidden", "2048", "--features", "64", "--classes", "32", "--batch", "64")
+    sizes = ("--layers", "6", "--hidden", "2048", "--features", "2048", "--classes", "2048", "--batch", "64")
     assert main(["build", "mlp", *sizes, "--out", str(model)]) == 0
     pins = ("mesh=4", "layers.?.matmul n=x", "rest=replicated")
     options = [o for p in pins for o in ("--pin", p)]

@@ -280,8 +280,13 @@ def test_a_mesh_that_the_profile_has_no_prices_for(tmp_path: Path) -> None:
     refused(path, "at meshes.m0.axes: expected at most the 2 mesh axes .*alpha-beta", hardware="alpha-beta")
 
 
+@lru_cache
+def in_the_plane(name: str) -> Planned:
+    return make_plan(sample(name), Request(4, A100, Settings(True), (DeviceMesh.of(2, 2),)))
+
+
 def broken(folder: Path, change: Callable[[dict[str, Any]], None], name: str = "gpt2_small") -> Path:
-    data = json.loads(describe(searched(name, 4), bind={}, batch=None).model_dump_json(by_alias=True))
+    data = json.loads(describe(in_the_plane(name), bind={}, batch=None).model_dump_json(by_alias=True))
     change(data)
     path = folder / "plan.json"
     path.write_text(PlanDocument.model_validate(data).model_dump_json(by_alias=True))

@@ -104,7 +104,7 @@ def test_equal_blocks_are_piled_and_others_stand_apart() -> None:
     assert piles(plan) == [("h.1 – 11", 11)]  # what the first reads lies as the embedding left it
     other = plan.model_copy(deep=True)
     other.operators["transformer.h.5.mlp.c_fc.matmul"].strategy["y"] = "replicate"
-    assert piles(other) == [("h.0 – 4", 5), ("h.6 – 11", 6)]
+    assert piles(other) == [("h.1 – 4", 4), ("h.6 – 11", 6)]
 
 
 def test_blocks_of_the_plan_are_taken_where_there_are_no_modules() -> None:
