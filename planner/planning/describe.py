@@ -140,7 +140,6 @@ def describe(
                     status=c.status,
                     objective_s=c.objective_s,
                     bound_s=c.bound_s,
-                    step_time_s=c.step_time_s,
                 )
                 for c in planned.candidates
             ],

@@ -264,7 +264,6 @@ class CandidateDocument(_Part):
     status: str
     objective_s: float | None
     bound_s: float
-    step_time_s: float | None = None
 
 
 class FileDocument(_Part):

@@ -82,9 +82,6 @@ def _candidates(plan: PlanDocument, planned: Planned, constraints: Constraints |
     yield from _unless(
         own[0].objective_s == cost.objective_s, f"{path}.objective_s", cost.objective_s, own[0].objective_s
     )
-    yield from _unless(
-        own[0].step_time_s == planned.step_time_s, f"{path}.step_time_s", planned.step_time_s, own[0].step_time_s
-    )
     proven = "optimal" if cost.gap == 0 else "feasible"
     yield from _unless(plan.search.status == proven, "search.status", proven, plan.search.status)
     open_bounds = [c.bound_s for c in tried if c.status not in _CLOSED]
@@ -95,13 +92,6 @@ def _candidates(plan: PlanDocument, planned: Planned, constraints: Constraints |
         f"the least of the meshes', {least}",
         cost.objective_lower_bound_s,
     )
-    asked = plan.search.request
-    if asked is None or asked.mesh is None:
-        for i, c in enumerate(tried):
-            if c.step_time_s is not None and c.step_time_s < planned.step_time_s:
-                found = f"{c.step_time_s} on mesh {c.mesh}"
-                least_s = f"at least the plan's, {planned.step_time_s}"
-                yield Difference(f"search.candidates[{i}].step_time_s", least_s, found)
     yield from _meshes(plan, planned, constraints)
 
 
@@ -134,11 +124,6 @@ def _candidate(c: CandidateDocument, path: str, unit: float) -> Iterator[Differe
         expected = f"{'the' if c.status == 'optimal' else 'less than the'} objective, {c.objective_s}"
         right = c.bound_s == c.objective_s if c.status == "optimal" else c.bound_s < c.objective_s
         yield from _unless(right, f"{path}.bound_s", expected, c.bound_s)
-        if c.step_time_s is not None:
-            multiple = c.step_time_s >= 0 and _is_multiple(c.step_time_s, unit)
-            yield from _unless(multiple, f"{path}.step_time_s", f"a multiple of {unit}", c.step_time_s)
-    elif c.step_time_s is not None:
-        yield Difference(f"{path}.step_time_s", f"none, as of a mesh {c.status}", str(c.step_time_s))
     elif c.status in _CLOSED:
         yield from _unless(c.bound_s == 0, f"{path}.bound_s", f"0, as of a mesh {c.status}", c.bound_s)
 

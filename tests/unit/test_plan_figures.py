@@ -113,5 +113,6 @@ def test_stages_tell_what_a_micro_batch_costs_them() -> None:
     unit = plan.cost.price_resolution_s
     work = sum(r.seconds for op in plan.operators.values() for r in op.runs)
     moved = sum(r.seconds for r in plan.redistributions if r.tensor not in plan.parameters)
-    assert sum(s.forward_s + s.backward_s for s in plan.stages) == pytest.approx(work + moved, abs=unit)
+    # And they wait for the host that starts their kernels.
+    assert sum(s.forward_s + s.backward_s for s in plan.stages) >= work + moved - unit
     assert plan.cost.memory_bytes == {}
