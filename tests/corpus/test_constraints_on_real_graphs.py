@@ -59,7 +59,7 @@ def test_megatron_by_hand_for_gpt2_gives_its_collectives() -> None:
     backward = [
         c for c in collectives(plan) if c[0] and c[1] not in stored and c[2] in ("all_reduce", "reduce_scatter")
     ]
-    # The first product's may stay pending until the tables of embeddings sum their own gradients, over both axes at once.
+    # The first product's may stay pending until the tables of embeddings sum theirs, over both axes at once.
     tables = {c[3] for c in collectives(plan) if c[0] and c[1].endswith("wpe.weight")}
     assert sum(c[3] == ("y",) for c in backward) + (tables == {("x", "y")}) == 24
     columns = {str(x) for n, x in stored.items() if n.endswith("c_fc.weight")}
