@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
+from typing import Literal
 
 from cost_models import HardwareProfile, load_profile
 from cost_models.device import resolve_rate
@@ -13,10 +14,12 @@ from planner.accuracy.metrics import Outcome
 from planner.accuracy.models import Model
 from planner.accuracy.rows import Case, LeftOut, filled_in
 from planner.builder import build
+from planner.clock import Configuration
 from planner.errors import InfeasibleError, UsageError
-from planner.evaluate import Prediction, predict, trace
+from planner.evaluate import Prediction, layout_of, predict, program_of_configuration, traced_as
 from planner.frontends import import_bytes
 from planner.ir import Graph
+from planner.trace import Workload
 
 __all__ = ["Fitter", "Parameters", "Predictor", "graph_of"]
 
@@ -49,6 +52,15 @@ def _machine(name: str, server_network_gbps: int | None) -> HardwareProfile:
     return replace(profile, network=network, digest=f"{profile.digest}/{server_network_gbps}")
 
 
+@lru_cache(maxsize=1024)
+def _workload(
+    model: Model, attention: Literal["fused", "unfused"], fuse: bool, c: Configuration, machine: HardwareProfile
+) -> Workload:
+    """Of one rank; what is left open of the plan (how tensors travel) is chosen for the machine as it is."""
+    one, graph = (graph_of(model, attention, c.micro_batch * n) for n in (c.ep, c.dp))
+    return traced_as(c.with_(attention=attention, fuse=fuse), program_of_configuration(graph, one, c, machine))
+
+
 class Predictor:
     """Predicts cases on the machines as they are, or with `parameters` in place of their own values."""
 
@@ -66,8 +78,9 @@ class Predictor:
         """UsageError where the evaluator refuses the configuration."""
         c = case.configuration
         # Ranks that share experts exchange the tokens of all their samples.
-        graph = graph_of(case.model, "unfused" if c.attention == "unfused" else "fused", c.micro_batch * c.ep)
-        return predict(trace(graph, c), c, self.profile(case))
+        machine = _machine(case.hardware, case.server_network_gbps)
+        attention = "unfused" if c.attention == "unfused" else "fused"
+        return predict(_workload(case.model, attention, c.fuse, layout_of(c), machine), c, self.profile(case))
 
     def fits(self, case: Case) -> bool:
         """Whether the predicted peak lies within the device's memory, as nearly as a prediction can tell."""

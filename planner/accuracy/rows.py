@@ -21,8 +21,8 @@ from planner.accuracy.models import Model, UnknownModelError, model_of
 from planner.accuracy.reader import RowReader, Unusable
 from planner.accuracy.settings import configuration_of
 from planner.accuracy.sources import framework_of, hardware_of
+from planner.clock.configuration import Configuration
 from planner.errors import InputError
-from planner.evaluate.configuration import Configuration
 
 __all__ = ["Case", "LeftOut", "Rows", "filled_in", "read_rows"]
 

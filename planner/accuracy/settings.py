@@ -8,8 +8,8 @@ from typing import Any
 
 from planner.accuracy.reader import RowReader, Unusable
 from planner.accuracy.sources import GENERIC, Framework
+from planner.clock.configuration import Configuration
 from planner.errors import UsageError
-from planner.evaluate.configuration import Configuration
 
 __all__ = ["configuration_of"]
 

@@ -58,7 +58,7 @@ def evaluated(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _strategy(options: argparse.Namespace) -> dict[str, Any]:
-    from planner.evaluate import predict, trace
+    from planner.evaluate import predict, workload_of_configuration
     from planner.evaluate.schemes import parse_strategy
     from planner.frontends import load_model
 
@@ -75,11 +75,13 @@ def _strategy(options: argparse.Namespace) -> dict[str, Any]:
         precision=options.precision or "bf16",
         optimizer=options.optimizer or "adam",
     )
-    # One pass of one rank; ranks that share experts exchange the tokens of all their samples.
-    passed = c.micro_batch * c.ep
-    if passed != _samples(graph):
-        graph = load_model(options.model, bind=bound, batch=passed)
-    return _document(options, c, predict(trace(graph, c), c, profile), profile)
+    loaded = {_samples(graph): graph}
+    for samples in (c.micro_batch * c.dp, c.micro_batch * c.ep):
+        if samples not in loaded:
+            loaded[samples] = load_model(options.model, bind=bound, batch=samples)
+    whole, one = loaded[c.micro_batch * c.dp], loaded[c.micro_batch * c.ep]
+    workload = workload_of_configuration(whole, one, c, profile, f"--strategy {options.strategy}")
+    return _document(options, c, predict(workload, c, profile), profile)
 
 
 def _samples(graph: Graph) -> int:

@@ -1,11 +1,19 @@
-"""A known parallel configuration priced on a graph, whatever its architecture.
+"""A known parallel configuration priced on a graph, whatever its architecture: the plan made of it, by the clock."""
 
-`trace` counts what one rank does for a micro-batch (no machine), `predict` prices it (no graph).
-"""
+from planner.clock import Configuration, Prediction, predict
+from planner.evaluate.configured import (
+    layout_of,
+    program_of_configuration,
+    traced_as,
+    workload_of_configuration,
+)
 
-from planner.evaluate.configuration import Configuration
-from planner.evaluate.predict import Prediction, predict
-from planner.evaluate.trace import trace
-from planner.evaluate.workload import Workload
-
-__all__ = ["Configuration", "Prediction", "Workload", "predict", "trace"]
+__all__ = [
+    "Configuration",
+    "Prediction",
+    "layout_of",
+    "predict",
+    "program_of_configuration",
+    "traced_as",
+    "workload_of_configuration",
+]

@@ -9,24 +9,20 @@ from weakref import WeakKeyDictionary
 
 from planner.errors import UsageError
 from planner.evaluate.axis import Along
-from planner.evaluate.workload import Workload
 from planner.ir import Graph
 from planner.pricing.operators import bind_rules, signatures
 from planner.rules.rule import Rule
 from planner.work.activity import active_tensors, fixed_operators, made_of_parameters
-from planner.work.fusion import Fusion, fuse
-from planner.work.units import units_of
 
 __all__ = ["Model", "model_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """Rules, gradients, weights and units of a graph; does not refer to the graph, which would never be freed.
+    """Rules, gradients and weights of a graph; does not refer to the graph, which would never be freed.
 
     `active` are tensors with a gradient, `fixed` operators that compute the same at every step, `weights` parameters
-    and tensors made of parameters alone.  `unit[op]` numbers the units in graph order; `repeated[u]` says whether
-    unit u is a block of a run of equal ones.  `traced` and `along` keep what configurations have in common.
+    and tensors made of parameters alone.  `along` keeps what configurations have in common.
     """
 
     rules: Mapping[str, Rule]
@@ -34,18 +30,7 @@ class Model:
     active: frozenset[str]
     fixed: frozenset[str]
     weights: frozenset[str]
-    unit: Mapping[str, int]
-    repeated: tuple[bool, ...]
-    traced: dict[Hashable, Workload] = field(default_factory=dict)
     along: dict[Hashable, Along] = field(default_factory=dict)
-    fusions: dict[tuple[bool, bool], Fusion] = field(default_factory=dict)
-
-    def fusion(self, graph: Graph, *, chains: bool, attention: bool) -> Fusion:
-        """Of the same graph."""
-        key = chains, attention
-        if key not in self.fusions:
-            self.fusions[key] = fuse(graph, self.rules, self.active, chains=chains, attention=attention)
-        return self.fusions[key]
 
 
 _MODELS: WeakKeyDictionary[Graph, Model] = WeakKeyDictionary()
@@ -60,15 +45,12 @@ def model_of(graph: Graph) -> Model:
                 "backward pass is derived from it"
             )
         rules, _ = bind_rules(graph)
-        units = units_of(graph)
         _MODELS[graph] = Model(
             rules,
             signatures(graph),
             active_tensors(graph, rules),
             fixed_operators(graph),
             made_of_parameters(graph),
-            units.of,
-            units.repeated,
         )
     return _MODELS[graph]
 

@@ -1,5 +1,6 @@
 """A known configuration as constraints of the search: what each mesh axis does to every operator is prescribed, and
-what is left open, how tensors travel in between, is searched.  So Megatron's layout becomes a plan, to be priced,
+what is left open, how tensors travel in between, is searched.  Sums of activations are carried out
+where they arise: no operator passes a pending one on.  So Megatron's layout becomes a plan, to be priced,
 verified, and emitted.
 
 The mesh is data by expert by context by tensor parallelism, outermost first, less the axes of one rank; of hybrid
@@ -15,11 +16,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from planner.clock.configuration import Configuration
 from planner.errors import UsageError
-from planner.evaluate.axis import AxisKind, lay_out
-from planner.evaluate.configuration import Configuration
+from planner.evaluate.axis import Along, AxisKind, lay_out
 from planner.evaluate.model import Model, model_of
-from planner.evaluate.trace import check_along
 from planner.ir import DeviceMesh, Graph, Layout, Op
 from planner.planning.constraints import Constraints
 from planner.planning.constraints.batch import Batch, follow_batch
@@ -50,9 +50,11 @@ def constraints_of_configuration(graph: Graph, one: Graph, c: Configuration, sou
             f"{source}: shard={shards}: expected a divisor of dp * cp = {c.dp * c.cp}, and a multiple of "
             f"ep * cp = {inside}"
         )
+    data = shards // inside
+    divided = _dividing(graph, data) if c.zero else data
     sizes = {
-        "copies": c.dp * c.cp // shards,
-        "data": shards // inside,
+        "copies": c.dp * c.cp // shards * (data // divided),
+        "data": divided,
         "expert": c.ep,
         "context": c.cp,
         "tensor": c.tp,
@@ -72,14 +74,27 @@ def constraints_of_configuration(graph: Graph, one: Graph, c: Configuration, sou
         if op.name not in model.fixed:
             wanted = [found.get(op.name, REPLICATE) for found in roles] or [REPLICATE]
             bound[op.name] = _bound(model, op, mesh, wanted)
-    operators = tuple(OperatorPin(source, _pin(s, mesh), match=(glob.escape(n),)) for n, s in bound.items())
+    operators = tuple(
+        OperatorPin(source, StrategyPin.of(s, mesh, sums_pass=n in model.weights), match=(glob.escape(n),))
+        for n, s in bound.items()
+    )
     over = [a for a, (name, _) in zip(mesh.names, kinds, strict=False) if name in ("data", "expert", "context")]
+    context = [a for a, (name, _) in zip(mesh.names, kinds, strict=False) if name == "context"]
     return Constraints(
         source,
         meshes=(mesh.shape,),
         operators=operators,
-        parameters=tuple(_stored(graph, bound, mesh, over if c.zero else [], source)),
+        parameters=tuple(_stored(graph, bound, mesh, over if c.zero else [], context, source)),
     )
+
+
+def _dividing(graph: Graph, ranks: int) -> int:
+    """The divisor of so many ranks over which parameters, whose shards are even, are cut into the smallest of them."""
+
+    def held(count: int) -> float:
+        return sum(t.elements / (count if any(s % count == 0 for s in t.shape or ()) else 1) for t in graph.parameters)
+
+    return min((d for d in range(1, ranks + 1) if ranks % d == 0), key=lambda d: (held(d), -d))
 
 
 def _samples(graph: Graph, model: Model, size: int) -> dict[str, AxisRole]:
@@ -112,7 +127,7 @@ def _along(one: Graph, model: Model, c: Configuration, kind: AxisKind, size: int
     held = _output_layers(one, own, size) if kind == "tensor" else {}
     keys = {**own.keys, **{name: (own.keys[name], "output") for name in held}}
     found = lay_out(one, {**own.rules, **held}, keys, own.active, kind, size, sequence_parallel=sequence)
-    check_along(one, kind, found)
+    _check_along(one, kind, found)
     out = {}
     for name, choice in found.choices.items():
         if name not in model.rules:
@@ -126,9 +141,25 @@ def _along(one: Graph, model: Model, c: Configuration, kind: AxisKind, size: int
     return out
 
 
+def _check_along(graph: Graph, axis: AxisKind, along: Along) -> None:
+    """UsageError where an axis would do nothing but repeat the work."""
+    divided = {t for t, code in along.rest.items() if code >= 0}
+    size, names = along.size, {p.name for p in graph.parameters}
+    if axis == "tensor" and not divided & names:
+        raise UsageError(f"strategy: tp={size}: no weight of the model has columns or rows that {size} divides")
+    if axis == "context" and not divided & set(graph.inputs):
+        raise UsageError(
+            f"strategy: cp={size}: no input of the model has a second dimension (the sequence) that {size} divides"
+        )
+    if axis == "expert" and not divided & names:
+        raise UsageError(f"strategy: ep={size}: the model has no weights of experts in a number that {size} divides")
+
+
 def _split_by_head(rule: Rule, factor: str, size: int) -> AxisRole:
     """Of queries, keys and values behind each other Megatron gives every rank its heads of all three."""
-    parts = rule.parts.get((factor,), 1)
+    parts = 1 if factor in rule.modes else rule.parts.get((factor,), 1)
+    if parts == 1:
+        return AxisRole("split", factor=factor)
     return AxisRole("split", factor=factor, parts=parts if rule.factors[factor] % (parts * size) == 0 else 1)
 
 
@@ -192,16 +223,8 @@ def _bound(model: Model, op: Op, mesh: DeviceMesh, wanted: list[AxisRole]) -> St
     raise AssertionError(f"{op.name}: an operator can always be replicated")
 
 
-def _pin(strategy: Strategy, mesh: DeviceMesh) -> StrategyPin:
-    factors: dict[str, tuple[str, ...]] = {}
-    for axis, role in zip(mesh.names, strategy.roles, strict=True):
-        if role.kind == "split":
-            factors[role.factor] = (*factors.get(role.factor, ()), axis)
-    return StrategyPin(factors=tuple(factors.items()))
-
-
 def _stored(
-    graph: Graph, bound: Mapping[str, Strategy], mesh: DeviceMesh, over: list[str], source: str
+    graph: Graph, bound: Mapping[str, Strategy], mesh: DeviceMesh, over: list[str], context: list[str], source: str
 ) -> list[ParameterPin]:
     """Parameters lie as their first reader computes with them; the first dimension that divides is cut further `over`
     the axes whose ranks hold the same weights."""
@@ -212,8 +235,11 @@ def _stored(
             continue
         op, slot = readers[0]
         layout = bound[op.name].operands[slot] or Layout.replicated(len(t.shape))
+        # Context-parallel ranks hold weights whole, of positions too, of which each reads a part.
+        layout = Layout(tuple(tuple(a for a in d if a not in context) for d in layout.dims), (), layout.parts)
         own = [a for a in over if a not in {x for d in layout.dims for x in d}]
-        for d, size in enumerate(t.shape):
+        # A dimension that nothing splits yet first: weights are gathered over the ranks that share them alone.
+        for d, size in sorted(enumerate(t.shape), key=lambda item: bool(layout.dims[item[0]])):
             if own and size % (mesh.size([*layout.dims[d], *own]) * layout.parts_of(d)) == 0:
                 cut = tuple(a for a in mesh.names if a in (*layout.dims[d], *own))
                 layout = Layout(tuple(cut if i == d else x for i, x in enumerate(layout.dims)), (), layout.parts)

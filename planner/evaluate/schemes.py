@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from planner.clock.configuration import ATTENTIONS, LOSSES, MATRIX_TYPES, RECOMPUTES, SCHEDULES, Configuration
 from planner.errors import UsageError
-from planner.evaluate.configuration import ATTENTIONS, LOSSES, MATRIX_TYPES, RECOMPUTES, SCHEDULES, Configuration
 
 __all__ = ["KEYS", "SCHEMES", "parse_strategy", "spelled"]
 

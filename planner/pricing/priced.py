@@ -57,7 +57,7 @@ class PricedProblem:
 
     def decode(self, choice: Sequence[int]) -> Assignment:
         """Strategies and flows that the choice (a state per node) stands for."""
-        strategies = {name: self.tables[name].strategies[choice[n]] for name, n in self.op_nodes.items()}
+        strategies = {name: self.tables[name].choices.strategy(choice[n]) for name, n in self.op_nodes.items()}
         stored = {name: self.stored_layouts[name][choice[n]] for name, n in self.parameter_nodes.items()}
         flows = {t: self.flow(t, choice) for t in self.readers}
         for op in self.graph.ops:

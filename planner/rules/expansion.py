@@ -7,7 +7,7 @@ An `Expansion` holds the first for all meshes of the same names, as arrays over 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Lock
@@ -214,6 +214,7 @@ class Choices:
     mesh: DeviceMesh
     kept: IntArray
     _shards: dict[int, IntArray] = field(default_factory=dict, repr=False)
+    _bound: dict[int, Strategy] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return len(self.kept)
@@ -255,10 +256,28 @@ class Choices:
         split = expansion._splits_factor[:, expansion.factors.index(factor)][self.roles]
         return np.asarray(np.where(split, np.array(self.mesh.shape), 1).prod(axis=1))
 
+    def playing(self, wanted: Iterable[tuple[str, AxisRole]]) -> NDArray[np.bool_]:
+        """Strategies in which each of these axes, of those with several ranks, has its role."""
+        found = np.ones(len(self.kept), dtype=bool)
+        for axis, role in wanted:
+            if self.mesh.sizes[axis] > 1:
+                known = self.expansion.roles
+                here = self.roles[:, self.mesh.names.index(axis)]
+                found &= here == (known.index(role) if role in known else -1)
+        return found
+
+    def strategy(self, number: int) -> Strategy:
+        """One of the strategies; always the same object."""
+        if number not in self._bound:
+            roles = self.expansion.roles
+            bound = bind(self.expansion.rule, self.mesh, tuple(roles[r] for r in self.roles[number].tolist()))
+            assert bound is not None, "combinations that cannot be bound are not kept"
+            self._bound[number] = bound
+        return self._bound[number]
+
     @cached_property
     def strategies(self) -> tuple[Strategy, ...]:
-        found = (bind(self.expansion.rule, self.mesh, roles) for roles in self._named)
-        return tuple(s for s in found if s is not None)
+        return tuple(map(self.strategy, range(len(self.kept))))
 
     def inner(self) -> list[tuple[BoundCollective, ...]]:
         """The collectives inside the operator, by strategy."""

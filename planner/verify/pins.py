@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
 from operator import add
 from pathlib import Path
 
-from planner.ir import DeviceMesh
 from planner.planning import PlanDocument
 from planner.planning.constraints import Constraints, Pins, parse_constraints, parse_pin, resolve
-from planner.planning.constraints.values import LayoutPin, OperatorPin, ParameterPin, StrategyPin, split_of
+from planner.planning.constraints.values import LayoutPin, OperatorPin, ParameterPin, StrategyPin
 from planner.planning.document import FileDocument
 from planner.pricing import PricedProblem
 from planner.rules.strategy import Strategy
+from planner.work.activity import made_of_parameters
 
 __all__ = ["constraints_of_request", "pins_of"]
 
@@ -61,13 +60,17 @@ def _configured(source: str, priced: PricedProblem, choice: tuple[int, ...]) -> 
     """What a configuration comes to: how every operator is split, and how every parameter is stored.  These are then in
     the choice as they are in the pins."""
     mesh, graph = priced.machine.mesh, priced.graph
+    weights = made_of_parameters(graph)
     strategies = {op.name: _strategy(priced, choice, op.name) for op in graph.ops if op.name in priced.op_nodes}
     stored = {t.name: priced.parameter_nodes.get(t.name) for t in graph.parameters}
     layouts = {name: priced.stored_layouts[name][choice[n]] for name, n in stored.items() if n is not None}
     return Constraints(
         source,
         meshes=(mesh.shape,),
-        operators=tuple(OperatorPin(source, _split(s, mesh), (glob.escape(n),)) for n, s in strategies.items()),
+        operators=tuple(
+            OperatorPin(source, StrategyPin.of(s, mesh, sums_pass=n in weights), (glob.escape(n),))
+            for n, s in strategies.items()
+        ),
         parameters=tuple(
             ParameterPin(source, (glob.escape(n),), stored=LayoutPin(dims=x.dims, parts=x.parts))
             for n, x in layouts.items()
@@ -76,9 +79,4 @@ def _configured(source: str, priced: PricedProblem, choice: tuple[int, ...]) -> 
 
 
 def _strategy(priced: PricedProblem, choice: tuple[int, ...], name: str) -> Strategy:
-    return priced.tables[name].strategies[choice[priced.op_nodes[name]]]
-
-
-def _split(strategy: Strategy, mesh: DeviceMesh) -> StrategyPin:
-    factors: Mapping[str, tuple[str, ...]] = split_of(strategy, mesh)
-    return StrategyPin(factors=tuple(factors.items()))
+    return priced.tables[name].choices.strategy(choice[priced.op_nodes[name]])

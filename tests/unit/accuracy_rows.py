@@ -9,7 +9,7 @@ from typing import Any
 
 from planner.accuracy.models import Model
 from planner.accuracy.rows import Case, Rows, read_rows
-from planner.evaluate.configuration import Configuration
+from planner.clock.configuration import Configuration
 
 PROFILES = ("a100-80", "h100", "ascend-910b", "b200", "gb200")
 

@@ -5,22 +5,30 @@ from __future__ import annotations
 from collections import Counter
 from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
+from cost_models import load_profile
 from cost_models.kernels import Kernel
 from planner.builder import build
-from planner.evaluate import Configuration, Workload, trace
-from planner.evaluate.workload import Unit
+from planner.evaluate import Configuration, layout_of, program_of_configuration, traced_as
 from planner.frontends import import_bytes
 from planner.ir import Graph
+from planner.lowering import Program
+from planner.trace import Unit, Workload
 
 B, S, H, A, V = 1, 2048, 2048, 16, 32768  # samples, sequence, hidden width, heads, vocabulary
 SBH = B * S * H
 PRODUCTS = ("product", "convolution")
 
 
-@lru_cache(maxsize=64)
+_BUILT: WeakKeyDictionary[Graph, tuple[str, dict[str, Any]]] = WeakKeyDictionary()
+
+
+@lru_cache(maxsize=256)
 def graph(architecture: str, **sizes: Any) -> Graph:
-    return import_bytes(build(architecture, sizes).SerializeToString(), name=architecture)
+    made = import_bytes(build(architecture, sizes).SerializeToString(), name=architecture)
+    _BUILT[made] = architecture, sizes
+    return made
 
 
 def gpt(layers: int = 3, **sizes: Any) -> Graph:
@@ -42,10 +50,10 @@ def blocks(w: Workload) -> list[Unit]:
 
 
 def sent(u: Unit, phase: str) -> Counter[tuple[str, str, bool]]:
-    """(kind, axis, hidden) → how often."""
+    """(kind, axes, hidden) → how often."""
     found: Counter[tuple[str, str, bool]] = Counter()
     for t, n in {"forward": u.sent_forward, "backward": u.sent_backward, "core": u.sent_core}[phase].items():
-        found[t.kind, t.axis, t.hidden] += n
+        found[t.kind, ".".join(t.axes), t.hidden] += n
     return found
 
 
@@ -55,4 +63,22 @@ def flops(u: Unit, phase: str, *kinds: str) -> float:
 
 
 def traced(g: Graph, **c: Any) -> Workload:
-    return trace(g, Configuration(**c))
+    return workload(g, Configuration(**c))
+
+
+def workload(g: Graph, c: Configuration) -> Workload:
+    """Of one rank; `g`, which `graph` has built, is of one rank's samples, and those it shares experts with."""
+    return _workload(g, c.attention != "unfused", c.fuse, layout_of(c))
+
+
+@lru_cache(maxsize=1024)
+def _workload(g: Graph, fused: bool, fuse: bool, c: Configuration) -> Workload:
+    return traced_as(c.with_(attention="fused" if fused else "unfused", fuse=fuse), _program(g, c))
+
+
+@lru_cache(maxsize=512)
+def _program(g: Graph, c: Configuration) -> Program:
+    architecture, sizes = _BUILT[g]
+    (samples,) = {s[0] for t in g.inputs if (s := g.tensors[t].shape)}
+    whole = graph(architecture, **{**sizes, "batch": samples // c.ep * c.dp})
+    return program_of_configuration(whole, g, c, load_profile("a100-80"))

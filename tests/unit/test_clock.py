@@ -18,7 +18,7 @@ from cost_models.pipeline.streams import Work, run_streams
 from planner.cli.main import main
 from planner.clock import play, step_bound
 from planner.clock.streams import COMPUTE, Piece, run
-from planner.evaluate import predict, trace
+from planner.evaluate import predict, workload_of_configuration
 from planner.evaluate.schemes import parse_strategy
 from planner.frontends import load_model
 from planner.ir import DeviceMesh
@@ -161,9 +161,11 @@ def test_a_configuration_computes_as_long_as_the_plan_made_of_it(tmp_path: Path,
     assert main([*arguments, "--out", str(tmp_path)]) == 0
     parts = read_plan(tmp_path / "plan.json").cost.parts_s
     c = parse_strategy(strategy, devices=8, batch=32, precision="bf16", optimizer="adam")
-    found = predict(trace(load_model(path, batch=c.micro_batch * c.ep), c), c, load_profile("a100-80")).breakdown
+    whole, one = (load_model(path, batch=c.micro_batch * n) for n in (c.dp, c.ep))
+    machine = load_profile("a100-80")
+    found = predict(workload_of_configuration(whole, one, c, machine), c, machine).breakdown
     computed = parts["compute_forward"] + parts["compute_backward"]
-    assert computed == pytest.approx(found["compute"], rel=1e-4)
+    assert computed == pytest.approx(found["compute"], rel=1e-6)
 
 
 # Finalists

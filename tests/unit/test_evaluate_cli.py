@@ -81,7 +81,7 @@ def test_residual_network_under_every_data_parallel_scheme(
     parameters = 11_689_512  # torchvision's ResNet-18
     weights = {"zero3": 4, "fsdp": 4, "hsdp:shard=2": 2}.get(strategy, 1)
     assert d["memory_bytes"]["weights"] == pytest.approx(2 * parameters / weights, abs=1)
-    assert d["breakdown_s"]["tensor_collectives"] == 0
+    assert d["breakdown_s"]["tensor_collectives"] < 1e-4  # the mean of the loss alone
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from cost_models import load_profile
 from planner.evaluate import Configuration, predict
-from tests.unit.evaluate_graphs import PRODUCTS, SBH, A, B, H, S, V, blocks, flops, gpt, graph, llama, traced
+from tests.unit.evaluate_graphs import PRODUCTS, SBH, A, B, H, S, V, blocks, flops, gpt, graph, llama, traced, workload
 
 DIVISIONS: list[dict[str, Any]] = [
     {},
@@ -85,7 +85,7 @@ def test_operations_of_a_step_grow_with_the_global_batch_and_not_with_its_divisi
     profile = load_profile("a100-80")
     one = predict(traced(gpt(4)), Configuration(), profile).flops
     for c in (Configuration(dp=2, micro_batches=3), Configuration(dp=2, pp=2, micro_batches=3)):
-        assert predict(traced(gpt(4)), c, profile).flops == 6 * one
+        assert predict(workload(gpt(4), c), c, profile).flops == 6 * one
 
 
 @pytest.mark.parametrize(("attention", "share"), [("unfused", 1.0), ("fused", 0.5)])

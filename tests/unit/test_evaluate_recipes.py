@@ -10,12 +10,12 @@ import pytest
 
 from cost_models import HardwareProfile, load_profile
 from cost_models.kernels import CAST_BYTES, NARROW_BYTES
+from planner.clock.configuration import LOSSES
+from planner.clock.links import Links
+from planner.clock.passes import LOSS_BYTES, Passes
+from planner.clock.stages import chunks
 from planner.errors import UsageError
 from planner.evaluate import Configuration, Prediction, predict
-from planner.evaluate.configuration import LOSSES
-from planner.evaluate.passes import LOSS_BYTES, Passes
-from planner.evaluate.ranks import Ranks
-from planner.evaluate.stages import chunks
 from tests.unit.evaluate_graphs import gpt, small, traced
 
 H100 = load_profile("h100")
@@ -44,7 +44,7 @@ def test_a_loss_in_more_kernels_takes_the_traffic_it_adds() -> None:
 def test_narrow_types_are_for_the_products_of_blocks_alone() -> None:
     w = traced(gpt(4))
     wide, narrow = (
-        Passes(w, c, H100, Ranks(c, H100)).units for c in (Configuration(), Configuration(matrix_type="fp8"))
+        Passes(w, c, H100, Links(w.mesh, c.pp, H100)).units for c in (Configuration(), Configuration(matrix_type="fp8"))
     )
     for repeated, a, b in zip(w.repeated, wide, narrow, strict=True):
         assert (a.forward == b.forward) is not repeated
@@ -75,10 +75,10 @@ def test_weights_in_single_precision_are_cast_in_both_passes() -> None:
 
 
 def test_ranks_gather_what_weights_are_held_in() -> None:
-    w = traced(gpt(4), dp=8)
+    w = traced(gpt(4), dp=8, zero=1)
     half, single = (predicted(dp=8, zero=1, parameter_bytes=b).breakdown["exchange"] for b in (2, 4))
-    ranks = Ranks(Configuration(dp=8, zero=1), H100)
-    gathered = (sum(ranks.seconds("all_gather", "shard", b * u.weights) for u in w.units) for b in (2, 4))
+    ranks = Links(w.mesh, 1, H100)
+    gathered = (sum(ranks.seconds("all_gather", ("x",), b * u.weights) for u in w.units) for b in (2, 4))
     assert single - half == pytest.approx(-np.subtract(*gathered))
 
 

@@ -14,6 +14,7 @@ from planner.ir import DeviceMesh, Layout, Op
 from planner.planning.constraints.resolve import Pins, Restriction
 from planner.planning.constraints.values import LayoutPin, StrategyPin, split_of
 from planner.pricing import PricedProblem
+from planner.pricing.tables import OperatorTable
 from planner.rules.strategy import Strategy
 from planner.search.problem import FORBIDDEN
 
@@ -70,7 +71,7 @@ class _Masks:
                 r,
                 priced.op_nodes[r.name],
                 (id(table), pin),
-                partial(_admitted, pin, table.strategies, mesh),
+                partial(_playing, pin, table),
             )
         elif isinstance(pin, LayoutPin) and r.kind == "stored":
             layouts = priced.stored_layouts[r.name]
@@ -123,6 +124,13 @@ class _Masks:
                 layouts = priced.stored_layouts[name]
                 mask = self._once(("rest", id(layouts)), partial(_most_split, layouts, over, mesh))
                 yield Demand(Restriction("rest", name, where, None, f"stored {text}"), node, mask)
+
+
+def _playing(pin: StrategyPin, table: OperatorTable) -> Sequence[bool]:
+    if pin.only_roles and all(a in table.choices.mesh.sizes for a, _ in pin.roles):
+        found: list[bool] = table.choices.playing(pin.roles).tolist()
+        return found
+    return _admitted(pin, table.strategies, table.choices.mesh)
 
 
 def _admitted(pin: Any, states: Sequence[Strategy | Layout], mesh: DeviceMesh) -> list[bool]:

@@ -71,14 +71,17 @@ class Selector:
 
     def parameters(self, pin: ParameterPin) -> list[str]:
         """InputError where there are none."""
-        known = {t.name: (t.name,) for t in self.graph.parameters if t.name in self.graph.consumers}
-        found = set(self._named(pin.where, pin.match, known, "parameter", _no_hint))
-        return [n for n in known if n in found]
+        found = set(self._named(pin.where, pin.match, self._parameters, "parameter", _no_hint))
+        return [n for n in self._parameters if n in found] if len(found) > 1 else [*found]
 
     def _parameter_instead(self, patterns: Sequence[str]) -> str:
         if any(t.name == p for t in self.graph.parameters for p in patterns):
             return "; it is a parameter: pin it under `parameters`"
         return ""
+
+    @cached_property
+    def _parameters(self) -> Mapping[str, tuple[str, ...]]:
+        return {t.name: (t.name,) for t in self.graph.parameters if t.name in self.graph.consumers}
 
     @cached_property
     def _position(self) -> Mapping[str, int]:

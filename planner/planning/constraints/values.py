@@ -113,6 +113,14 @@ class StrategyPin:
     shard: tuple[Counts | None, ...] = ()
     shard_out: tuple[Counts | None, ...] = ()
 
+    @classmethod
+    def of(cls, strategy: Strategy, mesh: DeviceMesh, *, sums_pass: bool) -> StrategyPin:
+        """What a strategy of a known configuration comes to: the role of every axis, so that sums are carried out where
+        they arise; `sums_pass`: what it splits alone, so that pending sums may pass through the operator."""
+        if sums_pass:
+            return cls(factors=tuple(split_of(strategy, mesh).items()))
+        return cls(roles=tuple(zip(mesh.names, strategy.roles, strict=True)))
+
     @property
     def axes(self) -> tuple[str, ...]:
         named = [a for _, split in self.factors or () if not isinstance(split, int) for a in split]
@@ -137,6 +145,11 @@ class StrategyPin:
     def misfit(self, mesh: DeviceMesh) -> str | None:
         """Why no strategy on the mesh can be meant, if so."""
         return _missing(self.axes, mesh)
+
+    @property
+    def only_roles(self) -> bool:
+        """Whether nothing but roles is demanded."""
+        return self.factors is None and not self.shard and not self.shard_out
 
     def admits(self, strategy: Strategy, mesh: DeviceMesh) -> bool:
         return not self.distance(strategy, mesh)

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from planner.evaluate.configuration import Configuration
-from planner.evaluate.stages import chunks_of
-from planner.evaluate.workload import Workload
+from planner.clock.configuration import Configuration
+from planner.clock.stages import chunks_of
+from planner.trace import Workload
 
 __all__ = ["Held", "chunk_activation_bytes", "chunk_offloaded_bytes", "elements", "held_bytes"]
 
@@ -34,13 +34,13 @@ class Held:
 
 
 def elements(workload: Workload, c: Configuration, chunks: Sequence[Sequence[int]], device: int) -> tuple[float, float]:
-    """(ordinary weights, experts' weights) that a pipeline rank holds."""
+    """Elements of trained weights on a pipeline rank: as they are read, and as they are stored."""
     mine = chunks_of(c, device)
-    units = [i for k in mine for i in chunks[k]]
-    ordinary = sum(workload.units[i].weights for i in units)
+    units = [workload.units[i] for k in mine for i in chunks[k]]
+    read, stored = sum(u.weights for u in units), sum(u.stored for u in units)
     if len(chunks) - 1 in mine and 0 not in mine:
-        ordinary += workload.tied_weights
-    return float(ordinary), float(sum(workload.units[i].expert_weights for i in units))
+        read, stored = read + workload.tied_weights, stored + workload.tied_stored
+    return read, stored
 
 
 def chunk_activation_bytes(workload: Workload, c: Configuration, chunk: Sequence[int]) -> float:
@@ -77,12 +77,11 @@ def held_bytes(
     The peak is the larger of two moments: a block's backward pass with what it computes again, and the end of the
     model, whose losses are computed in single precision.
     """
-    ordinary, experts = elements(workload, c, chunks, device)
-    shard = c.shard_ranks or c.dp * c.cp
+    read, stored = elements(workload, c, chunks, device)
     width = c.activation_bytes
 
     def divided(level: int) -> float:
-        return ordinary / shard + experts / max(1.0, shard / c.ep) if c.zero >= level else ordinary + experts
+        return stored if c.zero >= level else read
 
     numbers = [i for k in chunks_of(c, device) for i in chunks[k]]
     mine = [workload.units[i] for i in numbers]
@@ -97,7 +96,7 @@ def held_bytes(
     gathered = 0.0
     if c.zero == 3:
         # The weights of the unit that runs and of the next one, and the gradient of the one before.
-        largest = max(u.weights + u.expert_weights for u in mine)
+        largest = max(u.weights for u in mine)
         gathered = largest * (2 * c.weight_bytes + c.gradient_bytes)
     loss = max((u.score_bytes for u in mine), default=0.0) / width * LOSS_HELD_BYTES[c.loss]
     # One block's activations on their way to or from the host beside those of the block that computes.
@@ -105,9 +104,9 @@ def held_bytes(
     # A product's weight gradient is made in the activations' width and cast before it is added to the sum.
     made = 0.0 if c.frozen else max((workload.units[i].widest_weights for i in blocks), default=0)
     master = 0 if c.weight_bytes == 4 else 4
-    frozen = sum(u.frozen_bytes for u in mine)
+    frozen = sum(u.frozen_stored_bytes if c.zero == 3 else u.frozen_bytes for u in mine)
     return Held(
-        divided(3) * c.weight_bytes + (frozen / shard if c.zero == 3 else frozen),
+        divided(3) * c.weight_bytes + frozen,
         0.0 if c.frozen else divided(2) * c.gradient_bytes,
         0.0 if c.frozen else divided(1) * (master + _STATE[c.optimizer]),
         activations,

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 from cost_models import HardwareProfile, optimizer_seconds
 from cost_models.pipeline import ChunkTimes, PipelineCost, pipeline_seconds
+from planner.clock.configuration import Configuration
+from planner.clock.exchange import Exchanges
+from planner.clock.links import PIPELINE, Links
+from planner.clock.memory import Held, chunk_activation_bytes, chunk_offloaded_bytes, elements, held_bytes
+from planner.clock.passes import Passes
+from planner.clock.stages import chunks, chunks_of
 from planner.errors import UsageError
-from planner.evaluate.configuration import Configuration
-from planner.evaluate.exchange import Exchange
-from planner.evaluate.memory import Held, chunk_activation_bytes, chunk_offloaded_bytes, elements, held_bytes
-from planner.evaluate.passes import Passes
-from planner.evaluate.ranks import Ranks
-from planner.evaluate.stages import chunks, chunks_of
-from planner.evaluate.workload import Workload
+from planner.trace import Workload
 
 __all__ = ["Prediction", "predict"]
 
@@ -74,11 +74,11 @@ def predict(workload: Workload, c: Configuration, profile: HardwareProfile) -> P
             f"strategy: {c.micro_batches} micro-batches through {c.pp * c.virtual_stages} chunks are more than "
             f"{_PASSES:,} passes to simulate; give a smaller --batch or a larger micro_batch"
         )
-    ranks = Ranks(c, profile)
-    passes = Passes(workload, c, profile, ranks)
+    links = Links(workload.mesh, c.pp, profile)
+    passes = Passes(workload, c, profile, links)
     parts = chunks(workload, c.pp * c.virtual_stages, c.stage_layers)
-    exchange = Exchange(workload, c, passes, ranks, parts)
-    pipeline = _pipeline(workload, c, passes, exchange, ranks, parts)
+    exchange = Exchanges(workload, c, passes, links, parts)
+    pipeline = _pipeline(workload, c, passes, exchange, links, parts)
     after = exchange.after()
     update = max(_update(workload, c, profile, parts, d) for d in range(c.pp))
     total = pipeline.total_s + after + update + profile.device.step_overhead_s
@@ -106,7 +106,7 @@ def predict(workload: Workload, c: Configuration, profile: HardwareProfile) -> P
 
 def _flops(workload: Workload, c: Configuration) -> float:
     passed = sum(k.flops * n for u in workload.units for part in (u.forward, u.backward) for k, n in part.items())
-    return passed * c.tp * c.cp * c.dp * c.micro_batches
+    return passed * workload.mesh.devices * c.micro_batches
 
 
 def _total(held: Held) -> float:
@@ -117,8 +117,8 @@ def _pipeline(
     workload: Workload,
     c: Configuration,
     passes: Passes,
-    exchange: Exchange,
-    ranks: Ranks,
+    exchange: Exchanges,
+    links: Links,
     parts: tuple[tuple[int, ...], ...],
 ) -> PipelineCost:
     """All micro-batches through all chunks."""
@@ -135,7 +135,7 @@ def _pipeline(
         weights = min(backward, sum(u.weight_seconds for u in units))
         kept = chunk_activation_bytes(workload, c, part)
         times.append(ChunkTimes(forward, backward, backward - weights, weights, kept))
-    sent = [_handover(workload, c, passes, ranks, part) for part in parts[1:]]
+    sent = [_handover(workload, passes, links, part) for part in parts[1:]]
     rows = [[times[k] for k in chunks_of(c, d)] for d in range(c.pp)]
     if c.pp == 1 and c.virtual_stages == 1 and c.order != "gpipe":
         # One after the other: nothing to simulate.
@@ -145,16 +145,15 @@ def _pipeline(
     return pipeline_seconds(c.order, rows, c.micro_batches, sent, overlapped=c.overlap_pipeline)
 
 
-def _handover(workload: Workload, c: Configuration, passes: Passes, ranks: Ranks, part: tuple[int, ...]) -> float:
+def _handover(workload: Workload, passes: Passes, links: Links, part: tuple[int, ...]) -> float:
     """Seconds to hand activations, or their gradients, on to a chunk.
 
-    Tensor-parallel ranks that all hold them send a part each and gather it on the other side.
+    Ranks that all hold them send a part each and gather it on the other side.
     """
-    size = workload.units[part[0]].entering_bytes
-    if c.sequence_parallel or c.tp == 1:
-        return ranks.seconds("permute", "pipeline", size) + passes.device.handover_s
-    gathered = ranks.seconds("all_gather", "tensor", size)
-    return ranks.seconds("permute", "pipeline", size / c.tp) + gathered + passes.device.handover_s
+    entered = workload.units[part[0]]
+    sent = entered.entering_bytes / workload.mesh.size(entered.entering_axes)
+    gathered = links.seconds("all_gather", entered.entering_axes, entered.entering_bytes)
+    return links.seconds("permute", (PIPELINE,), sent) + gathered + passes.device.handover_s
 
 
 def _update(
@@ -162,12 +161,9 @@ def _update(
 ) -> float:
     if c.frozen:
         return 0.0
-    ordinary, experts = elements(workload, c, parts, device)
-    shard = c.shard_ranks or c.dp * c.cp
-    if c.zero:
-        ordinary, experts = ordinary / shard, experts / max(1.0, shard / c.ep)
+    read, stored = elements(workload, c, parts, device)
     precision = "fp32" if c.weight_bytes == 4 else c.precision
-    return float(optimizer_seconds(profile, ordinary + experts, precision=precision, optimizer=c.optimizer))
+    return float(optimizer_seconds(profile, stored if c.zero else read, precision=precision, optimizer=c.optimizer))
 
 
 def _breakdown(c: Configuration, passes: Passes, parts: tuple[tuple[int, ...], ...], total: float) -> dict[str, float]:

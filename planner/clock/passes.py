@@ -8,9 +8,9 @@ from typing import Final
 
 from cost_models import HardwareProfile
 from cost_models.kernels import CAST_BYTES, MATRIX_KINDS, NARROW_BYTES, Kernel, KernelArrays, kernel_seconds
-from planner.evaluate.configuration import Configuration
-from planner.evaluate.ranks import Ranks
-from planner.evaluate.workload import Transfer, Unit, Workload
+from planner.clock.configuration import Configuration
+from planner.clock.links import Links
+from planner.trace import Transfer, Unit, Workload
 
 __all__ = ["Part", "Passes", "UnitTimes"]
 
@@ -81,9 +81,9 @@ class _Prices:
 class Passes:
     """Times of every unit; units that do the same are priced once."""
 
-    def __init__(self, workload: Workload, c: Configuration, profile: HardwareProfile, ranks: Ranks) -> None:
+    def __init__(self, workload: Workload, c: Configuration, profile: HardwareProfile, links: Links) -> None:
         assert profile.device is not None
-        self.c, self.device, self.ranks = c, profile.device, ranks
+        self.c, self.device, self.links = c, profile.device, links
         units = {(id(u), r): (u, r) for u, r in zip(workload.units, workload.repeated, strict=True)}
         kernels = list({k: None for u, _ in units.values() for k in (*u.forward, *u.backward)})
         columns = KernelArrays.of(kernels)
@@ -112,10 +112,10 @@ class Passes:
             back = {k: n - u.of_weights.get(k, 0) for k, n in back.items() if n > u.of_weights.get(k, 0)}
         sent = u.sent_backward
         if c.frozen:  # inputs are gathered again for gradients of weights alone
-            sent = {t: n for t, n in sent.items() if not (t.hidden and t.axis == "tensor")}
+            sent = {t: n for t, n in sent.items() if not (t.hidden and t.kind == "all_gather")}
         forward, backward = self._part(u.forward, u.sent_forward, prices), self._part(back, sent, prices)
         if c.weight_bytes > c.activation_bytes:
-            cast = Part(self._streamed((u.weights + u.expert_weights) * (c.weight_bytes + c.activation_bytes)))
+            cast = Part(self._streamed(u.weights * (c.weight_bytes + c.activation_bytes)))
             forward, backward = forward + cast, backward + (Part() if c.frozen else cast)
         again = Part()
         if c.recompute == "full" and repeated:
@@ -140,7 +140,7 @@ class Passes:
         beside = sum(prices.kernel[k] * n for k, n in kernels.items() if k.kind in _HIDING)
         held = hidden = 0.0
         for t, n in sent.items():
-            cost = n * self.ranks.seconds(t.kind, t.axis, t.bytes * (prices.gathered if t.gathers_operands else 1.0))
+            cost = n * self.links.seconds(t.kind, t.axes, t.bytes * (prices.gathered if t.of_products else 1.0))
             if t.hidden:
                 hidden += cost
             else:
@@ -157,7 +157,7 @@ class Passes:
         """Seconds saved where a rank casts its part and gathers that: what is left to do is the other layout of it."""
         if prices.gathered == 1.0:
             return 0.0
-        gathered = sum(n * t.bytes for t, n in sent.items() if t.gathers_operands and not t.hidden)
+        gathered = sum(n * t.bytes for t, n in sent.items() if t.of_products and not t.hidden)
         once = CAST_BYTES[self.c.matrix] - 2 * NARROW_BYTES[self.c.matrix]
         return self._streamed(gathered / self.c.activation_bytes * (1 - 1 / self.c.tp) * once)
 

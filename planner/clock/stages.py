@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from planner.clock.configuration import Configuration
 from planner.errors import UsageError
-from planner.evaluate.configuration import Configuration
-from planner.evaluate.workload import Workload
+from planner.trace import Workload
 
 __all__ = ["chunks", "chunks_of"]
 

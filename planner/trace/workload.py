@@ -4,34 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from cost_models.kernels import Kernel
+from planner.ir import DeviceMesh
 
-__all__ = ["AXES", "Axis", "Transfer", "TransferKind", "Unit", "Workload"]
-
-Axis = Literal["tensor", "context", "expert"]
-AXES: tuple[Axis, ...] = ("expert", "context", "tensor")
-TransferKind = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute"]
+__all__ = ["Exchange", "Transfer", "Unit", "Workload"]
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A collective over an axis; bytes in the convention of `cost_models.link` (the whole tensor of the group).
+    """A collective over mesh axes; bytes in the convention of `cost_models.link` (the whole tensor of the group).
 
     `hidden` transfers may run beside the computing around them whatever the framework: rings of attention, and the
-    gathering of a product's input again in the backward pass.
+    gathering of a product's input again in the backward pass.  `of_products`: what is gathered feeds a product, or is
+    the gradient that feeds one.
     """
 
-    kind: TransferKind
-    axis: Axis
+    kind: str
+    axes: tuple[str, ...]
     bytes: float
     hidden: bool = False
+    of_products: bool = False
 
-    @property
-    def gathers_operands(self) -> bool:
-        """Whether tensor-parallel ranks gather what products read."""
-        return self.kind == "all_gather" and self.axis == "tensor"
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A collective over mesh axes that parameters, or their gradients, of a unit take part in together.
+
+    `elements` are those of the whole tensors of the group, whose width the configuration says.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    elements: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,14 +48,16 @@ class Unit:
         of_weights: those of the backward kernels that make gradients of weights.
         core: kernels of the attention core in the forward pass, run again with selective recomputation.
         sent_forward, sent_backward, sent_core: transfers → how often.
+        gathers: how weights come from where they are stored to where they are read; sums: gradients the other way.
         saved_bytes: activations kept for the backward pass; core_bytes: those of them that belong to the core alone.
-        entering_bytes: what units before hand over, as it lies on one rank.
+        entering_bytes: what units before hand over, as it lies on one rank; entering_axes: the mesh axes whose ranks
+            all hold it.
         transient_bytes: the largest working set of one operator beyond what is kept.
         widest_weights: the most elements of weights that multiply one activation, whose gradients are made at once.
         result_bytes: results of products and of attention, the latter counted twice (see `Recompute`).
         score_bytes: what the loss reads: one value per class.
-        weights, expert_weights: elements on one rank, of ordinary weights and of those divided among experts' ranks.
-        frozen_bytes: what weights take on one rank that no optimizer changes: quantised ones, and their scales.
+        weights, stored: elements of trained weights on one rank, as they are read and as they are stored.
+        frozen_bytes, frozen_stored_bytes: what weights take that no optimizer changes (quantised ones, their scales).
     """
 
     forward: Mapping[Kernel, int]
@@ -60,16 +67,20 @@ class Unit:
     sent_forward: Mapping[Transfer, int]
     sent_backward: Mapping[Transfer, int]
     sent_core: Mapping[Transfer, int]
+    gathers: tuple[Exchange, ...]
+    sums: tuple[Exchange, ...]
     saved_bytes: float
     core_bytes: float
     entering_bytes: float
+    entering_axes: tuple[str, ...]
     transient_bytes: float
     widest_weights: int
     result_bytes: float
     score_bytes: float
-    weights: int
-    expert_weights: int
+    weights: float
+    stored: float
     frozen_bytes: float = 0.0
+    frozen_stored_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,11 +88,15 @@ class Workload:
     """`units` in the order of the graph; `repeated[i]` says whether unit i is a block of a run of equal ones.
 
     `tied_weights` are elements that the first and the last unit share (an embedding used again by the output
-    layer); `parameters` are elements of the whole model, `samples` the first dimension of its first input.
+    layer); `parameters` are elements of the whole model, `samples` the first dimension of its first input; `recomputed`
+    whether the program runs blocks again in its backward pass.
     """
 
+    mesh: DeviceMesh
     units: tuple[Unit, ...]
     repeated: tuple[bool, ...]
-    tied_weights: int
+    tied_weights: float
+    tied_stored: float
     parameters: int
     samples: int
+    recomputed: bool = False

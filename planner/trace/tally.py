@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Final, Literal
 
 from cost_models.kernels import Kernel
-from planner.evaluate.local import Local
-from planner.evaluate.workload import Axis, Transfer, TransferKind
+from planner.trace.placed import Placed
+from planner.trace.workload import Transfer
 
 __all__ = ["PHASES", "Phase", "Tally"]
 
@@ -17,10 +17,10 @@ PHASES: Final[tuple[Phase, ...]] = ("forward", "backward", "core")
 
 
 class Tally:
-    """Every list has one entry per unit; what they count is told by `workload.Unit`.
+    """Every list has one entry per unit; `workload.Unit` says what they count.
 
     `saved` and `core_saved` map tensors to the bytes kept of them, `widest` activations to the elements of the
-    weights that multiply them.
+    weights that multiply them; `gathers` and `sums` map (kind, axes) to elements.
     """
 
     def __init__(self, units: int) -> None:
@@ -29,6 +29,8 @@ class Tally:
         self.core: list[Counter[Kernel]] = [Counter() for _ in range(units)]
         self.of_weights: list[Counter[Kernel]] = [Counter() for _ in range(units)]
         self.sent: dict[Phase, list[Counter[Transfer]]] = {p: [Counter() for _ in range(units)] for p in PHASES}
+        self.gathers: list[dict[tuple[str, tuple[str, ...]], float]] = [{} for _ in range(units)]
+        self.sums: list[dict[tuple[str, tuple[str, ...]], float]] = [{} for _ in range(units)]
         self.saved: list[dict[str, float]] = [{} for _ in range(units)]
         self.core_saved: list[dict[str, float]] = [{} for _ in range(units)]
         self.widest: list[Counter[str]] = [Counter() for _ in range(units)]
@@ -47,24 +49,19 @@ class Tally:
         """`size` bytes are alive at once while an operator of the unit runs."""
         self.transient[unit] = max(self.transient[unit], size)
 
-    def send(
-        self,
-        phase: Phase,
-        unit: int,
-        kind: TransferKind,
-        axis: Axis,
-        size: float,
-        *,
-        hidden: bool = False,
-        times: int = 1,
-    ) -> None:
-        if size > 0:
-            self.sent[phase][unit][Transfer(kind, axis, size, hidden)] += times
+    def send(self, phase: Phase, unit: int, transfer: Transfer, times: int = 1) -> None:
+        if transfer.bytes > 0:
+            self.sent[phase][unit][transfer] += times
 
-    def save(self, at: Local, unit: int, tensor: str, core: bool, size: float | None = None) -> None:
+    def exchange(self, unit: int, kind: str, axes: tuple[str, ...], elements: float, *, gradient: bool) -> None:
+        """Elements of a parameter, or of its gradient, take part in a collective of the unit's."""
+        found = (self.sums if gradient else self.gathers)[unit]
+        found[kind, axes] = found.get((kind, axes), 0.0) + elements
+
+    def save(self, at: Placed, unit: int, tensor: str, core: bool, size: float | None = None) -> None:
         """Keeps a tensor for the backward pass, as it rests; of what is read of it, `size` bytes at most."""
         root = at.root(tensor)
-        if root in at.model.weights or at.is_fixed(root) or at.is_constant(root):
+        if root in at.facts.weights or at.is_fixed(root) or at.is_constant(root):
             return
         resting = at.resting(root)
         held = resting if size is None else min(size, resting or size)

@@ -1,33 +1,32 @@
-"""What data-parallel ranks exchange: sums of gradients, and weights that are gathered."""
+"""What ranks that hold the same weights exchange: sums of gradients, and weights that are gathered."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from cost_models.pipeline import GradientBucket, gradient_sync, zero3_backward, zero3_forward
-from planner.evaluate.configuration import Configuration
-from planner.evaluate.passes import Passes
-from planner.evaluate.ranks import Ranks
-from planner.evaluate.stages import chunks_of
-from planner.evaluate.workload import Unit, Workload
+from planner.clock.configuration import Configuration
+from planner.clock.links import PIPELINE, Links
+from planner.clock.passes import Passes
+from planner.clock.stages import chunks_of
+from planner.trace import Exchange, Unit, Workload
 
-__all__ = ["Exchange"]
+__all__ = ["Exchanges"]
 
 
-class Exchange:
+class Exchanges:
     """Seconds of the exchange, beyond what hides behind computing."""
 
     def __init__(
-        self, workload: Workload, c: Configuration, passes: Passes, ranks: Ranks, chunks: Sequence[Sequence[int]]
+        self, workload: Workload, c: Configuration, passes: Passes, links: Links, chunks: Sequence[Sequence[int]]
     ) -> None:
-        self.w, self.c, self.passes, self.ranks, self.chunks = workload, c, passes, ranks, chunks
-        self.width = c.weight_bytes
+        self.w, self.c, self.passes, self.links, self.chunks = workload, c, passes, links, chunks
         self.contention = 1 / (1 - passes.device.collective_interference)
 
     def gathered_pass(self, chunk: int, *, backward: bool) -> float:
         """ZeRO 3: a pass through a chunk whose weights are gathered ahead and whose gradients are scattered after."""
         order = list(self.chunks[chunk])
-        gather = [self._gather(self.w.units[i]) for i in order]
+        gather = [self.gather(self.w.units[i]) for i in order]
         if not backward:
             times = [self.passes.units[i].forward.seconds for i in order]
             return zero3_forward(times, gather, contention=self.contention).total_s
@@ -37,15 +36,16 @@ class Exchange:
         times = [self.passes.units[i].back for i in order]
         return zero3_backward(times, gather, scatter, contention=self.contention).total_s
 
-    def _gather(self, u: Unit) -> float:
-        return self.ranks.seconds("all_gather", "shard", u.weights * self.width) + self.ranks.seconds(
-            "all_gather", "expert_data", u.expert_weights * self.width
-        )
+    def gather(self, u: Unit) -> float:
+        """Gathering the weights of a unit."""
+        return self._seconds(u.gathers, self.c.weight_bytes)
 
     def _scatter(self, u: Unit) -> float:
-        return self.ranks.seconds("reduce_scatter", "shard", u.weights * self.c.gradient_bytes) + self.ranks.seconds(
-            "reduce_scatter", "expert_data", u.expert_weights * self.c.gradient_bytes
-        )
+        """ZeRO 3: what every micro-batch does to gradients."""
+        return self._seconds((x for x in u.sums if x.kind != "all_reduce"), self.c.gradient_bytes)
+
+    def _seconds(self, exchanges: Iterable[Exchange], width: int) -> float:
+        return sum(self.links.seconds(x.kind, x.axes, x.elements * width) for x in exchanges)
 
     def after(self) -> float:
         """Seconds that sums of gradients and gathering of updated weights add to a step, on the slowest rank."""
@@ -58,24 +58,18 @@ class Exchange:
         """The embedding that the first and the last stage share: both add up its gradient."""
         if len(self.chunks) - 1 in chunks_of(self.c, 0) or not self.w.tied_weights:
             return 0.0
-        return self.ranks.seconds("permute", "pipeline", self.w.tied_weights * self.c.gradient_bytes)
+        return self.links.seconds("permute", (PIPELINE,), self.w.tied_weights * self.c.gradient_bytes)
 
     def _gradients(self, device: int) -> float:
         c = self.c
         units = self._units(device)[::-1]
-        kind = "reduce_scatter" if c.zero else "all_reduce"
         sizes, seconds = [], []
         for i in units:
             u = self.w.units[i]
-            sizes.append((u.weights + u.expert_weights) * c.gradient_bytes)
-            if c.zero == 3:  # scattered within the passes; what is left are sums of the parts over the replicas
-                part = u.weights * c.gradient_bytes / self.ranks.groups["shard"].ranks
-                seconds.append(self.ranks.seconds("all_reduce", "replica", part))
-                continue
-            seconds.append(
-                self._sum(u.weights * c.gradient_bytes)
-                + self.ranks.seconds(kind, "expert_data", u.expert_weights * c.gradient_bytes)
-            )
+            sizes.append(u.weights * c.gradient_bytes)
+            # Of ZeRO 3, what is not scattered within the passes: sums of the parts over replicas.
+            left = (x for x in u.sums if c.zero < 3 or x.kind == "all_reduce")
+            seconds.append(self._seconds(left, c.gradient_bytes))
         buckets = [GradientBucket(n, size) for n, size in enumerate(sizes, 1)]
         back = [self.passes.units[i].back for i in units]
         run = gradient_sync(back, buckets, seconds, overlapped=c.overlap_gradients, contention=self.contention)
@@ -84,25 +78,13 @@ class Exchange:
     def _units(self, device: int) -> list[int]:
         return [i for k in chunks_of(self.c, device) for i in self.chunks[k]]
 
-    def _sum(self, size: float) -> float:
-        """Seconds to sum ordinary gradients: whole, or each rank's part, then that part over the replicas."""
-        if not self.c.zero:
-            return self.ranks.seconds("all_reduce", "data", size)
-        part = size / self.ranks.groups["shard"].ranks
-        scattered = self.ranks.seconds("reduce_scatter", "shard", size)
-        return scattered + self.ranks.seconds("all_reduce", "replica", part)
-
     def _weights(self, device: int) -> float:
         """Gathering the weights that each rank updated a part of."""
         c = self.c
-        if c.zero in (0, 3):
+        if c.zero == 3:
             return 0.0
         units = self._units(device)
-        gather = [
-            self.ranks.seconds("all_gather", "shard", self.w.units[i].weights * self.width)
-            + self.ranks.seconds("all_gather", "expert_data", self.w.units[i].expert_weights * self.width)
-            for i in units
-        ]
+        gather = [self.gather(self.w.units[i]) for i in units]
         if not c.overlap_parameters:
             return sum(gather)
         times = [self.passes.units[i].forward.seconds for i in units]

@@ -1,0 +1,56 @@
+"""A configuration's plan, and the workload of one of its ranks."""
+
+from __future__ import annotations
+
+from cost_models import HardwareProfile
+from planner.clock import Configuration
+from planner.evaluate.pins import constraints_of_configuration
+from planner.ir import Graph
+from planner.lowering import Program
+from planner.planning.prescribed import program_of_pins
+from planner.pricing import Settings
+from planner.trace import Workload, trace
+
+__all__ = ["layout_of", "program_of_configuration", "traced_as", "workload_of_configuration"]
+
+
+def layout_of(c: Configuration) -> Configuration:
+    """What of a configuration decides its plan; the rest, which only the trace and the clock read, by default."""
+    return Configuration(
+        dp=c.dp,
+        tp=c.tp,
+        cp=c.cp,
+        ep=c.ep,
+        zero=1 if c.zero else 0,
+        shard_ranks=c.shard_ranks,
+        sequence_parallel=c.sequence_parallel,
+        micro_batch=c.micro_batch,
+        precision=c.precision,
+        optimizer=c.optimizer,
+    )
+
+
+def workload_of_configuration(
+    graph: Graph, one: Graph, c: Configuration, profile: HardwareProfile, source: str = "strategy"
+) -> Workload:
+    """The workload of one rank of the plan that `search --strategy` makes of `c`; arguments and errors as of
+    `program_of_configuration`."""
+    return traced_as(c, program_of_configuration(graph, one, c, profile, source))
+
+
+def program_of_configuration(
+    graph: Graph, one: Graph, c: Configuration, profile: HardwareProfile, source: str = "strategy"
+) -> Program:
+    """The program of the plan that `search --strategy` makes of `c`.
+
+    `graph`: of a micro-batch of all data-parallel ranks together; `one`: of micro_batch · ep samples; `source`: what
+    messages call the configuration.
+    """
+    pins = constraints_of_configuration(graph, one, c, source)
+    return program_of_pins(graph, pins, profile, Settings(True, c.precision, c.optimizer))
+
+
+def traced_as(c: Configuration, program: Program) -> Workload:
+    """What a rank of the program does, by the kernels that `c` names."""
+    settings = Settings(True, c.precision, c.optimizer)
+    return trace(program, settings, chains=c.fuse, attention=c.attention != "unfused", gathered_again=True)

@@ -1,0 +1,35 @@
+"""The program of a plan whose operators and parameters are all pinned, without the search over meshes around it."""
+
+from __future__ import annotations
+
+from cost_models import HardwareProfile
+from planner.errors import InputError
+from planner.ir import DeviceMesh, Graph
+from planner.lowering import Program, lower
+from planner.planning.constraints import Constraints, Unfit, apply, contradiction, resolve
+from planner.planning.lean import lean
+from planner.pricing import Machine, Settings, active_tensors, bind_rules, price
+from planner.search.solve import solve
+
+__all__ = ["program_of_pins"]
+
+
+def program_of_pins(graph: Graph, pins: Constraints, profile: HardwareProfile, settings: Settings) -> Program:
+    """What `planner.planning.make_plan` would lower under these pins, which name one mesh; memory is not looked at.
+
+    InputError where the pins do not fit the mesh.
+    """
+    rules, _ = bind_rules(graph)
+    active = active_tensors(graph, rules) if settings.training else frozenset[str]()
+    resolved = resolve(pins, graph, rules)
+    (mesh,) = (DeviceMesh.of(*sizes) for sizes in pins.meshes)
+    priced = price(graph, Machine(profile, mesh, settings), rules, active, None)
+    pinned = apply(priced, resolved)
+    if isinstance(pinned, Unfit):
+        raise InputError(f"constraints {pins.source}: mesh {mesh}: {pinned.status}: {pinned.message}")
+    solution = solve(pinned.problem)
+    if solution.cost is None:
+        why = contradiction(priced, resolved)
+        raise InputError(f"constraints {pins.source}: mesh {mesh}: {why.message if why else 'no plan holds all pins'}")
+    choice = lean(pinned, solution.choice)
+    return lower(graph, mesh, rules, active, pinned.decode(choice))

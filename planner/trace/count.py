@@ -1,0 +1,54 @@
+"""Program → `Workload`: every kernel and transfer of one rank, counted by unit of the model."""
+
+from __future__ import annotations
+
+from planner.lowering import Program
+from planner.pricing import Settings
+from planner.trace.facts import facts_of
+from planner.trace.holding import workload_of
+from planner.trace.kernels import count_core, count_operator, count_region, kernels_of
+from planner.trace.placed import Placed, resting_layouts
+from planner.trace.tally import Tally
+from planner.trace.transfers import count_inner, count_redistributions
+from planner.trace.workload import Workload
+
+__all__ = ["trace"]
+
+
+def trace(
+    program: Program,
+    settings: Settings,
+    *,
+    chains: bool = True,
+    attention: bool = True,
+    copies: bool = False,
+    gathered_again: bool = False,
+) -> Workload:
+    """The workload of one rank for one micro-batch.
+
+    Args:
+        settings: precision, and with it the bytes of tensors.
+        chains, attention, copies: as of `planner.work.fusion.fuse`.
+        gathered_again: whether what is gathered for an operator is gathered once more for its backward pass, rather
+            than kept.
+    """
+    graph = program.graph
+    facts = facts_of(graph)
+    fusion = facts.fusion(graph, program.rules, program.active, chains=chains, attention=attention, copies=copies)
+    at = Placed(program, facts, fusion, settings, resting_layouts(program))
+    tally = Tally(len(facts.repeated))
+    count_redistributions(tally, at, gathered_again=gathered_again)
+    count_inner(tally, at)
+    cores = {name for core in fusion.cores for name in (core.scores, core.output)}
+    cores |= {op.name for core in fusion.cores for op in fusion.members[core.region]}
+    joined = {core.region for core in fusion.cores} if attention else set[int]()
+    for core in fusion.cores if attention else ():
+        count_core(tally, at, core)
+    made = kernels_of(at)
+    for op in graph.ops:
+        if op.name in fusion.parts:
+            count_operator(tally, at, op, made[op.name], op.name in cores)
+    for number, (first, *_) in enumerate(fusion.members):
+        if number not in joined:
+            count_region(tally, at, number, first.name in cores)
+    return workload_of(tally, at)

@@ -1,0 +1,160 @@
+"""What every unit holds: weights, what enters it, what it keeps; a tally becomes a `Workload`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from planner.ir import Layout, Tensor
+from planner.lowering import Run
+from planner.trace.placed import Placed
+from planner.trace.tally import Tally
+from planner.trace.workload import Exchange, Unit, Workload
+
+__all__ = ["workload_of"]
+
+
+def workload_of(tally: Tally, at: Placed) -> Workload:
+    """A tensor that several units keep counts in the first of them."""
+    repeated = at.facts.repeated
+    held = _held(at)
+    entering = _entering(at)
+    first: dict[str, int] = {}
+    for u, saved in enumerate(tally.saved):
+        for t in saved:
+            first.setdefault(t, u)
+    units: list[Unit] = []
+    known: dict[object, Unit] = {}  # blocks that do the same are one value
+    for u in range(len(repeated)):
+        core_bytes = sum(tally.core_saved[u].values())
+        unit = Unit(
+            forward=dict(tally.forward[u]),
+            backward=dict(tally.backward[u]),
+            of_weights=dict(tally.of_weights[u]),
+            core=dict(tally.core[u]),
+            sent_forward=dict(tally.sent["forward"][u]),
+            sent_backward=dict(tally.sent["backward"][u]),
+            sent_core=dict(tally.sent["core"][u]),
+            gathers=_exchanges(tally.gathers[u]),
+            sums=_exchanges(tally.sums[u]),
+            saved_bytes=sum(size for t, size in tally.saved[u].items() if first[t] == u) + core_bytes,
+            core_bytes=core_bytes,
+            entering_bytes=entering[u][0],
+            entering_axes=entering[u][1],
+            transient_bytes=tally.transient[u],
+            widest_weights=max(tally.widest[u].values(), default=0),
+            result_bytes=tally.results[u],
+            score_bytes=tally.scores[u],
+            weights=held.weights[u],
+            stored=held.stored[u],
+            frozen_bytes=held.frozen[u],
+            frozen_stored_bytes=held.frozen_stored[u],
+        )
+        units.append(known.setdefault(_value(unit), unit))
+    shapes = (at.graph.tensors[t].shape for t in at.graph.inputs)
+    samples = next((shape[0] for shape in shapes if shape), 1)
+    runs = [i.op for i in at.program.instructions if isinstance(i, Run) and not i.backward]
+    return Workload(
+        at.mesh,
+        tuple(units),
+        repeated,
+        held.tied,
+        held.tied_stored,
+        held.total,
+        samples,
+        recomputed=len(set(runs)) < len(runs),
+    )
+
+
+def _exchanges(found: Mapping[tuple[str, tuple[str, ...]], float]) -> tuple[Exchange, ...]:
+    return tuple(Exchange(kind, axes, elements) for (kind, axes), elements in sorted(found.items()))
+
+
+def _value(unit: Unit) -> tuple[object, ...]:
+    values = (getattr(unit, f.name) for f in fields(unit))
+    return tuple(tuple(v.items()) if isinstance(v, Mapping) else v for v in values)
+
+
+def _entering(at: Placed) -> list[tuple[float, tuple[str, ...]]]:
+    """Bytes that units before hand over to each unit, as they rest on one rank, and the axes whose ranks all hold the
+    largest of them."""
+    entering = [0.0] * len(at.facts.repeated)
+    largest: list[tuple[float, tuple[str, ...]]] = [(0.0, ())] * len(at.facts.repeated)
+    for t, tensor in at.graph.tensors.items():
+        producer = at.graph.producers.get(t)
+        if producer is None or at.is_fixed(t) or t in at.facts.weights or not tensor.is_float:
+            continue
+        here = at.unit(producer)
+        readers = at.graph.consumers.get(t, ())
+        for u in {at.unit(op) for op, _ in readers if op.name not in at.facts.fixed}:
+            if u > here:
+                size, layout = at.resting(t), at.rest.get(t)
+                split = () if layout is None else (*layout.split_axes, *layout.partial_axes)
+                whole = tuple(a.name for a in at.mesh.axes if a.size > 1 and a.name not in split)
+                entering[u] += size
+                largest[u] = max(largest[u], (size, whole))
+    return [(size, axes) for size, (_, axes) in zip(entering, largest, strict=True)]
+
+
+@dataclass(slots=True)
+class _Held:
+    """Of weights, by unit: elements as read and as stored, and bytes of those that are never trained; elements of
+    weights that distant units share; elements of the whole model."""
+
+    weights: list[float]
+    stored: list[float]
+    frozen: list[float]
+    frozen_stored: list[float]
+    tied: float = 0.0
+    tied_stored: float = 0.0
+    total: int = 0
+
+
+def _held(at: Placed) -> _Held:
+    n = len(at.facts.repeated)
+    held = _Held([0.0] * n, [0.0] * n, [0.0] * n, [0.0] * n)
+    for p in at.graph.parameters:
+        users = _users(at, p)
+        if not users or p.shape is None:
+            continue
+        elements = math.prod(p.shape)
+        held.total += elements
+        rest = at.rest.get(p.name, Layout.replicated(p.rank))
+        stored = elements / rest.shards(at.mesh)
+        # What ranks read a part of without storing it so (a table of positions, of which each reads its own) is whole.
+        used = max(stored, elements / _read_layout(at, p).shards(at.mesh))
+        first, tied = min(users), max(users) - min(users) > 1
+        if p.name not in at.facts.trained:
+            held.frozen[first] += at.bytes(p.name) / elements * used
+            held.frozen_stored[first] += at.bytes(p.name) / elements * stored
+            continue
+        held.weights[first] += used
+        held.stored[first] += stored
+        if tied:
+            held.tied += used
+            held.tied_stored += stored
+    return held
+
+
+def _read_layout(at: Placed, p: Tensor) -> Layout:
+    """As the first reader reads it."""
+    for op, i in at.graph.consumers.get(p.name, ()):
+        layout = at.strategy(op).operands[i]
+        if layout is not None:
+            return layout
+    return Layout.replicated(p.rank)
+
+
+def _users(at: Placed, p: Tensor) -> set[int]:
+    """Units that read the weight, as it is or rearranged."""
+    users: set[int] = set()
+    names = [p.name]
+    while names:
+        for op, _ in at.graph.consumers.get(names.pop(), ()):
+            made = [t for t in op.outputs if t]
+            if all(t in at.facts.weights for t in made):
+                names += made
+            else:
+                users.add(at.unit(op))
+    return users

@@ -1,0 +1,119 @@
+"""What ranks exchange: redistributions of activations, those of parameters, collectives inside operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from cost_models.kernels import Kernel
+from planner.ir import Layout
+from planner.lowering import Convert, Program, Run
+from planner.redistribute.steps import FREE, StepKind
+from planner.trace.placed import Placed
+from planner.trace.tally import Phase, Tally
+from planner.trace.workload import Transfer
+from planner.work.activity import saved_slots
+
+__all__ = ["count_inner", "count_redistributions", "first_passes"]
+
+_PRODUCTS: Final = frozenset({"matmul", "conv"})
+
+
+def first_passes(program: Program) -> Iterator[Run | Convert]:
+    """Runs and redistributions of the program, without those of blocks that run again in the backward pass."""
+    begun: set[str] = set()
+    backward = False
+    for i in program.instructions:
+        if isinstance(i, Run):
+            backward = backward or i.backward
+            if i.backward or i.op not in begun:
+                begun.add(i.op)
+                yield i
+        elif isinstance(i, Convert):
+            again = backward and not i.gradient and program.graph.producers.get(i.tensor) is not None
+            if not again:
+                yield i
+
+
+def count_redistributions(tally: Tally, at: Placed, *, gathered_again: bool) -> None:
+    """Counts every redistribution between operators, and of parameters.
+
+    `gathered_again`: what an operator's backward pass reads of a gathered operand is kept as it was before, and
+    gathered once more (Korthikanti et al. 2022); else the gathered operand is kept.
+    """
+    seen: set[Convert] = set()
+    for i in first_passes(at.program):
+        if not isinstance(i, Convert) or i in seen or not any(s.kind not in FREE for s in i.steps):
+            continue
+        seen.add(i)  # a parameter may be loaded again by blocks that run again
+        if i.tensor in at.facts.weights:
+            _exchange(tally, at, i)
+        else:
+            _transfer(tally, at, i, gathered_again)
+
+
+def _exchange(tally: Tally, at: Placed, c: Convert) -> None:
+    unit = min(_units_of_readers(at, c.tensor, c.reader))
+    elements = at.graph.tensors[c.tensor].elements
+    for s in c.steps:
+        if s.kind not in FREE:
+            size = s.group_bytes(elements, at.mesh)
+            tally.exchange(unit, str(s.kind), s.axes, size, gradient=c.gradient)
+
+
+def _units_of_readers(at: Placed, tensor: str, reader: str) -> set[int]:
+    return {at.unit(op) for op, _ in at.graph.consumers[tensor] if not reader or op.name == reader}
+
+
+def _transfer(tally: Tally, at: Placed, c: Convert, gathered_again: bool) -> None:
+    producer = at.graph.producers.get(c.tensor)
+    readers = [(op, i) for op, i in at.graph.consumers.get(c.tensor, ()) if not c.reader or op.name == c.reader]
+    reading = [op for op, _ in readers]
+    # A sum is carried out where it arises, forward and backward; all else is brought where it is read.
+    of_readers = not c.source.partial if not c.gradient else bool(c.source.partial)
+    if producer is None or (of_readers and reading):
+        unit = min(map(at.unit, reading))
+    else:
+        unit = at.unit(producer)
+    whole = at.bytes(c.tensor)
+    phase: Phase = "backward" if c.gradient else "forward"
+    near = [*reading, *([] if producer is None else [producer])]
+    products = any(at.rule(op).kind in _PRODUCTS for op in (near if c.gradient else reading))
+    for s in c.steps:
+        if s.kind not in FREE:
+            gathers = products and s.kind == StepKind.ALL_GATHER
+            tally.send(phase, unit, Transfer(str(s.kind), s.axes, s.group_bytes(whole, at.mesh), of_products=gathers))
+    if producer is not None:
+        part = at.fusion.parts.get(producer.name)
+        if part is not None and producer.outputs.index(c.tensor) in part.inside:
+            copies = [_copied(whole, x, at) for x in (c.source, c.target)]
+            tally.add(unit, False, *(([], copies) if c.gradient else (copies, [])))
+    if gathered_again and not c.gradient and c.tensor in at.active:
+        kept = any(
+            i in saved_slots(op, at.rule(op), at.active) and at.strategy(op).operands[i] == c.target
+            for op, i in readers
+        )
+        for s in c.steps if kept else ():
+            if s.kind == StepKind.ALL_GATHER and not s.source.partial:
+                size = s.group_bytes(whole, at.mesh)
+                tally.send("backward", unit, Transfer(str(s.kind), s.axes, size, True, products))
+
+
+def _copied(whole: int, layout: Layout, at: Placed) -> Kernel:
+    """A tensor that lies inside a kernel is written for a redistribution, or read from one."""
+    return Kernel("layout", 0.0, whole / layout.shards(at.mesh), 1.0, 1.0, 1.0, 1.0, 0)
+
+
+def count_inner(tally: Tally, at: Placed) -> None:
+    """Counts collectives inside operators."""
+    for op in at.graph.ops:
+        if op.name in at.facts.fixed:
+            continue
+        for x in at.strategy(op).inner:
+            if x.backward and not at.trained(op):
+                continue
+            ranks = 1 if x.kind in ("all_reduce", "permute") else at.mesh.size(x.axes)
+            transfer = Transfer(x.kind, x.axes, float(at.settings.payload_bytes(x) * ranks), x.kind == "permute")
+            if at.rule(op).kind == "attention" and not x.backward:
+                tally.send("core", at.unit(op), transfer, x.count)
+            tally.send("backward" if x.backward else "forward", at.unit(op), transfer, x.count)
