@@ -59,8 +59,8 @@ def evaluated(options: argparse.Namespace) -> dict[str, Any]:
 
 def _strategy(options: argparse.Namespace) -> dict[str, Any]:
     from planner.evaluate import predict, workload_of_configuration
-    from planner.evaluate.schemes import parse_strategy
     from planner.frontends import load_model
+    from planner.planning.schemes import parse_strategy
 
     if options.devices is None:
         raise UsageError("--strategy needs --devices N")
@@ -94,7 +94,7 @@ def _samples(graph: Graph) -> int:
 
 def _document(options: argparse.Namespace, c: Configuration, p: Prediction, profile: HardwareProfile) -> dict[str, Any]:
     from cost_models import usable_memory_bytes
-    from planner.evaluate.schemes import spelled
+    from planner.planning.schemes import spelled
 
     limit = options.memory_limit or usable_memory_bytes(profile)
     return {

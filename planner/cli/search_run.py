@@ -19,6 +19,7 @@ from planner.cli.options import bindings, constraints_of, profile_of
 from planner.cli.request_key import RequestKey
 from planner.cli.search_proof import described, save_problem
 from planner.cli.watch import Lines, Watch, reports_in_seconds
+from planner.clock import Configuration
 from planner.errors import InputError, UsageError
 from planner.frontends import load_with_file
 from planner.ir import DeviceMesh, Graph
@@ -55,6 +56,7 @@ class Searcher:
         self.profile = profile_of(self.options.hardware)
         self.constraints = constraints_of(self.options)
         self.configured: Constraints | None = None  # the pins of --strategy
+        self.execution: Configuration | None = None  # and what it says of how a plan is run
         self.asked = asked(self.options)  # before a configuration or a file's job becomes options
         if self.options.strategy is not None:
             self._take_strategy()
@@ -74,7 +76,9 @@ class Searcher:
 
         options = self.options
         given = self.constraints
-        options.stages, options.micro_batches, options.recompute, pins = take_strategy(options, self._load)
+        options.stages, options.micro_batches, options.recompute, self.execution, pins = take_strategy(
+            options, self._load
+        )
         self.configured = pins
         self.constraints = pins if given is None else pins + given
 
@@ -186,6 +190,7 @@ class Searcher:
             recompute=options.recompute,
             constraints=self.constraints,
             top_k=options.top_k,
+            execution=self.execution,
         )
 
     def _answer(

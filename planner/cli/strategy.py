@@ -6,12 +6,13 @@ import argparse
 from collections.abc import Callable
 from typing import Final, Literal
 
+from planner.clock import Configuration
 from planner.errors import UsageError
 from planner.evaluate.pins import constraints_of_configuration
-from planner.evaluate.schemes import parse_strategy
 from planner.ir import Graph
 from planner.planning.constraints import Constraints
 from planner.planning.pipeline import global_batch
+from planner.planning.schemes import parse_strategy
 
 __all__ = ["take_strategy"]
 
@@ -24,8 +25,8 @@ _TAKEN: Final = (
 
 def take_strategy(
     options: argparse.Namespace, load: Callable[[int | None], Graph]
-) -> tuple[int, int, Literal["none", "blocks"], Constraints]:
-    """(stages, micro-batches, recomputation, pins); `load` reads the model for a batch.
+) -> tuple[int, int, Literal["none", "blocks"], Configuration, Constraints]:
+    """(stages, micro-batches, recomputation, how it is run, pins); `load` reads the model for a batch.
 
     UsageError where the configuration says something that no plan can, or does not fit devices and batch.
     """
@@ -66,7 +67,7 @@ def take_strategy(
     if c.tp * c.cp * c.ep > 1 and c.dp > c.ep:
         one = load(c.micro_batch * c.ep)
     pins = constraints_of_configuration(graph, one, c, source)
-    return c.pp, c.micro_batches, "blocks" if c.recompute == "full" else "none", pins
+    return c.pp, c.micro_batches, "blocks" if c.recompute == "full" else "none", c, pins
 
 
 def _given(text: str) -> list[str]:

@@ -2,56 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from planner.pricing import PricedProblem
-from planner.pricing.machine import IntArray
+from planner.search.problem import FORBIDDEN
 from planner.work.units import units_of
 
-__all__ = ["compute_bound", "overhead", "step_bound"]
+__all__ = ["compute_bound", "least_of_choice", "overhead", "step_bound"]
 
 
 def compute_bound(priced: PricedProblem, *, pinned: bool = True) -> tuple[int, int]:
     """Least units of computing, and of updating parameters, whatever the layouts.
 
-    Every operator runs in the stream that computes, with the collectives inside it, in its cheapest strategy; and a
-    pass through a unit takes no less than the host needs to start its kernels, whose number no strategy changes.
-    `pinned`: of the strategies that pins allow.
+    Every operator runs in its cheapest strategy, by its own work: collectives inside some may hide beside it.  A pass
+    through a unit takes no less than the host needs to start its kernels, whose number no strategy changes.  Prices are
+    rounded, the clock's seconds are not: a unit per operator and pass is left for that.  `pinned`: of the strategies
+    that pins allow.
     """
-    nodes, known = priced.problem.nodes, dict[int, int]()
-
-    def least(costs: IntArray) -> int:
-        if id(costs) not in known:
-            known[id(costs)] = int(costs.min())
-        return known[id(costs)]
-
+    nodes = priced.problem.nodes
     device, unit = priced.machine.profile.device, units_of(priced.graph).of
     interval = 0.0 if device is None else device.dispatch_interval_s / priced.machine.unit_s
     passes: dict[tuple[int, bool], tuple[int, int]] = {}
-    sums: dict[int, tuple[int, int]] = {}
-    for name in priced.op_nodes:
-        table = priced.tables[name]
-        if id(table) not in sums:
-            work = table.work
-            ways = (work.forward + work.inner_forward, work.backward + work.inner_backward)
-            sums[id(table)] = int(ways[0].min()), int(ways[1].min())
+    sums: dict[tuple[int, int], tuple[int, int]] = {}
+    for name, node in priced.op_nodes.items():
+        table, costs = priced.tables[name], nodes[node].costs if pinned else priced.tables[name].costs
+        key = id(table), id(costs)
+        if key not in sums:
+            allowed = costs < FORBIDDEN
+            ways = table.work.forward, table.work.backward
+            sums[key] = tuple(max(0, int(w[allowed].min()) - 1) if allowed.any() else 0 for w in ways)  # type: ignore[assignment]  # of two
         for backward in (False, True):
             busy, launches = passes.get((unit[name], backward), (0, 0))
-            passes[unit[name], backward] = busy + sums[id(table)][backward], launches + table.launches[backward]
+            passes[unit[name], backward] = busy + sums[key][backward], launches + table.launches[backward]
     started = sum(max(busy, int(launches * interval)) for busy, launches in passes.values())
-    computed = sum(
-        least(nodes[n].costs if pinned else priced.tables[name].costs) for name, n in priced.op_nodes.items()
-    )
-    return max(started, computed), sum(least(nodes[n].costs) for n in priced.parameter_nodes.values())
+    least = [int(nodes[n].costs.min()) for n in priced.parameter_nodes.values()]
+    return started, max(0, sum(least) - len(least))
+
+
+def least_of_choice(priced: PricedProblem, choice: Sequence[int]) -> int:
+    """Units that the step of a choice takes at least: what its operators compute, and the update."""
+    own = 0
+    for name, node in priced.op_nodes.items():
+        work = priced.tables[name].work
+        own += max(0, int(work.forward[choice[node]] + work.backward[choice[node]]) - 2)
+    return own + sum(max(0, int(priced.problem.nodes[n].costs[choice[n]]) - 1) for n in priced.parameter_nodes.values())
 
 
 def step_bound(priced: PricedProblem, objective_bound: int = 0) -> int:
     """Units that a step on this mesh takes at least, where the additive objective is at least `objective_bound`.
 
-    What computes (with collectives inside operators), what is redistributed of activations and of parameters are three
-    streams: the step is no shorter than the first by itself, nor than the mean of the three, which with the update U
-    add up to the objective O: step >= (O - U) / 3 + U.
+    With the update U, what computes and what is redistributed of activations run one after the other, and so do the
+    gathers and sums of parameters, beside them at best: each is no longer than the step without U, so that the
+    objective O <= 2 (step - U) + U.  Where collectives inside operators may hide beside products, they are a third
+    part.
     """
     computing, updating = compute_bound(priced)
-    return max(computing + updating, (objective_bound + 2 * updating) // 3) + overhead(priced)
+    hidden = any(c.kind == "permute" for t in priced.tables.values() for c in t.rule.inner)
+    parts = 3 if hidden else 2
+    slack = 2 * len(priced.problem.edges) + 4 * len(priced.op_nodes)  # of rounding, a unit or so for each price
+    shared = (objective_bound + (parts - 1) * updating - slack) // parts
+    return max(computing + updating, shared) + overhead(priced)
 
 
 def overhead(priced: PricedProblem) -> int:

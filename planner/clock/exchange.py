@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 from cost_models.pipeline import GradientBucket, gradient_sync, zero3_backward, zero3_forward
 from planner.clock.configuration import Configuration
-from planner.clock.links import PIPELINE, Links
+from planner.clock.links import Links
 from planner.clock.passes import Passes
 from planner.clock.stages import chunks_of
 from planner.trace import Exchange, Unit, Workload
@@ -21,7 +22,7 @@ class Exchanges:
         self, workload: Workload, c: Configuration, passes: Passes, links: Links, chunks: Sequence[Sequence[int]]
     ) -> None:
         self.w, self.c, self.passes, self.links, self.chunks = workload, c, passes, links, chunks
-        self.contention = 1 / (1 - passes.device.collective_interference)
+        self.contention = passes.habits.contention
 
     def gathered_pass(self, chunk: int, *, backward: bool) -> float:
         """ZeRO 3: a pass through a chunk whose weights are gathered ahead and whose gradients are scattered after."""
@@ -29,11 +30,15 @@ class Exchanges:
         gather = [self.gather(self.w.units[i]) for i in order]
         if not backward:
             times = [self.passes.units[i].forward.seconds for i in order]
+            if not self.passes.overlapped:
+                return sum(times) + sum(gather)
             return zero3_forward(times, gather, contention=self.contention).total_s
         order.reverse()
         gather.reverse()
         scatter = [0.0 if self.c.frozen else self._scatter(self.w.units[i]) for i in order]
         times = [self.passes.units[i].back for i in order]
+        if not self.passes.overlapped:
+            return sum(times) + sum(gather) + sum(scatter)
         return zero3_backward(times, gather, scatter, contention=self.contention).total_s
 
     def gather(self, u: Unit) -> float:
@@ -45,20 +50,27 @@ class Exchanges:
         return self._seconds((x for x in u.sums if x.kind != "all_reduce"), self.c.gradient_bytes)
 
     def _seconds(self, exchanges: Iterable[Exchange], width: int) -> float:
-        return sum(self.links.seconds(x.kind, x.axes, x.elements * width) for x in exchanges)
+        return sum(x.count * self.links.seconds(x.kind, x.axes, x.elements * width, x.share) for x in exchanges)
 
-    def after(self) -> float:
-        """Seconds that sums of gradients and gathering of updated weights add to a step, on the slowest rank."""
-        c = self.c
-        if c.frozen:
+    def after(self, device: int) -> float:
+        """Seconds that sums of gradients and gathering of updated weights add to a step, on a pipeline rank."""
+        if self.c.frozen:
             return 0.0
-        return max(self._gradients(d) + self._weights(d) for d in range(c.pp)) + self._tied()
+        return self._gradients(device) + self._weights(device) + self._tied(device)
 
-    def _tied(self) -> float:
-        """The embedding that the first and the last stage share: both add up its gradient."""
-        if len(self.chunks) - 1 in chunks_of(self.c, 0) or not self.w.tied_weights:
-            return 0.0
-        return self.links.seconds("permute", (PIPELINE,), self.w.tied_weights * self.c.gradient_bytes)
+    def _tied(self, device: int) -> float:
+        """Weights that several stages read, as an embedding that is the output layer, too: they sum its gradients."""
+        seconds = 0.0
+        for tied in self.w.tied:
+            stages = sorted({self._stage[i] for i in tied.units})
+            if device in stages:
+                seconds += self.links.across(stages, tied.stored * self.c.gradient_bytes)
+        return seconds
+
+    @cached_property
+    def _stage(self) -> dict[int, int]:
+        """The pipeline rank of each unit."""
+        return {i: d for d in range(self.c.pp) for k in chunks_of(self.c, d) for i in self.chunks[k]}
 
     def _gradients(self, device: int) -> float:
         c = self.c

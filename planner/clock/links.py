@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import cast
 
 from cost_models import Collective, CollectiveModel, GroupShape, HardwareProfile
@@ -18,21 +20,45 @@ class Links:
 
     def __init__(self, mesh: DeviceMesh, stages: int, profile: HardwareProfile) -> None:
         self.model = CollectiveModel(profile)
-        self.shape = (stages, *mesh.shape)
-        self.index = {PIPELINE: 0, **{name: n for n, name in enumerate(mesh.names, 1)}}
+        self.mesh, self.stages, self.profile = mesh, stages, profile
         self._groups: dict[tuple[str, ...], GroupShape] = {}
         self._known: dict[tuple[str, tuple[str, ...], float], float] = {}
 
     def group(self, axes: tuple[str, ...]) -> GroupShape:
         if axes not in self._groups:
-            self._groups[axes] = self.model.group(self.shape, tuple(sorted(self.index[a] for a in axes)))
+            self._groups[axes] = self._group(axes)
         return self._groups[axes]
 
-    def seconds(self, kind: str, axes: tuple[str, ...], size: float) -> float:
-        """Of one collective; bytes in the convention of `cost_models.link`.  A group of one exchanges nothing."""
+    def _group(self, axes: tuple[str, ...]) -> GroupShape:
+        names, shape = (PIPELINE, *self.mesh.names), (self.stages, *self.mesh.shape)
+        if PIPELINE not in axes and (self.stages == 1 or self.profile.axes is not None):
+            # A mesh by itself keeps the numbers of its axes, by which tables of measured links go.
+            names, shape = self.mesh.names, self.mesh.shape
+        return self.model.group(shape, tuple(sorted(names.index(a) for a in axes)))
+
+    def seconds(self, kind: str, axes: tuple[str, ...], size: float, share: float = 1.0) -> float:
+        """Of one collective; bytes in the convention of `cost_models.link`.  A group of one exchanges nothing.
+
+        `share`: they are this fraction of what one call exchanges, and take this fraction of its time.
+        """
         if size <= 0 or not axes or self.group(axes).ranks == 1:
             return 0.0
-        key = (kind, axes, size)
+        part = share if self.profile.axes is None else 1.0
+        key = (kind, axes, size / part)
         if key not in self._known:
-            self._known[key] = float(self.model.seconds(cast(Collective, kind), size, self.group(axes)))
-        return self._known[key]
+            self._known[key] = float(self.model.seconds(cast(Collective, kind), size / part, self.group(axes)))
+        return self._known[key] * part
+
+    def across(self, stages: Sequence[int], size: float) -> float:
+        """Of a sum over these stages of what ranks at the same place hold, all ranks of a stage at once.
+
+        Stages lie as far apart as the farthest two neighbours of them.
+        """
+        if len(stages) < 2 or size <= 0:
+            return 0.0
+        devices = self.mesh.devices
+        apart = max(b - a for a, b in pairwise(stages))
+        group = self.model.group((len(stages), apart * devices), (0,))
+        each = self.profile.devices_per_server or devices * len(stages)
+        together = max(1, min(devices, each // group.ranks_per_server))
+        return float(self.model.seconds("all_reduce", size, group, concurrent=together))

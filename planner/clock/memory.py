@@ -38,9 +38,9 @@ def elements(workload: Workload, c: Configuration, chunks: Sequence[Sequence[int
     mine = chunks_of(c, device)
     units = [workload.units[i] for k in mine for i in chunks[k]]
     read, stored = sum(u.weights for u in units), sum(u.stored for u in units)
-    if len(chunks) - 1 in mine and 0 not in mine:
-        read, stored = read + workload.tied_weights, stored + workload.tied_stored
-    return read, stored
+    held = {i for k in mine for i in chunks[k]}
+    copies = [t for t in workload.tied if t.units[0] not in held and not held.isdisjoint(t.units)]
+    return read + sum(t.weights for t in copies), stored + sum(t.stored for t in copies)
 
 
 def chunk_activation_bytes(workload: Workload, c: Configuration, chunk: Sequence[int]) -> float:

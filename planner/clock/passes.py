@@ -9,6 +9,7 @@ from typing import Final
 from cost_models import HardwareProfile
 from cost_models.kernels import CAST_BYTES, MATRIX_KINDS, NARROW_BYTES, Kernel, KernelArrays, kernel_seconds
 from planner.clock.configuration import Configuration
+from planner.clock.habits import habits_of
 from planner.clock.links import Links
 from planner.trace import Transfer, Unit, Workload
 
@@ -81,9 +82,10 @@ class _Prices:
 class Passes:
     """Times of every unit; units that do the same are priced once."""
 
-    def __init__(self, workload: Workload, c: Configuration, profile: HardwareProfile, links: Links) -> None:
-        assert profile.device is not None
-        self.c, self.device, self.links = c, profile.device, links
+    def __init__(
+        self, workload: Workload, c: Configuration, profile: HardwareProfile, links: Links, *, overlapped: bool = True
+    ) -> None:
+        self.c, self.habits, self.links, self.overlapped = c, habits_of(profile), links, overlapped
         units = {(id(u), r): (u, r) for u, r in zip(workload.units, workload.repeated, strict=True)}
         kernels = list({k: None for u, _ in units.values() for k in (*u.forward, *u.backward)})
         columns = KernelArrays.of(kernels)
@@ -133,7 +135,7 @@ class Passes:
 
     def _streamed(self, size: float) -> float:
         """Seconds in which device memory moves so many bytes."""
-        return size / (self.device.memory_bandwidth_bytes_per_s * self.device.memory_efficiency)
+        return size / self.habits.bytes_per_s
 
     def _part(self, kernels: Mapping[Kernel, int], sent: Mapping[Transfer, int], prices: _Prices) -> Part:
         compute = max(0.0, sum(prices.kernel[k] * n for k, n in kernels.items()) - self._cast_before(sent, prices))
@@ -141,7 +143,7 @@ class Passes:
         held = hidden = 0.0
         for t, n in sent.items():
             cost = n * self.links.seconds(t.kind, t.axes, t.bytes * (prices.gathered if t.of_products else 1.0))
-            if t.hidden:
+            if t.hidden and self.overlapped:
                 hidden += cost
             else:
                 held += cost
@@ -150,7 +152,7 @@ class Passes:
             first = held / self.c.tp
             held = first + self._beside(held - first, beside)
         # Ranks meet in collectives that hold them up, so no host runs ahead of one: its delay adds to them.
-        host = max(0.0, sum(n * k.launches for k, n in kernels.items()) * self.device.dispatch_interval_s - compute)
+        host = max(0.0, sum(n * k.launches for k, n in kernels.items()) * self.habits.dispatch_interval_s - compute)
         return Part(compute, host, held + self._beside(hidden, beside))
 
     def _cast_before(self, sent: Mapping[Transfer, int], prices: _Prices) -> float:
@@ -163,4 +165,4 @@ class Passes:
 
     def _beside(self, sent: float, computing: float) -> float:
         """Seconds that transfers add while products run beside them, slowed by them."""
-        return max(0.0, sent - computing) + min(sent, computing) * self.device.collective_interference
+        return max(0.0, sent - computing) + min(sent, computing) * self.habits.collective_interference

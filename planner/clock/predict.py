@@ -1,10 +1,4 @@
-"""Workload × configuration × machine → seconds and bytes of one training step.
-
-    step = pipeline of all micro-batches + exposed exchange + optimizer update + overhead of a step
-
-Passes of units are priced once (`passes`), chunks add them up, the schedule's simulation (`cost_models.pipeline`)
-gives the time of all micro-batches and the activations in flight.
-"""
+"""A configuration on a workload: seconds, and bytes of the fullest device."""
 
 from __future__ import annotations
 
@@ -12,20 +6,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cost_models import HardwareProfile, optimizer_seconds
-from cost_models.pipeline import ChunkTimes, PipelineCost, pipeline_seconds
+from cost_models import HardwareProfile
 from planner.clock.configuration import Configuration
-from planner.clock.exchange import Exchanges
-from planner.clock.links import PIPELINE, Links
-from planner.clock.memory import Held, chunk_activation_bytes, chunk_offloaded_bytes, elements, held_bytes
-from planner.clock.passes import Passes
-from planner.clock.stages import chunks, chunks_of
+from planner.clock.memory import Held, held_bytes
+from planner.clock.stages import chunks
+from planner.clock.step import step_of
 from planner.errors import UsageError
 from planner.trace import Workload
 
 __all__ = ["Prediction", "predict"]
 
-_ROUNDING = 1e-9
 _PASSES = 4_000_000  # simulated in some seconds
 _Z80 = 1.2816  # of a normal distribution, 80 % lies within so many standard deviations
 
@@ -74,25 +64,18 @@ def predict(workload: Workload, c: Configuration, profile: HardwareProfile) -> P
             f"strategy: {c.micro_batches} micro-batches through {c.pp * c.virtual_stages} chunks are more than "
             f"{_PASSES:,} passes to simulate; give a smaller --batch or a larger micro_batch"
         )
-    links = Links(workload.mesh, c.pp, profile)
-    passes = Passes(workload, c, profile, links)
-    parts = chunks(workload, c.pp * c.virtual_stages, c.stage_layers)
-    exchange = Exchanges(workload, c, passes, links, parts)
-    pipeline = _pipeline(workload, c, passes, exchange, links, parts)
-    after = exchange.after()
-    update = max(_update(workload, c, profile, parts, d) for d in range(c.pp))
-    total = pipeline.total_s + after + update + profile.device.step_overhead_s
-    held = max((held_bytes(workload, c, parts, d, a) for d, a in enumerate(pipeline.activation_bytes)), key=_total)
-    breakdown = _breakdown(c, passes, parts, pipeline.total_s)
-    breakdown |= {"exchange": after, "update": update, "overhead": profile.device.step_overhead_s}
+    step = step_of(workload, c, profile, chunks(workload, c.pp * c.virtual_stages, c.stage_layers))
+    held = max(
+        (held_bytes(workload, c, step.chunks, d, a) for d, a in enumerate(step.pipeline.activation_bytes)), key=_total
+    )
     spread = math.exp(_Z80 * profile.device.prediction_spread)
     return Prediction(
-        total,
-        total / spread,
-        total * spread,
+        step.total_s,
+        step.total_s / spread,
+        step.total_s * spread,
         held.total,
         held.total * (1 + profile.device.allocator_slack) if held.total else 0.0,
-        breakdown,
+        step.breakdown,
         {
             "weights": held.weights,
             "gradients": held.gradients,
@@ -111,77 +94,3 @@ def _flops(workload: Workload, c: Configuration) -> float:
 
 def _total(held: Held) -> float:
     return held.total
-
-
-def _pipeline(
-    workload: Workload,
-    c: Configuration,
-    passes: Passes,
-    exchange: Exchanges,
-    links: Links,
-    parts: tuple[tuple[int, ...], ...],
-) -> PipelineCost:
-    """All micro-batches through all chunks."""
-    times = []
-    for k, part in enumerate(parts):
-        units = [passes.units[i] for i in part]
-        if c.zero == 3:
-            forward, backward = (exchange.gathered_pass(k, backward=b) for b in (False, True))
-        else:
-            forward, backward = sum(u.forward.seconds for u in units), sum(u.back for u in units)
-        if c.offload and passes.device.host_link_bytes_per_s:
-            copied = chunk_offloaded_bytes(workload, c, part) / passes.device.host_link_bytes_per_s
-            forward, backward = max(forward, copied), max(backward, copied)
-        weights = min(backward, sum(u.weight_seconds for u in units))
-        kept = chunk_activation_bytes(workload, c, part)
-        times.append(ChunkTimes(forward, backward, backward - weights, weights, kept))
-    sent = [_handover(workload, passes, links, part) for part in parts[1:]]
-    rows = [[times[k] for k in chunks_of(c, d)] for d in range(c.pp)]
-    if c.pp == 1 and c.virtual_stages == 1 and c.order != "gpipe":
-        # One after the other: nothing to simulate.
-        one = times[0]
-        seconds = c.micro_batches * (one.forward_s + one.backward_s)
-        return PipelineCost(seconds, (1,), (one.activation_bytes,))
-    return pipeline_seconds(c.order, rows, c.micro_batches, sent, overlapped=c.overlap_pipeline)
-
-
-def _handover(workload: Workload, passes: Passes, links: Links, part: tuple[int, ...]) -> float:
-    """Seconds to hand activations, or their gradients, on to a chunk.
-
-    Ranks that all hold them send a part each and gather it on the other side.
-    """
-    entered = workload.units[part[0]]
-    sent = entered.entering_bytes / workload.mesh.size(entered.entering_axes)
-    gathered = links.seconds("all_gather", entered.entering_axes, entered.entering_bytes)
-    return links.seconds("permute", (PIPELINE,), sent) + gathered + passes.device.handover_s
-
-
-def _update(
-    workload: Workload, c: Configuration, profile: HardwareProfile, parts: tuple[tuple[int, ...], ...], device: int
-) -> float:
-    if c.frozen:
-        return 0.0
-    read, stored = elements(workload, c, parts, device)
-    precision = "fp32" if c.weight_bytes == 4 else c.precision
-    return float(optimizer_seconds(profile, stored if c.zero else read, precision=precision, optimizer=c.optimizer))
-
-
-def _breakdown(c: Configuration, passes: Passes, parts: tuple[tuple[int, ...], ...], total: float) -> dict[str, float]:
-    """Seconds of the busiest pipeline rank; what it waits for others is `bubble`, for weights alone `gathering`."""
-    found: list[dict[str, float]] = []
-    for d in range(c.pp):
-        units = [passes.units[i] for k in chunks_of(c, d) for i in parts[k]]
-        m = c.micro_batches
-        found.append(
-            {
-                "compute": m * sum(u.forward.compute + u.backward.compute for u in units),
-                "recompute": m * sum(u.again.seconds for u in units),
-                "host": m * sum(u.forward.host + u.backward.host for u in units),
-                "tensor_collectives": m * sum(u.forward.sent + u.backward.sent for u in units),
-            }
-        )
-    busiest = max(found, key=lambda x: sum(x.values()))
-    waiting = total - sum(busiest.values())
-    if abs(waiting) < _ROUNDING * total:
-        waiting = 0.0
-    return {**busiest, "gathering" if c.pp == 1 and c.zero == 3 else "bubble": waiting}

@@ -1,188 +1,149 @@
-"""One step of a program on one device, played over three streams.
+"""Workload x configuration x machine -> seconds of one training step, or of one pass of inference.
 
-Operators compute, in the order of the program, with the collectives inside them.  Redistributions of activations run in
-a second stream, those of parameters in a third, each as soon as what it reads is there:
+    step = pipeline of all micro-batches + exposed exchange + optimizer update + overhead of a step
 
-- A parameter is gathered while the unit before the one that reads it first computes, at the earliest (FSDP's prefetch;
-  Zhao et al., VLDB 16(12), 2023, section 3.3).
-- Gradients of a unit's parameters are summed together, when the last of them is there (gradient buckets; Li et al.,
-  VLDB 13(12), 2020, section 3.2.3).
-- While collectives run, computing is slowed (`collective_interference`).
-- The host starts a kernel every `dispatch_interval_s`; a pass through a unit of many small kernels waits for it.
-
-Behind the last instruction parameters are updated, and `step_overhead_s` passes outside the model.
+Passes of units are priced once (`passes`), chunks add them up, the schedule's simulation (`cost_models.pipeline`)
+gives the time of all micro-batches and the activations in flight.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from planner.clock.bound import overhead
-from planner.clock.costs import convert_cost, run_cost
-from planner.clock.streams import COMPUTE, Piece, run
-from planner.ir import Layout
-from planner.lowering import Convert, Load, Program, Run, Seed
-from planner.pricing import PricedProblem
-from planner.work.units import Units, units_of
+from cost_models import HardwareProfile, optimizer_seconds
+from cost_models.pipeline import ChunkTimes, PipelineCost, pipeline_seconds
+from planner.clock.configuration import Configuration
+from planner.clock.exchange import Exchanges
+from planner.clock.links import PIPELINE, Links
+from planner.clock.memory import chunk_activation_bytes, chunk_offloaded_bytes, elements
+from planner.clock.passes import Passes
+from planner.clock.stages import chunks_of
+from planner.trace import Workload
 
-__all__ = ["Timeline", "play"]
+__all__ = ["StepTimes", "step_of"]
 
-ACTIVATIONS, PARAMETERS = 1, 2
-_Value = tuple[str, Layout, bool]
+_ROUNDING = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
-    """When every instruction begins, and what the step takes, in units of the profile's price resolution.
+@dataclass(frozen=True, slots=True, eq=False)
+class StepTimes:
+    """Seconds of one step.
 
-    `end` is the whole step, of which operators take `compute` with the collectives inside them.  Behind the last
-    instruction parameters are updated for `optimizer` units and `overhead` passes; `host` is what computing waits for
-    the host that starts kernels, `exposed` for collectives that are not hidden, what they slow it down included.
+    `breakdown` gives them by cause on the busiest pipeline rank; they add up to `total_s`.  `chunks` are the numbers of
+    the units of each chunk of the model, `rows` the times of each pipeline rank's chunks, `sent_s` what each chunk but
+    the first is handed over in; `once_s`: by pipeline rank, what happens once a step.
     """
 
-    begins: tuple[int, ...]
-    end: int
-    compute: int
-    optimizer: int
-    host: int
-    overhead: int
-    exposed: int
-
-    @property
-    def parts(self) -> dict[str, int]:
-        """Units of the step by cause; they add up to it."""
-        return {
-            "compute": self.compute,
-            "collectives": self.exposed,
-            "host": self.host,
-            "optimizer": self.optimizer,
-            "outside": self.overhead,
-        }
+    total_s: float
+    breakdown: Mapping[str, float]
+    passes: Passes
+    chunks: Sequence[Sequence[int]]
+    rows: Sequence[Sequence[ChunkTimes]]
+    sent_s: Sequence[float]
+    once_s: Sequence[float]
+    pipeline: PipelineCost
 
 
-def play(priced: PricedProblem, choice: Sequence[int], program: Program) -> Timeline:
-    """One step of the program."""
-    return _Step(priced, choice, program).timeline()
+def step_of(
+    workload: Workload,
+    c: Configuration,
+    profile: HardwareProfile,
+    chunks: Sequence[Sequence[int]],
+    *,
+    overlapped: bool = True,
+) -> StepTimes:
+    """The step of `c` with these chunks of the model, pipeline rank by pipeline rank, round by round; `overlapped`:
+    what may run beside computing does, else everything runs one after the other."""
+    if not overlapped:
+        c = c.with_(overlap_gradients=False, overlap_parameters=False, overlap_tensor=False, overlap_pipeline=False)
+    links = Links(workload.mesh, c.pp, profile)
+    passes = Passes(workload, c, profile, links, overlapped=overlapped)
+    exchange = Exchanges(workload, c, passes, links, chunks)
+    times = [_chunk(workload, c, passes, exchange, k) for k in range(len(chunks))]
+    sent = [_handover(workload, passes, links, part) for part in chunks[1:]]
+    rows = [[times[k] for k in chunks_of(c, d)] for d in range(c.pp)]
+    pipeline = _pipeline(c, rows, sent)
+    after = [exchange.after(d) for d in range(c.pp)]
+    update = [_update(workload, c, profile, chunks, d) for d in range(c.pp)]
+    once = [a + b for a, b in zip(after, update, strict=True)]
+    last = once.index(max(once))
+    overhead = passes.habits.step_overhead_s if _trains(workload) else 0.0
+    breakdown = _breakdown(c, passes, chunks, pipeline.total_s)
+    breakdown |= {"exchange": after[last], "update": update[last], "overhead": overhead}
+    total = pipeline.total_s + once[last] + overhead
+    return StepTimes(total, breakdown, passes, chunks, rows, sent, once, pipeline)
 
 
-class _Step:
-    def __init__(self, priced: PricedProblem, choice: Sequence[int], program: Program) -> None:
-        self.priced, self.choice, self.program = priced, choice, program
-        self.units: Units = units_of(priced.graph)
-        self.device = priced.machine.profile.device
-        self.unit_s = priced.machine.unit_s
-        self.pieces: list[Piece] = []
-        self.number: list[int] = []  # piece by instruction
-        self.made: dict[_Value, list[int]] = defaultdict(list)  # pieces that a value needs
-        self.computed: dict[int, int] = {}  # unit → its last piece of the forward pass
-        self.sums: list[tuple[int, int]] = []  # (piece, unit) of gradients of parameters
-        self.host = 0.0
-        self.compute = 0
+def _trains(workload: Workload) -> bool:
+    return any(u.backward for u in workload.units)
 
-    def timeline(self) -> Timeline:
-        ends = self._passes()
-        busy, launches, last = 0, 0, -1
-        for position, instruction in enumerate(self.program.instructions):
-            if isinstance(instruction, Load):
-                self._add(Piece(-1, 0.0), [(instruction.tensor, instruction.layout, False)])
-            elif isinstance(instruction, Seed):
-                needs = (last,) if last >= 0 else ()
-                self._add(Piece(-1, 0.0, needs), [(instruction.tensor, instruction.layout, True)])
-            elif isinstance(instruction, Convert):
-                self._convert(instruction)
-            else:
-                last = self._run(instruction)
-                busy += int(self.pieces[last].duration)
-                launches += self._launches(instruction)
-                if position in ends:
-                    last = self._wait_for_host(busy, launches, last)
-                    busy = launches = 0
-        backward = {self.units.of[i.op]: n for i, n in self._backward_runs()}
-        for number, unit in self.sums:
-            self.pieces[number].after = backward.get(unit, -1)
-        return self._played()
 
-    def _played(self) -> Timeline:
-        interference = 0.0 if self.device is None else self.device.collective_interference
-        begins, ends = run(self.pieces, 1 / (1 - interference))
-        costs, nodes = self.priced.problem.nodes, self.priced.parameter_nodes.values()
-        optimizer = sum(int(costs[n].costs[self.choice[n]]) for n in nodes)
-        passed = round(max(ends, default=0.0))
-        host, outside = min(round(self.host), passed - self.compute), overhead(self.priced)
-        return Timeline(
-            tuple(round(begins[n]) for n in self.number),
-            passed + optimizer + outside,
-            self.compute,
-            optimizer,
-            host,
-            outside,
-            passed - self.compute - host,
+def _chunk(workload: Workload, c: Configuration, passes: Passes, exchange: Exchanges, k: int) -> ChunkTimes:
+    part = exchange.chunks[k]
+    units = [passes.units[i] for i in part]
+    if c.zero == 3:
+        forward = exchange.gathered_pass(k, backward=False)
+        backward = exchange.gathered_pass(k, backward=True) if _trains(workload) else 0.0
+    else:
+        forward, backward = sum(u.forward.seconds for u in units), sum(u.back for u in units)
+    if c.offload and passes.habits.host_link_bytes_per_s:
+        copied = chunk_offloaded_bytes(workload, c, part) / passes.habits.host_link_bytes_per_s
+        forward, backward = max(forward, copied), max(backward, copied)
+    weights = min(backward, sum(u.weight_seconds for u in units))
+    kept = chunk_activation_bytes(workload, c, part)
+    return ChunkTimes(forward, backward, backward - weights, weights, kept)
+
+
+def _pipeline(c: Configuration, rows: Sequence[Sequence[ChunkTimes]], sent: Sequence[float]) -> PipelineCost:
+    """All micro-batches through all chunks."""
+    if c.pp == 1 and c.virtual_stages == 1 and c.order != "gpipe":
+        # One after the other: nothing to simulate.
+        one = rows[0][0]
+        seconds = c.micro_batches * (one.forward_s + one.backward_s)
+        return PipelineCost(seconds, (1,), (one.activation_bytes,))
+    return pipeline_seconds(c.order, rows, c.micro_batches, sent, overlapped=c.overlap_pipeline)
+
+
+def _handover(workload: Workload, passes: Passes, links: Links, part: Sequence[int]) -> float:
+    """Seconds to hand activations, or their gradients, on to a chunk.
+
+    Ranks that all hold them send a part each and gather it on the other side.
+    """
+    entered = workload.units[part[0]]
+    sent = entered.entering_bytes / workload.mesh.size(entered.entering_axes)
+    gathered = links.seconds("all_gather", entered.entering_axes, entered.entering_bytes)
+    return links.seconds("permute", (PIPELINE,), sent) + gathered + passes.habits.handover_s
+
+
+def _update(
+    workload: Workload, c: Configuration, profile: HardwareProfile, parts: Sequence[Sequence[int]], device: int
+) -> float:
+    if c.frozen:
+        return 0.0
+    read, stored = elements(workload, c, parts, device)
+    precision = "fp32" if c.weight_bytes == 4 else c.precision
+    return float(
+        optimizer_seconds(profile, stored if c.zero else read, precision=precision, optimizer=c.optimizer, launches=0)
+    )
+
+
+def _breakdown(c: Configuration, passes: Passes, parts: Sequence[Sequence[int]], total: float) -> dict[str, float]:
+    """Seconds of the busiest pipeline rank; what it waits for others is `bubble`, for weights alone `gathering`."""
+    found: list[dict[str, float]] = []
+    for d in range(c.pp):
+        units = [passes.units[i] for k in chunks_of(c, d) for i in parts[k]]
+        m = c.micro_batches
+        found.append(
+            {
+                "compute": m * sum(u.forward.compute + u.backward.compute for u in units),
+                "recompute": m * sum(u.again.seconds for u in units),
+                "host": m * sum(u.forward.host + u.backward.host for u in units),
+                "tensor_collectives": m * sum(u.forward.sent + u.backward.sent for u in units),
+            }
         )
-
-    def _passes(self) -> set[int]:
-        """Instructions that end a pass through a unit: the next operator is of another unit, or of the other pass."""
-        runs = [(n, i) for n, i in enumerate(self.program.instructions) if isinstance(i, Run)]
-        keys = [(self.units.of[i.op], i.backward) for _, i in runs]
-        return {n for (n, _), a, b in zip(runs, keys, [*keys[1:], None], strict=True) if a != b}
-
-    def _backward_runs(self) -> list[tuple[Run, int]]:
-        pairs = zip(self.program.instructions, self.number, strict=True)
-        return [(i, n) for i, n in pairs if isinstance(i, Run) and i.backward]
-
-    def _add(self, piece: Piece, makes: Sequence[_Value]) -> int:
-        self.pieces.append(piece)
-        self.number.append(len(self.pieces) - 1)
-        for value in makes:
-            self.made[value].append(self.number[-1])
-        return self.number[-1]
-
-    def _convert(self, c: Convert) -> None:
-        cost = convert_cost(self.priced, c)
-        parameter = c.tensor in self.priced.parameter_nodes
-        stream = -1 if not cost else PARAMETERS if parameter else ACTIVATIONS
-        piece = Piece(stream, float(cost), tuple(self.made[c.tensor, c.source, c.gradient]))
-        number = self._add(piece, [(c.tensor, c.target, c.gradient)])
-        if parameter and cost:
-            readers = [op.name for op, _ in self.program.graph.consumers[c.tensor]]
-            unit = min(self.units.of[name] for name in readers if c.reader in ("", name))
-            if c.gradient:
-                self.sums.append((number, unit))
-            else:
-                piece.after = max((n for u, n in self.computed.items() if u < unit - 1), default=-1)
-
-    def _run(self, instruction: Run) -> int:
-        op = self.program.graph.op(instruction.op)
-        strategy = self.program.strategies[op.name]
-        read = [(n, x, False) for n, x in zip(op.inputs, strategy.operands, strict=True) if n and x is not None]
-        made = [(n, x, False) for n, x in zip(op.outputs, strategy.results, strict=True) if n and x is not None]
-        if instruction.backward:
-            given = zip(op.outputs, strategy.result_gradients, strict=True)
-            wanted = zip(op.inputs, strategy.operand_gradients, strict=True)
-            read += [(n, x, True) for n, x in given if n and x is not None]
-            made = [(n, x, True) for n, x in wanted if n and x is not None]
-        priced = op.name in self.priced.op_nodes
-        cost = sum(run_cost(self.priced, self.choice, instruction)) if priced else 0
-        self.compute += cost
-        needs = [n for value in read for n in self.made.get(value, ())]
-        # Even what costs nothing keeps its place among the operators.
-        number = self._add(Piece(COMPUTE, float(cost), needs), made)
-        if not instruction.backward:
-            self.computed[self.units.of[op.name]] = number
-        return number
-
-    def _launches(self, instruction: Run) -> int:
-        if instruction.op not in self.priced.op_nodes:
-            return 0
-        return self.priced.tables[instruction.op].launches[instruction.backward]
-
-    def _wait_for_host(self, busy: int, launches: int, last: int) -> int:
-        """What a pass through a unit, `busy` for so long, waits for the host to start its kernels."""
-        interval = 0.0 if self.device is None else self.device.dispatch_interval_s / self.unit_s
-        late = max(0.0, launches * interval - busy)
-        if not late:
-            return last
-        self.host += late
-        self.pieces.append(Piece(COMPUTE, late, (last,)))
-        return len(self.pieces) - 1
+    busiest = max(found, key=lambda x: sum(x.values()))
+    waiting = total - sum(busiest.values())
+    if abs(waiting) < _ROUNDING * total:
+        waiting = 0.0
+    return {**busiest, "gathering" if c.pp == 1 and c.zero == 3 else "bubble": waiting}

@@ -14,6 +14,7 @@ from planner.ir import Graph
 from planner.lowering import liveness
 from planner.planning.breakdown import breakdown
 from planner.planning.document import PlanDocument
+from planner.planning.execution import execution_of
 from planner.planning.plan_file import read_plan
 from planner.planning.restore import Restored, restore
 
@@ -66,7 +67,7 @@ def _document(plan: PlanDocument, found: Restored, limit: int | None) -> dict[st
     priced, program = found.priced, found.program
     graph, settings, unit_s = priced.graph, priced.machine.settings, priced.machine.unit_s
     parts = breakdown(priced, found.choice, program)
-    step = play(priced, found.choice, program).end * unit_s
+    step = play(priced, found.choice, program, execution_of(plan, graph)).end * unit_s
     memory = liveness(program, settings).parts
     peak = sum(memory.values())
     batch = next((s[0] for t in graph.inputs if (s := graph.tensors[t].shape)), None)

@@ -38,10 +38,13 @@ def outcome(found: Found, base: Found) -> OutcomeDocument:
     """A search beside the plan that is explained."""
     planned, unit = found.planned, found.unit_s
     parts, known = asdict(planned.parts), asdict(base.planned.parts)
+    step, known_step = found.step_parts_s, base.step_parts_s
     return OutcomeDocument(
         mesh=str(found.mesh),
         objective_s=planned.objective_s,
-        difference_s=(found.objective - base.objective) * unit,
+        difference_s=(found.step - base.step) * unit,
+        step_parts_difference_s={n: step.get(n, 0.0) - known_step.get(n, 0.0) for n in (*step, *known_step)},
+        objective_difference_s=(planned.parts.total - base.planned.parts.total) * unit,
         parts_difference_s={name: (parts[name] - known[name]) * unit for name in parts},
         objective_lower_bound_s=planned.bound_s,
         gap=planned.gap,
@@ -66,7 +69,7 @@ def alternatives(case: Case, base: Found, operator: str, most: int) -> Alternati
                 case.with_pins(Constraints("other splits", operators=(other,))), f"{operator} other than {told}"
             )
         except PlannerError:
-            return Alternatives(tuple(best), *_refused(case, base, operator, known))
+            return Alternatives(_ranked(best), *_refused(case, base, operator, known))
         split = splits_into(found.planned.assignment.strategies[operator], found.mesh)
         known.append(split)
         text = pin_text(operator, split, case.graph)
@@ -79,11 +82,15 @@ def alternatives(case: Case, base: Found, operator: str, most: int) -> Alternati
                 **document.model_dump(),
                 split=dict(split),
                 pin=text,
-                why=why(document.difference_s, document.parts_difference_s),
+                why=why(document.difference_s, document.step_parts_difference_s, document.parts_difference_s),
                 command=case.command([text]),
             )
         )
-    return Alternatives(tuple(best))
+    return Alternatives(_ranked(best))
+
+
+def _ranked(found: list[AlternativeDocument]) -> tuple[AlternativeDocument, ...]:
+    return tuple(sorted(found, key=lambda a: a.difference_s))
 
 
 def _refused(case: Case, base: Found, operator: str, known: list[Split]) -> tuple[tuple[RefusedDocument, ...], int]:

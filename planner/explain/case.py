@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from planner.ir import DeviceMesh, Graph
@@ -24,9 +24,16 @@ class Found:
     pipeline: Pipelined | None = None
 
     @property
-    def objective(self) -> int:
+    def step(self) -> int:
         """In units of the price resolution."""
-        return self.planned.parts.total
+        return round(self.step_time_s / self.unit_s)
+
+    @property
+    def step_parts_s(self) -> Mapping[str, float]:
+        """Seconds of the step by cause."""
+        if self.pipeline is not None:
+            return self.pipeline.parts_s
+        return {name: units * self.unit_s for name, units in self.planned.timeline.parts.items()}
 
     @property
     def unit_s(self) -> float:
@@ -39,6 +46,11 @@ class Found:
     @property
     def peak_memory_bytes(self) -> int:
         return self.planned.peak_memory_bytes if self.pipeline is None else max(self.pipeline.memory)
+
+    @property
+    def gap(self) -> float:
+        """Of the step time."""
+        return self.planned.gap if self.pipeline is None else self.pipeline.gap
 
     @property
     def step_time_s(self) -> float:

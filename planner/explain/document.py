@@ -49,12 +49,15 @@ class PlanFigures(_Part):
 
 
 class OutcomeDocument(_Part):
-    """A search with something else pinned, or lifted.  Differences are to the plan that is
-    explained, as it is priced today."""
+    """A search with something else pinned, or lifted.  Differences are to the plan that is explained, as it is priced
+    today: of the step in `difference_s`, by cause in `step_parts_difference_s`; of the objective, which prices
+    everything one after the other, in `objective_difference_s` and `parts_difference_s`."""
 
     mesh: str
     objective_s: float
     difference_s: float
+    step_parts_difference_s: dict[str, float]
+    objective_difference_s: float
     parts_difference_s: dict[str, float]
     objective_lower_bound_s: float
     gap: float
@@ -64,7 +67,7 @@ class OutcomeDocument(_Part):
 
 
 class AlternativeDocument(OutcomeDocument):
-    """`split`: factor → shards; `why`: the difference in words; `command` prints this very objective."""
+    """`split`: factor → shards; `why`: the difference in words; `command` prints this very step."""
 
     split: dict[str, int]
     pin: str
@@ -149,7 +152,7 @@ class LimitDocument(_Part):
 
     binding          a better plan is found then
     operator         how the operator that is explained is split then
-    smallest         memory: the smallest limit tried, in bytes, at which the objective falls
+    smallest         memory: the smallest limit tried, in bytes, at which the step gets shorter
     largest_without  memory: the largest limit tried at which it does not
     """
 

@@ -60,7 +60,7 @@ def explain(case: Case, operator: str | None = None, *, most: int = 3) -> Explan
         if name in base.planned.priced.fixed:
             document.notes.append(f"{name} is computed from constants alone, once for all steps, whole on every rank")
     else:
-        document.meshes = [MeshDocument(**c.model_dump()) for c in case.plan.search.candidates]
+        document.meshes = _meshes(case, base)
         document.operators = _top(case, base, costs)
         document.redistributions = costs.dearest_moves(MOST_MOVES)
     document.searches = case.searches
@@ -70,16 +70,16 @@ def explain(case: Case, operator: str | None = None, *, most: int = 3) -> Explan
 def _again(case: Case) -> tuple[Found, list[str]]:
     """The plan as the search finds it today, or, where that is another one, with all of its strategies pinned."""
     base = case.search(case.request, "the plan itself")
-    known, today = case.plan.cost.objective_s, base.planned.objective_s
+    known, today = case.plan.cost, base.step_time_s
     if _chosen_alike(case, base):
-        if known == today:
+        if (known.objective_s, known.step_time_s) == (base.planned.objective_s, today):
             return base, []
-        return base, [f"asked again, the search finds this very plan at {time_text(today)}{_reason(case)}"]
+        return base, [f"asked again, the search finds this very plan, with a step of {time_text(today)}{_reason(case)}"]
     pinned = replace(case.request, constraints=constraints_of_plan(case.plan, "the plan"), meshes=None)
     held = case.search(pinned, "the plan with all its strategies pinned")
     note = (
-        f"asked again, the search finds a plan of {time_text(today)}, not the one at hand{_reason(case)}; "
-        f"differences are to the plan at hand as it is priced today, {time_text(held.planned.objective_s)}"
+        f"asked again, the search finds a plan whose step takes {time_text(today)}, not the one at "
+        f"hand{_reason(case)}; differences are to the plan at hand as it is priced today, {time_text(held.step_time_s)}"
     )
     return held, [note]
 
@@ -87,6 +87,17 @@ def _again(case: Case) -> tuple[Found, list[str]]:
 def _chosen_alike(case: Case, found: Found) -> bool:
     today = _described(case, found)
     return all(today.operators[n].strategy == op.strategy for n, op in case.plan.operators.items())
+
+
+def _meshes(case: Case, base: Found) -> list[MeshDocument]:
+    """The candidates of the plan, with what their steps take where the search finds them again."""
+    today = {(str(c.mesh), c.recompute): c for c in base.planned.candidates if base.pipeline is None}
+    found = []
+    for c in case.plan.search.candidates:
+        known = today.get((c.mesh, c.recompute))
+        same = known is not None and known.objective_s == c.objective_s
+        found.append(MeshDocument(**c.model_dump(), step_time_s=known.step_time_s if known and same else None))
+    return found
 
 
 def _reason(case: Case) -> str:

@@ -46,7 +46,7 @@ def limits(case: Case, base: Found, operator: str | None) -> list[LimitDocument]
                 LimitDocument(kind=lifted.kind, name=lifted.name, binding=False, saves_s=0.0, why=f"lifted: {e}")
             )
             continue
-        saved = base.objective - free.objective
+        saved = base.step - free.step
         document = outcome(free, base)
         limit = LimitDocument(
             kind=lifted.kind,
@@ -106,16 +106,16 @@ def _split(found: Found, operator: str) -> dict[str, int]:
 
 def _why(lifted: _Lifted, free: Found, saved: int, base: Found) -> str:
     if saved > 0:
-        told = f"lifted, the objective falls by {time_text(saved * base.unit_s)}, on mesh {free.mesh}"
+        told = f"lifted, the step gets shorter by {time_text(saved * base.unit_s)}, on mesh {free.mesh}"
         return f"{told}, with {memory_text(free.peak_memory_bytes)} per device"
     if saved < 0:
-        return "lifted, the search comes back with a dearer plan: it did not close its gap"
+        return "lifted, the search comes back with a longer step: no plan of its best objective is faster"
     return "lifted, nothing better is found"
 
 
 def _with_least(case: Case, base: Found, limit: LimitDocument) -> LimitDocument:
-    """By bisection the smallest limit at which the objective falls, where searches are small.  More memory never makes
-    the best plan dearer, so that this is sound as far as the searches close their gaps."""
+    """By bisection the smallest limit at which the step gets shorter, where searches are small.  More memory never
+    makes the best plan slower, so that this is sound as far as the searches find the best one."""
     assert limit.outcome is not None
     low, high = base.planned.memory_limit or 0, limit.outcome.peak_memory_bytes
     size = len(case.graph.ops) * len(base.planned.candidates)
@@ -129,7 +129,7 @@ def _with_least(case: Case, base: Found, limit: LimitDocument) -> LimitDocument:
             found = case.search(
                 replace(case.request, memory_limit=middle), f"with a memory limit of {memory_text(middle)}"
             )
-            better = found.objective < base.objective
+            better = found.step < base.step
         except InfeasibleError:
             better = False
         # What a better plan needs at its peak does as a limit, and is often less than what was tried.
@@ -172,7 +172,7 @@ def _splittable(rule: Rule) -> list[tuple[str, int]]:
 def binding_text(found: Sequence[LimitDocument], base: Found) -> str:
     """What stops a better plan, in one sentence."""
     binding = [entry for entry in found if entry.binding]
-    gap = base.planned.objective_gap
+    gap, step_s = base.gap, base.step_time_s
     if binding:
         first = binding[0]
         rest = [entry.name for entry in binding[1:] if entry.kind != "all"]
@@ -183,8 +183,8 @@ def binding_text(found: Sequence[LimitDocument], base: Found) -> str:
         return f"{first.name}: {first.why}{more}{others}"
     if gap > 0:
         return (
-            f"nothing was found to bind, but the objective is {gap:.2%} above its bound: by it, though perhaps not by "
-            f"the clock, a plan may be better by up to {time_text(base.planned.objective_s - base.planned.bound_s)}"
+            f"nothing was found to bind, but the step is proven only within {gap:.2%}: a plan may be faster by up to "
+            f"{time_text(gap * step_s)}"
         )
     count = len(base.planned.candidates)
     meshes = f"{count} candidate meshes" if count > 1 else "its only mesh"

@@ -40,6 +40,10 @@ class OtherThan(StrategyPin):
 
     known: tuple[Split, ...] = ()
 
+    @property
+    def only_roles(self) -> bool:
+        return False
+
     def distance(self, strategy: Strategy, mesh: DeviceMesh) -> int:
         return int(splits_into(strategy, mesh) in self.known)
 

@@ -38,7 +38,7 @@ def _head(e: ExplanationDocument) -> Iterator[str]:
     parts = f", {p.stages} stages, {p.micro_batches} micro-batches" if p.stages > 1 or p.micro_batches > 1 else ""
     yield f"{p.model}: {p.devices} x {p.hardware}, mesh {p.mesh}{parts}"
     one = " of a micro-batch" if parts else ""
-    yield f"objective   {time_text(p.objective_s)}{one}, step {time_text(p.step_time_s)} (gap {p.gap:.2%})"
+    yield f"step        {time_text(p.step_time_s)} (gap {p.gap:.2%}); objective {time_text(p.objective_s)}{one}"
     limit = "no limit" if p.memory_limit_bytes is None else f"limit {memory_text(p.memory_limit_bytes)}"
     yield f"memory      {memory_text(p.peak_memory_bytes)} per device ({limit})"
 
@@ -85,11 +85,9 @@ def _alternatives(e: ExplanationDocument) -> Iterator[str]:
 
 
 def _alternative(a: AlternativeDocument) -> Iterator[str]:
-    within = (a.objective_s - a.objective_lower_bound_s) / a.objective_s if a.objective_s else 0.0
-    gap = f", within {within:.2%} of the best there is" if within > 0 else ""
     yield (
-        f"  {_split(a.split):12} {time_text(a.objective_s):>10}  {_signed(a.difference_s)} on mesh {a.mesh}, "
-        f"{memory_text(a.peak_memory_bytes)}{gap}"
+        f"  {_split(a.split):12} {time_text(a.step_time_s):>10}  {_signed(a.difference_s)} on mesh {a.mesh}, "
+        f"{memory_text(a.peak_memory_bytes)} (gap {a.gap:.2%})"
     )
     yield f"    it {a.why}"
     yield f"    {a.command}"
@@ -126,11 +124,14 @@ def _limit(entry: LimitDocument, choice: ChoiceDocument | None) -> Iterator[str]
 def _meshes(e: ExplanationDocument) -> Iterator[str]:
     yield "candidates"
     for m in e.meshes:
-        cost = f"at least {time_text(m.bound_s)}" if m.objective_s is None else time_text(m.objective_s)
-        known = m.status if m.objective_s is None and not m.bound_s else cost
-        more = "" if m.objective_s is None else f"  {_signed(m.objective_s - e.plan.objective_s)}"
-        chosen = "  (chosen)" if m.mesh == e.plan.mesh and m.objective_s == e.plan.objective_s else more
-        yield f"  {m.mesh:8} {known:>18}{chosen}{'  recomputing' if m.recompute else ''}"
+        if m.step_time_s is not None:
+            known, more = f"step {time_text(m.step_time_s)}", f"  {_signed(m.step_time_s - e.plan.step_time_s)}"
+        elif m.objective_s is not None:
+            known, more = f"objective {time_text(m.objective_s)}", ""
+        else:
+            known, more = (f"objective at least {time_text(m.bound_s)}" if m.bound_s else m.status), ""
+        chosen = "  (chosen)" if m.mesh == e.plan.mesh and m.step_time_s == e.plan.step_time_s else more
+        yield f"  {m.mesh:8} {known:>30}{chosen}{'  recomputing' if m.recompute else ''}"
 
 
 def _top(e: ExplanationDocument) -> Iterator[str]:

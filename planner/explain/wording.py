@@ -8,6 +8,16 @@ from planner.report.words import time_text
 
 __all__ = ["why"]
 
+# Parts of the step by the clock, and of the objective.
+STEP_PARTS = {
+    "compute": "computing",
+    "recompute": "recomputation",
+    "collectives": "collectives that nothing hides",
+    "host": "waiting for the host",
+    "optimizer": "optimizer",
+    "outside": "time outside the model",
+    "bubble": "pipeline bubble",
+}
 PARTS = {
     "compute_forward": "forward work",
     "compute_backward": "backward work",
@@ -26,17 +36,26 @@ def _listed(items: Sequence[str]) -> str:
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
 
 
-def why(difference_s: float, parts_s: Mapping[str, float]) -> str:
-    """One sentence on what an alternative costs more, and what it saves."""
+def _changes(parts_s: Mapping[str, float], names: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """What there is more of, and what there is less of, the largest first."""
     size = max((abs(s) for s in parts_s.values()), default=0.0)
     more = sorted((p for p in parts_s if parts_s[p] > NEGLIGIBLE * size), key=lambda p: -parts_s[p])
     less = sorted((p for p in parts_s if parts_s[p] < -NEGLIGIBLE * size), key=lambda p: parts_s[p])
-    gains = [f"{time_text(parts_s[p])} more of {PARTS.get(p, p)}" for p in more[:MOST_PARTS]]
-    losses = [f"{time_text(-parts_s[p])} less of {PARTS.get(p, p)}" for p in less[:MOST_PARTS]]
-    if difference_s == 0:
-        told = "costs the same" if not gains else f"costs the same: {_listed(gains)}, made up by {_listed(losses)}"
+    return (
+        [f"{time_text(parts_s[p])} more of {names.get(p, p)}" for p in more[:MOST_PARTS]],
+        [f"{time_text(-parts_s[p])} less of {names.get(p, p)}" for p in less[:MOST_PARTS]],
+    )
+
+
+def why(difference_s: float, step_parts_s: Mapping[str, float], parts_s: Mapping[str, float]) -> str:
+    """One sentence on what an alternative's step costs more, and what it saves; and on the parts of the objective that
+    this comes from.  Arguments as in an `OutcomeDocument`."""
+    gains, losses = _changes(step_parts_s, STEP_PARTS)
+    if difference_s == 0 or not (gains or losses):
+        said = "takes as long" if not gains else f"takes as long: {_listed(gains)}, made up by {_listed(losses)}"
     elif difference_s > 0:
-        told = f"loses by {_listed(gains)}" + (f", against {_listed(losses)}" if losses else "")
+        said = f"loses by {_listed(gains or losses)}" + (f", against {_listed(losses)}" if gains and losses else "")
     else:
-        told = f"is better by {_listed(losses)}" + (f", against {_listed(gains)}" if gains else "")
-    return told
+        said = f"is better by {_listed(losses or gains)}" + (f", against {_listed(gains)}" if gains and losses else "")
+    changes = [c for found in _changes(parts_s, PARTS) for c in found]
+    return f"{said} (one after the other: {_listed(changes)})" if changes else said

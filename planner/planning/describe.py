@@ -114,6 +114,7 @@ def describe(
             stages=1 if pipeline is None else pipeline.stages,
             micro_batches=1 if pipeline is None else pipeline.micro_batches,
             order="" if pipeline is None else ORDER,
+            sends_overlap=pipeline is None or pipeline.sends_overlap,
             recompute=_blocks(planned.assignment.blocks),
         ),
         pins=_pins(planned),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from cost_models import HardwareProfile, usable_memory_bytes
-from planner.clock import Timeline, play, step_bound
+from planner.clock import Configuration, Timeline, least_of_choice, play, step_bound
 from planner.errors import InfeasibleError, NoPlanError, UsageError
 from planner.ir import DeviceMesh, Graph
 from planner.lowering import Liveness, Program
@@ -157,7 +157,7 @@ def make_plan(
         unpinned = [o.unpinned for o in found.options if o.infeasible and not o.unfit and o.unpinned is not None]
         note = "" if pins is None else memory_note(unpinned, pins, limit or 0)
         raise _infeasible(request, infeasible, limit, note, control)
-    finalists = _finalists(found, request.top_k, hurry=control.stopped)
+    finalists = _finalists(found, request.top_k, request.execution, hurry=control.stopped)
     first, *others = (
         _planned(request, found, f, finalists, without_rule, limit, started, pins) for f in finalists[: request.top_k]
     )
@@ -176,32 +176,30 @@ class _Finalist:
     timeline: Timeline
 
 
-def _finalists(found: Found, count: int, *, hurry: bool) -> list[_Finalist]:
+def _finalists(found: Found, count: int, execution: Configuration | None, *, hurry: bool) -> list[_Finalist]:
     """The best choice of every option, the shortest step first.  Left out are those that cannot be among the first
     `count`, and in a `hurry` all that are not among the `count` of least objective."""
     judged: list[_Finalist] = []
     for option in found.ranked(count if hurry else len(found.options)):
         ends = sorted(f.timeline.end for f in judged)
         if len(ends) < count or _least(option) < ends[count - 1]:
-            judged.append(_judged(option))
+            judged.append(_judged(option, execution))
     return sorted(judged, key=lambda f: (f.timeline.end, f.parts.total))
 
 
 def _least(option: Option) -> int:
-    """What the step of the option's choice takes at least: what computes, and the update."""
     assert option.priced is not None
-    nodes = option.priced.problem.nodes
-    return sum(int(n.costs[s]) for n, s in zip(nodes, option.solution.choice, strict=True))
+    return least_of_choice(option.priced, option.solution.choice)
 
 
-def _judged(option: Option) -> _Finalist:
+def _judged(option: Option, execution: Configuration | None) -> _Finalist:
     assert option.priced is not None
     priced, solution = option.priced, option.solution
     program, memory = program_of_choice(priced, solution.choice)
     parts = breakdown(priced, solution.choice, program)
     if solution.cost is None or parts.total > solution.cost:
         raise AssertionError(f"pricing and lowering differ: program {parts.total}, choice {solution.cost}")
-    timeline = play(priced, solution.choice, program)
+    timeline = play(priced, solution.choice, program, execution)
     return _Finalist(option, tuple(solution.choice), program, memory, parts, timeline)
 
 

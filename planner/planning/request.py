@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cost_models import HardwareProfile
+from planner.clock import Configuration
 from planner.ir import DeviceMesh
 from planner.planning.constraints import Constraints
 from planner.pricing import Settings
@@ -18,7 +19,8 @@ class Request:
     """What to plan for.  `meshes` None: every one- and two-dimensional mesh; `memory_limit` in bytes per device,
     None: what the profile leaves usable; `time_limit` in seconds for the whole search, None: none; `recompute`
     auto: of the blocks of equal layers, on meshes where nothing fits without; `constraints`: what the user pins;
-    `top_k`: how many meshes are searched to the end."""
+    `top_k`: how many meshes are searched to the end; `execution`: the known configuration that the constraints are of,
+    which says how the plan is run, in so many micro-batches and stages."""
 
     devices: int
     profile: HardwareProfile
@@ -30,3 +32,4 @@ class Request:
     recompute: Literal["auto", "none", "blocks"] = "auto"
     constraints: Constraints | None = None
     top_k: int = 1
+    execution: Configuration | None = None

@@ -28,5 +28,6 @@ def pipeline_run(plan: PlanDocument) -> PipelinePasses | None:
         return None
     shown = min(parts, max(1, MOST // (2 * len(stages))))
     chunks = [[ChunkTimes(s.forward_s, s.backward_s)] for s in stages]
-    run = simulate(plan.schedule.order or "1f1b", chunks, shown, [s.sends_s for s in stages[:-1]])
+    sends = [s.sends_s for s in stages[:-1]]
+    run = simulate(plan.schedule.order or "1f1b", chunks, shown, sends, overlapped=plan.schedule.sends_overlap)
     return PipelinePasses(shown, tuple((p.device, p.kind, p.micro_batch, p.begin_s, p.end_s) for p in run.timeline))

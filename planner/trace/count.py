@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from planner.lowering import Program
 from planner.pricing import Settings
 from planner.trace.facts import facts_of
@@ -23,6 +25,7 @@ def trace(
     attention: bool = True,
     copies: bool = False,
     gathered_again: bool = False,
+    stage_of: Mapping[str, int] | None = None,
 ) -> Workload:
     """The workload of one rank for one micro-batch.
 
@@ -31,9 +34,12 @@ def trace(
         chains, attention, copies: as of `planner.work.fusion.fuse`.
         gathered_again: whether what is gathered for an operator is gathered once more for its backward pass, rather
             than kept.
+        stage_of: the pipeline stage of each operator, at whose ends units end.
     """
     graph = program.graph
     facts = facts_of(graph)
+    if stage_of is not None:
+        facts = facts.cut(stage_of)
     fusion = facts.fusion(graph, program.rules, program.active, chains=chains, attention=attention, copies=copies)
     at = Placed(program, facts, fusion, settings, resting_layouts(program))
     tally = Tally(len(facts.repeated))

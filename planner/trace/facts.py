@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
 from planner.ir import Graph
 from planner.rules.rule import Rule
 from planner.work.activity import fixed_operators, made_of_parameters, trained_parameters
 from planner.work.fusion import Fusion, fuse
-from planner.work.units import units_of
+from planner.work.units import bucket_shares, units_of
 
 __all__ = ["Facts", "facts_of"]
 
@@ -21,7 +21,8 @@ class Facts:
 
     `fixed` are operators that compute the same at every step, `weights` parameters and tensors made of parameters
     alone, `trained` parameters that an optimizer changes.  `unit[op]` numbers the units in graph order; `repeated[u]`
-    says whether unit u is a block of a run of equal ones.
+    says whether unit u is a block of a run of equal ones, `stages[u]` which stage of a pipeline it is in; `shares`:
+    those of parameters in the unit that reads them first.
     """
 
     fixed: frozenset[str]
@@ -29,6 +30,8 @@ class Facts:
     trained: frozenset[str]
     unit: Mapping[str, int]
     repeated: tuple[bool, ...]
+    shares: Mapping[str, float]
+    stages: tuple[int, ...] = ()
     fusions: dict[tuple[frozenset[str], bool, bool, bool], Fusion] = field(default_factory=dict)
 
     def fusion(
@@ -47,6 +50,15 @@ class Facts:
             self.fusions[key] = fuse(graph, rules, active, chains=chains, attention=attention, copies=copies)
         return self.fusions[key]
 
+    def cut(self, stage_of: Mapping[str, int]) -> Facts:
+        """With units that end where stages do, and are numbered stage by stage."""
+        numbers = sorted({(stage_of[name], unit) for name, unit in self.unit.items()})
+        number = {key: n for n, key in enumerate(numbers)}
+        unit = {name: number[stage_of[name], u] for name, u in self.unit.items()}
+        repeated = tuple(self.repeated[u] for _, u in numbers)
+        stages = tuple(stage for stage, _ in numbers)
+        return replace(self, unit=unit, repeated=repeated, stages=stages)
+
 
 _KNOWN: WeakKeyDictionary[Graph, Facts] = WeakKeyDictionary()
 
@@ -56,5 +68,6 @@ def facts_of(graph: Graph) -> Facts:
     if graph not in _KNOWN:
         units = units_of(graph)
         weights = made_of_parameters(graph)
-        _KNOWN[graph] = Facts(fixed_operators(graph), weights, trained_parameters(graph), units.of, units.repeated)
+        trained, shares = trained_parameters(graph), bucket_shares(graph)
+        _KNOWN[graph] = Facts(fixed_operators(graph), weights, trained, units.of, units.repeated, shares)
     return _KNOWN[graph]

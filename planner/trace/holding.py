@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields
 from planner.ir import Layout, Tensor
 from planner.lowering import Run
 from planner.trace.placed import Placed
-from planner.trace.tally import Tally
-from planner.trace.workload import Exchange, Unit, Workload
+from planner.trace.tally import ExchangeKey, Tally
+from planner.trace.workload import Exchange, Tied, Unit, Workload
 
 __all__ = ["workload_of"]
 
@@ -59,16 +59,16 @@ def workload_of(tally: Tally, at: Placed) -> Workload:
         at.mesh,
         tuple(units),
         repeated,
-        held.tied,
-        held.tied_stored,
+        tuple(held.tied),
         held.total,
         samples,
+        at.facts.stages,
         recomputed=len(set(runs)) < len(runs),
     )
 
 
-def _exchanges(found: Mapping[tuple[str, tuple[str, ...]], float]) -> tuple[Exchange, ...]:
-    return tuple(Exchange(kind, axes, elements) for (kind, axes), elements in sorted(found.items()))
+def _exchanges(found: Mapping[ExchangeKey, int]) -> tuple[Exchange, ...]:
+    return tuple(Exchange(*key, count) for key, count in sorted(found.items()))
 
 
 def _value(unit: Unit) -> tuple[object, ...]:
@@ -99,21 +99,20 @@ def _entering(at: Placed) -> list[tuple[float, tuple[str, ...]]]:
 
 @dataclass(slots=True)
 class _Held:
-    """Of weights, by unit: elements as read and as stored, and bytes of those that are never trained; elements of
-    weights that distant units share; elements of the whole model."""
+    """Of weights, by unit: elements as read and as stored, and bytes of those that are never trained; weights that
+    several units share; elements of the whole model."""
 
     weights: list[float]
     stored: list[float]
     frozen: list[float]
     frozen_stored: list[float]
-    tied: float = 0.0
-    tied_stored: float = 0.0
+    tied: list[Tied]
     total: int = 0
 
 
 def _held(at: Placed) -> _Held:
     n = len(at.facts.repeated)
-    held = _Held([0.0] * n, [0.0] * n, [0.0] * n, [0.0] * n)
+    held = _Held([0.0] * n, [0.0] * n, [0.0] * n, [0.0] * n, [])
     for p in at.graph.parameters:
         users = _users(at, p)
         if not users or p.shape is None:
@@ -124,16 +123,15 @@ def _held(at: Placed) -> _Held:
         stored = elements / rest.shards(at.mesh)
         # What ranks read a part of without storing it so (a table of positions, of which each reads its own) is whole.
         used = max(stored, elements / _read_layout(at, p).shards(at.mesh))
-        first, tied = min(users), max(users) - min(users) > 1
+        first = min(users)
         if p.name not in at.facts.trained:
             held.frozen[first] += at.bytes(p.name) / elements * used
             held.frozen_stored[first] += at.bytes(p.name) / elements * stored
             continue
         held.weights[first] += used
         held.stored[first] += stored
-        if tied:
-            held.tied += used
-            held.tied_stored += stored
+        if len(users) > 1:
+            held.tied.append(Tied(used, stored, tuple(sorted(users))))
     return held
 
 

@@ -10,8 +10,9 @@ from cost_models.kernels import Kernel
 from planner.trace.placed import Placed
 from planner.trace.workload import Transfer
 
-__all__ = ["PHASES", "Phase", "Tally"]
+__all__ = ["PHASES", "ExchangeKey", "Phase", "Tally"]
 
+ExchangeKey = tuple[str, tuple[str, ...], float, float]
 Phase = Literal["forward", "backward", "core"]
 PHASES: Final[tuple[Phase, ...]] = ("forward", "backward", "core")
 
@@ -20,7 +21,8 @@ class Tally:
     """Every list has one entry per unit; `workload.Unit` says what they count.
 
     `saved` and `core_saved` map tensors to the bytes kept of them, `widest` activations to the elements of the
-    weights that multiply them; `gathers` and `sums` map (kind, axes) to elements.
+    weights that multiply them; `gathers` and `sums` count exchanges: kind, axes, elements of the
+    group, and the share of the unit that these are.
     """
 
     def __init__(self, units: int) -> None:
@@ -29,8 +31,8 @@ class Tally:
         self.core: list[Counter[Kernel]] = [Counter() for _ in range(units)]
         self.of_weights: list[Counter[Kernel]] = [Counter() for _ in range(units)]
         self.sent: dict[Phase, list[Counter[Transfer]]] = {p: [Counter() for _ in range(units)] for p in PHASES}
-        self.gathers: list[dict[tuple[str, tuple[str, ...]], float]] = [{} for _ in range(units)]
-        self.sums: list[dict[tuple[str, tuple[str, ...]], float]] = [{} for _ in range(units)]
+        self.gathers: list[Counter[ExchangeKey]] = [Counter() for _ in range(units)]
+        self.sums: list[Counter[ExchangeKey]] = [Counter() for _ in range(units)]
         self.saved: list[dict[str, float]] = [{} for _ in range(units)]
         self.core_saved: list[dict[str, float]] = [{} for _ in range(units)]
         self.widest: list[Counter[str]] = [Counter() for _ in range(units)]
@@ -53,10 +55,9 @@ class Tally:
         if transfer.bytes > 0:
             self.sent[phase][unit][transfer] += times
 
-    def exchange(self, unit: int, kind: str, axes: tuple[str, ...], elements: float, *, gradient: bool) -> None:
-        """Elements of a parameter, or of its gradient, take part in a collective of the unit's."""
-        found = (self.sums if gradient else self.gathers)[unit]
-        found[kind, axes] = found.get((kind, axes), 0.0) + elements
+    def exchange(self, unit: int, key: ExchangeKey, *, gradient: bool) -> None:
+        """A parameter, or its gradient, takes part in a collective of the unit's."""
+        (self.sums if gradient else self.gathers)[unit][key] += 1
 
     def save(self, at: Placed, unit: int, tensor: str, core: bool, size: float | None = None) -> None:
         """Keeps a tensor for the backward pass, as it rests; of what is read of it, `size` bytes at most."""

@@ -58,7 +58,8 @@ def _exchange(tally: Tally, at: Placed, c: Convert) -> None:
     for s in c.steps:
         if s.kind not in FREE:
             size = s.group_bytes(elements, at.mesh)
-            tally.exchange(unit, str(s.kind), s.axes, size, gradient=c.gradient)
+            share = at.facts.shares.get(c.tensor, 1.0)
+            tally.exchange(unit, (str(s.kind), s.axes, size, share), gradient=c.gradient)
 
 
 def _units_of_readers(at: Placed, tensor: str, reader: str) -> set[int]:

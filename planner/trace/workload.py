@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cost_models.kernels import Kernel
 from planner.ir import DeviceMesh
 
-__all__ = ["Exchange", "Transfer", "Unit", "Workload"]
+__all__ = ["Exchange", "Tied", "Transfer", "Unit", "Workload"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,15 @@ class Transfer:
 class Exchange:
     """A collective over mesh axes that parameters, or their gradients, of a unit take part in together.
 
-    `elements` are those of the whole tensors of the group, whose width the configuration says.
+    `count` parameters of `elements` each, those of the whole tensors of the group, whose width the configuration says;
+    each is the fraction `share` of its unit (`planner.work.units.bucket_shares`).
     """
 
     kind: str
     axes: tuple[str, ...]
     elements: float
+    share: float = 1.0
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,20 +86,37 @@ class Unit:
     frozen_stored_bytes: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Tied:
+    """A trained weight that several `units` read, of which the first counts it; elements on one rank, as it is read
+    and as it is stored."""
+
+    weights: float
+    stored: float
+    units: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Workload:
     """`units` in the order of the graph; `repeated[i]` says whether unit i is a block of a run of equal ones.
 
-    `tied_weights` are elements that the first and the last unit share (an embedding used again by the output
-    layer); `parameters` are elements of the whole model, `samples` the first dimension of its first input; `recomputed`
-    whether the program runs blocks again in its backward pass.
+    `tied` are weights that several units read (an embedding used again by the output layer); `parameters` are elements
+    of the whole model, `samples` the first dimension of its first input; `stages[i]` is the stage of a pipeline that
+    unit i is in, where there are several; `recomputed` whether the program runs blocks again in its backward pass.
     """
 
     mesh: DeviceMesh
     units: tuple[Unit, ...]
     repeated: tuple[bool, ...]
-    tied_weights: float
-    tied_stored: float
+    tied: tuple[Tied, ...]
     parameters: int
     samples: int
+    stages: tuple[int, ...] = ()
     recomputed: bool = False
+
+    @property
+    def chunks(self) -> tuple[tuple[int, ...], ...]:
+        """The units of each stage of a pipeline."""
+        count = max(self.stages, default=0) + 1
+        stages = self.stages or (0,) * len(self.units)
+        return tuple(tuple(u for u, s in enumerate(stages) if s == stage) for stage in range(count))

@@ -20,6 +20,7 @@ from planner.planning import PlanDocument, Planned, Request, describe, plan_text
 from planner.planning.breakdown import breakdown
 from planner.planning.consistency import contradiction
 from planner.planning.constraints import Constraints, Pins
+from planner.planning.execution import execution_of
 from planner.planning.fit import program_of_choice
 from planner.planning.pipeline import Pipelined, pipelined, stage_of_operators
 from planner.planning.pipeline.cut import flowing
@@ -135,9 +136,10 @@ def _planned(plan: PlanDocument, restored: Restored, profile: HardwareProfile, p
     assignment = priced.decode(choice)
     program, memory = program_of_choice(priced, choice)
     parts = breakdown(priced, choice, program)
+    execution = execution_of(plan, priced.graph)
     _, without_rule = bind_rules(priced.graph)
     return Planned(
-        request=Request(priced.machine.mesh.devices, profile, settings_of(plan)),
+        request=Request(priced.machine.mesh.devices, profile, settings_of(plan), execution=execution),
         priced=priced,
         solution=Solution("feasible", choice, parts.total, solver=plan.search.solver),
         assignment=assignment,
@@ -145,7 +147,7 @@ def _planned(plan: PlanDocument, restored: Restored, profile: HardwareProfile, p
         parts=parts,
         bound_s=plan.cost.objective_lower_bound_s,
         step_bound_s=plan.cost.step_time_lower_bound_s,
-        timeline=play(priced, choice, program),
+        timeline=play(priced, choice, program, execution),
         memory=memory,
         memory_limit=plan.cluster.memory_limit_bytes,
         candidates=(),

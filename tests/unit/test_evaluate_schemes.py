@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from planner.errors import UsageError
 from planner.evaluate import Configuration
-from planner.evaluate.schemes import KEYS, SCHEMES, parse_strategy, spelled
+from planner.planning.schemes import KEYS, SCHEMES, parse_strategy, spelled
 
 VALUES = {
     "dp": ("2", 2), "tp": ("4", 4), "pp": ("4", 4), "cp": ("2", 2), "ep": ("2", 2), "micro_batch": ("2", 2),

@@ -291,11 +291,17 @@ def test_the_step_is_that_of_the_closed_form_plus_what_happens_once(mlp: Planned
 
 
 def test_what_crosses_takes_the_time_of_its_bytes(mlp: Planned) -> None:
-    """One micro-batch: forward and backward of both stages, and the activations there and their gradient back."""
+    """One micro-batch: forward and backward of both stages, and the activations there and their gradient back.  Both
+    ranks of a stage hold them, so that each sends half and gathers the other half."""
     found = pipelined(mlp, 2, 1)
     crossing = found.run.total_s - sum(found.run.busy_s)
     model = CollectiveModel(mlp.priced.machine.profile)
-    one_way = float(model.seconds("permute", float(ROWS * WIDTH * 2), model.group((2, 2), (0,))))
+    size = float(ROWS * WIDTH * 2)
+    sent = float(model.seconds("permute", size / 2, model.group((2, 2), (0,))))
+    gathered = float(model.seconds("all_gather", size, model.group((2, 2), (1,))))
+    device = mlp.priced.machine.profile.device
+    assert device is not None
+    one_way = sent + gathered + device.handover_s
     assert crossing == pytest.approx(2 * one_way)
 
 

@@ -20,9 +20,9 @@ from planner.emit.scheme import scheme_of
 from planner.errors import UsageError
 from planner.evaluate import Configuration
 from planner.evaluate.pins import constraints_of_configuration
-from planner.evaluate.schemes import KEYS
 from planner.frontends import load_model
 from planner.planning import PlanDocument, read_plan
+from planner.planning.schemes import KEYS
 from tests.unit.evaluate_graphs import gpt
 
 SAMPLES = Path(__file__).parents[2] / "sample_graphs"
@@ -145,7 +145,7 @@ def test_every_key_changes_the_plan_or_is_refused(key: str) -> None:
     def taken(strategy: str) -> object:
         arguments = [str(SAMPLES / "moe_tiny.onnx"), "--devices", "8", "--batch", "32", "--strategy", strategy]
         options = parser.parse_args(arguments)
-        *said, pins = take_strategy(options, lambda batch: load_model(options.model, batch=batch))
+        *said, _, pins = take_strategy(options, lambda batch: load_model(options.model, batch=batch))
         return said, pins.meshes, [p.strategy for p in pins.operators], [p.stored for p in pins.parameters]
 
     without = taken(f"megatron:{others}")

@@ -18,7 +18,16 @@ from numpy.typing import NDArray
 
 from cost_models.link import CollectiveModel
 from cost_models.pipeline import ChunkTimes, PipelineRun, simulate
-from planner.clock import compute_bound, convert_cost, overhead, run_cost
+from planner.clock import (
+    compute_bound,
+    convert_cost,
+    overhead,
+    run_cost,
+    step_of,
+    usual,
+    workload_of_plan,
+)
+from planner.clock.stages import chunks as chunks_of_layers
 from planner.ir import Graph, Op
 from planner.lowering import Convert, Run
 from planner.planning.pipeline.cut import (
@@ -26,6 +35,7 @@ from planner.planning.pipeline.cut import (
     crossing_bytes,
     cut_points,
     cuts_between,
+    flowing,
     stage_of_operators,
 )
 from planner.planning.pipeline.memory import stage_liveness
@@ -52,7 +62,8 @@ class StageCost:
 class Pipelined:
     """`planned` cut into stages.  `stage_of`: operator → stage; `run`: the simulated micro-batches; `step_time_s` with
     what happens once a step; `memory`: bytes per device of each stage at its peak; `shared`: parameters that several
-    stages read, which each of them holds and whose gradients they sum, as `sums` say; `costs`: by stage."""
+    stages read, which each of them holds and whose gradients they sum, as `sums` say; `costs`: by stage; `parts_s`:
+    seconds of the step by cause, on the busiest stage; `sends_overlap`: whether stages compute while they send."""
 
     planned: Planned
     micro_batches: int
@@ -62,7 +73,9 @@ class Pipelined:
     memory: tuple[int, ...]
     shared: tuple[str, ...]
     costs: tuple[StageCost, ...]
+    parts_s: Mapping[str, float]
     sums: tuple[StageSum, ...] = ()
+    sends_overlap: bool = False
 
     @property
     def step_bound_s(self) -> float:
@@ -97,47 +110,61 @@ def pipelined(
     points: Sequence[int] | None = None,
 ) -> Pipelined:
     """`held`: the stage of each parameter, where that is given; `points`: the operators that stages 1, 2, … begin with;
-    else the cuts that balance the stages are found.
+    else those of a known configuration, or the cuts that balance the stages are found.
 
     InputError where the graph cannot be cut into so many stages."""
+    priced, execution = planned.priced, planned.request.execution
+    graph, unit = priced.graph, priced.machine.unit_s
+    if points is None:
+        points = _points(planned, stages, held)
+    stage_of = stage_of_operators(graph, points)
+    workload = workload_of_plan(priced, planned.program, execution, stage_of)
+    c = execution or usual(planned.program, priced.machine.settings)
+    c = c.with_(pp=stages, micro_batches=micro_batches, schedule=ORDER, virtual_stages=1, stage_layers=None)
+    step = step_of(workload, c, priced.machine.profile, workload.chunks)
+    sums = stage_sums(planned, stage_of)
+    shared = tuple(name for name, over in stages_of_parameters(graph, stage_of).items() if len(over) > 1)
+    alive = stage_liveness(planned.program, priced.machine.settings, stage_of, stages, micro_batches)
+    chunks = [
+        [ChunkTimes(row[0].forward_s, row[0].backward_s, activation_bytes=float(x.waiting))]
+        for row, x in zip(step.rows, alive, strict=True)
+    ]
+    run = simulate(ORDER, chunks, micro_batches, step.sent_s, overlapped=c.overlap_pipeline)
+    memory = tuple(x.peak + max(0, flying - 1) * x.waiting for x, flying in zip(alive, run.in_flight, strict=True))
+    costs = tuple(
+        StageCost(row[0].forward_s, row[0].backward_s, sends, once)
+        for row, sends, once in zip(step.rows, [*step.sent_s, 0.0], step.once_s, strict=True)
+    )
+    total = run.total_s + max(step.once_s) + overhead(priced) * unit
+    parts, overlaps = step.breakdown, c.overlap_pipeline
+    return Pipelined(planned, micro_batches, stage_of, run, total, memory, shared, costs, parts, sums, overlaps)
+
+
+def _points(planned: Planned, stages: int, held: Mapping[str, int] | None) -> tuple[int, ...]:
+    """The operators that stages 1, 2, … begin with."""
     priced = planned.priced
-    graph = priced.graph
-    work = _work(planned)
+    graph, unit = priced.graph, priced.machine.unit_s
+    execution = planned.request.execution
+    if execution is not None and held is None:
+        return _layers(planned, chunks_of_layers(workload_of_plan(priced, planned.program, execution), stages))
     sent = _sent(planned)
     model = CollectiveModel(priced.machine.profile)
     group = model.group((stages, *planned.mesh.shape), (0,))
     crossing = np.asarray(model.seconds("permute", sent, group), dtype=np.float64) * (sent > 0)
-    unit = priced.machine.unit_s
     preferred = boundaries(graph)
-    if points is not None:
-        points = tuple(points)
-    elif held is None:
-        seconds = [unit * sum(work[op.name]) for op in graph.ops]
-        points = cut_points(seconds, 2 * crossing, stages, preferred)
-    else:
-        points = cuts_between(graph, held, stages, crossing, preferred)
-    stage_of = stage_of_operators(graph, points)
-    forward, backward = np.zeros(stages), np.zeros(stages)
-    for name, (there, back) in work.items():
-        forward[stage_of[name]] += there * unit
-        backward[stage_of[name]] += back * unit
-    waits = _waits(planned, stage_of, stages) * unit
-    forward, backward = forward + waits[0], backward + waits[1]
-    sums = stage_sums(planned, stage_of)
-    once = (_once(planned, stage_of, stages) + _summed(sums, stages)) * unit
-    shared = tuple(name for name, over in stages_of_parameters(graph, stage_of).items() if len(over) > 1)
-    alive = stage_liveness(planned.program, priced.machine.settings, stage_of, stages, micro_batches)
-    chunks = [
-        [ChunkTimes(float(f), float(b), activation_bytes=float(x.waiting))]
-        for f, b, x in zip(forward, backward, alive, strict=True)
-    ]
-    sends = [float(crossing[p]) for p in points]
-    run = simulate(ORDER, chunks, micro_batches, sends)
-    memory = tuple(x.peak + max(0, flying - 1) * x.waiting for x, flying in zip(alive, run.in_flight, strict=True))
-    outside = overhead(priced) * unit
-    costs = tuple(map(StageCost, forward.tolist(), backward.tolist(), [*sends, 0.0], once.tolist()))
-    return Pipelined(
-        planned, micro_batches, stage_of, run, run.total_s + float(once.max()) + outside, memory, shared, costs, sums
+    if held is None:
+        work = _work(planned)
+        return cut_points([unit * sum(work[op.name]) for op in graph.ops], 2 * crossing, stages, preferred)
+    return cuts_between(graph, held, stages, crossing, preferred)
+
+
+def _layers(planned: Planned, chunks: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Where chunks of layers begin, of what data reaches."""
+    graph = planned.priced.graph
+    unit, moves = units_of(graph).of, flowing(graph)
+    return tuple(
+        next(i for i, op in enumerate(graph.ops) if op.name in moves and unit[op.name] >= part[0])
+        for part in chunks[1:]
     )
 
 
@@ -160,26 +187,6 @@ def _work(planned: Planned) -> dict[str, tuple[int, int]]:
     return {n: (f, b) for n, (f, b) in out.items()}
 
 
-def _waits(planned: Planned, stage_of: Mapping[str, int], stages: int) -> NDArray[np.float64]:
-    """[pass, stage]: what a stage waits for the host that starts its kernels, unit by unit, as of `planner.clock`."""
-    priced, device = planned.priced, planned.priced.machine.profile.device
-    interval = 0.0 if device is None else device.dispatch_interval_s / priced.machine.unit_s
-    of = units_of(priced.graph).of
-    busy: dict[tuple[int, int, bool], list[int]] = {}
-    seen: set[str] = set()
-    for i in planned.program.instructions:
-        if isinstance(i, Run) and i.op in priced.op_nodes:
-            again = i.backward or i.op in seen
-            seen.add(i.op)
-            entry = busy.setdefault((of[i.op], stage_of[i.op], again), [0, 0])
-            entry[0] += sum(run_cost(priced, planned.solution.choice, i))
-            entry[1] += priced.tables[i.op].launches[i.backward]
-    out = np.zeros((2, stages))
-    for (_, stage, again), (computing, launches) in busy.items():
-        out[int(again), stage] += max(0.0, launches * interval - computing)
-    return out
-
-
 def _owner(graph: Graph, convert: Convert) -> Op | None:
     """The operator in whose stage a redistribution runs: its producer's, of an input its first reader's."""
     if convert.tensor in graph.producers:
@@ -196,26 +203,3 @@ def _sent(planned: Planned) -> NDArray[np.float64]:
         t = priced.graph.tensors[name]
         local[name] = settings.tensor_bytes(t) / mesh.size(a for d in flow.produced.dims for a in d)
     return crossing_bytes(priced.graph, {t: local.get(t, 0.0) for t in priced.graph.tensors})
-
-
-def _once(planned: Planned, stage_of: Mapping[str, int], stages: int) -> NDArray[np.float64]:
-    """Cost by stage of what happens once a step."""
-    priced, choice = planned.priced, planned.solution.choice
-    out = np.zeros(stages)
-    for name, node in priced.parameter_nodes.items():
-        for stage in {stage_of[c.name] for c, _ in priced.graph.consumers[name]}:
-            out[stage] += int(priced.problem.nodes[node].costs[choice[node]])
-    for c in planned.program.converts():
-        if c.tensor in priced.parameter_nodes:
-            readers = priced.graph.consumers[c.tensor]
-            for stage in {stage_of[r.name] for r, _ in readers if not c.reader or r.name == c.reader}:
-                out[stage] += convert_cost(priced, c)
-    return out
-
-
-def _summed(sums: Sequence[StageSum], stages: int) -> NDArray[np.float64]:
-    """Cost by stage of summing the gradients of parameters that several stages read."""
-    out = np.zeros(stages)
-    for s in sums:
-        out[list(s.stages)] += s.cost
-    return out

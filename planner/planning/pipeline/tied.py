@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 
-from cost_models.link import CollectiveModel
+from planner.clock.links import Links
 from planner.ir import Graph
 from planner.planning.planner import Planned
 
@@ -45,21 +44,12 @@ def stage_sums(planned: Planned, stage_of: Mapping[str, int]) -> tuple[StageSum,
     """Of every trained parameter that more than one stage reads."""
     priced, mesh = planned.priced, planned.mesh
     settings = priced.machine.settings
+    links = Links(mesh, 1, priced.machine.profile)
     found = []
     for name, stages in stages_of_parameters(priced.graph, stage_of).items():
         if len(stages) > 1 and name in priced.active:
             shards = planned.assignment.stored[name].shards(mesh)
             size = settings.tensor_bytes(priced.graph.tensors[name]) // shards
-            found.append(StageSum(name, stages, size, _cost(planned, stages, size)))
+            cost = round(links.across(stages, size) / priced.machine.unit_s)
+            found.append(StageSum(name, stages, size, cost))
     return tuple(found)
-
-
-def _cost(planned: Planned, stages: tuple[int, ...], size: int) -> int:
-    """The stages lie as far apart as the farthest two neighbours of them; all ranks of a stage sum at once."""
-    machine, devices = planned.priced.machine, planned.mesh.devices
-    model = CollectiveModel(machine.profile)
-    apart = max(b - a for a, b in pairwise(stages))
-    group = model.group((len(stages), apart * devices), (0,))
-    each = machine.profile.devices_per_server or devices * len(stages)
-    together = max(1, min(devices, each // group.ranks_per_server))
-    return round(float(model.seconds("all_reduce", size, group, concurrent=together)) / machine.unit_s)
