@@ -45,6 +45,7 @@ KernelKind = Literal[
     "reduction",
     "pooling",
     "layout",
+    "copy",
 ]
 KERNEL_KINDS: Final[tuple[KernelKind, ...]] = get_args(KernelKind)
 MATRIX_KINDS: Final[frozenset[KernelKind]] = frozenset({"product", "convolution", "attention", "attention_backward"})
@@ -52,6 +53,7 @@ _CLASSES: Final[Mapping[str, OperatorKind]] = {
     "product": "matmul",
     "convolution": "conv",
     "attention_backward": "attention",
+    "copy": "layout",
 }
 
 
@@ -62,7 +64,8 @@ class Kernel:
     Figures are numbers, or arrays of one number for each of several ways to run the operator.  `flops` counts what is
     computed (of causal attention the half that is seen), `bytes` what device memory sees.  A product is `batch` times
     (rows × depth) · (depth × columns).  `launches` is 1 of the operator that a kernel begins with and 0 of others that
-    are fused into it.  `of_weights`: it makes the gradient of a weight.
+    are fused into it.  `of_weights`: it makes the gradient of a weight.  A `copy` takes a tensor out of a fused kernel
+    for a redistribution, or brings it back.
     """
 
     kind: KernelKind

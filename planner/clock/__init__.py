@@ -4,20 +4,25 @@ from planner.clock.bound import compute_bound, least_of_choice, overhead, step_b
 from planner.clock.configuration import Configuration
 from planner.clock.costs import convert_cost, run_cost
 from planner.clock.predict import Prediction, predict
+from planner.clock.relaxation import Relaxation, Weights, passes_of_choice, relaxation
 from planner.clock.step import StepTimes, step_of
 from planner.clock.timeline import Timeline, play, usual, workload_of_plan
 
 __all__ = [
     "Configuration",
     "Prediction",
+    "Relaxation",
     "StepTimes",
     "Timeline",
+    "Weights",
     "compute_bound",
     "convert_cost",
     "least_of_choice",
     "overhead",
+    "passes_of_choice",
     "play",
     "predict",
+    "relaxation",
     "run_cost",
     "step_bound",
     "step_of",

@@ -86,8 +86,9 @@ class Passes:
         self, workload: Workload, c: Configuration, profile: HardwareProfile, links: Links, *, overlapped: bool = True
     ) -> None:
         self.c, self.habits, self.links, self.overlapped = c, habits_of(profile), links, overlapped
+        self.recomputed = workload.recomputed
         units = {(id(u), r): (u, r) for u, r in zip(workload.units, workload.repeated, strict=True)}
-        kernels = list({k: None for u, _ in units.values() for k in (*u.forward, *u.backward)})
+        kernels = list({k: None for u, _ in units.values() for k in (*u.forward, *u.backward, *u.again)})
         columns = KernelArrays.of(kernels)
 
         def priced(matrix_type: str, gathered: float = 1.0) -> _Prices:
@@ -120,7 +121,9 @@ class Passes:
             cast = Part(self._streamed(u.weights * (c.weight_bytes + c.activation_bytes)))
             forward, backward = forward + cast, backward + (Part() if c.frozen else cast)
         again = Part()
-        if c.recompute == "full" and repeated:
+        if c.recompute == "full" and self.recomputed:
+            again = self._part(u.again, u.sent_again, prices)
+        elif c.recompute == "full" and repeated:
             again = forward.scaled(c.recompute_blocks)
         elif c.recompute == "selective":
             again = self._part(u.core, u.sent_core, prices)
@@ -138,7 +141,9 @@ class Passes:
         return size / self.habits.bytes_per_s
 
     def _part(self, kernels: Mapping[Kernel, int], sent: Mapping[Transfer, int], prices: _Prices) -> Part:
-        compute = max(0.0, sum(prices.kernel[k] * n for k, n in kernels.items()) - self._cast_before(sent, prices))
+        copied = sum(prices.kernel[k] * n for k, n in kernels.items() if k.kind == "copy")
+        busy = sum(prices.kernel[k] * n for k, n in kernels.items()) - copied
+        compute = max(0.0, busy - self._cast_before(sent, prices))
         beside = sum(prices.kernel[k] * n for k, n in kernels.items() if k.kind in _HIDING)
         held = hidden = 0.0
         for t, n in sent.items():
@@ -153,7 +158,7 @@ class Passes:
             held = first + self._beside(held - first, beside)
         # Ranks meet in collectives that hold them up, so no host runs ahead of one: its delay adds to them.
         host = max(0.0, sum(n * k.launches for k, n in kernels.items()) * self.habits.dispatch_interval_s - compute)
-        return Part(compute, host, held + self._beside(hidden, beside))
+        return Part(compute, host, copied + held + self._beside(hidden, beside))
 
     def _cast_before(self, sent: Mapping[Transfer, int], prices: _Prices) -> float:
         """Seconds saved where a rank casts its part and gathers that: what is left to do is the other layout of it."""

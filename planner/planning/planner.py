@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from cost_models import HardwareProfile, usable_memory_bytes
-from planner.clock import Configuration, Timeline, least_of_choice, play, step_bound
+from planner.clock import Timeline
 from planner.errors import InfeasibleError, NoPlanError, UsageError
 from planner.ir import DeviceMesh, Graph
 from planner.lowering import Liveness, Program
-from planner.planning.breakdown import CostBreakdown, breakdown
+from planner.planning.breakdown import CostBreakdown
 from planner.planning.constraints import Pins, memory_note, no_mesh_left, resolve
-from planner.planning.fit import Fitted, leanest, program_of_choice
+from planner.planning.finalists import Finalist, Judged, judged
+from planner.planning.fit import Fitted, leanest
 from planner.planning.interrupt import run_until_stopped
 from planner.planning.meshes import logical_meshes
 from planner.planning.options import Candidate, Found, Option
@@ -122,11 +123,11 @@ def make_plan(
     recall: Recall | None = None,
     tables: dict[DeviceMesh, PriceTables] | None = None,
 ) -> Planned:
-    """Searches every mesh for the plan of least additive objective and returns the one of them whose step is the
-    shortest by the clock, with the next best meshes' plans as its `others` where the request's `top_k` asks for them.
-    `control` takes the place of the request's time limit and of `progress`; when it is cancelled, the best plan so far
-    is returned.  `recall` is a plan to begin with; `tables` keeps what was priced for further requests about this
-    graph, profile and settings, which changes no answer.
+    """Searches every mesh for the plan of least additive objective, then by what overlaps, and returns the plan whose
+    step is the shortest by the clock, with the next best meshes' plans as its `others` where the request's `top_k` asks
+    for them.  `control` takes the place of the request's time limit and of `progress`; when it is cancelled, the best
+    plan so far is returned.  `recall` is a plan to begin with; `tables` keeps what was priced for further requests
+    about this graph, profile and settings, which changes no answer.
 
     InfeasibleError where no mesh has a plan within the memory limit, with the smallest limit shown to suffice
     and the proven bound; NoPlanError where the time limit or a cancellation ends the search first.
@@ -157,57 +158,19 @@ def make_plan(
         unpinned = [o.unpinned for o in found.options if o.infeasible and not o.unfit and o.unpinned is not None]
         note = "" if pins is None else memory_note(unpinned, pins, limit or 0)
         raise _infeasible(request, infeasible, limit, note, control)
-    finalists = _finalists(found, request.top_k, request.execution, hurry=control.stopped)
+    outcome = judged(found, request, control, limit)
     first, *others = (
-        _planned(request, found, f, finalists, without_rule, limit, started, pins) for f in finalists[: request.top_k]
+        _planned(request, found, f, outcome, without_rule, limit, started, pins)
+        for f in outcome.finalists[: request.top_k]
     )
     return replace(first, others=tuple(others)) if others else first
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Finalist:
-    """The best choice of an option, by the additive objective, and what its step takes by the clock."""
-
-    option: Option
-    choice: tuple[int, ...]
-    program: Program
-    memory: Liveness
-    parts: CostBreakdown
-    timeline: Timeline
-
-
-def _finalists(found: Found, count: int, execution: Configuration | None, *, hurry: bool) -> list[_Finalist]:
-    """The best choice of every option, the shortest step first.  Left out are those that cannot be among the first
-    `count`, and in a `hurry` all that are not among the `count` of least objective."""
-    judged: list[_Finalist] = []
-    for option in found.ranked(count if hurry else len(found.options)):
-        ends = sorted(f.timeline.end for f in judged)
-        if len(ends) < count or _least(option) < ends[count - 1]:
-            judged.append(_judged(option, execution))
-    return sorted(judged, key=lambda f: (f.timeline.end, f.parts.total))
-
-
-def _least(option: Option) -> int:
-    assert option.priced is not None
-    return least_of_choice(option.priced, option.solution.choice)
-
-
-def _judged(option: Option, execution: Configuration | None) -> _Finalist:
-    assert option.priced is not None
-    priced, solution = option.priced, option.solution
-    program, memory = program_of_choice(priced, solution.choice)
-    parts = breakdown(priced, solution.choice, program)
-    if solution.cost is None or parts.total > solution.cost:
-        raise AssertionError(f"pricing and lowering differ: program {parts.total}, choice {solution.cost}")
-    timeline = play(priced, solution.choice, program, execution)
-    return _Finalist(option, tuple(solution.choice), program, memory, parts, timeline)
 
 
 def _planned(
     request: Request,
     found: Found,
-    best: _Finalist,
-    finalists: Sequence[_Finalist],
+    best: Finalist,
+    outcome: Judged,
     without_rule: list[str],
     limit: int | None,
     started: float,
@@ -218,26 +181,26 @@ def _planned(
     if limit is not None and memory.peak > limit:
         raise AssertionError(f"a plan of {memory.peak} bytes was let through a limit of {limit}")
     unit_s = priced.machine.unit_s
-    judged = {id(f.option): f for f in finalists}
+    played = {id(f.option): f for f in outcome.finalists}
 
     def candidate(option: Option) -> Candidate:
-        outcome, known = option.candidate(unit_s), judged.get(id(option))
+        searched, known = option.candidate(unit_s), played.get(id(option))
         if known is None:
-            return outcome
-        # Of what is described, the objective that is: that of the leanest hubs.
-        objective = known.parts.total * unit_s if known is best else outcome.objective_s
-        return replace(outcome, objective_s=objective, step_time_s=known.timeline.end * unit_s)
+            return searched
+        # Of what is described, the objective that is.
+        objective = known.parts.total * unit_s if known is best else searched.objective_s
+        return replace(searched, objective_s=objective, step_time_s=known.timeline.end * unit_s)
 
     # Infeasible meshes hold no plan, so they do not lower the bounds.
-    open_ = [o for o in found.options if not o.infeasible]
+    open_ = [(o, bound) for o, bound in zip(found.options, outcome.bounds, strict=True) if not o.infeasible]
     return Planned(
         request,
         priced,
-        best.option.solution,
+        best.solution,
         priced.decode(best.choice),
         best.program,
         best.parts,
-        min(o.solution.bound for o in open_) * unit_s,
+        min(o.solution.bound for o, _ in open_) * unit_s,
         best.timeline,
         memory,
         limit,
@@ -247,7 +210,7 @@ def _planned(
         _warnings(priced),
         pins,
         options=found.options,
-        step_bound_s=min(0 if o.priced is None else step_bound(o.priced, o.bound) for o in open_) * unit_s,
+        step_bound_s=min(best.timeline.end, *(bound for _, bound in open_)) * unit_s,
     )
 
 

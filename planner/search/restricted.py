@@ -93,7 +93,12 @@ class Rounds:
     def glance(self, *, choose: bool = False) -> None:
         """A first bound, and a first choice where `choose` asks for it."""
         self._sweep(GLANCE)
-        if choose and not self._over and (attempt := self._attempt()) is not None:
+        if choose:
+            self.attempt()
+
+    def attempt(self) -> None:
+        """A first choice, by what was learned so far."""
+        if not self._over and (attempt := self._attempt()) is not None:
             self._offer(attempt.choice)
 
     def run(self) -> Bounded:

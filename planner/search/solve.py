@@ -119,6 +119,12 @@ class Search:
         except Infeasible:
             self._impossible()
 
+    def choose(self) -> None:
+        """A first choice after a glance that was for the bound alone, where elimination was too wide to give one."""
+        if self.rounds is not None and self.cost is None:
+            self.rounds.attempt()
+            self._prove(self.rounds.bound, "messages")
+
     def _glance(self, reduced: Reduced, choose: bool, narrow: bool) -> None:
         dual = Lagrangian(reduced, store=TableStore(total_cap=AUTO_ENTRIES, stop=lambda: self.control.stopped))
         try:

@@ -11,7 +11,7 @@ from planner.trace.holding import workload_of
 from planner.trace.kernels import count_core, count_operator, count_region, kernels_of
 from planner.trace.placed import Placed, resting_layouts
 from planner.trace.tally import Tally
-from planner.trace.transfers import count_inner, count_redistributions
+from planner.trace.transfers import count_inner, count_redistributions, runs_again
 from planner.trace.workload import Workload
 
 __all__ = ["trace"]
@@ -33,7 +33,7 @@ def trace(
         settings: precision, and with it the bytes of tensors.
         chains, attention, copies: as of `planner.work.fusion.fuse`.
         gathered_again: whether what is gathered for an operator is gathered once more for its backward pass, rather
-            than kept.
+            than kept; what a configuration computes again is then up to it, and not to the program.
         stage_of: the pipeline stage of each operator, at whose ends units end.
     """
     graph = program.graph
@@ -44,7 +44,8 @@ def trace(
     at = Placed(program, facts, fusion, settings, resting_layouts(program))
     tally = Tally(len(facts.repeated))
     count_redistributions(tally, at, gathered_again=gathered_again)
-    count_inner(tally, at)
+    again = set[str]() if gathered_again else runs_again(program)
+    count_inner(tally, at, again)
     cores = {name for core in fusion.cores for name in (core.scores, core.output)}
     cores |= {op.name for core in fusion.cores for op in fusion.members[core.region]}
     joined = {core.region for core in fusion.cores} if attention else set[int]()
@@ -57,4 +58,6 @@ def trace(
     for number, (first, *_) in enumerate(fusion.members):
         if number not in joined:
             count_region(tally, at, number, first.name in cores)
-    return workload_of(tally, at)
+    for name in again & made.keys():
+        tally.again[facts.unit[name]].update(made[name][0])
+    return workload_of(tally, at, recomputed=bool(again))

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from planner.ir import Layout, Tensor
-from planner.lowering import Run
 from planner.trace.placed import Placed
 from planner.trace.tally import ExchangeKey, Tally
 from planner.trace.workload import Exchange, Tied, Unit, Workload
@@ -15,7 +14,7 @@ from planner.trace.workload import Exchange, Tied, Unit, Workload
 __all__ = ["workload_of"]
 
 
-def workload_of(tally: Tally, at: Placed) -> Workload:
+def workload_of(tally: Tally, at: Placed, *, recomputed: bool) -> Workload:
     """A tensor that several units keep counts in the first of them."""
     repeated = at.facts.repeated
     held = _held(at)
@@ -36,6 +35,8 @@ def workload_of(tally: Tally, at: Placed) -> Workload:
             sent_forward=dict(tally.sent["forward"][u]),
             sent_backward=dict(tally.sent["backward"][u]),
             sent_core=dict(tally.sent["core"][u]),
+            again=dict(tally.again[u]),
+            sent_again=dict(tally.sent["again"][u]),
             gathers=_exchanges(tally.gathers[u]),
             sums=_exchanges(tally.sums[u]),
             saved_bytes=sum(size for t, size in tally.saved[u].items() if first[t] == u) + core_bytes,
@@ -54,7 +55,6 @@ def workload_of(tally: Tally, at: Placed) -> Workload:
         units.append(known.setdefault(_value(unit), unit))
     shapes = (at.graph.tensors[t].shape for t in at.graph.inputs)
     samples = next((shape[0] for shape in shapes if shape), 1)
-    runs = [i.op for i in at.program.instructions if isinstance(i, Run) and not i.backward]
     return Workload(
         at.mesh,
         tuple(units),
@@ -63,7 +63,7 @@ def workload_of(tally: Tally, at: Placed) -> Workload:
         held.total,
         samples,
         at.facts.stages,
-        recomputed=len(set(runs)) < len(runs),
+        recomputed=recomputed,
     )
 
 

@@ -13,8 +13,8 @@ from planner.trace.workload import Transfer
 __all__ = ["PHASES", "ExchangeKey", "Phase", "Tally"]
 
 ExchangeKey = tuple[str, tuple[str, ...], float, float]
-Phase = Literal["forward", "backward", "core"]
-PHASES: Final[tuple[Phase, ...]] = ("forward", "backward", "core")
+Phase = Literal["forward", "backward", "core", "again"]
+PHASES: Final[tuple[Phase, ...]] = ("forward", "backward", "core", "again")
 
 
 class Tally:
@@ -29,6 +29,7 @@ class Tally:
         self.forward: list[Counter[Kernel]] = [Counter() for _ in range(units)]
         self.backward: list[Counter[Kernel]] = [Counter() for _ in range(units)]
         self.core: list[Counter[Kernel]] = [Counter() for _ in range(units)]
+        self.again: list[Counter[Kernel]] = [Counter() for _ in range(units)]
         self.of_weights: list[Counter[Kernel]] = [Counter() for _ in range(units)]
         self.sent: dict[Phase, list[Counter[Transfer]]] = {p: [Counter() for _ in range(units)] for p in PHASES}
         self.gathers: list[Counter[ExchangeKey]] = [Counter() for _ in range(units)]

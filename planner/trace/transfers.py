@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from cost_models.kernels import Kernel
@@ -14,25 +14,27 @@ from planner.trace.tally import Phase, Tally
 from planner.trace.workload import Transfer
 from planner.work.activity import saved_slots
 
-__all__ = ["count_inner", "count_redistributions", "first_passes"]
+__all__ = ["count_inner", "count_redistributions", "passes", "runs_again"]
 
 _PRODUCTS: Final = frozenset({"matmul", "conv"})
 
 
-def first_passes(program: Program) -> Iterator[Run | Convert]:
-    """Runs and redistributions of the program, without those of blocks that run again in the backward pass."""
+def passes(program: Program) -> Iterator[tuple[Run | Convert, bool]]:
+    """Runs and redistributions of the program, with whether they are of blocks that run again in the backward pass."""
     begun: set[str] = set()
     backward = False
     for i in program.instructions:
         if isinstance(i, Run):
             backward = backward or i.backward
-            if i.backward or i.op not in begun:
-                begun.add(i.op)
-                yield i
+            yield i, not i.backward and i.op in begun
+            begun.add(i.op)
         elif isinstance(i, Convert):
-            again = backward and not i.gradient and program.graph.producers.get(i.tensor) is not None
-            if not again:
-                yield i
+            yield i, backward and not i.gradient and program.graph.producers.get(i.tensor) is not None
+
+
+def runs_again(program: Program) -> set[str]:
+    """Operators that run forward twice."""
+    return {i.op for i, again in passes(program) if again and isinstance(i, Run)}
 
 
 def count_redistributions(tally: Tally, at: Placed, *, gathered_again: bool) -> None:
@@ -42,14 +44,18 @@ def count_redistributions(tally: Tally, at: Placed, *, gathered_again: bool) -> 
     gathered once more (Korthikanti et al. 2022); else the gathered operand is kept.
     """
     seen: set[Convert] = set()
-    for i in first_passes(at.program):
-        if not isinstance(i, Convert) or i in seen or not any(s.kind not in FREE for s in i.steps):
+    for i, again in passes(at.program):
+        if not isinstance(i, Convert) or not any(s.kind not in FREE for s in i.steps):
             continue
-        seen.add(i)  # a parameter may be loaded again by blocks that run again
-        if i.tensor in at.facts.weights:
-            _exchange(tally, at, i)
-        else:
-            _transfer(tally, at, i, gathered_again)
+        if again:
+            if not gathered_again and i.tensor not in at.facts.weights:
+                _transfer(tally, at, i, gathered_again, again=True)
+        elif i not in seen:
+            seen.add(i)  # a parameter may be loaded again by blocks that run again
+            if i.tensor in at.facts.weights:
+                _exchange(tally, at, i)
+            else:
+                _transfer(tally, at, i, gathered_again)
 
 
 def _exchange(tally: Tally, at: Placed, c: Convert) -> None:
@@ -66,7 +72,7 @@ def _units_of_readers(at: Placed, tensor: str, reader: str) -> set[int]:
     return {at.unit(op) for op, _ in at.graph.consumers[tensor] if not reader or op.name == reader}
 
 
-def _transfer(tally: Tally, at: Placed, c: Convert, gathered_again: bool) -> None:
+def _transfer(tally: Tally, at: Placed, c: Convert, gathered_again: bool, *, again: bool = False) -> None:
     producer = at.graph.producers.get(c.tensor)
     readers = [(op, i) for op, i in at.graph.consumers.get(c.tensor, ()) if not c.reader or op.name == c.reader]
     reading = [op for op, _ in readers]
@@ -77,7 +83,7 @@ def _transfer(tally: Tally, at: Placed, c: Convert, gathered_again: bool) -> Non
     else:
         unit = at.unit(producer)
     whole = at.bytes(c.tensor)
-    phase: Phase = "backward" if c.gradient else "forward"
+    phase: Phase = "again" if again else "backward" if c.gradient else "forward"
     near = [*reading, *([] if producer is None else [producer])]
     products = any(at.rule(op).kind in _PRODUCTS for op in (near if c.gradient else reading))
     for s in c.steps:
@@ -88,7 +94,10 @@ def _transfer(tally: Tally, at: Placed, c: Convert, gathered_again: bool) -> Non
         part = at.fusion.parts.get(producer.name)
         if part is not None and producer.outputs.index(c.tensor) in part.inside:
             copies = [_copied(whole, x, at) for x in (c.source, c.target)]
-            tally.add(unit, False, *(([], copies) if c.gradient else (copies, [])))
+            if again:
+                tally.again[unit].update(copies)
+            else:
+                tally.add(unit, False, *(([], copies) if c.gradient else (copies, [])))
     if gathered_again and not c.gradient and c.tensor in at.active:
         kept = any(
             i in saved_slots(op, at.rule(op), at.active) and at.strategy(op).operands[i] == c.target
@@ -102,11 +111,11 @@ def _transfer(tally: Tally, at: Placed, c: Convert, gathered_again: bool) -> Non
 
 def _copied(whole: int, layout: Layout, at: Placed) -> Kernel:
     """A tensor that lies inside a kernel is written for a redistribution, or read from one."""
-    return Kernel("layout", 0.0, whole / layout.shards(at.mesh), 1.0, 1.0, 1.0, 1.0, 0)
+    return Kernel("copy", 0.0, whole / layout.shards(at.mesh), 1.0, 1.0, 1.0, 1.0, 0)
 
 
-def count_inner(tally: Tally, at: Placed) -> None:
-    """Counts collectives inside operators."""
+def count_inner(tally: Tally, at: Placed, again: Collection[str]) -> None:
+    """Counts collectives inside operators, of which those `again` run twice."""
     for op in at.graph.ops:
         if op.name in at.facts.fixed:
             continue
@@ -118,3 +127,5 @@ def count_inner(tally: Tally, at: Placed) -> None:
             if at.rule(op).kind == "attention" and not x.backward:
                 tally.send("core", at.unit(op), transfer, x.count)
             tally.send("backward" if x.backward else "forward", at.unit(op), transfer, x.count)
+            if op.name in again and not x.backward:
+                tally.send("again", at.unit(op), transfer, x.count)

@@ -50,7 +50,8 @@ class Unit:
         forward, backward: kernels of the two passes → how often.
         of_weights: those of the backward kernels that make gradients of weights.
         core: kernels of the attention core in the forward pass, run again with selective recomputation.
-        sent_forward, sent_backward, sent_core: transfers → how often.
+        again: those that the program runs again in its backward pass, where `Workload.recomputed`.
+        sent_forward, sent_backward, sent_core, sent_again: transfers → how often.
         gathers: how weights come from where they are stored to where they are read; sums: gradients the other way.
         saved_bytes: activations kept for the backward pass; core_bytes: those of them that belong to the core alone.
         entering_bytes: what units before hand over, as it lies on one rank; entering_axes: the mesh axes whose ranks
@@ -70,6 +71,8 @@ class Unit:
     sent_forward: Mapping[Transfer, int]
     sent_backward: Mapping[Transfer, int]
     sent_core: Mapping[Transfer, int]
+    again: Mapping[Kernel, int]
+    sent_again: Mapping[Transfer, int]
     gathers: tuple[Exchange, ...]
     sums: tuple[Exchange, ...]
     saved_bytes: float
@@ -102,7 +105,8 @@ class Workload:
 
     `tied` are weights that several units read (an embedding used again by the output layer); `parameters` are elements
     of the whole model, `samples` the first dimension of its first input; `stages[i]` is the stage of a pipeline that
-    unit i is in, where there are several; `recomputed` whether the program runs blocks again in its backward pass.
+    unit i is in, where there are several; `recomputed` whether units say what the program runs again in its backward
+    pass.
     """
 
     mesh: DeviceMesh

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from cost_models import HardwareProfile, load_profile
 from planner.cli.main import main
-from planner.clock import play, step_bound
+from planner.clock import Weights, passes_of_choice, play, relaxation, step_bound
 from planner.evaluate import predict, workload_of_configuration
 from planner.frontends import load_model
 from planner.ir import DeviceMesh
@@ -21,6 +24,7 @@ from planner.planning import Request, make_plan, read_plan
 from planner.planning.breakdown import breakdown
 from planner.planning.schemes import parse_strategy
 from planner.pricing import Machine, PricedProblem, Settings, active_tensors, bind_rules, price
+from planner.search.evaluate import evaluate
 from planner.search.solve import solve
 
 SAMPLES = Path(__file__).parents[2] / "sample_graphs"
@@ -29,10 +33,12 @@ SAMPLES = Path(__file__).parents[2] / "sample_graphs"
 # Steps
 
 
-def priced(model: str, shape: Sequence[int], profile: HardwareProfile, batch: int = 16) -> PricedProblem:
+def priced(
+    model: str, shape: Sequence[int], profile: HardwareProfile, batch: int = 16, *, recompute: bool = False
+) -> PricedProblem:
     graph = load_model(SAMPLES / f"{model}.onnx", batch=batch)
     rules, _ = bind_rules(graph)
-    machine = Machine(profile, DeviceMesh.of(*shape), Settings(graph.loss is not None))
+    machine = Machine(profile, DeviceMesh.of(*shape), Settings(graph.loss is not None, recompute=recompute))
     active = active_tensors(graph, rules) if graph.loss is not None else frozenset()
     return price(graph, machine, rules, active, None)
 
@@ -49,11 +55,8 @@ def rounding(program: Program) -> int:
     return 4 * len(program.graph.ops) + 2 * len(list(program.converts())) + len(list(program.graph.parameters))
 
 
-@pytest.mark.parametrize("model", ["gpt_tiny", "moe_tiny", "resnet18_tiny"])
-@pytest.mark.parametrize("machine", ["a100-80", "ascend-910b"])
-def test_a_step_lies_between_what_every_plan_computes_and_everything_in_sequence(model: str, machine: str) -> None:
-    """Of the best choice and of random ones."""
-    p = priced(model, (2, 2), without_waits(load_profile(machine)))
+def some_choices(p: PricedProblem) -> list[tuple[int, ...]]:
+    """The best choice by the objective, and the best in which some operators are split at random."""
     rng = np.random.default_rng(0)
     best = solve(p.problem).choice
     choices = [best]
@@ -67,7 +70,15 @@ def test_a_step_lies_between_what_every_plan_computes_and_everything_in_sequence
         found = solve(replace(p.problem, nodes=nodes))
         if found.cost is not None and found.cost < 1 << 58:
             choices.append(found.choice)
-    for choice in choices:
+    return choices
+
+
+@pytest.mark.parametrize("model", ["gpt_tiny", "moe_tiny", "resnet18_tiny"])
+@pytest.mark.parametrize("machine", ["a100-80", "ascend-910b"])
+def test_a_step_lies_between_what_every_plan_computes_and_everything_in_sequence(model: str, machine: str) -> None:
+    """Of the best choice and of random ones."""
+    p = priced(model, (2, 2), without_waits(load_profile(machine)))
+    for choice in some_choices(p):
         program = lower(p.graph, p.machine.mesh, p.rules, p.active, p.decode(choice))
         timeline = play(p, choice, program)
         objective = breakdown(p, choice, program).total
@@ -75,6 +86,27 @@ def test_a_step_lies_between_what_every_plan_computes_and_everything_in_sequence
         assert play(p, choice, program, overlapped=False).end == pytest.approx(objective, abs=rounding(program))
         assert timeline.host == timeline.overhead == 0
         assert len(timeline.begins) == len(program.instructions)
+
+
+@pytest.mark.parametrize("model", ["gpt_tiny", "moe_tiny", "resnet18_tiny", "mlp"])
+@pytest.mark.parametrize("machine", ["a100-80", "h100", "ascend-910b"])
+def test_no_step_is_shorter_than_a_relaxed_objective_of_its_plan(model: str, machine: str) -> None:
+    """With any weights: of passes that are hidden behind, of passes that the host holds up; and recomputing blocks."""
+    for recompute in (False, True):
+        profile = load_profile(machine)
+        p = priced(model, (2, 2), profile, recompute=recompute)
+        for choice in some_choices(p):
+            program = lower(p.graph, p.machine.mesh, p.rules, p.active, p.decode(choice))
+            end = play(p, choice, program).end
+            held_up = passes_of_choice(p, choice)
+            every = frozenset((u, b) for u in range(100) for b in (False, True))
+            for passes in (1.0, 0.7, 0.3):
+                for held in (held_up, frozenset[tuple[int, bool]](), every):
+                    for weights in (Weights(passes, held), Weights(passes, frozenset(), held, 0.4)):
+                        relaxed = relaxation(p, weights)
+                        value = evaluate(relaxed.problem, choice)
+                        assert value is not None
+                        assert relaxed.bound(value) <= end
 
 
 def test_a_host_that_is_late_and_what_passes_outside_add_to_the_step() -> None:
@@ -142,3 +174,27 @@ def test_the_gap_is_that_of_the_step_time(tmp_path: Path, capsys: pytest.Capture
     assert (found["status"] == "optimal") == (found["gap"] == 0)
     cost = read_plan(tmp_path / "plan.json").cost
     assert (cost.gap, cost.step_time_lower_bound_s) == (found["gap"], bound)
+
+
+def test_no_plan_at_all_is_faster_than_the_bound_and_none_found_is_missed(tmp_path: Path) -> None:
+    """Every choice of a small graph is played: the plan is the fastest of them, and the bound below each."""
+    node = helper.make_node
+    nodes = [node("MatMul", ["x", "w"], ["h"]), node("Relu", ["h"], ["y"])]
+    put, out = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [256, 512]) for n in ("x", "y"))
+    weight = numpy_helper.from_array(np.zeros((512, 512), np.float32), "w")
+    path = tmp_path / "small.onnx"
+    graph = helper.make_graph(nodes, "small", [put], [out], [weight])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]), path)
+    for machine in ("a100-80", "ascend-910b"):
+        planned = make_plan(load_model(path), Request(2, load_profile(machine), Settings(training=True)))
+        ends = []
+        for option in planned.options:
+            p = option.priced
+            assert p is not None
+            for choice in itertools.product(*(range(len(n.costs)) for n in p.problem.nodes)):
+                if evaluate(p.problem, choice) is not None:
+                    program = lower(p.graph, p.machine.mesh, p.rules, p.active, p.decode(choice))
+                    ends.append(play(p, choice, program).end)
+        assert len(ends) > 100
+        assert planned.step_bound_s <= min(ends) * planned.priced.machine.unit_s
+        assert planned.step_time_s == pytest.approx(min(ends) * planned.priced.machine.unit_s)

@@ -1,0 +1,210 @@
+"""Which plan is the best by the clock, of what the searches of the additive objective found.
+
+Every mesh's best choice by the objective is played.  Then objectives whose weights know what hides behind what
+(`planner.clock.relaxation`) are minimised on the same mesh: each bounds the step of every plan there, and the plan that
+has its least value is played as well.  A mesh is left alone once its bound shows that nothing of it can be among the
+first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from planner.clock import (
+    Relaxation,
+    Timeline,
+    Weights,
+    least_of_choice,
+    passes_of_choice,
+    play,
+    relaxation,
+    step_bound,
+)
+from planner.lowering import Liveness, Program
+from planner.planning.breakdown import CostBreakdown, breakdown
+from planner.planning.fit import program_of_choice
+from planner.planning.lean import lean
+from planner.planning.options import Found, Option
+from planner.planning.request import Request
+from planner.pricing import PricedProblem
+from planner.search.control import Control
+from planner.search.evaluate import evaluate
+from planner.search.problem import Solution
+from planner.search.solve import Search
+
+__all__ = ["Finalist", "Judged", "judged"]
+
+_ROUNDS: Final = 3  # of weights, on one mesh
+_SMALL: Final = 100  # problems up to this size, after presolving, are searched to the end
+_CLOSED: Final = 1e-4  # relative gap of the step at which a mesh is done
+_CLOSED_LARGE: Final = 2e-3  # of a graph of so many operators that looking closer takes long
+_LARGE: Final = 1000
+_LESS_HIDDEN: Final = 0.5  # weight of passes where exchanges take longer than they
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Finalist:
+    """A choice of an option, and what its step takes by the clock."""
+
+    option: Option
+    choice: tuple[int, ...]
+    program: Program
+    memory: Liveness
+    parts: CostBreakdown
+    timeline: Timeline
+
+    @property
+    def solution(self) -> Solution:
+        """The choice under the bound of the option's objective."""
+        known = self.option.solution
+        if known.choice == self.choice:
+            return known
+        cost = self.parts.total
+        return Solution("feasible", self.choice, cost, min(known.bound, cost), known.solver)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """`finalists`: the best of every option that was played, the shortest step first; `bounds`: units that the step of
+    any plan of an option takes at least, by the option's place among those found."""
+
+    finalists: tuple[Finalist, ...]
+    bounds: tuple[int, ...]
+
+
+def judged(found: Found, request: Request, control: Control, limit: int | None) -> Judged:
+    """Of all options; once `control` says stop, what the searches found is played and no more."""
+    return _Judge(found, request, control, limit).run()
+
+
+class _Judge:
+    def __init__(self, found: Found, request: Request, control: Control, limit: int | None) -> None:
+        self.found, self.request, self.control, self.limit = found, request, control, limit
+        self.best: dict[int, Finalist] = {}  # by the option's place
+        self.bounds = [0 if o.priced is None else step_bound(o.priced, o.bound) for o in found.options]
+
+    def run(self) -> Judged:
+        options, count = self.found.options, self.request.top_k
+        hurry = self.control.stopped
+        ranked = self.found.ranked(count if hurry else len(options))
+        for option in ranked:
+            if _least(option) < self._last():
+                self._take(self._played(option, option.solution.choice))
+        if not hurry and self.request.execution is None:
+            open_ = [k for k, o in enumerate(options) if o.priced is not None and not (o.infeasible or o.overfull)]
+            for k in sorted(open_, key=lambda k: self.bounds[k]):
+                self._weigh(k)
+        finalists = sorted(self.best.values(), key=lambda f: (f.timeline.end, f.parts.total))
+        return Judged(tuple(finalists), tuple(self.bounds))
+
+    def _last(self) -> float:
+        """The step from which on a plan is not among those asked for."""
+        count = self.request.top_k
+        ends = sorted(f.timeline.end for f in self.best.values())
+        return ends[count - 1] if len(ends) >= count else float("inf")
+
+    def _place(self, option: Option) -> int:
+        return next(k for k, o in enumerate(self.found.options) if o is option)
+
+    def _take(self, finalist: Finalist | None) -> None:
+        if finalist is not None:
+            place = self._place(finalist.option)
+            known = self.best.get(place)
+            if known is None or finalist.timeline.end < known.timeline.end:
+                self.best[place] = finalist
+
+    def _played(self, option: Option, choice: Sequence[int]) -> Finalist | None:
+        """None where the choice's program holds more than the limit."""
+        assert option.priced is not None
+        priced, states = option.priced, tuple(choice)
+        program, memory = program_of_choice(priced, states)
+        if self.limit is not None and memory.peak > self.limit:
+            return None
+        parts, cost = breakdown(priced, states, program), evaluate(priced.problem, states)
+        if cost is not None and parts.total > cost:
+            raise AssertionError(f"pricing and lowering differ: program {parts.total}, choice {cost}")
+        return Finalist(option, states, program, memory, parts, play(priced, states, program, self.request.execution))
+
+    def _weigh(self, place: int) -> None:
+        """Minimises objectives of other weights, each learned from the plan before."""
+        option = self.found.options[place]
+        assert option.priced is not None
+        assert option.search is not None
+        best = self.best.get(place)
+        choice = self._cheapest(option) if best is None else best.choice
+        weights: Weights | None = Weights(1.0, passes_of_choice(option.priced, choice))
+        for _ in range(_ROUNDS):
+            if weights is None or self.control.stopped or self._done(place):
+                return
+            relaxed = relaxation(option.priced, weights)
+            search = self._search(option, relaxed)
+            search.glance(narrow=option.search.rounds is None)
+            self.bounds[place] = max(self.bounds[place], relaxed.bound(search.bound))
+            if self._done(place):
+                return
+            self._choose(search)
+            self.bounds[place] = max(self.bounds[place], relaxed.bound(search.bound))
+            if search.choice is None or self._done(place):
+                return
+            states = lean(option.priced, search.choice)
+            finalist = self._played(option, states)
+            if finalist is None:
+                return
+            self._take(finalist)
+            weights = _learned(option.priced, weights, choice, finalist)
+            choice = states
+
+    def _done(self, place: int) -> bool:
+        """Whether nothing of the option can be among those asked for, or better than what is known of it."""
+        known, priced = self.best.get(place), self.found.options[place].priced
+        assert priced is not None
+        near = 1 - (_CLOSED if len(priced.op_nodes) < _LARGE else _CLOSED_LARGE)
+        closed = known is not None and self.bounds[place] >= known.timeline.end * near
+        return closed or self.bounds[place] >= self._last() * near
+
+    def _search(self, option: Option, relaxed: Relaxation) -> Search:
+        assert option.search is not None
+        binds = option.search.reduced is not None and len(option.search.reduced.limits) > 0
+        # Where memory rules something out, its rows are left out: what is best without them bounds all the more.
+        problem = replace(relaxed.problem, limit=None) if binds else relaxed.problem
+        return Search(problem, Control(self.control.left, cancel=self.control.cancel), solver=self.request.solver)
+
+    @staticmethod
+    def _choose(search: Search) -> None:
+        """Some choice close to the best, and of small problems the best."""
+        search.choose()
+        if not search.closed and search.reduced is not None and len(search.reduced.nodes) <= _SMALL:
+            search.run()
+
+    @staticmethod
+    def _cheapest(option: Option) -> tuple[int, ...]:
+        """The cheapest state of every node by itself, where no choice is known."""
+        assert option.priced is not None
+        return tuple(int(node.costs.argmin()) for node in option.priced.problem.nodes)
+
+
+def _learned(priced: PricedProblem, weights: Weights, before: Sequence[int], finalist: Finalist) -> Weights | None:
+    """Passes weigh less where exchanges of parameters take longer than they.  Those that the host holds up in one plan
+    and not in another take a mean, in which the plans before and after are worth the same (Kelley's cutting planes in
+    one dimension).  None where nothing is learned."""
+    parts = finalist.parts
+    exchanged = parts.parameters + parts.parameter_gradients
+    passes = 1.0 if exchanged <= parts.total - parts.optimizer - exchanged else _LESS_HIDDEN
+    known = weights.held_up | weights.between
+    held = passes_of_choice(priced, finalist.choice)
+    between = weights.between | (known ^ held)
+    learned = Weights(passes, weights.held_up - between, between)
+    by_host, by_computing = (relaxation(priced, replace(learned, computing=w)) for w in (0.0, 1.0))
+    # What the objective says of each plan, as computing weighs nothing, and all, in these passes.
+    (a0, b0), (a1, b1) = (
+        [(evaluate(r.problem, x) or 0) + r.constant for x in (before, finalist.choice)] for r in (by_host, by_computing)
+    )
+    rise = (b1 - b0) - (a1 - a0)
+    return None if rise <= 0 else replace(learned, computing=round(min(1.0, max(0.0, (a0 - b0) / rise)), 3))
+
+
+def _least(option: Option) -> int:
+    assert option.priced is not None
+    return least_of_choice(option.priced, option.solution.choice)
