@@ -9,10 +9,11 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
-__all__ = ["GroupShape", "group_on_mesh"]
+__all__ = ["GroupShape", "group_of_stages", "group_on_mesh"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,37 @@ def group_on_mesh(
         return GroupShape(1, axes=spanned)
     ranks = np.arange(math.prod(mesh_shape)).reshape(mesh_shape)
     groups = np.moveaxis(ranks, sorted(axes), range(-len(axes), 0)).reshape(-1, count)
+    stride = min(math.prod(mesh_shape[a + 1 :]) for a, s in spanned if s > 1)
+    placement = devices_per_server, devices_per_island, devices_per_supernode
+    return _worst(groups, math.prod(mesh_shape), stride, spanned, *placement)
+
+
+def group_of_stages(
+    stages: tuple[int, ...],
+    devices: int,
+    count: int,
+    devices_per_server: int,
+    devices_per_island: int | None = None,
+    devices_per_supernode: int | None = None,
+) -> GroupShape:
+    """The worst-placed group of the ranks at one place of these stages, of `count` stages of so many `devices` in a
+    row; arguments else and errors as of `group_on_mesh`."""
+    groups = np.arange(devices)[:, None] + devices * np.array(stages)[None, :]
+    stride = devices * min((b - a for a, b in pairwise(stages)), default=1)
+    placement = devices_per_server, devices_per_island, devices_per_supernode
+    return _worst(groups, devices * count, stride, ((0, len(stages)),), *placement)
+
+
+def _worst(
+    groups: np.ndarray,
+    devices: int,
+    stride: int,
+    spanned: tuple[tuple[int, int], ...],
+    devices_per_server: int,
+    devices_per_island: int | None,
+    devices_per_supernode: int | None,
+) -> GroupShape:
+    """Of groups (a row each) of `devices` ranks."""
     # Groups one server apart in start lie alike, so each start within a server is looked at once.
     seen: dict[int, np.ndarray] = {}
     period = math.lcm(devices_per_server, devices_per_island or 1, devices_per_supernode or 1)
@@ -108,16 +140,15 @@ def group_on_mesh(
         supernodes = len(set((group // devices_per_supernode).tolist())) if devices_per_supernode else 1
         placed.append((supernodes, *_placed(group, devices_per_server, devices_per_island)))
     supernodes, servers, fewest, on_island = min(placed, key=lambda p: (-p[0], -p[1], p[2], p[3]))
-    stride = min(math.prod(mesh_shape[a + 1 :]) for a, s in spanned if s > 1)
     return GroupShape(
         ranks_per_server=fewest,
         servers=servers,
         stride=stride,
         ranks_per_island=on_island if devices_per_island is not None else None,
-        total=count,
+        total=groups.shape[1],
         axes=spanned,
         supernodes=supernodes,
-        concurrent=math.ceil(min(math.prod(mesh_shape), devices_per_server) / fewest),
+        concurrent=math.ceil(min(devices, devices_per_server) / fewest),
     )
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cost_models.algorithms import protocol_terms
-from cost_models.group import GroupShape, group_on_mesh
+from cost_models.group import GroupShape, group_of_stages, group_on_mesh
 from cost_models.machine import AxesSpec, HardwareProfile
 from cost_models.nccl_prices import nccl_terms
 
@@ -54,6 +54,15 @@ class CollectiveModel:
             per_server,
             self.profile.devices_per_island,
             self.profile.devices_per_supernode,
+        )
+
+    def group_of_stages(self, stages: tuple[int, ...], devices: int, count: int) -> GroupShape:
+        """The worst-placed group of the ranks at one place of these of `count` stages, which have so many devices."""
+        per_server = self.profile.devices_per_server
+        if per_server is None:
+            per_server = devices * count
+        return group_of_stages(
+            stages, devices, count, per_server, self.profile.devices_per_island, self.profile.devices_per_supernode
         )
 
     def seconds(

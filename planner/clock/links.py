@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import cast
 
 from cost_models import Collective, CollectiveModel, GroupShape, HardwareProfile
@@ -50,15 +49,11 @@ class Links:
         return self._known[key] * part
 
     def across(self, stages: Sequence[int], size: float) -> float:
-        """Of a sum over these stages of what ranks at the same place hold, all ranks of a stage at once.
-
-        Stages lie as far apart as the farthest two neighbours of them.
-        """
+        """Of a sum over these stages of what ranks at the same place hold, all ranks of a stage at once."""
         if len(stages) < 2 or size <= 0:
             return 0.0
         devices = self.mesh.devices
-        apart = max(b - a for a, b in pairwise(stages))
-        group = self.model.group((len(stages), apart * devices), (0,))
+        group = self.model.group_of_stages(tuple(stages), devices, max(self.stages, stages[-1] + 1))
         each = self.profile.devices_per_server or devices * len(stages)
         together = max(1, min(devices, each // group.ranks_per_server))
         return float(self.model.seconds("all_reduce", size, group, concurrent=together))

@@ -187,9 +187,9 @@ def _planned(
         searched, known = option.candidate(unit_s), played.get(id(option))
         if known is None:
             return searched
-        # Of what is described, the objective that is.
-        objective = known.parts.total * unit_s if known is best else searched.objective_s
-        return replace(searched, objective_s=objective, step_time_s=known.timeline.end * unit_s)
+        if known is best:  # of what is described, the objective that is
+            searched = replace(searched, status=known.solution.status, objective_s=known.parts.total * unit_s)
+        return replace(searched, step_time_s=known.timeline.end * unit_s)
 
     # Infeasible meshes hold no plan, so they do not lower the bounds.
     open_ = [(o, bound) for o, bound in zip(found.options, outcome.bounds, strict=True) if not o.infeasible]

@@ -34,6 +34,9 @@ def tensor(data: str, axis: str) -> tuple[str, ...]:
     )
 
 
+NORMS = "*norm.weight stored=[_]"  # whole, as transformers holds them
+
+
 def plan(folder: Path, model: str, *pins: str, more: tuple[str, ...] = ()) -> PlanDocument:
     options = [o for p in pins for o in ("--pin", p)]
     arguments = ["search", str(SAMPLES / model), "--devices", "4", "--hardware", "cpu", "--no-cache", *more]
@@ -74,7 +77,7 @@ def test_megatrons_layout_is_colwise_and_rowwise(tmp_path: Path) -> None:
 
 def test_heads_that_do_not_divide_among_the_ranks_are_gathered(tmp_path: Path) -> None:
     """Two heads of keys and values among four ranks: no rank could look at its part by heads."""
-    found = config(plan(tmp_path, "llama_tiny.onnx", "mesh=4", *tensor("", "x")))["tp_plan"]
+    found = config(plan(tmp_path, "llama_tiny.onnx", "mesh=4", *tensor("", "x"), NORMS))["tp_plan"]
     assert found["model.layers.*.self_attn.k_proj"] == "colwise_gather_output"
     assert found["model.layers.*.mlp.up_proj"] == "colwise"
 
@@ -88,7 +91,8 @@ def test_results_that_are_gathered_and_inputs_that_are_cut_have_styles_of_their_
 def test_modules_that_the_plan_leaves_whole_are_named_as_such(tmp_path: Path) -> None:
     """transformers keeps its own rule for what a config leaves out."""
     attention = tuple(p for p in tensor("x", "y") if not any(m in p for m in ("gate", "up_", "down")))
-    made = plan(tmp_path, "llama_tiny.onnx", "mesh=2x2", *attention, "*.mlp.*_proj.matmul b0=x", "*.mlp.mul* d0=x")
+    data = ("*.mlp.*_proj.matmul b0=x", "*.mlp.mul* d0=x", NORMS, "*.mlp.*_proj.weight stored=[_,_]")
+    made = plan(tmp_path, "llama_tiny.onnx", "mesh=2x2", *attention, *data)
     found = config(made)["tp_plan"]
     assert found["model.layers.*.mlp.up_proj"] == found["model.layers.*.mlp.down_proj"] == "replicate"
     assert found["model.layers.*.self_attn.o_proj"] == "rowwise"
