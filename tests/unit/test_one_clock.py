@@ -1,0 +1,90 @@
+"""A configuration that is evaluated, and the plan that a search makes of it, take the same step, to the last digit."""
+
+from __future__ import annotations
+
+import argparse
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from cost_models import HardwareProfile, load_profile
+from planner.cli.strategy import take_strategy
+from planner.clock import predict
+from planner.evaluate import workload_of_configuration
+from planner.frontends import load_model
+from planner.ir import Graph
+from planner.planning import Request, make_plan
+from planner.planning.pipeline import Parts, plan_in_parts
+from planner.planning.schemes import parse_strategy
+from planner.pricing import Settings
+
+SAMPLES = Path(__file__).parents[2] / "sample_graphs"
+MACHINES = ("a100-80", "h100", "v100", "b200", "ascend-910b")
+DEVICES, BATCH = 8, 32
+EVERY = (
+    "ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp:shard=4", "zero1:micro_batch=2", "fsdp:micro_batch=1",
+    "ddp:recompute=full,micro_batch=2",
+)  # fmt: skip
+OF_LAYERS = (
+    "megatron:tp=2,micro_batch=8", "megatron:tp=2,sp=false,zero=0,micro_batch=4", "megatron:pp=2,micro_batch=2",
+    "megatron:tp=2,pp=2,micro_batch=4,recompute=full", "megatron:cp=2,micro_batch=4",
+    "megatron:pp=2,zero=0,micro_batch=8",
+)  # fmt: skip
+MODELS = {
+    "gpt_tiny": EVERY + OF_LAYERS,
+    "llama_tiny": EVERY + OF_LAYERS,
+    "moe_tiny": (*EVERY[:5], "megatron:ep=2,micro_batch=4"),
+    "bert_tiny": (*EVERY, "megatron:tp=2,micro_batch=4"),
+    "vit_tiny": (*EVERY[:6], "megatron:tp=2,micro_batch=4"),
+    "resnet18_tiny": EVERY[:7],
+    "mlp": EVERY[:7],
+}
+CASES = [(model, strategy) for model, strategies in MODELS.items() for strategy in strategies]
+
+
+@cache
+def graph_of(model: str, batch: int | None) -> Graph:
+    return load_model(SAMPLES / f"{model}.onnx", batch=batch)
+
+
+def searched(model: str, strategy: str, profile: HardwareProfile) -> tuple[float, dict[str, float]]:
+    """Step of `search --strategy`, and its parts."""
+    options = argparse.Namespace(
+        strategy=strategy, devices=DEVICES, batch=BATCH, precision="bf16", optimizer="adam", recompute="auto"
+    )
+    stages, micro_batches, recompute, c, pins = take_strategy(options, lambda batch: graph_of(model, batch))
+    graph = graph_of(model, c.micro_batch * c.dp)
+    settings = Settings(True, "bf16", "adam")
+    request = Request(
+        DEVICES // stages, profile, settings, recompute=recompute, constraints=pins, execution=c, memory_limit=1 << 50
+    )
+    if stages * micro_batches == 1:
+        planned = make_plan(graph, request)
+        return planned.step_time_s, {k: n * planned.priced.machine.unit_s for k, n in planned.timeline.parts.items()}
+    _, pipeline = plan_in_parts(graph, request, Parts(stages, micro_batches, c.micro_batch * c.dp))
+    return pipeline.step_time_s, dict(pipeline.parts_s)
+
+
+@pytest.mark.parametrize(("model", "strategy"), CASES)
+def test_the_step_evaluated_is_the_step_searched(model: str, strategy: str) -> None:
+    for machine in MACHINES:
+        profile = load_profile(machine)
+        c = parse_strategy(strategy, devices=DEVICES, batch=BATCH, precision="bf16", optimizer="adam")
+        whole, one = (graph_of(model, c.micro_batch * n) for n in (c.dp, c.ep))
+        evaluated = predict(workload_of_configuration(whole, one, c, profile), c, profile)
+        step_s, parts_s = searched(model, strategy, profile)
+        assert step_s == pytest.approx(evaluated.step_time_s, rel=1e-9, abs=2e-12), machine
+        if c.pp * c.micro_batches > 1:
+            for name, seconds in evaluated.breakdown.items():
+                assert parts_s[name] == pytest.approx(seconds, rel=1e-9, abs=2e-12), (machine, name)
+        else:
+            for name, seconds in (("optimizer", "update"), ("outside", "overhead")):
+                assert parts_s[name] == pytest.approx(evaluated.breakdown[seconds], rel=1e-9, abs=2e-12), (
+                    machine,
+                    name,
+                )
+
+
+def test_there_are_at_least_300_triples() -> None:
+    assert len(CASES) * len(MACHINES) >= 300
