@@ -6,7 +6,7 @@ Choosing right matters more than the absolute time, so rank correlation and regr
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,8 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A case and what was predicted for it; seconds per step and bytes of the fullest device."""
+    """A case and what was predicted for it; seconds per step and bytes of the fullest device.  `objective_s`: the step
+    with nothing overlapped."""
 
     case: Case
     step_s: float
@@ -29,6 +30,7 @@ class Outcome:
     high_s: float
     allocated_bytes: float
     reserved_bytes: float
+    objective_s: float = 0.0
 
     @property
     def memory(self) -> tuple[float, float] | None:
@@ -52,6 +54,7 @@ class Figures:
         top1_regret: measured time of the configuration predicted best over that of the best one, less 1, averaged over
             `regret_groups` groups of rows that do the same work.
         coverage: share of measured times inside the predicted 80 % interval.
+        objective_spearman, objective_regret: the same of the step with nothing overlapped, the search's objective.
     """
 
     rows: int
@@ -65,6 +68,8 @@ class Figures:
     top1_regret: float | None
     regret_groups: int
     coverage: float | None
+    objective_spearman: float | None = None
+    objective_regret: float | None = None
 
 
 def mean_absolute_percentage_error(predicted: Array, measured: Array) -> float:
@@ -88,8 +93,11 @@ def spearman(first: Array, second: Array) -> float | None:
     return None if scale == 0 else float(np.clip(a @ b / scale, -1.0, 1.0))
 
 
-def top1_regret(outcomes: Sequence[Outcome]) -> tuple[float | None, int]:
-    """Mean regret of taking the configuration predicted best, and the number of groups it is a mean over.
+def top1_regret(
+    outcomes: Sequence[Outcome], predicted_s: Callable[[Outcome], float] = lambda o: o.step_s
+) -> tuple[float | None, int]:
+    """Mean regret of taking the configuration predicted best, by `predicted_s`, and the number of groups it is a mean
+    over.
 
     A group has the same model, hardware, devices, global batch, sequence and precision, and at least two
     configurations.  Rows of one configuration count as their mean, for they differ by releases and noise;
@@ -102,7 +110,7 @@ def top1_regret(outcomes: Sequence[Outcome]) -> tuple[float | None, int]:
     for configurations in groups.values():
         if len(configurations) < 2:
             continue
-        predicted = np.array([np.mean([o.step_s for o in same]) for same in configurations.values()])
+        predicted = np.array([np.mean([predicted_s(o) for o in same]) for same in configurations.values()])
         measured = np.array([np.mean([o.case.step_s for o in same]) for same in configurations.values()])
         chosen = measured[np.isclose(predicted, predicted.min(), rtol=1e-12, atol=0)].mean()
         regrets.append(max(0.0, float(chosen / measured.min() - 1)))  # a mean of equal values may round below them
@@ -116,6 +124,8 @@ def figures_of(outcomes: Sequence[Outcome]) -> Figures:
     memory = np.array([o.memory for o in outcomes if o.memory is not None], dtype=np.float64).reshape(-1, 2)
     error, memory_error = np.abs(predicted / measured - 1), np.abs(memory[:, 0] / memory[:, 1] - 1)
     regret, groups = top1_regret(outcomes)
+    objective = np.array([o.objective_s for o in outcomes], dtype=np.float64)
+    known = bool(np.all(objective > 0))
     some, remembered = bool(outcomes), bool(len(memory))
     return Figures(
         rows=len(outcomes),
@@ -129,4 +139,6 @@ def figures_of(outcomes: Sequence[Outcome]) -> Figures:
         top1_regret=regret,
         regret_groups=groups,
         coverage=float(np.mean([o.low_s <= o.case.step_s <= o.high_s for o in outcomes])) if some else None,
+        objective_spearman=spearman(objective, measured) if known else None,
+        objective_regret=top1_regret(outcomes, lambda o: o.objective_s)[0] if known else None,
     )

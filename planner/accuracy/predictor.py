@@ -14,7 +14,7 @@ from planner.accuracy.metrics import Outcome
 from planner.accuracy.models import Model
 from planner.accuracy.rows import Case, LeftOut, filled_in
 from planner.builder import build
-from planner.clock import Configuration
+from planner.clock import Configuration, seconds_in_sequence
 from planner.errors import InfeasibleError, UsageError
 from planner.evaluate import Prediction, layout_of, predict, program_of_configuration, traced_as
 from planner.frontends import import_bytes
@@ -76,11 +76,15 @@ class Predictor:
 
     def prediction(self, case: Case) -> Prediction:
         """UsageError where the evaluator refuses the configuration."""
+        return predict(self._workload(case), case.configuration, self.profile(case))
+
+    @staticmethod
+    def _workload(case: Case) -> Workload:
         c = case.configuration
         # Ranks that share experts exchange the tokens of all their samples.
         machine = _machine(case.hardware, case.server_network_gbps)
         attention = "unfused" if c.attention == "unfused" else "fused"
-        return predict(_workload(case.model, attention, c.fuse, layout_of(c), machine), c, self.profile(case))
+        return _workload(case.model, attention, c.fuse, layout_of(c), machine)
 
     def fits(self, case: Case) -> bool:
         """Whether the predicted peak lies within the device's memory, as nearly as a prediction can tell."""
@@ -89,7 +93,8 @@ class Predictor:
 
     def outcome(self, case: Case) -> Outcome:
         p = self.prediction(case)
-        return Outcome(case, p.step_time_s, p.time_low_s, p.time_high_s, p.allocated_bytes, p.reserved_bytes)
+        objective = seconds_in_sequence(self._workload(case), case.configuration, self.profile(case))
+        return Outcome(case, p.step_time_s, p.time_low_s, p.time_high_s, p.allocated_bytes, p.reserved_bytes, objective)
 
     def _too_slow(self, case: Case) -> bool:
         """Whether the measured step reaches less than a twentieth of the peak although the row warns of itself."""

@@ -132,6 +132,7 @@ def _row(o: Outcome) -> dict[str, Any]:
         "filled": list(o.case.filled),
         "measured_s": o.case.step_s,
         "predicted_s": o.step_s,
+        "objective_s": o.objective_s,
         "low_s": o.low_s,
         "high_s": o.high_s,
         "measured_bytes": None if memory is None else memory[1],

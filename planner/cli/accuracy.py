@@ -80,21 +80,22 @@ def _print(report: Report, *, each: bool) -> None:
             print(f"  {name:24} {count:5} {reason}")
 
 
-_COLUMNS = " rows    time     max    bias   rank  regret groups  in 80%  memory"
+_COLUMNS = " rows    time     max    bias   rank  regret groups  in 80%  memory  objective: rank  regret"
 
 
 def _table(title: str, figures: Mapping[str, Figures]) -> None:
-    """MAPE and largest error of time, mean ln(predicted / measured), Spearman, regret, coverage, MAPE of memory."""
+    """MAPE and largest error of time, mean ln(predicted / measured), Spearman, regret, coverage, MAPE of memory, and
+    Spearman and regret of the step with nothing overlapped."""
     if not figures:
         return
     print(f"{title}\n  {'data set':24} {_COLUMNS}")
     for name, f in figures.items():
         shares = (f.time_mape, f.time_max, f.time_bias)
         first = " ".join(f"{_share(s):>7}" for s in shares)
-        rank = "-" if f.spearman is None else f"{f.spearman:.3f}"
+        rank, objective = ("-" if r is None else f"{r:.3f}" for r in (f.spearman, f.objective_spearman))
         print(
             f"  {name:24} {f.rows:5} {first} {rank:>6} {_share(f.top1_regret):>7} {f.regret_groups:6} "
-            f"{_share(f.coverage):>7} {_share(f.memory_mape):>7}"
+            f"{_share(f.coverage):>7} {_share(f.memory_mape):>7} {objective:>16} {_share(f.objective_regret):>7}"
         )
     print()
 

@@ -14,7 +14,7 @@ from planner.clock.step import step_of
 from planner.errors import UsageError
 from planner.trace import Workload
 
-__all__ = ["Prediction", "predict"]
+__all__ = ["Prediction", "predict", "seconds_in_sequence"]
 
 _PASSES = 4_000_000  # simulated in some seconds
 _Z80 = 1.2816  # of a normal distribution, 80 % lies within so many standard deviations
@@ -85,6 +85,12 @@ def predict(workload: Workload, c: Configuration, profile: HardwareProfile) -> P
         },
         _flops(workload, c),
     )
+
+
+def seconds_in_sequence(workload: Workload, c: Configuration, profile: HardwareProfile) -> float:
+    """The step with nothing overlapped, which is what the additive objective of a search counts."""
+    parts = chunks(workload, c.pp * c.virtual_stages, c.stage_layers)
+    return step_of(workload, c, profile, parts, overlapped=False).total_s
 
 
 def _flops(workload: Workload, c: Configuration) -> float:

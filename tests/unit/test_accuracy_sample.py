@@ -1,6 +1,6 @@
 """No published row of a sample, one or two of every data set, is predicted worse than it was.
 
-`tests/golden/accuracy_rows.json` has the rows as published, which name their sources, `accuracy_errors.json` what they are
+`tests/golden/accuracy_rows.json` has the rows as published, with their sources, `accuracy_errors.json` what they are
 predicted at: predicted / measured - 1 of the step, and of the memory where a row has it.  After a change that is meant,
 and whose figures over all rows are in docs/accuracy.md: `python -m tests.unit.test_accuracy_sample`.
 """
