@@ -11,6 +11,7 @@ from planner.errors import UsageError
 from planner.evaluate.pins import constraints_of_configuration
 from planner.ir import Graph
 from planner.planning.constraints import Constraints
+from planner.planning.execution import RUN_KEYS
 from planner.planning.pipeline import global_batch
 from planner.planning.schemes import parse_strategy
 
@@ -19,7 +20,7 @@ __all__ = ["take_strategy"]
 # Keys that plans follow, or that are refused below wherever plans cannot.
 _TAKEN: Final = (
     "dp", "tp", "pp", "cp", "ep", "micro_batch", "shard", "zero", "sp", "recompute", "recompute_blocks", "schedule",
-    "vpp", "offload", "stage_layers", "frozen",
+    "vpp", "offload", "stage_layers", "frozen", *RUN_KEYS,
 )  # fmt: skip
 
 

@@ -91,12 +91,15 @@ def workload_of_plan(
     that the program was made of; `stage_of`: stages of operators, at whose ends units end."""
     machine = priced.machine
     joined = machine.profile.framework.joins_kernels
+    chains, attention, copies = joined, joined, not joined
+    if execution is not None:
+        chains, attention, copies = execution.fuse, execution.attention != "unfused", False
     return trace(
         program,
         machine.settings,
-        chains=joined,
-        attention=joined,
-        copies=not joined,
+        chains=chains,
+        attention=attention,
+        copies=copies,
         gathered_again=execution is not None,
         stage_of=stage_of,
     )

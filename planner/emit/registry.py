@@ -4,7 +4,7 @@ package."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -164,6 +164,8 @@ def emit(target: str, given: Given) -> Emission:
     UsageError where an option is given that the target does not read, or one lacks; InputError where the plan has no
     words there.
     """
+    from planner.planning.execution import unusual
+
     found = TARGETS[target]
     options = {"names": given.names_file, "hosts": given.hosts_file, "model": given.model_file}
     for option, value in options.items():
@@ -176,7 +178,12 @@ def emit(target: str, given: Given) -> Emission:
         check_readers(given.plan)
     if target not in _IN_PARTS:
         check_parts(given.plan, target)
-    return found.emit(given)
+    emission = found.emit(given)
+    run = unusual(given.plan)
+    if not run:
+        return emission
+    line = f"how a step is run, which its predicted time counts on: {', '.join(run)}; set it in the launcher"
+    return replace(emission, lost=(*emission.lost, line))
 
 
 def check_parts(plan: PlanDocument, target: str) -> None:

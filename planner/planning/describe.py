@@ -39,6 +39,7 @@ from planner.planning.document import (
     TensorDocument,
     role_to_text,
 )
+from planner.planning.execution import run_of
 from planner.planning.pipeline.stages import ORDER, Pipelined
 from planner.planning.pipeline.tied import StageSum, stages_of_parameters
 from planner.planning.planner import Planned
@@ -115,6 +116,7 @@ def describe(
             micro_batches=1 if pipeline is None else pipeline.micro_batches,
             order="" if pipeline is None else ORDER,
             sends_overlap=pipeline is None or pipeline.sends_overlap,
+            run={} if planned.request.execution is None else run_of(planned.request.execution),
             recompute=_blocks(planned.assignment.blocks),
         ),
         pins=_pins(planned),

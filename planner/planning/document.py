@@ -228,7 +228,8 @@ class RedistributionDocument(_Part):
 class ScheduleDocument(_Part):
     """`recompute`: blocks of operators that run again in the backward pass instead of keeping what is inside.
     `stages` above 1: a pipeline; sizes and costs of operators are those of one of `micro_batches`, which run in the
-    `order` 1f1b; `sends_overlap`: whether stages compute while they send."""
+    `order` 1f1b; `sends_overlap`: whether stages compute while they send.  `run`: of a plan made of a known
+    configuration, how its step is run (keys of `planner evaluate`), as far as the clock asks."""
 
     mode: Literal["training", "inference"]
     precision: Literal["bf16", "fp16", "fp32"]
@@ -238,6 +239,7 @@ class ScheduleDocument(_Part):
     micro_batches: int = Field(default=1, ge=1, le=10**9)
     order: Literal["", "1f1b"] = ""
     sends_overlap: bool = True
+    run: dict[str, str | int | bool] = {}
     recompute: list[list[str]] = []
 
 

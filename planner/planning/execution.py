@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from planner.clock import Configuration
 from planner.errors import InputError, UsageError
 from planner.ir import Graph
 from planner.planning.document import PlanDocument
 from planner.planning.pipeline import global_batch
-from planner.planning.schemes import parse_strategy
+from planner.planning.schemes import KEYS, SCHEMES, parse_strategy
 
-__all__ = ["execution_of"]
+__all__ = ["RUN_KEYS", "Setting", "execution_of", "run_of", "unusual"]
+
+Setting = str | int | bool
+# Keys of a configuration that say how a step is run, and nothing of what lies where.
+RUN_KEYS: Final = (
+    "matrix", "cast_gathers", "gradient_bytes", "attention", "loss", "fuse", "overlap_gradients", "overlap_parameters",
+    "overlap_tensor", "overlap_pipeline",
+)  # fmt: skip
+
+
+def run_of(c: Configuration) -> dict[str, Setting]:
+    """How a step of the configuration is run, key by key."""
+    return {key: c.matrix if key == "matrix" else getattr(c, KEYS[key].field) for key in RUN_KEYS}
+
+
+def unusual(plan: PlanDocument) -> list[str]:
+    """What of `schedule.run` is not as frameworks run a step unless told otherwise, as `KEY=VALUE`."""
+    usual = {**run_of(Configuration(precision=plan.schedule.precision)), **SCHEMES["megatron"]}
+    # DistributedDataParallel sums gradients in their own width, and has no parameters to gather.
+    free = {"gradient_bytes", "overlap_parameters", "overlap_pipeline"}
+    run = plan.schedule.run
+    return [f"{k}={str(v).lower()}" for k, v in run.items() if k not in free and v != usual[k]]
 
 
 def execution_of(plan: PlanDocument, graph: Graph) -> Configuration | None:

@@ -24,12 +24,12 @@ MACHINES = ("a100-80", "h100", "v100", "b200", "ascend-910b")
 DEVICES, BATCH = 8, 32
 EVERY = (
     "ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp:shard=4", "zero1:micro_batch=2", "fsdp:micro_batch=1",
-    "ddp:recompute=full,micro_batch=2",
+    "ddp:recompute=full,micro_batch=2", "ddp:attention=unfused,loss=softmax,fuse=false",
 )  # fmt: skip
 OF_LAYERS = (
     "megatron:tp=2,micro_batch=8", "megatron:tp=2,sp=false,zero=0,micro_batch=4", "megatron:pp=2,micro_batch=2",
     "megatron:tp=2,pp=2,micro_batch=4,recompute=full", "megatron:cp=2,micro_batch=4",
-    "megatron:pp=2,zero=0,micro_batch=8",
+    "megatron:pp=2,zero=0,micro_batch=8", "megatron:tp=2,micro_batch=4,overlap_tensor=true,gradient_bytes=2",
 )  # fmt: skip
 MODELS = {
     "gpt_tiny": EVERY + OF_LAYERS,

@@ -22,6 +22,7 @@ from planner.evaluate import Configuration
 from planner.evaluate.pins import constraints_of_configuration
 from planner.frontends import load_model
 from planner.planning import PlanDocument, read_plan
+from planner.planning.execution import run_of
 from planner.planning.schemes import KEYS
 from tests.unit.evaluate_graphs import gpt
 
@@ -129,6 +130,21 @@ def test_launchers_take_such_a_plan(tmp_path: Path, target: str, strategy: str) 
     assert main(["emit", str(tmp_path / "plan.json"), "--target", target, "--out", str(tmp_path / target)]) == 0
 
 
+def test_how_a_step_is_run_stands_in_the_plan_and_what_a_launcher_has_to_be_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usual = search(tmp_path / "usual", "gpt_tiny", "megatron:tp=2")
+    plan = search(tmp_path / "other", "gpt_tiny", "megatron:tp=2,attention=unfused,loss=operators,overlap_tensor=true")
+    assert plan.schedule.run | {"attention": "native", "loss": "fused", "overlap_tensor": False} == usual.schedule.run
+    assert plan.cost.step_time_s > usual.cost.step_time_s
+    assert {n: o.strategy for n, o in plan.operators.items()} == {n: o.strategy for n, o in usual.operators.items()}
+    for folder, said in (("usual", False), ("other", True)):
+        capsys.readouterr()
+        arguments = ["emit", str(tmp_path / folder / "plan.json"), "--target", "megatron", "--out", str(tmp_path / "m")]
+        assert main(arguments) == 0
+        assert ("attention=unfused, loss=operators, overlap_tensor=true" in capsys.readouterr().out) == said
+
+
 @pytest.mark.parametrize("key", [k for k in KEYS if k != "dp"])  # which has to be what the others leave
 def test_every_key_changes_the_plan_or_is_refused(key: str) -> None:
     values = {
@@ -145,8 +161,8 @@ def test_every_key_changes_the_plan_or_is_refused(key: str) -> None:
     def taken(strategy: str) -> object:
         arguments = [str(SAMPLES / "moe_tiny.onnx"), "--devices", "8", "--batch", "32", "--strategy", strategy]
         options = parser.parse_args(arguments)
-        *said, _, pins = take_strategy(options, lambda batch: load_model(options.model, batch=batch))
-        return said, pins.meshes, [p.strategy for p in pins.operators], [p.stored for p in pins.parameters]
+        *said, run, pins = take_strategy(options, lambda batch: load_model(options.model, batch=batch))
+        return said, run_of(run), pins.meshes, [p.strategy for p in pins.operators], [p.stored for p in pins.parameters]
 
     without = taken(f"megatron:{others}")
     with contextlib.suppress(UsageError):
@@ -168,10 +184,10 @@ def test_every_key_changes_the_plan_or_is_refused(key: str) -> None:
         ("ddp", ("--recompute", "blocks"), 2, "--recompute blocks: --strategy says what is run again"),
         ("megatron:tp=2,recompute=full", ("--recompute", "none"), 2, "--strategy says what is run again"),
         (
-            "megatron:tp=2,matrix=fp8,parameter_bytes=4,gradient_bytes=2,loss=one_hot",
+            "megatron:tp=2,matrix=fp8,parameter_bytes=4",
             (),
             2,
-            "matrix, parameter_bytes, gradient_bytes, loss: plans do not say that; leave it out (`planner evaluate`",
+            "parameter_bytes: plans do not say that; leave it out (`planner evaluate`",
         ),
         ("megatron:tp=2", ("--pin", "*.c_fc.matmul replicated"), 3, "contradict"),
     ],
