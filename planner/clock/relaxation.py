@@ -28,7 +28,7 @@ from planner.search.problem import FORBIDDEN, Edge, IntArray, Node, Problem
 from planner.work.activity import made_of_parameters
 from planner.work.units import units_of
 
-__all__ = ["Relaxation", "Weights", "passes_of_choice", "relaxation"]
+__all__ = ["Relaxation", "Weights", "passes_of", "passes_of_choice", "relaxation"]
 
 Pass = tuple[int, bool]  # (unit, backward)
 
@@ -76,6 +76,13 @@ class _Passes:
     def add(self, at: Pass, busy: float, started: float) -> None:
         self.busy[at] = self.busy.get(at, 0.0) + busy
         self.started[at] = self.started.get(at, 0.0) + started
+
+
+def passes_of(priced: PricedProblem) -> frozenset[Pass]:
+    """The passes in which something is started."""
+    unit, tables = units_of(priced.graph).of, priced.tables
+    ways = (False, True)
+    return frozenset((unit[n], back) for n in priced.op_nodes for back in ways if tables[n].launches[back])
 
 
 def passes_of_choice(priced: PricedProblem, choice: Sequence[int]) -> frozenset[Pass]:

@@ -17,6 +17,7 @@ from planner.clock import (
     Timeline,
     Weights,
     least_of_choice,
+    passes_of,
     passes_of_choice,
     play,
     relaxation,
@@ -134,7 +135,13 @@ class _Judge:
         assert option.search is not None
         best = self.best.get(place)
         choice = self._cheapest(option) if best is None else best.choice
-        weights: Weights | None = Weights(1.0, passes_of_choice(option.priced, choice))
+        held_up = passes_of_choice(option.priced, choice)
+        # Where elimination is too wide, a choice takes as long again: it is for meshes that have shown a good one.  And
+        # where the host holds up every pass, what is left to weigh is communication, whose bounds are weak there.
+        costly = option.search.rounds is not None and len(option.priced.op_nodes) > _LARGE
+        if costly and held_up == passes_of(option.priced):
+            return
+        weights: Weights | None = Weights(1.0, held_up)
         for _ in range(_ROUNDS):
             if weights is None or self.control.stopped or self._done(place):
                 return
@@ -142,7 +149,7 @@ class _Judge:
             search = self._search(option, relaxed)
             search.glance(narrow=option.search.rounds is None)
             self.bounds[place] = max(self.bounds[place], relaxed.bound(search.bound))
-            if self._done(place):
+            if self._done(place) or (costly and best is None):
                 return
             self._choose(search)
             self.bounds[place] = max(self.bounds[place], relaxed.bound(search.bound))

@@ -64,7 +64,7 @@ def test_megatron_by_hand_for_gpt2_gives_its_collectives() -> None:
     assert sum(c[3] == ("y",) for c in backward) + (tables == {("x", "y")}) == 24
     columns = {str(x) for n, x in stored.items() if n.endswith("c_fc.weight")}
     assert columns <= {"[_,y]", "[x,y]"}
-    assert plan.objective_gap == 0
+    assert plan.gap < 0.02
 
 
 @pytest.mark.parametrize("name", ["gpt2_small_loss", "vit_b16_loss", "resnet50_loss", "t5_small_loss"])
