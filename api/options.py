@@ -112,7 +112,9 @@ class EvaluationQuery(_Query):
     ] = None
     devices: Annotated[int | None, Field(ge=1, le=10**6, description="Of a plan: its own.")] = None
     batch: Annotated[Count | None, Field(description="Global batch; default: the model's own.")] = None
-    hardware: Annotated[Hardware, Field(description="A name of GET /v1/hardware.")] = "a100-80"
+    hardware: Annotated[
+        Hardware | None, Field(description="A name of GET /v1/hardware; default: a100-80, of a plan its own.")
+    ] = None
     precision: Annotated[Literal["bf16", "fp16", "fp32"] | None, Field(description="Of a plan: its own.")] = None
     optimizer: Annotated[Literal["adam", "momentum", "sgd"] | None, Field(description="Of a plan: its own.")] = None
     memory_limit: Annotated[Size | None, Field()] = None

@@ -31,7 +31,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="ddp, zero1, zero2, zero3, fsdp, hsdp:shard=8, megatron:tp=8,pp=4,zero=1,recompute=full,micro_batch=1,…",
     )
     what.add_argument("--plan", type=Path, metavar="FILE", help="a plan.json: priced as it stands")
-    parser.add_argument("--hardware", default="a100-80", metavar="NAME|FILE", help="profile (see `planner hardware`)")
+    parser.add_argument(
+        "--hardware", metavar="NAME|FILE", help="profile (see `planner hardware`); default: a100-80; of a plan, its own"
+    )
     parser.add_argument("--precision", choices=("bf16", "fp16", "fp32"), help="default: bf16; of a plan, its own")
     parser.add_argument("--optimizer", choices=("adam", "sgd", "momentum"), help="default: adam; of a plan, its own")
     parser.add_argument("--memory-limit", type=byte_size, metavar="SIZE", help="default: the device's less its reserve")
@@ -64,7 +66,7 @@ def _strategy(options: argparse.Namespace) -> dict[str, Any]:
 
     if options.devices is None:
         raise UsageError("--strategy needs --devices N")
-    profile = profile_of(options.hardware)
+    profile = profile_of(options.hardware or "a100-80")
     bound = bindings(options.bind)
     graph = load_model(options.model, bind=bound, batch=options.batch)
     batch = options.batch or _samples(graph)
@@ -128,7 +130,7 @@ def _plan(options: argparse.Namespace) -> dict[str, Any]:
     def load(batch: int | None, bind: Mapping[str, int]) -> Graph:
         return load_model(options.model, bind=bindings(options.bind) or bind, batch=options.batch or batch)
 
-    profile = profile_of(options.hardware)
+    profile = None if options.hardware is None else profile_of(options.hardware)
     found = evaluate_plan(options.plan, load, profile, options.devices, options.memory_limit)
     return {"schema": "planner.evaluation/1", "model": str(options.model), "strategy": str(options.plan), **found}
 
@@ -146,8 +148,13 @@ def _text(d: dict[str, Any]) -> str:
     ]
     total = d["step_time_s"]
     if "objective_s" in d:  # of a plan: its parts one after the other, where the step lets them overlap
+        lines += _parts(d["step_parts_s"], total)
+        for number, stage in enumerate(d["stages"]):
+            passes = f"{stage['forward_s']:.4g} s forward, {stage['backward_s']:.4g} s backward"
+            lines.append(f"  stage {number:<8} {passes}, {stage['peak_memory_bytes'] / GIB:.2f} GiB")
         total = d["objective_s"]
-        lines.append(f"  objective      {total:.4g} s, nothing overlapping")
+        one = " of a micro-batch" if d["micro_batches"] > 1 else ""
+        lines.append(f"  objective      {total:.4g} s{one}, nothing overlapping")
     lines += _parts(d["breakdown_s"], total)
     limit = d["memory_limit_bytes"]
     told = "" if limit is None else f" of {limit / GIB:.1f} GiB" + ("" if d["fits"] else ": DOES NOT FIT")

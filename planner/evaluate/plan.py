@@ -8,15 +8,14 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from cost_models import HardwareProfile, usable_memory_bytes
-from planner.clock import play
 from planner.errors import UsageError
 from planner.ir import Graph
-from planner.lowering import liveness
-from planner.planning.breakdown import breakdown
+from planner.planning import Planned
 from planner.planning.document import PlanDocument
-from planner.planning.execution import execution_of
+from planner.planning.pipeline import Pipelined
 from planner.planning.plan_file import read_plan
-from planner.planning.restore import Restored, restore
+from planner.planning.rebuild import pipeline_of_plan, planned_of_plan, profile_of_plan
+from planner.planning.restore import restore_part
 
 __all__ = ["evaluate_plan"]
 
@@ -26,11 +25,12 @@ Load = Callable[[int | None, Mapping[str, int]], Graph]
 def evaluate_plan(
     path: str | os.PathLike[str],
     load: Load,
-    profile: HardwareProfile,
+    profile: HardwareProfile | None = None,
     devices: int | None = None,
     memory_limit: int | None = None,
 ) -> dict[str, Any]:
-    """What the plan costs on `profile`: seconds, bytes per device, collectives.  Nothing is searched.
+    """What the plan costs on `profile` (None: the machine it was made for): seconds, bytes per device, collectives.
+    Nothing is searched.
 
     `load(batch, bind)` reads the model with these sizes, which are the plan's own (batch None: as the file has it).
     On the hardware that the plan was made for the figures are those of its `cost`, to the last digit; servers are then
@@ -47,12 +47,17 @@ def evaluate_plan(
             f"{source}: at cluster.devices: expected {devices} as of --devices, found {plan.cluster.devices}; "
             f"leave --devices out, or search for {devices}"
         )
-    at_home = plan.cluster.profile_digest == profile.digest
+    own = None if profile is not None else profile_of_plan(plan)
+    machine = own or profile
+    assert machine is not None
+    at_home = plan.cluster.profile_digest == machine.digest
     if memory_limit is None:
-        memory_limit = plan.cluster.memory_limit_bytes if at_home else usable_memory_bytes(profile)
-    machine = _servers_as_planned(profile, plan) if at_home else profile
-    found = restore(plan, load(plan.model.batch, plan.model.bind), machine, source)
-    return _document(plan, found, memory_limit)
+        memory_limit = plan.cluster.memory_limit_bytes if at_home else usable_memory_bytes(machine)
+    if at_home and own is None:
+        machine = _servers_as_planned(machine, plan)
+    restored = restore_part(plan, load(plan.model.batch, plan.model.bind), machine, source)
+    planned = planned_of_plan(plan, restored, machine, as_written=True)
+    return _document(plan, planned, pipeline_of_plan(plan, planned), memory_limit)
 
 
 def _servers_as_planned(profile: HardwareProfile, plan: PlanDocument) -> HardwareProfile:
@@ -63,29 +68,39 @@ def _servers_as_planned(profile: HardwareProfile, plan: PlanDocument) -> Hardwar
     return replace(profile, server=replace(profile.server, devices=each))
 
 
-def _document(plan: PlanDocument, found: Restored, limit: int | None) -> dict[str, Any]:
-    priced, program = found.priced, found.program
+def _document(plan: PlanDocument, planned: Planned, pipeline: Pipelined | None, limit: int | None) -> dict[str, Any]:
+    priced, program = planned.priced, planned.program
     graph, settings, unit_s = priced.graph, priced.machine.settings, priced.machine.unit_s
-    parts = breakdown(priced, found.choice, program)
-    step = play(priced, found.choice, program, execution_of(plan, graph)).end * unit_s
-    memory = liveness(program, settings).parts
-    peak = sum(memory.values())
-    batch = next((s[0] for t in graph.inputs if (s := graph.tensors[t].shape)), None)
-    traffic = program.traffic(settings)
+    samples = next((s[0] for t in graph.inputs if (s := graph.tensors[t].shape)), None)
+    if pipeline is None:
+        step, peak, memory = planned.step_time_s, planned.peak_memory_bytes, dict(planned.memory.parts)
+        parts = {name: units * unit_s for name, units in planned.timeline.parts.items()}
+        count, stages = 1, []
+    else:
+        step, peak, memory, count = pipeline.step_time_s, max(pipeline.memory), {}, pipeline.micro_batches
+        parts = dict(pipeline.parts_s)
+        stages = [
+            {**asdict(cost), "peak_memory_bytes": held}
+            for cost, held in zip(pipeline.costs, pipeline.memory, strict=True)
+        ]
+    batch = None if samples is None else samples * count
     return {
         "hardware": priced.machine.profile.name,
-        "devices": priced.machine.mesh.devices,
+        "devices": plan.devices,
         "batch": batch,
-        "configuration": _configuration(plan, found),
+        "configuration": _configuration(plan, planned),
         "step_time_s": step,
+        "step_parts_s": parts,
         "samples_per_s": batch / step if batch and step else None,
-        "objective_s": parts.total * unit_s,
-        "breakdown_s": parts.seconds(unit_s),
+        "micro_batches": count,
+        "stages": stages,
+        "objective_s": planned.objective_s,
+        "breakdown_s": planned.parts.seconds(unit_s),
         "peak_memory_bytes": peak,
         "memory_bytes": memory,
         "memory_limit_bytes": limit,
         "fits": limit is None or peak <= limit,
-        "collectives": {kind: asdict(t) for kind, t in traffic.items()},
+        "collectives": {kind: asdict(t) for kind, t in program.traffic(settings).items()},
         "planned": {
             "hardware": plan.cluster.hardware,
             "objective_s": plan.cost.objective_s,
@@ -95,16 +110,19 @@ def _document(plan: PlanDocument, found: Restored, limit: int | None) -> dict[st
     }
 
 
-def _configuration(plan: PlanDocument, found: Restored) -> str:
+def _configuration(plan: PlanDocument, planned: Planned) -> str:
     """The mesh and how much of the model is split over it, in one line."""
-    program, settings = found.program, found.priced.machine.settings
-    ops = [op for op in program.graph.ops if op.name in found.priced.op_nodes]
+    program, settings = planned.program, planned.priced.machine.settings
+    ops = [op for op in program.graph.ops if op.name in planned.priced.op_nodes]
     split = sum(any(r.kind == "split" for r in program.strategies[op.name].roles) for op in ops)
     stored = [p.stored for p in plan.parameters.values()]
     cut = sum(any(layout.dims) for layout in stored)
     what = [settings.precision, *([f"training with {settings.optimizer}"] if settings.training else ["inference"])]
     again = f", {len(plan.schedule.recompute)} blocks recomputed" if plan.schedule.recompute else ""
+    cut_in = ""
+    if len(plan.stages) > 1 or plan.schedule.micro_batches > 1:
+        cut_in = f"{len(plan.stages)} stages, {plan.schedule.micro_batches} micro-batches, each stage "
     return (
-        f"mesh {found.priced.machine.mesh}, {split} of {len(ops)} operators split, "
+        f"{cut_in}mesh {planned.mesh}, {split} of {len(ops)} operators split, "
         f"{cut} of {len(stored)} parameters sharded{again}, {' '.join(what)}"
     )

@@ -97,6 +97,7 @@ class _Judge:
             open_ = [k for k, o in enumerate(options) if o.priced is not None and not (o.infeasible or o.overfull)]
             for k in sorted(open_, key=lambda k: self.bounds[k]):
                 self._weigh(k)
+                self._say(k)
         finalists = sorted(self.best.values(), key=lambda f: (f.timeline.end, f.parts.total))
         return Judged(tuple(finalists), tuple(self.bounds))
 
@@ -162,6 +163,13 @@ class _Judge:
             self._take(finalist)
             weights = _learned(option.priced, weights, choice, finalist)
             choice = states
+
+    def _say(self, place: int) -> None:
+        option, known = self.found.options[place], self.best.get(place)
+        assert option.priced is not None
+        unit_s = option.priced.machine.unit_s
+        step = "no step known" if known is None else f"step {known.timeline.end * unit_s:.6g} s by the clock"
+        self.control.say(f"{option}: {step}, at least {self.bounds[place] * unit_s:.6g} s")
 
     def _done(self, place: int) -> bool:
         """Whether nothing of the option can be among those asked for, or better than what is known of it."""

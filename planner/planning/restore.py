@@ -28,7 +28,7 @@ from planner.pricing.memory import recomputed_blocks
 from planner.pricing.priced import Reader
 from planner.search.problem import FORBIDDEN
 
-__all__ = ["Restored", "restore", "restore_part", "settings_of"]
+__all__ = ["Restored", "restore_part", "settings_of"]
 
 _Way = tuple[bool, Layout, Layout]  # a move: of the gradient?, source, target
 
@@ -49,20 +49,6 @@ def settings_of(plan: PlanDocument) -> Settings:
     return Settings(s.mode == "training", s.precision, s.optimizer, s.target, recompute=bool(s.recompute))
 
 
-def restore(plan: PlanDocument, graph: Graph, profile: HardwareProfile, source: str) -> Restored:
-    """The plan on `profile`, whatever it was planned for.  `source` is what messages call the plan.
-
-    InputError where it is no plan of `graph`, contradicts itself, has stages or micro-batches, or where the profile
-    cannot price its mesh.
-    """
-    if len(plan.stages) > 1 or plan.schedule.stages > 1 or plan.schedule.micro_batches > 1:
-        raise InputError(
-            f"{source}: at schedule: expected one stage and one micro-batch, found {len(plan.stages)} stages and "
-            f"{plan.schedule.micro_batches} micro-batches, which this version does not price"
-        )
-    return restore_part(plan, graph, profile, source)
-
-
 def restore_part(
     plan: PlanDocument,
     graph: Graph,
@@ -71,8 +57,13 @@ def restore_part(
     tables: dict[DeviceMesh, PriceTables] | None = None,
 ) -> Restored:
     """The part of the plan that one micro-batch is, on the devices of one stage, as it was planned before it was cut;
-    otherwise as `restore`.  `tables` keeps what was priced for further plans of this graph, profile and settings,
-    recomputation aside."""
+    on `profile`, whatever it was planned for.
+
+    `source` is what messages call the plan; `tables` keeps what was priced for further plans of this graph, profile and
+    settings, recomputation aside.
+
+    InputError where it is no plan of `graph`, contradicts itself, or where the profile cannot price its mesh.
+    """
     _check_mesh(plan, profile, source)
     _check_model(plan, graph, source)
     try:

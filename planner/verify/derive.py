@@ -8,27 +8,17 @@ search knows is held against what is known of it (`claims`).
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
-from cost_models import HardwareProfile, ProfileError, load_profile
-from cost_models.profile import parse_profile
-from planner.clock import play
+from cost_models import HardwareProfile
 from planner.errors import InputError, PlannerError
 from planner.ir import DeviceMesh, Graph
-from planner.planning import PlanDocument, Planned, Request, describe, plan_text
-from planner.planning.breakdown import breakdown
+from planner.planning import PlanDocument, Planned, describe, plan_text
 from planner.planning.consistency import contradiction
-from planner.planning.constraints import Constraints, Pins
-from planner.planning.execution import execution_of
-from planner.planning.fit import program_of_choice
-from planner.planning.pipeline import Pipelined, pipelined, stage_of_operators
-from planner.planning.pipeline.cut import flowing
-from planner.planning.planner import on_nodes
-from planner.planning.restore import Restored, restore_part, settings_of
+from planner.planning.constraints import Constraints
+from planner.planning.rebuild import pipeline_of_plan, planned_of_plan, profile_of_plan
+from planner.planning.restore import restore_part
 from planner.pricing import PriceTables
-from planner.pricing.operators import bind_rules
-from planner.search.problem import Solution
 from planner.verify.claims import claims
 from planner.verify.fields import Difference, compare
 from planner.verify.pins import constraints_of_request, pins_of
@@ -74,27 +64,6 @@ def derived(plan: PlanDocument, graph: Graph) -> PlanDocument:
     return _derive(plan, graph, None, None)[0]
 
 
-def profile_of_plan(plan: PlanDocument) -> HardwareProfile:
-    """The machine that the plan says it was made for, its servers as full as the plan says.
-
-    InputError where it is not to be had, or is another one by now."""
-    asked = plan.search.request
-    name = plan.cluster.hardware
-    try:
-        if asked is not None and asked.profile is not None:
-            profile = parse_profile(asked.profile.text, origin=asked.profile.name)
-        else:
-            profile = load_profile(name)
-    except ProfileError as e:
-        raise InputError(f"plan: at cluster.hardware: expected a machine that is known, found {name} ({e})") from e
-    if asked is not None:
-        return on_nodes(profile, plan.cluster.devices, asked.nodes)
-    each = plan.cluster.devices_per_server
-    if profile.server is None or each is None:
-        return profile
-    return replace(profile, server=replace(profile.server, devices=each))
-
-
 def _derive(
     plan: PlanDocument,
     graph: Graph,
@@ -110,8 +79,8 @@ def _derive(
         )
     restored = restore_part(plan, graph, machine, _PLAN, tables)
     constraints = constraints_of_request(plan, restored.priced, restored.choice)
-    planned = _planned(plan, restored, machine, pins_of(constraints, restored.priced))
-    pipeline = _pipeline(plan, planned)
+    planned = planned_of_plan(plan, restored, machine, pins_of(constraints, restored.priced))
+    pipeline = pipeline_of_plan(plan, planned)
     document = describe(
         planned if pipeline is None else pipeline.planned,
         bind=plan.model.bind,
@@ -128,48 +97,3 @@ def _derive(
     own = {"model": model, "search": search, "pins": pins}
     own |= {"verification": plan.verification, "executed": plan.executed}
     return document.model_copy(update=own), planned, constraints
-
-
-def _planned(plan: PlanDocument, restored: Restored, profile: HardwareProfile, pins: Pins) -> Planned:
-    """The plan as the search left it before it was described."""
-    priced, choice = restored.priced, restored.choice
-    assignment = priced.decode(choice)
-    program, memory = program_of_choice(priced, choice)
-    parts = breakdown(priced, choice, program)
-    execution = execution_of(plan, priced.graph)
-    _, without_rule = bind_rules(priced.graph)
-    return Planned(
-        request=Request(priced.machine.mesh.devices, profile, settings_of(plan), execution=execution),
-        priced=priced,
-        solution=Solution("feasible", choice, parts.total, solver=plan.search.solver),
-        assignment=assignment,
-        program=program,
-        parts=parts,
-        bound_s=plan.cost.objective_lower_bound_s,
-        step_bound_s=plan.cost.step_time_lower_bound_s,
-        timeline=play(priced, choice, program, execution),
-        memory=memory,
-        memory_limit=plan.cluster.memory_limit_bytes,
-        candidates=(),
-        without_rule=tuple(without_rule),
-        search_seconds=0.0,
-        pins=pins,
-    )
-
-
-def _pipeline(plan: PlanDocument, planned: Planned) -> Pipelined | None:
-    """The stages and micro-batches, by the plan's own stage of each operator."""
-    stages, micro_batches = len(plan.stages), plan.schedule.micro_batches
-    if stages == 1 and micro_batches == 1:
-        return None
-    graph = planned.priced.graph
-    moves = flowing(graph)
-    points = []
-    for stage in range(1, stages):
-        first = (i for i, op in enumerate(graph.ops) if op.name in moves and plan.operators[op.name].stage >= stage)
-        points.append(next(first, len(graph.ops)))
-    if points[-1:] == [len(graph.ops)] or len(set(points)) < len(points):
-        empty = next(s for s in range(1, stages) if points[s - 1] == (*points, len(graph.ops))[s])
-        raise InputError(f"plan: at stages[{empty}]: expected operators that data flows through, found none")
-    assert set(stage_of_operators(graph, points).values()) == set(range(stages))
-    return pipelined(planned, stages, micro_batches, points=points)

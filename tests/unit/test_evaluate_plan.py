@@ -29,7 +29,7 @@ from planner.planning.constraints import parse_constraints
 from planner.planning.lean import lean
 from planner.planning.planner import on_nodes
 from planner.planning.recall import complete
-from planner.planning.restore import restore
+from planner.planning.restore import restore_part
 from planner.pricing import Settings
 from planner.search.evaluate import evaluate, peak_memory
 from planner.search.problem import FORBIDDEN
@@ -219,7 +219,7 @@ def test_the_memory_limit(tmp_path: Path) -> None:
 def test_restoring_gives_the_program_of_the_search(tmp_path: Path) -> None:
     planned = searched("mlp", 4, "blocks")
     document = describe(planned, bind={}, batch=None)
-    restored = restore(document, sample("mlp"), A100, "plan")
+    restored = restore_part(document, sample("mlp"), A100, "plan")
     assert restored.program.instructions == planned.program.instructions
     assert evaluate(restored.priced.problem, restored.choice) == planned.solution.cost
 
@@ -309,10 +309,6 @@ def _blocks(d: dict[str, Any]) -> None:
     d["schedule"]["recompute"] = [[next(iter(d["operators"]))]]
 
 
-def _stages(d: dict[str, Any]) -> None:
-    d["schedule"]["micro_batches"] = 4
-
-
 def _parameter(d: dict[str, Any]) -> None:
     d["parameters"].popitem()
 
@@ -347,7 +343,6 @@ def _unknown_axis(d: dict[str, Any]) -> None:
         (_mesh, "at cluster.devices: expected 16, as the stages' meshes have, found 4"),
         (_digest, "at model.digest: expected the model that was planned"),
         (_blocks, "at schedule.recompute: expected the blocks of equal layers"),
-        (_stages, "at schedule: expected one stage and one micro-batch, found 1 stages and 4"),
         (_parameter, "at parameters: expected"),
         (_role, "operator .*: .*split:nothing"),
         (_axis, "its strategy cannot be understood"),
@@ -370,6 +365,37 @@ def run(*arguments: object) -> int:
         return main(["evaluate", *map(str, arguments)])
     except SystemExit as e:
         return int(e.code or 0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--stages", "2", "--micro-batches", "4"),
+        ("--micro-batches", "4"),
+        ("--stages", "2", "--micro-batches", "2", "--recompute", "blocks"),
+        ("--strategy", "megatron:tp=2,pp=2,micro_batch=2,recompute=full"),
+        ("--strategy", "fsdp:micro_batch=2"),
+        ("--strategy", "ddp:loss=softmax,attention=unfused"),
+    ],
+)
+def test_plans_in_parts_and_of_known_configurations_cost_what_their_search_said(
+    options: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On the plan's own machine, which need not be named."""
+    model = str(SAMPLES / "gpt_tiny.onnx")
+    command = ["search", model, "--devices", "8", "--batch", "16", "--hardware", "h100", "--no-cache"]
+    assert main([*command, *options, "--out", str(tmp_path)]) == 0
+    cost = json.loads((tmp_path / "plan.json").read_text())["cost"]
+    capsys.readouterr()
+    assert run(model, "--plan", tmp_path / "plan.json", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["hardware"], found["devices"], found["batch"]) == ("h100", 8, 16)
+    for key in ("step_time_s", "objective_s", "peak_memory_bytes"):
+        assert found[key] == cost[key]
+    assert sum(found["step_parts_s"].values()) == pytest.approx(found["step_time_s"], rel=1e-9)
+    assert len(found["stages"]) in (0, 1, 2)
+    assert run(model, "--plan", tmp_path / "plan.json") == 0
+    assert "as planned" in capsys.readouterr().out
 
 
 def test_the_command_prices_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
