@@ -85,13 +85,15 @@ def described(document: dict[str, Any]) -> list[str]:
     if document["certificate"] is None:
         return [f"problem of mesh {document['mesh']} written to {document['problem']}; {document['reason']}"]
     gap = document["certified_gap"]
-    shown = "" if gap is None else f": the plan is within {gap:.3g} of the best on this mesh"
+    shown = "" if gap is None else f": the objective is within {gap:.2%} of the least on this mesh"
     lines = [
         f"certified   mesh {document['mesh']} (this mesh only){shown}",
         f"            prove it with: planner check {document['problem']} {document['certificate']}",
     ]
     if document["others"]:
         whole = document["gap_of_all_meshes"]
-        told = "some have no certificate" if whole is None else f"the plan is within {whole:.3g} of the best on any"
+        told = (
+            "some have no certificate" if whole is None else f"the objective is within {whole:.2%} of the least on any"
+        )
         lines.append(f"            with the {len(document['others'])} other meshes: {told}")
     return lines

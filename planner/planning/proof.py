@@ -17,7 +17,7 @@ from planner.search.certificate import Certificate, problem_digest
 from planner.search.certify import certify
 from planner.search.check import proven_bound
 from planner.search.check_dual import Refused
-from planner.search.problem import Problem
+from planner.search.problem import Problem, Solution
 
 __all__ = ["Certified", "certify_chosen", "certify_others"]
 
@@ -41,7 +41,7 @@ class Certified:
 def certify_chosen(planned: Planned, *, seconds: float | None, cancelled: Callable[[], bool]) -> Certified:
     """The mesh of the plan: its choice, and a bound as near to the search's as `seconds` (None: no limit) allow."""
     option = next(o for o in planned.options if o.priced is planned.priced)
-    return _certified(option, option.bound, seconds, cancelled)
+    return _certified(option, planned.solution, option.bound, seconds, cancelled)
 
 
 def certify_others(planned: Planned, *, seconds: float | None, cancelled: Callable[[], bool]) -> list[Certified]:
@@ -49,15 +49,17 @@ def certify_others(planned: Planned, *, seconds: float | None, cancelled: Callab
     rest = [o for o in planned.options if o.priced is not planned.priced]
     chosen = planned.solution.cost
     goals = [o.bound if chosen is None else min(o.bound, chosen) for o in rest]
-    return [_certified(o, goal, seconds, cancelled) for o, goal in zip(rest, goals, strict=True)]
+    return [_certified(o, o.solution, goal, seconds, cancelled) for o, goal in zip(rest, goals, strict=True)]
 
 
-def _certified(option: Option, goal: int, seconds: float | None, cancelled: Callable[[], bool]) -> Certified:
+def _certified(
+    option: Option, solution: Solution, goal: int, seconds: float | None, cancelled: Callable[[], bool]
+) -> Certified:
     if option.unfit is not None:
         return Certified(option, None, None, None, option.unfit.status)
     if option.priced is None or option.search is None:
         return Certified(option, None, 0, None, "not priced: time ran out before")
-    problem, search, solution = option.priced.problem, option.search, option.solution
+    problem, search = option.priced.problem, option.search
     deadline = None if seconds is None else time.monotonic() + seconds
     proof = certify(
         problem,
