@@ -28,7 +28,7 @@ from planner.search.problem import FORBIDDEN, Edge, IntArray, Node, Problem
 from planner.work.activity import made_of_parameters
 from planner.work.units import units_of
 
-__all__ = ["Relaxation", "Weights", "passes_of", "passes_of_choice", "relaxation"]
+__all__ = ["Relaxation", "Weights", "passes_of", "passes_of_choice", "relaxation", "rounding"]
 
 Pass = tuple[int, bool]  # (unit, backward)
 
@@ -97,6 +97,11 @@ def passes_of_choice(priced: PricedProblem, choice: Sequence[int]) -> frozenset[
     return frozenset(at for at, busy in passes.busy.items() if busy < passes.started[at])
 
 
+def rounding(priced: PricedProblem) -> int:
+    """Units that a price of every node and edge may differ by for being rounded."""
+    return 2 * len(priced.problem.edges) + 4 * len(priced.op_nodes) + len(priced.parameter_nodes)
+
+
 def relaxation(priced: PricedProblem, weights: Weights) -> Relaxation:
     """The objective of these weights.  Its entries are rounded down, and prices that the clock does not round may be
     less by a unit each, which the constant allows for."""
@@ -104,10 +109,9 @@ def relaxation(priced: PricedProblem, weights: Weights) -> Relaxation:
     exchange = 1 - s * (1 - i)
     nodes, edges = list(priced.problem.nodes), list(priced.problem.edges)
     moved = _scaled_edges(priced, edges, s, exchange)
-    slack = 2 * len(edges) + 4 * len(priced.op_nodes) + len(priced.parameter_nodes)
     started = _replace_operators(priced, nodes, weights, i)
     problem = replace(priced.problem, nodes=nodes, edges=moved)
-    return Relaxation(problem, int(s * started) - slack + overhead(priced))
+    return Relaxation(problem, int(s * started) - rounding(priced) + overhead(priced))
 
 
 def _scaled_edges(priced: PricedProblem, edges: Sequence[Edge], s: float, exchange: float) -> list[Edge]:

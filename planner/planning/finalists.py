@@ -21,6 +21,7 @@ from planner.clock import (
     passes_of_choice,
     play,
     relaxation,
+    rounding,
     step_bound,
 )
 from planner.lowering import Liveness, Program
@@ -99,7 +100,14 @@ class _Judge:
                 self._weigh(k)
                 self._say(k)
         finalists = sorted(self.best.values(), key=lambda f: (f.timeline.end, f.parts.total))
-        return Judged(tuple(finalists), tuple(self.bounds))
+        first = finalists[0].timeline.end
+        return Judged(tuple(finalists), tuple(self._bound(k, first) for k in range(len(options))))
+
+    def _bound(self, place: int, best: int) -> int:
+        """The bound of an option; the `best` step where only rounding lies between them, once of the step's prices and
+        once of the weighted ones."""
+        bound, priced = self.bounds[place], self.found.options[place].priced
+        return best if priced is not None and bound < best <= bound + 2 * rounding(priced) else bound
 
     def _last(self) -> float:
         """The step from which on a plan is not among those asked for."""
