@@ -2,9 +2,9 @@
 
 The plan is that of one micro-batch on one stage's devices; all stages have meshes of that shape, ranks count stage by
 stage, and what crosses goes to the rank at the same place of the next one (Narayanan et al. 2021).  Per micro-batch a
-stage runs its operators and their redistributions; once a step it gathers stored parameters, sums gradients and
-updates, which is counted behind the last micro-batch, as if nothing overlapped.  One stage of several micro-batches
-accumulates gradients.
+stage runs its operators and their redistributions.  Once a step it gathers stored parameters, sums gradients and
+updates: what of that hides beside the first and the last pass is hidden, the rest counts behind the last micro-batch.
+One stage of several micro-batches accumulates gradients.
 """
 
 from __future__ import annotations
