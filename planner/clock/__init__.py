@@ -4,7 +4,7 @@ from planner.clock.bound import compute_bound, least_of_choice, overhead, step_b
 from planner.clock.configuration import Configuration
 from planner.clock.costs import convert_cost, run_cost
 from planner.clock.predict import Prediction, predict, seconds_in_sequence
-from planner.clock.relaxation import Relaxation, Weights, passes_of, passes_of_choice, relaxation, rounding
+from planner.clock.relaxation import Relaxation, Weights, busy, held_up, relaxation, rounding, started
 from planner.clock.step import StepTimes, step_of
 from planner.clock.timeline import Timeline, play, usual, workload_of_plan
 
@@ -15,18 +15,19 @@ __all__ = [
     "StepTimes",
     "Timeline",
     "Weights",
+    "busy",
     "compute_bound",
     "convert_cost",
+    "held_up",
     "least_of_choice",
     "overhead",
-    "passes_of",
-    "passes_of_choice",
     "play",
     "predict",
     "relaxation",
     "rounding",
     "run_cost",
     "seconds_in_sequence",
+    "started",
     "step_bound",
     "step_of",
     "usual",

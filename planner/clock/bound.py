@@ -30,10 +30,11 @@ def compute_bound(priced: PricedProblem, *, pinned: bool = True) -> tuple[int, i
         if key not in sums:
             allowed = costs < FORBIDDEN
             ways = table.work.forward, table.work.backward
-            sums[key] = tuple(max(0, int(w[allowed].min()) - 1) if allowed.any() else 0 for w in ways)  # type: ignore[assignment]  # of two
-        for backward in (False, True):
-            busy, launches = passes.get((unit[name], backward), (0, 0))
-            passes[unit[name], backward] = busy + sums[key][backward], launches + table.launches[backward]
+            forward, backward = (max(0, int(w[allowed].min()) - 1) if allowed.any() else 0 for w in ways)
+            sums[key] = forward, backward
+        for back in (False, True):
+            busy, launches = passes.get((unit[name], back), (0, 0))
+            passes[unit[name], back] = busy + sums[key][back], launches + table.launches[back]
     started = sum(max(busy, int(launches * interval)) for busy, launches in passes.values())
     least = [int(nodes[n].costs.min()) for n in priced.parameter_nodes.values()]
     return started, max(0, sum(least) - len(least))

@@ -16,8 +16,9 @@ This is the Lagrangian relaxation of the maxima that overlap consists of.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,10 +26,10 @@ from planner.clock.bound import overhead
 from planner.ir import Op
 from planner.pricing import PricedProblem
 from planner.search.problem import FORBIDDEN, Edge, IntArray, Node, Problem
-from planner.work.activity import made_of_parameters
+from planner.trace.facts import facts_of
 from planner.work.units import units_of
 
-__all__ = ["Relaxation", "Weights", "passes_of", "passes_of_choice", "relaxation", "rounding"]
+__all__ = ["Relaxation", "Weights", "busy", "held_up", "relaxation", "rounding", "started"]
 
 Pass = tuple[int, bool]  # (unit, backward)
 
@@ -66,35 +67,33 @@ def interference(priced: PricedProblem) -> float:
     return 0.0 if device is None else device.collective_interference
 
 
-@dataclass(slots=True)
-class _Passes:
-    """Of every pass the units that its operators compute, and that the host needs to start them."""
-
-    busy: dict[Pass, float] = field(default_factory=dict)
-    started: dict[Pass, float] = field(default_factory=dict)
-
-    def add(self, at: Pass, busy: float, started: float) -> None:
-        self.busy[at] = self.busy.get(at, 0.0) + busy
-        self.started[at] = self.started.get(at, 0.0) + started
-
-
-def passes_of(priced: PricedProblem) -> frozenset[Pass]:
-    """The passes in which something is started."""
-    unit, tables = units_of(priced.graph).of, priced.tables
-    ways = (False, True)
-    return frozenset((unit[n], back) for n in priced.op_nodes for back in ways if tables[n].launches[back])
-
-
-def passes_of_choice(priced: PricedProblem, choice: Sequence[int]) -> frozenset[Pass]:
-    """The passes that the host holds up."""
+def started(priced: PricedProblem) -> dict[Pass, float]:
+    """Units that the host needs for the kernels of each pass, where there are any."""
     device, unit = priced.machine.profile.device, units_of(priced.graph).of
     interval = 0.0 if device is None else device.dispatch_interval_s / priced.machine.unit_s
-    passes = _Passes()
+    found: dict[Pass, float] = defaultdict(float)
+    for name in priced.op_nodes:
+        for backward, launches in enumerate(priced.tables[name].launches):
+            if launches:
+                found[unit[name], bool(backward)] += launches * interval
+    return found
+
+
+def busy(priced: PricedProblem, choice: Sequence[int]) -> dict[Pass, int]:
+    """Units that the operators of each pass compute."""
+    unit = units_of(priced.graph).of
+    found: dict[Pass, int] = defaultdict(int)
     for name, node in priced.op_nodes.items():
-        table = priced.tables[name]
-        for backward, work in enumerate((table.work.forward, table.work.backward)):
-            passes.add((unit[name], bool(backward)), int(work[choice[node]]), table.launches[backward] * interval)
-    return frozenset(at for at, busy in passes.busy.items() if busy < passes.started[at])
+        work = priced.tables[name].work
+        found[unit[name], False] += int(work.forward[choice[node]])
+        found[unit[name], True] += int(work.backward[choice[node]])
+    return found
+
+
+def held_up(priced: PricedProblem, choice: Sequence[int]) -> frozenset[Pass]:
+    """The passes that the host holds up."""
+    computed = busy(priced, choice)
+    return frozenset(at for at, needed in started(priced).items() if computed[at] < needed)
 
 
 def rounding(priced: PricedProblem) -> int:
@@ -109,15 +108,15 @@ def relaxation(priced: PricedProblem, weights: Weights) -> Relaxation:
     exchange = 1 - s * (1 - i)
     nodes, edges = list(priced.problem.nodes), list(priced.problem.edges)
     moved = _scaled_edges(priced, edges, s, exchange)
-    started = _replace_operators(priced, nodes, weights, i)
+    by_host = _replace_operators(priced, nodes, weights, i)
     problem = replace(priced.problem, nodes=nodes, edges=moved)
-    return Relaxation(problem, int(s * started) - rounding(priced) + overhead(priced))
+    return Relaxation(problem, int(s * by_host) - rounding(priced) + overhead(priced))
 
 
 def _scaled_edges(priced: PricedProblem, edges: Sequence[Edge], s: float, exchange: float) -> list[Edge]:
     """Edges that begin at a parameter, at what is made of parameters alone, or at a hub of these are gathers and sums:
     of the unit whose operator they end at, and those to a hub of the first unit that reads it."""
-    weights = made_of_parameters(priced.graph)
+    weights = facts_of(priced.graph).weights
     hubs = {node: name for name, (node, _) in priced.hubs.items() if name in weights}
     made = {priced.op_nodes[op.name] for op in priced.graph.ops if op.name in priced.op_nodes and _makes(op, weights)}
     ends = {*priced.parameter_nodes.values(), *hubs, *made}
@@ -164,14 +163,14 @@ def _replace_operators(priced: PricedProblem, nodes: list[Node], weights: Weight
     """Reweighs operators in place; returns what the host needs for the passes that it holds up."""
     device, unit = priced.machine.profile.device, units_of(priced.graph).of
     interval = 0.0 if device is None else device.dispatch_interval_s / priced.machine.unit_s
-    started = 0.0
+    by_host = 0.0
     made: dict[tuple[int, int, float, float, bool], tuple[object, IntArray]] = {}
     for name, number in priced.op_nodes.items():
         table, costs = priced.tables[name], nodes[number].costs
         host = weights.host((unit[name], False)), weights.host((unit[name], True))
         again = name in priced.blocks
         times = 2 if again else 1
-        started += interval * (times * host[0] * table.launches[0] + host[1] * table.launches[1])
+        by_host += interval * (times * host[0] * table.launches[0] + host[1] * table.launches[1])
         key = id(table), id(costs), *host, again
         if key not in made:
             work = table.work
@@ -181,4 +180,4 @@ def _replace_operators(priced: PricedProblem, nodes: list[Node], weights: Weight
             rings = any(c.kind == "permute" for c in table.rule.inner)
             made[key] = costs, weighted(costs, weights.passes * (own + (i if rings else 1.0) * inner))
         nodes[number] = replace(nodes[number], costs=made[key][1])
-    return started
+    return by_host

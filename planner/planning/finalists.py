@@ -16,12 +16,13 @@ from planner.clock import (
     Relaxation,
     Timeline,
     Weights,
+    busy,
+    held_up,
     least_of_choice,
-    passes_of,
-    passes_of_choice,
     play,
     relaxation,
     rounding,
+    started,
     step_bound,
 )
 from planner.lowering import Liveness, Program
@@ -144,13 +145,13 @@ class _Judge:
         assert option.search is not None
         best = self.best.get(place)
         choice = self._cheapest(option) if best is None else best.choice
-        held_up = passes_of_choice(option.priced, choice)
+        late = held_up(option.priced, choice)
         # Where elimination is too wide, a choice takes as long again: it is for meshes that have shown a good one.  And
         # where the host holds up every pass, what is left to weigh is communication, whose bounds are weak there.
         costly = option.search.rounds is not None and len(option.priced.op_nodes) > _LARGE
-        if costly and held_up == passes_of(option.priced):
+        if costly and late == started(option.priced).keys():
             return
-        weights: Weights | None = Weights(1.0, held_up)
+        weights: Weights | None = Weights(1.0, late)
         for _ in range(_ROUNDS):
             if weights is None or self.control.stopped or self._done(place):
                 return
@@ -216,16 +217,15 @@ def _learned(priced: PricedProblem, weights: Weights, before: Sequence[int], fin
     exchanged = parts.parameters + parts.parameter_gradients
     passes = 1.0 if exchanged <= parts.total - parts.optimizer - exchanged else _LESS_HIDDEN
     known = weights.held_up | weights.between
-    held = passes_of_choice(priced, finalist.choice)
+    held = held_up(priced, finalist.choice)
     between = weights.between | (known ^ held)
     learned = Weights(passes, weights.held_up - between, between)
-    by_host, by_computing = (relaxation(priced, replace(learned, computing=w)) for w in (0.0, 1.0))
-    # What the objective says of each plan, as computing weighs nothing, and all, in these passes.
-    (a0, b0), (a1, b1) = (
-        [(evaluate(r.problem, x) or 0) + r.constant for x in (before, finalist.choice)] for r in (by_host, by_computing)
-    )
-    rise = (b1 - b0) - (a1 - a0)
-    return None if rise <= 0 else replace(learned, computing=round(min(1.0, max(0.0, (a0 - b0) / rise)), 3))
+    # What is saved where computing weighs nothing in these passes, and by how much more it is that then counts.
+    problem = relaxation(priced, learned).problem
+    saved = (evaluate(problem, before) or 0) - (evaluate(problem, finalist.choice) or 0)
+    computed, computed_before = busy(priced, finalist.choice), busy(priced, before)
+    more = passes * sum(computed[at] - computed_before[at] for at in between)
+    return None if more <= 0 else replace(learned, computing=round(min(1.0, max(0.0, saved / more)), 3))
 
 
 def _least(option: Option) -> int:

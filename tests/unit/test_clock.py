@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from cost_models import HardwareProfile, load_profile
 from planner.cli.main import main
-from planner.clock import Weights, passes_of_choice, play, relaxation, step_bound
+from planner.clock import Weights, held_up, play, relaxation, step_bound
 from planner.evaluate import predict, workload_of_configuration
 from planner.frontends import load_model
 from planner.ir import DeviceMesh
@@ -98,10 +98,10 @@ def test_no_step_is_shorter_than_a_relaxed_objective_of_its_plan(model: str, mac
         for choice in some_choices(p):
             program = lower(p.graph, p.machine.mesh, p.rules, p.active, p.decode(choice))
             end = play(p, choice, program).end
-            held_up = passes_of_choice(p, choice)
+            late = held_up(p, choice)
             every = frozenset((u, b) for u in range(100) for b in (False, True))
             for passes in (1.0, 0.7, 0.3):
-                for held in (held_up, frozenset[tuple[int, bool]](), every):
+                for held in (late, frozenset[tuple[int, bool]](), every):
                     for weights in (Weights(passes, held), Weights(passes, frozenset(), held, 0.4)):
                         relaxed = relaxation(p, weights)
                         value = evaluate(relaxed.problem, choice)
