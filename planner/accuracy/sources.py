@@ -41,7 +41,7 @@ class Framework:
     always: Mapping[str, Any] = field(default_factory=dict)
     tensor: Mapping[str, Any] = field(default_factory=dict)
     zero: Literal[0, 1, 2, 3] = 0
-    zero_with_pipeline: Literal[2, 3] = 3
+    zero_with_pipeline: Literal[1, 3] = 3
     interleaves: bool = False
     micro_batches: Literal["one", "stages"] = "one"
     recompute: Literal["none", "selective", "full"] | None = None
@@ -139,16 +139,18 @@ FRAMEWORKS: Final[tuple[Framework, ...]] = (
         name="torchtitan",
         pattern=r"pytorch/torchtitan",
         source="torchtitan (2410.06511): fully_shard with fp32 reduction, compile, sequence parallelism; "
-        "parallelize_llama.py keeps parameters gathered where there are stages; pipeline_llama.py cuts the local batch "
+        "parallelize_llama.py keeps parameters gathered where there are stages; torch.distributed.pipelining sums "
+        "gradients over ranks once a step, and holds them whole until then; pipeline_llama.py cuts the local batch "
         "in as many micro-batches as stages; float8_tensor_parallel of torchao casts before it gathers, with scales "
-        "by row after (pytorch/torchtitan issue 845)",
+        "by row after (pytorch/torchtitan issue 845); the loss is compiled since bbb1b616 (April 2025)",
         always={**_OVERLAPPED, "loss": "softmax"},
         tensor={**_SPLIT_SEQUENCE, "cast_gathers": True},
         zero=3,
-        zero_with_pipeline=2,
+        zero_with_pipeline=1,
         interleaves=True,
         micro_batches="stages",
         notes=((r"async ?tp", {"overlap_tensor": True}), (r"fp8-row", {"cast_gathers": False})),
+        files=((r":benchmarks/\S*_2025-?(0[4-9]|1[0-2])", {"loss": "fused"}),),
     ),
     Framework(
         name="SimuMax benchmark (Megatron-LM 0.14)",

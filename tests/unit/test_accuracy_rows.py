@@ -270,10 +270,18 @@ def test_torchtitan_cuts_the_local_batch_into_as_many_parts_as_stages(tmp_path: 
         "pp": 8,
     }
     plain = one(tmp_path, **changes, schedule="1F1B", note="AsyncTP").configuration
-    assert (plain.micro_batch, plain.micro_batches, plain.zero) == (4, 8, 2)
+    assert (plain.micro_batch, plain.micro_batches, plain.zero) == (4, 8, 1)
     assert (plain.overlap_tensor, plain.sequence_parallel) == (True, True)
     woven = one(tmp_path, **changes, schedule="Interleaved1F1B").configuration
     assert (woven.schedule, woven.virtual_stages, woven.overlap_tensor) == ("interleaved", 2, False)
+
+
+@pytest.mark.parametrize(
+    ("file", "loss"),
+    [("x.md", "softmax"), ("llama3_h100_202412_torchtitan.md", "softmax"), ("x_2025-06_torchtitan.md", "fused")],
+)
+def test_torchtitan_compiles_the_loss_since_april_2025(tmp_path: Path, file: str, loss: str) -> None:
+    assert one(tmp_path, source=f"pytorch/torchtitan@b5bcd76:benchmarks/{file}").configuration.loss == loss
 
 
 def test_mindspores_copies_of_a_micro_batch_hide_tensor_communication(tmp_path: Path) -> None:
