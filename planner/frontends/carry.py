@@ -6,6 +6,7 @@ See `planner.frontends.rebind` for the method; the knowledge of single operator 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -195,11 +196,18 @@ class Carrier:
         original = self.old[t].value
         if original is not None and original.shape == value.shape and (original == value).all():
             return t
-        key = (t, value.shape, value.tobytes())
-        name = self.clones.setdefault(key, f"{t}@{len(self.clones)}")  # operators that shared it still do
+        name = self._clone(t, value)
         dtype = self.old[t].dtype
         self.tensors[name] = Tensor(name, value.shape, dtype, Role.CONSTANT, value.astype(dtype))
         return name
+
+    def _clone(self, t: str, value: np.ndarray[Any, Any]) -> str:
+        """A name of its own for the constant's new value; operators that shared it still do."""
+        key = (t, value.shape, value.tobytes())
+        if key not in self.clones:
+            numbers = itertools.count(len(self.clones))
+            self.clones[key] = next(name for n in numbers if (name := f"{t}@{n}") not in self.old)
+        return self.clones[key]
 
     def _infer(self, op: Op, new: Op) -> bool:
         """Shapes of the results; False where they are unknown until a demand under way is met."""

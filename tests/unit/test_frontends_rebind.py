@@ -13,6 +13,7 @@ from planner.frontends.rebind import batch_axes, rebind
 from planner.frontends.resize import resize_value
 from planner.frontends.siblings import cut_layers
 from planner.ir import Graph
+from tests.mutation.written import Model
 
 from .frontends_models import INT64, constant, external, imported, node, transformer, value
 
@@ -132,3 +133,14 @@ def test_resizing_values():
     assert resize_value(np.array([[True, False]] * 2), 0, 3).tolist() == [[True, False]] * 3
     assert resize_value(np.array([3.0, 1.0]), 0, 3) is None
     assert resize_value(np.array([7]), 0, 2).tolist() == [7, 7]
+
+
+def test_a_constant_rewritten_once_is_not_lost_when_it_is_rewritten_again():
+    # Two readers of one shape, of which the first is changed before the second: each keeps its own copy.
+    model = Model()
+    shape = model.constant([2, 6])
+    first, second = model.add("Reshape", "x", shape), model.add("Reshape", "y", shape)
+    graph = import_bytes(model.bytes({"x": (2, 2, 3), "y": (2, 2, 3)}, first, second))
+    both = rebind(rebind(graph, {("x", 0): 4}), {("y", 0): 8})
+    assert [both.tensors[t].shape for t in both.outputs] == [(4, 6), (8, 6)]
+    assert [v.shape for v in run(both, feeds_of(both)).values()] == [(4, 6), (8, 6)]
