@@ -205,8 +205,9 @@ class Carrier:
         """A name of its own for the constant's new value; operators that shared it still do."""
         key = (t, value.shape, value.tobytes())
         if key not in self.clones:
-            numbers = itertools.count(len(self.clones))
-            self.clones[key] = next(name for n in numbers if (name := f"{t}@{n}") not in self.old)
+            taken = set(self.clones.values())
+            names = (f"{t}@{n}" for n in itertools.count(len(taken)))
+            self.clones[key] = next(name for name in names if name not in taken and name not in self.old)
         return self.clones[key]
 
     def _infer(self, op: Op, new: Op) -> bool:
