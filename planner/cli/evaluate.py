@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from cost_models import HardwareProfile
     from planner.evaluate import Configuration, Prediction
     from planner.ir import Graph
+    from planner.lowering import Program
 
 __all__ = ["configure", "evaluated", "run"]
 
@@ -60,7 +62,7 @@ def evaluated(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _strategy(options: argparse.Namespace) -> dict[str, Any]:
-    from planner.evaluate import predict, workload_of_configuration
+    from planner.evaluate import predict, program_of_configuration, traced_as
     from planner.frontends import load_model
     from planner.planning.schemes import parse_strategy
 
@@ -82,8 +84,8 @@ def _strategy(options: argparse.Namespace) -> dict[str, Any]:
         if samples not in loaded:
             loaded[samples] = load_model(options.model, bind=bound, batch=samples)
     whole, one = loaded[c.micro_batch * c.dp], loaded[c.micro_batch * c.ep]
-    workload = workload_of_configuration(whole, one, c, profile, f"--strategy {options.strategy}")
-    return _document(options, c, predict(workload, c, profile), profile)
+    program = program_of_configuration(whole, one, c, profile, f"--strategy {options.strategy}")
+    return _document(options, c, predict(traced_as(c, program), c, profile), profile, program)
 
 
 def _samples(graph: Graph) -> int:
@@ -94,9 +96,12 @@ def _samples(graph: Graph) -> int:
     return int(shape[0])
 
 
-def _document(options: argparse.Namespace, c: Configuration, p: Prediction, profile: HardwareProfile) -> dict[str, Any]:
+def _document(
+    options: argparse.Namespace, c: Configuration, p: Prediction, profile: HardwareProfile, program: Program
+) -> dict[str, Any]:
     from cost_models import usable_memory_bytes
     from planner.planning.schemes import spelled
+    from planner.pricing import Settings
 
     limit = options.memory_limit or usable_memory_bytes(profile)
     return {
@@ -113,9 +118,12 @@ def _document(options: argparse.Namespace, c: Configuration, p: Prediction, prof
         "breakdown_s": dict(p.breakdown),
         "peak_memory_bytes": round(p.allocated_bytes),
         "reserved_memory_bytes": round(p.reserved_bytes),
-        "memory_bytes": {k: round(v) for k, v in p.memory.items()},
+        "memory_bytes": dict(p.memory),
         "memory_limit_bytes": limit,
         "fits": limit is None or p.allocated_bytes <= limit,
+        "collectives": {
+            kind: asdict(t) for kind, t in program.traffic(Settings(True, c.precision, c.optimizer)).items()
+        },
     }
 
 

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 from planner.clock.configuration import Configuration
 from planner.clock.stages import chunks_of
 from planner.trace import Workload
 
-__all__ = ["Held", "chunk_activation_bytes", "chunk_offloaded_bytes", "elements", "held_bytes"]
+__all__ = [
+    "Held",
+    "chunk_activation_bytes",
+    "chunk_offloaded_bytes",
+    "elements",
+    "fullest",
+    "held_by_rank",
+    "held_bytes",
+]
 
 _STATE = {"adam": 8, "momentum": 4, "sgd": 0}
 # Bytes per score beyond the scores: in single precision, their log-softmax and its gradient (softmax); the first alone,
@@ -31,6 +39,19 @@ class Held:
     @property
     def total(self) -> float:
         return self.weights + self.gradients + self.optimizer + self.activations + self.transient
+
+    @property
+    def peak(self) -> int:
+        """The total, in whole bytes."""
+        return round(self.total)
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Whole bytes by what they are for, which add up to the peak: what rounding leaves is of the transient ones."""
+        named = {f.name: getattr(self, f.name) for f in fields(self)}
+        found = {name: round(size) for name, size in named.items()}
+        found["transient"] += self.peak - sum(found.values())
+        return found
 
 
 def elements(workload: Workload, c: Configuration, chunks: Sequence[Sequence[int]], device: int) -> tuple[float, float]:
@@ -67,6 +88,18 @@ def _kept(workload: Workload, c: Configuration, i: int) -> float:
     if c.recompute == "selective":
         return u.saved_bytes - u.core_bytes
     return u.saved_bytes
+
+
+def held_by_rank(
+    workload: Workload, c: Configuration, chunks: Sequence[Sequence[int]], activations: Sequence[float]
+) -> list[Held]:
+    """Of every pipeline rank; `activations` in flight as the schedule's simulation says."""
+    return [held_bytes(workload, c, chunks, device, size) for device, size in enumerate(activations)]
+
+
+def fullest(held: Sequence[Held]) -> Held:
+    """Of pipeline ranks, the first that holds most."""
+    return max(held, key=lambda h: h.total)
 
 
 def held_bytes(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cost_models import HardwareProfile
 from planner.clock.configuration import Configuration
-from planner.clock.memory import Held, held_bytes
+from planner.clock.memory import fullest, held_by_rank
 from planner.clock.stages import chunks
 from planner.clock.step import step_of
 from planner.errors import UsageError
@@ -65,9 +65,7 @@ def predict(workload: Workload, c: Configuration, profile: HardwareProfile) -> P
             f"{_PASSES:,} passes to simulate; give a smaller --batch or a larger micro_batch"
         )
     step = step_of(workload, c, profile, chunks(workload, c.pp * c.virtual_stages, c.stage_layers))
-    held = max(
-        (held_bytes(workload, c, step.chunks, d, a) for d, a in enumerate(step.pipeline.activation_bytes)), key=_total
-    )
+    held = fullest(held_by_rank(workload, c, step.chunks, step.pipeline.activation_bytes))
     spread = math.exp(_Z80 * profile.device.prediction_spread)
     return Prediction(
         step.total_s,
@@ -76,13 +74,7 @@ def predict(workload: Workload, c: Configuration, profile: HardwareProfile) -> P
         held.total,
         held.total * (1 + profile.device.allocator_slack) if held.total else 0.0,
         step.breakdown,
-        {
-            "weights": held.weights,
-            "gradients": held.gradients,
-            "optimizer": held.optimizer,
-            "activations": held.activations,
-            "transient": held.transient,
-        },
+        held.parts,
         _flops(workload, c),
     )
 
@@ -96,7 +88,3 @@ def seconds_in_sequence(workload: Workload, c: Configuration, profile: HardwareP
 def _flops(workload: Workload, c: Configuration) -> float:
     passed = sum(k.flops * n for u in workload.units for part in (u.forward, u.backward) for k, n in part.items())
     return passed * workload.mesh.devices * c.micro_batches
-
-
-def _total(held: Held) -> float:
-    return held.total

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from planner.clock.configuration import Configuration
 from planner.clock.costs import convert_cost, run_cost
+from planner.clock.memory import Held, chunk_activation_bytes, held_bytes
 from planner.clock.passes import Part
 from planner.clock.step import StepTimes, step_of
 from planner.lowering import Convert, Program, Run
@@ -16,7 +17,7 @@ from planner.redistribute.steps import FREE
 from planner.trace import Workload, trace
 from planner.work.units import units_of
 
-__all__ = ["Timeline", "play", "usual", "workload_of_plan"]
+__all__ = ["Timeline", "held_of_plan", "play", "usual", "workload_of_plan"]
 
 
 _Pass = tuple[bool, int]  # (backward, unit)
@@ -105,6 +106,18 @@ def workload_of_plan(
     )
 
 
+def held_of_plan(priced: PricedProblem, program: Program, execution: Configuration) -> Held:
+    """What a device holds at most in a step of the program, or in one micro-batch through all stages, where frameworks
+    run it as the known configuration says that it was made of."""
+    workload = workload_of_plan(priced, program, execution)
+    c, whole = _at_once(execution), range(len(workload.units))
+    return held_bytes(workload, c, (whole,), 0, chunk_activation_bytes(workload, c, whole))
+
+
+def _at_once(c: Configuration) -> Configuration:
+    return c.with_(pp=1, virtual_stages=1, micro_batches=1, schedule="1f1b", stage_layers=None)
+
+
 def play(
     priced: PricedProblem,
     choice: Sequence[int],
@@ -116,8 +129,7 @@ def play(
     """One step of the program, or one micro-batch through all stages: as the known configuration says that it was made
     of, else as it usually runs; `overlapped` as of `step_of`."""
     workload = workload_of_plan(priced, program, execution)
-    c = execution or usual(program, priced.machine.settings)
-    c = c.with_(pp=1, virtual_stages=1, micro_batches=1, schedule="1f1b", stage_layers=None)
+    c = _at_once(execution or usual(program, priced.machine.settings))
     step = step_of(workload, c, priced.machine.profile, (range(len(workload.units)),), overlapped=overlapped)
     unit_s = priced.machine.unit_s
 

@@ -41,13 +41,14 @@ def workload_of_configuration(
 def program_of_configuration(
     graph: Graph, one: Graph, c: Configuration, profile: HardwareProfile, source: str = "strategy"
 ) -> Program:
-    """The program of the plan that `search --strategy` makes of `c`.
+    """The program of the plan that `search --strategy` makes of `c`, with blocks that run again where all of them do.
 
     `graph`: of a micro-batch of all data-parallel ranks together; `one`: of micro_batch · ep samples; `source`: what
     messages call the configuration.
     """
     pins = constraints_of_configuration(graph, one, c, source)
-    return program_of_pins(graph, pins, profile, Settings(True, c.precision, c.optimizer))
+    again = c.recompute == "full" and c.recompute_blocks == 1
+    return program_of_pins(graph, pins, profile, Settings(True, c.precision, c.optimizer, recompute=again))
 
 
 def traced_as(c: Configuration, program: Program) -> Workload:

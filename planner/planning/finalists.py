@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from planner.clock import (
+    Held,
     Relaxation,
     Timeline,
     Weights,
@@ -27,7 +28,7 @@ from planner.clock import (
 )
 from planner.lowering import Liveness, Program
 from planner.planning.breakdown import CostBreakdown, breakdown
-from planner.planning.fit import program_of_choice
+from planner.planning.fit import program_as_run
 from planner.planning.lean import lean
 from planner.planning.options import Found, Option
 from planner.planning.request import Request
@@ -44,6 +45,7 @@ _SMALL: Final = 100  # problems up to this size, after presolving, are searched 
 _CLOSED: Final = 1e-4  # relative gap of the step at which a mesh is done
 _CLOSED_LARGE: Final = 2e-3  # of a graph of so many operators that looking closer takes long
 _LARGE: Final = 1000
+_POOR: Final = 1.1  # of the best step: a large graph's mesh is not looked at closer once its own plan takes longer
 _LESS_HIDDEN: Final = 0.5  # weight of passes where exchanges take longer than they
 
 
@@ -54,7 +56,7 @@ class Finalist:
     option: Option
     choice: tuple[int, ...]
     program: Program
-    memory: Liveness
+    memory: Liveness | Held
     parts: CostBreakdown
     timeline: Timeline
 
@@ -130,7 +132,7 @@ class _Judge:
         """None where the choice's program holds more than the limit."""
         assert option.priced is not None
         priced, states = option.priced, tuple(choice)
-        program, memory = program_of_choice(priced, states)
+        program, memory = program_as_run(priced, states, self.request.execution)
         if self.limit is not None and memory.peak > self.limit:
             return None
         parts, cost = breakdown(priced, states, program), evaluate(priced.problem, states)
@@ -149,7 +151,8 @@ class _Judge:
         # Where elimination is too wide, a choice takes as long again: it is for meshes that have shown a good one.  And
         # where the host holds up every pass, what is left to weigh is communication, whose bounds are weak there.
         costly = option.search.rounds is not None and len(option.priced.op_nodes) > _LARGE
-        if costly and late == started(option.priced).keys():
+        poor = best is not None and best.timeline.end > _POOR * self._last()
+        if costly and (poor or late == started(option.priced).keys()):
             return
         weights: Weights | None = Weights(1.0, late)
         for _ in range(_ROUNDS):
@@ -157,7 +160,7 @@ class _Judge:
                 return
             relaxed = relaxation(option.priced, weights)
             search = self._search(option, relaxed)
-            search.glance(narrow=option.search.rounds is None)
+            search.glance(narrow=option.search.rounds is None, enough=self._enough(place) - relaxed.constant)
             self.bounds[place] = max(self.bounds[place], relaxed.bound(search.bound))
             if self._done(place) or (costly and best is None):
                 return
@@ -188,12 +191,18 @@ class _Judge:
         closed = known is not None and self.bounds[place] >= known.timeline.end * near
         return closed or self.bounds[place] >= self._last() * near
 
+    def _enough(self, place: int) -> float:
+        """Units from which on a bound of the option says all that it is asked for."""
+        known = self.best.get(place)
+        return self._last() if known is None else min(self._last(), known.timeline.end)
+
     def _search(self, option: Option, relaxed: Relaxation) -> Search:
         assert option.search is not None
         binds = option.search.reduced is not None and len(option.search.reduced.limits) > 0
         # Where memory rules something out, its rows are left out: what is best without them bounds all the more.
         problem = replace(relaxed.problem, limit=None) if binds else relaxed.problem
-        return Search(problem, Control(self.control.left, cancel=self.control.cancel), solver=self.request.solver)
+        inner = Control(self.control.left, cancel=self.control.cancel)
+        return Search(problem, inner, solver=self.request.solver, like=option.search.reduced)
 
     @staticmethod
     def _choose(search: Search) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from planner.clock import Configuration, Held, held_of_plan
 from planner.lowering import Liveness, Program, Run, liveness, lower
 from planner.planning.lean import lean
 from planner.pricing import PricedProblem
@@ -21,7 +22,7 @@ from planner.search.memory import minimum_memory
 from planner.search.solve import Search, SolverName
 from planner.search.tables import TooLarge
 
-__all__ = ["Fitted", "fit", "instant_of", "leanest", "lowered", "program_of_choice"]
+__all__ = ["Fitted", "fit", "instant_of", "leanest", "lowered", "program_as_run", "program_of_choice"]
 
 _MOST_TRIES: Final = 4
 
@@ -39,6 +40,15 @@ def program_of_choice(priced: PricedProblem, choice: Sequence[int]) -> tuple[Pro
     """The program that a choice stands for, and what a device holds while it runs."""
     program = lower(priced.graph, priced.machine.mesh, priced.rules, priced.active, priced.decode(choice))
     return program, liveness(program, priced.machine.settings)
+
+
+def program_as_run(
+    priced: PricedProblem, choice: Sequence[int], execution: Configuration | None
+) -> tuple[Program, Liveness | Held]:
+    """The program that a choice stands for, and what a device holds while it runs: of a known configuration, by what
+    frameworks hold that run it so; else by the lifetimes of its values, one operator after the other."""
+    program, memory = program_of_choice(priced, choice)
+    return program, memory if execution is None else held_of_plan(priced, program, execution)
 
 
 def fit(priced: PricedProblem, choice: Sequence[int]) -> Fitted | None:

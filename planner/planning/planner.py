@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from cost_models import HardwareProfile, usable_memory_bytes
-from planner.clock import Timeline
+from planner.clock import Held, Timeline
 from planner.errors import InfeasibleError, NoPlanError, UsageError
 from planner.ir import DeviceMesh, Graph
 from planner.lowering import Liveness, Program
@@ -49,7 +49,7 @@ class Planned:
     parts: CostBreakdown
     bound_s: float
     timeline: Timeline
-    memory: Liveness
+    memory: Liveness | Held
     memory_limit: int | None
     candidates: tuple[Candidate, ...]
     without_rule: tuple[str, ...]
@@ -143,7 +143,9 @@ def make_plan(
     meshes = request.meshes or logical_meshes(request.devices)
     if pins is not None and pins.constraints.meshes:
         meshes = pins.meshes(request.devices, request.meshes)
-    found = search_options(graph, request, meshes, rules, active, limit, control, pins, recall, tables)
+    # What a known configuration holds is not for the search to change.
+    room = limit if request.execution is None else None
+    found = search_options(graph, request, meshes, rules, active, room, control, pins, recall, tables)
     if found.best is None:
         unfit = [o.unfit for o in found.options if o.unfit is not None]
         if pins is not None and unfit and len(unfit) == len(found.options):
@@ -158,7 +160,9 @@ def make_plan(
         unpinned = [o.unpinned for o in found.options if o.infeasible and not o.unfit and o.unpinned is not None]
         note = "" if pins is None else memory_note(unpinned, pins, limit or 0)
         raise _infeasible(request, infeasible, limit, note, control)
-    outcome = judged(found, request, control, limit)
+    outcome = judged(found, request, control, room)
+    if limit is not None and outcome.finalists[0].memory.peak > limit and request.execution is not None:
+        raise _too_large(outcome.finalists[0].memory.peak, limit)
     first, *others = (
         _planned(request, found, f, outcome, without_rule, limit, started, pins)
         for f in outcome.finalists[: request.top_k]
@@ -265,6 +269,16 @@ def _infeasible(
         f"--memory-limit, use more --devices, a smaller --batch, or an --optimizer with less state (momentum, sgd)",
         lower_bound_bytes=bound,
         sufficient_bytes=sufficient,
+    )
+
+
+def _too_large(peak: int, limit: int) -> InfeasibleError:
+    return InfeasibleError(
+        f"the strategy does not fit: a device holds {_gib(peak)} ({peak} bytes) and the memory limit is {_gib(limit)}; "
+        "divide more (zero=3, tp, pp), run blocks again (recompute=full), or give a smaller micro_batch or --batch, "
+        "more --devices or a larger --memory-limit",
+        lower_bound_bytes=0,
+        sufficient_bytes=peak,
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from cost_models import HardwareProfile, ProfileError, load_profile
 from cost_models.profile import parse_profile
-from planner.clock import play
+from planner.clock import held_of_plan, play
 from planner.errors import InputError
 from planner.lowering import liveness
 from planner.planning.breakdown import breakdown
@@ -61,11 +61,13 @@ def planned_of_plan(
     assignment = priced.decode(choice)
     if as_written:
         program = restored.program
-        memory = liveness(program, priced.machine.settings)
     else:
-        program, memory = program_of_choice(priced, choice)
+        program = program_of_choice(priced, choice)[0]
     parts = breakdown(priced, choice, program)
     execution = execution_of(plan, priced.graph)
+    memory = (
+        liveness(program, priced.machine.settings) if execution is None else held_of_plan(priced, program, execution)
+    )
     _, without_rule = bind_rules(priced.graph)
     return Planned(
         request=Request(priced.machine.mesh.devices, profile, settings_of(plan), execution=execution),

@@ -30,6 +30,7 @@ MEMORY_NAMES: Final = {
     "activation_gradients": "gradients of activations",
     "buffers": "collectives' buffers",
     "inputs": "inputs and constants",
+    "transient": "what comes and goes",
 }
 
 

@@ -32,13 +32,16 @@ HUGE = 1e200  # stands for a forbidden entry where infinities would cancel
 DOMINANCE_WORK = 10**8  # entries above which the pairwise comparison of states costs more than it saves
 
 
-def presolve(problem: Problem, *, memory: bool = True, prune: bool = True, fit: bool = True) -> Reduced:
+def presolve(
+    problem: Problem, *, memory: bool = True, prune: bool = True, fit: bool = True, like: Reduced | None = None
+) -> Reduced:
     """The reduced problem.  `Infeasible` when no choice is left.
 
     `memory=False` ignores the limit; `prune=False` only translates (merging parallel edges);
-    `fit=False` keeps every memory row and every state that the limit alone would exclude.
+    `fit=False` keeps every memory row and every state that the limit alone would exclude; `like` is a problem with much
+    the same arrays, of which what was found there is not found again.
     """
-    view = _View(problem, memory)
+    view = _View(problem, memory, Interner() if like is None else like.arrays)
     if prune:
         view.shrink(fit)
     return view.freeze()
@@ -47,8 +50,8 @@ def presolve(problem: Problem, *, memory: bool = True, prune: bool = True, fit: 
 class _View:
     """Mutable working copy; all arrays are numbers in `self.arrays`."""
 
-    def __init__(self, problem: Problem, memory: bool) -> None:
-        self.arrays = Interner()
+    def __init__(self, problem: Problem, memory: bool, arrays: Interner) -> None:
+        self.arrays = arrays
         self.scale = _scale(problem)
         self.memory_scale = _memory_scale(problem)
         limited = memory and problem.limit is not None
@@ -71,14 +74,18 @@ class _View:
 
     def _costs(self, costs: Array) -> int:
         source = self.arrays.add(costs)
-        return self.arrays.derive(("costs", source), lambda: np.where(costs >= FORBIDDEN, np.inf, costs // self.scale))
+        return self.arrays.derive(
+            ("costs", source, self.scale), lambda: np.where(costs >= FORBIDDEN, np.inf, costs // self.scale)
+        )
 
     def _usage(self, usage: Array | None, interval: tuple[int, int] | None) -> tuple[Usage, ...]:
         if usage is None or interval is None or not self.instants:
             return ()
         a, b = covered_rows(self.instants, interval)
         source = self.arrays.add(usage)
-        number = self.arrays.derive(("bytes", source), lambda: (usage // self.memory_scale).astype(np.float64))
+        number = self.arrays.derive(
+            ("bytes", source, self.memory_scale), lambda: (usage // self.memory_scale).astype(np.float64)
+        )
         return (((a, b), number),) if a < b and usage.any() else ()
 
     def _plus(self, a: Factor, b: Factor) -> Factor:

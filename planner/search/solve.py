@@ -78,7 +78,9 @@ class Search:
         solver: SolverName = "auto",
         start: Sequence[int] | None = None,
         tolerance: float = 0.0,
+        like: Reduced | None = None,
     ) -> None:
+        """`like`: as of `presolve`."""
         self.problem, self.control, self.solver, self.tolerance = problem, control, solver, tolerance
         self.used: str = solver
         self.choice: tuple[int, ...] | None = None
@@ -94,7 +96,7 @@ class Search:
             self.infeasible, self.memory_bound = True, least
             return
         try:
-            self.reduced = presolve(problem)
+            self.reduced = presolve(problem, like=like)
         except Infeasible:
             self._impossible()
             return
@@ -108,14 +110,15 @@ class Search:
         """Whether nothing is left to do."""
         return self.infeasible or (self.cost is not None and self.bound >= self.cost)
 
-    def glance(self, *, choose: bool = False, narrow: bool = True) -> None:
+    def glance(self, *, choose: bool = False, narrow: bool = True, enough: float = math.inf) -> None:
         """A first bound, in about the time that pricing takes; often it is the optimum already.  `choose` asks for a
-        first choice as well, which may take as long again; `narrow` says whether elimination is worth trying."""
+        first choice as well, which may take as long again; `narrow` says whether elimination is worth trying; from
+        `enough` on the bound is not improved."""
         if self.infeasible or self.reduced is None:
             return
         try:
             if self.solver == "auto":
-                self._glance(self.reduced, choose, narrow)
+                self._glance(self.reduced, choose, narrow, enough)
         except Infeasible:
             self._impossible()
 
@@ -125,7 +128,7 @@ class Search:
             self.rounds.attempt()
             self._prove(self.rounds.bound, "messages")
 
-    def _glance(self, reduced: Reduced, choose: bool, narrow: bool) -> None:
+    def _glance(self, reduced: Reduced, choose: bool, narrow: bool, enough: float) -> None:
         dual = Lagrangian(reduced, store=TableStore(total_cap=AUTO_ENTRIES, stop=lambda: self.control.stopped))
         try:
             if not narrow and reduced.nodes:
@@ -140,7 +143,7 @@ class Search:
             )
         except TooLarge as reason:
             self.control.say(f"{reason}: message passing and elimination among promising states instead")
-            self.rounds = Rounds(reduced, self._goal(math.inf, "messages"))
+            self.rounds = Rounds(reduced, self._goal(enough / reduced.scale + 1, "messages"))
             self.rounds.glance(choose=choose and self.cost is None)
             self._prove(self.rounds.bound, "messages")
             return

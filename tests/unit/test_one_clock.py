@@ -11,9 +11,10 @@ import pytest
 from cost_models import HardwareProfile, load_profile
 from planner.cli.strategy import take_strategy
 from planner.clock import predict
-from planner.evaluate import workload_of_configuration
+from planner.evaluate import program_of_configuration, traced_as
 from planner.frontends import load_model
 from planner.ir import Graph
+from planner.lowering import Program
 from planner.planning import Request, make_plan
 from planner.planning.pipeline import Parts, plan_in_parts
 from planner.planning.schemes import parse_strategy
@@ -22,6 +23,7 @@ from planner.pricing import Settings
 SAMPLES = Path(__file__).parents[2] / "sample_graphs"
 MACHINES = ("a100-80", "h100", "v100", "b200", "ascend-910b")
 DEVICES, BATCH = 8, 32
+SETTINGS = Settings(True, "bf16", "adam")
 EVERY = (
     "ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp:shard=4", "zero1:micro_batch=2", "fsdp:micro_batch=1",
     "ddp:recompute=full,micro_batch=2", "ddp:attention=unfused,loss=softmax,fuse=false",
@@ -48,22 +50,22 @@ def graph_of(model: str, batch: int | None) -> Graph:
     return load_model(SAMPLES / f"{model}.onnx", batch=batch)
 
 
-def searched(model: str, strategy: str, profile: HardwareProfile) -> tuple[float, dict[str, float]]:
-    """Step of `search --strategy`, and its parts."""
+def searched(model: str, strategy: str, profile: HardwareProfile) -> tuple[float, dict[str, float], int, Program]:
+    """Of `search --strategy`: the step, its parts, bytes of the fullest device, and the program of a micro-batch."""
     options = argparse.Namespace(
         strategy=strategy, devices=DEVICES, batch=BATCH, precision="bf16", optimizer="adam", recompute="auto"
     )
     stages, micro_batches, recompute, c, pins = take_strategy(options, lambda batch: graph_of(model, batch))
     graph = graph_of(model, c.micro_batch * c.dp)
-    settings = Settings(True, "bf16", "adam")
     request = Request(
-        DEVICES // stages, profile, settings, recompute=recompute, constraints=pins, execution=c, memory_limit=1 << 50
+        DEVICES // stages, profile, SETTINGS, recompute=recompute, constraints=pins, execution=c, memory_limit=1 << 50
     )
     if stages * micro_batches == 1:
         planned = make_plan(graph, request)
-        return planned.step_time_s, {k: n * planned.priced.machine.unit_s for k, n in planned.timeline.parts.items()}
-    _, pipeline = plan_in_parts(graph, request, Parts(stages, micro_batches, c.micro_batch * c.dp))
-    return pipeline.step_time_s, dict(pipeline.parts_s)
+        parts_s = {k: n * planned.priced.machine.unit_s for k, n in planned.timeline.parts.items()}
+        return planned.step_time_s, parts_s, planned.peak_memory_bytes, planned.program
+    planned, pipeline = plan_in_parts(graph, request, Parts(stages, micro_batches, c.micro_batch * c.dp))
+    return pipeline.step_time_s, dict(pipeline.parts_s), max(pipeline.memory), planned.program
 
 
 @pytest.mark.parametrize(("model", "strategy"), CASES)
@@ -72,8 +74,11 @@ def test_the_step_evaluated_is_the_step_searched(model: str, strategy: str) -> N
         profile = load_profile(machine)
         c = parse_strategy(strategy, devices=DEVICES, batch=BATCH, precision="bf16", optimizer="adam")
         whole, one = (graph_of(model, c.micro_batch * n) for n in (c.dp, c.ep))
-        evaluated = predict(workload_of_configuration(whole, one, c, profile), c, profile)
-        step_s, parts_s = searched(model, strategy, profile)
+        program = program_of_configuration(whole, one, c, profile)
+        evaluated = predict(traced_as(c, program), c, profile)
+        step_s, parts_s, peak, planned = searched(model, strategy, profile)
+        assert peak == round(evaluated.allocated_bytes), machine
+        assert planned.traffic(SETTINGS) == program.traffic(SETTINGS), machine
         assert step_s == pytest.approx(evaluated.step_time_s, rel=1e-9, abs=2e-12), machine
         if c.pp * c.micro_batches > 1:
             for name, seconds in evaluated.breakdown.items():

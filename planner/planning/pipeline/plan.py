@@ -19,6 +19,7 @@ from planner.search.control import Control
 __all__ = ["Parts", "global_batch", "in_parts", "micro_batches", "plan_in_parts"]
 
 _MOST_TRIES: Final = 8
+_EVERYTHING: Final = 1 << 60
 _MARGIN: Final = 0.98  # of what a smaller limit should bring: stages do not shrink alike
 
 
@@ -90,6 +91,8 @@ def plan_in_parts(
     InfeasibleError where none of these fits.
     """
     limit = usable_memory_bytes(request.profile) if request.memory_limit is None else request.memory_limit
+    if request.execution is not None:
+        return _configured(graph, request, parts, limit, control, recall, tables)
     ways = [request.recompute]
     if request.recompute == "auto" and request.settings.training:
         ways.append("blocks")
@@ -116,6 +119,25 @@ def plan_in_parts(
             wide = round(wide * limit / worst * _MARGIN)
     assert failed is not None
     raise failed
+
+
+def _configured(
+    graph: Graph,
+    request: Request,
+    parts: Parts,
+    limit: int | None,
+    control: Control | None,
+    recall: Recall | None,
+    tables: dict[DeviceMesh, PriceTables] | None,
+) -> tuple[Planned, Pipelined]:
+    """Of a known configuration, whose memory is not for the search to change."""
+    planned = make_plan(
+        graph, replace(request, memory_limit=_EVERYTHING), control=control, recall=recall, tables=tables
+    )
+    found = pipelined(replace(planned, memory_limit=limit), parts.stages, parts.micro_batches)
+    if limit is not None and max(found.memory) > limit:
+        raise _too_much(found, limit)
+    return found.planned, found
 
 
 def _too_much(found: Pipelined, limit: int) -> InfeasibleError:

@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.link import CollectiveModel
-from cost_models.pipeline import ChunkTimes, PipelineRun, simulate
+from cost_models.pipeline import PipelineRun, simulate
 from planner.clock import (
     compute_bound,
     convert_cost,
+    held_by_rank,
     overhead,
     run_cost,
     step_of,
@@ -124,13 +125,13 @@ def pipelined(
     step = step_of(workload, c, priced.machine.profile, workload.chunks)
     sums = stage_sums(planned, stage_of)
     shared = tuple(name for name, over in stages_of_parameters(graph, stage_of).items() if len(over) > 1)
-    alive = stage_liveness(planned.program, priced.machine.settings, stage_of, stages, micro_batches)
-    chunks = [
-        [ChunkTimes(row[0].forward_s, row[0].backward_s, activation_bytes=float(x.waiting))]
-        for row, x in zip(step.rows, alive, strict=True)
-    ]
-    run = simulate(ORDER, chunks, micro_batches, step.sent_s, overlapped=c.overlap_pipeline)
-    memory = tuple(x.peak + max(0, flying - 1) * x.waiting for x, flying in zip(alive, run.in_flight, strict=True))
+    run = simulate(ORDER, step.rows, micro_batches, step.sent_s, overlapped=c.overlap_pipeline)
+    if execution is None:
+        alive = stage_liveness(planned.program, priced.machine.settings, stage_of, stages, micro_batches)
+        memory = tuple(x.peak + max(0, flying - 1) * x.waiting for x, flying in zip(alive, run.in_flight, strict=True))
+    else:
+        ranks = held_by_rank(workload, c, workload.chunks, step.pipeline.activation_bytes)
+        memory = tuple(rank.peak for rank in ranks)
     costs = tuple(
         StageCost(row[0].forward_s, row[0].backward_s, sends, once)
         for row, sends, once in zip(step.rows, [*step.sent_s, 0.0], step.once_s, strict=True)
