@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Literal
 
 from planner.clock import Configuration
 from planner.errors import UsageError
 from planner.evaluate.pins import constraints_of_configuration
 from planner.ir import Graph
 from planner.planning.constraints import Constraints
-from planner.planning.execution import RUN_KEYS
+from planner.planning.execution import runs_blocks_again
 from planner.planning.pipeline import global_batch
 from planner.planning.schemes import parse_strategy
 
 __all__ = ["take_strategy"]
-
-# Keys that plans follow, or that are refused below wherever plans cannot.
-_TAKEN: Final = (
-    "dp", "tp", "pp", "cp", "ep", "micro_batch", "shard", "zero", "sp", "recompute", "recompute_blocks", "schedule",
-    "vpp", "offload", "stage_layers", "frozen", *RUN_KEYS,
-)  # fmt: skip
 
 
 def take_strategy(
@@ -45,19 +39,8 @@ def take_strategy(
         precision=options.precision,
         optimizer=options.optimizer,
     )
-    others = [key for key in _given(text) if key not in _TAKEN]
-    if others:
-        raise UsageError(
-            f"{source}: {', '.join(others)}: plans do not say that; leave it out (`planner evaluate` prices it)"
-        )
-    if c.recompute not in ("none", "full") or c.recompute_blocks < 1:
-        raise UsageError(
-            f"{source}: recompute: plans run whole equal blocks again, or none: give recompute=full or none"
-        )
-    for key, value, planned in (
-        ("schedule", c.order, "1f1b"), ("vpp", c.virtual_stages, 1), ("offload", c.offload, 0),
-        ("stage_layers", c.stage_layers, None), ("frozen", c.frozen, False),
-    ):  # fmt: skip
+    fixed = (("schedule", c.order, "1f1b"), ("vpp", c.virtual_stages, 1), ("frozen", c.frozen, False))
+    for key, value, planned in fixed:
         if value != planned:
             raise UsageError(
                 f"{source}: {key}: plans have {planned or 'none'} so far; `planner evaluate` prices {value}"
@@ -68,9 +51,4 @@ def take_strategy(
     if c.tp * c.cp * c.ep > 1 and c.dp > c.ep:
         one = load(c.micro_batch * c.ep)
     pins = constraints_of_configuration(graph, one, c, source)
-    return c.pp, c.micro_batches, "blocks" if c.recompute == "full" else "none", c, pins
-
-
-def _given(text: str) -> list[str]:
-    """Keys of a configuration that has been read without an error."""
-    return [item.partition("=")[0] for item in text.partition(":")[2].split(",") if item]
+    return c.pp, c.micro_batches, "blocks" if runs_blocks_again(c) else "none", c, pins

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cost_models import HardwareProfile
+from cost_models.machine import DeviceSpec
 from planner.clock.configuration import Configuration
 from planner.clock.memory import fullest, held_by_rank
 from planner.clock.stages import chunks
@@ -14,7 +15,7 @@ from planner.clock.step import step_of
 from planner.errors import UsageError
 from planner.trace import Workload
 
-__all__ = ["Prediction", "predict", "seconds_in_sequence"]
+__all__ = ["Prediction", "device_for", "predict", "seconds_in_sequence"]
 
 _PASSES = 4_000_000  # simulated in some seconds
 _Z80 = 1.2816  # of a normal distribution, 80 % lies within so many standard deviations
@@ -43,22 +44,31 @@ class Prediction:
     flops: float
 
 
-def predict(workload: Workload, c: Configuration, profile: HardwareProfile) -> Prediction:
-    """Time and memory of one step of `c` on the machine.
+def device_for(c: Configuration, profile: HardwareProfile) -> DeviceSpec:
+    """The machine's device, where it can run the configuration.
 
-    Raises:
-        UsageError: more pipeline chunks than blocks, or passes than can be simulated; a profile that prices no
-            computing, or no products in the type asked for.
+    UsageError: a profile that prices no computing, no products in the type asked for, or no way to the host.
     """
-    if profile.device is None:
+    device = profile.device
+    if device is None:
         raise UsageError(f"hardware profile {profile.name!r} has no device to compute on; name a machine")
-    if c.matrix_type in _NARROW and _NARROW[c.matrix_type] not in profile.device.matmul_flops_per_s:
+    if c.matrix_type in _NARROW and _NARROW[c.matrix_type] not in device.matmul_flops_per_s:
         raise UsageError(f"strategy: matrix={c.matrix_type}: {profile.name} has no units for it; leave it out")
-    if c.offload and profile.device.host_link_bytes_per_s is None:
+    if c.offload and device.host_link_bytes_per_s is None:
         raise UsageError(
             f"strategy: offload={c.offload:g}: {profile.name} does not say how fast its host is reached "
             "(device.host_link_bytes_per_s); state it in a profile, or leave offload out"
         )
+    return device
+
+
+def predict(workload: Workload, c: Configuration, profile: HardwareProfile) -> Prediction:
+    """Time and memory of one step of `c` on the machine.
+
+    Raises:
+        UsageError: as of `device_for`; more pipeline chunks than blocks, or passes than can be simulated.
+    """
+    device = device_for(c, profile)
     if c.pp > 1 and c.micro_batches * c.pp * c.virtual_stages > _PASSES:
         raise UsageError(
             f"strategy: {c.micro_batches} micro-batches through {c.pp * c.virtual_stages} chunks are more than "
@@ -66,13 +76,13 @@ def predict(workload: Workload, c: Configuration, profile: HardwareProfile) -> P
         )
     step = step_of(workload, c, profile, chunks(workload, c.pp * c.virtual_stages, c.stage_layers))
     held = fullest(held_by_rank(workload, c, step.chunks, step.pipeline.activation_bytes))
-    spread = math.exp(_Z80 * profile.device.prediction_spread)
+    spread = math.exp(_Z80 * device.prediction_spread)
     return Prediction(
         step.total_s,
         step.total_s / spread,
         step.total_s * spread,
         held.total,
-        held.total * (1 + profile.device.allocator_slack) if held.total else 0.0,
+        held.total * (1 + device.allocator_slack) if held.total else 0.0,
         step.breakdown,
         held.parts,
         _flops(workload, c),

@@ -7,6 +7,7 @@ from planner.clock import Configuration
 from planner.evaluate.pins import constraints_of_configuration
 from planner.ir import Graph
 from planner.lowering import Program
+from planner.planning.execution import runs_blocks_again
 from planner.planning.prescribed import program_of_pins
 from planner.pricing import Settings
 from planner.trace import Workload, trace
@@ -47,8 +48,8 @@ def program_of_configuration(
     messages call the configuration.
     """
     pins = constraints_of_configuration(graph, one, c, source)
-    again = c.recompute == "full" and c.recompute_blocks == 1
-    return program_of_pins(graph, pins, profile, Settings(True, c.precision, c.optimizer, recompute=again))
+    settings = Settings(True, c.precision, c.optimizer, recompute=runs_blocks_again(c))
+    return program_of_pins(graph, pins, profile, settings)
 
 
 def traced_as(c: Configuration, program: Program) -> Workload:

@@ -239,7 +239,7 @@ class ScheduleDocument(_Part):
     micro_batches: int = Field(default=1, ge=1, le=10**9)
     order: Literal["", "1f1b"] = ""
     sends_overlap: bool = True
-    run: dict[str, str | int | bool] = {}
+    run: dict[str, str | int | float | bool] = {}
     recompute: list[list[str]] = []
 
 

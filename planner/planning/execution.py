@@ -11,9 +11,9 @@ from planner.planning.document import PlanDocument
 from planner.planning.pipeline import global_batch
 from planner.planning.schemes import KEYS, SCHEMES, parse_strategy
 
-__all__ = ["RUN_KEYS", "Setting", "execution_of", "run_of", "unusual"]
+__all__ = ["RUN_KEYS", "Setting", "execution_of", "run_of", "runs_blocks_again", "unusual"]
 
-Setting = str | int | bool
+Setting = str | int | float | bool
 # Keys of a configuration that say how a step is run, and nothing of what lies where.
 RUN_KEYS: Final = (
     "matrix", "cast_gathers", "gradient_bytes", "attention", "loss", "fuse", "overlap_gradients", "overlap_parameters",
@@ -22,8 +22,22 @@ RUN_KEYS: Final = (
 
 
 def run_of(c: Configuration) -> dict[str, Setting]:
-    """How a step of the configuration is run, key by key."""
-    return {key: c.matrix if key == "matrix" else getattr(c, KEYS[key].field) for key in RUN_KEYS}
+    """How a step of the configuration is run, key by key; the last four keys only where they say something unusual."""
+    run: dict[str, Setting] = {key: c.matrix if key == "matrix" else getattr(c, KEYS[key].field) for key in RUN_KEYS}
+    if c.weight_bytes != c.activation_bytes:
+        run["parameter_bytes"] = c.weight_bytes
+    if c.offload:
+        run["offload"] = c.offload
+    if c.recompute != "none" and not runs_blocks_again(c):
+        run["recompute"] = c.recompute
+        if c.recompute == "full":
+            run["recompute_blocks"] = c.recompute_blocks
+    return run
+
+
+def runs_blocks_again(c: Configuration) -> bool:
+    """Whether the program itself runs every block again; less than that is left to the framework."""
+    return c.recompute == "full" and c.recompute_blocks == 1
 
 
 def unusual(plan: PlanDocument) -> list[str]:
@@ -32,7 +46,7 @@ def unusual(plan: PlanDocument) -> list[str]:
     # DistributedDataParallel sums gradients in their own width, and has no parameters to gather.
     free = {"gradient_bytes", "overlap_parameters", "overlap_pipeline"}
     run = plan.schedule.run
-    return [f"{k}={str(v).lower()}" for k, v in run.items() if k not in free and v != usual[k]]
+    return [f"{k}={str(v).lower()}" for k, v in run.items() if k not in free and v != usual.get(k)]
 
 
 def execution_of(plan: PlanDocument, graph: Graph) -> Configuration | None:

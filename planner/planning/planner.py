@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from cost_models import HardwareProfile, usable_memory_bytes
-from planner.clock import Held, Timeline
+from planner.clock import Held, Timeline, device_for
 from planner.errors import InfeasibleError, NoPlanError, UsageError
 from planner.ir import DeviceMesh, Graph
 from planner.lowering import Liveness, Program
@@ -143,8 +143,10 @@ def make_plan(
     meshes = request.meshes or logical_meshes(request.devices)
     if pins is not None and pins.constraints.meshes:
         meshes = pins.meshes(request.devices, request.meshes)
-    # What a known configuration holds is not for the search to change.
-    room = limit if request.execution is None else None
+    room = limit
+    if request.execution is not None:
+        device_for(request.execution, request.profile)
+        room = None  # what a known configuration holds is not for the search to change
     found = search_options(graph, request, meshes, rules, active, room, control, pins, recall, tables)
     if found.best is None:
         unfit = [o.unfit for o in found.options if o.unfit is not None]

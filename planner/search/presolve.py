@@ -41,7 +41,7 @@ def presolve(
     `fit=False` keeps every memory row and every state that the limit alone would exclude; `like` is a problem with much
     the same arrays, of which what was found there is not found again.
     """
-    view = _View(problem, memory, Interner() if like is None else like.arrays)
+    view = _View(problem, memory, None if like is None else like.arrays)
     if prune:
         view.shrink(fit)
     return view.freeze()
@@ -50,8 +50,8 @@ def presolve(
 class _View:
     """Mutable working copy; all arrays are numbers in `self.arrays`."""
 
-    def __init__(self, problem: Problem, memory: bool, arrays: Interner) -> None:
-        self.arrays = arrays
+    def __init__(self, problem: Problem, memory: bool, arrays: Interner | None = None) -> None:
+        self.arrays = Interner() if arrays is None else arrays
         self.scale = _scale(problem)
         self.memory_scale = _memory_scale(problem)
         limited = memory and problem.limit is not None

@@ -31,6 +31,9 @@ EVERY = (
 OF_LAYERS = (
     "megatron:tp=2,micro_batch=8", "megatron:tp=2,sp=false,zero=0,micro_batch=4", "megatron:pp=2,micro_batch=2",
     "megatron:tp=2,pp=2,micro_batch=4,recompute=full", "megatron:cp=2,micro_batch=4",
+    "megatron:tp=2,micro_batch=4,recompute=selective,attention=unfused", "megatron:micro_batch=2,recompute=products",
+    "megatron:micro_batch=2,recompute=full,recompute_blocks=0.5", "megatron:tp=2,micro_batch=4,parameter_bytes=4",
+    "megatron:pp=2,micro_batch=2,stage_layers=1-1",
     "megatron:pp=2,zero=0,micro_batch=8", "megatron:tp=2,micro_batch=4,overlap_tensor=true,gradient_bytes=2",
 )  # fmt: skip
 MODELS = {

@@ -162,7 +162,14 @@ def test_every_key_changes_the_plan_or_is_refused(key: str) -> None:
         arguments = [str(SAMPLES / "moe_tiny.onnx"), "--devices", "8", "--batch", "32", "--strategy", strategy]
         options = parser.parse_args(arguments)
         *said, run, pins = take_strategy(options, lambda batch: load_model(options.model, batch=batch))
-        return said, run_of(run), pins.meshes, [p.strategy for p in pins.operators], [p.stored for p in pins.parameters]
+        return (
+            said,
+            run_of(run),
+            run.stage_layers,
+            pins.meshes,
+            [p.strategy for p in pins.operators],
+            [p.stored for p in pins.parameters],
+        )
 
     without = taken(f"megatron:{others}")
     with contextlib.suppress(UsageError):
@@ -176,19 +183,13 @@ def test_every_key_changes_the_plan_or_is_refused(key: str) -> None:
         ("hsdp:shard=3", (), 2, "expected a divisor of dp * cp"),
         ("megatron:cp=4,shard=2", (), 2, "a multiple of ep * cp = 4"),
         ("megatron:ep=8", (), 2, "the model has no weights of experts"),
-        ("megatron:tp=2,recompute=selective", (), 2, "run whole equal blocks again"),
+        ("ddp:frozen=true", (), 2, "frozen: plans have none so far"),
+        ("ddp:matrix=fp4", (), 2, "has no units for it"),
         ("megatron:pp=2,schedule=gpipe", (), 2, "schedule: plans have 1f1b so far"),
         ("megatron:tp=2", ("--stages", "2"), 2, "says stages, micro-batches and mesh itself"),
         ("nonsense", (), 2, "expected one of ddp"),
-        ("megatron:recompute_blocks=0.5", (), 2, "run whole equal blocks again"),
         ("ddp", ("--recompute", "blocks"), 2, "--recompute blocks: --strategy says what is run again"),
         ("megatron:tp=2,recompute=full", ("--recompute", "none"), 2, "--strategy says what is run again"),
-        (
-            "megatron:tp=2,matrix=fp8,parameter_bytes=4",
-            (),
-            2,
-            "parameter_bytes: plans do not say that; leave it out (`planner evaluate`",
-        ),
         ("megatron:tp=2", ("--pin", "*.c_fc.matmul replicated"), 3, "contradict"),
     ],
 )

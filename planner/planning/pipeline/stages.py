@@ -147,7 +147,8 @@ def _points(planned: Planned, stages: int, held: Mapping[str, int] | None) -> tu
     graph, unit = priced.graph, priced.machine.unit_s
     execution = planned.request.execution
     if execution is not None and held is None:
-        return _layers(planned, chunks_of_layers(workload_of_plan(priced, planned.program, execution), stages))
+        workload = workload_of_plan(priced, planned.program, execution)
+        return _layers(planned, chunks_of_layers(workload, stages, execution.stage_layers))
     sent = _sent(planned)
     model = CollectiveModel(priced.machine.profile)
     group = model.group((stages, *planned.mesh.shape), (0,))
