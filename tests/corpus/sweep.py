@@ -40,7 +40,7 @@ from planner.pricing import Settings
 from planner.verify.verification import verify
 from tests.corpus.sizes import sizes
 
-__all__ = ["main"]
+__all__ = ["loaded", "main"]
 
 BATCH = 12
 LIMITS = Limits(memory_bytes=14 << 30, cpu_seconds=3600, wall_seconds=4 * 3600.0)
@@ -107,8 +107,8 @@ def _seconds(work: Callable[[], Any]) -> tuple[float, Any]:
     return round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 2), found
 
 
-def _loaded(path: Path) -> tuple[Graph, dict[str, int], int | None]:
-    """The graph, and the sizes and the batch that it was read with."""
+def loaded(path: Path) -> tuple[Graph, dict[str, int], int | None]:
+    """The graph, and the sizes and the batch that it is read with."""
     data = path.read_bytes()
     bind = sizes(onnx.ModelProto.FromString(data), path.stem)
     if not bind:
@@ -118,7 +118,7 @@ def _loaded(path: Path) -> tuple[Graph, dict[str, int], int | None]:
 
 
 def _plan(path: Path, devices: int, at: Path) -> None:
-    graph, bind, batch = _loaded(path)
+    graph, bind, batch = loaded(path)
     request = Request(devices, load_profile("a100-80"), Settings(graph.loss is not None))
     try:
         planned = make_plan(graph, request)
