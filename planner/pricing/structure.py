@@ -18,7 +18,7 @@ from planner.pricing.operators import OperatorClass, operator_classes
 from planner.rules.expansion import Expansion, Layouts
 from planner.rules.rule import Rule
 from planner.work.activity import fixed_operators, gradient_sources
-from planner.work.fusion import fuse
+from planner.work.fusion import fusion_of
 from planner.work.units import bucket_shares
 
 __all__ = ["Case", "HubCase", "Structure", "Travel", "structure_of"]
@@ -184,7 +184,7 @@ def structure_of(
         same = s.training == training and s.joined == joined and s.active == active
         if same and all(a is b for a, b in zip(s.rules, bound, strict=True)):
             return s
-    parts = fuse(graph, rules, active, chains=joined, attention=joined, copies=not joined).parts
+    parts = fusion_of(graph, rules, active, chains=joined, attention=joined, copies=not joined).parts
     classes, class_of = operator_classes(graph, rules, active, parts)
     made = Structure(bound, active, training, joined, classes, class_of, fixed_operators(graph), 2 * len(graph.ops) + 2)
     _Builder(graph, made).build()

@@ -13,6 +13,7 @@ from planner.trace.placed import Placed, resting_layouts
 from planner.trace.tally import Tally
 from planner.trace.transfers import count_inner, count_redistributions, runs_again
 from planner.trace.workload import Workload
+from planner.work.fusion import fusion_of
 
 __all__ = ["trace"]
 
@@ -40,7 +41,7 @@ def trace(
     facts = facts_of(graph)
     if stage_of is not None:
         facts = facts.cut(stage_of)
-    fusion = facts.fusion(graph, program.rules, program.active, chains=chains, attention=attention, copies=copies)
+    fusion = fusion_of(graph, program.rules, program.active, chains=chains, attention=attention, copies=copies)
     at = Placed(program, facts, fusion, settings, resting_layouts(program))
     tally = Tally(len(facts.repeated))
     count_redistributions(tally, at, gathered_again=gathered_again)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 from planner.ir import Graph
-from planner.rules.rule import Rule
 from planner.work.activity import fixed_operators, made_of_parameters, trained_parameters
-from planner.work.fusion import Fusion, fuse
 from planner.work.units import bucket_shares, units_of
 
 __all__ = ["Facts", "facts_of"]
@@ -32,23 +30,6 @@ class Facts:
     repeated: tuple[bool, ...]
     shares: Mapping[str, float]
     stages: tuple[int, ...] = ()
-    fusions: dict[tuple[frozenset[str], bool, bool, bool], Fusion] = field(default_factory=dict)
-
-    def fusion(
-        self,
-        graph: Graph,
-        rules: Mapping[str, Rule],
-        active: frozenset[str],
-        *,
-        chains: bool,
-        attention: bool,
-        copies: bool,
-    ) -> Fusion:
-        """Of the same graph; its rules follow from it."""
-        key = active, chains, attention, copies
-        if key not in self.fusions:
-            self.fusions[key] = fuse(graph, rules, active, chains=chains, attention=attention, copies=copies)
-        return self.fusions[key]
 
     def cut(self, stage_of: Mapping[str, int]) -> Facts:
         """With units that end where stages do, and are numbered stage by stage."""

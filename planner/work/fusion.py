@@ -18,12 +18,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
+from weakref import WeakKeyDictionary
 
 from planner.ir import Graph, Op, Role
 from planner.rules.rule import Rule
 from planner.work.activity import fixed_operators, made_of_parameters, saved_slots
 
-__all__ = ["HEAVY", "Core", "Fusion", "Kept", "Part", "fuse"]
+__all__ = ["HEAVY", "Core", "Fusion", "Kept", "Part", "fuse", "fusion_of"]
 
 HEAVY: Final = frozenset({"matmul", "conv", "attention", "gather"})
 VIEWS: Final = frozenset({"free", "layout"})
@@ -90,6 +91,23 @@ class Fusion:
     def root(self, tensor: str) -> str:
         """The tensor whose bytes these are."""
         return self.alias.get(tensor, tensor)
+
+
+_Asked = tuple[frozenset[str], bool, bool, bool]
+_KNOWN: WeakKeyDictionary[Graph, dict[_Asked, tuple[tuple[Rule, ...], Fusion]]] = WeakKeyDictionary()
+
+
+def fusion_of(
+    graph: Graph, rules: Mapping[str, Rule], active: frozenset[str], *, chains: bool, attention: bool, copies: bool
+) -> Fusion:
+    """As `fuse` says; made once as long as the graph lives and has the same rules."""
+    bound = tuple(rules[op.name] for op in graph.ops)
+    known, key = _KNOWN.setdefault(graph, {}), (active, chains, attention, copies)
+    found = known.get(key)
+    if found is None or any(a is not b for a, b in zip(found[0], bound, strict=True)):
+        found = bound, fuse(graph, rules, active, chains=chains, attention=attention, copies=copies)
+        known[key] = found
+    return found[1]
 
 
 def fuse(
