@@ -120,7 +120,7 @@ def _document(
         "reserved_memory_bytes": round(p.reserved_bytes),
         "memory_bytes": dict(p.memory),
         "memory_limit_bytes": limit,
-        "fits": limit is None or p.allocated_bytes <= limit,
+        "fits": limit is None or round(p.allocated_bytes) <= limit,
         "collectives": {
             kind: asdict(t) for kind, t in program.traffic(Settings(True, c.precision, c.optimizer)).items()
         },

@@ -13,6 +13,7 @@ from planner.ir import Graph
 from planner.planning.constraints import Constraints
 from planner.planning.execution import runs_blocks_again
 from planner.planning.pipeline import global_batch
+from planner.planning.request import STRATEGY
 from planner.planning.schemes import parse_strategy
 
 __all__ = ["take_strategy"]
@@ -25,7 +26,7 @@ def take_strategy(
 
     UsageError where the configuration says something that no plan can, or does not fit devices and batch.
     """
-    text, source = options.strategy, f"--strategy {options.strategy}"
+    text, source = options.strategy, f"{STRATEGY} {options.strategy}"
     if options.recompute != "auto":
         raise UsageError(
             f"--recompute {options.recompute}: --strategy says what is run again (recompute=full, or nothing); leave "

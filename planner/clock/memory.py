@@ -47,10 +47,10 @@ class Held:
 
     @property
     def parts(self) -> dict[str, int]:
-        """Whole bytes by what they are for, which add up to the peak: what rounding leaves is of the transient ones."""
+        """Whole bytes by what they are for, which add up to the peak: what rounding leaves is the largest part's."""
         named = {f.name: getattr(self, f.name) for f in fields(self)}
         found = {name: round(size) for name, size in named.items()}
-        found["transient"] += self.peak - sum(found.values())
+        found[max(found, key=found.__getitem__)] += self.peak - sum(found.values())
         return found
 
 

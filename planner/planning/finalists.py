@@ -132,7 +132,7 @@ class _Judge:
         """None where the choice's program holds more than the limit."""
         assert option.priced is not None
         priced, states = option.priced, tuple(choice)
-        program, memory = program_as_run(priced, states, self.request.execution)
+        program, memory = program_as_run(priced, states, self.request.configured)
         if self.limit is not None and memory.peak > self.limit:
             return None
         parts, cost = breakdown(priced, states, program), evaluate(priced.problem, states)

@@ -38,17 +38,23 @@ class Fitted:
 
 def program_of_choice(priced: PricedProblem, choice: Sequence[int]) -> tuple[Program, Liveness]:
     """The program that a choice stands for, and what a device holds while it runs."""
-    program = lower(priced.graph, priced.machine.mesh, priced.rules, priced.active, priced.decode(choice))
+    program = _program(priced, choice)
     return program, liveness(program, priced.machine.settings)
 
 
+def _program(priced: PricedProblem, choice: Sequence[int]) -> Program:
+    return lower(priced.graph, priced.machine.mesh, priced.rules, priced.active, priced.decode(choice))
+
+
 def program_as_run(
-    priced: PricedProblem, choice: Sequence[int], execution: Configuration | None
+    priced: PricedProblem, choice: Sequence[int], configured: Configuration | None
 ) -> tuple[Program, Liveness | Held]:
     """The program that a choice stands for, and what a device holds while it runs: of a known configuration, by what
     frameworks hold that run it so; else by the lifetimes of its values, one operator after the other."""
-    program, memory = program_of_choice(priced, choice)
-    return program, memory if execution is None else held_of_plan(priced, program, execution)
+    program = _program(priced, choice)
+    if configured is None:
+        return program, liveness(program, priced.machine.settings)
+    return program, held_of_plan(priced, program, configured)
 
 
 def fit(priced: PricedProblem, choice: Sequence[int]) -> Fitted | None:

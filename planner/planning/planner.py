@@ -29,7 +29,7 @@ from planner.search.evaluate import least_memory
 from planner.search.memory import minimum_memory
 from planner.search.problem import Solution
 
-__all__ = ["Candidate", "Planned", "Request", "make_plan", "on_nodes"]
+__all__ = ["Candidate", "Planned", "Request", "make_plan", "on_nodes", "too_large"]
 
 EXPLAIN_SECONDS = 0.5  # for what would fit, after time is up
 
@@ -143,10 +143,9 @@ def make_plan(
     meshes = request.meshes or logical_meshes(request.devices)
     if pins is not None and pins.constraints.meshes:
         meshes = pins.meshes(request.devices, request.meshes)
-    room = limit
     if request.execution is not None:
         device_for(request.execution, request.profile)
-        room = None  # what a known configuration holds is not for the search to change
+    room = limit if request.configured is None else None
     found = search_options(graph, request, meshes, rules, active, room, control, pins, recall, tables)
     if found.best is None:
         unfit = [o.unfit for o in found.options if o.unfit is not None]
@@ -163,8 +162,8 @@ def make_plan(
         note = "" if pins is None else memory_note(unpinned, pins, limit or 0)
         raise _infeasible(request, infeasible, limit, note, control)
     outcome = judged(found, request, control, room)
-    if limit is not None and outcome.finalists[0].memory.peak > limit and request.execution is not None:
-        raise _too_large(outcome.finalists[0].memory.peak, limit)
+    if room != limit and limit is not None and outcome.finalists[0].memory.peak > limit:
+        raise too_large(outcome.finalists[0].memory.peak, limit)
     first, *others = (
         _planned(request, found, f, outcome, without_rule, limit, started, pins)
         for f in outcome.finalists[: request.top_k]
@@ -274,9 +273,11 @@ def _infeasible(
     )
 
 
-def _too_large(peak: int, limit: int) -> InfeasibleError:
+def too_large(peak: int, limit: int, where: str = "") -> InfeasibleError:
+    """Of a known configuration whose fullest device, in the stage `where`, holds `peak` bytes."""
     return InfeasibleError(
-        f"the strategy does not fit: a device holds {_gib(peak)} ({peak} bytes) and the memory limit is {_gib(limit)}; "
+        f"the strategy does not fit: a device{where} holds {_gib(peak)} ({peak} bytes) and the memory limit is "
+        f"{_gib(limit)} ({limit} bytes); "
         "divide more (zero=3, tp, pp), run blocks again (recompute=full), or give a smaller micro_batch or --batch, "
         "more --devices or a larger --memory-limit",
         lower_bound_bytes=0,

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from cost_models import HardwareProfile, ProfileError, load_profile
 from cost_models.profile import parse_profile
-from planner.clock import held_of_plan, play
-from planner.errors import InputError
+from planner.clock import Configuration, device_for, held_of_plan, play
+from planner.errors import InputError, UsageError
 from planner.lowering import liveness
 from planner.planning.breakdown import breakdown
 from planner.planning.constraints import Pins
@@ -65,8 +65,11 @@ def planned_of_plan(
         program = program_of_choice(priced, choice)[0]
     parts = breakdown(priced, choice, program)
     execution = execution_of(plan, priced.graph)
+    configured = execution if priced.machine.settings.training else None
+    if execution is not None:
+        _check_device(execution, profile)
     memory = (
-        liveness(program, priced.machine.settings) if execution is None else held_of_plan(priced, program, execution)
+        liveness(program, priced.machine.settings) if configured is None else held_of_plan(priced, program, configured)
     )
     _, without_rule = bind_rules(priced.graph)
     return Planned(
@@ -86,6 +89,15 @@ def planned_of_plan(
         search_seconds=0.0,
         pins=pins,
     )
+
+
+def _check_device(execution: Configuration, profile: HardwareProfile) -> None:
+    try:
+        device_for(execution, profile)
+    except UsageError as e:
+        raise InputError(
+            f"plan: at search.request.strategy: expected one that {profile.name} can run, found {e}"
+        ) from e
 
 
 def pipeline_of_plan(plan: PlanDocument, planned: Planned) -> Pipelined | None:

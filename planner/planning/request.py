@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from cost_models import HardwareProfile
 from planner.clock import Configuration
@@ -11,7 +11,9 @@ from planner.ir import DeviceMesh
 from planner.planning.constraints import Constraints
 from planner.pricing import Settings
 
-__all__ = ["Request"]
+__all__ = ["STRATEGY", "Request"]
+
+STRATEGY: Final = "--strategy"  # how the name of pins begins that are of a known configuration
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +35,11 @@ class Request:
     constraints: Constraints | None = None
     top_k: int = 1
     execution: Configuration | None = None
+
+    @property
+    def configured(self) -> Configuration | None:
+        """The known configuration, where the constraints pin all of it, in training: what is held is then not for the
+        search to change."""
+        pins = () if self.constraints is None else self.constraints.operators
+        pinned = any(pin.where.startswith(STRATEGY) for pin in pins)
+        return self.execution if pinned and self.settings.training else None

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import pytest
 
+from cost_models import load_profile
 from planner.cli.main import main
 from planner.cli.search import configure
 from planner.cli.strategy import take_strategy
@@ -21,9 +22,10 @@ from planner.errors import UsageError
 from planner.evaluate import Configuration
 from planner.evaluate.pins import constraints_of_configuration
 from planner.frontends import load_model
-from planner.planning import PlanDocument, read_plan
+from planner.planning import PlanDocument, Request, make_plan, read_plan
 from planner.planning.execution import run_of
-from planner.planning.schemes import KEYS
+from planner.planning.schemes import KEYS, parse_strategy
+from planner.pricing import Settings
 from tests.unit.evaluate_graphs import gpt
 
 SAMPLES = Path(__file__).parents[2] / "sample_graphs"
@@ -227,3 +229,43 @@ def test_rows_that_are_looked_up_are_no_samples(tmp_path: Path) -> None:
     arguments = ["search", str(tmp_path / "picked.onnx"), "--devices", "2", "--mode", "training", "--no-cache"]
     assert main([*arguments, "--strategy", "ddp", "--out", str(tmp_path / "plan")]) == 0
     assert read_plan(tmp_path / "plan" / "plan.json").operators["a"].strategy == {"x": "split:m"}
+
+
+def test_inference_holds_no_gradients(tmp_path: Path) -> None:
+    plan = search(tmp_path, "gpt_tiny", "ddp", "--mode", "inference")
+    assert plan.cost.peak_memory_bytes == sum(plan.cost.memory_bytes.values())
+    assert not plan.cost.memory_bytes.get("gradients")
+    assert not plan.cost.memory_bytes.get("optimizer")
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "megatron:pp=2"])
+def test_a_strategy_that_does_not_fit_says_what_it_needs(
+    tmp_path: Path, strategy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = search(tmp_path / "fits", "gpt_tiny", strategy).cost.peak_memory_bytes
+    arguments = ["search", str(SAMPLES / "gpt_tiny.onnx"), "--devices", "8", "--batch", "32", "--no-cache"]
+    arguments += ["--strategy", strategy, "--out", str(tmp_path / "other"), "--memory-limit"]
+    assert main([*arguments, str(held)]) == 0
+    capsys.readouterr()
+    assert main([*arguments, str(held - 1)]) == 4
+    assert f"({held} bytes)" in capsys.readouterr().err
+
+
+def test_without_its_pins_a_strategy_is_searched_within_the_limit(tmp_path: Path) -> None:
+    held = search(tmp_path / "ddp", "gpt_tiny", "ddp").cost.peak_memory_bytes
+    whole = load_model(SAMPLES / "gpt_tiny.onnx", batch=32)
+    run = parse_strategy("ddp", devices=8, batch=32)
+    request = Request(8, load_profile("a100-80"), Settings(True), execution=run, memory_limit=held // 2)
+    assert request.configured is None
+    assert make_plan(whole, request).peak_memory_bytes <= held // 2
+
+
+def test_a_plan_is_not_priced_on_a_machine_that_cannot_run_it_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search(tmp_path, "gpt_tiny", "megatron:tp=2,offload=0.5,recompute=selective")
+    arguments = ["evaluate", str(SAMPLES / "gpt_tiny.onnx"), "--plan", str(tmp_path / "plan.json")]
+    assert main(arguments) == 0
+    capsys.readouterr()
+    assert main([*arguments, "--hardware", "ascend-910a"]) == 3
+    assert "does not say how fast its host is reached" in capsys.readouterr().err

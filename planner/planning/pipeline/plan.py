@@ -10,7 +10,7 @@ from cost_models import usable_memory_bytes
 from planner.errors import InfeasibleError, UsageError
 from planner.ir import DeviceMesh, Graph
 from planner.planning.pipeline.stages import Pipelined, pipelined
-from planner.planning.planner import Planned, make_plan
+from planner.planning.planner import Planned, make_plan, too_large
 from planner.planning.recall import Recall
 from planner.planning.request import Request
 from planner.pricing import PriceTables
@@ -91,7 +91,7 @@ def plan_in_parts(
     InfeasibleError where none of these fits.
     """
     limit = usable_memory_bytes(request.profile) if request.memory_limit is None else request.memory_limit
-    if request.execution is not None:
+    if request.configured is not None:
         return _configured(graph, request, parts, limit, control, recall, tables)
     ways = [request.recompute]
     if request.recompute == "auto" and request.settings.training:
@@ -136,7 +136,9 @@ def _configured(
     )
     found = pipelined(replace(planned, memory_limit=limit), parts.stages, parts.micro_batches)
     if limit is not None and max(found.memory) > limit:
-        raise _too_much(found, limit)
+        worst = max(range(found.stages), key=found.memory.__getitem__)
+        where = f" of stage {worst}" if found.stages > 1 else ""
+        raise too_large(found.memory[worst], limit, where)
     return found.planned, found
 
 

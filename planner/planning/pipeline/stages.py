@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from cost_models.link import CollectiveModel
 from cost_models.pipeline import PipelineRun, simulate
 from planner.clock import (
+    Held,
     compute_bound,
     convert_cost,
     held_by_rank,
@@ -126,7 +127,7 @@ def pipelined(
     sums = stage_sums(planned, stage_of)
     shared = tuple(name for name, over in stages_of_parameters(graph, stage_of).items() if len(over) > 1)
     run = simulate(ORDER, step.rows, micro_batches, step.sent_s, overlapped=c.overlap_pipeline)
-    if execution is None:
+    if not isinstance(planned.memory, Held):
         alive = stage_liveness(planned.program, priced.machine.settings, stage_of, stages, micro_batches)
         memory = tuple(x.peak + max(0, flying - 1) * x.waiting for x, flying in zip(alive, run.in_flight, strict=True))
     else:
