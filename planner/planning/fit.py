@@ -22,7 +22,7 @@ from planner.search.memory import minimum_memory
 from planner.search.solve import Search, SolverName
 from planner.search.tables import TooLarge
 
-__all__ = ["Fitted", "fit", "instant_of", "leanest", "lowered", "program_as_run", "program_of_choice"]
+__all__ = ["Fitted", "fit", "instant_of", "leanest", "lowered", "memory_as_run", "program_as_run", "program_of_choice"]
 
 _MOST_TRIES: Final = 4
 
@@ -52,9 +52,14 @@ def program_as_run(
     """The program that a choice stands for, and what a device holds while it runs: of a known configuration, by what
     frameworks hold that run it so; else by the lifetimes of its values, one operator after the other."""
     program = _program(priced, choice)
+    return program, memory_as_run(priced, program, configured)
+
+
+def memory_as_run(priced: PricedProblem, program: Program, configured: Configuration | None) -> Liveness | Held:
+    """What a device holds while it runs the program, as of `program_as_run`."""
     if configured is None:
-        return program, liveness(program, priced.machine.settings)
-    return program, held_of_plan(priced, program, configured)
+        return liveness(program, priced.machine.settings)
+    return held_of_plan(priced, program, configured)
 
 
 def fit(priced: PricedProblem, choice: Sequence[int]) -> Fitted | None:

@@ -162,7 +162,7 @@ def make_plan(
         note = "" if pins is None else memory_note(unpinned, pins, limit or 0)
         raise _infeasible(request, infeasible, limit, note, control)
     outcome = judged(found, request, control, room)
-    if room != limit and limit is not None and outcome.finalists[0].memory.peak > limit:
+    if request.configured is not None and limit is not None and outcome.finalists[0].memory.peak > limit:
         raise too_large(outcome.finalists[0].memory.peak, limit)
     first, *others = (
         _planned(request, found, f, outcome, without_rule, limit, started, pins)

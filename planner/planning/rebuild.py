@@ -6,14 +6,13 @@ from dataclasses import replace
 
 from cost_models import HardwareProfile, ProfileError, load_profile
 from cost_models.profile import parse_profile
-from planner.clock import Configuration, device_for, held_of_plan, play
+from planner.clock import Configuration, device_for, play
 from planner.errors import InputError, UsageError
-from planner.lowering import liveness
 from planner.planning.breakdown import breakdown
 from planner.planning.constraints import Pins
 from planner.planning.document import PlanDocument
 from planner.planning.execution import execution_of
-from planner.planning.fit import program_of_choice
+from planner.planning.fit import memory_as_run, program_as_run
 from planner.planning.pipeline import Pipelined, pipelined, stage_of_operators
 from planner.planning.pipeline.cut import flowing
 from planner.planning.planner import Planned, on_nodes
@@ -59,18 +58,16 @@ def planned_of_plan(
     `as_written`: with the very redistributions of the file, where another profile would choose others."""
     priced, choice = restored.priced, restored.choice
     assignment = priced.decode(choice)
-    if as_written:
-        program = restored.program
-    else:
-        program = program_of_choice(priced, choice)[0]
-    parts = breakdown(priced, choice, program)
     execution = execution_of(plan, priced.graph)
     configured = execution if priced.machine.settings.training else None
     if execution is not None:
         _check_device(execution, profile)
-    memory = (
-        liveness(program, priced.machine.settings) if configured is None else held_of_plan(priced, program, configured)
+    program, memory = (
+        (restored.program, memory_as_run(priced, restored.program, configured))
+        if as_written
+        else program_as_run(priced, choice, configured)
     )
+    parts = breakdown(priced, choice, program)
     _, without_rule = bind_rules(priced.graph)
     return Planned(
         request=Request(priced.machine.mesh.devices, profile, settings_of(plan), execution=execution),

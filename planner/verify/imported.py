@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from planner.errors import PlannerError
-from planner.ir import Graph, Op, Role
+from planner.ir import Graph, Op
 from planner.pricing import bind_rules
 from planner.verify.agreement import Outcome, error_of, moved_by_rounding
 from planner.verify.calibrate import calibrate
@@ -35,6 +35,7 @@ from planner.verify.double import in_double
 from planner.verify.kernels import NoKernelError, run_local
 from planner.verify.model_file import ModelFile, Session
 from planner.verify.shards import Array
+from planner.verify.stated import contradiction_with
 from planner.verify.whole import Whole
 from planner.verify.work import most_held
 
@@ -78,7 +79,7 @@ def check_import(
     `budget` bounds the bytes of all tensors that are held at once.  What is drawn goes into `keep`, too.
     """
     file = ModelFile(model)
-    contradiction = _contradiction(file, graph, bind or {}, batch)
+    contradiction = contradiction_with(file, graph, bind or {}, batch)
     if contradiction:
         return ImportVerdict(False, float("inf"), reason=contradiction)
     sources = file.size + sum(t.bytes for t in graph.tensors.values() if t.name not in graph.producers)
@@ -97,31 +98,6 @@ def check_import(
         return _Comparison(file, graph, seed, inside=inside, fits=fits, keep=keep).verdict()
     except (NoKernelError, _NoVerdictError) as error:
         return ImportVerdict(None, reason=str(error))
-
-
-def _contradiction(file: ModelFile, graph: Graph, bind: Mapping[str, int], batch: int | None) -> str:
-    """Where inputs, outputs or stored tensors are others than the file's; empty where they are not."""
-    if graph.outputs != file.outputs:
-        return f"the graph's outputs are {list(graph.outputs)}, the file's {list(file.outputs)}"
-    if set(graph.inputs) != set(file.inputs):
-        return f"the graph's inputs are {list(graph.inputs)}, the file's {list(file.inputs)}"
-    for name, fed in file.inputs.items():
-        t = graph.tensors[name]
-        if fed.dtype != t.dtype or fed.dims is None or len(fed.dims) != t.rank:
-            return f"input {name} is {t.dtype} {list(t.shape or ())}, in the file {fed.dtype} {fed.dims}"
-        for axis, (size, found) in enumerate(zip(fed.dims, t.shape or (), strict=True)):
-            stated = size if isinstance(size, int) else bind.get(size, bind.get(f"{name}.{axis}", found))
-            if found not in (stated, batch):
-                return f"dimension {axis} of input {name} is {found}, in the file {stated}"
-    for t in graph.tensors.values():
-        if t.name in graph.producers or t.name in file.inputs:
-            continue
-        stored = file.stored(graph.origins.get(t.name, t.name))
-        if stored is None or t.shape is None or t.shape == stored[0]:
-            continue
-        if t.role is Role.PARAMETER or batch is None or len(t.shape) != len(stored[0]):
-            return f"{t.role} {t.name} has the shape {list(t.shape)}, in the file {list(stored[0])}"
-    return ""
 
 
 class _NoVerdictError(PlannerError):

@@ -93,8 +93,8 @@ class Fusion:
         return self.alias.get(tensor, tensor)
 
 
-_Asked = tuple[frozenset[str], bool, bool, bool]
-_KNOWN: WeakKeyDictionary[Graph, dict[_Asked, tuple[tuple[Rule, ...], Fusion]]] = WeakKeyDictionary()
+_Way = tuple[frozenset[str], bool, bool, bool]
+_KNOWN: WeakKeyDictionary[Graph, dict[_Way, tuple[tuple[Rule, ...], Fusion]]] = WeakKeyDictionary()
 
 
 def fusion_of(
