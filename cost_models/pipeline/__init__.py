@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from cost_models.pipeline.chunk import ChunkTimes
-from cost_models.pipeline.orders import SCHEDULES, Schedule, interleaved_group
+from cost_models.pipeline.orders import SCHEDULES, Schedule, holders_of_chunks, interleaved_group, stage_numbers
 from cost_models.pipeline.overlap import (
     GradientBucket,
     OverlapRun,
@@ -34,9 +34,11 @@ __all__ = [
     "Timeline",
     "gradient_buckets",
     "gradient_sync",
+    "holders_of_chunks",
     "interleaved_group",
     "pipeline_seconds",
     "simulate",
+    "stage_numbers",
     "zero3_backward",
     "zero3_forward",
 ]

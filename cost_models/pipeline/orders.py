@@ -24,7 +24,16 @@ from typing import Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SCHEDULES", "Schedule", "device_order", "interleaved_group", "is_split", "stage_numbers"]
+__all__ = [
+    "SCHEDULES",
+    "Schedule",
+    "device_order",
+    "holders_of_chunks",
+    "interleaved_group",
+    "is_split",
+    "occurrences",
+    "stage_numbers",
+]
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"]
 SCHEDULES: Final[tuple[str, ...]] = get_args(Schedule)
@@ -42,6 +51,13 @@ def stage_numbers(schedule: str, devices: int, chunks: int) -> NDArray[np.int64]
     if schedule == "zb-v":
         return np.concatenate([device, 2 * devices - 1 - device], axis=1)
     return np.arange(chunks)[None, :] * devices + device
+
+
+def holders_of_chunks(schedule: str, devices: int, chunks: int) -> tuple[int, ...]:
+    """The device that holds each of the devices · chunks chunks of the model, from its beginning."""
+    holder = np.empty(devices * chunks, np.int64)
+    holder[stage_numbers(schedule, devices, chunks)] = np.arange(devices)[:, None]
+    return tuple(holder.tolist())
 
 
 def interleaved_group(devices: int, micro_batches: int) -> int:

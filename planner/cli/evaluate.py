@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.cli.options import add_model_options, bindings, byte_size, positive, profile_of
+from planner.cli.options import add_model_options, bindings, byte_size, plan_file, positive, profile_of
 from planner.errors import InfeasibleError, UsageError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="SCHEME[:KEY=VALUE,…]",
         help="ddp, zero1, zero2, zero3, fsdp, hsdp:shard=8, megatron:tp=8,pp=4,zero=1,recompute=full,micro_batch=1,…",
     )
-    what.add_argument("--plan", type=Path, metavar="FILE", help="a plan.json: priced as it stands")
+    what.add_argument("--plan", type=plan_file, metavar="PLAN", help="a plan.json, or its folder: priced as it stands")
     parser.add_argument(
         "--hardware", metavar="NAME|FILE", help="profile (see `planner hardware`); default: a100-80; of a plan, its own"
     )

@@ -40,12 +40,11 @@ def take_strategy(
         precision=options.precision,
         optimizer=options.optimizer,
     )
-    fixed = (("schedule", c.order, "1f1b"), ("vpp", c.virtual_stages, 1), ("frozen", c.frozen, False))
-    for key, value, planned in fixed:
-        if value != planned:
-            raise UsageError(
-                f"{source}: {key}: plans have {planned or 'none'} so far; `planner evaluate` prices {value}"
-            )
+    if c.frozen:
+        raise UsageError(
+            f"{source}: frozen: a plan trains all of the model's weights; leave frozen out, or let `planner evaluate` "
+            "price the configuration"
+        )
     if c.micro_batches > 1:
         graph = load(c.micro_batch * c.dp)
     one = graph

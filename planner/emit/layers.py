@@ -49,8 +49,8 @@ def layers_of(plan: PlanDocument) -> Layers:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """`layers` of every stage.  `moved`: layers that the plan cuts, and parameters before or behind all layers that it
-    has in a stage between the ends."""
+    """`layers` of every stage, or, where stages hold several chunks of the model, of every chunk from its beginning.
+    `moved`: layers that the plan cuts, and parameters before or behind all layers that it has between the ends."""
 
     layers: Sequence[range]
     moved: Sequence[str]
@@ -62,6 +62,7 @@ def stage_layers(plan: PlanDocument, layers: Layers, target: str) -> Stages:
     InputError where a stage is left without a layer, or the plan has no layers.
     """
     stages = plan.schedule.stages
+    chunks = stages * plan.schedule.chunks
     if stages > 1 and not layers.count:
         raise InputError(
             f"plan: {stages} pipeline stages, and no layers (NAME.0, NAME.1, …) in the module paths of its operators; "
@@ -70,18 +71,19 @@ def stage_layers(plan: PlanDocument, layers: Layers, target: str) -> Stages:
     homes: list[int] = []
     moved = []
     for layer in range(layers.count):
-        at = Counter(plan.operators[name].stage for name in layers.operators(layer))
-        home = min(at, key=lambda s: (-at[s], s))
+        at = Counter(plan.chunk(name) for name in layers.operators(layer))
+        home = min(at, key=lambda k: (-at[k], k))
         homes.append(max(home, homes[-1] if homes else 0))
         if len(at) > 1 or home != homes[-1]:
             moved.append(f"{layers.prefix}.{layer}")
     out = []
-    for stage in range(stages):
-        first = sum(h < stage for h in homes)
-        out.append(range(first, first + homes.count(stage)))
-        if stages > 1 and not out[-1]:
+    for chunk in range(chunks):
+        first = sum(h < chunk for h in homes)
+        out.append(range(first, first + homes.count(chunk)))
+        if chunks > 1 and not out[-1]:
+            what = "stage" if chunks == stages else "chunk"
             raise InputError(
-                f"plan: stage {stage} of {stages} holds no whole layer of the {layers.count} below {layers.prefix}; "
+                f"plan: {what} {chunk} of {chunks} holds no whole layer of the {layers.count} below {layers.prefix}; "
                 f"{target} cuts between layers: search with fewer --stages"
             )
     return Stages(out, [*moved, *_between_ends(plan, layers)])
@@ -93,8 +95,9 @@ def _between_ends(plan: PlanDocument, layers: Layers) -> list[str]:
     out = []
     for name, p in plan.parameters.items():
         outside = [r.operator for r in p.readers if r.operator not in layers.of]
-        ends = {(plan.operators[n].stage, 0 if order[n] < first else plan.schedule.stages - 1) for n in outside}
-        if any(stage != end for stage, end in ends):
+        last = plan.schedule.stages * plan.schedule.chunks - 1
+        ends = {(plan.chunk(n), 0 if order[n] < first else last) for n in outside}
+        if any(chunk != end for chunk, end in ends):
             out.append(name)
     return out
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from string import Template
 from typing import Final
 
+from cost_models.pipeline import interleaved_group
 from planner.emit.batch import Batch, batch_of
 from planner.emit.blocks import check_blocks
 from planner.emit.degrees import lost_in_degrees, lost_in_stages, size_text, training_scheme
@@ -92,6 +93,12 @@ def _check(plan: PlanDocument, scheme: Scheme) -> None:
             f"plan: parameters are in {scheme.shards} shards and the optimizer is {plan.schedule.optimizer}; "
             "Megatron-LM's distributed optimizer is Adam alone: search with --optimizer adam, or rest=data_parallel"
         )
+    if plan.schedule.chunks > 1 and scheme.micro_batches < scheme.stages:
+        raise InputError(
+            f"plan: {scheme.micro_batches} micro-batches for {scheme.stages} stages with {plan.schedule.chunks} chunks "
+            "each; Megatron-LM interleaves no fewer than as many as stages: search with a smaller micro_batch, or "
+            "without vpp"
+        )
     if scheme.expert > 1 and scheme.tensor > 1 and not scheme.sequence:
         raise InputError(
             f"plan: experts over {scheme.expert} ranks and weights over {scheme.tensor}, with whole positions in "
@@ -138,6 +145,9 @@ def _stages(plan: PlanDocument, layers: Layers, stages: Stages) -> list[str]:
         rows = [f"t*{len(s)}" if len(s) > 1 else "t" for s in stages.layers]
         out.append(f"--pipeline-model-parallel-layout '{'|'.join(['E' + rows[0], *rows[1:-1], rows[-1] + 'L'])}'")
         out.append(f"--num-layers {layers.count}")
+    if plan.schedule.chunks > 1:
+        group = interleaved_group(plan.schedule.stages, plan.schedule.micro_batches)
+        out.append(f"--microbatch-group-size-per-virtual-pipeline-stage {group}")
     if _untied(plan, layers):
         out.append("--untie-embeddings-and-output-weights")
     return out

@@ -72,11 +72,13 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`takes`: the options that it reads; `needs`: those without which it cannot do."""
+    """`takes`: the options that it reads; `needs`: those without which it cannot do; `orders`: of the passes of a
+    pipeline, those that it can be told, or leaves to the user's script."""
 
     emit: Callable[[Given], Emission]
     takes: frozenset[str] = field(default=frozenset({"names"}))
     needs: frozenset[str] = frozenset()
+    orders: frozenset[str] = frozenset({"1f1b"})
 
 
 def _mindspore(given: Given) -> Emission:
@@ -140,14 +142,16 @@ def _hyper_parallel(given: Given) -> Emission:
 
 
 TARGETS: Final[Mapping[str, Target]] = {
-    "mindspore": Target(_mindspore, takes=frozenset({"names", "hosts"})),
-    "mindformers": Target(_mindformers, takes=frozenset({"hosts"})),
+    "mindspore": Target(_mindspore, takes=frozenset({"names", "hosts"}), orders=frozenset({"1f1b", "gpipe"})),
+    "mindformers": Target(_mindformers, takes=frozenset({"hosts"}), orders=frozenset({"1f1b", "interleaved"})),
     "hyper-parallel": Target(_hyper_parallel),
-    "torch": Target(_torch, takes=frozenset({"names", "hosts"})),
+    "torch": Target(_torch, takes=frozenset({"names", "hosts"}), orders=frozenset({"1f1b", "gpipe", "zb-h1"})),
     "huggingface": Target(_huggingface, takes=frozenset({"names", "hosts"})),
-    "torchtitan": Target(_torchtitan, takes=frozenset({"hosts"})),
+    "torchtitan": Target(
+        _torchtitan, takes=frozenset({"hosts"}), orders=frozenset({"1f1b", "gpipe", "interleaved", "zb-v"})
+    ),
     "deepspeed": Target(_deepspeed, takes=frozenset({"names", "hosts"})),
-    "megatron": Target(_megatron, takes=frozenset({"hosts"})),
+    "megatron": Target(_megatron, takes=frozenset({"hosts"}), orders=frozenset({"1f1b", "interleaved"})),
     "onnx": Target(_onnx, takes=frozenset({"model"}), needs=frozenset({"model"})),
     "onnx-ranks": Target(_onnx_ranks, takes=frozenset({"model"}), needs=frozenset({"model"})),
 }
@@ -178,12 +182,25 @@ def emit(target: str, given: Given) -> Emission:
         check_readers(given.plan)
     if target not in _IN_PARTS:
         check_parts(given.plan, target)
+    check_order(given.plan, target)
     emission = found.emit(given)
     run = unusual(given.plan)
     if not run:
         return emission
     line = f"how a step is run, which its predicted time counts on: {', '.join(run)}; set it in the launcher"
     return replace(emission, lost=(*emission.lost, line))
+
+
+def check_order(plan: PlanDocument, target: str) -> None:
+    """InputError where the passes of a pipeline run in an order that the target has no words for."""
+    order = plan.schedule.order or "1f1b"
+    if plan.schedule.stages > 1 and order not in TARGETS[target].orders:
+        known = ", ".join(sorted(TARGETS[target].orders))
+        able = ", ".join(sorted(name for name, t in TARGETS.items() if order in t.orders)) or "none"
+        raise InputError(
+            f"plan: its micro-batches run in the order {order}; {target} has {known} (targets that have {order}: "
+            f"{able}): search with another schedule, or emit for another target"
+        )
 
 
 def check_parts(plan: PlanDocument, target: str) -> None:

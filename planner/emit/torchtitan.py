@@ -26,6 +26,8 @@ from planner.planning.document import PlanDocument
 __all__ = ["emit_torchtitan"]
 
 _TARGET: Final = "torchtitan"
+# Names of torch.distributed.pipelining; parts of the model are handed out as the class of each wants them.
+_SCHEDULES: Final = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B", "zb-v": "ZBVZeroBubble"}
 
 _MODULE: Final = Template('''"""$model on $devices devices (mesh $mesh): the parallelism of a torchtitan job.
 
@@ -117,7 +119,7 @@ def emit_torchtitan(plan: PlanDocument, *, servers: Sequence[Server] = ()) -> Em
         model=plain(plan.model.name),
         devices=plan.devices,
         mesh=str(plan.mesh),
-        parallelism=_literal(_parallelism(scheme, stages)),
+        parallelism=_literal(_parallelism(scheme, stages, plan.schedule.order)),
         training=_literal(_training(plan, scheme)),
         samples=batch.total,
         micro_batches=batch.micro_batches,
@@ -171,15 +173,15 @@ def _check(plan: PlanDocument, scheme: Scheme) -> None:
         )
     if scheme.stages > 1:
         for name, p in plan.parameters.items():
-            if len({plan.operators[r.operator].stage for r in p.readers}) > 1:
+            if len({plan.chunk(r.operator) for r in p.readers}) > 1:
                 readers = " and ".join(r.operator for r in p.readers)
                 raise InputError(
-                    f"plan: parameter {name} is read in several stages ({readers}); torchtitan has no tied weights in "
-                    "a pipeline: search without --stages, or use --target megatron"
+                    f"plan: parameter {name} is read in several stages, or chunks of them ({readers}); torchtitan has "
+                    "no tied weights in a pipeline: search without --stages, or use --target megatron"
                 )
 
 
-def _parallelism(scheme: Scheme, stages: Stages) -> dict[str, Any]:
+def _parallelism(scheme: Scheme, stages: Stages, order: str) -> dict[str, Any]:
     divided = scheme.shards // scheme.context if scheme.shards > 1 else 1
     out: dict[str, Any] = {
         "data_parallel_replicate_degree": scheme.data // divided,
@@ -199,7 +201,7 @@ def _parallelism(scheme: Scheme, stages: Stages) -> dict[str, Any]:
         parts[0] = ["tok_embeddings", *parts[0]]
         parts[-1] = [*parts[-1], "norm", "lm_head"]
         out |= {
-            "pipeline_parallel_schedule": "1F1B",
+            "pipeline_parallel_schedule": _SCHEDULES[order],
             "pipeline_parallel_layers_per_stage": None,
             "module_fqns_per_model_part": parts,
         }

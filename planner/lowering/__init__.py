@@ -3,18 +3,19 @@
 from planner.lowering.liveness import Liveness, liveness
 from planner.lowering.lower import lower
 from planner.lowering.program import Convert, Instruction, Load, Program, Run, Seed
-from planner.lowering.staged import Event, Staged, StageProgram, Transfer, passes, staged
+from planner.lowering.staged import ChunkProgram, Event, Passes, Staged, Transfer, passes, staged
 
 __all__ = [
+    "ChunkProgram",
     "Convert",
     "Event",
     "Instruction",
     "Liveness",
     "Load",
+    "Passes",
     "Program",
     "Run",
     "Seed",
-    "StageProgram",
     "Staged",
     "Transfer",
     "liveness",

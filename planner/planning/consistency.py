@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from cost_models.pipeline import stage_numbers
 from planner.planning.document import LayoutDocument, OperatorDocument, PlanDocument, role_from_text
 from planner.redistribute import StepKind
 from planner.redistribute.steps import FREE
@@ -70,12 +71,38 @@ def _stages(plan: PlanDocument) -> Iterator[str]:
             f"at stages: expected {told} as of schedule.stages, with operators in these alone; found {count}, and "
             f"operators in stage {highest}"
         )
+        return
+    wrong = _wrong_order(plan)
+    if wrong is not None:
+        yield wrong
+        return
+    s = plan.schedule
+    numbers = stage_numbers(s.order, s.stages, s.chunks)
     made: dict[str, int] = {}
     for name, op in plan.operators.items():
-        late = [t for t in op.inputs if made.get(t, 0) > op.stage]
+        here = numbers[op.stage][op.chunk]
+        late = [t for t in op.inputs if made.get(t, 0) > here]
         if late:
-            yield f"at operators.{name}: runs in stage {op.stage} and reads {late[0]} of stage {made[late[0]]}"
-        made.update(dict.fromkeys(op.outputs, op.stage))
+            what = "stage" if plan.schedule.chunks == 1 else "chunk"
+            yield f"at operators.{name}: runs in {what} {here} and reads {late[0]} of {what} {made[late[0]]}"
+        made.update(dict.fromkeys(op.outputs, here))
+
+
+def _wrong_order(plan: PlanDocument) -> str | None:
+    """What does not fit of the order of passes and the chunks of the model."""
+    s, most = plan.schedule, max(1, len(plan.operators))
+    if s.stages * s.chunks > most:
+        return (
+            f"at schedule.chunks: expected at most {most} chunks in all, one per operator, found {s.stages * s.chunks}"
+        )
+    fitting = {"interleaved": s.chunks > 1, "zb-v": s.chunks == 2}.get(s.order, s.chunks == 1)
+    if not fitting:
+        return f"at schedule.order: {s.order or 'none'} does not run {s.chunks} chunks of the model per stage"
+    beyond = next((n for n, o in plan.operators.items() if o.chunk >= s.chunks), None)
+    if beyond is not None:
+        found = plan.operators[beyond].chunk
+        return f"at operators.{beyond}.chunk: expected less than {s.chunks}, as of schedule.chunks, found {found}"
+    return None
 
 
 def _devices(plan: PlanDocument) -> Iterator[str]:

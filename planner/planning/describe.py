@@ -16,6 +16,7 @@ from planner.planning.document import (
     MESH,
     AxisDocument,
     CandidateDocument,
+    ChunkDocument,
     ClusterDocument,
     CostDocument,
     InnerDocument,
@@ -40,7 +41,7 @@ from planner.planning.document import (
     role_to_text,
 )
 from planner.planning.execution import run_of
-from planner.planning.pipeline.stages import ORDER, Pipelined
+from planner.planning.pipeline.stages import Pipelined
 from planner.planning.pipeline.tied import StageSum, stages_of_parameters
 from planner.planning.planner import Planned
 from planner.planning.readers import readers_of
@@ -100,7 +101,7 @@ def describe(
         meshes={MESH: _mesh(planned)},
         stages=_stages(planned, pipeline),
         tensors=_tensors(planned),
-        operators=_operators(planned, {} if pipeline is None else pipeline.stage_of),
+        operators=_operators(planned, pipeline),
         parameters=_parameters(planned, pipeline),
         redistributions=[
             _redistribution(planned, c, begin * unit)
@@ -114,7 +115,8 @@ def describe(
             target=settings.target,
             stages=1 if pipeline is None else pipeline.stages,
             micro_batches=1 if pipeline is None else pipeline.micro_batches,
-            order="" if pipeline is None else ORDER,
+            chunks=1 if pipeline is None else pipeline.chunks,
+            order="" if pipeline is None else pipeline.order,
             sends_overlap=pipeline is None or pipeline.sends_overlap,
             run={} if planned.request.execution is None else run_of(planned.request.execution),
             recompute=_blocks(planned.assignment.blocks),
@@ -210,7 +212,16 @@ def _stages(planned: Planned, pipeline: Pipelined | None) -> list[StageDocument]
         return [StageDocument(mesh=MESH, operators=count, peak_memory_bytes=planned.peak_memory_bytes)]
     counts = Counter(pipeline.stage_of.values())
     return [
-        StageDocument(mesh=MESH, operators=counts[s], peak_memory_bytes=size, **asdict(cost))
+        StageDocument(
+            mesh=MESH,
+            operators=counts[s],
+            peak_memory_bytes=size,
+            forward_s=cost.forward_s,
+            backward_s=cost.backward_s,
+            once_s=cost.once_s,
+            sends_s=cost.sends_s,
+            chunks=[] if pipeline.order == "1f1b" else [ChunkDocument(**asdict(chunk)) for chunk in cost.chunks],
+        )
         for s, (size, cost) in enumerate(zip(pipeline.memory, pipeline.costs, strict=True))
     ]
 
@@ -235,7 +246,8 @@ def _runs(planned: Planned) -> dict[str, list[RunDocument]]:
     return out
 
 
-def _operators(planned: Planned, stage_of: Mapping[str, int]) -> dict[str, OperatorDocument]:
+def _operators(planned: Planned, pipeline: Pipelined | None) -> dict[str, OperatorDocument]:
+    stage_of, place_of = ({}, {}) if pipeline is None else (pipeline.stage_of, pipeline.place_of)
     mesh, runs, settings = planned.mesh, _runs(planned), planned.priced.machine.settings
     out = {}
     for op in planned.priced.graph.ops:
@@ -261,6 +273,7 @@ def _operators(planned: Planned, stage_of: Mapping[str, int]) -> dict[str, Opera
             ],
             runs=runs.get(op.name, []),
             stage=stage_of.get(op.name, 0),
+            chunk=place_of.get(op.name, 0),
         )
     return out
 

@@ -6,6 +6,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from cost_models.pipeline import stage_numbers
 from planner.ir import DeviceMesh, Layout, MeshAxis, Reduction
 from planner.rules.strategy import AxisRole
 
@@ -98,10 +99,21 @@ class MeshDocument(_Part):
         return DeviceMesh(tuple(MeshAxis(a.name, a.size) for a in self.axes))
 
 
+class ChunkDocument(_Part):
+    """A part of the model that a stage runs in passes of its own: seconds of one micro-batch forward, backward (of
+    which gradients of weights take `weights_s`), and sent on."""
+
+    forward_s: float = Field(ge=0)
+    backward_s: float = Field(ge=0)
+    weights_s: float = Field(ge=0)
+    sends_s: float = Field(ge=0)
+
+
 class StageDocument(_Part):
     """A pipeline stage: `operators` counts those that it runs; `peak_memory_bytes` is of one of its devices.
     `forward_s`, `backward_s`: of one micro-batch, `once_s`: of what happens once a step, `sends_s`: of a micro-batch to
-    the next stage; all 0 where the batch is not in parts."""
+    the next stage; all 0 where the batch is not in parts.  `chunks`: of each of its chunks, where the order is not
+    1F1B."""
 
     mesh: str
     operators: int
@@ -110,6 +122,7 @@ class StageDocument(_Part):
     backward_s: float = Field(default=0.0, ge=0)
     once_s: float = Field(default=0.0, ge=0)
     sends_s: float = Field(default=0.0, ge=0)
+    chunks: list[ChunkDocument] = Field(default=[], exclude_if=lambda chunks: not chunks)
 
 
 class TensorDocument(_Part):
@@ -151,7 +164,8 @@ class RunDocument(_Part):
 
 class OperatorDocument(_Part):
     """`strategy`: mesh axis → `split:FACTOR`, `replicate`, `defer` or `linear:GROUP` (see docs/semantics.md).
-    `inputs`, `outputs`: the tensors that its operands and results are.  `stage`: the pipeline stage that runs it."""
+    `inputs`, `outputs`: the tensors that its operands and results are.  `stage`: the pipeline stage that runs it,
+    `chunk`: in which of its chunks of the model."""
 
     type: str
     source: str = ""
@@ -164,6 +178,7 @@ class OperatorDocument(_Part):
     inner: list[InnerDocument] = []
     runs: list[RunDocument] = []
     stage: int = Field(default=0, ge=0)
+    chunk: int = Field(default=0, ge=0, exclude_if=lambda chunk: not chunk)
 
 
 class ReaderDocument(_Part):
@@ -227,9 +242,10 @@ class RedistributionDocument(_Part):
 
 class ScheduleDocument(_Part):
     """`recompute`: blocks of operators that run again in the backward pass instead of keeping what is inside.
-    `stages` above 1: a pipeline; sizes and costs of operators are those of one of `micro_batches`, which run in the
-    `order` 1f1b; `sends_overlap`: whether stages compute while they send.  `run`: of a plan made of a known
-    configuration, how its step is run (keys of `planner evaluate`), as far as the clock asks."""
+    `stages` above 1: a pipeline; sizes and costs of operators are those of one of `micro_batches`, which run in this
+    `order`, each stage in so many `chunks` of the model; `sends_overlap`: whether stages compute while they send.
+    `run`: of a plan made of a known configuration, how its step is run (keys of `planner evaluate`), as far as the
+    clock asks."""
 
     mode: Literal["training", "inference"]
     precision: Literal["bf16", "fp16", "fp32"]
@@ -237,7 +253,8 @@ class ScheduleDocument(_Part):
     target: Literal["any", "torch", "mindspore"]
     stages: int = Field(default=1, ge=1)
     micro_batches: int = Field(default=1, ge=1, le=10**9)
-    order: Literal["", "1f1b"] = ""
+    chunks: int = Field(default=1, ge=1, le=10**4, exclude_if=lambda chunks: chunks == 1)
+    order: Literal["", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"] = ""
     sends_overlap: bool = True
     run: dict[str, str | int | float | bool] = {}
     recompute: list[list[str]] = []
@@ -360,6 +377,11 @@ class PlanDocument(_Part):
     def devices(self) -> int:
         """Of all stages, which have as many each."""
         return len(self.stages) * self.mesh.devices
+
+    def chunk(self, operator: str) -> int:
+        """The chunk of the model, counted from its beginning, that the operator is in."""
+        s, op = self.schedule, self.operators[operator]
+        return int(stage_numbers(s.order, s.stages, s.chunks)[op.stage, op.chunk])
 
 
 def role_to_text(role: AxisRole) -> str:

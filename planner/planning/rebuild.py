@@ -104,14 +104,29 @@ def pipeline_of_plan(plan: PlanDocument, planned: Planned) -> Pipelined | None:
     stages, micro_batches = len(plan.stages), plan.schedule.micro_batches
     if stages == 1 and micro_batches == 1:
         return None
+    _check_order(plan, planned.request.execution)
+    chunks = stages * plan.schedule.chunks
+    chunk_of = {name: plan.chunk(name) for name in plan.operators}
     graph = planned.priced.graph
     moves = flowing(graph)
     points = []
-    for stage in range(1, stages):
-        first = (i for i, op in enumerate(graph.ops) if op.name in moves and plan.operators[op.name].stage >= stage)
+    for chunk in range(1, chunks):
+        first = (i for i, op in enumerate(graph.ops) if op.name in moves and chunk_of[op.name] >= chunk)
         points.append(next(first, len(graph.ops)))
     if points[-1:] == [len(graph.ops)] or len(set(points)) < len(points):
-        empty = next(s for s in range(1, stages) if points[s - 1] == (*points, len(graph.ops))[s])
-        raise InputError(f"plan: at stages[{empty}]: expected operators that data flows through, found none")
-    assert set(stage_of_operators(graph, points).values()) == set(range(stages))
+        empty = next(k for k in range(1, chunks) if points[k - 1] == (*points, len(graph.ops))[k])
+        where = f"stages[{empty}]" if chunks == stages else f"schedule.chunks, in chunk {empty} of the model"
+        raise InputError(f"plan: at {where}: expected operators that data flows through, found none")
+    assert set(stage_of_operators(graph, points).values()) == set(range(chunks))
     return pipelined(planned, stages, micro_batches, points=points)
+
+
+def _check_order(plan: PlanDocument, execution: Configuration | None) -> None:
+    """InputError where passes run in another order than that of the plan's strategy; without one, 1F1B."""
+    expected = ("1f1b", 1) if execution is None else (execution.order, execution.virtual_stages)
+    found = plan.schedule.order, plan.schedule.chunks
+    if found != expected:
+        raise InputError(
+            f"plan: at schedule.order: expected {expected[0]} with {expected[1]} chunk(s) of the model per stage, as "
+            f"of search.request.strategy, found {found[0] or 'none'} with {found[1]}"
+        )

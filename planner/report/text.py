@@ -59,8 +59,10 @@ def summary(planned: Planned) -> str:
 def pipeline_lines(p: Pipelined) -> list[str]:
     """What the summary of a micro-batch's plan leaves out: stages, the step of all micro-batches, memory."""
     counts = Counter(p.stage_of.values())
+    chunks = f" with {p.chunks} chunks of the model each" if p.chunks > 1 else ""
     lines = [
-        f"pipeline    {p.stages} stages of {p.planned.mesh.devices} devices, {p.micro_batches} micro-batches: "
+        f"pipeline    {p.stages} stages of {p.planned.mesh.devices} devices{chunks}, {p.micro_batches} micro-batches "
+        f"({p.order}): "
         f"step {time_text(p.step_time_s)}, bubble {p.run.bubble_fraction:.1%}; "
         "all above is one micro-batch through all stages"
     ]

@@ -18,6 +18,7 @@ from planner.report.words import move_text
 __all__ = ["trace_document"]
 
 _STEP, _STAGE = 1, 100  # process numbers: of one device's step, of the first stage
+_PASSES = {"F": "forward", "B": "backward", "W": "weight gradients"}
 _STREAMS = {"compute": 1, "activations": 2, "parameters": 3}
 
 
@@ -40,10 +41,11 @@ def trace_document(plan: PlanDocument) -> dict[str, Any]:
             events.append(_named("thread_name", _STAGE + k, 1, "micro-batches"))
             if stage.once_s:
                 events.append(_event("once a step", "optimizer", _STAGE + k, 1, end, end + stage.once_s))
-        for k, kind, part, begin, until in run.passes:
-            name = "forward" if kind == "F" else "backward"
+        for k, kind, part, begin, until, chunk in run.passes:
+            name = _PASSES[kind]
+            about = {"micro_batch": part} if plan.schedule.chunks == 1 else {"micro_batch": part, "chunk": chunk}
             if until > begin:  # none goes backward in inference
-                events.append(_event(f"{name} {part}", name, _STAGE + k, 1, begin, until, micro_batch=part))
+                events.append(_event(f"{name} {part}", name, _STAGE + k, 1, begin, until, **about))
     return {
         "displayTimeUnit": "ns",
         "otherData": {

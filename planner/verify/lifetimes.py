@@ -1,11 +1,11 @@
-"""When values of a micro-batch are read for the last time: on the devices of a stage, and in the whole model."""
+"""When values of a micro-batch are read for the last time: on the devices of a chunk, and in the whole model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from planner.ir import Layout
-from planner.lowering import Convert, Instruction, Load, Program, Run, Seed, Staged, StageProgram
+from planner.lowering import ChunkProgram, Convert, Instruction, Load, Program, Run, Seed, Staged
 from planner.lowering.staged import Phase
 from planner.verify.execute import Key
 
@@ -14,14 +14,14 @@ __all__ = ["deaths", "departures"]
 _PASSES: tuple[Phase, ...] = ("forward", "backward")
 
 
-def deaths(program: Program, stage: StageProgram) -> dict[Phase, dict[int, list[Key]]]:
+def deaths(program: Program, chunk: ChunkProgram) -> dict[Phase, dict[int, list[Key]]]:
     """Phase → instruction → values that nothing reads after it, or not before they are made again: what is recomputed
     is not there in between."""
     out: dict[Phase, dict[int, list[Key]]] = {p: {} for p in _PASSES}
     alive: set[Key] = set()
     for phase in reversed(_PASSES):
-        instructions = stage.instructions(phase)
-        alive.update((t.tensor, t.layout) for t in stage.sent(phase) if not t.gradient)
+        instructions = chunk.instructions(phase)
+        alive.update((t.tensor, t.layout) for t in chunk.sent(phase) if not t.gradient)
         for n in range(len(instructions) - 1, -1, -1):
             made, read = set(_writes(program, instructions[n])), set(_reads(program, instructions[n]))
             out[phase][n] = sorted((made | read) - alive, key=str)
@@ -30,19 +30,19 @@ def deaths(program: Program, stage: StageProgram) -> dict[Phase, dict[int, list[
 
 
 def departures(pipeline: Staged) -> dict[tuple[int, Phase], dict[int, list[str]]]:
-    """(Stage, phase) → instruction → tensors that no stage reads after it in the same micro-batch, which runs forward
-    through all stages and backward through all."""
-    count = len(pipeline.stages)
-    order: list[tuple[int, Phase]] = [(s, "forward") for s in range(count)]
-    order += [(s, "backward") for s in reversed(range(count))]
+    """(Chunk, phase) → instruction → tensors that no chunk reads after it in the same micro-batch, which runs forward
+    through all chunks and backward through all."""
+    count = len(pipeline.chunks)
+    order: list[tuple[int, Phase]] = [(k, "forward") for k in range(count)]
+    order += [(k, "backward") for k in reversed(range(count))]
     last: dict[str, tuple[int, Phase, int]] = {}
-    for s, phase in order:
-        for n, instruction in enumerate(pipeline.stages[s].instructions(phase)):
+    for k, phase in order:
+        for n, instruction in enumerate(pipeline.chunks[k].instructions(phase)):
             for name in _tensors(pipeline.program, instruction):
-                last[name] = s, phase, n
+                last[name] = k, phase, n
     out: dict[tuple[int, Phase], dict[int, list[str]]] = {}
-    for name, (s, phase, n) in last.items():
-        out.setdefault((s, phase), {}).setdefault(n, []).append(name)
+    for name, (k, phase, n) in last.items():
+        out.setdefault((k, phase), {}).setdefault(n, []).append(name)
     return out
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from planner.lowering import Program, Staged, passes, staged
 from planner.planning import PlanDocument
-from planner.planning.pipeline.stages import ORDER
 from planner.verify.work import Budget, Work
 
 __all__ = ["affordable", "fewest_micro_batches", "in_parts", "pipeline_of"]
@@ -19,7 +18,7 @@ def in_parts(plan: PlanDocument) -> bool:
 
 def fewest_micro_batches(plan: PlanDocument) -> int:
     """As many as let every stage fill up, run forward and backward in turn, and empty."""
-    return min(plan.schedule.micro_batches, plan.schedule.stages + 1)
+    return min(plan.schedule.micro_batches, plan.schedule.stages * plan.schedule.chunks + 1)
 
 
 def affordable(plan: PlanDocument, work: Work, budget: Budget, *, whole: bool) -> int:
@@ -28,7 +27,7 @@ def affordable(plan: PlanDocument, work: Work, budget: Budget, *, whole: bool) -
     count, fewest = plan.schedule.micro_batches, fewest_micro_batches(plan)
     if whole:
         return count
-    flying = min(plan.schedule.stages, count)
+    flying = min(plan.schedule.stages * plan.schedule.chunks, count)
     held, made = work.held_bytes * flying, work.activation_bytes * flying
     together = replace(work, flops=work.flops * fewest, activation_bytes=made, held_bytes=held)
     if not budget.holds(together):
@@ -43,7 +42,8 @@ def pipeline_of(plan: PlanDocument, program: Program, micro_batches: int) -> Sta
     of the parameters, all as the document says them."""
     schedule, graph = plan.schedule, program.graph
     stages = schedule.stages
-    orders = passes(schedule.order or ORDER, stages, micro_batches, training=bool(program.active))
+    order = passes(schedule.order or "1f1b", stages, schedule.chunks, micro_batches, training=bool(program.active))
+    chunk_of = {op.name: plan.chunk(op.name) for op in graph.ops}
     stage_of = {op.name: plan.operators[op.name].stage for op in graph.ops}
     entries = {t.name: plan.parameters[t.name] for t in graph.parameters}
     held = {name: entry.stages if stages > 1 else [0] for name, entry in entries.items()}
@@ -51,4 +51,4 @@ def pipeline_of(plan: PlanDocument, program: Program, micro_batches: int) -> Sta
     if set(stage_of) != set(plan.operators):  # a part of the model: stages may have lost the operators that read it
         held = {name: [s for s in stages if s in reading[name]] for name, stages in held.items()}
     sums = {name: entry.across.groups for name, entry in entries.items() if entry.across is not None}
-    return staged(program, stage_of, orders, held, sums)
+    return staged(program, chunk_of, order, held, sums)

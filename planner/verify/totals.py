@@ -24,57 +24,57 @@ class Totals:
         self.pipeline, self.graph = pipeline, graph
         self.devices = pipeline.program.mesh.devices
         self.expected: dict[str, Array] = {}
-        self.added: dict[str, list[tuple[int, str]]] = {}  # parameter → stage and name of every contribution
+        self.added: dict[str, list[tuple[int, str]]] = {}  # parameter → chunk and name of every contribution
         readers = {n: graph.consumers.get(n, ()) for n in pipeline.program.final_gradients}
-        reading = {n: [pipeline.stage_of[op.name] for op, _ in found] for n, found in readers.items()}
-        self.lowest = {n: min(stages, default=0) for n, stages in reading.items()}
+        reading = {n: [pipeline.chunk_of[op.name] for op, _ in found] for n, found in readers.items()}
+        self.lowest = {n: min(chunks, default=0) for n, chunks in reading.items()}
 
     @staticmethod
     def name(micro_batch: int, contribution: str) -> str:
         return f"{contribution} of micro-batch {micro_batch}"
 
-    def expect(self, stage: int, micro_batch: int, whole: Whole) -> None:
-        """Takes the gradients that are complete when the stage's backward pass of the micro-batch is."""
+    def expect(self, chunk: int, micro_batch: int, whole: Whole) -> None:
+        """Takes the gradients that are complete when the chunk's backward pass of the micro-batch is."""
         for name, lowest in self.lowest.items():
-            if lowest != stage:
+            if lowest != chunk:
                 continue
             found = whole.take_gradient(name)
             if found is not None:
                 self.expected[name] = self.expected[name] + found if name in self.expected else found
             for contribution in whole.contributions(name):
-                by = self.pipeline.stage_of[contribution.rpartition(":")[0]]
+                by = self.pipeline.chunk_of[contribution.rpartition(":")[0]]
                 self.added.setdefault(name, []).append((by, self.name(micro_batch, contribution)))
 
-    def check(self, stages: Sequence[Proof], report: Report) -> int:
-        """Sums what is to be summed between stages, and compares.  How many gradients were compared."""
+    def check(self, chunks: Sequence[Proof], report: Report) -> int:
+        """Sums what is to be summed in stages and between them, and compares.  How many gradients were compared."""
         program = self.pipeline.program
         trained = {t.name for t in self.graph.parameters if t.name in program.active}
         for name in sorted(trained - set(program.final_gradients)):
             report.failures.append(f"gradient of {name}: the program has no place for it")
         for name in sorted(set(self.pipeline.sums) - set(program.final_gradients)):
             report.failures.append(f"gradient of {name}: summed between stages, though the parameter is not trained")
-        return sum(self._parameter(n, layout, stages, report) for n, layout in program.final_gradients.items())
+        return sum(self._parameter(n, layout, chunks, report) for n, layout in program.final_gradients.items())
 
-    def _parameter(self, name: str, layout: Layout, stages: Sequence[Proof], report: Report) -> int:
-        holders = [s for s, part in enumerate(self.pipeline.stages) if name in part.held]
-        shards: dict[int, Shards] = {}
-        for s, proof in enumerate(stages):
+    def _parameter(self, name: str, layout: Layout, chunks: Sequence[Proof], report: Report) -> int:
+        holder = self.pipeline.passes.holder
+        holders = sorted({holder[k] for k, part in enumerate(self.pipeline.chunks) if name in part.held})
+        made: dict[int, list[Shards]] = {}
+        for k, proof in enumerate(chunks):
             found = proof.devices.gradients.pop((name, layout), None)
-            contributed = [c for by, c in self.added.get(name, ()) if by == s]
+            contributed = [c for by, c in self.added.get(name, ()) if by == k]
             added = proof.added.pop((name, layout), ())
             proof.sums.pop((name, layout), None)
             if sorted(added) != sorted(contributed):
-                report.failures.append(
-                    f"gradient of {name} in stage {s}, where it is stored: made of {names(added)}, where "
-                    f"{names(tuple(contributed))} contribute"
-                )
+                where = f"gradient of {name} in {self.pipeline.passes.name(k)}, where it is stored"
+                report.failures.append(f"{where}: made of {names(added)}, where {names(tuple(contributed))} contribute")
             if found is not None:
-                shards[s] = found
+                made.setdefault(holder[k], []).append(found)
+        shards = {s: _together(found) for s, found in made.items()}
         expected = self.expected.get(name)
         if expected is None:
             report.failures.append(f"gradient of {name}: no operator of the model contributes to it")
             return 0
-        terms = [x for found in shards.values() for x in found]
+        terms = [x for parts in made.values() for found in parts for x in found]
         if name in self.pipeline.sums:
             self._sum(name, expected.shape, layout, holders, shards, report)
         elif len(shards) > 1:
@@ -122,6 +122,13 @@ class Totals:
             held.update(dict.fromkeys(group, total))
         for s in holders:
             shards[s] = tuple(held[s * self.devices + r] for r in range(self.devices))
+
+
+def _together(parts: Sequence[Shards]) -> Shards:
+    """The sum of what a stage's chunks make, rank by rank."""
+    if len(parts) == 1:
+        return parts[0]
+    return tuple(combine(list(ranks), Reduction.SUM) for ranks in zip(*parts, strict=True))
 
 
 def _rounding(terms: Sequence[Array]) -> Rounding | None:

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from cost_models import HardwareProfile, load_profile
+from planner.builder import build
 from planner.cli.strategy import take_strategy
 from planner.clock import predict
 from planner.evaluate import program_of_configuration, traced_as
-from planner.frontends import load_model
+from planner.frontends import import_bytes, load_model
 from planner.ir import Graph
 from planner.lowering import Program
 from planner.planning import Request, make_plan
@@ -36,8 +37,15 @@ OF_LAYERS = (
     "megatron:pp=2,micro_batch=2,stage_layers=1-1",
     "megatron:pp=2,zero=0,micro_batch=8", "megatron:tp=2,micro_batch=4,overlap_tensor=true,gradient_bytes=2",
 )  # fmt: skip
+OF_SCHEDULES = (
+    "megatron:pp=2,schedule=gpipe,micro_batch=2", "megatron:pp=4,schedule=zb-h1,micro_batch=2",
+    "megatron:pp=2,vpp=2,micro_batch=2", "megatron:pp=2,tp=2,vpp=2,micro_batch=4,stage_layers=1-1-1-1,recompute=full",
+    "megatron:pp=2,schedule=zb-v,micro_batch=4,zero=0", "megatron:pp=2,vpp=2,micro_batch=4,recompute=selective",
+    "zero3:pp=2,vpp=2,micro_batch=4",
+)  # fmt: skip
 MODELS = {
     "gpt_tiny": EVERY + OF_LAYERS,
+    "gpt4": OF_SCHEDULES,
     "llama_tiny": EVERY + OF_LAYERS,
     "moe_tiny": (*EVERY[:5], "megatron:ep=2,micro_batch=4"),
     "bert_tiny": (*EVERY, "megatron:tp=2,micro_batch=4"),
@@ -50,6 +58,9 @@ CASES = [(model, strategy) for model, strategies in MODELS.items() for strategy 
 
 @cache
 def graph_of(model: str, batch: int | None) -> Graph:
+    if model == "gpt4":
+        sizes = {"layers": 4, "hidden": 64, "heads": 4, "vocab": 256, "seq": 32, "batch": batch or BATCH}
+        return import_bytes(build("gpt", sizes).SerializeToString(), name=model)
     return load_model(SAMPLES / f"{model}.onnx", batch=batch)
 
 

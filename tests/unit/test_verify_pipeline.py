@@ -18,7 +18,7 @@ from planner.builder import build
 from planner.cli.main import main
 from planner.frontends import import_bytes, load_model
 from planner.ir import DeviceMesh, Graph, Layout, MeshAxis, Role
-from planner.lowering import Convert, Event, Load, Run, Staged, StageProgram, passes
+from planner.lowering import ChunkProgram, Convert, Event, Load, Passes, Run, Staged, passes
 from planner.lowering.staged import Phase
 from planner.planning import PlanDocument, Request, describe, make_plan
 from planner.planning.constraints import parse_pin
@@ -119,13 +119,13 @@ def test_what_is_recomputed_is_not_there_in_between() -> None:
     graph, plan = plan_of("gpt4", 2, 2, recompute=True)
     whole = staged_of(graph, plan)
     inside = plan.schedule.recompute[0][1]
-    stage = whole.stage_of[inside]
+    stage = whole.chunk_of[inside]
     before = PipelineProof(whole)
-    part = whole.stages[stage]
+    part = whole.chunks[stage]
     run = part.instructions("backward")
     left = tuple(i for i in run if not (isinstance(i, Run) and not i.backward and i.op == inside))
     assert len(left) < len(run)
-    proof = PipelineProof(with_stage(whole, stage, replace(part, runs={**part.runs, "backward": left})))
+    proof = PipelineProof(with_chunk(whole, stage, replace(part, runs={**part.runs, "backward": left})))
     proof.deaths = before.deaths  # values live as long as the right program says
     assert any(inside in f for f in proof.run().failures)
 
@@ -180,10 +180,10 @@ def test_a_sum_of_what_stands_in_one_stage_is_found() -> None:
     assert any(alone in f for f in verify_pipeline(staged_of(graph, edited(plan, change))).failures)
 
 
-def with_stage(pipeline: Staged, stage: int, part: StageProgram) -> Staged:
-    stages = list(pipeline.stages)
-    stages[stage] = part
-    return replace(pipeline, stages=tuple(stages))
+def with_chunk(pipeline: Staged, chunk: int, part: ChunkProgram) -> Staged:
+    chunks = list(pipeline.chunks)
+    chunks[chunk] = part
+    return replace(pipeline, chunks=tuple(chunks))
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward"])
@@ -192,33 +192,35 @@ def test_a_transfer_that_is_left_out_is_found(phase: Phase, sent: bool) -> None:
     graph, plan = plan_of("gpt_tiny")
     whole = staged_of(graph, plan)
     stage = int((phase == "forward") != sent)
-    part = whole.stages[stage]
+    part = whole.chunks[stage]
     transfers = part.sends if sent else part.receives
     assert transfers[phase]
     for left_out in transfers[phase]:
         fewer = {**transfers, phase: tuple(t for t in transfers[phase] if t != left_out)}
         changed = replace(part, sends=fewer) if sent else replace(part, receives=fewer)
-        found = verify_pipeline(with_stage(whole, stage, changed)).failures
+        found = verify_pipeline(with_chunk(whole, stage, changed)).failures
         assert any(left_out.tensor in f for f in found)
         if sent:
             assert any(f"stage {stage} never sends" in f for f in found)
 
 
-def events_of(part: StageProgram, change: Callable[[list[Event]], list[Event]]) -> StageProgram:
-    return replace(part, events=tuple(change(list(part.events))))
+def with_events(pipeline: Staged, stage: int, change: Callable[[list[Event]], list[Event]]) -> Staged:
+    stages = list(pipeline.passes.stages)
+    stages[stage] = tuple(change(list(stages[stage])))
+    return replace(pipeline, passes=Passes(tuple(stages), pipeline.passes.holder))
 
 
 def swapped(events: list[Event]) -> list[Event]:
     """Micro-batches 1 and 2 in the other order."""
     other = {1: 2, 2: 1}
     passes = ("forward", "backward")
-    return [Event(e.phase, other.get(e.micro_batch, e.micro_batch)) if e.phase in passes else e for e in events]
+    return [replace(e, micro_batch=other.get(e.micro_batch, e.micro_batch)) if e.phase in passes else e for e in events]
 
 
 def early(events: list[Event]) -> list[Event]:
     """The end of the step before the last micro-batch's backward pass."""
     last = max(i for i, e in enumerate(events) if e.phase == "backward")
-    return [*events[:last], Event("end"), *(e for e in events[last:] if e.phase != "end")]
+    return [*events[:last], events[-1], *(e for e in events[last:] if e.phase != "end")]
 
 
 @pytest.mark.parametrize("stage", [0, 1])
@@ -228,7 +230,7 @@ def test_micro_batches_in_another_order_and_early_ends_are_found(
 ) -> None:
     graph, plan = plan_of("gpt_tiny")
     whole = staged_of(graph, plan)
-    assert verify_pipeline(with_stage(whole, stage, events_of(whole.stages[stage], change))).failures
+    assert verify_pipeline(with_events(whole, stage, change)).failures
 
 
 @pytest.mark.parametrize("stage", [0, 1])
@@ -240,7 +242,7 @@ def test_stages_that_wait_for_each_other_are_named(stage: int) -> None:
         begin, *run, end = events
         return [begin, *sorted(run, key=lambda e: e.phase), end]
 
-    found = verify_pipeline(with_stage(whole, stage, events_of(whole.stages[stage], backward_first))).failures
+    found = verify_pipeline(with_events(whole, stage, backward_first)).failures
     assert found
 
 
@@ -297,13 +299,13 @@ def test_activations_of_another_micro_batch_are_found() -> None:
 def test_one_redistribution_less_is_found_in_every_stage() -> None:
     graph, plan = plan_of("gpt_tiny")
     whole = staged_of(graph, plan)
-    for stage, part in enumerate(whole.stages):
+    for stage, part in enumerate(whole.chunks):
         for phase, run in part.runs.items():
             needed = {n for n, t in graph.tensors.items() if t.role is not Role.CONSTANT}  # shapes are not read
             moves = [n for n, i in enumerate(run) if isinstance(i, Convert | Load) and i.tensor in needed]
             for n in moves[:: max(1, len(moves) // 3)]:
                 fewer = replace(part, runs={**part.runs, phase: (*run[:n], *run[n + 1 :])})
-                assert verify_pipeline(with_stage(whole, stage, fewer)).failures, (stage, phase, run[n])
+                assert verify_pipeline(with_chunk(whole, stage, fewer)).failures, (stage, phase, run[n])
 
 
 def test_a_redistribution_that_does_something_else_is_a_failure() -> None:
@@ -342,7 +344,7 @@ def test_of_many_micro_batches_as_many_are_run_as_fill_and_empty_every_stage() -
     assert verdict.ok
     assert verdict.micro_batches == 3
     for stage in range(2):
-        phases = [e.phase for e in passes("1f1b", 2, 3, training=True)[stage]]
+        phases = [e.phase for e in passes("1f1b", 2, 1, 3, training=True).stages[stage]]
         assert phases[1 : 3 - stage] == ["forward"] * (2 - stage)
         assert phases[-3:] == ["backward", "backward", "end"] if stage == 0 else ["forward", "backward", "end"]
     assert labelled(plan, whole=True, gradients=True, stages=2, micro_batches=3).verification == "sibling"

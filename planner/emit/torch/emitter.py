@@ -95,7 +95,10 @@ def _lost(plan: PlanDocument, split: Split | None, unknown: Sequence[str]) -> li
             "--names differ from the operators' module paths, that is all of them"
         )
     if split is not None:
-        out.append(f"the schedule of {plan.schedule.micro_batches} micro-batches: one of torch.distributed.pipelining")
+        out.append(
+            f"the schedule ({plan.schedule.order or '1f1b'}) of {plan.schedule.micro_batches} micro-batches: one of "
+            "torch.distributed.pipelining"
+        )
         if split.shared:
             out.append(
                 f"{', '.join(split.shared[:4])} belong(s) to several stages: each has a copy; add up their gradients"

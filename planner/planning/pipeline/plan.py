@@ -12,7 +12,7 @@ from planner.ir import DeviceMesh, Graph
 from planner.planning.pipeline.stages import Pipelined, pipelined
 from planner.planning.planner import Planned, make_plan, too_large
 from planner.planning.recall import Recall
-from planner.planning.request import Request
+from planner.planning.request import STRATEGY, Request
 from planner.pricing import PriceTables
 from planner.search.control import Control
 
@@ -91,6 +91,12 @@ def plan_in_parts(
     InfeasibleError where none of these fits.
     """
     limit = usable_memory_bytes(request.profile) if request.memory_limit is None else request.memory_limit
+    execution = request.execution
+    if execution is not None and execution.order != "1f1b" and not request.settings.training:
+        raise UsageError(
+            f"{STRATEGY}: schedule={execution.order}: schedules differ in when backward passes run, and inference has "
+            "none; leave schedule and vpp out"
+        )
     if request.configured is not None:
         return _configured(graph, request, parts, limit, control, recall, tables)
     ways = [request.recompute]

@@ -1,25 +1,29 @@
 """A searched plan as a pipeline: what each stage costs and holds, and how long a step of all micro-batches takes.
 
 The plan is that of one micro-batch on one stage's devices; all stages have meshes of that shape, ranks count stage by
-stage, and what crosses goes to the rank at the same place of the next one (Narayanan et al. 2021).  Per micro-batch a
-stage runs its operators and their redistributions.  Once a step it gathers stored parameters, sums gradients and
-updates: what of that hides beside the first and the last pass is hidden, the rest counts behind the last micro-batch.
-One stage of several micro-batches accumulates gradients.
+stage, and what crosses goes to the rank at the same place of the next one (Narayanan et al. 2021).  The model is cut
+into chunks, of which a stage holds one, or several where the schedule interleaves them: chunk k goes to the stage that
+`cost_models.pipeline.stage_numbers` says.  Per micro-batch a stage runs its operators and their redistributions.  Once
+a step it gathers stored parameters, sums gradients and updates: what of that hides beside the first and the last pass
+is hidden, the rest counts behind the last micro-batch.  One stage of several micro-batches accumulates gradients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.link import CollectiveModel
-from cost_models.pipeline import PipelineRun, simulate
+from cost_models.pipeline import PipelineRun, Schedule, holders_of_chunks, simulate, stage_numbers
 from planner.clock import (
     Held,
+    StepTimes,
     compute_bound,
     convert_cost,
     held_by_rank,
@@ -45,31 +49,47 @@ from planner.planning.pipeline.tied import StageSum, stage_sums, stages_of_param
 from planner.planning.planner import Planned, gap_of
 from planner.work.units import units_of
 
-__all__ = ["ORDER", "Pipelined", "StageCost", "pipelined"]
+__all__ = ["ChunkCost", "Pipelined", "StageCost", "pipelined"]
 
-ORDER: Final = "1f1b"
+_ORDER: Final = "1f1b"  # of a plan that no configuration prescribes
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkCost:
+    """Seconds of a chunk of the model for a micro-batch: forward, backward (of which gradients of weights, which some
+    schedules run apart, take `weights_s`), and sent on."""
+
+    forward_s: float
+    backward_s: float
+    weights_s: float
+    sends_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class StageCost:
-    """Seconds of a stage: of a micro-batch forward, backward and sent on, and of what happens once a step."""
+    """Seconds of a stage: of a micro-batch forward, backward and sent on, and of what happens once a step; `chunks`: of
+    each of its chunks of the model."""
 
     forward_s: float
     backward_s: float
     sends_s: float
     once_s: float
+    chunks: tuple[ChunkCost, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Pipelined:
-    """`planned` cut into stages.  `stage_of`: operator → stage; `run`: the simulated micro-batches; `step_time_s` with
-    what happens once a step; `memory`: bytes per device of each stage at its peak; `shared`: parameters that several
-    stages read, which each of them holds and whose gradients they sum, as `sums` say; `costs`: by stage; `parts_s`:
-    seconds of the step by cause, on the busiest stage; `sends_overlap`: whether stages compute while they send."""
+    """`planned` cut into stages, whose passes run in `order`.  `chunk_of`: operator → chunk of the model, from its
+    beginning; `chunks`: how many each stage holds; `run`: the simulated micro-batches; `step_time_s` with what happens
+    once a step; `memory`: bytes per device of each stage at its peak; `shared`: parameters that several stages read,
+    which each of them holds and whose gradients they sum, as `sums` say; `costs`: by stage; `parts_s`: seconds of the
+    step by cause, on the busiest stage; `sends_overlap`: whether stages compute while they send."""
 
     planned: Planned
     micro_batches: int
-    stage_of: Mapping[str, int]
+    order: Schedule
+    chunks: int
+    chunk_of: Mapping[str, int]
     run: PipelineRun
     step_time_s: float
     memory: tuple[int, ...]
@@ -78,6 +98,18 @@ class Pipelined:
     parts_s: Mapping[str, float]
     sums: tuple[StageSum, ...] = ()
     sends_overlap: bool = False
+
+    @cached_property
+    def stage_of(self) -> dict[str, int]:
+        """Operator → stage."""
+        return _stages(self.chunk_of, self.order, self.stages, self.chunks)
+
+    @cached_property
+    def place_of(self) -> dict[str, int]:
+        """Operator → which of its stage's chunks it is in."""
+        numbers = stage_numbers(self.order, self.stages, self.chunks)
+        place = {int(k): c for (_, c), k in np.ndenumerate(numbers)}
+        return {name: place[k] for name, k in self.chunk_of.items()}
 
     @property
     def step_bound_s(self) -> float:
@@ -111,39 +143,61 @@ def pipelined(
     held: Mapping[str, int] | None = None,
     points: Sequence[int] | None = None,
 ) -> Pipelined:
-    """`held`: the stage of each parameter, where that is given; `points`: the operators that stages 1, 2, … begin with;
-    else those of a known configuration, or the cuts that balance the stages are found.
+    """`held`: the stage of each parameter, where that is given; `points`: the operators that chunks 1, 2, … of the
+    model begin with; else those of a known configuration, or the cuts that balance the stages are found.
 
     InputError where the graph cannot be cut into so many stages."""
     priced, execution = planned.priced, planned.request.execution
     graph, unit = priced.graph, priced.machine.unit_s
+    order: Schedule = _ORDER if execution is None else execution.order
+    each = 1 if execution is None else execution.virtual_stages
     if points is None:
-        points = _points(planned, stages, held)
-    stage_of = stage_of_operators(graph, points)
-    workload = workload_of_plan(priced, planned.program, execution, stage_of)
+        points = _points(planned, stages * each, held)
+    chunk_of = stage_of_operators(graph, points)
+    stage_of = _stages(chunk_of, order, stages, each)
+    workload = workload_of_plan(priced, planned.program, execution, chunk_of)
     c = execution or usual(planned.program, priced.machine.settings)
-    c = c.with_(pp=stages, micro_batches=micro_batches, schedule=ORDER, virtual_stages=1, stage_layers=None)
+    c = c.with_(pp=stages, micro_batches=micro_batches, schedule=order, virtual_stages=each, stage_layers=None)
     step = step_of(workload, c, priced.machine.profile, workload.chunks)
     sums = stage_sums(planned, stage_of)
     shared = tuple(name for name, over in stages_of_parameters(graph, stage_of).items() if len(over) > 1)
-    run = simulate(ORDER, step.rows, micro_batches, step.sent_s, overlapped=c.overlap_pipeline)
+    run = simulate(order, step.rows, micro_batches, step.sent_s, overlapped=c.overlap_pipeline)
     if not isinstance(planned.memory, Held):
         alive = stage_liveness(planned.program, priced.machine.settings, stage_of, stages, micro_batches)
         memory = tuple(x.peak + max(0, flying - 1) * x.waiting for x, flying in zip(alive, run.in_flight, strict=True))
     else:
         ranks = held_by_rank(workload, c, workload.chunks, step.pipeline.activation_bytes)
         memory = tuple(rank.peak for rank in ranks)
-    costs = tuple(
-        StageCost(row[0].forward_s, row[0].backward_s, sends, once)
-        for row, sends, once in zip(step.rows, [*step.sent_s, 0.0], step.once_s, strict=True)
-    )
+    costs = _costs(step, order)
     total = run.total_s + max(step.once_s) + overhead(priced) * unit
     parts, overlaps = step.breakdown, c.overlap_pipeline
-    return Pipelined(planned, micro_batches, stage_of, run, total, memory, shared, costs, parts, sums, overlaps)
+    return Pipelined(
+        planned, micro_batches, order, each, chunk_of, run, total, memory, shared, costs, parts, sums, overlaps
+    )
+
+
+def _stages(chunk_of: Mapping[str, int], order: Schedule, stages: int, chunks: int) -> dict[str, int]:
+    holder = holders_of_chunks(order, stages, chunks)
+    return {name: holder[k] for name, k in chunk_of.items()}
+
+
+def _costs(step: StepTimes, order: Schedule) -> tuple[StageCost, ...]:
+    shape = len(step.rows), len(step.rows[0])
+    holder = holders_of_chunks(order, *shape)
+    moves = [s if a != b else 0.0 for s, (a, b) in zip(step.sent_s, pairwise(holder), strict=True)]
+    out = []
+    for row, numbers, once in zip(step.rows, stage_numbers(order, *shape), step.once_s, strict=True):
+        chunks = tuple(
+            ChunkCost(x.forward_s, x.backward_s, x.backward_weight_s or 0.0, (*moves, 0.0)[k])
+            for x, k in zip(row, numbers, strict=True)
+        )
+        forward, backward, sends = (sum(getattr(x, n) for x in chunks) for n in ("forward_s", "backward_s", "sends_s"))
+        out.append(StageCost(forward, backward, sends, once, chunks))
+    return tuple(out)
 
 
 def _points(planned: Planned, stages: int, held: Mapping[str, int] | None) -> tuple[int, ...]:
-    """The operators that stages 1, 2, … begin with."""
+    """The operators that chunks 1, 2, … begin with."""
     priced = planned.priced
     graph, unit = priced.graph, priced.machine.unit_s
     execution = planned.request.execution

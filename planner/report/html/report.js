@@ -12,7 +12,7 @@ function header(plan) {
   const facts = [
     ["devices", `${r.cluster.devices} × ${r.cluster.hardware}`, r.cluster.devices_per_server ? `${r.cluster.devices_per_server} a server` : ""],
     ["mesh", r.mesh.map((a) => a.size).join(" × "), mesh],
-    stages > 1 || r.schedule.micro_batches > 1 ? ["pipeline", plural(stages, "stage"), `${count(r.schedule.micro_batches)} micro-batches${r.schedule.order ? `, ${r.schedule.order}` : ""}`] : null,
+    stages > 1 || r.schedule.micro_batches > 1 ? ["pipeline", plural(stages, "stage"), `${r.schedule.chunks > 1 ? `${r.schedule.chunks} chunks of the model each, ` : ""}${count(r.schedule.micro_batches)} micro-batches${r.schedule.order ? `, ${r.schedule.order}` : ""}`] : null,
     ["mode", r.schedule.mode, r.schedule.mode === "training" ? r.schedule.optimizer : ""],
     ["precision", r.schedule.precision, r.schedule.target !== "any" ? `for ${r.schedule.target}` : ""],
     ["batch", m.batch === null ? "as exported" : count(m.batch), bind || (stages > 1 || r.schedule.micro_batches > 1 ? "a micro-batch" : "")],
@@ -144,7 +144,8 @@ function timelineSection(plan, go) {
   }
   if (r.pipeline) {
     const stages = r.stages.map((st, k) => ({ name: `stage ${k}`, events: [] }));
-    for (const [stage, kind, part, begin, end] of r.pipeline.passes) stages[stage].events.push({ begin, end, kind: kind === "F" ? "k-compute_forward" : "k-compute_backward", short: String(part), label: `stage ${stage}, micro-batch ${part}, ${kind === "F" ? "forward" : "backward"}` });
+    const kinds = { F: ["k-compute_forward", "forward"], B: ["k-compute_backward", "backward"], W: ["k-weight_gradients", "weight gradients"] };
+    for (const [stage, kind, part, begin, end, chunk] of r.pipeline.passes) stages[stage].events.push({ begin, end, kind: kinds[kind][0], short: String(part), label: `stage ${stage}${r.schedule.chunks > 1 ? `, chunk ${chunk}` : ""}, micro-batch ${part}, ${kinds[kind][1]}` });
     let end = Math.max(...r.pipeline.passes.map((p) => p[4]));
     r.stages.forEach((st, k) => { if (st.once_s) stages[k].events.push({ begin: end, end: end + st.once_s, kind: "k-optimizer", short: "step", label: `stage ${k}: parameters gathered, gradients summed, update` }); });
     end += Math.max(0, ...r.stages.map((st) => st.once_s || 0));

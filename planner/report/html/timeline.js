@@ -57,7 +57,7 @@ class Timeline {
   }
   /** The kinds that there are, in words. */
   key() {
-    const words = { "k-compute_forward": "forward", "k-recompute": "run again", "k-compute_backward": "backward", "k-inside_operators": "collectives inside operators", "k-activations": "activations moved", "k-activation_gradients": "their gradients", "k-parameters": "parameters gathered", "k-parameter_gradients": "gradients synchronised", "k-optimizer": "optimizer, and what happens once a step" };
+    const words = { "k-compute_forward": "forward", "k-recompute": "run again", "k-compute_backward": "backward", "k-weight_gradients": "gradients of weights", "k-inside_operators": "collectives inside operators", "k-activations": "activations moved", "k-activation_gradients": "their gradients", "k-parameters": "parameters gathered", "k-parameter_gradients": "gradients synchronised", "k-optimizer": "optimizer, and what happens once a step" };
     const found = new Set(this.lanes.flatMap((l) => l.events.flatMap((e) => (e.inside ? [e.kind, "k-inside_operators"] : [e.kind]))));
     return h("ul", { class: "legend" }, Object.entries(words).filter(([k]) => found.has(k)).map(([k, word]) => h("li", null, h("span", { class: `key ${k}`, "aria-hidden": "true" }), word)));
   }
