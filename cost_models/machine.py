@@ -14,16 +14,19 @@ from pydantic import ConfigDict, Field
 
 __all__ = [
     "Algorithm",
+    "AllocatorSpec",
     "AxesSpec",
     "DeviceSpec",
     "FrameworkSpec",
     "HardwareProfile",
+    "HostSpec",
     "LinkSpec",
     "MeasuredSpec",
     "NcclSpec",
     "NetworkSpec",
     "OffsetSpec",
     "OperatorKind",
+    "PredictionSpec",
     "ProtocolSpec",
     "RateType",
 ]
@@ -58,23 +61,15 @@ _FORBID = ConfigDict(extra="forbid")
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpec:
-    """One accelerator.
+    """One accelerator: silicon, and the rates that its vendor's kernels reach on it.
 
     `matmul_flops_per_s` is the dense peak of the matrix units and `vector_flops_per_s` that of the
     vector units, by data type; the efficiencies are the fractions of them that large operators reach.
     A matrix operator is computed in tiles of `tile_rows` x `tile_columns` results by `compute_units`
     units, `tile_depth` being the depth of one step of a tile.
 
-    `dispatch_interval_s` is what the host needs to start one kernel: a pass of many small kernels takes at least
-    that long for each.  `collective_interference` is the fraction of its speed that computing loses while a
-    collective runs beside it.  `step_overhead_s` passes once per step outside the model (data, norms of gradients,
-    checks for overflow); `handover_s` each time a pipeline stage exchanges tensors with its neighbour, whatever
-    their size (the host waits for the device).
     `product_ramp_s` passes on every product within a training step, besides its launch, before and after it runs at its
     rate.
-    `host_link_bytes_per_s` is what activations are copied to and from the host with, in one direction.
-    `prediction_spread` is the standard deviation of ln(predicted / measured) step times; `allocator_slack` the
-    fraction of memory that the framework's allocator takes beyond what it hands out.
 
     `memory_efficiency_by_kind` replaces `memory_efficiency` for the kinds of operator named (`device.KINDS`).
     `arithmetic_traffic_overlap` is the fraction of the shorter of arithmetic and traffic that passes beside the
@@ -84,7 +79,6 @@ class DeviceSpec:
     __pydantic_config__ = _FORBID
 
     memory_bytes: Annotated[int, Field(ge=1, lt=2**63, strict=True)]
-    reserve_bytes: Bytes
     memory_bandwidth_bytes_per_s: Positive
     memory_efficiency: Fraction
     matmul_flops_per_s: Rates = field(hash=False)
@@ -105,14 +99,7 @@ class DeviceSpec:
     matmul_efficiency_by_type: Mapping[str, Fraction] = field(default_factory=dict, hash=False)
     memory_efficiency_by_kind: Mapping[OperatorKind, Fraction] = field(default_factory=dict, hash=False)
     arithmetic_traffic_overlap: Annotated[float, Field(ge=0, le=1, strict=True)] = 1.0
-    dispatch_interval_s: NonNegative = 0.0
-    collective_interference: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.0
-    step_overhead_s: NonNegative = 0.0
-    handover_s: NonNegative = 0.0
-    host_link_bytes_per_s: Positive | None = None
     product_ramp_s: NonNegative = 0.0
-    prediction_spread: NonNegative = 0.15
-    allocator_slack: NonNegative = 0.03
 
     def attention(self, *, native: bool) -> tuple[float, float]:
         """Efficiency of attention's forward and backward pass, of the portable kernel or the vendor's own.
@@ -132,6 +119,48 @@ class DeviceSpec:
         """Bytes per second that large operators of `kind` move."""
         fraction = self.memory_efficiency_by_kind.get(kind, self.memory_efficiency)
         return self.memory_bandwidth_bytes_per_s * fraction
+
+
+@dataclass(frozen=True, slots=True)
+class HostSpec:
+    """The host that drives a device; the defaults cost nothing.
+
+    `dispatch_interval_s` is what it needs to start one kernel: a pass of many small kernels takes at least that long
+    for each.  `step_overhead_s` passes once per step outside the model (data, norms of gradients, checks for overflow);
+    `handover_s` each time a pipeline stage exchanges tensors with its neighbour, whatever their size (the host waits
+    for the device).  `link_bytes_per_s` is what activations are copied to and from its memory with, in one direction.
+    """
+
+    __pydantic_config__ = _FORBID
+
+    dispatch_interval_s: NonNegative = 0.0
+    step_overhead_s: NonNegative = 0.0
+    handover_s: NonNegative = 0.0
+    link_bytes_per_s: Positive | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorSpec:
+    """Memory of a device that tensors do not get.
+
+    `reserve_bytes` are never theirs (context, collective library, fragmentation); `slack` is the fraction that the
+    framework's allocator takes beyond what it hands out.
+    """
+
+    __pydantic_config__ = _FORBID
+
+    reserve_bytes: Bytes = 0
+    slack: NonNegative = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionSpec:
+    """How far predictions on the machine are off: `spread` is the standard deviation of ln(predicted / measured) step
+    times."""
+
+    __pydantic_config__ = _FORBID
+
+    spread: NonNegative = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,11 +328,18 @@ class FrameworkSpec:
 
     `joins_kernels`: chains of elementwise operators, and the core of attention, run as one kernel, and transposed
     tensors are read with strides; else every operator reads and writes device memory by itself.
+    `collective_interference` is the fraction of its speed that computing loses while a collective runs beside it.
     """
 
     __pydantic_config__ = _FORBID
 
     joins_kernels: Flag = True
+    collective_interference: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.0
+
+    @property
+    def contention(self) -> float:
+        """How much longer computing takes while a collective runs beside it."""
+        return 1 / (1 - self.collective_interference)
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +387,9 @@ class HardwareProfile:
     nccl: NcclSpec | None = None
     measured: MeasuredSpec = MeasuredSpec()
     framework: FrameworkSpec = FrameworkSpec()
+    host: HostSpec = HostSpec()
+    allocator: AllocatorSpec = AllocatorSpec()
+    prediction: PredictionSpec = PredictionSpec()
 
     @property
     def devices_per_server(self) -> int | None:

@@ -114,4 +114,4 @@ def usable_memory_bytes(profile: HardwareProfile) -> int | None:
     fragmentation.
     """
     device = profile.device
-    return None if device is None else max(0, device.memory_bytes - device.reserve_bytes)
+    return None if device is None else max(0, device.memory_bytes - profile.allocator.reserve_bytes)

@@ -16,21 +16,24 @@ from functools import lru_cache
 from importlib.resources import files
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from cost_models.machine import (
+    AllocatorSpec,
     AxesSpec,
     DeviceSpec,
     Flag,
     FrameworkSpec,
     HardwareProfile,
+    HostSpec,
     LinkSpec,
     MeasuredSpec,
     NcclSpec,
     NetworkSpec,
     OffsetSpec,
+    PredictionSpec,
     ProtocolSpec,
 )
 
@@ -40,6 +43,7 @@ __all__ = [
     "UnknownProfileError",
     "alpha_beta_profile",
     "load_profile",
+    "moved",
     "parse_profile",
     "profile_names",
 ]
@@ -70,6 +74,9 @@ class _File:
     nccl: NcclSpec | None = None
     measured: MeasuredSpec = field(default_factory=MeasuredSpec)
     framework: FrameworkSpec = field(default_factory=FrameworkSpec)
+    host: HostSpec = field(default_factory=HostSpec)
+    allocator: AllocatorSpec = field(default_factory=AllocatorSpec)
+    prediction: PredictionSpec = field(default_factory=PredictionSpec)
     protocols: tuple[ProtocolSpec, ...] = ()
     axes: AxesSpec | None = None
     heavy_operators_must_split: Flag = field(default=False)
@@ -77,6 +84,17 @@ class _File:
 
 _READER = TypeAdapter(_File)
 _UNPRICED = ("name", "description", "sources")
+# Where values stood before they had tables of their own.
+_MOVED: Final = {
+    "device.reserve_bytes": "allocator.reserve_bytes",
+    "device.allocator_slack": "allocator.slack",
+    "device.collective_interference": "framework.collective_interference",
+    "device.dispatch_interval_s": "host.dispatch_interval_s",
+    "device.handover_s": "host.handover_s",
+    "device.host_link_bytes_per_s": "host.link_bytes_per_s",
+    "device.prediction_spread": "prediction.spread",
+    "device.step_overhead_s": "host.step_overhead_s",
+}
 
 
 def profile_names() -> tuple[str, ...]:
@@ -128,7 +146,27 @@ def parse_profile(text: str, *, origin: str = "<text>") -> HardwareProfile:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ProfileError(f"hardware profile {origin!r}: expected TOML, found {error}") from error
-    return _build(document, origin)
+    return _build(moved(document), origin)
+
+
+def moved(document: dict[str, Any]) -> dict[str, Any]:
+    """The tables of a profile with every value where it belongs: files of before had those of the host, the framework,
+    its allocator and the prediction among the device's.  A value that stands in both places stays, to be refused."""
+    sources = document.get("sources")
+    for old, new in _MOVED.items():
+        (table, key), (place, name) = old.split("."), new.split(".")
+        here, there = document.get(table), document.setdefault(place, {}) if _stands(document, old) else None
+        if isinstance(here, dict) and isinstance(there, dict) and name not in there:
+            there[name] = here.pop(key)
+            if isinstance(sources, dict) and (old in sources or table in sources):
+                sources[new] = sources.pop(old, sources.get(table))
+    return document
+
+
+def _stands(document: Mapping[str, Any], key: str) -> bool:
+    table, _, name = key.partition(".")
+    here = document.get(table)
+    return isinstance(here, dict) and name in here
 
 
 def alpha_beta_profile(
@@ -191,6 +229,9 @@ def _build(document: dict[str, Any], origin: str) -> HardwareProfile:
         nccl=read.nccl,
         measured=read.measured,
         framework=read.framework,
+        host=read.host,
+        allocator=read.allocator,
+        prediction=read.prediction,
     )
 
 

@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from cost_models.profile import load_profile, parse_profile, profile_names
+from cost_models.profile import load_profile, moved, parse_profile, profile_names
 
 __all__ = ["base_document", "calibrated_text"]
 
@@ -22,7 +22,7 @@ def base_document(name_or_path: str) -> Document:
     load_profile(name_or_path)  # refuses what is malformed
     if name_or_path in profile_names():
         return tomllib.loads((files("cost_models") / "profiles" / f"{name_or_path}.toml").read_text(encoding="utf-8"))
-    return tomllib.loads(Path(name_or_path).read_text(encoding="utf-8"))
+    return moved(tomllib.loads(Path(name_or_path).read_text(encoding="utf-8")))
 
 
 def calibrated_text(

@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from cost_models import HardwareProfile
 from planner.accuracy.rows import Case
 
-__all__ = ["TERMS", "Term", "Values", "adjusted", "fitted_values", "spread_of", "terms_of"]
+__all__ = ["BY_TYPE", "TERMS", "Term", "Values", "adjusted", "fitted_values", "spread_of", "terms_of"]
 
-Values = Mapping[str, float]  # field of a device → value; products by type as `matmul_efficiency.<type>`
+Values = Mapping[str, float]  # key of a profile, as `device.memory_efficiency` → value
 FloatArray = NDArray[np.float64]
 
 _SIGMA: Final = 0.05  # noise of a row: identical configurations differ by 4.4 % between releases
@@ -48,18 +48,19 @@ class Term:
     most: float = math.inf
 
 
+BY_TYPE: Final = "device.matmul_efficiency_by_type"
 TERMS: Final = (
-    Term("matmul_efficiency", 0.65, 0.2, 1.0),
-    Term("memory_efficiency", 0.7, 0.25, 1.0),
-    Term("attention_efficiency", 0.45, 0.35, 1.0),
-    Term("attention_backward_efficiency", 0.35, 0.35, 1.0),
-    Term("native_attention_efficiency", 0.6, 0.3, 1.0),
-    Term("native_attention_backward_efficiency", 0.5, 0.3, 1.0),
-    Term("product_ramp_s", 2.5e-6, 1.0),
-    Term("dispatch_interval_s", 2e-5, 1.0),
-    Term("step_overhead_s", 5e-3, 0.7, 0.02),
-    Term("handover_s", 2e-4, 1.0),
-    Term("collective_interference", 0.15, 0.7, 0.8),
+    Term("device.matmul_efficiency", 0.65, 0.2, 1.0),
+    Term("device.memory_efficiency", 0.7, 0.25, 1.0),
+    Term("device.attention_efficiency", 0.45, 0.35, 1.0),
+    Term("device.attention_backward_efficiency", 0.35, 0.35, 1.0),
+    Term("device.native_attention_efficiency", 0.6, 0.3, 1.0),
+    Term("device.native_attention_backward_efficiency", 0.5, 0.3, 1.0),
+    Term("device.product_ramp_s", 2.5e-6, 1.0),
+    Term("host.dispatch_interval_s", 2e-5, 1.0),
+    Term("host.step_overhead_s", 5e-3, 0.7, 0.02),
+    Term("host.handover_s", 2e-4, 1.0),
+    Term("framework.collective_interference", 0.15, 0.7, 0.8),
 )
 _BY_NAME: Final = {t.name: t for t in TERMS}
 
@@ -70,14 +71,14 @@ def terms_of(cases: Iterable[Case]) -> tuple[Term, ...]:
     kinds = {c.configuration.attention for c in cases}
     types = sorted({c.configuration.matrix for c in cases})
     staged = any(c.configuration.pp > 1 for c in cases)
-    product = _BY_NAME["matmul_efficiency"]
-    out = [replace(product, name=f"matmul_efficiency.{t}") for t in types]
+    product = _BY_NAME["device.matmul_efficiency"]
+    out = [replace(product, name=f"{BY_TYPE}.{t}") for t in types]
     for term in TERMS[1:]:
         if "attention" in term.name:
-            native = term.name.startswith("native")
+            native = "native" in term.name
             if ("native" if native else "fused") not in kinds:
                 continue
-        if term.name == "handover_s" and not staged:
+        if term.name == "host.handover_s" and not staged:
             continue
         out.append(term)
     return tuple(out)
@@ -87,10 +88,14 @@ def adjusted(profile: HardwareProfile, values: Values) -> HardwareProfile:
     """The profile with these values in place of its own."""
     if profile.device is None or not values:
         return profile
-    plain: dict[str, Any] = {k: v for k, v in values.items() if "." not in k}
-    products = {k.partition(".")[2]: v for k, v in values.items() if "." in k}
-    by_type = {**profile.device.matmul_efficiency_by_type, **products}
-    return replace(profile, device=replace(profile.device, matmul_efficiency_by_type=by_type, **plain))
+    tables: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        table, _, name = key.rpartition(".")
+        tables.setdefault(table, {})[name] = value
+    by_type = {**profile.device.matmul_efficiency_by_type, **tables.pop(BY_TYPE, {})}
+    tables.setdefault("device", {})["matmul_efficiency_by_type"] = by_type
+    changed: dict[str, Any] = {name: replace(getattr(profile, name), **fields) for name, fields in tables.items()}
+    return replace(profile, **changed)
 
 
 def fitted_values(

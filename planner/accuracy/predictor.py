@@ -23,7 +23,7 @@ from planner.trace import Workload
 
 __all__ = ["Fitter", "Parameters", "Predictor", "graph_of"]
 
-Parameters = Mapping[str, Values]  # profile → values that replace its device's
+Parameters = Mapping[str, Values]  # profile → values that replace its own
 
 _FEW = 45  # rows below which a machine borrows from the others
 _TELLING = 12  # rows from which on others borrow from it
@@ -145,12 +145,12 @@ class Fitter:
             self._before[name] = out[name]
             fitted = out[name]
             spread = spread_of(mine, partial(_seconds, values=fitted), len(terms[name]))
-            out[name] = {**fitted, "prediction_spread": spread}
-        told = [out[name]["prediction_spread"] for name in known]
+            out[name] = {**fitted, "prediction.spread": spread}
+        told = [out[name]["prediction.spread"] for name in known]
         for name, mine in machines.items():
             if len(mine) < _TELLING and told:
                 typical = sum(told) / len(told)
-                out[name] = {**out[name], "prediction_spread": max(typical, out[name]["prediction_spread"])}
+                out[name] = {**out[name], "prediction.spread": max(typical, out[name]["prediction.spread"])}
         return out
 
     def _fitted(self, name: str, cases: Sequence[Case], terms: Sequence[Term]) -> dict[str, float]:

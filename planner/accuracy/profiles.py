@@ -19,7 +19,7 @@ from typing import Final
 import cost_models
 from cost_models import load_profile, profile_names
 from cost_models.calibrate.document import base_document, calibrated_text
-from planner.accuracy.fit import Values
+from planner.accuracy.fit import BY_TYPE, Values
 from planner.accuracy.predictor import Fitter, Predictor
 from planner.accuracy.rows import Case, read_rows
 from planner.errors import InputError
@@ -28,7 +28,6 @@ __all__ = ["FittedProfile", "fitted_profile"]
 
 _DIGITS: Final = 3
 _NOT_FITTED: Final = ("alpha-beta", "cpu")
-_KEPT: Final = ("handover_s", "dispatch_interval_s", "step_overhead_s")  # of a host, not of a device
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,23 +64,19 @@ def _source(cases: Sequence[Case]) -> str:
     return f"fitted: {len(cases)} measured training steps ({names}), docs/cost-model.md"
 
 
-def _dotted(values: Values) -> dict[str, float]:
-    """Values by the key they have in a profile, rounded to what the rows can tell."""
-    dotted: dict[str, float] = {}
-    for key, value in values.items():
-        rounded = float(f"{value:.{_DIGITS}g}")
-        field, _, kind = key.partition(".")
-        dotted[f"device.matmul_efficiency_by_type.{kind}" if kind else f"device.{field}"] = rounded
-    products = {k.rpartition(".")[2]: v for k, v in dotted.items() if "by_type" in k}
+def _rounded(values: Values) -> dict[str, float]:
+    """Values rounded to what the rows can tell, with the efficiency of products whose type is not named."""
+    out = {key: float(f"{value:.{_DIGITS}g}") for key, value in values.items()}
+    products = {k.rpartition(".")[2]: v for k, v in out.items() if k.startswith(BY_TYPE)}
     if products:
         usual = next((products[t] for t in ("bf16", "fp16", "fp8") if t in products), next(iter(products.values())))
-        dotted["device.matmul_efficiency"] = usual
-    return dotted
+        out["device.matmul_efficiency"] = usual
+    return out
 
 
 def _text(base: str, name: str, values: Values, source: str) -> str:
     document = base_document(base)
-    return calibrated_text(document, _dotted(values), name=name, description=document["description"], source=source)
+    return calibrated_text(document, _rounded(values), name=name, description=document["description"], source=source)
 
 
 def _patched(text: str, values: Mapping[str, float], source: str, whole: Mapping[str, float] | None = None) -> str:
@@ -91,7 +86,7 @@ def _patched(text: str, values: Mapping[str, float], source: str, whole: Mapping
     """
     tables = re.split(r"(?m)^(?=\[)", text)
     told: dict[str, dict[str, str]] = {}
-    by_type = {k: v for k, v in (whole or {}).items() if "by_type" in k}
+    by_type = {k: v for k, v in (whole or {}).items() if k.startswith(BY_TYPE)}
     for key, value in {**values, **by_type}.items():
         table, _, field = key.rpartition(".")
         told.setdefault(table, {})[field] = f"{value:g}"
@@ -100,13 +95,14 @@ def _patched(text: str, values: Mapping[str, float], source: str, whole: Mapping
     out = []
     for table in tables:
         head = table.split("]", 1)[0].lstrip("[")
-        if head == "device.matmul_efficiency_by_type":
+        if head == BY_TYPE:
             continue
         out.append(_with_lines(table, told.pop(head, {})))
-        if head == "device" and (products := told.pop("device.matmul_efficiency_by_type", None)):
+        if head == "device" and (products := told.pop(BY_TYPE, None)):
             lines = "".join(f"{k} = {v}\n" for k, v in products.items())
             out.append(f"[device.matmul_efficiency_by_type]\n{lines}\n")
-    return "".join(out)
+    new = "".join(_with_lines(f"[{head}]\n\n", lines) for head, lines in told.items() if lines)
+    return "".join([*out[:-1], new, *out[-1:]])  # the sources stand last
 
 
 def _with_lines(table: str, values: Mapping[str, str]) -> str:
@@ -133,9 +129,9 @@ def _borrowed(name: str, fits: Mapping[str, Values]) -> dict[str, float]:
     """What the machine's own rows do not tell: geometric means over the machines of its generation."""
     own = fits.get(name, {})
     peers = [v for other, v in fits.items() if other != name and _generation(other) == _generation(name)]
-    keys = {k for v in peers for k in v} - set(own) - set(_KEPT)
+    keys = {k for v in peers for k in v if not k.startswith("host.")} - set(own)
     if name in fits:
-        keys.discard("prediction_spread")
+        keys.discard("prediction.spread")
     known = {k: [v[k] for v in peers if k in v] for k in sorted(keys)}
     return {k: math.exp(sum(map(math.log, v)) / len(v)) for k, v in known.items()}
 
@@ -153,13 +149,13 @@ def _rewrite(rows: Path, folder: Path) -> None:
         text = file.read_text(encoding="utf-8")
         own, lent = fits.get(name, {}), _borrowed(name, fits)
         derived = f"derived: mean over the machines of its generation ({_generation(name)}) that were fitted"
-        text = _patched(text, _dotted({**own, **lent}), f"{derived} to measured steps, docs/cost-model.md")
+        text = _patched(text, _rounded({**own, **lent}), f"{derived} to measured steps, docs/cost-model.md")
         if own:
             source = _source([c for c in cases if c.hardware == name])
-            values = _dotted(own)
-            if not {"matmul_efficiency.bf16", "matmul_efficiency.fp16"} & set(own):
+            values = _rounded(own)
+            if not {f"{BY_TYPE}.bf16", f"{BY_TYPE}.fp16"} & set(own):
                 values.pop("device.matmul_efficiency", None)  # fitted in narrower types only
-            text = _patched(text, values, source, whole=_dotted({**own, **lent}))
+            text = _patched(text, values, source, whole=_rounded({**own, **lent}))
         file.write_text(text, encoding="utf-8")
 
 

@@ -20,8 +20,8 @@ def compute_bound(priced: PricedProblem, *, pinned: bool = True) -> tuple[int, i
     that pins allow.
     """
     nodes = priced.problem.nodes
-    device, unit = priced.machine.profile.device, units_of(priced.graph).of
-    interval = 0.0 if device is None else device.dispatch_interval_s / priced.machine.unit_s
+    machine, unit = priced.machine, units_of(priced.graph).of
+    interval = machine.profile.host.dispatch_interval_s / machine.unit_s
     passes: dict[tuple[int, bool], tuple[int, int]] = {}
     sums: dict[tuple[int, int], tuple[int, int]] = {}
     for name, node in priced.op_nodes.items():
@@ -67,7 +67,5 @@ def step_bound(priced: PricedProblem, objective_bound: int = 0) -> int:
 
 def overhead(priced: PricedProblem) -> int:
     """Units that pass once a step of training outside the model."""
-    device = priced.machine.profile.device
-    if device is None or not priced.machine.settings.training:
-        return 0
-    return round(device.step_overhead_s / priced.machine.unit_s)
+    machine = priced.machine
+    return round(machine.profile.host.step_overhead_s / machine.unit_s) if machine.settings.training else 0

@@ -22,7 +22,7 @@ class Exchanges:
         self, workload: Workload, c: Configuration, passes: Passes, links: Links, chunks: Sequence[Sequence[int]]
     ) -> None:
         self.w, self.c, self.passes, self.links, self.chunks = workload, c, passes, links, chunks
-        self.contention = passes.habits.contention
+        self.contention = passes.profile.framework.contention
 
     def gathered_pass(self, chunk: int, *, backward: bool) -> float:
         """ZeRO 3: a pass through a chunk whose weights are gathered ahead and whose gradients are scattered after."""

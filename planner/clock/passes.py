@@ -9,7 +9,6 @@ from typing import Final
 from cost_models import HardwareProfile
 from cost_models.kernels import CAST_BYTES, MATRIX_KINDS, NARROW_BYTES, Kernel, KernelArrays, kernel_seconds
 from planner.clock.configuration import Configuration
-from planner.clock.habits import habits_of
 from planner.clock.links import Links
 from planner.trace import Transfer, Unit, Workload
 
@@ -85,7 +84,7 @@ class Passes:
     def __init__(
         self, workload: Workload, c: Configuration, profile: HardwareProfile, links: Links, *, overlapped: bool = True
     ) -> None:
-        self.c, self.habits, self.links, self.overlapped = c, habits_of(profile), links, overlapped
+        self.c, self.profile, self.links, self.overlapped = c, profile, links, overlapped
         self.recomputed = workload.recomputed
         units = {(id(u), r): (u, r) for u, r in zip(workload.units, workload.repeated, strict=True)}
         kernels = list({k: None for u, _ in units.values() for k in (*u.forward, *u.backward, *u.again)})
@@ -138,7 +137,8 @@ class Passes:
 
     def _streamed(self, size: float) -> float:
         """Seconds in which device memory moves so many bytes."""
-        return size / self.habits.bytes_per_s
+        device = self.profile.device
+        return 0.0 if device is None else size / (device.memory_bandwidth_bytes_per_s * device.memory_efficiency)
 
     def _part(self, kernels: Mapping[Kernel, int], sent: Mapping[Transfer, int], prices: _Prices) -> Part:
         copied = sum(prices.kernel[k] * n for k, n in kernels.items() if k.kind == "copy")
@@ -157,7 +157,8 @@ class Passes:
             first = held / self.c.tp
             held = first + self._beside(held - first, beside)
         # Ranks meet in collectives that hold them up, so no host runs ahead of one: its delay adds to them.
-        host = max(0.0, sum(n * k.launches for k, n in kernels.items()) * self.habits.dispatch_interval_s - compute)
+        started = sum(n * k.launches for k, n in kernels.items()) * self.profile.host.dispatch_interval_s
+        host = max(0.0, started - compute)
         return Part(compute, host, copied + held + self._beside(hidden, beside))
 
     def _cast_before(self, sent: Mapping[Transfer, int], prices: _Prices) -> float:
@@ -170,4 +171,4 @@ class Passes:
 
     def _beside(self, sent: float, computing: float) -> float:
         """Seconds that transfers add while products run beside them, slowed by them."""
-        return max(0.0, sent - computing) + min(sent, computing) * self.habits.collective_interference
+        return max(0.0, sent - computing) + min(sent, computing) * self.profile.framework.collective_interference

@@ -54,10 +54,10 @@ def device_for(c: Configuration, profile: HardwareProfile) -> DeviceSpec:
         raise UsageError(f"hardware profile {profile.name!r} has no device to compute on; name a machine")
     if c.matrix_type in _NARROW and _NARROW[c.matrix_type] not in device.matmul_flops_per_s:
         raise UsageError(f"strategy: matrix={c.matrix_type}: {profile.name} has no units for it; leave it out")
-    if c.offload and device.host_link_bytes_per_s is None:
+    if c.offload and profile.host.link_bytes_per_s is None:
         raise UsageError(
             f"strategy: offload={c.offload:g}: {profile.name} does not say how fast its host is reached "
-            "(device.host_link_bytes_per_s); state it in a profile, or leave offload out"
+            "(host.link_bytes_per_s); state it in a profile, or leave offload out"
         )
     return device
 
@@ -68,7 +68,7 @@ def predict(workload: Workload, c: Configuration, profile: HardwareProfile) -> P
     Raises:
         UsageError: as of `device_for`; more pipeline chunks than blocks, or passes than can be simulated.
     """
-    device = device_for(c, profile)
+    device_for(c, profile)
     if c.pp > 1 and c.micro_batches * c.pp * c.virtual_stages > _PASSES:
         raise UsageError(
             f"strategy: {c.micro_batches} micro-batches through {c.pp * c.virtual_stages} chunks are more than "
@@ -76,13 +76,13 @@ def predict(workload: Workload, c: Configuration, profile: HardwareProfile) -> P
         )
     step = step_of(workload, c, profile, chunks(workload, c.pp * c.virtual_stages, c.stage_layers))
     held = fullest(held_by_rank(workload, c, step.chunks, step.pipeline.activation_bytes))
-    spread = math.exp(_Z80 * device.prediction_spread)
+    spread = math.exp(_Z80 * profile.prediction.spread)
     return Prediction(
         step.total_s,
         step.total_s / spread,
         step.total_s * spread,
         held.total,
-        held.total * (1 + device.allocator_slack) if held.total else 0.0,
+        held.total * (1 + profile.allocator.slack) if held.total else 0.0,
         step.breakdown,
         held.parts,
         _flops(workload, c),

@@ -63,14 +63,13 @@ class Relaxation:
 
 def interference(priced: PricedProblem) -> float:
     """The fraction of a collective's time by which it slows computing beside it."""
-    device = priced.machine.profile.device
-    return 0.0 if device is None else device.collective_interference
+    return priced.machine.profile.framework.collective_interference
 
 
 def started(priced: PricedProblem) -> dict[Pass, float]:
     """Units that the host needs for the kernels of each pass, where there are any."""
-    device, unit = priced.machine.profile.device, units_of(priced.graph).of
-    interval = 0.0 if device is None else device.dispatch_interval_s / priced.machine.unit_s
+    machine, unit = priced.machine, units_of(priced.graph).of
+    interval = machine.profile.host.dispatch_interval_s / machine.unit_s
     found: dict[Pass, float] = defaultdict(float)
     for name in priced.op_nodes:
         for backward, launches in enumerate(priced.tables[name].launches):
@@ -161,8 +160,8 @@ def weighted(costs: IntArray, values: np.ndarray) -> IntArray:
 
 def _replace_operators(priced: PricedProblem, nodes: list[Node], weights: Weights, i: float) -> float:
     """Reweighs operators in place; returns what the host needs for the passes that it holds up."""
-    device, unit = priced.machine.profile.device, units_of(priced.graph).of
-    interval = 0.0 if device is None else device.dispatch_interval_s / priced.machine.unit_s
+    machine, unit = priced.machine, units_of(priced.graph).of
+    interval = machine.profile.host.dispatch_interval_s / machine.unit_s
     by_host = 0.0
     made: dict[tuple[int, int, float, float, bool], tuple[object, IntArray]] = {}
     for name, number in priced.op_nodes.items():

@@ -68,7 +68,7 @@ def step_of(
     update = [_update(workload, c, profile, chunks, d) for d in range(c.pp)]
     once = [a + b for a, b in zip(after, update, strict=True)]
     last = once.index(max(once))
-    overhead = passes.habits.step_overhead_s if _trains(workload) else 0.0
+    overhead = profile.host.step_overhead_s if _trains(workload) else 0.0
     breakdown = _breakdown(c, passes, chunks, pipeline.total_s)
     breakdown |= {"exchange": after[last], "update": update[last], "overhead": overhead}
     total = pipeline.total_s + once[last] + overhead
@@ -87,8 +87,9 @@ def _chunk(workload: Workload, c: Configuration, passes: Passes, exchange: Excha
         backward = exchange.gathered_pass(k, backward=True) if _trains(workload) else 0.0
     else:
         forward, backward = sum(u.forward.seconds for u in units), sum(u.back for u in units)
-    if c.offload and passes.habits.host_link_bytes_per_s:
-        copied = chunk_offloaded_bytes(workload, c, part) / passes.habits.host_link_bytes_per_s
+    link = passes.profile.host.link_bytes_per_s
+    if c.offload and link:
+        copied = chunk_offloaded_bytes(workload, c, part) / link
         forward, backward = max(forward, copied), max(backward, copied)
     weights = min(backward, sum(u.weight_seconds for u in units))
     kept = chunk_activation_bytes(workload, c, part)
@@ -113,7 +114,7 @@ def _handover(workload: Workload, passes: Passes, links: Links, part: Sequence[i
     entered = workload.units[part[0]]
     sent = entered.entering_bytes / workload.mesh.size(entered.entering_axes)
     gathered = links.seconds("all_gather", entered.entering_axes, entered.entering_bytes)
-    return links.seconds("permute", (PIPELINE,), sent) + gathered + passes.habits.handover_s
+    return links.seconds("permute", (PIPELINE,), sent) + gathered + passes.profile.host.handover_s
 
 
 def _update(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from pathlib import Path
 
 from cost_models import load_profile, profile_names
@@ -17,17 +18,17 @@ from planner.accuracy.report import figures_by_dataset, measure_accuracy
 
 DOCS = Path(__file__).parents[2] / "docs"
 PLAIN = (
-    "memory_efficiency",
-    "attention_efficiency",
-    "attention_backward_efficiency",
-    "native_attention_efficiency",
-    "native_attention_backward_efficiency",
-    "product_ramp_s",
-    "dispatch_interval_s",
-    "step_overhead_s",
-    "handover_s",
-    "collective_interference",
-    "prediction_spread",
+    "device.memory_efficiency",
+    "device.attention_efficiency",
+    "device.attention_backward_efficiency",
+    "device.native_attention_efficiency",
+    "device.native_attention_backward_efficiency",
+    "device.product_ramp_s",
+    "host.dispatch_interval_s",
+    "host.step_overhead_s",
+    "host.handover_s",
+    "framework.collective_interference",
+    "prediction.spread",
 )
 
 
@@ -76,9 +77,13 @@ def constants() -> str:
         if device is None or not note.startswith(("fitted", "derived: mean")):
             continue
         by_type = ", ".join(f"{t} {v:g}" for t, v in device.matmul_efficiency_by_type.items()) or "–"
-        values = (getattr(device, field) for field in PLAIN)
+        values = (attrgetter(key)(profile) for key in PLAIN)
         rows.append((f"`{name}`", by_type, *("–" if v is None else f"{v:g}" for v in values)))
-    heads = ("machine", "products", *(p.replace("_efficiency", "").replace("_", " ") for p in PLAIN))
+    heads = (
+        "machine",
+        "products",
+        *(p.removeprefix("device.").replace("_efficiency", "").replace(".", " ").replace("_", " ") for p in PLAIN),
+    )
     return table(heads, rows)
 
 

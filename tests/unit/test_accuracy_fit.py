@@ -63,11 +63,16 @@ def seconds(one: Case, values: Mapping[str, float]) -> float:
     """Products take 3 s and traffic 1 s a layer at full speed, the other way round in the second set."""
     products, traffic = (3.0, 1.0) if one.dataset == "a" else (1.0, 3.0)
     layers = one.model.size("layers")
-    return layers * (products / values["matmul_efficiency.bf16"] + traffic / values["memory_efficiency"])
+    return layers * (
+        products / values["device.matmul_efficiency_by_type.bf16"] + traffic / values["device.memory_efficiency"]
+    )
 
 
-TERMS = (Term("matmul_efficiency.bf16", 0.65, 0.2, 1.0), Term("memory_efficiency", 0.7, 0.25, 1.0))
-TRUE = {"matmul_efficiency.bf16": 0.55, "memory_efficiency": 0.85}
+TERMS = (
+    Term("device.matmul_efficiency_by_type.bf16", 0.65, 0.2, 1.0),
+    Term("device.memory_efficiency", 0.7, 0.25, 1.0),
+)
+TRUE = {"device.matmul_efficiency_by_type.bf16": 0.55, "device.memory_efficiency": 0.85}
 
 
 def made(values: Mapping[str, float], noise: Sequence[float] = ()) -> list[Case]:
@@ -85,12 +90,12 @@ def test_an_outlier_does_not_decide() -> None:
 
 
 def test_what_the_rows_do_not_tell_stays_plausible() -> None:
-    blind = Term("step_overhead_s", 5e-3, 1.0)
-    assert fitted_values(made(TRUE), (*TERMS, blind), seconds)["step_overhead_s"] == pytest.approx(5e-3)
+    blind = Term("host.step_overhead_s", 5e-3, 1.0)
+    assert fitted_values(made(TRUE), (*TERMS, blind), seconds)["host.step_overhead_s"] == pytest.approx(5e-3)
 
 
 def test_where_a_fit_begins_does_not_matter() -> None:
-    start = {"matmul_efficiency.bf16": 0.9, "memory_efficiency": 0.3}
+    start = {"device.matmul_efficiency_by_type.bf16": 0.9, "device.memory_efficiency": 0.3}
     assert fitted_values(made(TRUE), TERMS, seconds, start) == pytest.approx(
         fitted_values(made(TRUE), TERMS, seconds), rel=1e-3
     )
@@ -98,12 +103,14 @@ def test_where_a_fit_begins_does_not_matter() -> None:
 
 @given(st.floats(0.01, 3.0), st.floats(0.01, 3.0))
 def test_fitted_efficiencies_are_fractions(first: float, second: float) -> None:
-    impossible = made({"matmul_efficiency.bf16": first, "memory_efficiency": second})
+    impossible = made({"device.matmul_efficiency_by_type.bf16": first, "device.memory_efficiency": second})
     assert all(0 < v <= 1 for v in fitted_values(impossible, TERMS, seconds).values())
 
 
 def test_machines_with_few_rows_borrow_from_others() -> None:
-    (term, other) = shrunk(TERMS, [{"matmul_efficiency.bf16": 0.4}, {"matmul_efficiency.bf16": 0.9}])
+    (term, other) = shrunk(
+        TERMS, [{"device.matmul_efficiency_by_type.bf16": 0.4}, {"device.matmul_efficiency_by_type.bf16": 0.9}]
+    )
     assert term.median == pytest.approx(0.6)
     assert term.spread == TERMS[0].spread / 2
     assert other == TERMS[1]
@@ -119,13 +126,13 @@ def test_the_spread_covers_four_fifths_of_what_was_seen(noise: list[float]) -> N
 
 def test_terms_are_those_that_the_rows_can_tell_of() -> None:
     names = {t.name for t in terms_of([case()])}
-    assert "matmul_efficiency.bf16" in names
-    assert "native_attention_efficiency" not in names
+    assert "device.matmul_efficiency_by_type.bf16" in names
+    assert "device.native_attention_efficiency" not in names
 
 
 def test_values_go_into_the_profile_and_nothing_else_changes() -> None:
     profile = load_profile("a100-80")
-    changed = adjusted(profile, {"matmul_efficiency.bf16": 0.5, "memory_efficiency": 0.25})
+    changed = adjusted(profile, {"device.matmul_efficiency_by_type.bf16": 0.5, "device.memory_efficiency": 0.25})
     assert profile.device is not None
     assert changed.device is not None
     assert changed.device.product_efficiency("bf16") == 0.5

@@ -261,6 +261,6 @@ def test_every_value_says_whether_it_was_measured() -> None:
 def test_a_file_is_a_base_as_well(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(calibrated_text(base_document("cpu"), {"device.memory_bytes": 123456789}, **NAMED))
-    again = parse_profile(calibrated_text(base_document(str(path)), {"device.reserve_bytes": 1}, **NAMED))
+    again = parse_profile(calibrated_text(base_document(str(path)), {"allocator.reserve_bytes": 1}, **NAMED))
     assert again.device is not None
-    assert (again.device.memory_bytes, again.device.reserve_bytes) == (123456789, 1)
+    assert (again.device.memory_bytes, again.allocator.reserve_bytes) == (123456789, 1)

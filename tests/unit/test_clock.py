@@ -14,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from cost_models import HardwareProfile, load_profile
+from cost_models.machine import HostSpec
 from planner.cli.main import main
 from planner.clock import Weights, held_up, play, relaxation, step_bound
 from planner.evaluate import predict, workload_of_configuration
@@ -45,9 +46,8 @@ def priced(
 
 def without_waits(profile: HardwareProfile) -> HardwareProfile:
     """The machine whose host is never late, and where nothing passes outside the model or is slowed."""
-    assert profile.device is not None
-    device = replace(profile.device, dispatch_interval_s=0.0, step_overhead_s=0.0, collective_interference=0.0)
-    return replace(profile, device=device)
+    framework = replace(profile.framework, collective_interference=0.0)
+    return replace(profile, host=HostSpec(), framework=framework)
 
 
 def rounding(program: Program) -> int:
@@ -116,7 +116,7 @@ def test_a_host_that_is_late_and_what_passes_outside_add_to_the_step() -> None:
     program = lower(quick.graph, quick.machine.mesh, quick.rules, quick.active, quick.decode(choice))
     late, punctual = play(slow, choice, program), play(quick, choice, program)
     assert profile.device is not None
-    assert late.overhead == round(profile.device.step_overhead_s / slow.machine.unit_s)
+    assert late.overhead == round(profile.host.step_overhead_s / slow.machine.unit_s)
     assert late.host > 0
     assert late.end >= punctual.end + late.overhead
 

@@ -14,7 +14,6 @@ name = "toy"
 description = "a machine of round numbers"
 [device]
 memory_bytes = 1_000
-reserve_bytes = 100
 memory_bandwidth_bytes_per_s = 1.0e12
 memory_efficiency = 1.0
 matmul_flops_per_s = {fp32 = 1.0e12}
@@ -29,6 +28,8 @@ compute_units = 10
 tile_rows = 10
 tile_columns = 10
 tile_depth = 10
+[allocator]
+reserve_bytes = 100
 [server]
 devices = 4
 topology = "switch"
@@ -44,6 +45,7 @@ network_step_latency_s = 1.0e-5
 bandwidth_fraction = 1.0
 [sources]
 device = "assumed: round"
+allocator = "assumed: round"
 server = "assumed: round"
 network = "assumed: round"
 protocols = "assumed: round"
@@ -101,8 +103,39 @@ def test_digest_is_of_the_values_alone() -> None:
     assert parse_profile(MACHINE.replace("1.0e9", "2.0e9")).digest != toy.digest
 
 
+OLD = {
+    "reserve_bytes = 100": "[allocator]\nreserve_bytes = 100",
+    "allocator_slack = 0.1": "[allocator]\nslack = 0.1",
+    "collective_interference = 0.5": "[framework]\ncollective_interference = 0.5",
+    "dispatch_interval_s = 1e-5": "[host]\ndispatch_interval_s = 1e-5",
+    "step_overhead_s = 1e-3": "[host]\nstep_overhead_s = 1e-3",
+    "handover_s = 1e-4": "[host]\nhandover_s = 1e-4",
+    "host_link_bytes_per_s = 1e9": "[host]\nlink_bytes_per_s = 1e9",
+    "prediction_spread = 0.2": "[prediction]\nspread = 0.2",
+}
+
+
+@pytest.mark.parametrize("old", OLD)
+@pytest.mark.parametrize("noted", [True, False])
+def test_files_that_put_everything_into_the_device_read_as_before(old: str, noted: bool) -> None:
+    """`noted`: the value has a note of its own, and is not covered by that of its table."""
+    bare = MACHINE.replace("[allocator]\nreserve_bytes = 100\n", "").replace('allocator = "assumed: round"\n', "")
+    key, new = old.split(" ")[0], OLD[old]
+    place, name = new.partition("]")[0][1:], new.split("\n")[1].split(" ")[0]
+    before = bare.replace("memory_bytes = 1_000\n", f"memory_bytes = 1_000\n{old}\n")
+    after = bare.replace("[server]", f"{new}\n[server]")
+    before += f'"device.{key}" = "derived: here"\n' if noted else ""
+    after += f'"{place}.{name}" = "{"derived: here" if noted else "assumed: round"}"\n'
+    assert parse_profile(before) == parse_profile(after)
+    assert parse_profile(before).digest == parse_profile(after).digest
+    assert parse_profile(before).sources == parse_profile(after).sources
+    twice = after.replace("memory_bytes = 1_000\n", f"memory_bytes = 1_000\n{old}\n")
+    with pytest.raises(ProfileError, match=rf"device\.{key}"):
+        parse_profile(twice)
+
+
 def test_assumptions_are_listed() -> None:
-    assert parse_profile(MACHINE).assumptions == ("device", "server", "network", "protocols")
+    assert parse_profile(MACHINE).assumptions == ("device", "allocator", "server", "network", "protocols")
 
 
 def test_reading_from_a_path(tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ def test_one_device_runs_its_kernels_one_after_the_other(machine: str) -> None:
     seconds = float(kernel_seconds(profile, KernelArrays.of(kernels), matrix_type="fp16", type="fp16").sum())
     update = float(optimizer_seconds(profile, w.parameters, precision="fp16", optimizer="adam", launches=0))
     p = predict(w, c, profile)
-    expected = 3 * seconds + p.breakdown["host"] + update + profile.device.step_overhead_s
+    expected = 3 * seconds + p.breakdown["host"] + update + profile.host.step_overhead_s
     assert p.step_time_s == pytest.approx(expected, rel=1e-9)
 
 

@@ -88,7 +88,7 @@ def test_offloading_trades_memory_for_time_on_a_slow_link_alone(pp: int) -> None
     c: dict[str, Any] = {"pp": pp, "micro_batches": 4}
     kept = predicted(**c)
     for rate, slower in ((1e15, False), (1e8, True)):
-        machine = replace(H100, device=replace(H100.device, host_link_bytes_per_s=rate))
+        machine = replace(H100, host=replace(H100.host, link_bytes_per_s=rate))
         away = predicted(machine, offload=1.0, **c)
         assert away.memory["activations"] < kept.memory["activations"]
         assert (away.step_time_s > 1.5 * kept.step_time_s) is slower
@@ -97,7 +97,7 @@ def test_offloading_trades_memory_for_time_on_a_slow_link_alone(pp: int) -> None
 
 
 def test_offloading_needs_to_know_the_way_to_the_host() -> None:
-    with pytest.raises(UsageError, match=r"offload=0.5: ascend-910b does not say .*host_link_bytes_per_s"):
+    with pytest.raises(UsageError, match=r"offload=0.5: ascend-910b does not say .*host.link_bytes_per_s"):
         predicted(load_profile("ascend-910b"), offload=0.5)
 
 

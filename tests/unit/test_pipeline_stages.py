@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from cost_models import HardwareProfile, load_profile
 from cost_models.link import CollectiveModel
+from cost_models.machine import HostSpec
 from cost_models.pipeline import ChunkTimes, simulate
 from planner.builder import build
 from planner.cli.main import main
@@ -42,8 +43,7 @@ def gpt_graph(**sizes: int) -> Graph:
 def punctual() -> HardwareProfile:
     """A machine whose host is never late and where nothing passes outside the model."""
     profile = load_profile("a100-80")
-    assert profile.device is not None
-    return replace(profile, device=replace(profile.device, dispatch_interval_s=0.0, step_overhead_s=0.0))
+    return replace(profile, host=HostSpec())
 
 
 def planned(kind: str = "gpt", devices: int = 2, **sizes: int) -> Planned:
@@ -299,9 +299,7 @@ def test_what_crosses_takes_the_time_of_its_bytes(mlp: Planned) -> None:
     size = float(ROWS * WIDTH * 2)
     sent = float(model.seconds("permute", size / 2, model.group((2, 2), (0,))))
     gathered = float(model.seconds("all_gather", size, model.group((2, 2), (1,))))
-    device = mlp.priced.machine.profile.device
-    assert device is not None
-    one_way = sent + gathered + device.handover_s
+    one_way = sent + gathered + mlp.priced.machine.profile.host.handover_s
     assert crossing == pytest.approx(2 * one_way)
 
 

@@ -64,7 +64,7 @@ def test_it_takes_its_time_once_a_step_in_the_stages_that_hold_it(whole: Planned
         # Sums over the data axis run beside the backward pass.
         assert update + summed - 1e-11 <= plan.stages[stage].once_s <= update + moved + summed + 1e-11
     assert PROFILE.device is not None
-    once = max(s.once_s for s in plan.stages) + PROFILE.device.step_overhead_s
+    once = max(s.once_s for s in plan.stages) + PROFILE.host.step_overhead_s
     assert found.step_time_s == pytest.approx(found.run.total_s + once)
 
 
