@@ -138,6 +138,12 @@ class Configuration:
         return self.micro_batch * self.micro_batches * self.dp
 
     @property
+    def scatters_every_pass(self) -> bool:
+        """Whether gradients are scattered in every micro-batch: a rank that keeps its part alone has no room to add the
+        others' up.  ZeRO 2 does so under accumulation (DeepSpeed), ZeRO 3 always."""
+        return self.zero == 3 or (self.zero == 2 and self.micro_batches > 1)
+
+    @property
     def order(self) -> Schedule:
         """The schedule; 1F1B with several chunks per rank is interleaved."""
         return "interleaved" if self.schedule == "1f1b" and self.virtual_stages > 1 else self.schedule

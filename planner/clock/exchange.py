@@ -41,12 +41,21 @@ class Exchanges:
             return sum(times) + sum(gather) + sum(scatter)
         return zero3_backward(times, gather, scatter, contention=self.contention).total_s
 
+    def scattered_pass(self, chunk: int) -> float:
+        """ZeRO 2 under accumulation: a backward pass through a chunk whose gradients are scattered after."""
+        order = list(self.chunks[chunk])[::-1]
+        times = [self.passes.units[i].back for i in order]
+        scatter = [0.0 if self.c.frozen else self._scatter(self.w.units[i]) for i in order]
+        if not self.c.overlap_gradients:
+            return sum(times) + sum(scatter)
+        return zero3_backward(times, [0.0] * len(times), scatter, contention=self.contention).total_s
+
     def gather(self, u: Unit) -> float:
         """Gathering the weights of a unit."""
         return self._seconds(u.gathers, self.c.weight_bytes)
 
     def _scatter(self, u: Unit) -> float:
-        """ZeRO 3: what every micro-batch does to gradients."""
+        """What every micro-batch does to gradients that are scattered in every pass."""
         return self._seconds((x for x in u.sums if x.kind != "all_reduce"), self.c.gradient_bytes)
 
     def _seconds(self, exchanges: Iterable[Exchange], width: int) -> float:
@@ -79,8 +88,8 @@ class Exchanges:
         for i in units:
             u = self.w.units[i]
             sizes.append(u.weights * c.gradient_bytes)
-            # Of ZeRO 3, what is not scattered within the passes: sums of the parts over replicas.
-            left = (x for x in u.sums if c.zero < 3 or x.kind == "all_reduce")
+            # What is not scattered within the passes: sums of the parts over replicas.
+            left = (x for x in u.sums if not c.scatters_every_pass or x.kind == "all_reduce")
             seconds.append(self._seconds(left, c.gradient_bytes))
         buckets = [GradientBucket(n, size) for n, size in enumerate(sizes, 1)]
         back = [self.passes.units[i].back for i in units]

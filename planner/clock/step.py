@@ -87,6 +87,8 @@ def _chunk(workload: Workload, c: Configuration, passes: Passes, exchange: Excha
         backward = exchange.gathered_pass(k, backward=True) if _trains(workload) else 0.0
     else:
         forward, backward = sum(u.forward.seconds for u in units), sum(u.back for u in units)
+        if c.scatters_every_pass and _trains(workload):
+            backward = exchange.scattered_pass(k)
     link = passes.profile.host.link_bytes_per_s
     if c.offload and link:
         copied = chunk_offloaded_bytes(workload, c, part) / link
@@ -130,7 +132,8 @@ def _update(
 
 
 def _breakdown(c: Configuration, passes: Passes, parts: Sequence[Sequence[int]], total: float) -> dict[str, float]:
-    """Seconds of the busiest pipeline rank; what it waits for others is `bubble`, for weights alone `gathering`."""
+    """Seconds of the busiest pipeline rank; what it waits for others is `bubble`, for weights alone `gathering`, for gradients
+    alone `scattering`."""
     found: list[dict[str, float]] = []
     for d in range(c.pp):
         units = [passes.units[i] for k in chunks_of(c, d) for i in parts[k]]
@@ -147,4 +150,5 @@ def _breakdown(c: Configuration, passes: Passes, parts: Sequence[Sequence[int]],
     waiting = total - sum(busiest.values())
     if abs(waiting) < _ROUNDING * total:
         waiting = 0.0
-    return {**busiest, "gathering" if c.pp == 1 and c.zero == 3 else "bubble": waiting}
+    cause = "bubble" if c.pp > 1 or not c.scatters_every_pass else "gathering" if c.zero == 3 else "scattering"
+    return {**busiest, cause: waiting}

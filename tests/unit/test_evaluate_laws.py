@@ -144,6 +144,24 @@ def test_each_level_of_zero_holds_no_more_state(c: Configuration) -> None:
     assert state == sorted(state, reverse=True)
 
 
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_gradients_that_are_divided_are_scattered_in_every_micro_batch(stages: int, overlapped: bool) -> None:
+    """A rank that holds its part of the gradients alone cannot add them up before they are scattered."""
+    base = Configuration(dp=8, pp=stages, overlap_gradients=overlapped)
+
+    def more(m: int) -> float:
+        """Seconds that ZeRO 2 takes beyond ZeRO 1."""
+        one, two = (priced(base.with_(zero=z, micro_batches=m)).step_time_s for z in (1, 2))
+        return two - one
+
+    assert more(1) == pytest.approx(0, abs=1e-12)
+    assert 0 < more(2) < more(4) < more(8)
+    if stages == 1 and not overlapped:  # one scatter more for every further micro-batch
+        assert more(8) == pytest.approx(7 * more(2), rel=1e-9)
+        assert priced(base.with_(zero=2, micro_batches=4)).breakdown["scattering"] > 0
+
+
 @settings(max_examples=40, deadline=None)
 @given(configurations())
 def test_recomputation_trades_time_for_activations(c: Configuration) -> None:
