@@ -132,8 +132,8 @@ def _update(
 
 
 def _breakdown(c: Configuration, passes: Passes, parts: Sequence[Sequence[int]], total: float) -> dict[str, float]:
-    """Seconds of the busiest pipeline rank; what it waits for others is `bubble`, for weights alone `gathering`, for gradients
-    alone `scattering`."""
+    """Seconds of the busiest pipeline rank; what it waits for others is `bubble`, for weights alone `gathering`, for
+    gradients alone `scattering`."""
     found: list[dict[str, float]] = []
     for d in range(c.pp):
         units = [passes.units[i] for k in chunks_of(c, d) for i in parts[k]]

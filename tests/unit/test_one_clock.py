@@ -27,7 +27,7 @@ DEVICES, BATCH = 8, 32
 SETTINGS = Settings(True, "bf16", "adam")
 EVERY = (
     "ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp:shard=4", "zero1:micro_batch=2", "fsdp:micro_batch=1",
-    "ddp:recompute=full,micro_batch=2", "ddp:attention=unfused,loss=softmax,fuse=false",
+    "ddp:recompute=full,micro_batch=2", "zero2:micro_batch=2", "ddp:attention=unfused,loss=softmax,fuse=false",
 )  # fmt: skip
 OF_LAYERS = (
     "megatron:tp=2,micro_batch=8", "megatron:tp=2,sp=false,zero=0,micro_batch=4", "megatron:pp=2,micro_batch=2",
