@@ -8,6 +8,7 @@ that recomputes.
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -21,7 +22,7 @@ from planner.planning.options import Found, Option
 from planner.planning.recall import Recall, plain_choice
 from planner.planning.request import Request
 from planner.planning.shapes import shapes
-from planner.planning.walk import walk
+from planner.planning.walk import CLOCKED, walk
 from planner.pricing import Machine, PriceTables, price
 from planner.pricing.memory import recomputed_blocks
 from planner.rules.rule import Rule
@@ -229,11 +230,12 @@ class _Outer:
         assert option.priced is not None
         free = replace(option.priced, problem=replace(option.priced.problem, limit=None))
         if option.shapes is None:
-            option.shapes = shapes(free, lambda: self.control.stopped)
+            option.shapes = shapes(free, lambda: self.control.stopped, partial(self._of_use, option))
             self.control.say(f"{option}: memory binds; known configurations first")
         most = len(option.mesh.axes) + 1 if some else None  # one of each kind
         for choice in itertools.islice(option.shapes, most):
-            found = fit(free, choice)
+            cost = evaluate(free.problem, choice)
+            found = None if cost is None or cost >= self._of_use(option) else fit(free, choice)
             if found is not None:
                 option.known.append(found)
                 self._take(option, found)
@@ -266,6 +268,13 @@ class _Outer:
         if found.held <= self.limit and (option.fitted is None or found.cost < option.fitted.cost):
             option.fitted = found
             self._compare(option)
+
+    def _of_use(self, option: Option) -> float:
+        """The cost from which on a known configuration is of no use: a cheaper plan fits on this mesh, or on
+        another one that is so much cheaper that the clock will not prefer it."""
+        cutoff, fitted = self._cutoff(option), option.fitted
+        other = math.inf if cutoff is None else cutoff * CLOCKED
+        return other if fitted is None else min(other, fitted.cost)
 
     def _cutoff(self, option: Option) -> int | None:
         """The cost from which on a plan on this mesh is not among those asked for."""

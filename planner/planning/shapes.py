@@ -9,6 +9,7 @@ them: a search under a limit that binds starts from there.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -32,9 +33,13 @@ MOST_AXES: Final = 3
 _States = NDArray[np.int64]
 
 
-def shapes(priced: PricedProblem, stop: Callable[[], bool] = lambda: False) -> Iterator[tuple[int, ...]]:
+def shapes(
+    priced: PricedProblem,
+    stop: Callable[[], bool] = lambda: False,
+    cutoff: Callable[[], float] = lambda: math.inf,
+) -> Iterator[tuple[int, ...]]:
     """The cheapest choice of every configuration, the limit aside, leanest storage first; those that the mesh or a pin
-    rules out are left out."""
+    rules out are left out, and those that are seen to cost as much as `cutoff` says when they are come to."""
     axes = priced.machine.mesh.names
     if len(axes) > MOST_AXES:
         return
@@ -45,7 +50,7 @@ def shapes(priced: PricedProblem, stop: Callable[[], bool] = lambda: False) -> I
         for data in kinds:
             kept = finder.operators(data) | finder.parameters(tuple(a for a, s in zip(axes, over, strict=True) if s))
             try:
-                found = Repriced(narrowed(priced.problem, kept), stop).evaluate({}).choice
+                found = Repriced(narrowed(priced.problem, kept), stop, cutoff=cutoff()).evaluate({}).choice
             except (Infeasible, TooLarge):
                 continue
             yield tuple(int(kept[v][x]) if v in kept else x for v, x in enumerate(found))

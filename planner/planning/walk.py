@@ -31,7 +31,7 @@ from planner.search.reduced import Infeasible
 from planner.search.repriced import Repriced, best_among, restricted
 from planner.search.tables import TooLarge
 
-__all__ = ["Walked", "walk"]
+__all__ = ["CLOCKED", "Walked", "walk"]
 
 ROUNDS: Final = 8  # of the dual
 FEW: Final = 2  # of them, for a first plan
@@ -41,6 +41,7 @@ CLOSER: Final = 7  # halvings of the distance between two prices
 CLOSE_PRICES: Final = 1.02
 CUTS: Final = 9  # halvings of the part of the graph that is charged more
 POOL: Final = 8  # choices whose states are searched among
+CLOCKED: Final = 1.05  # times as expensive, a plan may still be faster by the clock
 SPREADS: Final = (1.5, 4.0)  # where there is a cost to changing over, prices have to differ by more
 PASSES: Final = 2
 
@@ -91,7 +92,7 @@ class _Walk:
                 prices = self._raised(dual)
                 for _ in range(PASSES):
                     before = self.best
-                    self._between(prices)
+                    self._between(prices, math.inf if cutoff is None else cutoff * CLOCKED)
                     if self.best is before:
                         break
         except (TooLarge, Infeasible):
@@ -152,7 +153,7 @@ class _Walk:
         at = instant_of(program, memory.where)
         return min(range(len(instants)), key=lambda r: abs(instants[r] - at))
 
-    def _between(self, prices: Mapping[int, float]) -> None:
+    def _between(self, prices: Mapping[int, float], cutoff: float) -> None:
         """Searches among the states met, where some choice fits and some better one does not."""
         if self.best is None or not prices:
             return
@@ -162,7 +163,7 @@ class _Walk:
         if chosen is not None:
             self._weigh(chosen)
         some = _Among(self.free.problem, pool, prices, self._stopped)
-        ends = self._bracket(some)
+        ends = self._bracket(some, cutoff)
         if ends is None:
             return
         low, high = ends
@@ -180,8 +181,9 @@ class _Walk:
                 else:
                     begin = middle
 
-    def _bracket(self, some: _Among) -> tuple[float, float] | None:
-        """Factors of the prices close to each other: one at which the choice does not fit, one at which it does."""
+    def _bracket(self, some: _Among, cutoff: float) -> tuple[float, float] | None:
+        """Factors of the prices close to each other: one at which the choice does not fit, one at which it does.  None
+        where what does not fit costs `cutoff` or more: what lies between costs no less."""
         low: float | None = None
         high: float | None = None
         factor = 1.0
@@ -190,6 +192,8 @@ class _Walk:
                 return None
             if self._fits(some.at(factor)):
                 high = factor
+            elif self._costs(some.at(factor)) >= cutoff:
+                return None
             else:
                 low = factor
             if low is not None and high is not None:
@@ -203,9 +207,15 @@ class _Walk:
             middle = math.sqrt(low * high)
             if self._fits(some.at(middle)):
                 high = middle
+            elif self._costs(some.at(middle)) >= cutoff:
+                return None
             else:
                 low = middle
         return low, high
+
+    def _costs(self, choice: tuple[int, ...]) -> float:
+        found = self._weigh(choice)
+        return math.inf if found is None else found.cost
 
     def _pool(self, best: Fitted) -> list[tuple[int, ...]]:
         """The best choices met, of those that fit and, nearest first, of those that do not and cost less."""

@@ -45,7 +45,8 @@ BRANCH_WORK: Final = 10**7  # table entries of the search among choices met: bel
 
 class Repriced:
     """The choices met (`cuts`) and the values of the dual at the prices met.  `starts` are valid choices, the limit
-    aside, than which no choice met is worse at its prices; `meet` is told of every choice met."""
+    aside, than which no choice met is worse at its prices; `meet` is told of every choice met.  Where elimination is
+    too wide, choices whose sum is `cutoff` or more are not looked for (`TooLarge`)."""
 
     def __init__(
         self,
@@ -54,8 +55,9 @@ class Repriced:
         *,
         starts: Sequence[Sequence[int]] = (),
         meet: Callable[[tuple[int, ...]], object] = lambda _: None,
+        cutoff: float = math.inf,
     ) -> None:
-        self.problem, self.stop, self.meet = problem, stop, meet
+        self.problem, self.stop, self.meet, self.cutoff = problem, stop, meet, cutoff
         self.free = replace(problem, limit=None)
         self.instants = clique_instants(alive_intervals(problem))
         self.cuts: list[Cut] = []
@@ -113,7 +115,8 @@ class Repriced:
                 self.light = False
         known = min((*self.starts, *self.cuts), key=lambda c: self._sum(c, prices), default=None)
         reduced = presolve(problem, prune=False)  # sweeps take less time than what makes them shorter
-        rounds = Rounds(reduced, Goal(self.stop), None if known is None else known.choice)
+        goal = Goal(self.stop, cutoff=self.cutoff / reduced.scale)
+        rounds = Rounds(reduced, goal, None if known is None else known.choice)
         rounds.glance(choose=True)
         if rounds.choice is None:
             raise TooLarge("no choice was found among promising states")

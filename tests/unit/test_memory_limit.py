@@ -69,6 +69,25 @@ def weighed_shapes(problem: PricedProblem) -> list[Fitted]:
     return [f for c in shapes(unlimited) if (f := fit(unlimited, c)) is not None]
 
 
+@pytest.mark.parametrize("wide", [True, False])
+def test_no_configuration_below_the_cutoff_is_left_out(
+    graph: Graph, wide: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`wide`: by message passing, as where elimination is too wide; what is left out costs no less than the cutoff."""
+    if wide:
+        monkeypatch.setattr("planner.search.repriced.LIGHT", 0)
+    problem = priced(graph, DeviceMesh.of(2, 2), None)
+
+    def costs(cutoff: float) -> list[int]:
+        return [c for s in shapes(problem, cutoff=lambda: cutoff) if (c := evaluate(problem.problem, s)) is not None]
+
+    every = sorted(costs(float("inf")))
+    for cutoff in (every[0], every[len(every) // 2], every[-1] + 1):
+        found = costs(cutoff)
+        assert sorted(c for c in found if c < cutoff) == [c for c in every if c < cutoff]
+    assert wide <= (len(costs(every[0])) < len(every))
+
+
 def test_shapes_hold_what_known_configurations_do(graph: Graph) -> None:
     found = weighed_shapes(priced(graph, DeviceMesh.of(DEVICES), None))
     for scheme in ("ddp", "fsdp"):
