@@ -210,6 +210,10 @@ def _build(document: dict[str, Any], origin: str) -> HardwareProfile:
     except ValidationError as error:
         raise ProfileError(_explain(error, origin)) from error
     _check_parts(read, origin)
+    if read.device is not None and not _stands(document, "allocator.reserve_bytes"):
+        raise ProfileError(
+            f"hardware profile {origin!r}: key 'allocator.reserve_bytes': expected: field required; found nothing"
+        )
     _check_sources(document, read.sources, origin)
     values = {k: v for k, v in asdict(read).items() if k not in _UNPRICED}
     canonical = json.dumps(_numbers_as_floats(values), sort_keys=True, separators=(",", ":"))

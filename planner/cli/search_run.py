@@ -295,6 +295,8 @@ def _document(planned: Planned, pipeline: Pipelined | None, batch: int) -> dict[
             "batch": batch * pipeline.micro_batches,
             "stages": pipeline.stages,
             "micro_batches": pipeline.micro_batches,
+            "schedule": pipeline.order,
+            "chunks": pipeline.chunks,
             "gap": pipeline.gap,
             "step_parts_s": {},
             "step_time_s": pipeline.step_time_s,

@@ -73,12 +73,12 @@ class Given:
 @dataclass(frozen=True, slots=True)
 class Target:
     """`takes`: the options that it reads; `needs`: those without which it cannot do; `orders`: of the passes of a
-    pipeline, those that it can be told, or leaves to the user's script."""
+    pipeline, those that it can be told, or leaves to the user's script; None: it says none, or takes no pipeline."""
 
     emit: Callable[[Given], Emission]
     takes: frozenset[str] = field(default=frozenset({"names"}))
     needs: frozenset[str] = frozenset()
-    orders: frozenset[str] = frozenset({"1f1b"})
+    orders: frozenset[str] | None = frozenset({"1f1b"})
 
 
 def _mindspore(given: Given) -> Emission:
@@ -145,15 +145,15 @@ TARGETS: Final[Mapping[str, Target]] = {
     "mindspore": Target(_mindspore, takes=frozenset({"names", "hosts"}), orders=frozenset({"1f1b", "gpipe"})),
     "mindformers": Target(_mindformers, takes=frozenset({"hosts"}), orders=frozenset({"1f1b", "interleaved"})),
     "hyper-parallel": Target(_hyper_parallel),
-    "torch": Target(_torch, takes=frozenset({"names", "hosts"}), orders=frozenset({"1f1b", "gpipe", "zb-h1"})),
+    "torch": Target(_torch, takes=frozenset({"names", "hosts"}), orders=frozenset({"1f1b", "gpipe"})),
     "huggingface": Target(_huggingface, takes=frozenset({"names", "hosts"})),
     "torchtitan": Target(
         _torchtitan, takes=frozenset({"hosts"}), orders=frozenset({"1f1b", "gpipe", "interleaved", "zb-v"})
     ),
-    "deepspeed": Target(_deepspeed, takes=frozenset({"names", "hosts"})),
+    "deepspeed": Target(_deepspeed, takes=frozenset({"names", "hosts"}), orders=None),
     "megatron": Target(_megatron, takes=frozenset({"hosts"}), orders=frozenset({"1f1b", "interleaved"})),
-    "onnx": Target(_onnx, takes=frozenset({"model"}), needs=frozenset({"model"})),
-    "onnx-ranks": Target(_onnx_ranks, takes=frozenset({"model"}), needs=frozenset({"model"})),
+    "onnx": Target(_onnx, takes=frozenset({"model"}), needs=frozenset({"model"}), orders=None),
+    "onnx-ranks": Target(_onnx_ranks, takes=frozenset({"model"}), needs=frozenset({"model"}), orders=None),
 }
 
 
@@ -194,9 +194,10 @@ def emit(target: str, given: Given) -> Emission:
 def check_order(plan: PlanDocument, target: str) -> None:
     """InputError where the passes of a pipeline run in an order that the target has no words for."""
     order = plan.schedule.order or "1f1b"
-    if plan.schedule.stages > 1 and order not in TARGETS[target].orders:
-        known = ", ".join(sorted(TARGETS[target].orders))
-        able = ", ".join(sorted(name for name, t in TARGETS.items() if order in t.orders)) or "none"
+    orders = TARGETS[target].orders
+    if plan.schedule.stages > 1 and orders is not None and order not in orders:
+        known = ", ".join(sorted(orders))
+        able = ", ".join(sorted(name for name, t in TARGETS.items() if order in (t.orders or ()))) or "none"
         raise InputError(
             f"plan: its micro-batches run in the order {order}; {target} has {known} (targets that have {order}: "
             f"{able}): search with another schedule, or emit for another target"

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from string import Template
 from typing import Any, Final
 
+from cost_models.pipeline import interleaved_group
 from planner.emit.batch import Batch, batch_of
 from planner.emit.blocks import check_blocks
 from planner.emit.degrees import lost_in_degrees, lost_in_stages, training_scheme
@@ -171,6 +172,8 @@ def _check(plan: PlanDocument, scheme: Scheme) -> None:
             "among tensor-parallel ranks as well, and never their columns: pin a mesh with one of the two, or use "
             "--target megatron"
         )
+    if plan.schedule.order == "interleaved":
+        _check_rounds(scheme)
     if scheme.stages > 1:
         for name, p in plan.parameters.items():
             if len({plan.chunk(r.operator) for r in p.readers}) > 1:
@@ -179,6 +182,18 @@ def _check(plan: PlanDocument, scheme: Scheme) -> None:
                     f"plan: parameter {name} is read in several stages, or chunks of them ({readers}); torchtitan has "
                     "no tied weights in a pipeline: search without --stages, or use --target megatron"
                 )
+
+
+def _check_rounds(scheme: Scheme) -> None:
+    """torch's Interleaved1F1B cuts micro-batches into m // p equal rounds, each of which goes through one chunk before
+    the next; the plan's groups are Megatron-LM's."""
+    count, stages = scheme.micro_batches, scheme.stages
+    rounds = max(1, count // stages)
+    if count % rounds or count // rounds != interleaved_group(stages, count):
+        raise InputError(
+            f"plan: {count} micro-batches through {stages} stages with several chunks each; torch interleaves a number "
+            f"that {rounds} rounds divide, as a multiple of {stages}: search with another micro_batch or --batch"
+        )
 
 
 def _parallelism(scheme: Scheme, stages: Stages, order: str) -> dict[str, Any]:

@@ -98,10 +98,22 @@ def _wrong_order(plan: PlanDocument) -> str | None:
     fitting = {"interleaved": s.chunks > 1, "zb-v": s.chunks == 2}.get(s.order, s.chunks == 1)
     if not fitting:
         return f"at schedule.order: {s.order or 'none'} does not run {s.chunks} chunks of the model per stage"
+    said = 0 if s.order in ("", "1f1b") else s.chunks
+    for number, stage in enumerate(plan.stages):
+        if len(stage.chunks) != said:
+            return f"at stages[{number}].chunks: expected {said}, as of schedule.order, found {len(stage.chunks)}"
+        if any(c.weights_s > c.backward_s for c in stage.chunks):
+            return f"at stages[{number}].chunks: weights_s is more than backward_s, of which it is a part"
     beyond = next((n for n, o in plan.operators.items() if o.chunk >= s.chunks), None)
     if beyond is not None:
         found = plan.operators[beyond].chunk
         return f"at operators.{beyond}.chunk: expected less than {s.chunks}, as of schedule.chunks, found {found}"
+    held = {(o.stage, o.chunk) for o in plan.operators.values()}
+    lacking = [(stage, c) for stage in range(s.stages) for c in range(s.chunks) if (stage, c) not in held]
+    if s.chunks > 1 and lacking:
+        return (
+            f"at operators: expected some in every chunk, found none in chunk {lacking[0][1]} of stage {lacking[0][0]}"
+        )
     return None
 
 

@@ -215,7 +215,7 @@ class _Walk:
 
     def _costs(self, choice: tuple[int, ...]) -> float:
         found = self._weigh(choice)
-        return math.inf if found is None else found.cost
+        return 0 if found is None else found.cost  # what is no choice rules nothing out
 
     def _pool(self, best: Fitted) -> list[tuple[int, ...]]:
         """The best choices met, of those that fit and, nearest first, of those that do not and cost less."""

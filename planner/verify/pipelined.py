@@ -27,12 +27,17 @@ def affordable(plan: PlanDocument, work: Work, budget: Budget, *, whole: bool) -
     count, fewest = plan.schedule.micro_batches, fewest_micro_batches(plan)
     if whole:
         return count
-    flying = min(plan.schedule.stages * plan.schedule.chunks, count)
+    most = min(count, max(fewest, int(budget.flops / max(work.flops, 1.0))))
+    return next((n for n in range(most, fewest - 1, -1) if budget.holds(_together(plan, work, n, fewest))), 0)
+
+
+def _together(plan: PlanDocument, work: Work, count: int, fewest: int) -> Work:
+    """The work of the fewest micro-batches, beside what so many hold at once: of GPipe all, else as many as there are
+    chunks of the model."""
+    schedule = plan.schedule
+    flying = count if schedule.order == "gpipe" else min(schedule.stages * schedule.chunks, schedule.micro_batches)
     held, made = work.held_bytes * flying, work.activation_bytes * flying
-    together = replace(work, flops=work.flops * fewest, activation_bytes=made, held_bytes=held)
-    if not budget.holds(together):
-        return 0
-    return min(count, max(fewest, int(budget.flops / max(work.flops, 1.0))))
+    return replace(work, flops=work.flops * fewest, activation_bytes=made, held_bytes=held)
 
 
 def pipeline_of(plan: PlanDocument, program: Program, micro_batches: int) -> Staged:

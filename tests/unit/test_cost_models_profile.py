@@ -120,6 +120,8 @@ OLD = {
 def test_files_that_put_everything_into_the_device_read_as_before(old: str, noted: bool) -> None:
     """`noted`: the value has a note of its own, and is not covered by that of its table."""
     bare = MACHINE.replace("[allocator]\nreserve_bytes = 100\n", "").replace('allocator = "assumed: round"\n', "")
+    if not old.startswith("reserve"):
+        bare = bare.replace("memory_bytes = 1_000\n", "memory_bytes = 1_000\nreserve_bytes = 100\n")
     key, new = old.split(" ")[0], OLD[old]
     place, name = new.partition("]")[0][1:], new.split("\n")[1].split(" ")[0]
     before = bare.replace("memory_bytes = 1_000\n", f"memory_bytes = 1_000\n{old}\n")
@@ -132,6 +134,13 @@ def test_files_that_put_everything_into_the_device_read_as_before(old: str, note
     twice = after.replace("memory_bytes = 1_000\n", f"memory_bytes = 1_000\n{old}\n")
     with pytest.raises(ProfileError, match=rf"device\.{key}"):
         parse_profile(twice)
+
+
+def test_what_a_device_keeps_for_itself_has_to_be_said() -> None:
+    """Without it the whole memory would be the limit of plans."""
+    bare = MACHINE.replace("[allocator]\nreserve_bytes = 100\n", "").replace('allocator = "assumed: round"\n', "")
+    with pytest.raises(ProfileError, match=r"'allocator\.reserve_bytes'.*found nothing"):
+        parse_profile(bare)
 
 
 def test_assumptions_are_listed() -> None:

@@ -25,7 +25,8 @@ from planner.report.timeline import pipeline_run
 from planner.report.trace import trace_document
 from planner.verify.derive import differences
 from planner.verify.pipeline import verify_pipeline
-from planner.verify.pipelined import pipeline_of
+from planner.verify.pipelined import affordable, pipeline_of
+from planner.verify.work import Budget, Work
 
 SIZES = {"layers": 4, "hidden": 32, "heads": 2, "vocab": 64, "seq": 8, "batch": 16}
 TABLE = "transformer.wte.weight"
@@ -139,6 +140,16 @@ CONTRADICTIONS: dict[str, tuple[Change, str]] = {
     "other chunks": (lambda d: d["schedule"].update(chunks=3), "zb-v does not run 3 chunks"),
     "more chunks than operators": (lambda d: d["schedule"].update(chunks=5000), "one per operator"),
     "a chunk that is not there": (lambda d: d["operators"][LOOKUP].update(chunk=2), "expected less than 2"),
+    "times of one chunk of two": (lambda d: d["stages"][0]["chunks"].pop(), "stages[0].chunks: expected 2"),
+    "no times of chunks": (lambda d: d["stages"][1].update(chunks=[]), "stages[1].chunks: expected 2"),
+    "more gradients of weights than backward": (
+        lambda d: d["stages"][0]["chunks"][0].update(weights_s=9.0),
+        "is a part",
+    ),
+    "a chunk without operators": (
+        lambda d: [o.update(chunk=0) for o in d["operators"].values() if o["stage"] == 1],
+        "found none in chunk 1 of stage 1",
+    ),
     "data that flows back": (lambda d: d["operators"][LOOKUP].update(chunk=1), "of chunk 3"),
 }
 
@@ -151,13 +162,14 @@ def test_what_cannot_be_is_refused(folder: Path, fault: str) -> None:
 
 def test_another_order_is_no_plan_of_the_strategy(folder: Path) -> None:
     plan = plan_of(folder, "gpipe")
-    for order in ("1f1b", "zb-h1"):
+    messages = {
+        "1f1b": "stages[0].chunks: expected 0, as of schedule.order, found 1",
+        "zb-h1": "expected gpipe with 1 chunk(s) of the model per stage, as of search.request.strategy, found zb-h1",
+    }
+    for order, message in messages.items():
         wrong = edited(plan, lambda d, order=order: d["schedule"].update(order=order))  # type: ignore[misc]
         (found,) = differences(wrong, graph_of(4))
-        assert (
-            f"expected gpipe with 1 chunk(s) of the model per stage, as of search.request.strategy, found {order}"
-            in str(found)
-        )
+        assert message in str(found)
 
 
 def test_an_operator_in_another_chunk_is_found_by_execution(folder: Path) -> None:
@@ -191,6 +203,43 @@ def test_targets_say_the_order_or_refuse_it(
     assert told in texts
     if target == "torch":
         assert f"({order})" in said.out + said.err + texts
+
+
+def test_a_target_that_cannot_be_told_the_order_is_refused_before_the_search(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--devices", "4", "--batch", "16", "--target", "torch", "--strategy", STRATEGIES["zb-v"], "--no-cache"]
+    assert main(["search", str(folder / "gpt4.onnx"), *options]) == 2
+    assert "schedule=zb-v: --target torch has 1f1b, gpipe" in capsys.readouterr().err
+
+
+def test_torch_interleaves_rounds_alone(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Five micro-batches through two stages are two rounds of three and two, which torch refuses when it starts."""
+    model = tmp_path / "llama.onnx"
+    sizes = {"layers": 4, "hidden": 32, "heads": 2, "vocab": 64, "seq": 8, "batch": 20}
+    model.write_bytes(build("llama", sizes).SerializeToString())
+    for micro_batch, code in ((2, 3), (1, 0)):
+        strategy = f"megatron:pp=2,vpp=2,micro_batch={micro_batch}"
+        options = ["--devices", "4", "--batch", "20", "--strategy", strategy, "--no-cache", "--out", str(tmp_path)]
+        assert main(["search", str(model), *options]) == 0
+        capsys.readouterr()
+        out = tmp_path / f"titan{micro_batch}"
+        assert main(["emit", str(tmp_path), "--target", "torchtitan", "--out", str(out)]) == code
+        said = capsys.readouterr().err
+        if code:
+            assert "5 micro-batches through 2 stages" in said
+        else:
+            assert "'Interleaved1F1B'" in (out / "planner_torchtitan.py").read_text(encoding="utf-8")
+
+
+def test_gpipe_is_executed_on_as_many_micro_batches_as_memory_holds(folder: Path) -> None:
+    """All of them are in flight at once, where 1F1B has as many as stages."""
+    plan = plan_of(folder, "gpipe").model_copy(deep=True)
+    plan.schedule.micro_batches = 64
+    work, budget = Work(1.0, 1, 1 << 20, 1 << 20), Budget(1e9, activation_bytes=16 << 20, held_bytes=16 << 20)
+    assert affordable(plan, work, budget, whole=False) == 16
+    plan.schedule.order = "1f1b"
+    assert affordable(plan, work, budget, whole=False) == 64
 
 
 def test_schedules_are_refused_where_no_pass_runs_backward(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

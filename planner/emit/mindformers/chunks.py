@@ -71,6 +71,11 @@ def chunks_of(plan: PlanDocument, layers: Layers) -> Chunks:
         last = home
         if len(at) > 1:
             moved.append(f"{layers.prefix}.{layer}")
+    if plan.schedule.chunks > 1 and len(counts) != plan.schedule.chunks:
+        raise InputError(
+            f"plan: {plan.schedule.chunks} chunks of the model per stage, of which not all hold a whole layer; "
+            "MindFormers cuts between layers: search with fewer chunks (vpp)"
+        )
     order = list(plan.operators)
     places = [i for i, n in enumerate(order) if n in layers.of]
     for i, name in enumerate(order if places else []):

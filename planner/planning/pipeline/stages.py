@@ -148,7 +148,7 @@ def pipelined(
 
     InputError where the graph cannot be cut into so many stages."""
     priced, execution = planned.priced, planned.request.execution
-    graph, unit = priced.graph, priced.machine.unit_s
+    graph = priced.graph
     order: Schedule = _ORDER if execution is None else execution.order
     each = 1 if execution is None else execution.virtual_stages
     if points is None:
@@ -169,10 +169,9 @@ def pipelined(
         ranks = held_by_rank(workload, c, workload.chunks, step.pipeline.activation_bytes)
         memory = tuple(rank.peak for rank in ranks)
     costs = _costs(step, order)
-    total = run.total_s + max(step.once_s) + overhead(priced) * unit
     parts, overlaps = step.breakdown, c.overlap_pipeline
     return Pipelined(
-        planned, micro_batches, order, each, chunk_of, run, total, memory, shared, costs, parts, sums, overlaps
+        planned, micro_batches, order, each, chunk_of, run, step.total_s, memory, shared, costs, parts, sums, overlaps
     )
 
 

@@ -95,6 +95,8 @@ def _plan(p: PlanDocument) -> dict[str, Any]:
         "devices": p.cluster.devices,
         "mesh": {x.name: x.size for x in p.mesh.axes},
         "stages": p.schedule.stages,
+        "chunks": p.schedule.chunks,
+        "order": p.schedule.order,
         "micro_batches": p.schedule.micro_batches,
         "operators": len(p.operators),
         "price_resolution_s": p.cost.price_resolution_s,

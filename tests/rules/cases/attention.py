@@ -254,7 +254,7 @@ def _projected() -> Iterator[Case]:
         t = f"{_MICROSOFT}QAttention"
         return case(t, list(inputs), opset=1, results=results, num_heads=4, **attributes)
 
-    q, qw = n(255, 2, 6, 12).astype(np.uint8), (n(200, 12, 96) - 100).astype(np.int8)
+    q, qw = n(255, 2, 6, 12).astype(np.uint8), (n(128, 12, 96) - 64).astype(np.int8)  # as in qlinear
     one, two, three, none = np.float32(0.01), np.float32(0.02), np.uint8(3), np.int8(0)
     yield quantized(q, qw, bias, one, two, None, three, none)
     yield quantized(q, qw, bias, one, np.abs(bias) * one, _i(3, 6), three, np.zeros(96, np.int8), unidirectional=1)

@@ -21,7 +21,8 @@ def _u(*shape: int) -> np.ndarray:
 
 
 def _s(*shape: int) -> np.ndarray:
-    return (n(200, *shape) - 100).astype(np.int8)
+    # Seven bits: on CPUs without VNNI, ONNX Runtime adds two products with unsigned bytes in 16 bits, which saturate.
+    return (n(128, *shape) - 64).astype(np.int8)
 
 
 _SCALE, _ZERO = np.float32(0.1), np.uint8(3)
