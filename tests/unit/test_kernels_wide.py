@@ -130,7 +130,8 @@ def test_dynamically_quantised_lstm_is_that_of_onnx_runtime(direction: str, per_
         shape = (ways, 4 * hidden) if per_column else (ways,)
         return (0.003 + 0.01 * rng.random(shape)).astype(np.float32)
 
-    w, r = (rng.integers(-100, 100, (ways, n, 4 * hidden)).astype(np.int8) for n in (width, hidden))
+    # Seven bits: on CPUs without VNNI, products with unsigned bytes saturate in ONNX Runtime.
+    w, r = (rng.integers(-64, 64, (ways, n, 4 * hidden)).astype(np.int8) for n in (width, hidden))
     w_scale, r_scale = scale(), scale()
     zero = np.zeros(w_scale.shape, np.int8)
     x, bias = rng.standard_normal((steps, batch, width)), rng.standard_normal((ways, 8 * hidden))
