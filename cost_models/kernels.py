@@ -13,8 +13,9 @@ from typing import Any, Final, Literal, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.accelerator import OperatorKind
 from cost_models.device import compute_seconds, matmul_utilisation
-from cost_models.machine import HardwareProfile, OperatorKind
+from cost_models.machine import HardwareProfile
 
 __all__ = [
     "CAST_BYTES",

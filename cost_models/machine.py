@@ -1,4 +1,5 @@
-"""The numbers that describe a machine, as frozen values; their field names carry the units.
+"""A machine: its links, what prices collectives on them, and the accelerators that they join, as frozen values; their
+field names carry the units.
 
 Constraints stand in the annotations, so that reading a file (`profile.py`) checks them.
 Bandwidths are per device and per direction.
@@ -10,157 +11,37 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
+
+from cost_models.accelerator import (
+    FORBID,
+    AllocatorSpec,
+    Count,
+    DeviceSpec,
+    Flag,
+    Fraction,
+    FrameworkSpec,
+    HostSpec,
+    NonNegative,
+    Positive,
+    PredictionSpec,
+)
 
 __all__ = [
     "Algorithm",
-    "AllocatorSpec",
     "AxesSpec",
-    "DeviceSpec",
-    "FrameworkSpec",
     "HardwareProfile",
-    "HostSpec",
     "LinkSpec",
     "MeasuredSpec",
     "NcclSpec",
     "NetworkSpec",
     "OffsetSpec",
-    "OperatorKind",
-    "PredictionSpec",
     "ProtocolSpec",
-    "RateType",
 ]
-
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
-Fraction = Annotated[float, Field(gt=0, le=1, strict=True)]
-Count = Annotated[int, Field(ge=1, lt=2**31, strict=True)]
-Bytes = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
-Flag = Annotated[bool, Field(strict=True)]
-RateType = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8"]
-OperatorKind = Literal[
-    "matmul",
-    "conv",
-    "attention",
-    "elementwise",
-    "normalization",
-    "reduction",
-    "pooling",
-    "gather",
-    "layout",
-    "optimizer",
-]
-Rates = Annotated[Mapping[RateType, Positive], Field(min_length=1)]
 
 Algorithm = Literal[
     "ring", "tree", "mesh", "in_switch", "pipeline", "hierarchical_ring", "halving_doubling", "nonuniform_ring"
 ]
-
-_FORBID = ConfigDict(extra="forbid")
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceSpec:
-    """One accelerator: silicon, and the rates that its vendor's kernels reach on it.
-
-    `matmul_flops_per_s` is the dense peak of the matrix units and `vector_flops_per_s` that of the
-    vector units, by data type; the efficiencies are the fractions of them that large operators reach.
-    A matrix operator is computed in tiles of `tile_rows` x `tile_columns` results by `compute_units`
-    units, `tile_depth` being the depth of one step of a tile.
-
-    `product_ramp_s` passes on every product within a training step, besides its launch, before and after it runs at its
-    rate.
-
-    `memory_efficiency_by_kind` replaces `memory_efficiency` for the kinds of operator named (`device.KINDS`).
-    `arithmetic_traffic_overlap` is the fraction of the shorter of arithmetic and traffic that passes beside the
-    longer: 1 on accelerators, whose many threads compute while others wait for memory; a CPU core does less of it.
-    """
-
-    __pydantic_config__ = _FORBID
-
-    memory_bytes: Annotated[int, Field(ge=1, lt=2**63, strict=True)]
-    memory_bandwidth_bytes_per_s: Positive
-    memory_efficiency: Fraction
-    matmul_flops_per_s: Rates = field(hash=False)
-    vector_flops_per_s: Rates = field(hash=False)
-    matmul_efficiency: Fraction
-    convolution_efficiency: Fraction
-    attention_efficiency: Fraction
-    vector_efficiency: Fraction
-    matrix_launch_latency_s: NonNegative
-    vector_launch_latency_s: NonNegative
-    compute_units: Count
-    tile_rows: Count
-    tile_columns: Count
-    tile_depth: Count
-    attention_backward_efficiency: Fraction | None = None
-    native_attention_efficiency: Fraction | None = None
-    native_attention_backward_efficiency: Fraction | None = None
-    matmul_efficiency_by_type: Mapping[str, Fraction] = field(default_factory=dict, hash=False)
-    memory_efficiency_by_kind: Mapping[OperatorKind, Fraction] = field(default_factory=dict, hash=False)
-    arithmetic_traffic_overlap: Annotated[float, Field(ge=0, le=1, strict=True)] = 1.0
-    product_ramp_s: NonNegative = 0.0
-
-    def attention(self, *, native: bool) -> tuple[float, float]:
-        """Efficiency of attention's forward and backward pass, of the portable kernel or the vendor's own.
-
-        What is not stated is that of the forward pass, and of the portable kernel.
-        """
-        forward, backward = self.attention_efficiency, self.attention_backward_efficiency
-        if native and self.native_attention_efficiency is not None:
-            forward, backward = self.native_attention_efficiency, self.native_attention_backward_efficiency
-        return forward, backward or forward
-
-    def product_efficiency(self, matrix_type: str) -> float:
-        """Fraction of the peak that large products in `matrix_type` reach."""
-        return self.matmul_efficiency_by_type.get(matrix_type, self.matmul_efficiency)
-
-    def memory_rate(self, kind: OperatorKind) -> float:
-        """Bytes per second that large operators of `kind` move."""
-        fraction = self.memory_efficiency_by_kind.get(kind, self.memory_efficiency)
-        return self.memory_bandwidth_bytes_per_s * fraction
-
-
-@dataclass(frozen=True, slots=True)
-class HostSpec:
-    """The host that drives a device; the defaults cost nothing.
-
-    `dispatch_interval_s` is what it needs to start one kernel: a pass of many small kernels takes at least that long
-    for each.  `step_overhead_s` passes once per step outside the model (data, norms of gradients, checks for overflow);
-    `handover_s` each time a pipeline stage exchanges tensors with its neighbour, whatever their size (the host waits
-    for the device).  `link_bytes_per_s` is what activations are copied to and from its memory with, in one direction.
-    """
-
-    __pydantic_config__ = _FORBID
-
-    dispatch_interval_s: NonNegative = 0.0
-    step_overhead_s: NonNegative = 0.0
-    handover_s: NonNegative = 0.0
-    link_bytes_per_s: Positive | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AllocatorSpec:
-    """Memory of a device that tensors do not get.
-
-    `reserve_bytes` are never theirs (context, collective library, fragmentation); `slack` is the fraction that the
-    framework's allocator takes beyond what it hands out.
-    """
-
-    __pydantic_config__ = _FORBID
-
-    reserve_bytes: Bytes = 0
-    slack: NonNegative = 0.03
-
-
-@dataclass(frozen=True, slots=True)
-class PredictionSpec:
-    """How far predictions on the machine are off: `spread` is the standard deviation of ln(predicted / measured) step
-    times."""
-
-    __pydantic_config__ = _FORBID
-
-    spread: NonNegative = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +58,7 @@ class LinkSpec:
     `devices_per_host` says how many of them one operating system sees, where that is not all.
     """
 
-    __pydantic_config__ = _FORBID
+    __pydantic_config__ = FORBID
 
     devices: Count
     topology: Literal["switch", "shared", "full_mesh", "table"]
@@ -226,7 +107,7 @@ class NetworkSpec:
     so many.  `latency_s` is what the network's driver adds to each step across it.
     """
 
-    __pydantic_config__ = _FORBID
+    __pydantic_config__ = FORBID
 
     bandwidth_bytes_per_s: Positive
     rails_per_server: Count | None = None
@@ -248,7 +129,7 @@ class ProtocolSpec:
     within one server and across servers.
     """
 
-    __pydantic_config__ = _FORBID
+    __pydantic_config__ = FORBID
 
     name: str
     algorithms: tuple[Algorithm, ...]
@@ -270,7 +151,7 @@ class NcclSpec:
     server, three calls one after the other.
     """
 
-    __pydantic_config__ = _FORBID
+    __pydantic_config__ = FORBID
 
     generation: Literal["volta", "ampere", "hopper", "blackwell"]
     wire: Literal["nvlink", "pci"]
@@ -290,7 +171,7 @@ class MeasuredSpec:
     least k ranks on a server reach); `all_to_all_fraction` is what an all-to-all keeps of that.
     """
 
-    __pydantic_config__ = _FORBID
+    __pydantic_config__ = FORBID
 
     launch_latency_s: NonNegative = 0.0
     bulk_latency_s: NonNegative = 0.0
@@ -312,7 +193,7 @@ class MeasuredSpec:
 class OffsetSpec:
     """Constants added to each collective of an alpha-beta profile, in its unit of cost."""
 
-    __pydantic_config__ = _FORBID
+    __pydantic_config__ = FORBID
 
     all_gather: NonNegative = 0.0
     all_reduce: NonNegative = 0.0
@@ -323,26 +204,6 @@ class OffsetSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class FrameworkSpec:
-    """Habits of the software that executes plans on the machine.
-
-    `joins_kernels`: chains of elementwise operators, and the core of attention, run as one kernel, and transposed
-    tensors are read with strides; else every operator reads and writes device memory by itself.
-    `collective_interference` is the fraction of its speed that computing loses while a collective runs beside it.
-    """
-
-    __pydantic_config__ = _FORBID
-
-    joins_kernels: Flag = True
-    collective_interference: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.0
-
-    @property
-    def contention(self) -> float:
-        """How much longer computing takes while a collective runs beside it."""
-        return 1 / (1 - self.collective_interference)
-
-
-@dataclass(frozen=True, slots=True)
 class AxesSpec:
     """Collectives priced per axis of the logical mesh: `alpha[i]` + `beta[i]` x bytes on the wire.
 
@@ -350,7 +211,7 @@ class AxesSpec:
     multiplies the bytes of an all-to-all over n ranks; n/2 where it is absent.
     """
 
-    __pydantic_config__ = _FORBID
+    __pydantic_config__ = FORBID
 
     alpha: tuple[NonNegative, ...]
     beta: tuple[NonNegative, ...]
@@ -386,10 +247,10 @@ class HardwareProfile:
     supernode: LinkSpec | None = None
     nccl: NcclSpec | None = None
     measured: MeasuredSpec = MeasuredSpec()
-    framework: FrameworkSpec = FrameworkSpec()
-    host: HostSpec = HostSpec()
-    allocator: AllocatorSpec = AllocatorSpec()
-    prediction: PredictionSpec = PredictionSpec()
+    framework: FrameworkSpec = field(default_factory=FrameworkSpec)
+    host: HostSpec = field(default_factory=HostSpec)
+    allocator: AllocatorSpec = field(default_factory=AllocatorSpec)
+    prediction: PredictionSpec = field(default_factory=PredictionSpec)
 
     @property
     def devices_per_server(self) -> int | None:

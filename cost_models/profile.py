@@ -20,20 +20,15 @@ from typing import Annotated, Any, Final
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
+from cost_models.accelerator import AllocatorSpec, DeviceSpec, Flag, FrameworkSpec, HostSpec, PredictionSpec
 from cost_models.machine import (
-    AllocatorSpec,
     AxesSpec,
-    DeviceSpec,
-    Flag,
-    FrameworkSpec,
     HardwareProfile,
-    HostSpec,
     LinkSpec,
     MeasuredSpec,
     NcclSpec,
     NetworkSpec,
     OffsetSpec,
-    PredictionSpec,
     ProtocolSpec,
 )
 

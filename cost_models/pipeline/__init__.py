@@ -10,7 +10,14 @@
 from __future__ import annotations
 
 from cost_models.pipeline.chunk import ChunkTimes
-from cost_models.pipeline.orders import SCHEDULES, Schedule, holders_of_chunks, interleaved_group, stage_numbers
+from cost_models.pipeline.orders import (
+    SCHEDULES,
+    Schedule,
+    chunks_of_schedule,
+    holders_of_chunks,
+    interleaved_group,
+    stage_numbers,
+)
 from cost_models.pipeline.overlap import (
     GradientBucket,
     OverlapRun,
@@ -32,6 +39,7 @@ __all__ = [
     "PipelineRun",
     "Schedule",
     "Timeline",
+    "chunks_of_schedule",
     "gradient_buckets",
     "gradient_sync",
     "holders_of_chunks",

@@ -19,6 +19,7 @@ order of a device is a row of codes kind · v + chunk; the n-th occurrence of a 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, Literal, get_args
 
 import numpy as np
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 __all__ = [
     "SCHEDULES",
     "Schedule",
+    "chunks_of_schedule",
     "device_order",
     "holders_of_chunks",
     "interleaved_group",
@@ -45,12 +47,21 @@ def is_split(schedule: str) -> bool:
     return schedule in ("zb-h1", "zb-v")
 
 
+def chunks_of_schedule(schedule: str, chunks: int) -> int:
+    """Chunks per device that the schedule runs, where so many are wanted."""
+    return {"zb-v": 2, "interleaved": chunks}.get(schedule, 1)
+
+
+@lru_cache(maxsize=64)
 def stage_numbers(schedule: str, devices: int, chunks: int) -> NDArray[np.int64]:
-    """Virtual stage of every chunk: shape (devices, chunks)."""
+    """Virtual stage of every chunk: shape (devices, chunks).  Read-only: it is remembered."""
     device = np.arange(devices)[:, None]
     if schedule == "zb-v":
-        return np.concatenate([device, 2 * devices - 1 - device], axis=1)
-    return np.arange(chunks)[None, :] * devices + device
+        numbers = np.concatenate([device, 2 * devices - 1 - device], axis=1)
+    else:
+        numbers = np.arange(chunks)[None, :] * devices + device
+    numbers.setflags(write=False)
+    return numbers
 
 
 def holders_of_chunks(schedule: str, devices: int, chunks: int) -> tuple[int, ...]:
@@ -83,7 +94,7 @@ def device_order(schedule: str, devices: int, chunks: int, micro_batches: int, d
     """
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule {schedule!r}: expected one of {', '.join(SCHEDULES)}")
-    wanted = {"zb-v": 2, "interleaved": chunks}.get(schedule, 1)
+    wanted = chunks_of_schedule(schedule, chunks)
     if chunks != wanted:
         raise ValueError(
             f"schedule {schedule}: expected {wanted} chunk(s) per device, found {chunks}; "

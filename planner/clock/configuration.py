@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Final, Literal, get_args
 
+from cost_models.pipeline import chunks_of_schedule
 from planner.errors import UsageError
 
 __all__ = [
@@ -113,10 +114,10 @@ class Configuration:
             raise UsageError(
                 f"strategy: shard_ranks={self.shard_ranks}: expected a divisor of dp * cp = {self.dp * self.cp}"
             )
-        wanted = {"gpipe": (1,), "zb-h1": (1,), "zb-v": (2,)}.get(self.schedule)
-        if wanted is not None and self.virtual_stages not in wanted:
+        wanted = chunks_of_schedule(self.order, self.virtual_stages)
+        if self.virtual_stages != wanted:
             raise UsageError(
-                f"strategy: virtual_stages={self.virtual_stages}: the schedule {self.schedule} runs with {wanted[0]}"
+                f"strategy: virtual_stages={self.virtual_stages}: the schedule {self.schedule} runs with {wanted}"
             )
         chunks = self.pp * self.virtual_stages
         if self.stage_layers is not None and (len(self.stage_layers) != chunks or min(self.stage_layers) < 1):

@@ -33,22 +33,20 @@ class Exchanges:
             if not self.passes.overlapped:
                 return sum(times) + sum(gather)
             return zero3_forward(times, gather, contention=self.contention).total_s
-        order.reverse()
-        gather.reverse()
-        scatter = [0.0 if self.c.frozen else self._scatter(self.w.units[i]) for i in order]
-        times = [self.passes.units[i].back for i in order]
-        if not self.passes.overlapped:
-            return sum(times) + sum(gather) + sum(scatter)
-        return zero3_backward(times, gather, scatter, contention=self.contention).total_s
+        return self._scattered(order[::-1], gather[::-1], overlapped=self.passes.overlapped)
 
     def scattered_pass(self, chunk: int) -> float:
         """ZeRO 2 under accumulation: a backward pass through a chunk whose gradients are scattered after."""
-        order = list(self.chunks[chunk])[::-1]
+        order = self.chunks[chunk][::-1]
+        return self._scattered(order, [0.0] * len(order), overlapped=self.c.overlap_gradients)
+
+    def _scattered(self, order: Sequence[int], gather: Sequence[float], *, overlapped: bool) -> float:
+        """The backward pass through these units, whose weights take so long to gather, gradients scattered after."""
         times = [self.passes.units[i].back for i in order]
         scatter = [0.0 if self.c.frozen else self._scatter(self.w.units[i]) for i in order]
-        if not self.c.overlap_gradients:
-            return sum(times) + sum(scatter)
-        return zero3_backward(times, [0.0] * len(times), scatter, contention=self.contention).total_s
+        if not overlapped:
+            return sum(times) + sum(gather) + sum(scatter)
+        return zero3_backward(times, gather, scatter, contention=self.contention).total_s
 
     def gather(self, u: Unit) -> float:
         """Gathering the weights of a unit."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cost_models import HardwareProfile
-from cost_models.machine import DeviceSpec
+from cost_models.accelerator import DeviceSpec
 from planner.clock.configuration import Configuration
 from planner.clock.memory import fullest, held_by_rank
 from planner.clock.stages import chunks

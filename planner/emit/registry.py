@@ -193,7 +193,7 @@ def emit(target: str, given: Given) -> Emission:
 
 def check_order(plan: PlanDocument, target: str) -> None:
     """InputError where the passes of a pipeline run in an order that the target has no words for."""
-    order = plan.schedule.order or "1f1b"
+    order = plan.schedule.pass_order
     orders = TARGETS[target].orders
     if plan.schedule.stages > 1 and orders is not None and order not in orders:
         known = ", ".join(sorted(orders))

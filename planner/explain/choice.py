@@ -9,7 +9,8 @@ from functools import cached_property
 
 from planner.explain.document import ChoiceDocument, MoveDocument, ParameterCostDocument
 from planner.planning import PlanDocument
-from planner.planning.document import LayoutDocument, RedistributionDocument, role_from_text
+from planner.planning.document import LayoutDocument, RedistributionDocument
+from planner.planning.roles import role_from_text
 from planner.report.figures import figures
 from planner.rules.rule import Rule
 

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from cost_models.pipeline import stage_numbers
-from planner.planning.document import LayoutDocument, OperatorDocument, PlanDocument, role_from_text
+from cost_models.pipeline import chunks_of_schedule, stage_numbers
+from planner.planning.document import LayoutDocument, OperatorDocument, PlanDocument
+from planner.planning.roles import role_from_text
 from planner.redistribute import StepKind
 from planner.redistribute.steps import FREE
 
@@ -77,7 +78,7 @@ def _stages(plan: PlanDocument) -> Iterator[str]:
         yield wrong
         return
     s = plan.schedule
-    numbers = stage_numbers(s.order, s.stages, s.chunks)
+    numbers = stage_numbers(s.pass_order, s.stages, s.chunks)
     made: dict[str, int] = {}
     for name, op in plan.operators.items():
         here = numbers[op.stage][op.chunk]
@@ -95,10 +96,9 @@ def _wrong_order(plan: PlanDocument) -> str | None:
         return (
             f"at schedule.chunks: expected at most {most} chunks in all, one per operator, found {s.stages * s.chunks}"
         )
-    fitting = {"interleaved": s.chunks > 1, "zb-v": s.chunks == 2}.get(s.order, s.chunks == 1)
-    if not fitting:
-        return f"at schedule.order: {s.order or 'none'} does not run {s.chunks} chunks of the model per stage"
-    said = 0 if s.order in ("", "1f1b") else s.chunks
+    if s.chunks != chunks_of_schedule(s.pass_order, s.chunks):
+        return f"at schedule.order: {s.pass_order} does not run {s.chunks} chunks of the model per stage"
+    said = 0 if s.pass_order == "1f1b" else s.chunks
     for number, stage in enumerate(plan.stages):
         if len(stage.chunks) != said:
             return f"at stages[{number}].chunks: expected {said}, as of schedule.order, found {len(stage.chunks)}"

@@ -38,13 +38,13 @@ from planner.planning.document import (
     StageSumDocument,
     StepDocument,
     TensorDocument,
-    role_to_text,
 )
 from planner.planning.execution import run_of
 from planner.planning.pipeline.stages import Pipelined
 from planner.planning.pipeline.tied import StageSum, stages_of_parameters
 from planner.planning.planner import Planned
 from planner.planning.readers import readers_of
+from planner.planning.roles import role_to_text
 from planner.rules.strategy import BoundCollective
 
 __all__ = ["describe"]

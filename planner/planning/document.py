@@ -6,9 +6,8 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from cost_models.pipeline import stage_numbers
+from cost_models.pipeline import Schedule, stage_numbers
 from planner.ir import DeviceMesh, Layout, MeshAxis, Reduction
-from planner.rules.strategy import AxisRole
 
 __all__ = [
     "SCHEMA",
@@ -25,8 +24,6 @@ __all__ = [
     "RunDocument",
     "StepDocument",
     "TensorDocument",
-    "role_from_text",
-    "role_to_text",
 ]
 
 SCHEMA = "planner.plan/1"
@@ -254,10 +251,15 @@ class ScheduleDocument(_Part):
     stages: int = Field(default=1, ge=1)
     micro_batches: int = Field(default=1, ge=1, le=10**9)
     chunks: int = Field(default=1, ge=1, le=10**4, exclude_if=lambda chunks: chunks == 1)
-    order: Literal["", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"] = ""
+    order: Schedule | Literal[""] = ""
     sends_overlap: bool = True
     run: dict[str, str | int | float | bool] = {}
     recompute: list[list[str]] = []
+
+    @property
+    def pass_order(self) -> Schedule:
+        """The order in which micro-batches run; 1F1B where there is nothing to order."""
+        return self.order or "1f1b"
 
 
 class CostDocument(_Part):
@@ -381,24 +383,4 @@ class PlanDocument(_Part):
     def chunk(self, operator: str) -> int:
         """The chunk of the model, counted from its beginning, that the operator is in."""
         s, op = self.schedule, self.operators[operator]
-        return int(stage_numbers(s.order, s.stages, s.chunks)[op.stage, op.chunk])
-
-
-def role_to_text(role: AxisRole) -> str:
-    if role.kind == "split":
-        return f"split:{role.factor}" if role.parts == 1 else f"split:{role.factor}:{role.parts}"
-    return f"linear:{role.group}" if role.kind == "linear" else role.kind
-
-
-def role_from_text(text: str) -> AxisRole:
-    """Inverse of `role_to_text`.  ValueError for anything else."""
-    kind, _, argument = text.partition(":")
-    if kind == "split" and argument:
-        factor, _, parts = argument.partition(":")
-        if factor and (not parts or (parts.isdigit() and int(parts) > 1)):
-            return AxisRole("split", factor=factor, parts=int(parts or 1))
-    if kind == "linear" and argument.isdigit():
-        return AxisRole("linear", group=int(argument))
-    if kind in ("replicate", "defer") and not argument:
-        return AxisRole("replicate" if kind == "replicate" else "defer")
-    raise ValueError(f"role {text!r}: expected split:FACTOR, split:FACTOR:PARTS, replicate, defer or linear:GROUP")
+        return int(stage_numbers(s.pass_order, s.stages, s.chunks)[op.stage, op.chunk])

@@ -270,8 +270,8 @@ class _Outer:
             self._compare(option)
 
     def _of_use(self, option: Option) -> float:
-        """The cost from which on a known configuration is of no use: a cheaper plan fits on this mesh, or on
-        another one that is so much cheaper that the clock will not prefer it."""
+        """The cost from which on a known configuration is of no use: a cheaper plan fits on this mesh, or a plan
+        on another mesh is cheaper by more than the clock is expected to make good."""
         cutoff, fitted = self._cutoff(option), option.fitted
         other = math.inf if cutoff is None else cutoff * CLOCKED
         return other if fitted is None else min(other, fitted.cost)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from planner.errors import InputError
 from planner.ir import DeviceMesh, Graph
 from planner.lowering import Program, lower
-from planner.planning.document import PlanDocument, RedistributionDocument, role_from_text
+from planner.planning.document import PlanDocument, RedistributionDocument
+from planner.planning.roles import role_from_text
 from planner.pricing import Assignment, Flow, Move, active_tensors, bind_rules
 from planner.redistribute import Step, StepKind
 from planner.rules.strategy import Strategy, bind

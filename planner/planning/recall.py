@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import InputError
-from planner.planning.document import PlanDocument, role_from_text
+from planner.planning.document import PlanDocument
+from planner.planning.roles import role_from_text
 from planner.pricing import PricedProblem
 from planner.search.control import Control
 from planner.search.evaluate import evaluate

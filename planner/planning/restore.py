@@ -18,9 +18,10 @@ from planner.errors import InputError
 from planner.ir import DeviceMesh, Graph, Layout
 from planner.lowering import Program
 from planner.lowering.check import check_program
-from planner.planning.document import PlanDocument, role_from_text
+from planner.planning.document import PlanDocument
 from planner.planning.lean import beside, edges_of_hubs
 from planner.planning.programs import each_once, program_of
+from planner.planning.roles import role_from_text
 from planner.planning.targets import said_by
 from planner.pricing import Machine, Move, PricedProblem, PriceTables, Settings, active_tensors, bind_rules, price
 from planner.pricing.hubs import Read, SetHub, StarHub, direct_moves

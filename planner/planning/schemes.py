@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from cost_models.pipeline import chunks_of_schedule
 from planner.clock.configuration import ATTENTIONS, LOSSES, MATRIX_TYPES, RECOMPUTES, SCHEDULES, Configuration
 from planner.errors import UsageError
 
@@ -144,7 +145,7 @@ def _check_schedule(text: str, fields: dict[str, Any]) -> None:
     if schedule == "zb-v":
         fields.setdefault("virtual_stages", 2)
     chunks = fields.get("virtual_stages", 1)
-    expected = {"gpipe": 1, "zb-h1": 1, "zb-v": 2}.get(schedule, chunks)
+    expected = chunks if schedule == "1f1b" else chunks_of_schedule(schedule, chunks)  # 1F1B of several interleaves
     if chunks != expected:
         raise UsageError(f"--strategy {text!r}: vpp: {schedule} runs {expected} chunk(s) per rank, found {chunks}")
 

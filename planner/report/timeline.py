@@ -27,7 +27,7 @@ def pipeline_run(plan: PlanDocument) -> PipelinePasses | None:
     stages, parts = plan.stages, plan.schedule.micro_batches
     if (len(stages) < 2 and parts < 2) or not any(s.forward_s for s in stages):
         return None
-    order = plan.schedule.order or "1f1b"
+    order = plan.schedule.pass_order
     shown = min(parts, max(1, MOST // (3 * len(stages) * plan.schedule.chunks)))
     chunks = [_chunks(s) for s in stages]
     sends = {

@@ -28,16 +28,13 @@ def affordable(plan: PlanDocument, work: Work, budget: Budget, *, whole: bool) -
     if whole:
         return count
     most = min(count, max(fewest, int(budget.flops / max(work.flops, 1.0))))
-    return next((n for n in range(most, fewest - 1, -1) if budget.holds(_together(plan, work, n, fewest))), 0)
-
-
-def _together(plan: PlanDocument, work: Work, count: int, fewest: int) -> Work:
-    """The work of the fewest micro-batches, beside what so many hold at once: of GPipe all, else as many as there are
-    chunks of the model."""
-    schedule = plan.schedule
-    flying = count if schedule.order == "gpipe" else min(schedule.stages * schedule.chunks, schedule.micro_batches)
+    flying = min(plan.schedule.stages * plan.schedule.chunks, count)
+    if plan.schedule.pass_order == "gpipe":  # all of them at once
+        each = max(work.held_bytes / budget.held_bytes, work.activation_bytes / budget.activation_bytes)
+        flying = most = min(most, int(1 / each)) if each else most
     held, made = work.held_bytes * flying, work.activation_bytes * flying
-    return replace(work, flops=work.flops * fewest, activation_bytes=made, held_bytes=held)
+    together = replace(work, flops=work.flops * fewest, activation_bytes=made, held_bytes=held)
+    return most if most >= fewest and budget.holds(together) else 0
 
 
 def pipeline_of(plan: PlanDocument, program: Program, micro_batches: int) -> Staged:
@@ -47,7 +44,7 @@ def pipeline_of(plan: PlanDocument, program: Program, micro_batches: int) -> Sta
     of the parameters, all as the document says them."""
     schedule, graph = plan.schedule, program.graph
     stages = schedule.stages
-    order = passes(schedule.order or "1f1b", stages, schedule.chunks, micro_batches, training=bool(program.active))
+    order = passes(schedule.pass_order, stages, schedule.chunks, micro_batches, training=bool(program.active))
     chunk_of = {op.name: plan.chunk(op.name) for op in graph.ops}
     stage_of = {op.name: plan.operators[op.name].stage for op in graph.ops}
     entries = {t.name: plan.parameters[t.name] for t in graph.parameters}

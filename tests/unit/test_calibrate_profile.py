@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from cost_models import HardwareProfile, compute_seconds, load_profile
+from cost_models.accelerator import OperatorKind
 from cost_models.calibrate import (
     CollectiveSample,
     ComputeSample,
@@ -20,7 +21,6 @@ from cost_models.calibrate import (
 )
 from cost_models.group import GroupShape
 from cost_models.link import CollectiveModel
-from cost_models.machine import OperatorKind
 from cost_models.profile import parse_profile
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")

@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from cost_models import HardwareProfile, load_profile
-from cost_models.machine import HostSpec
+from cost_models.accelerator import HostSpec
 from planner.cli.main import main
 from planner.clock import Weights, held_up, play, relaxation, step_bound
 from planner.evaluate import predict, workload_of_configuration

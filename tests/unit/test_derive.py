@@ -19,9 +19,9 @@ from planner.frontends import import_bytes, load_model
 from planner.ir import DeviceMesh, Graph
 from planner.planning import PlanDocument, Request, describe, make_plan, program_of
 from planner.planning.constraints import parse_pin
-from planner.planning.document import role_to_text
 from planner.planning.pipeline import pipelined
 from planner.planning.programs import each_once
+from planner.planning.roles import role_to_text
 from planner.pricing import PriceTables, Settings, bind_rules
 from planner.rules.strategy import strategies
 from planner.verify.derive import Difference, derived, differences

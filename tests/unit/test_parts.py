@@ -16,7 +16,8 @@ from planner.frontends import import_bytes, load_model
 from planner.ir import DeviceMesh, Graph, Layout, Role
 from planner.planning import PlanDocument, Request, make_plan, read_plan
 from planner.planning.constraints.notation import parse_layout
-from planner.planning.document import LayoutDocument, role_from_text, role_to_text
+from planner.planning.document import LayoutDocument
+from planner.planning.roles import role_from_text, role_to_text
 from planner.pricing import Settings
 from planner.pricing.operators import bind_rules
 from planner.verify.data import random_tensors

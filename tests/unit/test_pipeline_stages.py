@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models import HardwareProfile, load_profile
+from cost_models.accelerator import HostSpec
 from cost_models.link import CollectiveModel
-from cost_models.machine import HostSpec
 from cost_models.pipeline import ChunkTimes, simulate
 from planner.builder import build
 from planner.cli.main import main

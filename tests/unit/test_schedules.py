@@ -167,8 +167,8 @@ def test_another_order_is_no_plan_of_the_strategy(folder: Path) -> None:
         "zb-h1": "expected gpipe with 1 chunk(s) of the model per stage, as of search.request.strategy, found zb-h1",
     }
     for order, message in messages.items():
-        wrong = edited(plan, lambda d, order=order: d["schedule"].update(order=order))  # type: ignore[misc]
-        (found,) = differences(wrong, graph_of(4))
+        changed = plan.schedule.model_copy(update={"order": order})
+        (found,) = differences(plan.model_copy(update={"schedule": changed}), graph_of(4))
         assert message in str(found)
 
 
@@ -238,8 +238,12 @@ def test_gpipe_is_executed_on_as_many_micro_batches_as_memory_holds(folder: Path
     plan.schedule.micro_batches = 64
     work, budget = Work(1.0, 1, 1 << 20, 1 << 20), Budget(1e9, activation_bytes=16 << 20, held_bytes=16 << 20)
     assert affordable(plan, work, budget, whole=False) == 16
+    assert affordable(plan, Work(1.0, 1, 5 << 20, 5 << 20), budget, whole=False) == 3
+    assert affordable(plan, Work(1.0, 1, 6 << 20, 6 << 20), budget, whole=False) == 0  # stages would not fill up
     plan.schedule.order = "1f1b"
     assert affordable(plan, work, budget, whole=False) == 64
+    plan.schedule.micro_batches = 10**9
+    assert affordable(plan, Work(1.0, 1, 9 << 20, 9 << 20), budget, whole=False) == 0  # at once
 
 
 def test_schedules_are_refused_where_no_pass_runs_backward(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -128,7 +128,7 @@ def module_text(plan: PlanDocument, names: Mapping[str, Name], found: Strategies
     settings = []
     stages = len(plan.stages)
     if stages > 1:
-        settings.append(f'    net.pipeline(stages={stages}, scheduler="{plan.schedule.order or "1f1b"}")\n')
+        settings.append(f'    net.pipeline(stages={stages}, scheduler="{plan.schedule.pass_order}")\n')
     if shards:
         settings.append(f'    net.hsdp(shard_size={shards}, threshold=0, optimizer_level="level1")\n')
     dataset = _dataset(plan)

@@ -39,7 +39,7 @@ def emit_onnx(model: onnx.ModelProto, plan: PlanDocument, graph: Graph) -> Emiss
     told = []
     if lost.nodes:
         told.append(f"{lost.nodes} nodes that the importer replaced or folded have no annotation")
-    if plan.schedule.order not in ("", "1f1b"):
+    if plan.schedule.pass_order != "1f1b":
         told.append(f"the order of micro-batches ({plan.schedule.order}), and which chunk of its stage a node is in")
     if lost.pending:
         told.append(f"{lost.pending} results are pending sums, which the annotations have no words for: they have none")

@@ -96,7 +96,7 @@ def _lost(plan: PlanDocument, split: Split | None, unknown: Sequence[str]) -> li
         )
     if split is not None:
         out.append(
-            f"the schedule ({plan.schedule.order or '1f1b'}) of {plan.schedule.micro_batches} micro-batches: one of "
+            f"the schedule ({plan.schedule.pass_order}) of {plan.schedule.micro_batches} micro-batches: one of "
             "torch.distributed.pipelining"
         )
         if split.shared:

@@ -26,8 +26,9 @@ from planner.planning.constraints.values import (
     TensorPin,
 )
 from planner.planning.document import SCHEMA as PLAN_SCHEMA
-from planner.planning.document import LayoutDocument, PlanDocument, role_from_text
+from planner.planning.document import LayoutDocument, PlanDocument
 from planner.planning.plan_file import read_plan
+from planner.planning.roles import role_from_text
 
 __all__ = ["SCHEMA", "constraints_of_plan", "parse_constraints", "read_constraints"]
 

@@ -9,7 +9,7 @@ from typing import Any
 from planner.ir import Reduction
 from planner.ir.mesh import AXIS_NAMES
 from planner.planning.constraints.values import Counts, LayoutPin, Rest, RestKind, StrategyPin
-from planner.planning.document import role_from_text
+from planner.planning.roles import role_from_text
 
 __all__ = ["parse_counts", "parse_factors", "parse_layout", "parse_meshes", "parse_rest", "parse_roles"]
 

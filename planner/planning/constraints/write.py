@@ -8,7 +8,7 @@ from typing import Any
 
 from planner.planning.constraints.file import SCHEMA
 from planner.planning.constraints.values import Constraints, LayoutPin, OperatorPin, Rest, StrategyPin
-from planner.planning.document import role_to_text
+from planner.planning.roles import role_to_text
 
 __all__ = ["constraints_text"]
 

@@ -49,7 +49,7 @@ def text(d: Diff, names: tuple[str, str] = ("A", "B"), most: int = 10) -> str:
 def _headline(p: PlanDocument) -> str:
     s = p.schedule
     chunks = f" of {s.chunks} chunks" if s.chunks > 1 else ""
-    order = "" if s.order in ("", "1f1b") else f" ({s.order})"
+    order = "" if s.pass_order == "1f1b" else f" ({s.pass_order})"
     parts = f"{s.stages} stages{chunks}{order}, " if s.stages > 1 else ""
     batch = f", batch {p.model.batch}" if p.model.batch is not None else ""
     return (
