@@ -11,6 +11,7 @@ from planner.clock.stages import chunks_of
 from planner.trace import Workload
 
 __all__ = [
+    "STATE_BYTES",
     "Held",
     "chunk_activation_bytes",
     "chunk_offloaded_bytes",
@@ -20,7 +21,7 @@ __all__ = [
     "held_bytes",
 ]
 
-_STATE = {"adam": 8, "momentum": 4, "sgd": 0}
+STATE_BYTES: Final[Mapping[str, int]] = {"adam": 8, "momentum": 4, "sgd": 0}
 # Bytes per score beyond the scores: in single precision, their log-softmax and its gradient (softmax); the first alone,
 # worked on in place (operators); besides the first three a copy and the labels spread out (one_hot).
 LOSS_HELD_BYTES: Final[Mapping[str, int]] = {"fused": 0, "softmax": 12, "operators": 4, "one_hot": 20}
@@ -141,7 +142,7 @@ def held_bytes(
     return Held(
         divided(3) * c.weight_bytes + frozen,
         0.0 if c.frozen else divided(2) * c.gradient_bytes,
-        0.0 if c.frozen else divided(1) * (master + _STATE[c.optimizer]),
+        0.0 if c.frozen else divided(1) * (master + STATE_BYTES[c.optimizer]),
         activations,
         max(again, loss, *(u.transient_bytes for u in mine))
         + travelling

@@ -6,7 +6,7 @@ from cost_models import HardwareProfile
 from planner.errors import InputError
 from planner.ir import DeviceMesh, Graph
 from planner.lowering import Program, lower
-from planner.planning.constraints import Constraints, Unfit, apply, contradiction, resolve
+from planner.planning.constraints import Constraints, Unfit, apply, contradiction, needed, resolve
 from planner.planning.lean import lean
 from planner.pricing import Machine, Settings, active_tensors, bind_rules, price
 from planner.search.solve import solve
@@ -23,13 +23,15 @@ def program_of_pins(graph: Graph, pins: Constraints, profile: HardwareProfile, s
     active = active_tensors(graph, rules) if settings.training else frozenset[str]()
     resolved = resolve(pins, graph, rules)
     (mesh,) = (DeviceMesh.of(*sizes) for sizes in pins.meshes)
-    priced = price(graph, Machine(profile, mesh, settings), rules, active, None)
-    pinned = apply(priced, resolved)
-    if isinstance(pinned, Unfit):
-        raise InputError(f"constraints {pins.source}: mesh {mesh}: {pinned.status}: {pinned.message}")
-    solution = solve(pinned.problem)
-    if solution.cost is None:
-        why = contradiction(priced, resolved)
+    machine = Machine(profile, mesh, settings)
+    pinned = apply(price(graph, machine, rules, active, None, allowed=needed(resolved)), resolved)
+    solution = None if isinstance(pinned, Unfit) else solve(pinned.problem)
+    if isinstance(pinned, Unfit) or solution is None or solution.cost is None:
+        whole = price(graph, machine, rules, active, None)  # with what is offered instead
+        why = apply(whole, resolved)
+        if isinstance(why, Unfit):
+            raise InputError(f"constraints {pins.source}: mesh {mesh}: {why.status}: {why.message}")
+        why = contradiction(whole, resolved)
         raise InputError(f"constraints {pins.source}: mesh {mesh}: {why.message if why else 'no plan holds all pins'}")
     choice = lean(pinned, solution.choice)
     return lower(graph, mesh, rules, active, pinned.decode(choice))

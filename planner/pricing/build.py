@@ -20,7 +20,8 @@ from planner.ir import Graph
 from planner.pricing.cases import CasePrices
 from planner.pricing.machine import Machine
 from planner.pricing.priced import PricedProblem, Reader
-from planner.pricing.structure import structure_of
+from planner.pricing.structure import Structure, structure_of
+from planner.pricing.tables import Allowed
 from planner.rules.rule import Rule
 from planner.search.problem import Edge, Node, Problem
 
@@ -42,18 +43,20 @@ def price(
     active: frozenset[str],
     memory_limit: int | None,
     tables: PriceTables | None = None,
+    allowed: Mapping[str, Allowed] | None = None,
 ) -> PricedProblem:
     """Problem of planning `graph` on the machine's mesh under `memory_limit` bytes per device (None: no limit).
 
     `rules` maps operator names to rules and `active` holds the tensors that carry a gradient.  `tables` keeps what
-    does not depend on recomputation, for further Problems of the same graph, mesh and settings otherwise.
+    does not depend on recomputation, for further Problems of the same graph, mesh and settings otherwise.  `allowed`: by
+    operator, which of its strategies are needed; those that no operator of its class needs are not priced.
     """
     settings = machine.settings
     joined = machine.profile.framework.joins_kernels
     structure = structure_of(graph, rules, active, training=settings.training, joined=joined)
     variant = structure.variant(graph, recompute=settings.recompute)
     known = tables or PriceTables()
-    cases = known.cases = known.cases or CasePrices(structure, machine)
+    cases = known.cases = known.cases or CasePrices(structure, machine, _by_class(structure, allowed or {}))
     if known.readers is None:
         known.readers = cases.readers()
 
@@ -85,3 +88,16 @@ def price(
         variant.blocks,
         partial(cases.of_tensor, graph),
     )
+
+
+def _by_class(structure: Structure, allowed: Mapping[str, Allowed]) -> dict[int, list[Allowed]]:
+    """Of the classes of which every operator says what it needs."""
+    found: dict[int, dict[int, Allowed]] = {}
+    whole = set()
+    for name in structure.op_nodes:
+        cls, way = structure.class_of[name], allowed.get(name)
+        if way is None:
+            whole.add(cls)
+        else:
+            found.setdefault(cls, {})[id(way)] = way
+    return {cls: list(ways.values()) for cls, ways in found.items() if cls not in whole}

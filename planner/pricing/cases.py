@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -14,7 +14,7 @@ from planner.pricing.hubs import MAX_SET_READERS, Read, SetHub, StarHub, capped,
 from planner.pricing.machine import IntArray, Machine
 from planner.pricing.priced import Reader
 from planner.pricing.structure import Case, HubCase, Structure, Travel
-from planner.pricing.tables import OperatorTable, distinct, operator_tables
+from planner.pricing.tables import Allowed, OperatorTable, distinct, operator_tables
 from planner.redistribute import Parts, Redistributions, lattice_of
 from planner.search.problem import FORBIDDEN
 
@@ -41,10 +41,12 @@ class _Side:
 class CasePrices:
     """Arrays are made when first asked for, and must not be written to."""
 
-    def __init__(self, structure: Structure, machine: Machine) -> None:
+    def __init__(
+        self, structure: Structure, machine: Machine, allowed: Mapping[int, Sequence[Allowed]] | None = None
+    ) -> None:
         self.structure, self.machine, self.mesh = structure, machine, machine.mesh
         self.layouts, expansions = structure.expansions(self.mesh.names, tuple(a.size > 1 for a in self.mesh.axes))
-        self.tables: list[OperatorTable] = operator_tables(structure.classes, expansions, machine)
+        self.tables: list[OperatorTable] = operator_tables(structure.classes, expansions, machine, allowed)
         self._memo: dict[Hashable, Any] = {}
         self._shards = np.zeros(0, dtype=np.int64)
         self._parts = _parts_by_shape(structure)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,10 +21,11 @@ from planner.rules.strategy import Strategy
 from planner.search.problem import FORBIDDEN
 from planner.work.operators import Operator, kernels
 
-__all__ = ["OperatorTable", "Placements", "Work", "distinct", "operator_tables"]
+__all__ = ["Allowed", "OperatorTable", "Placements", "Work", "distinct", "operator_tables"]
 
 _HEAVY = frozenset({"matmul", "conv", "attention"})
 FloatArray = NDArray[np.float64]
+Allowed = Callable[[Choices], NDArray[np.bool_]]  # which strategies are allowed
 _Local = tuple[tuple[IntArray, IntArray], tuple[int, int]]  # costs, and launches
 
 
@@ -90,10 +91,16 @@ class OperatorTable:
 
 
 def operator_tables(
-    classes: Sequence[OperatorClass], expansions: Sequence[Expansion], machine: Machine
+    classes: Sequence[OperatorClass],
+    expansions: Sequence[Expansion],
+    machine: Machine,
+    allowed: Mapping[int, Sequence[Allowed]] | None = None,
 ) -> list[OperatorTable]:
-    """The table of each class; `expansions` are those of its rule over the mesh's names."""
-    choices = [e.on(machine.mesh) for e in expansions]
+    """The table of each class; `expansions` are those of its rule over the mesh's names.
+
+    `allowed`: by class, of which strategies at least one of these must allow each; all where they allow none.
+    """
+    choices = [_allowed(e.on(machine.mesh), (allowed or {}).get(n, ())) for n, e in enumerate(expansions)]
     pairs = list(zip(classes, choices, strict=True))
     local = _local_work(pairs, machine)
     inner = _inner_work(pairs, machine)
@@ -101,6 +108,13 @@ def operator_tables(
         _table(c, found, Work(*own, *inside), launches, machine)
         for (c, found), (own, launches), inside in zip(pairs, local, inner, strict=True)
     ]
+
+
+def _allowed(choices: Choices, ways: Sequence[Allowed]) -> Choices:
+    if not ways:
+        return choices
+    found = np.logical_or.reduce([way(choices) for way in ways])
+    return choices.among(found) if found.any() else choices
 
 
 def distinct(items: Iterable[object]) -> tuple[list[int], IntArray]:

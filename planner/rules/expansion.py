@@ -266,6 +266,10 @@ class Choices:
                 found &= here == (known.index(role) if role in known else -1)
         return found
 
+    def among(self, allowed: NDArray[np.bool_]) -> Choices:
+        """Those of the strategies that are allowed."""
+        return Choices(self.expansion, self.mesh, self.kept[allowed])
+
     def strategy(self, number: int) -> Strategy:
         """One of the strategies; always the same object."""
         if number not in self._bound:

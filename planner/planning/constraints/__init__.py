@@ -4,6 +4,7 @@ from planner.planning.constraints.apply import Unfit, apply, contradiction, no_m
 from planner.planning.constraints.file import SCHEMA, constraints_of_plan, parse_constraints, read_constraints
 from planner.planning.constraints.fitting import memory_note
 from planner.planning.constraints.inline import parse_pin
+from planner.planning.constraints.masks import needed
 from planner.planning.constraints.resolve import Pins, Restriction, resolve
 from planner.planning.constraints.values import Constraints, Job
 from planner.planning.constraints.write import constraints_text
@@ -20,6 +21,7 @@ __all__ = [
     "constraints_text",
     "contradiction",
     "memory_note",
+    "needed",
     "no_mesh_left",
     "parse_constraints",
     "parse_pin",

@@ -14,11 +14,12 @@ from planner.ir import DeviceMesh, Layout, Op
 from planner.planning.constraints.resolve import Pins, Restriction
 from planner.planning.constraints.values import LayoutPin, StrategyPin, split_of
 from planner.pricing import PricedProblem
-from planner.pricing.tables import OperatorTable
+from planner.pricing.tables import Allowed
+from planner.rules.expansion import Choices
 from planner.rules.strategy import Strategy
 from planner.search.problem import FORBIDDEN
 
-__all__ = ["Demand", "Unoffered", "demands_of", "unoffered"]
+__all__ = ["Demand", "Unoffered", "demands_of", "needed", "unoffered"]
 
 Mask = NDArray[np.bool_]
 MOST_OFFERED = 6
@@ -58,7 +59,7 @@ class _Masks:
         costs = self.priced.problem.nodes[node].costs
         return self._once(("finite", id(costs)), lambda: costs < FORBIDDEN)
 
-    def _demand(self, r: Restriction, node: int, key: object, make: Callable[[], Sequence[bool]]) -> Demand:
+    def _demand(self, r: Restriction, node: int, key: object, make: Callable[[], Sequence[bool] | Mask]) -> Demand:
         costs = self.priced.problem.nodes[node].costs
         whole = (key, id(costs))
         return Demand(r, node, self._once(whole, lambda: self.finite(node) & np.array(make(), dtype=bool)))
@@ -71,7 +72,7 @@ class _Masks:
                 r,
                 priced.op_nodes[r.name],
                 (id(table), pin),
-                partial(_playing, pin, table),
+                partial(_playing, pin, table.choices),
             )
         elif isinstance(pin, LayoutPin) and r.kind == "stored":
             layouts = priced.stored_layouts[r.name]
@@ -126,11 +127,20 @@ class _Masks:
                 yield Demand(Restriction("rest", name, where, None, f"stored {text}"), node, mask)
 
 
-def _playing(pin: StrategyPin, table: OperatorTable) -> Sequence[bool]:
-    if pin.only_roles and all(a in table.choices.mesh.sizes for a, _ in pin.roles):
-        found: list[bool] = table.choices.playing(pin.roles).tolist()
-        return found
-    return _admitted(pin, table.strategies, table.choices.mesh)
+def _playing(pin: StrategyPin, choices: Choices) -> Mask:
+    if pin.only_roles and all(a in choices.mesh.sizes for a, _ in pin.roles):
+        return choices.playing(pin.roles)
+    return np.array(_admitted(pin, choices.strategies, choices.mesh), dtype=bool)
+
+
+def needed(pins: Pins) -> dict[str, Allowed]:
+    """By operator, the strategies that its pins leave; equal pins share what says so."""
+    ways: dict[StrategyPin, Allowed] = {}
+    found: dict[str, Allowed] = {}
+    for r in pins.restrictions:
+        if isinstance(r.pin, StrategyPin):
+            found[r.name] = ways.setdefault(r.pin, partial(_playing, r.pin))
+    return found
 
 
 def _admitted(pin: Any, states: Sequence[Strategy | Layout], mesh: DeviceMesh) -> list[bool]:

@@ -1,0 +1,194 @@
+"""The fastest uniform configurations that fit, best first.
+
+What is tried next is what could be the fastest.  A configuration is bounded three times, each time closer: devices
+never do more per second when tensors are divided further or micro-batches are smaller, so that what a rank does in a
+large micro-batch bounds, per sample, what it does in a smaller one; then the passes of its own micro-batch bound every
+schedule over them; then its step is played, first as of few data-parallel ranks and, where it may be among the best, as
+it is.  The search ends when no bound is below the steps that were found.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from planner.clock import Configuration, Prediction, predict
+from planner.clock.links import Links
+from planner.clock.passes import Passes, UnitTimes
+from planner.errors import InputError, UsageError
+from planner.trace import Workload
+from planner.uniform.least import Passed, Pending
+from planner.uniform.sample import Sample
+from planner.uniform.space import Space, configurations, variants
+
+__all__ = ["Found", "Scored", "best_of"]
+
+_Ranks = tuple[int, int, int]  # that share tensors, the sequence, experts
+_Groups = Mapping[int, Sequence[Configuration]]  # by samples of a micro-batch
+_AGAIN: Final = ("none", "selective", "full")
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A configuration and what is predicted of it."""
+
+    configuration: Configuration
+    prediction: Prediction
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`best`: those asked for, the shortest step first; `considered`: configurations in all, of which so many were
+    `played`; `refused`: by reason, those that are not in question."""
+
+    best: tuple[Scored, ...]
+    considered: int
+    played: int
+    refused: Mapping[str, int]
+
+
+def best_of(
+    sample: Sample,
+    space: Space,
+    limit: int | None,
+    count: int = 1,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Found:
+    """The `count` fastest configurations of the space whose fullest device holds at most `limit` bytes; of those met
+    until `stopped`."""
+    return _Search(sample, space, limit, count, stopped).run()
+
+
+class _Search:
+    def __init__(
+        self, sample: Sample, space: Space, limit: int | None, count: int, stopped: Callable[[], bool]
+    ) -> None:
+        self.sample, self.space, self.limit, self.count, self.stopped = sample, space, limit, count, stopped
+        self.profile = sample.profile
+        self.best: list[Scored] = []
+        self.refused: Counter[str] = Counter()
+        self.considered = self.played = 0
+        self._open: list[tuple[float, int, Callable[[float, Any], None], Any]] = []
+        self._number = itertools.count()
+        self._rates: dict[_Ranks, float] = {}  # device-seconds of a sample, at least
+        self._passed: dict[Configuration, Passed | None] = {}
+
+    def run(self) -> Found:
+        groups: dict[_Ranks, dict[int, list[Configuration]]] = defaultdict(lambda: defaultdict(list))
+        for c in configurations(self.space, self.profile):
+            groups[c.tp, c.cp, c.ep][c.micro_batch].append(c)
+        for ranks in sorted(groups, key=lambda r: (r[0] * r[1] * r[2], r)):
+            self._push(0.0, self._ranks, (ranks, groups[ranks]))
+        while self._open and not self.stopped():
+            bound, _, look, item = heapq.heappop(self._open)
+            if bound >= self._last():
+                self.refused["bound"] += 1 + len(self._open)
+                break
+            look(bound, item)
+        return Found(tuple(self.best), self.considered, self.played, dict(self.refused))
+
+    def _push(self, bound: float, look: Callable[[float, Any], None], item: Any) -> None:
+        if bound < self._last():
+            heapq.heappush(self._open, (bound, next(self._number), look, item))
+        else:
+            self.refused["bound"] += 1
+
+    def _last(self) -> float:
+        """The step from which on a configuration is not among those asked for."""
+        return self.best[-1].prediction.step_time_s if len(self.best) == self.count else float("inf")
+
+    def _ranks(self, bound: float, item: tuple[_Ranks, _Groups]) -> None:
+        """Bounds all configurations of some ranks by a large micro-batch."""
+        ranks, groups = item
+        nearest = [rate for known, rate in self._rates.items() if _divide(known, ranks)]
+        least = max(nearest, default=0.0) * self.space.batch / self.space.devices
+        if least > bound:
+            self._push(least, self._ranks, item)
+            return
+        members = sum(map(len, groups.values()))
+        smallest = groups[min(groups)][0]
+        try:
+            workload = self.sample.workload(_alone(smallest))
+        except (UsageError, InputError):
+            self.refused["model"] += members
+            return
+        pending = Pending(workload, smallest.micro_batch)
+        fitting: list[Configuration] = []
+        for members_of in groups.values():
+            for variant in (v for c in members_of for v in variants(self.space, c)):
+                self.considered += 1
+                if self.limit is not None and pending.bytes(variant) > self.limit:
+                    self.refused["memory"] += 1
+                else:
+                    fitting.append(variant)
+        sizes = sorted({v.micro_batch for v in fitting}, reverse=True)
+        passed = next((p for m in sizes if (p := self._passes(groups[m][0])) is not None), None)
+        if passed is None:
+            self.refused["model"] += len(fitting)
+            return
+        self._rates[ranks] = (passed.forward + passed.backward) / passed.samples * ranks[0] * ranks[1]
+        for variant in fitting:
+            self._push(passed.step(variant), self._variant, variant)
+
+    def _variant(self, bound: float, c: Configuration) -> None:
+        """Bounds it by its own micro-batch."""
+        passed = self._passes(c)
+        if passed is None:
+            self.refused["model"] += 1
+        else:
+            self._push(max(bound, passed.step(c)), self._estimate, c)
+
+    def _estimate(self, bound: float, c: Configuration) -> None:
+        prediction = self._played(c, self.sample.estimated)
+        if prediction is not None:
+            self._push(max(bound, prediction.step_time_s), self._play, c)
+
+    def _play(self, _: float, c: Configuration) -> None:
+        prediction = self._played(c, self.sample.workload)
+        if prediction is not None:
+            self.best.append(Scored(c, prediction))
+            self.best.sort(key=lambda s: s.prediction.step_time_s)
+            del self.best[self.count :]
+
+    def _played(self, c: Configuration, workload: Callable[[Configuration], Workload]) -> Prediction | None:
+        """None where the model does not admit the configuration, or where it does not fit."""
+        try:
+            prediction = predict(workload(c), c, self.profile)
+        except (UsageError, InputError):
+            self.refused["model"] += 1
+            return None
+        self.played += 1
+        if self.limit is not None and round(prediction.allocated_bytes) > self.limit:
+            self.refused["memory"] += 1
+            return None
+        return prediction
+
+    def _passes(self, c: Configuration) -> Passed | None:
+        """What a rank takes for a micro-batch; None where the model does not admit it."""
+        alone = _alone(c)
+        if alone not in self._passed:
+            try:
+                self._passed[alone] = Passed.of(c.micro_batch, {again: self._times(alone, again) for again in _AGAIN})
+            except (UsageError, InputError):
+                self._passed[alone] = None
+        return self._passed[alone]
+
+    def _times(self, c: Configuration, again: str) -> Sequence[UnitTimes]:
+        workload = self.sample.workload(c)
+        run = c.with_(recompute=again)
+        return Passes(workload, run, self.profile, Links(workload.mesh, 1, self.profile)).units
+
+
+def _alone(c: Configuration) -> Configuration:
+    """What its ranks do in a micro-batch, on as few of them as there may be."""
+    return c.with_(
+        dp=c.ep, pp=1, micro_batches=1, zero=0, virtual_stages=1, schedule="1f1b", recompute="none", recompute_blocks=1.0
+    )
+
+
+def _divide(a: _Ranks, b: _Ranks) -> bool:
+    return all(y % x == 0 for x, y in zip(a, b, strict=True))

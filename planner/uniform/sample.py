@@ -1,0 +1,151 @@
+"""A model with few of its equal blocks, and what a rank does of the whole one.
+
+Blocks of a run are equal, and a configuration treats them alike: what a rank does in one is what it does in all but
+the first, which reads what stands before, and the last, which hands over to what stands behind.  So three are laid
+out, and the workload of the second one stands for all between.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+from cost_models import HardwareProfile
+from planner.clock import Configuration
+from planner.errors import InputError, UsageError
+from planner.evaluate import layout_of, program_of_configuration, traced_as
+from planner.frontends.rebind import batch_axes, rebind
+from planner.frontends.siblings import cut_layers, removable_runs
+from planner.ir import DeviceMesh, Graph
+from planner.planning.execution import runs_blocks_again
+from planner.trace import Unit, Workload
+from planner.work.units import units_of
+
+__all__ = ["Sample"]
+
+_KEPT: Final = 3  # the first block, one that stands for all between, the last one
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """`of[u]`: the unit of the sample that stands for unit u of the model; `repeated` as of `Units`."""
+
+    of: tuple[int, ...]
+    repeated: tuple[bool, ...]
+
+
+class Sample:
+    """Of one training graph on one machine; what was traced is kept by layout."""
+
+    def __init__(self, graph: Graph, profile: HardwareProfile) -> None:
+        self.profile = profile
+        cut, _ = cut_layers(graph, _KEPT)
+        spread = _spread(graph, cut)
+        self.graph = graph if spread is None else cut
+        self._spread = spread
+        self._elements = sum(math.prod(p.shape or ()) for p in graph.parameters if p.name in graph.consumers)
+        self.layers = sum(units_of(graph).repeated)
+        self._graphs: dict[int, Graph] = {}
+        self._workloads: dict[Configuration, Workload] = {}
+        self._estimated: dict[Configuration, Workload] = {}
+
+    def at(self, samples: int) -> Graph:
+        """The sample's graph of so many samples.  InputError where it has no batch that can be changed."""
+        if samples not in self._graphs:
+            self._graphs[samples] = rebind(self.graph, batch_axes(self.graph, samples))
+        return self._graphs[samples]
+
+    def workload(self, c: Configuration) -> Workload:
+        """What a rank of the whole model does for a micro-batch of `c`.
+
+        UsageError, InputError where the configuration does not fit the model.
+        """
+        key = _traced_by(c)
+        if key not in self._workloads:
+            self._workloads[key] = self._whole(self._traced(key))
+        return self._workloads[key]
+
+    def estimated(self, c: Configuration) -> Workload:
+        """The workload as of two data-parallel ranks for each that shares experts, with as many as `c` has in their
+        place: that of `c` itself where all weights divide as evenly among them.  Errors as of `workload`."""
+        if c.dp <= 2 * c.ep:
+            return self.workload(c)
+        key = _traced_by(c)
+        if key not in self._estimated:
+            few = self.workload(c.with_(dp=2 * c.ep, shard_ranks=None))
+            self._estimated[key] = _with_ranks(few, c.dp // c.ep, c.micro_batch * c.dp, divided=c.zero > 0)
+        return self._estimated[key]
+
+    def _traced(self, c: Configuration) -> Workload:
+        graph, one = self.at(c.micro_batch * c.dp), self.at(c.micro_batch * c.ep)
+        return traced_as(c, program_of_configuration(graph, one, c, self.profile))
+
+    @cached_property
+    def has_experts(self) -> bool:
+        """Whether there are weights that expert parallelism divides."""
+        try:
+            self._traced(Configuration(dp=2, ep=2))
+        except (UsageError, InputError):
+            return False
+        return True
+
+    def _whole(self, workload: Workload) -> Workload:
+        if self._spread is None:
+            return workload
+        places: dict[int, list[int]] = defaultdict(list)
+        for u, s in enumerate(self._spread.of):
+            places[s].append(u)
+        tied = tuple(replace(t, units=tuple(sorted(u for s in t.units for u in places[s]))) for t in workload.tied)
+        units = tuple(workload.units[s] for s in self._spread.of)
+        return replace(workload, units=units, repeated=self._spread.repeated, tied=tied, parameters=self._elements)
+
+
+def _traced_by(c: Configuration) -> Configuration:
+    """What of a configuration its workload depends on."""
+    key = layout_of(c).with_(attention=c.attention, fuse=c.fuse)
+    return key.with_(recompute="full") if runs_blocks_again(c) else key
+
+
+def _with_ranks(few: Workload, ranks: int, samples: int, *, divided: bool) -> Workload:
+    """The workload with so many ranks on the outermost axis, over which weights are stored in parts where they are
+    `divided`."""
+    first, *rest = few.mesh.axes
+    mesh = DeviceMesh((replace(first, size=ranks), *rest))
+    share = first.size / ranks if divided else 1.0
+    made: dict[int, Unit] = {}
+    for u in few.units:
+        if id(u) not in made:
+            made[id(u)] = replace(u, stored=u.stored * share, frozen_stored_bytes=u.frozen_stored_bytes * share)
+    tied = tuple(replace(t, stored=t.stored * share) for t in few.tied)
+    return replace(few, mesh=mesh, units=tuple(made[id(u)] for u in few.units), tied=tied, samples=samples)
+
+
+def _spread(graph: Graph, cut: Graph) -> _Spread | None:
+    """None where the units of the cut graph are not those of the model: the whole model is laid out then."""
+    units, own = units_of(graph), units_of(cut)
+    stands: dict[int, set[int]] = defaultdict(set)
+    for op in cut.ops:
+        stands[units.of[op.name]].add(own.of[op.name])
+    if any(len(s) != 1 for s in stands.values()) or len(stands) != len(own.repeated):
+        return None
+    found = {u: next(iter(s)) for u, s in stands.items()}
+    for run in removable_runs(graph):
+        numbers = [units.of[block[0]] for block in run.blocks]
+        if run.count > _KEPT:
+            # Behind the cut the last block kept stands where the last one stood.
+            _between(found, numbers)
+    if len(found) != len(units.repeated):
+        return None
+    of = tuple(found[u] for u in range(len(units.repeated)))
+    same = all(units.repeated[u] == own.repeated[s] for u, s in enumerate(of))
+    return _Spread(of, units.repeated) if same and set(of) == set(range(len(own.repeated))) else None
+
+
+def _between(found: dict[int, int], numbers: Sequence[int]) -> None:
+    first, middle, last = (found[numbers[k]] for k in range(_KEPT))
+    found.update(dict.fromkeys(numbers[1:-1], middle))
+    found[numbers[0]], found[numbers[-1]] = first, last

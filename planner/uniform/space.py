@@ -1,0 +1,120 @@
+"""Which uniform configurations there are for a job.
+
+Degrees divide the devices, micro-batches the samples of a data-parallel rank, chunks of the pipeline the layers.  As
+everywhere in the search, gradients are kept and summed in the width of activations; how a step is run (the vendor's
+attention, what overlaps) is what frameworks do unless told otherwise (`planner.planning.schemes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from cost_models import HardwareProfile
+from planner.clock import Configuration
+from planner.planning.schemes import SCHEMES
+
+__all__ = ["Space", "configurations", "variants"]
+
+_MOST_TENSOR: Final = 16  # tensor-parallel ranks; beyond a server they exchange over the network
+_MOST_CONTEXT: Final = 8
+_MOST_STAGES: Final = 64
+_FRACTIONS: Final = (0.25, 0.5, 0.75, 1.0)  # of the blocks that are run again
+_ZERO: Final = (0, 1, 2, 3)
+
+Precision = Literal["bf16", "fp16", "fp32"]
+Optimizer = Literal["adam", "momentum", "sgd"]
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """`batch` samples of a step; `layers` that a pipeline may be cut between; `stages`, `micro_batches` and
+    `recompute`: where these are prescribed; `orders`: schedules that may be used; None: all; `experts`: whether there are any to divide."""
+
+    devices: int
+    batch: int
+    layers: int
+    precision: Precision = "bf16"
+    optimizer: Optimizer = "adam"
+    stages: int | None = None
+    micro_batches: int | None = None
+    recompute: Literal["none", "blocks"] | None = None
+    orders: frozenset[str] | None = None
+    experts: bool = True
+
+
+def configurations(space: Space, profile: HardwareProfile) -> Iterator[Configuration]:
+    """One for each way to lay tensors out, on one stage and with nothing run again; `variants` has the others."""
+    server = profile.devices_per_server or space.devices
+    widest = max(_MOST_TENSOR, server)
+    usual: dict[str, Any] = {**SCHEMES["megatron"], "precision": space.precision, "optimizer": space.optimizer}
+    usual["gradient_bytes"] = 4 if space.precision == "fp32" else 2
+    for tp in _divisors(space.devices, widest):
+        for cp in _divisors(space.devices // tp, _MOST_CONTEXT):
+            for pp in _stages(space, space.devices // (tp * cp)):
+                dp = space.devices // (tp * cp * pp)
+                if space.batch % dp:
+                    continue
+                for ep in _divisors(dp, dp) if space.experts else [1]:
+                    for micro in _divisors(space.batch // dp, space.batch):
+                        count = space.batch // dp // micro
+                        if space.micro_batches in (None, count):
+                            yield Configuration(
+                                **{**usual, "zero": 0},
+                                dp=dp,
+                                tp=tp,
+                                cp=cp,
+                                ep=ep,
+                                pp=pp,
+                                sequence_parallel=tp > 1,
+                                micro_batch=micro,
+                                micro_batches=count,
+                            )
+
+
+def variants(space: Space, c: Configuration) -> Iterator[Configuration]:
+    """The configuration with every ZeRO level, recomputation and schedule."""
+    levels = _ZERO if c.dp * c.cp > 1 else (0,)
+    for schedule, chunks in _schedules(space, c):
+        for recompute, blocks in _recomputations(space):
+            for zero in levels:
+                if zero == 3 and c.pp > 1:
+                    continue  # weights would be gathered for every micro-batch in every stage
+                yield c.with_(
+                    zero=zero, schedule=schedule, virtual_stages=chunks, recompute=recompute, recompute_blocks=blocks
+                )
+
+
+def _recomputations(space: Space) -> list[tuple[str, float]]:
+    if space.recompute == "blocks":
+        return [("full", 1.0)]
+    plain: list[tuple[str, float]] = [("none", 1.0), ("selective", 1.0)]
+    return plain if space.recompute == "none" else [*plain, *(("full", f) for f in _FRACTIONS)]
+
+
+def _schedules(space: Space, c: Configuration) -> Iterator[tuple[str, int]]:
+    def has(order: str) -> bool:
+        return space.orders is None or order in space.orders
+
+    if c.pp == 1:
+        yield "1f1b", 1
+        return
+    if has("1f1b"):
+        yield "1f1b", 1
+    if has("interleaved") and c.micro_batches % c.pp == 0:
+        yield from (("1f1b", v) for v in range(2, space.layers // c.pp + 1) if space.layers % (c.pp * v) == 0)
+    if has("zb-h1"):
+        yield "zb-h1", 1
+    if has("zb-v") and space.layers >= 2 * c.pp:
+        yield "zb-v", 2
+
+
+def _stages(space: Space, ranks: int) -> list[int]:
+    if space.stages is not None:
+        return [space.stages] if ranks % space.stages == 0 else []
+    return _divisors(ranks, min(_MOST_STAGES, max(1, space.layers)))
+
+
+def _divisors(number: int, most: int) -> list[int]:
+    return [d for d in range(1, min(number, most) + 1) if number % d == 0]
