@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
 from cost_models.pipeline import GradientBucket, gradient_sync, zero3_backward, zero3_forward
@@ -23,6 +23,7 @@ class Exchanges:
     ) -> None:
         self.w, self.c, self.passes, self.links, self.chunks = workload, c, passes, links, chunks
         self.contention = passes.profile.framework.contention
+        self._known: dict[tuple[str, int], float] = {}  # blocks that do the same are one value
 
     def gathered_pass(self, chunk: int, *, backward: bool) -> float:
         """ZeRO 3: a pass through a chunk whose weights are gathered ahead and whose gradients are scattered after."""
@@ -50,11 +51,23 @@ class Exchanges:
 
     def gather(self, u: Unit) -> float:
         """Gathering the weights of a unit."""
-        return self._seconds(u.gathers, self.c.weight_bytes)
+        return self._once("gather", u, lambda: self._seconds(u.gathers, self.c.weight_bytes))
 
     def _scatter(self, u: Unit) -> float:
         """What every micro-batch does to gradients that are scattered in every pass."""
-        return self._seconds((x for x in u.sums if x.kind != "all_reduce"), self.c.gradient_bytes)
+        scattered = (x for x in u.sums if x.kind != "all_reduce")
+        return self._once("scatter", u, lambda: self._seconds(scattered, self.c.gradient_bytes))
+
+    def _sum(self, u: Unit) -> float:
+        """What is left once a step, which is not scattered within the passes: sums of the parts over replicas."""
+        left = (x for x in u.sums if not self.c.scatters_every_pass or x.kind == "all_reduce")
+        return self._once("sum", u, lambda: self._seconds(left, self.c.gradient_bytes))
+
+    def _once(self, what: str, u: Unit, make: Callable[[], float]) -> float:
+        key = what, id(u)
+        if key not in self._known:
+            self._known[key] = make()
+        return self._known[key]
 
     def _seconds(self, exchanges: Iterable[Exchange], width: int) -> float:
         return sum(x.count * self.links.seconds(x.kind, x.axes, x.elements * width, x.share) for x in exchanges)
@@ -82,13 +95,8 @@ class Exchanges:
     def _gradients(self, device: int) -> float:
         c = self.c
         units = self._units(device)[::-1]
-        sizes, seconds = [], []
-        for i in units:
-            u = self.w.units[i]
-            sizes.append(u.weights * c.gradient_bytes)
-            # What is not scattered within the passes: sums of the parts over replicas.
-            left = (x for x in u.sums if not c.scatters_every_pass or x.kind == "all_reduce")
-            seconds.append(self._seconds(left, c.gradient_bytes))
+        sizes = [self.w.units[i].weights * c.gradient_bytes for i in units]
+        seconds = [self._sum(self.w.units[i]) for i in units]
         buckets = [GradientBucket(n, size) for n, size in enumerate(sizes, 1)]
         back = [self.passes.units[i].back for i in units]
         run = gradient_sync(back, buckets, seconds, overlapped=c.overlap_gradients, contention=self.contention)

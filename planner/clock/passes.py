@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from cost_models import HardwareProfile
 from cost_models.kernels import CAST_BYTES, MATRIX_KINDS, NARROW_BYTES, Kernel, KernelArrays, kernel_seconds
@@ -12,7 +13,7 @@ from planner.clock.configuration import Configuration
 from planner.clock.links import Links
 from planner.trace import Transfer, Unit, Workload
 
-__all__ = ["Part", "Passes", "UnitTimes"]
+__all__ = ["Part", "Passes", "UnitTimes", "passes_of"]
 
 # Kernels that transfers run beside.  In attention's backward pass gradients travel round the ring with the keys and are
 # added to at every stop: measured steps of long sequences show it hiding next to nothing.
@@ -172,3 +173,25 @@ class Passes:
     def _beside(self, sent: float, computing: float) -> float:
         """Seconds that transfers add while products run beside them, slowed by them."""
         return max(0.0, sent - computing) + min(sent, computing) * self.profile.framework.collective_interference
+
+
+_KNOWN: WeakKeyDictionary[Workload, dict[tuple[Configuration, int, bool], Passes]] = WeakKeyDictionary()
+
+
+def passes_of(workload: Workload, c: Configuration, profile: HardwareProfile, *, overlapped: bool = True) -> Passes:
+    """The passes of `c`, which do not depend on its schedule and on who stores what: found once for all of these."""
+    one = c.with_(
+        dp=c.ep,
+        zero=0,
+        shard_ranks=None,
+        micro_batches=1,
+        schedule="1f1b",
+        virtual_stages=1,
+        stage_layers=None,
+        offload=0.0,
+    )
+    known = _KNOWN.setdefault(workload, {})
+    key = one, id(profile), overlapped
+    if key not in known:  # what is known holds on to the profile, so that its id stays its own
+        known[key] = Passes(workload, one, profile, Links(workload.mesh, c.pp, profile), overlapped=overlapped)
+    return known[key]

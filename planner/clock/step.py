@@ -17,7 +17,7 @@ from planner.clock.configuration import Configuration
 from planner.clock.exchange import Exchanges
 from planner.clock.links import PIPELINE, Links
 from planner.clock.memory import chunk_activation_bytes, chunk_offloaded_bytes, elements
-from planner.clock.passes import Passes
+from planner.clock.passes import Passes, passes_of
 from planner.clock.stages import chunks_of
 from planner.trace import Workload
 
@@ -57,8 +57,8 @@ def step_of(
     what may run beside computing does, else everything runs one after the other."""
     if not overlapped:
         c = c.with_(overlap_gradients=False, overlap_parameters=False, overlap_tensor=False, overlap_pipeline=False)
-    links = Links(workload.mesh, c.pp, profile)
-    passes = Passes(workload, c, profile, links, overlapped=overlapped)
+    passes = passes_of(workload, c, profile, overlapped=overlapped)
+    links = passes.links
     exchange = Exchanges(workload, c, passes, links, chunks)
     times = [_chunk(workload, c, passes, exchange, k) for k in range(len(chunks))]
     sent = [_handover(workload, passes, links, part) for part in chunks[1:]]

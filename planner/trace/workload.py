@@ -99,7 +99,7 @@ class Tied:
     units: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Workload:
     """`units` in the order of the graph; `repeated[i]` says whether unit i is a block of a run of equal ones.
 

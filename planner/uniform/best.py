@@ -14,22 +14,19 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from planner.clock import Configuration, Prediction, predict
-from planner.clock.links import Links
-from planner.clock.passes import Passes, UnitTimes
 from planner.errors import InputError, UsageError
 from planner.trace import Workload
-from planner.uniform.least import Passed, Pending
+from planner.uniform.least import Held, Passed
 from planner.uniform.sample import Sample
-from planner.uniform.space import Space, configurations, variants
+from planner.uniform.space import Space, configurations, levels, schedules
 
 __all__ = ["Found", "Scored", "best_of"]
 
 _Ranks = tuple[int, int, int]  # that share tensors, the sequence, experts
 _Groups = Mapping[int, Sequence[Configuration]]  # by samples of a micro-batch
-_AGAIN: Final = ("none", "selective", "full")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +73,7 @@ class _Search:
         self._number = itertools.count()
         self._rates: dict[_Ranks, float] = {}  # device-seconds of a sample, at least
         self._passed: dict[Configuration, Passed | None] = {}
+        self._held: dict[_Ranks, Held] = {}
 
     def run(self) -> Found:
         groups: dict[_Ranks, dict[int, list[Configuration]]] = defaultdict(lambda: defaultdict(list))
@@ -109,38 +107,46 @@ class _Search:
         if least > bound:
             self._push(least, self._ranks, item)
             return
-        members = sum(map(len, groups.values()))
         smallest = groups[min(groups)][0]
         try:
-            workload = self.sample.workload(_alone(smallest))
+            held = Held(self.sample.estimated(_alone(smallest)), smallest.micro_batch)
         except (UsageError, InputError):
-            self.refused["model"] += members
+            self.refused["model"] += sum(map(len, groups.values()))
             return
-        pending = Pending(workload, smallest.micro_batch)
         fitting: list[Configuration] = []
-        for members_of in groups.values():
-            for variant in (v for c in members_of for v in variants(self.space, c)):
-                self.considered += 1
-                if self.limit is not None and pending.bytes(variant) > self.limit:
-                    self.refused["memory"] += 1
-                else:
-                    fitting.append(variant)
-        sizes = sorted({v.micro_batch for v in fitting}, reverse=True)
+        for c in (s for group in groups.values() for m in group for s in schedules(self.space, m)):
+            self.considered += 1
+            if self.limit is None or held.bytes(next(levels(c))) <= self.limit:
+                fitting.append(c)
+            else:
+                self.refused["memory"] += 1
+        sizes = sorted({c.micro_batch for c in fitting}, reverse=True)
         passed = next((p for m in sizes if (p := self._passes(groups[m][0])) is not None), None)
         if passed is None:
             self.refused["model"] += len(fitting)
             return
-        self._rates[ranks] = (passed.forward + passed.backward) / passed.samples * ranks[0] * ranks[1]
-        for variant in fitting:
-            self._push(passed.step(variant), self._variant, variant)
+        self._rates[ranks] = passed.seconds / passed.samples * ranks[0] * ranks[1]
+        self._held[ranks] = held
+        for c in fitting:
+            self._push(self._step(passed, c), self._schedule, c)
 
-    def _variant(self, bound: float, c: Configuration) -> None:
+    def _schedule(self, bound: float, c: Configuration) -> None:
         """Bounds it by its own micro-batch."""
         passed = self._passes(c)
         if passed is None:
             self.refused["model"] += 1
-        else:
-            self._push(max(bound, passed.step(c)), self._estimate, c)
+            return
+        least = max(bound, self._step(passed, c))
+        for level in levels(c):
+            if self.limit is None or self._held[c.tp, c.cp, c.ep].bytes(level) <= self.limit:
+                self._push(least, self._estimate, level)
+
+    @staticmethod
+    def _step(passed: Passed, c: Configuration) -> float:
+        try:
+            return passed.step(c)
+        except UsageError:  # more chunks than layers
+            return float("inf")
 
     def _estimate(self, bound: float, c: Configuration) -> None:
         prediction = self._played(c, self.sample.estimated)
@@ -172,15 +178,10 @@ class _Search:
         alone = _alone(c)
         if alone not in self._passed:
             try:
-                self._passed[alone] = Passed.of(c.micro_batch, {again: self._times(alone, again) for again in _AGAIN})
+                self._passed[alone] = Passed(self.sample.estimated(alone), alone, self.profile, c.micro_batch)
             except (UsageError, InputError):
                 self._passed[alone] = None
         return self._passed[alone]
-
-    def _times(self, c: Configuration, again: str) -> Sequence[UnitTimes]:
-        workload = self.sample.workload(c)
-        run = c.with_(recompute=again)
-        return Passes(workload, run, self.profile, Links(workload.mesh, 1, self.profile)).units
 
 
 def _alone(c: Configuration) -> Configuration:

@@ -2,56 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 
+from cost_models import HardwareProfile
 from planner.clock import Configuration
 from planner.clock.memory import STATE_BYTES, chunk_activation_bytes
-from planner.clock.passes import UnitTimes
+from planner.clock.passes import passes_of
+from planner.clock.stages import chunks, chunks_of
 from planner.trace import Workload
 
-__all__ = ["Passed", "Pending"]
+__all__ = ["Held", "Passed"]
+
+_Ranks = list[tuple[float, float, float]]  # seconds of each rank: before it, behind it, and of its own
 
 
 @dataclass(frozen=True, eq=False)
 class Passed:
-    """Seconds of the passes of `samples` samples of a rank through all units, by what is run again."""
+    """The passes of a micro-batch of `samples` samples of a rank through the units of the model."""
 
+    workload: Workload
+    configuration: Configuration
+    profile: HardwareProfile
     samples: int
-    forward: float
-    backward: float
-    again: dict[str, float]
+    _known: dict[object, _Ranks] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, samples: int, times: dict[str, Sequence[UnitTimes]]) -> Passed:
-        """`times` by what is run again: `full` of all blocks."""
-        plain = times["none"]
-        return cls(
-            samples,
-            sum(u.forward.seconds for u in plain),
-            sum(u.backward.seconds for u in plain),
-            {name: sum(u.again.seconds for u in units) for name, units in times.items()},
-        )
+    @cached_property
+    def seconds(self) -> float:
+        """Of both passes."""
+        return sum(f + b for f, b in self._units("none", 1.0))
 
     def step(self, c: Configuration) -> float:
-        """Seconds that the step of `c` takes at least: an even share of all passes on each rank, and the way of one
-        micro-batch through all of them; in 1F1B and GPipe a rank waits for those before it, chunk by chunk."""
-        again = self.again[c.recompute]
-        if c.recompute == "full":
+        """Seconds that the step of `c` takes at least.
+
+        A rank has to pass all micro-batches through its chunks.  Before that the first one has passed the first chunk
+        of each rank before it; behind that the last one goes back through these, unless gradients of weights, which
+        nobody waits for, are what a rank does last.  UsageError where there are more chunks than layers.
+        """
+        key = c.pp, c.virtual_stages, c.order == "zb-v", c.recompute, c.recompute_blocks
+        if key not in self._known:
+            self._known[key] = self._ranks(c)
+        goes_back = c.order in ("1f1b", "gpipe", "interleaved")
+        one = max(
+            before + c.micro_batches * own + (behind if goes_back else 0.0) for before, behind, own in self._known[key]
+        )
+        return one * c.micro_batch / self.samples
+
+    def _ranks(self, c: Configuration) -> _Ranks:
+        units = self._units(c.recompute, c.recompute_blocks)
+        parts = [
+            [sum(units[i][way] for i in chunk) for way in (0, 1)]
+            for chunk in chunks(self.workload, c.pp * c.virtual_stages)
+        ]
+        before, behind = (list(accumulate((p[way] for p in parts), initial=0.0)) for way in (0, 1))
+        return [(before[d], behind[d], sum(sum(parts[k]) for k in chunks_of(c, d))) for d in range(c.pp)]
+
+    def _units(self, recompute: str, blocks: float) -> list[tuple[float, float]]:
+        """Forward and backward seconds of each unit."""
+        run = self.configuration.with_(recompute=recompute, recompute_blocks=1.0)
+        again = 1.0
+        if recompute == "full":
             # Where the program runs whole blocks again, it leaves out what nothing reads.
-            again *= c.recompute_blocks if c.recompute_blocks < 1 else 0.5
-        one = (self.forward + self.backward + again) * c.micro_batch / self.samples
-        waiting = c.pp - 1 if c.order in ("1f1b", "gpipe") else 0
-        return one * max(1.0, (c.micro_batches + waiting) / c.pp)
+            again = blocks if blocks < 1 else 0.5
+        times = passes_of(self.workload, run, self.profile).units
+        return [(u.forward.seconds, u.backward.seconds + again * u.again.seconds) for u in times]
 
 
 @dataclass(frozen=True, eq=False)
-class Pending:
-    """What a data-parallel rank holds of a micro-batch of `samples` samples."""
+class Held:
+    """What a data-parallel rank holds for a micro-batch of `samples` samples."""
 
     workload: Workload
     samples: int
+    _activations: dict[object, float] = field(default_factory=dict)
 
     @cached_property
     def _blocks(self) -> list[int]:
@@ -62,18 +86,6 @@ class Pending:
         """Of weights: of all units, and of the blocks."""
         units = self.workload.units
         return sum(u.weights for u in units), sum(units[u].weights for u in self._blocks)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_kept", {})
-
-    def _activations(self, c: Configuration) -> float:
-        """Bytes of activations of a micro-batch: of all units, or of the blocks where there are several stages."""
-        known: dict[tuple[str, float, bool], float] = self._kept  # type: ignore[attr-defined]
-        key = c.recompute, c.recompute_blocks, c.pp > 1
-        if key not in known:
-            chunk = self._blocks if c.pp > 1 else range(len(self.workload.units))
-            known[key] = chunk_activation_bytes(self.workload, c, chunk)
-        return known[key] * c.micro_batch / self.samples
 
     def bytes(self, c: Configuration) -> float:
         """What the first rank of the pipeline holds at least: weights with all that belongs to them, and activations.
@@ -94,4 +106,12 @@ class Pending:
         each = master + STATE_BYTES[c.optimizer]
         static = divided(3) * c.weight_bytes + divided(2) * c.gradient_bytes + divided(1) * each
         flying = min(c.micro_batches, c.pp) if c.order in ("1f1b", "gpipe", "interleaved") else 0.5
-        return static + self._activations(c) * share * flying
+        return static + self._kept(c) * c.micro_batch / self.samples * share * flying
+
+    def _kept(self, c: Configuration) -> float:
+        """Bytes of activations of all units, or of the blocks where there are several stages."""
+        key = c.recompute, c.recompute_blocks, c.pp > 1
+        if key not in self._activations:
+            chunk = self._blocks if c.pp > 1 else range(len(self.workload.units))
+            self._activations[key] = chunk_activation_bytes(self.workload, c, chunk)
+        return self._activations[key]

@@ -21,8 +21,10 @@ from planner.evaluate import layout_of, program_of_configuration, traced_as
 from planner.frontends.rebind import batch_axes, rebind
 from planner.frontends.siblings import cut_layers, removable_runs
 from planner.ir import DeviceMesh, Graph
+from planner.lowering import Program
 from planner.planning.execution import runs_blocks_again
 from planner.trace import Unit, Workload
+from planner.uniform.resize import resized
 from planner.work.units import units_of
 
 __all__ = ["Sample"]
@@ -52,6 +54,7 @@ class Sample:
         self._graphs: dict[int, Graph] = {}
         self._workloads: dict[Configuration, Workload] = {}
         self._estimated: dict[Configuration, Workload] = {}
+        self._programs: dict[object, list[Program]] = defaultdict(list)
 
     def at(self, samples: int) -> Graph:
         """The sample's graph of so many samples.  InputError where it has no batch that can be changed."""
@@ -66,29 +69,45 @@ class Sample:
         """
         key = _traced_by(c)
         if key not in self._workloads:
-            self._workloads[key] = self._whole(self._traced(key))
+            self._workloads[key] = self._whole(traced_as(key, self._program(key)))
         return self._workloads[key]
 
     def estimated(self, c: Configuration) -> Workload:
-        """The workload as of two data-parallel ranks for each that shares experts, with as many as `c` has in their
-        place: that of `c` itself where all weights divide as evenly among them.  Errors as of `workload`."""
-        if c.dp <= 2 * c.ep:
-            return self.workload(c)
+        """The same, at less cost: how tensors travel is taken from a configuration of the same kinds of parallelism, and
+        data-parallel ranks, of whom there are two, stand for any number.  It is the workload of `c` itself where all
+        weights divide as evenly, and sizes decide nothing.  Errors as of `workload`."""
         key = _traced_by(c)
         if key not in self._estimated:
-            few = self.workload(c.with_(dp=2 * c.ep, shard_ranks=None))
-            self._estimated[key] = _with_ranks(few, c.dp // c.ep, c.micro_batch * c.dp, divided=c.zero > 0)
+            few = key.with_(dp=min(c.dp, 2 * c.ep), shard_ranks=None)
+            if few == key:
+                self._estimated[key] = self._whole(traced_as(key, self._alike(key)))
+            else:
+                ranks, samples = c.dp // c.ep, c.micro_batch * c.dp
+                self._estimated[key] = _with_ranks(self.estimated(few), ranks, samples, divided=c.zero > 0)
         return self._estimated[key]
 
-    def _traced(self, c: Configuration) -> Workload:
+    def _program(self, c: Configuration) -> Program:
         graph, one = self.at(c.micro_batch * c.dp), self.at(c.micro_batch * c.ep)
-        return traced_as(c, program_of_configuration(graph, one, c, self.profile))
+        return program_of_configuration(graph, one, c, self.profile)
+
+    def _alike(self, c: Configuration) -> Program:
+        """The program of `c`, by that of a configuration of the same kinds of parallelism where there is one."""
+        kinds = c.tp > 1, c.cp > 1, c.ep > 1, c.dp > c.ep, c.zero, c.sequence_parallel, c.recompute
+        sizes = [n for n in (c.dp // c.ep, c.ep, c.cp, c.tp) if n > 1] or [1]
+        graph, mesh = self.at(c.micro_batch * c.dp), DeviceMesh.of(*sizes)
+        for known in self._programs[kinds]:  # of one sample, dimensions go by other names
+            found = resized(known, graph, mesh)
+            if found is not None:
+                return found
+        made = self._program(c)
+        self._programs[kinds].append(made)
+        return made
 
     @cached_property
     def has_experts(self) -> bool:
         """Whether there are weights that expert parallelism divides."""
         try:
-            self._traced(Configuration(dp=2, ep=2))
+            self._program(Configuration(dp=2, ep=2))
         except (UsageError, InputError):
             return False
         return True

@@ -15,13 +15,13 @@ from cost_models import HardwareProfile
 from planner.clock import Configuration
 from planner.planning.schemes import SCHEMES
 
-__all__ = ["Space", "configurations", "variants"]
+__all__ = ["Space", "configurations", "levels", "schedules"]
 
 _MOST_TENSOR: Final = 16  # tensor-parallel ranks; beyond a server they exchange over the network
 _MOST_CONTEXT: Final = 8
 _MOST_STAGES: Final = 64
 _FRACTIONS: Final = (0.25, 0.5, 0.75, 1.0)  # of the blocks that are run again
-_ZERO: Final = (0, 1, 2, 3)
+_ZERO: Final = (3, 2, 1, 0)
 
 Precision = Literal["bf16", "fp16", "fp32"]
 Optimizer = Literal["adam", "momentum", "sgd"]
@@ -45,7 +45,8 @@ class Space:
 
 
 def configurations(space: Space, profile: HardwareProfile) -> Iterator[Configuration]:
-    """One for each way to lay tensors out, on one stage and with nothing run again; `variants` has the others."""
+    """One for each way to lay tensors out, on so many stages, with nothing run again; `schedules` and
+    `levels` have the others."""
     server = profile.devices_per_server or space.devices
     widest = max(_MOST_TENSOR, server)
     usual: dict[str, Any] = {**SCHEMES["megatron"], "precision": space.precision, "optimizer": space.optimizer}
@@ -73,17 +74,17 @@ def configurations(space: Space, profile: HardwareProfile) -> Iterator[Configura
                             )
 
 
-def variants(space: Space, c: Configuration) -> Iterator[Configuration]:
-    """The configuration with every ZeRO level, recomputation and schedule."""
-    levels = _ZERO if c.dp * c.cp > 1 else (0,)
+def schedules(space: Space, c: Configuration) -> Iterator[Configuration]:
+    """The configuration with every schedule and recomputation."""
     for schedule, chunks in _schedules(space, c):
         for recompute, blocks in _recomputations(space):
-            for zero in levels:
-                if zero == 3 and c.pp > 1:
-                    continue  # weights would be gathered for every micro-batch in every stage
-                yield c.with_(
-                    zero=zero, schedule=schedule, virtual_stages=chunks, recompute=recompute, recompute_blocks=blocks
-                )
+            yield c.with_(schedule=schedule, virtual_stages=chunks, recompute=recompute, recompute_blocks=blocks)
+
+
+def levels(c: Configuration) -> Iterator[Configuration]:
+    """The configuration with every ZeRO level, the one that divides most first."""
+    for zero in _ZERO if c.dp * c.cp > 1 else _ZERO[-1:]:
+        yield c.with_(zero=zero)
 
 
 def _recomputations(space: Space) -> list[tuple[str, float]]:
