@@ -81,6 +81,10 @@ class PlanQuery(_Query):
     strategy: Annotated[
         Text | None, Field(description="Pin a known configuration: megatron:tp=4,pp=2,micro_batch=1, fsdp, …")
     ] = None
+    space: Annotated[
+        Literal["whole", "operators"] | None,
+        Field(description="whole: stages, micro-batches, ZeRO and recomputation, too; default: where memory is short."),
+    ] = None
     solver: Annotated[Literal["auto", "dp", "ilp"], Field()] = "auto"
     time_limit: Annotated[float | None, Field(gt=0, le=86400, description="Seconds for the whole search.")] = None
     target: Annotated[

@@ -6,7 +6,15 @@ escapes is a bug.
 
 from __future__ import annotations
 
-__all__ = ["InfeasibleError", "InputError", "NoPlanError", "PlannerError", "UsageError", "VerificationError"]
+__all__ = [
+    "InfeasibleError",
+    "InputError",
+    "NoPlanError",
+    "NotFasterError",
+    "PlannerError",
+    "UsageError",
+    "VerificationError",
+]
 
 
 class PlannerError(Exception):
@@ -52,3 +60,7 @@ class NoPlanError(PlannerError):
     """The search ended at its limit without a plan."""
 
     exit_status = 5
+
+
+class NotFasterError(NoPlanError):
+    """The search found no plan with a shorter step than one that is known."""

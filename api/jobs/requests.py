@@ -17,8 +17,8 @@ __all__ = ["EVALUATION", "SEARCH", "evaluation_options", "model_file", "search_o
 SEARCH: Final = frozenset(
     (
         *("devices", "hardware", "nodes", "mesh", "mode", "memory_limit", "optimizer", "precision", "recompute"),
-        *("stages", "micro_batches", "pin", "bind", "batch", "strategy", "solver", "time_limit", "target"),
-        *("top_k", "reproducible"),
+        *("stages", "micro_batches", "pin", "bind", "batch", "strategy", "space", "solver", "time_limit"),
+        *("target", "top_k", "reproducible"),
     )
 )
 EVALUATION: Final = frozenset(

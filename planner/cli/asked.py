@@ -39,6 +39,7 @@ def asked(options: argparse.Namespace) -> RequestDocument:
         bind=dict(sorted(bindings(options.bind).items())),
         batch=options.batch,
         time_limit=options.time_limit,
+        space=options.space,
     )
 
 
@@ -88,6 +89,7 @@ def arguments_of(request: RequestDocument, model: str, pins: Sequence[str] = ())
     add("--solver", request.solver, "auto")
     add("--time-limit", request.time_limit)
     add("--target", request.target, "any")
+    add("--space", request.space)
     add("--constraints", None if request.constraints is None else request.constraints.name)
     for pin in (*request.pins, *pins):
         add("--pin", pin)

@@ -83,6 +83,12 @@ def add_request_options(parser: argparse.ArgumentParser) -> None:
         metavar="SCHEME[:KEY=VALUE,…]",
         help="pin a known configuration, as `planner evaluate` has it: megatron:tp=4,pp=2,micro_batch=1, fsdp, …",
     )
+    parser.add_argument(
+        "--space",
+        choices=("whole", "operators"),
+        help="whole: stages, micro-batches, ZeRO and recomputation as well, the same for all layers; default: whole "
+        "where the batch at once hardly fits, else operators",
+    )
     parser.add_argument("--solver", choices=("auto", "dp", "ilp"), default="auto")
     parser.add_argument("--time-limit", type=float, metavar="S", help="seconds for the whole search")
     parser.add_argument("--target", choices=("any", "torch", "mindspore"), default="any", help="plans it can express")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import time
+from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from math import log
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from planner.cache import Store
 from planner.cli.answer import Answer
@@ -20,7 +22,7 @@ from planner.cli.request_key import RequestKey
 from planner.cli.search_proof import described, save_problem
 from planner.cli.watch import Lines, Watch, reports_in_seconds
 from planner.clock import Configuration
-from planner.errors import InputError, UsageError
+from planner.errors import InfeasibleError, InputError, NoPlanError, UsageError
 from planner.frontends import load_with_file
 from planner.ir import DeviceMesh, Graph
 from planner.planning import PlanDocument, Planned, Recall, Request, describe, make_plan, plan_text, read_plan
@@ -32,6 +34,9 @@ from planner.planning.planner import on_nodes
 from planner.pricing import PriceTables, Settings
 from planner.report.text import pipeline_lines, summary
 from planner.search.control import Control
+
+if TYPE_CHECKING:
+    from planner.cli.uniform import Uniform
 
 __all__ = ["Searcher"]
 
@@ -48,10 +53,10 @@ class Searcher:
     key: RequestKey | None
     cancellation: Cancellation
     watch: Watch = field(default_factory=Lines)
+    graphs: dict[int | None, tuple[Graph, bytes]] = field(default_factory=dict)  # by batch, with the file they are of
 
     def __post_init__(self) -> None:
         self.watch.phase("import")
-        self._graphs: dict[int | None, Graph] = {}
         self._file = b""  # the model's, without weights
         self.profile = profile_of(self.options.hardware)
         self.constraints = constraints_of(self.options)
@@ -84,10 +89,11 @@ class Searcher:
 
     def _load(self, batch: int | None) -> Graph:
         """The model for a batch: importing it again would take as long again."""
-        if batch not in self._graphs:
+        if batch not in self.graphs:
             bind = bindings(self.options.bind)
-            self._graphs[batch], self._file = load_with_file(self.options.model, bind=bind, batch=batch)
-        return self._graphs[batch]
+            self.graphs[batch] = load_with_file(self.options.model, bind=bind, batch=batch)
+        graph, self._file = self.graphs[batch]
+        return graph
 
     @cached_property
     def _loaded(self) -> tuple[Graph, Parts]:
@@ -131,15 +137,75 @@ class Searcher:
         control = Control(request.time_limit, cancel=self.cancellation.asked, say=self.watch.say, report=report)
         self.watch.phase("search")
         self.cancellation.searching = True
-        planned, pipeline = self.plan(request, control, recall)
-        untouched = request.time_limit is None or planned.search_seconds < UNTOUCHED * request.time_limit
-        alone = untouched and recall is None and not control.cancel.is_set()
-        answer = self._answer(planned, control, pipeline, self._asked(devices, untouched, alone))
+        uniform = self._uniform(devices, request, control)
+        planned, answer = self._of_operators(devices, request, control, recall, uniform)
+        untouched = self._untouched(control)
+        if uniform is not None:
+            answer = self._faster(answer, uniform, devices)
+        assert answer is not None
         if self.store is not None and key is not None and untouched and not automatic and not answer.cancelled:
             answer.keep(self.store, key)
             self._point(devices, key)
             self._index(graph, request, key)
-        return answer if self.options.save_problem is None else self._saved(answer, planned, control, devices)
+        if self.options.save_problem is None or planned is None:
+            return answer
+        return self._saved(answer, planned, control, devices)
+
+    def _uniform(self, devices: int, request: Request, control: Control) -> Uniform | None:
+        """The best uniform configuration, where these are in question."""
+        if not self.training:
+            return None
+        from planner.cli.uniform import best_uniform
+
+        return best_uniform(self.options, self._load(self.options.batch), devices, request.profile, control)
+
+    def _of_operators(
+        self, devices: int, request: Request, control: Control, recall: Recall | None, uniform: Uniform | None
+    ) -> tuple[Planned | None, Answer | None]:
+        """What the search finds that decides on every operator; nothing where that is not faster than the uniform
+        configuration."""
+        if uniform is not None and request.top_k == 1:
+            if not uniform.found.at_once:
+                control.say("operators are not searched one by one: a device cannot hold the whole batch in one pass")
+                return None, None
+            request = replace(request, known_step_s=uniform.step_time_s)
+        try:
+            planned, pipeline = self.plan(request, control, recall)
+        except (InfeasibleError, NoPlanError):
+            if uniform is None:
+                raise
+            return None, None
+        untouched = self._untouched(control)
+        alone = untouched and recall is None and not control.cancel.is_set()
+        return planned, self._answer(planned, control, pipeline, self._asked(devices, untouched, alone))
+
+    @staticmethod
+    def _untouched(control: Control) -> bool:
+        """Whether no part of the search was cut short."""
+        took = time.monotonic() - control.started
+        return control.time_limit is None or took < UNTOUCHED * control.time_limit
+
+    def _faster(self, answer: Answer | None, uniform: Uniform, devices: int) -> Answer:
+        """The answer, or the plan of the uniform configuration where its step is shorter; both say what was tried."""
+        chosen = answer is None or answer.documents[0]["step_time_s"] > uniform.step_time_s
+        if chosen:
+            known, answer = answer, self._of_configuration(uniform.strategy, devices)
+            if known is not None:  # further plans were asked for
+                count = self.options.top_k
+                plans, documents = (*answer.plans, *known.plans)[:count], (*answer.documents, *known.documents)[:count]
+                answer = replace(answer, plans=plans, documents=documents)
+        assert answer is not None
+        head, *rest = answer.summary.split("\n")
+        documents = ({**answer.documents[0], "uniform": uniform.document}, *answer.documents[1:])
+        summary = "\n".join([head, *uniform.lines(chosen=chosen), *rest])
+        return replace(answer, documents=documents, summary=summary)
+
+    def _of_configuration(self, strategy: str, devices: int) -> Answer:
+        """What `--strategy` gives."""
+        options = copy(self.options)
+        options.strategy, options.stages, options.micro_batches = strategy, 1, None
+        options.recompute, options.top_k, options.devices, options.space = "auto", 1, str(devices), None
+        return Searcher(options, None, None, self.cancellation, self.watch, graphs=self.graphs).search(devices)
 
     def plan(
         self,

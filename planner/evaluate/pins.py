@@ -27,7 +27,7 @@ from planner.planning.constraints.values import LayoutPin, OperatorPin, Paramete
 from planner.rules.rule import Rule
 from planner.rules.strategy import REPLICATE, AxisRole, Strategy, bind
 
-__all__ = ["constraints_of_configuration"]
+__all__ = ["constraints_of_configuration", "same_factor"]
 
 _KINDS: Final[tuple[tuple[str, AxisKind | None], ...]] = (
     ("copies", None), ("data", None), ("expert", "expert"), ("context", "context"), ("tensor", "tensor")
@@ -135,7 +135,7 @@ def _along(one: Graph, model: Model, c: Configuration, kind: AxisKind, size: int
         # A strategy that is a mode names the mode's members as well.
         modes = [f for f in choice.factors if f in own.rules[name].modes]
         for factor in modes or sorted(choice.factors)[:1]:
-            same = _same_factor(own.rules[name], factor, model.rules[name])
+            same = same_factor(own.rules[name], factor, model.rules[name])
             if same is not None:
                 out[name] = _split_by_head(model.rules[name], same, size)
     return out
@@ -190,7 +190,7 @@ def _output_layers(one: Graph, own: Model, size: int) -> dict[str, Rule]:
     return out
 
 
-def _same_factor(rule: Rule, factor: str, other: Rule) -> str | None:
+def same_factor(rule: Rule, factor: str, other: Rule) -> str | None:
     """The factor, or mode, of the same operator at another batch: at one sample, factors of reshapes are numbered
     without that of the samples, so names alone do not tell.  None where there is none."""
     if factor in rule.modes:

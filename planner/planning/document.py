@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from cost_models.pipeline import Schedule, stage_numbers
 from planner.ir import DeviceMesh, Layout, MeshAxis, Reduction
@@ -302,6 +302,7 @@ class RequestDocument(_Part):
     time_limit     seconds, only where it may have cut the search short
     profile        the file of a hardware that is not packaged
     constraints    the file, or the pins that a plan or another system's strategy came to
+    space          only where it was given; else where memory decides
     reproducible   nothing else had a say: no time limit, no cancellation, no plan to begin with
     """
 
@@ -325,7 +326,16 @@ class RequestDocument(_Part):
     bind: dict[str, int] = {}
     batch: int | None = None
     time_limit: float | None = None
+    space: Literal["whole", "operators"] | None = None
     reproducible: bool = True
+
+    @model_serializer(mode="wrap")
+    def _without_space(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """As plans were written before there was a choice."""
+        written: dict[str, Any] = write(self)
+        if self.space is None:
+            written.pop("space", None)
+        return written
 
 
 class SearchDocument(_Part):

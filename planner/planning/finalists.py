@@ -72,7 +72,8 @@ class Finalist:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """`finalists`: the best of every option that was played, the shortest step first; `bounds`: units that the step of
+    """`finalists`: the best of every option that was played, the shortest step first, none where all that was found
+    takes longer than the step that is known; `bounds`: units that the step of
     any plan of an option takes at least, by the option's place among those found."""
 
     finalists: tuple[Finalist, ...]
@@ -88,6 +89,8 @@ class _Judge:
     def __init__(self, found: Found, request: Request, control: Control, limit: int | None) -> None:
         self.found, self.request, self.control, self.limit = found, request, control, limit
         self.best: dict[int, Finalist] = {}  # by the option's place
+        known, unit_s = request.known_step_s, request.profile.price_resolution_s
+        self.known_step = float("inf") if known is None else known / unit_s
         self.bounds = [0 if o.priced is None else step_bound(o.priced, o.bound) for o in found.options]
 
     def run(self) -> Judged:
@@ -103,7 +106,7 @@ class _Judge:
                 self._weigh(k)
                 self._say(k)
         finalists = sorted(self.best.values(), key=lambda f: (f.timeline.end, f.parts.total))
-        first = finalists[0].timeline.end
+        first = finalists[0].timeline.end if finalists else 0
         return Judged(tuple(finalists), tuple(self._bound(k, first) for k in range(len(options))))
 
     def _bound(self, place: int, best: int) -> int:
@@ -113,10 +116,11 @@ class _Judge:
         return best if priced is not None and bound < best <= bound + 2 * rounding(priced) else bound
 
     def _last(self) -> float:
-        """The step from which on a plan is not among those asked for."""
+        """The step from which on a plan is not among those asked for, or not faster than the one known."""
         count = self.request.top_k
         ends = sorted(f.timeline.end for f in self.best.values())
-        return ends[count - 1] if len(ends) >= count else float("inf")
+        last = ends[count - 1] if len(ends) >= count else float("inf")
+        return min(last, self.known_step) if count == 1 else last
 
     def _place(self, option: Option) -> int:
         return next(k for k, o in enumerate(self.found.options) if o is option)
@@ -146,6 +150,8 @@ class _Judge:
         assert option.priced is not None
         assert option.search is not None
         best = self.best.get(place)
+        if best is None and self.request.known_step_s is not None:
+            return
         choice = self._cheapest(option) if best is None else best.choice
         late = held_up(option.priced, choice)
         # Where elimination is too wide, a choice takes as long again: it is for meshes that have shown a good one.  And

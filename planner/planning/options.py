@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from planner.ir import DeviceMesh
@@ -39,7 +39,7 @@ class Candidate:
 @dataclass(slots=True, eq=False)
 class Option:
     """A mesh with or without recomputation; `search` is None until it was priced, and where the pins rule the mesh out
-    (`unfit`).  `unpinned` is the problem without the pins.
+    (`unfit`).  `whole` makes the problem without the pins.
 
     `fitted`: the best choice whose program fits in memory; `looked_at`: the last of the search's choices that was
     weighed; `over`: of these, one whose program does not fit; `overfull`: prices on memory or lower limits were tried,
@@ -51,7 +51,7 @@ class Option:
     recompute: bool
     priced: PricedProblem | None = None
     search: Search | None = None
-    unpinned: PricedProblem | None = None
+    whole: Callable[[], PricedProblem] | None = None
     unfit: Unfit | None = None
     fitted: Fitted | None = None
     looked_at: tuple[int, ...] | None = None
@@ -61,6 +61,11 @@ class Option:
     known: list[Fitted] = field(default_factory=list, repr=False)
     shapes: Iterator[tuple[int, ...]] | None = field(default=None, repr=False)
     leanest: Fitted | None = None
+
+    @property
+    def unpinned(self) -> PricedProblem | None:
+        """The problem without the pins, where there are any."""
+        return None if self.whole is None else self.whole()
 
     @property
     def good(self) -> bool:

@@ -12,10 +12,11 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
+from planner.clock import step_bound
 from planner.ir import DeviceMesh, Graph
-from planner.planning.constraints import Pins, Unfit, apply, contradiction
+from planner.planning.constraints import Pins, Unfit, apply, contradiction, needed
 from planner.planning.fit import Fitted, fit, lowered
 from planner.planning.interrupt import run_until_stopped
 from planner.planning.options import Found, Option
@@ -23,7 +24,7 @@ from planner.planning.recall import Recall, plain_choice
 from planner.planning.request import Request
 from planner.planning.shapes import shapes
 from planner.planning.walk import CLOCKED, walk
-from planner.pricing import Machine, PriceTables, price
+from planner.pricing import Machine, PricedProblem, PriceTables, price
 from planner.pricing.memory import recomputed_blocks
 from planner.rules.rule import Rule
 from planner.search.control import Control
@@ -77,6 +78,7 @@ class _Outer:
         self.graph, self.request, self.rules, self.active = graph, request, rules, active
         self.limit, self.control, self.pins, self.recall = limit, control, pins, recall
         self.unit_s = request.profile.price_resolution_s
+        self.known_step = None if request.known_step_s is None else request.known_step_s / self.unit_s
         always = request.recompute == "blocks" and request.settings.training
         self.options = [Option(mesh, always) for mesh in meshes]
         self.tables = tables
@@ -92,11 +94,21 @@ class _Outer:
             if self._late(share=0.5) and option is not self.options[0]:
                 break
             self._open(option, self.control)
-        ready = [o for o in self.options if o.search is not None and not o.infeasible]
+        ready = [o for o in self.options if o.search is not None and not o.infeasible and self._in_question(o)]
         for number, option in enumerate(sorted(ready, key=lambda o: o.bound), 1):
             if self.control.stopped and self.best is not None:
                 break
             self._finish(option, f"{number} of {len(ready)}")
+
+    def _in_question(self, option: Option) -> bool:
+        """Whether a plan on this mesh may be faster than the one that is known.
+
+        Where memory binds and there is one, none is looked for: plans for the whole batch at once hold what
+        micro-batches need not, and pay for it.
+        """
+        if self.known_step is None or option.priced is None:
+            return True
+        return step_bound(option.priced, option.bound) < self.known_step and not self._binds(option)
 
     def settle(self) -> None:
         """Brings what an interrupted run left in order, and finds some plan where it had none."""
@@ -136,19 +148,19 @@ class _Outer:
 
     def _open(self, option: Option, control: Control) -> None:
         """Prices the option and looks at it once; while no plan is known, for some plan as well."""
-        settings = replace(self.request.settings, recompute=option.recompute)
-        machine = Machine(self.request.profile, option.mesh, settings)
-        tables = self.tables.setdefault(option.mesh, PriceTables())
-        option.priced = price(self.graph, machine, self.rules, self.active, self.limit, tables)
-        if self.pins is not None and not self._pin(option, self.pins):
+        if self.pins is None:
+            option.priced = self._priced(option)
+        elif not self._pin(option, self.pins):
             return
-        if self.best is None and any(self._binds(o) for o in self.options):
+        assert option.priced is not None
+        first = self.best is None and self.known_step is None  # some plan is needed
+        if first and any(self._binds(o) for o in self.options):
             self._shape(option, some=True)  # before what takes longer
         inner = Control(control.left, cancel=control.cancel, say=self._say_of(option))
         start = None if self.recall is None else self.recall.choice(option.priced, control)
         option.search = Search(option.priced.problem, inner, solver=self.request.solver, start=start)
         axes = len(option.mesh.axes)
-        option.search.glance(choose=self.best is None, narrow=axes < self.wide_from)
+        option.search.glance(choose=first, narrow=axes < self.wide_from)
         if option.search.rounds is not None:
             self.wide_from = min(self.wide_from, axes)
         if option.infeasible:
@@ -158,17 +170,32 @@ class _Outer:
             if self.can_recompute and not option.recompute:
                 self._recompute(option)
             return
+        if not self._in_question(option):
+            return
         self._compare(option)
-        if self.best is None and self._binds(option):
+        if self.best is None and self.known_step is None and self._binds(option):
             self._shape(option, some=True)
             if self.best is None:
                 self._walk(option, brief=True)
 
+    def _priced(self, option: Option) -> PricedProblem:
+        tables = self.tables.setdefault(option.mesh, PriceTables())
+        return price(self.graph, self._machine(option), self.rules, self.active, self.limit, tables)
+
+    def _machine(self, option: Option) -> Machine:
+        settings = replace(self.request.settings, recompute=option.recompute)
+        return Machine(self.request.profile, option.mesh, settings)
+
     def _pin(self, option: Option, pins: Pins) -> bool:
-        """Applies the pins; whether the mesh can hold each of them."""
-        assert option.priced is not None
-        pinned = apply(option.priced, pins)
-        option.unpinned = option.priced
+        """Prices the option with the pins; whether the mesh can hold each of them."""
+        option.whole = cache(partial(self._priced, option))
+        pinned: PricedProblem | Unfit | None = None
+        if self.request.execution is not None:  # hardly anything is left open
+            machine, way = self._machine(option), needed(pins)
+            few = price(self.graph, machine, self.rules, self.active, self.limit, allowed=way)
+            pinned = apply(few, pins)
+        if pinned is None or isinstance(pinned, Unfit):
+            pinned = apply(option.whole(), pins)
         if isinstance(pinned, Unfit):
             option.unfit = pinned
             self.control.say(f"{option}: {pinned.status}")
@@ -178,8 +205,8 @@ class _Outer:
 
     def _contradicted(self, option: Option) -> bool:
         """Whether it is the pins that leave nothing, and not memory."""
-        if self.pins is not None and option.unpinned is not None and option.unfit is None:
-            option.unfit = contradiction(option.unpinned, self.pins)
+        if self.pins is not None and option.whole is not None and option.unfit is None:
+            option.unfit = contradiction(option.whole(), self.pins)
             if option.unfit is not None:
                 self.control.say(f"{option}: {option.unfit.status}")
         return option.unfit is not None

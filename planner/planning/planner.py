@@ -9,7 +9,7 @@ from typing import Literal
 
 from cost_models import HardwareProfile, usable_memory_bytes
 from planner.clock import Held, Timeline, device_for
-from planner.errors import InfeasibleError, NoPlanError, UsageError
+from planner.errors import InfeasibleError, NoPlanError, NotFasterError, UsageError
 from planner.ir import DeviceMesh, Graph
 from planner.lowering import Liveness, Program
 from planner.planning.breakdown import CostBreakdown
@@ -129,8 +129,9 @@ def make_plan(
     plan so far is returned.  `recall` is a plan to begin with; `tables` keeps what was priced for further requests
     about this graph, profile and settings, which changes no answer.
 
-    InfeasibleError where no mesh has a plan within the memory limit, with the smallest limit shown to suffice
-    and the proven bound; NoPlanError where the time limit or a cancellation ends the search first.
+    InfeasibleError where no mesh has a plan within the memory limit, with the smallest limit shown to suffice and the
+    proven bound; NotFasterError where none is faster than the step that the request knows; NoPlanError where the time
+    limit or a cancellation ends the search first.
     """
     started = time.monotonic()
     if control is None:
@@ -151,6 +152,8 @@ def make_plan(
         unfit = [o.unfit for o in found.options if o.unfit is not None]
         if pins is not None and unfit and len(unfit) == len(found.options):
             raise no_mesh_left(pins, unfit)
+        if request.known_step_s is not None:
+            raise _not_faster(request.known_step_s)
         full = [o for o in found.options if o.infeasible or o.overfull]
         infeasible = [o for o in full if not o.unfit and o.priced is not None]
         if len(infeasible) + len(unfit) < len(found.options):
@@ -158,10 +161,13 @@ def make_plan(
                 raise NoPlanError("cancelled before any plan was found")
             within = "" if request.time_limit is None else f" within {request.time_limit:g} s"
             raise NoPlanError(f"no plan was found{within}; give a longer --time-limit")
-        unpinned = [o.unpinned for o in found.options if o.infeasible and not o.unfit and o.unpinned is not None]
+        unpinned = [p for o in found.options if o.infeasible and not o.unfit and (p := o.unpinned) is not None]
         note = "" if pins is None else memory_note(unpinned, pins, limit or 0)
         raise _infeasible(request, infeasible, limit, note, control)
     outcome = judged(found, request, control, room)
+    if not outcome.finalists:
+        assert request.known_step_s is not None
+        raise _not_faster(request.known_step_s)
     if request.configured is not None and limit is not None and outcome.finalists[0].memory.peak > limit:
         raise too_large(outcome.finalists[0].memory.peak, limit)
     first, *others = (
@@ -237,6 +243,10 @@ def _warnings(priced: PricedProblem) -> tuple[str, ...]:
         f"{n} devices do not divide {', '.join(names[:8])}{more}: such dimensions are split over fewer devices "
         f"or not at all; a batch that {n} divides (--batch) uses them all",
     )
+
+
+def _not_faster(known_s: float) -> NotFasterError:
+    return NotFasterError(f"no plan was found whose step is shorter than {known_s:.6g} s, which is known")
 
 
 def _infeasible(

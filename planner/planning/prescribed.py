@@ -28,9 +28,9 @@ def program_of_pins(graph: Graph, pins: Constraints, profile: HardwareProfile, s
     solution = None if isinstance(pinned, Unfit) else solve(pinned.problem)
     if isinstance(pinned, Unfit) or solution is None or solution.cost is None:
         whole = price(graph, machine, rules, active, None)  # with what is offered instead
-        why = apply(whole, resolved)
-        if isinstance(why, Unfit):
-            raise InputError(f"constraints {pins.source}: mesh {mesh}: {why.status}: {why.message}")
+        offered = apply(whole, resolved)
+        if isinstance(offered, Unfit):
+            raise InputError(f"constraints {pins.source}: mesh {mesh}: {offered.status}: {offered.message}")
         why = contradiction(whole, resolved)
         raise InputError(f"constraints {pins.source}: mesh {mesh}: {why.message if why else 'no plan holds all pins'}")
     choice = lean(pinned, solution.choice)

@@ -22,7 +22,8 @@ class Request:
     None: what the profile leaves usable; `time_limit` in seconds for the whole search, None: none; `recompute`
     auto: of the blocks of equal layers, on meshes where nothing fits without; `constraints`: what the user pins;
     `top_k`: how many meshes are searched to the end; `execution`: the known configuration that the constraints are of,
-    which says how the plan is run, in so many micro-batches and stages."""
+    which says how the plan is run, in so many micro-batches and stages; `known_step_s`: of a plan that is known, and
+    that others have to be faster than."""
 
     devices: int
     profile: HardwareProfile
@@ -35,6 +36,7 @@ class Request:
     constraints: Constraints | None = None
     top_k: int = 1
     execution: Configuration | None = None
+    known_step_s: float | None = None
 
     @property
     def configured(self) -> Configuration | None:

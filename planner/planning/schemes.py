@@ -11,7 +11,7 @@ from cost_models.pipeline import chunks_of_schedule
 from planner.clock.configuration import ATTENTIONS, LOSSES, MATRIX_TYPES, RECOMPUTES, SCHEDULES, Configuration
 from planner.errors import UsageError
 
-__all__ = ["KEYS", "SCHEMES", "parse_strategy", "spelled"]
+__all__ = ["KEYS", "SCHEMES", "in_words", "parse_strategy", "spelled"]
 
 # What frameworks do unless told otherwise: the vendor's attention, collectives beside computing.
 _TODAY: Final = {"attention": "native", "overlap_gradients": True}
@@ -159,6 +159,29 @@ def spelled(c: Configuration) -> str:
         if name in ("dp", "micro_batch") or value != getattr(usual, key.field):
             told.append(f"{name}={_written(value)}")
     return f"megatron:{','.join(told)}"
+
+
+def in_words(c: Configuration) -> str:
+    """The configuration as people say it: `DP 16 x TP 2 x PP 8 (1F1B, 32 micro-batches of 1), ZeRO 1`."""
+    degrees = [("DP", c.dp), ("CP", c.cp), ("TP", c.tp), ("PP", c.pp)]
+    named = [f"{name} {count}" for name, count in degrees if count > 1] or ["one device"]
+    orders = {"1f1b": "1F1B", "gpipe": "GPipe", "zb-h1": "ZB-H1", "zb-v": "ZB-V", "interleaved": "interleaved 1F1B"}
+    order = [] if c.pp == 1 else [orders[c.order]]
+    if c.order == "interleaved":
+        order.append(f"{c.virtual_stages} chunks a stage")
+    batches = "" if c.micro_batches == 1 else "es"
+    order.append(f"{c.micro_batches} micro-batch{batches} of {c.micro_batch}")
+    parts = [f"{' x '.join(named)} ({', '.join(order)})"]
+    if c.ep > 1:
+        parts.append(f"experts over {c.ep}")
+    if c.dp * c.cp > 1:
+        parts.append(f"ZeRO {c.zero}")
+    if c.sequence_parallel:
+        parts.append("sequence parallel")
+    if c.recompute != "none":
+        share = f" of {c.recompute_blocks:.0%} of the blocks" if c.recompute_blocks < 1 else ""
+        parts.append(f"{c.recompute} recomputation{share}")
+    return ", ".join(parts)
 
 
 def _written(value: object) -> str:

@@ -48,8 +48,8 @@ def price(
     """Problem of planning `graph` on the machine's mesh under `memory_limit` bytes per device (None: no limit).
 
     `rules` maps operator names to rules and `active` holds the tensors that carry a gradient.  `tables` keeps what
-    does not depend on recomputation, for further Problems of the same graph, mesh and settings otherwise.  `allowed`: by
-    operator, which of its strategies are needed; those that no operator of its class needs are not priced.
+    does not depend on recomputation, for further Problems of the same graph, mesh and settings otherwise.  `allowed`:
+    by operator, which of its strategies are needed; those that no operator of its class needs are not priced.
     """
     settings = machine.settings
     joined = machine.profile.framework.joins_kernels

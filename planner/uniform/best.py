@@ -40,12 +40,14 @@ class Scored:
 @dataclass(frozen=True, slots=True)
 class Found:
     """`best`: those asked for, the shortest step first; `considered`: configurations in all, of which so many were
-    `played`; `refused`: by reason, those that are not in question."""
+    `played`; `refused`: by reason, those that are not in question; `at_once`: whether some device may hold what the
+    whole batch keeps in one pass, on one stage, with nothing run again."""
 
     best: tuple[Scored, ...]
     considered: int
     played: int
     refused: Mapping[str, int]
+    at_once: bool
 
 
 def best_of(
@@ -69,6 +71,7 @@ class _Search:
         self.best: list[Scored] = []
         self.refused: Counter[str] = Counter()
         self.considered = self.played = 0
+        self.at_once = False
         self._open: list[tuple[float, int, Callable[[float, Any], None], Any]] = []
         self._number = itertools.count()
         self._rates: dict[_Ranks, float] = {}  # device-seconds of a sample, at least
@@ -87,7 +90,7 @@ class _Search:
                 self.refused["bound"] += 1 + len(self._open)
                 break
             look(bound, item)
-        return Found(tuple(self.best), self.considered, self.played, dict(self.refused))
+        return Found(tuple(self.best), self.considered, self.played, dict(self.refused), self.at_once)
 
     def _push(self, bound: float, look: Callable[[float, Any], None], item: Any) -> None:
         if bound < self._last():
@@ -103,8 +106,8 @@ class _Search:
         """Bounds all configurations of some ranks by a large micro-batch."""
         ranks, groups = item
         nearest = [rate for known, rate in self._rates.items() if _divide(known, ranks)]
-        least = max(nearest, default=0.0) * self.space.batch / self.space.devices
-        if least > bound:
+        least = max(nearest, default=0.0) * self.space.batch / self.space.devices + self.profile.host.step_overhead_s
+        if nearest and least > bound:
             self._push(least, self._ranks, item)
             return
         smallest = groups[min(groups)][0]
@@ -116,8 +119,9 @@ class _Search:
         fitting: list[Configuration] = []
         for c in (s for group in groups.values() for m in group for s in schedules(self.space, m)):
             self.considered += 1
-            if self.limit is None or held.bytes(next(levels(c))) <= self.limit:
+            if self._may_hold(held, c):
                 fitting.append(c)
+                self.at_once = self.at_once or (c.pp == c.micro_batches == 1 and c.recompute == "none")
             else:
                 self.refused["memory"] += 1
         sizes = sorted({c.micro_batch for c in fitting}, reverse=True)
@@ -136,10 +140,15 @@ class _Search:
         if passed is None:
             self.refused["model"] += 1
             return
-        least = max(bound, self._step(passed, c))
+        least = self._step(passed, c)
+        held = self._held[c.tp, c.cp, c.ep]
         for level in levels(c):
-            if self.limit is None or self._held[c.tp, c.cp, c.ep].bytes(level) <= self.limit:
-                self._push(least, self._estimate, level)
+            if self.limit is None or held.bytes(level) <= self.limit:
+                self._push(max(bound, least + held.update(level, self.profile)), self._estimate, level)
+
+    def _may_hold(self, held: Held, c: Configuration) -> bool:
+        """Whether the device may hold it where as much as can be is divided."""
+        return self.limit is None or held.bytes(next(levels(c))) <= self.limit
 
     @staticmethod
     def _step(passed: Passed, c: Configuration) -> float:
@@ -187,7 +196,14 @@ class _Search:
 def _alone(c: Configuration) -> Configuration:
     """What its ranks do in a micro-batch, on as few of them as there may be."""
     return c.with_(
-        dp=c.ep, pp=1, micro_batches=1, zero=0, virtual_stages=1, schedule="1f1b", recompute="none", recompute_blocks=1.0
+        dp=c.ep,
+        pp=1,
+        micro_batches=1,
+        zero=0,
+        virtual_stages=1,
+        schedule="1f1b",
+        recompute="none",
+        recompute_blocks=1.0,
     )
 
 

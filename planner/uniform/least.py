@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 
-from cost_models import HardwareProfile
+from cost_models import HardwareProfile, optimizer_seconds
 from planner.clock import Configuration
 from planner.clock.memory import STATE_BYTES, chunk_activation_bytes
 from planner.clock.passes import passes_of
@@ -27,6 +27,7 @@ class Passed:
     profile: HardwareProfile
     samples: int
     _known: dict[object, _Ranks] = field(default_factory=dict)
+    _paths: dict[object, float] = field(default_factory=dict)
 
     @cached_property
     def seconds(self) -> float:
@@ -38,7 +39,8 @@ class Passed:
 
         A rank has to pass all micro-batches through its chunks.  Before that the first one has passed the first chunk
         of each rank before it; behind that the last one goes back through these, unless gradients of weights, which
-        nobody waits for, are what a rank does last.  UsageError where there are more chunks than layers.
+        nobody waits for, are what a rank does last.  And one micro-batch has to pass all chunks and come back.
+        UsageError where there are more chunks than layers.
         """
         key = c.pp, c.virtual_stages, c.order == "zb-v", c.recompute, c.recompute_blocks
         if key not in self._known:
@@ -47,7 +49,8 @@ class Passed:
         one = max(
             before + c.micro_batches * own + (behind if goes_back else 0.0) for before, behind, own in self._known[key]
         )
-        return one * c.micro_batch / self.samples
+        alone = self._alone(c.recompute, c.recompute_blocks, goes_back)
+        return max(one, alone) * c.micro_batch / self.samples + self.profile.host.step_overhead_s
 
     def _ranks(self, c: Configuration) -> _Ranks:
         units = self._units(c.recompute, c.recompute_blocks)
@@ -57,6 +60,16 @@ class Passed:
         ]
         before, behind = (list(accumulate((p[way] for p in parts), initial=0.0)) for way in (0, 1))
         return [(before[d], behind[d], sum(sum(parts[k]) for k in chunks_of(c, d))) for d in range(c.pp)]
+
+    def _alone(self, recompute: str, blocks: float, whole: bool) -> float:
+        """Seconds of a micro-batch through all chunks, with gradients of weights where the schedule has them on the
+        way."""
+        key = recompute, blocks, whole
+        if key not in self._paths:
+            both = sum(f + b for f, b in self._units(recompute, blocks))
+            weights = sum(u.weight_seconds for u in passes_of(self.workload, self.configuration, self.profile).units)
+            self._paths[key] = both - (0.0 if whole else weights)
+        return self._paths[key]
 
     def _units(self, recompute: str, blocks: float) -> list[tuple[float, float]]:
         """Forward and backward seconds of each unit."""
@@ -87,17 +100,30 @@ class Held:
         units = self.workload.units
         return sum(u.weights for u in units), sum(units[u].weights for u in self._blocks)
 
+    def update(self, c: Configuration, profile: HardwareProfile) -> float:
+        """Seconds in which the first rank updates its blocks."""
+        elements = self._mine(c)
+        divided = elements / (c.dp * c.cp) if c.zero else elements
+        precision = "fp32" if c.weight_bytes == 4 else c.precision
+        return float(optimizer_seconds(profile, divided, precision=precision, optimizer=c.optimizer, launches=0))
+
+    def _mine(self, c: Configuration) -> float:
+        """Elements of weights on the first rank at least: its share of the blocks, rounded down."""
+        return self._elements[c.pp > 1] * self._share(c)
+
+    def _share(self, c: Configuration) -> float:
+        """Of the units on one rank, where there are several of the blocks."""
+        if c.pp == 1:
+            return 1.0
+        return (len(self._blocks) // c.pp) / len(self._blocks) if self._blocks else 0.0
+
     def bytes(self, c: Configuration) -> float:
         """What the first rank of the pipeline holds at least: weights with all that belongs to them, and activations.
 
-        It has its share of the blocks, rounded down, and as many micro-batches of them as it starts before the first
+        It has its share of the blocks and as many micro-batches of them as it starts before the first
         comes back: one for each stage; the schedules of zero-bubble may have fewer.
         """
-        if c.pp > 1 and not self._blocks:
-            return 0.0
-        share = 1.0 if c.pp == 1 else (len(self._blocks) // c.pp) / len(self._blocks)
-        elements = self._elements[c.pp > 1] * share
-        over = c.dp * c.cp
+        share, elements, over = self._share(c), self._mine(c), c.dp * c.cp
 
         def divided(level: int) -> float:
             return elements / over if c.zero >= level else elements

@@ -6,23 +6,25 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from planner.evaluate.model import model_of
+from planner.evaluate.pins import same_factor
 from planner.ir import DeviceMesh, Graph, Layout
 from planner.lowering import Convert, Load, Program
+from planner.rules.rule import Rule
 from planner.rules.strategy import Strategy, bind
 
 __all__ = ["resized"]
 
 
 def resized(program: Program, graph: Graph, mesh: DeviceMesh) -> Program | None:
-    """The program with the same layouts for `graph`, which has the same operators, on `mesh`, which has axes of the
-    same names; None where they do not divide there."""
-    if mesh.names != program.mesh.names:
+    """The program with the same layouts for `graph`, which has the same operators but for their sizes, on `mesh`, which
+    has axes of the same names; None where they do not divide there, or tensors differ."""
+    if mesh.names != program.mesh.names or graph.tensors.keys() != program.graph.tensors.keys():
         return None
     rules = model_of(graph).rules
     strategies: dict[str, Strategy] = {}
     for name, known in program.strategies.items():
-        found = bind(rules[name], mesh, known.roles) if name in rules else None
-        if found is None or not _same_layouts(found, known):
+        found = _bound(program.rules[name], known, rules[name], mesh)
+        if found is None:
             return None
         strategies[name] = found
     for tensor, layout in _layouts(program):
@@ -33,8 +35,26 @@ def resized(program: Program, graph: Graph, mesh: DeviceMesh) -> Program | None:
     return replace(program, graph=graph, mesh=mesh, rules=rules, strategies=strategies)
 
 
+def _bound(before: Rule, known: Strategy, rule: Rule, mesh: DeviceMesh) -> Strategy | None:
+    """The strategy with the same layouts; factors may go by other names at another size."""
+    found = bind(rule, mesh, known.roles) if _named(known, rule) else None
+    if found is not None and _same_layouts(found, known):
+        return found
+    roles = []
+    for role in known.roles:
+        factor = same_factor(before, role.factor, rule) if role.kind == "split" else role.factor
+        if factor is None:
+            return None
+        roles.append(replace(role, factor=factor))
+    found = bind(rule, mesh, tuple(roles))
+    return found if found is not None and _same_layouts(found, known) else None
+
+
+def _named(known: Strategy, rule: Rule) -> bool:
+    return all(r.kind != "split" or r.factor in rule.factors or r.factor in rule.modes for r in known.roles)
+
+
 def _same_layouts(a: Strategy, b: Strategy) -> bool:
-    """Factors go by names that another size may give to other dimensions."""
     sides = ("operands", "results", "operand_gradients", "result_gradients")
     return all(getattr(a, side) == getattr(b, side) for side in sides)
 

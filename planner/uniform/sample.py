@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -73,9 +73,9 @@ class Sample:
         return self._workloads[key]
 
     def estimated(self, c: Configuration) -> Workload:
-        """The same, at less cost: how tensors travel is taken from a configuration of the same kinds of parallelism, and
-        data-parallel ranks, of whom there are two, stand for any number.  It is the workload of `c` itself where all
-        weights divide as evenly, and sizes decide nothing.  Errors as of `workload`."""
+        """The same, at less cost: how tensors travel is taken from a configuration of the same kinds of parallelism,
+        and two data-parallel ranks stand for any number.  It is the workload of `c` itself where all weights divide as
+        evenly, and sizes decide nothing.  Errors as of `workload`."""
         key = _traced_by(c)
         if key not in self._estimated:
             few = key.with_(dp=min(c.dp, 2 * c.ep), shard_ranks=None)

@@ -30,7 +30,8 @@ Optimizer = Literal["adam", "momentum", "sgd"]
 @dataclass(frozen=True, slots=True)
 class Space:
     """`batch` samples of a step; `layers` that a pipeline may be cut between; `stages`, `micro_batches` and
-    `recompute`: where these are prescribed; `orders`: schedules that may be used; None: all; `experts`: whether there are any to divide."""
+    `recompute`: where these are prescribed; `orders`: schedules that may be used; None: all; `experts`: whether there
+    are any to divide."""
 
     devices: int
     batch: int
@@ -45,8 +46,8 @@ class Space:
 
 
 def configurations(space: Space, profile: HardwareProfile) -> Iterator[Configuration]:
-    """One for each way to lay tensors out, on so many stages, with nothing run again; `schedules` and
-    `levels` have the others."""
+    """One for each way to lay tensors out and to cut the model and the batch; `schedules` and `levels` have the others
+    of each."""
     server = profile.devices_per_server or space.devices
     widest = max(_MOST_TENSOR, server)
     usual: dict[str, Any] = {**SCHEMES["megatron"], "precision": space.precision, "optimizer": space.optimizer}
