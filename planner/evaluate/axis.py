@@ -30,7 +30,7 @@ from planner.ir import DeviceMesh, Graph, Layout, MeshAxis, Op, Role
 from planner.rules.rule import Rule
 from planner.rules.strategy import BoundCollective, Strategy, axis_roles, bind
 
-__all__ = ["LOSSES", "PARTIAL", "WHOLE", "Along", "AxisKind", "Choice", "lay_out"]
+__all__ = ["LOSSES", "PARTIAL", "WHOLE", "Along", "AxisKind", "Choice", "has_experts", "lay_out"]
 
 AxisKind = Literal["tensor", "context", "expert"]
 WHOLE: Final = -1
@@ -38,6 +38,7 @@ PARTIAL: Final = -2
 _REARRANGING: Final = frozenset({"free", "layout", "elementwise"})  # a cast of indices is elementwise
 LOSSES: Final = frozenset({"SoftmaxCrossEntropyLoss", "com.microsoft::SoftmaxCrossEntropyLossInternal"})
 
+_EXPERTS: Final = frozenset({"com.microsoft::MoE", "com.microsoft::QMoE"})
 _HEAVY: Final = frozenset({"matmul", "conv", "gather", "attention"})
 # Seconds per byte sent, per byte of memory traffic and per operation: only their proportions matter here, and all
 # accelerators have about these.
@@ -100,6 +101,19 @@ def lay_out(
     for op in graph.ops:
         _lay(s, op, keys[op.name])
     return Along(size, s.choices, s.rest, s.written)
+
+
+def has_experts(graph: Graph, rules: Mapping[str, Rule]) -> bool:
+    """Whether some product has a weight for each expert: a dimension in common with what is multiplied and the result,
+    or experts are one operator."""
+    for op in graph.ops:
+        rule = rules[op.name]
+        weights = [i for i, t in enumerate(op.inputs) if t and graph.tensors[t].role is Role.PARAMETER]
+        if rule.kind == "matmul" and any(_shared(rule, i) for i in weights):
+            return True
+        if op.type in _EXPERTS:
+            return True
+    return False
 
 
 def _of_input(graph: Graph, name: str, kind: AxisKind, size: int) -> int:

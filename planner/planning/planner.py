@@ -165,9 +165,11 @@ def make_plan(
         note = "" if pins is None else memory_note(unpinned, pins, limit or 0)
         raise _infeasible(request, infeasible, limit, note, control)
     outcome = judged(found, request, control, room)
-    if not outcome.finalists:
-        assert request.known_step_s is not None
-        raise _not_faster(request.known_step_s)
+    known = request.known_step_s
+    if known is not None and not any(
+        f.timeline.end * request.profile.price_resolution_s < known for f in outcome.finalists
+    ):
+        raise _not_faster(known)
     if request.configured is not None and limit is not None and outcome.finalists[0].memory.peak > limit:
         raise too_large(outcome.finalists[0].memory.peak, limit)
     first, *others = (

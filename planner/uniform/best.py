@@ -14,7 +14,7 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from planner.clock import Configuration, Prediction, predict
 from planner.errors import InputError, UsageError
@@ -27,6 +27,7 @@ __all__ = ["Found", "Scored", "best_of"]
 
 _Ranks = tuple[int, int, int]  # that share tensors, the sequence, experts
 _Groups = Mapping[int, Sequence[Configuration]]  # by samples of a micro-batch
+_ESTIMATED: Final = 1e-3  # by so much an estimate may be too long
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,7 @@ class _Search:
     def _estimate(self, bound: float, c: Configuration) -> None:
         prediction = self._played(c, self.sample.estimated)
         if prediction is not None:
-            self._push(max(bound, prediction.step_time_s), self._play, c)
+            self._push(max(bound, prediction.step_time_s * (1 - _ESTIMATED)), self._play, c)
 
     def _play(self, _: float, c: Configuration) -> None:
         prediction = self._played(c, self.sample.workload)

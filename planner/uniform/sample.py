@@ -16,8 +16,9 @@ from typing import Final
 
 from cost_models import HardwareProfile
 from planner.clock import Configuration
-from planner.errors import InputError, UsageError
 from planner.evaluate import layout_of, program_of_configuration, traced_as
+from planner.evaluate.axis import has_experts
+from planner.evaluate.model import model_of
 from planner.frontends.rebind import batch_axes, rebind
 from planner.frontends.siblings import cut_layers, removable_runs
 from planner.ir import DeviceMesh, Graph
@@ -106,11 +107,7 @@ class Sample:
     @cached_property
     def has_experts(self) -> bool:
         """Whether there are weights that expert parallelism divides."""
-        try:
-            self._program(Configuration(dp=2, ep=2))
-        except (UsageError, InputError):
-            return False
-        return True
+        return has_experts(self.graph, model_of(self.graph).rules)
 
     def _whole(self, workload: Workload) -> Workload:
         if self._spread is None:

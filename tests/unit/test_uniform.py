@@ -1,0 +1,201 @@
+"""Uniform configurations: the fastest that fits is found, by bounds that hold, of a sample of the model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+from cost_models import load_profile
+from planner.builder import build
+from planner.cli.main import main
+from planner.clock import Configuration, Prediction, predict
+from planner.errors import InputError, NotFasterError, UsageError
+from planner.evaluate import program_of_configuration, traced_as
+from planner.frontends import import_bytes
+from planner.frontends.rebind import batch_axes, rebind
+from planner.ir import Graph
+from planner.planning import Request, make_plan, read_plan
+from planner.planning.schemes import in_words, parse_strategy, spelled
+from planner.pricing import Settings
+from planner.uniform import Sample, Space, best_of, configurations
+from planner.uniform.least import Held, Passed
+from planner.uniform.space import levels, schedules
+
+A100 = load_profile("a100-80")
+SIZES = {
+    "gpt": {"layers": 4, "hidden": 512, "heads": 8, "vocab": 4096, "seq": 256, "attention": "fused"},
+    "llama": {"layers": 4, "hidden": 512, "heads": 8, "kv_heads": 4, "ffn": 1024, "vocab": 4096, "seq": 256},
+    "moe": {"layers": 4, "hidden": 256, "heads": 8, "kv_heads": 4, "ffn": 512, "vocab": 1024, "seq": 128},
+    "resnet": {"image": 32},
+}
+
+
+@lru_cache
+def graph(architecture: str, batch: int) -> Graph:
+    return import_bytes(build(architecture, {**SIZES[architecture], "batch": batch}).SerializeToString(), name="m")
+
+
+def all_of(space: Space) -> Iterator[Configuration]:
+    for c in configurations(space, A100):
+        for s in schedules(space, c):
+            yield from levels(s)
+
+
+def played(sample: Sample, c: Configuration) -> Prediction | None:
+    """By the configuration's own layout."""
+    try:
+        return predict(sample.workload(c), c, A100)
+    except (UsageError, InputError):
+        return None
+
+
+@pytest.mark.parametrize(("architecture", "devices"), [("gpt", 4), ("llama", 2), ("moe", 2), ("resnet", 2)])
+def test_the_fastest_is_that_of_all_configurations(architecture: str, devices: int) -> None:
+    """Law: what the bounds leave out is no faster, with each configuration laid out by itself."""
+    sample = Sample(graph(architecture, 4), A100)
+    space = Space(devices, 4, sample.layers, experts=sample.has_experts)
+    assert sample.has_experts == (architecture == "moe")
+    every = {c: p for c in all_of(space) if (p := played(sample, c)) is not None}
+    fastest = min(every.values(), key=lambda p: p.step_time_s)
+    for limit in (None, round(0.9 * fastest.allocated_bytes)):
+        fitting = {c: p for c, p in every.items() if limit is None or round(p.allocated_bytes) <= limit}
+        (found,) = best_of(Sample(graph(architecture, 4), A100), space, limit).best
+        assert found.prediction.step_time_s == min(p.step_time_s for p in fitting.values())
+        assert fitting[found.configuration] == found.prediction
+    assert len(fitting) < len(every)
+
+
+@pytest.mark.parametrize("architecture", ["gpt", "llama", "moe"])
+def test_a_bound_is_never_above_the_step_nor_above_the_memory(architecture: str) -> None:
+    sample = Sample(graph(architecture, 8), A100)
+    tried = 0
+    for c in [*all_of(Space(4, 8, sample.layers, experts=False))][::41]:
+        alone = c.with_(dp=1, pp=1, micro_batches=1, zero=0, virtual_stages=1, schedule="1f1b", recompute="none")
+        try:
+            p = predict(sample.workload(c), c, A100)
+            workload = sample.workload(alone)
+        except (UsageError, InputError):
+            continue
+        passed, held = Passed(workload, alone, A100, c.micro_batch), Held(workload, c.micro_batch)
+        assert passed.step(c) + held.update(c, A100) <= p.step_time_s * (1 + 1e-9), spelled(c)
+        assert held.bytes(c) <= p.allocated_bytes, spelled(c)
+        tried += 1
+    assert tried > 20
+
+
+@pytest.mark.parametrize(
+    ("architecture", "strategy"),
+    [
+        ("gpt", "megatron:tp=2,pp=2,micro_batch=1,vpp=2"),
+        ("gpt", "megatron:pp=2,micro_batch=2,recompute=full"),
+        ("gpt", "fsdp:micro_batch=1"),
+        ("gpt", "megatron:tp=4,cp=2,zero=2,recompute=selective"),
+        ("llama", "megatron:tp=2,pp=4,micro_batch=1"),
+        ("llama", "ddp"),
+        ("moe", "megatron:ep=4,micro_batch=1"),
+        ("resnet", "ddp"),
+    ],
+)
+def test_a_sample_stands_for_the_whole_model(architecture: str, strategy: str) -> None:
+    whole = graph(architecture, 8)
+    c = parse_strategy(strategy, devices=8, batch=8)
+    at = [rebind(whole, batch_axes(whole, n)) for n in (c.micro_batch * c.dp, c.micro_batch * c.ep)]
+    traced = traced_as(c, program_of_configuration(at[0], at[1], c, A100))
+    sample = Sample(whole, A100)
+    expected, found = predict(traced, c, A100), predict(sample.workload(c), c, A100)
+    assert found.step_time_s == pytest.approx(expected.step_time_s, rel=1e-12)
+    assert found.allocated_bytes == pytest.approx(expected.allocated_bytes, rel=1e-12)
+    assert found.flops == pytest.approx(expected.flops, rel=1e-12)
+    estimated = predict(sample.estimated(c), c, A100)
+    assert estimated.step_time_s == pytest.approx(expected.step_time_s, rel=1e-4)
+    assert len(sample.graph.ops) < len(whole.ops) or architecture == "resnet"
+
+
+def test_an_estimate_of_other_sizes_is_that_of_their_own_layout() -> None:
+    sample = Sample(graph("gpt", 8), A100)
+    for strategy in ("megatron:tp=2,micro_batch=1", "megatron:tp=4,micro_batch=1", "megatron:tp=2,micro_batch=2"):
+        c = parse_strategy(strategy, devices=8, batch=8)
+        estimated, own = predict(sample.estimated(c), c, A100), predict(sample.workload(c), c, A100)
+        assert estimated.step_time_s == pytest.approx(own.step_time_s, rel=1e-4)
+    assert sum(map(len, sample._programs.values())) < 3
+
+
+def test_prescribed_stages_micro_batches_and_recomputation_are_kept() -> None:
+    sample = Sample(graph("gpt", 8), A100)
+    space = Space(4, 8, sample.layers, stages=2, micro_batches=4, recompute="blocks", orders=frozenset({"1f1b"}))
+    (found,) = best_of(sample, space, None).best
+    c = found.configuration
+    assert (c.pp, c.micro_batches, c.recompute, c.order) == (2, 4, "full", "1f1b")
+    assert best_of(sample, Space(4, 8, sample.layers, micro_batches=3), None).best == ()
+
+
+def test_nothing_fits_where_nothing_can() -> None:
+    sample = Sample(graph("gpt", 8), A100)
+    found = best_of(sample, Space(4, 8, sample.layers), 1000)
+    assert found.best == ()
+    assert found.refused["memory"] > 0
+    assert not found.at_once
+
+
+def test_what_is_known_has_to_be_beaten() -> None:
+    request = Request(4, A100, Settings(True))
+    free = make_plan(graph("gpt", 8), request)
+    with pytest.raises(NotFasterError, match="shorter than"):
+        make_plan(graph("gpt", 8), Request(4, A100, Settings(True), known_step_s=free.step_time_s * 0.99))
+    again = make_plan(graph("gpt", 8), Request(4, A100, Settings(True), known_step_s=free.step_time_s * 1.01))
+    assert again.step_time_s == pytest.approx(free.step_time_s, rel=1e-3)
+
+
+def test_configurations_are_said_in_words() -> None:
+    c = parse_strategy("megatron:tp=2,pp=4,vpp=2,micro_batch=1,zero=1", devices=64, batch=128)
+    expected = "DP 8 x TP 2 x PP 4 (interleaved 1F1B, 2 chunks a stage, 16 micro-batches of 1), ZeRO 1, "
+    assert in_words(c) == expected + "sequence parallel"
+    assert in_words(parse_strategy("ddp", devices=1, batch=4)) == "one device (1 micro-batch of 4)"
+
+
+def searched(capsys: pytest.CaptureFixture[str], folder: Path, *options: str) -> dict[str, object]:
+    model = folder / "gpt.onnx"
+    if not model.exists():
+        sizes = {"layers": 4, "hidden": 256, "heads": 4, "vocab": 512, "seq": 64, "batch": 16, "attention": "fused"}
+        model.write_bytes(build("gpt", sizes).SerializeToString())
+    words = ["search", str(model), "--devices", "4", "--no-cache", "--json", "--out", str(folder / "plan"), *options]
+    assert main(words) == 0
+    document: dict[str, object] = json.loads(capsys.readouterr().out)
+    return document
+
+
+def test_micro_batches_fit_where_the_whole_batch_does_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    short = ("--memory-limit", "16MB")
+    whole = searched(capsys, tmp_path, *short)
+    uniform = whole["uniform"]
+    assert isinstance(uniform, dict)
+    assert whole["step_time_s"] == uniform["step_time_s"]
+    assert whole["peak_memory_bytes"] <= 16_000_000  # type: ignore[operator]
+    plan = tmp_path / "plan" / "plan.json"
+    request = read_plan(plan).search.request
+    assert request is not None
+    assert request.strategy == uniform["strategy"]
+    assert main(["verify", str(plan), str(tmp_path / "gpt.onnx")]) == 0
+    capsys.readouterr()
+    again = searched(capsys, tmp_path, *short, "--strategy", str(uniform["strategy"]))
+    assert again["step_time_s"] == whole["step_time_s"]
+    model = str(tmp_path / "gpt.onnx")
+    alone = ["search", model, "--devices", "4", "--no-cache", "--out", str(tmp_path / "x"), "--space", "operators"]
+    assert main([*alone, *short]) == 4
+
+
+def test_operators_are_searched_alone_where_memory_is_not_short(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone = searched(capsys, tmp_path)
+    assert "uniform" not in alone
+    whole = searched(capsys, tmp_path, "--space", "whole", "--top-k", "2")
+    assert whole["step_time_s"] <= alone["step_time_s"]  # type: ignore[operator]
+    assert len(whole["plans"]) == 2  # type: ignore[arg-type]
+    request = read_plan(tmp_path / "plan" / "plan.json").search.request
+    assert request is not None
+    assert request.space == (None if request.strategy else "whole")
