@@ -108,7 +108,8 @@ def has_experts(graph: Graph, rules: Mapping[str, Rule]) -> bool:
     or experts are one operator."""
     for op in graph.ops:
         rule = rules[op.name]
-        weights = [i for i, t in enumerate(op.inputs) if t and graph.tensors[t].role is Role.PARAMETER]
+        tensors = [graph.tensors.get(t) for t in op.inputs]
+        weights = [i for i, t in enumerate(tensors) if t is not None and t.role is Role.PARAMETER and t.rank > 2]
         if rule.kind == "matmul" and any(_shared(rule, i) for i in weights):
             return True
         if op.type in _EXPERTS:
