@@ -61,8 +61,8 @@ def pipeline_lines(p: Pipelined) -> list[str]:
     counts = Counter(p.stage_of.values())
     chunks = f" with {p.chunks} chunks of the model each" if p.chunks > 1 else ""
     lines = [
-        f"pipeline    {p.stages} stages of {p.planned.mesh.devices} devices{chunks}, {p.micro_batches} micro-batches "
-        f"({p.order}): "
+        f"pipeline    {_count(p.stages, 'stage')} of {p.planned.mesh.devices} devices{chunks}, "
+        f"{_count(p.micro_batches, 'micro-batch', 'es')} ({p.order}): "
         f"step {time_text(p.step_time_s)}, bubble {p.run.bubble_fraction:.1%}; "
         "all above is one micro-batch through all stages"
     ]
@@ -75,6 +75,10 @@ def pipeline_lines(p: Pipelined) -> list[str]:
     if p.shared:
         lines.append(f"  held by several stages: {', '.join(p.shared[:4])}{', …' if len(p.shared) > 4 else ''}")
     return lines
+
+
+def _count(number: int, what: str, plural: str = "s") -> str:
+    return f"{number} {what}{'' if number == 1 else plural}"
 
 
 def _waits(planned: Planned) -> list[str]:
