@@ -17,7 +17,7 @@ def compute_bound(priced: PricedProblem, *, pinned: bool = True) -> tuple[int, i
     Every operator runs in its cheapest strategy, by its own work: collectives inside some may hide beside it.  A pass
     through a unit takes no less than the host needs to start its kernels, whose number no strategy changes.  Prices are
     rounded, the clock's seconds are not: a unit per operator and pass is left for that.  `pinned`: of the strategies
-    that pins allow.
+    that pins allow, else of all.
     """
     nodes = priced.problem.nodes
     machine, unit = priced.machine, units_of(priced.graph).of
@@ -25,9 +25,11 @@ def compute_bound(priced: PricedProblem, *, pinned: bool = True) -> tuple[int, i
     passes: dict[tuple[int, bool], tuple[int, int]] = {}
     sums: dict[tuple[int, int], tuple[int, int]] = {}
     for name, node in priced.op_nodes.items():
-        table, costs = priced.tables[name], nodes[node].costs if pinned else priced.tables[name].costs
+        table, costs = priced.tables[name], nodes[node].costs
         key = id(table), id(costs)
-        if key not in sums:
+        if not pinned:
+            sums[key] = max(0, table.least[0] - 1), max(0, table.least[1] - 1)
+        elif key not in sums:
             allowed = costs < FORBIDDEN
             ways = table.work.forward, table.work.backward
             forward, backward = (max(0, int(w[allowed].min()) - 1) if allowed.any() else 0 for w in ways)

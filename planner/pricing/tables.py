@@ -65,7 +65,8 @@ class Placements:
 @dataclass(frozen=True, eq=False)
 class OperatorTable:
     """Strategies of one class of operators, their costs, and the layouts they ask for (None for tensors that are
-    absent or of unknown shape).  `launches`: kernels forward and backward, whatever the strategy."""
+    absent or of unknown shape).  `launches`: kernels forward and backward, whatever the strategy; `least`: of all
+    strategies that the machine and the target admit, the least local work forward, and backward."""
 
     rule: Rule
     choices: Choices
@@ -74,6 +75,7 @@ class OperatorTable:
     read_as: tuple[Placements | None, ...]
     written_as: tuple[Placements | None, ...]
     launches: tuple[int, int]
+    least: tuple[int, int]
 
     @property
     def strategies(self) -> tuple[Strategy, ...]:
@@ -100,21 +102,44 @@ def operator_tables(
 
     `allowed`: by class, of which strategies at least one of these must allow each; all where they allow none.
     """
-    choices = [_allowed(e.on(machine.mesh), (allowed or {}).get(n, ())) for n, e in enumerate(expansions)]
-    pairs = list(zip(classes, choices, strict=True))
-    local = _local_work(pairs, machine)
-    inner = _inner_work(pairs, machine)
+    every = [e.on(machine.mesh) for e in expansions]
+    worked = _local_work(list(zip(classes, every, strict=True)), machine)
+    admitted = [_admitted(c, found, machine) for c, found in zip(classes, every, strict=True)]
+    least = [_least(own, there) for (own, _), there in zip(worked, admitted, strict=True)]
+    rows = [_allowed(found, (allowed or {}).get(n, ())) for n, found in enumerate(every)]
+    choices = [found if r is None else found.among(r) for found, r in zip(every, rows, strict=True)]
+    local = [(own if r is None else (own[0][r], own[1][r])) for (own, _), r in zip(worked, rows, strict=True)]
+    inner = _inner_work(list(zip(classes, choices, strict=True)), machine)
     return [
-        _table(c, found, Work(*own, *inside), launches, machine)
-        for (c, found), (own, launches), inside in zip(pairs, local, inner, strict=True)
+        _table(c, found, Work(*own, *inside), launches, few, there if r is None else there[r])
+        for c, found, own, (_, launches), inside, few, there, r in zip(
+            classes, choices, local, worked, inner, least, admitted, rows, strict=True
+        )
     ]
 
 
-def _allowed(choices: Choices, ways: Sequence[Allowed]) -> Choices:
+def _admitted(cls: OperatorClass, found: Choices, machine: Machine) -> NDArray[np.bool_]:
+    """Strategies that the machine and the target admit."""
+    admitted = np.ones(len(found), dtype=bool)
+    if machine.profile.heavy_operators_must_split and cls.rule.kind in _HEAVY:
+        admitted &= found.parallelism == found.parallelism.max()
+    if machine.settings.target == "mindspore":
+        # A strategy tuple says how operands are split: it cannot ask for operands that arrive as pending sums.
+        admitted &= ~found.plays("linear")
+    return admitted
+
+
+def _least(work: tuple[IntArray, IntArray], admitted: NDArray[np.bool_]) -> tuple[int, int]:
+    forward, backward = (int(w[admitted].min()) if admitted.any() else 0 for w in work)
+    return forward, backward
+
+
+def _allowed(choices: Choices, ways: Sequence[Allowed]) -> NDArray[np.bool_] | None:
+    """None where all are."""
     if not ways:
-        return choices
-    found = np.logical_or.reduce([way(choices) for way in ways])
-    return choices.among(found) if found.any() else choices
+        return None
+    found: NDArray[np.bool_] = np.logical_or.reduce([way(choices) for way in ways])
+    return found if found.any() else None
 
 
 def distinct(items: Iterable[object]) -> tuple[list[int], IntArray]:
@@ -131,20 +156,20 @@ def distinct(items: Iterable[object]) -> tuple[list[int], IntArray]:
 
 
 def _table(
-    cls: OperatorClass, found: Choices, work: Work, launches: tuple[int, int], machine: Machine
+    cls: OperatorClass,
+    found: Choices,
+    work: Work,
+    launches: tuple[int, int],
+    least: tuple[int, int],
+    admitted: NDArray[np.bool_],
 ) -> OperatorTable:
     rule, expansion = cls.rule, found.expansion
-    costs = work.total
-    if machine.profile.heavy_operators_must_split and rule.kind in _HEAVY:
-        costs = np.where(found.parallelism < found.parallelism.max(), FORBIDDEN, costs)
-    if machine.settings.target == "mindspore":
-        # A strategy tuple says how operands are split: it cannot ask for operands that arrive as pending sums.
-        costs = np.where(found.plays("linear"), FORBIDDEN, costs)
+    costs = work.total if admitted.all() else np.where(admitted, work.total, FORBIDDEN)
     # An operator that no gradient reaches contributes none either (the comparison of an activation, say).
     given = [a and cls.gradient_flows for a in cls.inputs_active]
     reads = _placements(found, cls.inputs, given, expansion.operands, expansion.operand_gradients)
     writes = _placements(found, cls.outputs, cls.outputs_active, expansion.results, expansion.result_gradients)
-    return OperatorTable(rule, found, costs, work, reads, writes, launches)
+    return OperatorTable(rule, found, costs, work, reads, writes, launches, least)
 
 
 def _placements(
