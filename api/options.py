@@ -16,6 +16,7 @@ from cost_models import profile_names
 from planner.cli.options import bindings
 from planner.cli.search import MOST_DEVICES
 from planner.errors import UsageError
+from planner.ir.targets import Target
 
 __all__ = ["EvaluationQuery", "PlanQuery", "refuse_repeated"]
 
@@ -87,9 +88,7 @@ class PlanQuery(_Query):
     ] = None
     solver: Annotated[Literal["auto", "dp", "ilp"], Field()] = "auto"
     time_limit: Annotated[float | None, Field(gt=0, le=86400, description="Seconds for the whole search.")] = None
-    target: Annotated[
-        Literal["any", "torch", "mindspore"], Field(description="Only plans that this runtime can express.")
-    ] = "any"
+    target: Annotated[Target, Field(description="Only plans that this runtime can express.")] = "any"
     name: Annotated[Name | None, Field(description="Name of the model in the plan; default: that of the file.")] = None
 
     top_k: Annotated[int, Field(ge=1, le=16, description="The best plan of each of so many meshes.")] = 1

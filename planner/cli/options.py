@@ -26,6 +26,7 @@ __all__ = [
     "positive",
     "profile_of",
     "progress_to",
+    "settle_target",
 ]
 
 _UNITS = {"": 1, "b": 1, "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9, "t": 10**12}
@@ -83,6 +84,13 @@ def add_pin_options(parser: argparse.ArgumentParser) -> None:
         metavar="'PATTERN KEY=VALUE ...'",
         help="one such pin, as '*.fc1.* m=x n=y', '*.weight stored=[_,x]' or rest=data_parallel; may be repeated",
     )
+
+
+def settle_target(options: argparse.Namespace) -> None:
+    """Without --target, plans are for the one that they are emitted for, or for any."""
+    if options.target is None:
+        emitted = getattr(options, "emit", None) or []
+        options.target = emitted[0] if len(emitted) == 1 else "any"
 
 
 def constraints_of(options: argparse.Namespace) -> Constraints | None:

@@ -7,16 +7,17 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from planner.cache import Store, default_folder
 from planner.cli.answer import Answer, finished, write_plans
 from planner.cli.cache import add_cache_options, size_limit
 from planner.cli.cancel import cancelled_by_signals
 from planner.cli.kept import keep_model
-from planner.cli.options import add_model_options, add_pin_options, byte_size, plan_file, positive
+from planner.cli.options import add_model_options, add_pin_options, byte_size, plan_file, positive, settle_target
 from planner.emit import TARGETS
 from planner.errors import InputError, UsageError
+from planner.ir.targets import Target
 
 __all__ = ["MOST_DEVICES", "add_request_options", "checked", "configure", "run"]
 
@@ -91,7 +92,11 @@ def add_request_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--solver", choices=("auto", "dp", "ilp"), default="auto")
     parser.add_argument("--time-limit", type=float, metavar="S", help="seconds for the whole search")
-    parser.add_argument("--target", choices=("any", "torch", "mindspore"), default="any", help="plans it can express")
+    parser.add_argument(
+        "--target",
+        choices=get_args(Target),
+        help="only plans that it can be told; default: the one of --emit, else any",
+    )
     parser.add_argument("--reproducible", action="store_true", help="no limits in seconds: the same bytes every time")
     parser.add_argument(
         "--top-k", type=positive, default=1, metavar="K", help="the best plan of each of the K best meshes"
@@ -135,6 +140,7 @@ def run(options: argparse.Namespace) -> int:
 def checked(options: argparse.Namespace) -> list[int]:
     """The counts of devices that are asked for.  UsageError where options contradict each other."""
     counts = _counts(options.devices)
+    settle_target(options)
     if options.mesh and len(counts) > 1:
         raise UsageError("--mesh fits one number of devices; give one --devices with it")
     if options.time_limit is not None and not 0 < options.time_limit < 10**7:

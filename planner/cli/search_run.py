@@ -17,7 +17,7 @@ from planner.cli.answer import Answer
 from planner.cli.asked import asked
 from planner.cli.cancel import Cancellation
 from planner.cli.job import check_devices, take_job
-from planner.cli.options import bindings, constraints_of, profile_of
+from planner.cli.options import bindings, constraints_of, profile_of, settle_target
 from planner.cli.request_key import RequestKey
 from planner.cli.search_proof import described, save_problem
 from planner.cli.watch import Lines, Watch, reports_in_seconds
@@ -25,6 +25,7 @@ from planner.clock import Configuration
 from planner.errors import InfeasibleError, InputError, NoPlanError, UsageError
 from planner.frontends import load_with_file
 from planner.ir import DeviceMesh, Graph
+from planner.ir.targets import BY_DEGREES
 from planner.planning import PlanDocument, Planned, Recall, Request, describe, make_plan, plan_text, read_plan
 from planner.planning.constraints import Constraints
 from planner.planning.document import RequestDocument
@@ -36,11 +37,13 @@ from planner.report.text import pipeline_lines, summary
 from planner.search.control import Control
 
 if TYPE_CHECKING:
-    from planner.cli.uniform import Uniform
+    from planner.cli.uniform import Uniform, Uniforms
 
 __all__ = ["Searcher"]
 
 WARM_SECONDS = 2.0  # for finding an earlier plan again in a search under a time limit
+_ONE_BY_ONE = 0.1  # of a step that layouts of single operators save at most, we assume, where searching them takes long
+_PASSED_OVER = 4  # configurations of which no plan could be made, before the search goes on without
 UNTOUCHED = 0.25  # no part of a search is cut short before this share of its time limit is over
 
 
@@ -56,6 +59,7 @@ class Searcher:
     graphs: dict[int | None, tuple[Graph, bytes]] = field(default_factory=dict)  # by batch, with the file they are of
 
     def __post_init__(self) -> None:
+        settle_target(self.options)
         self.watch.phase("import")
         self._file = b""  # the model's, without weights
         self.profile = profile_of(self.options.hardware)
@@ -68,8 +72,8 @@ class Searcher:
         self.job = None if self.constraints is None else self.constraints.job
         if self.job is not None:
             take_job(self.options, self.job)
-        parted = self.options.stages > 1 or (self.options.micro_batches or 1) > 1
-        if self.options.top_k > 1 and parted:
+        self.parted = self.options.stages > 1 or (self.options.micro_batches or 1) > 1
+        if self.options.top_k > 1 and self.parted:
             raise UsageError("--top-k: plans in stages or micro-batches are one at a time; leave it out")
         self.recall = None
         if self.options.warm_start is not None:
@@ -137,12 +141,22 @@ class Searcher:
         control = Control(request.time_limit, cancel=self.cancellation.asked, say=self.watch.say, report=report)
         self.watch.phase("search")
         self.cancellation.searching = True
-        uniform = self._uniform(devices, request, control)
-        planned, answer = self._of_operators(devices, request, control, recall, uniform)
+        uniforms = self._uniforms(devices, request, control)
+        uniform = None if uniforms is None else uniforms.best()
+        try:
+            planned, answer = self._of_operators(devices, request, control, recall, uniform)
+        except InfeasibleError as e:
+            if uniforms is None or uniforms.none_of is None:
+                raise
+            raise uniforms.nothing(f"; with operators searched one by one: {e}") from e
         untouched = self._untouched(control)
-        if uniform is not None:
-            answer = self._faster(answer, uniform, devices)
-        assert answer is not None
+        if uniforms is not None and uniform is not None:
+            answer = self._faster(answer, uniforms, uniform, devices)
+        if answer is None and uniforms is not None and not uniforms.by_degrees:  # its plan could not be emitted
+            planned, answer = self._of_operators(devices, request, control, recall, None)
+        if answer is None:
+            assert uniforms is not None
+            raise uniforms.nothing()
         if self.store is not None and key is not None and untouched and not automatic and not answer.cancelled:
             answer.keep(self.store, key)
             self._point(devices, key)
@@ -151,22 +165,26 @@ class Searcher:
             return answer
         return self._saved(answer, planned, control, devices)
 
-    def _uniform(self, devices: int, request: Request, control: Control) -> Uniform | None:
-        """The best uniform configuration, where these are in question."""
-        if not self.training:
+    def _uniforms(self, devices: int, request: Request, control: Control) -> Uniforms | None:
+        """Uniform configurations, where these are in question."""
+        if self.options.strategy is not None or not (self.training or self.options.target in BY_DEGREES):
             return None
-        from planner.cli.uniform import best_uniform
+        from planner.cli.uniform import uniforms
 
-        return best_uniform(self.options, self._load(self.options.batch), devices, request.profile, control)
+        return uniforms(self.options, self._load(self.options.batch), devices, request.profile, control)
 
     def _of_operators(
         self, devices: int, request: Request, control: Control, recall: Recall | None, uniform: Uniform | None
     ) -> tuple[Planned | None, Answer | None]:
         """What the search finds that decides on every operator; nothing where that is not faster than the uniform
-        configuration."""
+        configuration, or nobody can be told."""
+        if self.options.target in BY_DEGREES and self.options.strategy is None:
+            return None, None
         if uniform is not None and request.top_k == 1:
-            if not uniform.found.at_once:
-                control.say("operators are not searched one by one: a device cannot hold the whole batch in one pass")
+            if uniform.found.at_once_s * (1 - _ONE_BY_ONE) > uniform.step_time_s and not self.parted:
+                control.say(
+                    "operators are not searched one by one: the whole batch at once takes longer, or does not fit"
+                )
                 return None, None
             request = replace(request, known_step_s=uniform.step_time_s)
         try:
@@ -185,20 +203,56 @@ class Searcher:
         took = time.monotonic() - control.started
         return control.time_limit is None or took < UNTOUCHED * control.time_limit
 
-    def _faster(self, answer: Answer | None, uniform: Uniform, devices: int) -> Answer:
-        """The answer, or the plan of the uniform configuration where its step is shorter; both say what was tried."""
-        chosen = answer is None or answer.documents[0]["step_time_s"] > uniform.step_time_s
-        if chosen:
-            known, answer = answer, self._of_configuration(uniform.strategy, devices)
-            if known is not None:  # further plans were asked for
-                count = self.options.top_k
-                plans, documents = (*answer.plans, *known.plans)[:count], (*answer.documents, *known.documents)[:count]
-                answer = replace(answer, plans=plans, documents=documents)
-        assert answer is not None
+    def _faster(self, answer: Answer | None, uniforms: Uniforms, uniform: Uniform, devices: int) -> Answer | None:
+        """The answer, or the plan of the fastest uniform configuration where its step is shorter and the target takes
+        it; both say what was tried.  None where there is neither."""
+        chosen = False
+        best: Uniform | None = uniform
+        while best is not None and (answer is None or answer.documents[0]["step_time_s"] > best.step_time_s):
+            try:
+                own = self._of_configuration(best.strategy, devices)
+            except (InfeasibleError, NoPlanError, UsageError) as e:
+                self.watch.say(f"no plan is made of {best.strategy}: {e}")
+                if answer is not None or uniforms.passed_over == _PASSED_OVER:
+                    break
+                uniforms.pass_over(best)
+                best = uniforms.best()
+                continue
+            refusal = self._refusal(own)
+            if refusal is None:
+                if answer is None or own.documents[0]["step_time_s"] < answer.documents[0]["step_time_s"]:
+                    answer, uniform, chosen = self._before(own, answer), best, True
+                break
+            self.watch.say(f"{self.options.target} refuses {best.strategy}: {refusal}")
+            uniforms.leave_out(best, refusal)
+            best = uniforms.best()
+        if answer is None:
+            return None
         head, *rest = answer.summary.split("\n")
         documents = ({**answer.documents[0], "uniform": uniform.document}, *answer.documents[1:])
         summary = "\n".join([head, *uniform.lines(chosen=chosen), *rest])
         return replace(answer, documents=documents, summary=summary)
+
+    def _before(self, best: Answer, others: Answer | None) -> Answer:
+        """With further plans, where these were asked for."""
+        if others is None:
+            return best
+        count = self.options.top_k
+        plans, documents = (*best.plans, *others.plans)[:count], (*best.documents, *others.documents)[:count]
+        return replace(best, plans=plans, documents=documents)
+
+    def _refusal(self, answer: Answer) -> str | None:
+        """Why the target refuses the plan, with the model's own names; None where it takes it."""
+        from planner.emit import TARGETS, Given, emit
+
+        target = self.options.target
+        if target == "any" or TARGETS[target].needs:
+            return None
+        try:
+            emit(target, Given(PlanDocument.model_validate_json(answer.plans[0])))
+        except InputError as e:
+            return str(e)
+        return None
 
     def _of_configuration(self, strategy: str, devices: int) -> Answer:
         """What `--strategy` gives."""

@@ -45,7 +45,7 @@ def take_strategy(
             f"{source}: frozen: a plan trains all of the model's weights; leave frozen out, or let `planner evaluate` "
             "price the configuration"
         )
-    _check_target(source, c, options.target)
+    _check_target(source, c, options.target, graph)
     if c.micro_batches > 1:
         graph = load(c.micro_batch * c.dp)
     one = graph
@@ -55,15 +55,11 @@ def take_strategy(
     return c.pp, c.micro_batches, "blocks" if runs_blocks_again(c) else "none", c, pins
 
 
-def _check_target(source: str, c: Configuration, target: str) -> None:
-    """UsageError where the target cannot be told the order of the passes."""
-    if target == "any" or c.pp == 1:
-        return
-    from planner.emit.registry import TARGETS
+def _check_target(source: str, c: Configuration, target: str, graph: Graph) -> None:
+    """UsageError where the target cannot be told the configuration."""
+    from planner.emit import untold
+    from planner.emit.uniform import Model
 
-    orders = TARGETS[target].orders
-    if orders is not None and c.order not in orders:
-        raise UsageError(
-            f"{source}: schedule={c.order}: --target {target} has {', '.join(sorted(orders))}; take one of these, or "
-            "--target any"
-        )
+    words = untold(target, c, Model.of(graph))
+    if words:
+        raise UsageError(f"{source}: --target {target} cannot be told of {words}: take another, or --target any")

@@ -3,31 +3,48 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cost_models import HardwareProfile, usable_memory_bytes
+from cost_models.accelerator import DeviceSpec
 from cost_models.device import resolve_rate
-from planner.emit.registry import TARGETS
-from planner.errors import InputError, UsageError
+from planner.clock import Configuration
+from planner.emit import untold
+from planner.emit.uniform import Model
+from planner.errors import InfeasibleError, InputError, NoPlanError, PlannerError, UsageError
 from planner.ir import Graph
+from planner.ir.targets import BY_DEGREES
 from planner.planning.pipeline import global_batch
 from planner.planning.schemes import in_words, spelled
 from planner.search.control import Control
 from planner.uniform import Found, Sample, Space, best_of
 
-__all__ = ["Uniform", "best_uniform"]
+__all__ = ["Uniform", "Uniforms", "uniforms"]
 
 _SHARE = 0.5  # of a time limit
+_SHORTEST = 10.0  # seconds of a time limit under which operators alone are searched, unless more is asked for
+_WHY = {
+    "memory": "are too large for a device",
+    "target": "it has no words for",
+    "model": "do not divide the model",
+}
 _PARAMETER_BYTES = 16  # of Adam in mixed precision: weight, gradient, master copy, two moments
+
+
+_Kinds = tuple[bool, bool, bool, bool]  # whether there is tensor, context, pipeline, expert parallelism
 
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """`found` has one configuration at least; `peak`: operations per second of a device."""
+    """`found` has one configuration at least; `peak`: operations per second of a device; `of_any_s`: seconds of the
+    fastest configuration that some target can be told, where this is for one `target`."""
 
     found: Found
     peak: float
+    target: str = "any"
+    of_any_s: float | None = None
 
     @property
     def strategy(self) -> str:
@@ -48,13 +65,22 @@ class Uniform:
             "considered": found.considered,
             "played": found.played,
             "refused": dict(found.refused),
+            **({} if self.target == "any" else {"target": self.target, "step_time_any_s": self.of_any_s}),
         }
 
     def lines(self, *, chosen: bool) -> list[str]:
         """Of the summary."""
         c, p, n = self.found.best[0].configuration, self.found.best[0].prediction, self.found.considered
+        restricted = []
+        if self.of_any_s is not None:
+            more = p.step_time_s / self.of_any_s - 1
+            restricted = [
+                f"target      {self.target}: {more:+.1%} against the fastest uniform configuration of any target "
+                f"({self.of_any_s:.4g} s)"
+            ]
         if not chosen:
-            return [f"uniform     the best of {n:,} uniform configurations takes {p.step_time_s:.4g} s: {in_words(c)}"]
+            told = f"the best of {n:,} uniform configurations takes {p.step_time_s:.4g} s: {in_words(c)}"
+            return [f"uniform     {told}", *restricted]
         rate = p.flops / p.step_time_s / c.devices
         low, high = p.time_low_s, p.time_high_s
         return [
@@ -62,50 +88,166 @@ class Uniform:
             f"step        {p.step_time_s:.4g} s (80 % between {low:.4g} and {high:.4g}), "
             f"{c.global_batch / p.step_time_s:.4g} samples/s, {rate / 1e12:.4g} TFLOP/s per device "
             f"({rate / self.peak:.0%} of its peak)",
+            *restricted,
         ]
 
 
-def best_uniform(
-    options: argparse.Namespace, graph: Graph, devices: int, profile: HardwareProfile, control: Control
-) -> Uniform | None:
-    """None where the options leave uniform configurations no room, or none fits; `graph`: of the whole batch."""
-    if not _in_question(options) or graph.loss is None or profile.device is None or options.mode == "inference":
-        return None
-    limit = usable_memory_bytes(profile) if options.memory_limit is None else options.memory_limit
-    if options.space is None and not _crowded(graph, devices, limit):
-        return None
-    orders = None if options.target == "any" else TARGETS[options.target].orders
-    until = None if control.left is None else control.left * (1 - _SHARE)
+class Uniforms:
+    """The uniform configurations for a request; `graph`: of the whole batch.  Tensors are laid out once for all."""
 
-    def stopped() -> bool:
-        return control.stopped or (until is not None and (control.left or 0.0) < until)
-
-    try:
-        sample = Sample(graph, profile)
-        space = Space(
+    def __init__(
+        self, options: argparse.Namespace, graph: Graph, devices: int, profile: HardwareProfile, control: Control
+    ) -> None:
+        self.options, self.profile, self.control = options, profile, control
+        self.limit = usable_memory_bytes(profile) if options.memory_limit is None else options.memory_limit
+        self.left_out: set[_Kinds] = set()  # which the target turned out to refuse for this model
+        self.sample = Sample(graph, profile)
+        self.space = Space(
             devices,
             global_batch(graph),
-            sample.layers,
+            self.sample.layers,
             options.precision,
             options.optimizer,
             stages=options.stages if options.stages > 1 else None,
             micro_batches=options.micro_batches,
             recompute=None if options.recompute == "auto" else options.recompute,
-            orders=orders,
-            experts=sample.has_experts,
+            experts=self.sample.has_experts,
         )
-        control.say("uniform configurations: the fastest that fits")
-        found = best_of(sample, space, limit, stopped=stopped)
+        self.model = Model.of(graph)
+        self._over: set[Configuration] = set()  # of which no plan could be made
+        self.refusal = ""  # of the last that was left out
+        self.none_of: Found | None = None  # of what the last search met, where nothing fits
+        self._until = None if control.left is None else control.left * (1 - _SHARE)
+        self._of_any: Found | None = None
+
+    @property
+    def target(self) -> str:
+        target: str = self.options.target
+        return target
+
+    def best(self) -> Uniform | None:
+        """The fastest that fits and that the target can be told; None where there is none, or time is up."""
+        self.control.say("uniform configurations: the fastest that fits")
+        free = self.target == "any" and not self.left_out and not self._over
+        found = self._best(None if free else self._untold)
+        if not found.best:
+            left = "no time is left for more" if self._stopped() else f"none of {found.considered:,} fits"
+            self.control.say(f"uniform configurations: {left}")
+            self.none_of = found
+            return None
+        peak = resolve_rate(_device(self.profile).matmul_flops_per_s, self.options.precision)
+        uniform = Uniform(found, peak, self.target, None if self.target == "any" else self._of_any_target())
+        self.control.say(
+            f"uniform configurations: {uniform.strategy} takes {uniform.step_time_s:.6g} s, {found.played:,} played"
+        )
+        return uniform
+
+    def pass_over(self, uniform: Uniform) -> None:
+        """No plan could be made of the configuration; nor of any in micro-batches, where --bind says the batch."""
+        c = uniform.found.best[0].configuration
+        self._over.add(c)
+        if c.micro_batches > 1 and self.options.bind and self.options.batch is None:
+            self.space = replace(self.space, micro_batches=1)
+
+    @property
+    def passed_over(self) -> int:
+        return len(self._over)
+
+    def leave_out(self, uniform: Uniform, refusal: str) -> None:
+        """All of the kind of the configuration: the target refused its plan."""
+        self.left_out.add(_kinds(uniform.found.best[0].configuration))
+        self.refusal = refusal
+
+    @property
+    def _for(self) -> str:
+        return "" if self.target == "any" else f"--target {self.target}: "
+
+    @property
+    def by_degrees(self) -> bool:
+        return self.target in BY_DEGREES
+
+    def nothing(self, besides: str = "") -> PlannerError:
+        """The error where no configuration is left; `besides`: what else was tried."""
+        found = self.none_of
+        if found is None or self.control.stopped:
+            return NoPlanError(f"{self._for}no plan was found in the time given; give more (--time-limit)")
+        why = [f"{n:,} {_WHY[reason]}" for reason, n in found.refused.items() if reason in _WHY and n]
+        limit = "no limit" if self.limit is None else f"{self.limit / 2**30:.2f} GiB"
+        text = (
+            f"{self._for}none of {found.considered:,} uniform configurations of {self.space.devices} "
+            f"devices will do: {', '.join(why)} (memory: {limit} a device)"
+        )
+        if self.refusal:
+            text += f"; of one that would fit, it says: {self.refusal}"
+        if besides:
+            return InfeasibleError(f"{text}{besides}", lower_bound_bytes=0, sufficient_bytes=None)
+        text = f"{text}; give more --devices, another --batch, or another --target"
+        return InfeasibleError(text, lower_bound_bytes=0, sufficient_bytes=None)
+
+    def _untold(self, c: Configuration) -> str:
+        if c in self._over:
+            return "what no plan could be made of"
+        if _kinds(c) in self.left_out:
+            return "what it refused of this model"
+        return untold(self.target, c, self.model)
+
+    def _of_any_target(self) -> float | None:
+        """Seconds of the fastest for any target."""
+        if self._of_any is None:
+            self._of_any = self._best(None)
+        return self._of_any.best[0].prediction.step_time_s if self._of_any.best else None
+
+    def _best(self, words: Callable[[Configuration], str] | None) -> Found:
+        return best_of(self.sample, replace(self.space, untold=words), self.limit, stopped=self._stopped)
+
+    def _stopped(self) -> bool:
+        return self.control.stopped or (self._until is not None and (self.control.left or 0.0) < self._until)
+
+
+def uniforms(
+    options: argparse.Namespace, graph: Graph, devices: int, profile: HardwareProfile, control: Control
+) -> Uniforms | None:
+    """None where the options leave uniform configurations no room, or operators are searched one by one instead.
+
+    UsageError, InputError where that leaves nothing, since the target takes degrees of parallelism alone.
+    """
+    needed = options.target in BY_DEGREES and options.strategy is None
+    if needed:
+        _check_degrees(options, graph, profile)
+    elif not _in_question(options) or graph.loss is None or profile.device is None or options.mode == "inference":
+        return None
+    try:
+        found = Uniforms(options, graph, devices, profile, control)
     except (UsageError, InputError):  # a graph that holds its backward pass, or has no batch to divide
+        if needed:
+            raise
         return None
-    if not found.best:
-        control.say(f"uniform configurations: none of {found.considered:,} fits")
-        return None
-    uniform = Uniform(found, resolve_rate(profile.device.matmul_flops_per_s, options.precision))
-    control.say(
-        f"uniform configurations: {uniform.strategy} takes {uniform.step_time_s:.6g} s, {found.played:,} played"
-    )
-    return uniform
+    if needed or options.space is not None:
+        return found
+    short = options.time_limit is not None and options.time_limit < _SHORTEST
+    return found if _crowded(graph, devices, found.limit) and not short else None
+
+
+def _check_degrees(options: argparse.Namespace, graph: Graph, profile: HardwareProfile) -> None:
+    target = options.target
+    given = [name for name, value in _decided(options).items() if value]
+    given += ["--space operators"] if options.space == "operators" else []
+    if given:
+        raise UsageError(
+            f"--target {target}: takes degrees of parallelism, the same for all layers, and {given[0]} decides on "
+            f"operators: leave {given[0]} out, give degrees with --strategy, or use --target any"
+        )
+    if graph.loss is None or options.mode == "inference":
+        raise InputError(
+            f"--target {target}: plans of training are searched for it, and "
+            + (f"{graph.name} ends before its loss" if graph.loss is None else "--mode is inference")
+            + ": give a graph with its loss, or use --target any"
+        )
+    if profile.device is None:
+        raise InputError(
+            f"--target {target}: hardware profile {profile.name} describes no device ([device]), so that no step can "
+            "be predicted: give another --hardware, or use --target any"
+        )
 
 
 def _crowded(graph: Graph, devices: int, limit: int | None) -> bool:
@@ -120,13 +262,25 @@ def _crowded(graph: Graph, devices: int, limit: int | None) -> bool:
 
 def _in_question(options: argparse.Namespace) -> bool:
     """Whether the options leave open what a uniform configuration says."""
-    return (
-        options.strategy is None
-        and options.space != "operators"
-        and options.mesh is None
-        and options.constraints is None
-        and not options.pin
-        and options.solver == "auto"
-        and getattr(options, "warm_start", None) is None
-        and getattr(options, "save_problem", None) is None
-    )
+    return options.strategy is None and options.space != "operators" and not any(_decided(options).values())
+
+
+def _decided(options: argparse.Namespace) -> dict[str, bool]:
+    """Options that decide on operators: whether they are given."""
+    return {
+        "--mesh": options.mesh is not None,
+        "--constraints": options.constraints is not None,
+        "--pin": bool(options.pin),
+        "--solver": options.solver != "auto",
+        "--warm-start": getattr(options, "warm_start", None) is not None,
+        "--save-problem": getattr(options, "save_problem", None) is not None,
+    }
+
+
+def _kinds(c: Configuration) -> _Kinds:
+    return c.tp > 1, c.cp > 1, c.pp > 1, c.ep > 1
+
+
+def _device(profile: HardwareProfile) -> DeviceSpec:
+    assert profile.device is not None
+    return profile.device

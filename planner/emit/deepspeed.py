@@ -13,19 +13,21 @@ from collections.abc import Mapping, Sequence
 from string import Template
 from typing import Any, Final
 
+from planner.clock import Configuration
 from planner.emit.batch import Batch, batch_of
 from planner.emit.blocks import check_pairs
-from planner.emit.degrees import lost_in_degrees, training_scheme
+from planner.emit.degrees import lost_in_degrees, training_scheme, zero_level
 from planner.emit.emission import Emission
 from planner.emit.hosts import Server
 from planner.emit.launch import Hosts, hosts_of, launch_scripts
 from planner.emit.layers import layers_of
 from planner.emit.names import Name
 from planner.emit.scheme import PRODUCTS, Scheme
+from planner.emit.uniform import Model, recomputes_layers
 from planner.errors import InputError
 from planner.planning.document import PlanDocument
 
-__all__ = ["emit_deepspeed"]
+__all__ = ["emit_deepspeed", "untold"]
 
 _TARGET: Final = "DeepSpeed"
 
@@ -48,6 +50,21 @@ exec deepspeed "$${options[@]}" --master_port "$${MASTER_PORT:-29500}" "$$script
 """)
 
 
+def untold(c: Configuration, model: Model) -> str:
+    """What of a uniform configuration DeepSpeed cannot be told; empty where it can be told all."""
+    if c.pp > 1:
+        return "pipeline stages"
+    if c.cp > 1:
+        return "context parallelism"
+    if c.sequence_parallel:
+        return "sequence parallelism"
+    if c.tp > 1 and c.ep > 1:
+        return "experts and tensors divided"
+    if c.tp > 1 and not model.tables_tied:
+        return "tables divided by vocabulary that make no logits"
+    return "" if recomputes_layers(c) else f"{c.recompute} recomputation of a part"
+
+
 def emit_deepspeed(plan: PlanDocument, names: Mapping[str, Name], *, servers: Sequence[Server] = ()) -> Emission:
     """`servers`: from a hosts file.
 
@@ -56,7 +73,7 @@ def emit_deepspeed(plan: PlanDocument, names: Mapping[str, Name], *, servers: Se
     scheme = training_scheme(plan, _TARGET)
     _check(plan, scheme)
     batch = batch_of(plan, scheme)
-    config = _batch(batch, scheme) | _numbers(plan) | {"zero_optimization": {"stage": 2 if scheme.shards > 1 else 0}}
+    config = _batch(batch, scheme) | _numbers(plan) | {"zero_optimization": {"stage": _stage(plan, scheme)}}
     if scheme.tensor > 1:
         config["tensor_parallel"] = _tensor_parallel(plan, scheme, names)
     if scheme.expert > 1:
@@ -69,6 +86,12 @@ def emit_deepspeed(plan: PlanDocument, names: Mapping[str, Name], *, servers: Se
     }
     displaced = scheme.displaced("data", "expert", "tensor")
     return Emission(files, (*lost_in_degrees(plan, scheme, _TARGET, displaced), *_lost(plan, scheme)))
+
+
+def _stage(plan: PlanDocument, scheme: Scheme) -> int:
+    """Of ZeRO: 1 adds gradients up before they are scattered, which is 2 where there is one micro-batch."""
+    level = zero_level(plan, scheme)
+    return 2 if level == 1 and scheme.micro_batches == 1 else level
 
 
 def _run(hosts: Hosts) -> str:
@@ -109,7 +132,7 @@ def _check(plan: PlanDocument, scheme: Scheme) -> None:
     if 1 < scheme.shards < scheme.data:
         raise InputError(
             f"plan: parameters are in {scheme.shards} shards over {'.'.join(scheme.sharded)}, on {scheme.data} "
-            "data-parallel ranks; DeepSpeed's ZeRO 2 divides them among all: pin `stored` over all, or rest=zero"
+            "data-parallel ranks; DeepSpeed's ZeRO divides them among all: pin `stored` over all, or rest=zero"
         )
 
 
@@ -187,9 +210,10 @@ def _specs(kinds: Mapping[str, str], gathered: str | None) -> list[dict[str, Any
 
 def _lost(plan: PlanDocument, scheme: Scheme) -> list[str]:
     out = [f'the optimizer, {plan.schedule.optimizer}: give it to deepspeed.initialize, or under "optimizer"']
-    if scheme.shards > 1:
+    if scheme.shards > 1 and _stage(plan, scheme) < 3:
         out.append(
-            "when parameters are gathered: ZeRO 2 keeps them whole, in the precision computed with, and gathers the "
+            f"when parameters are gathered: ZeRO {_stage(plan, scheme)} keeps them whole, in the precision computed "
+            "with, and gathers the "
             "updated shards at the end of a step; the plan at the beginning of the next.  As many bytes travel"
         )
     if scheme.tensor > 1 and "vocabulary" in scheme.cuts.values():

@@ -11,7 +11,7 @@ from planner.emit.wording import some
 from planner.errors import InputError
 from planner.planning.document import PlanDocument
 
-__all__ = ["lost_in_degrees", "lost_in_stages", "size_text", "training_scheme"]
+__all__ = ["lost_in_degrees", "lost_in_stages", "size_text", "training_scheme", "zero_level"]
 
 
 def training_scheme(plan: PlanDocument, target: str) -> Scheme:
@@ -21,6 +21,14 @@ def training_scheme(plan: PlanDocument, target: str) -> Scheme:
     scheme = scheme_of(plan, target)
     scheme.check_busy(target)
     return scheme
+
+
+def zero_level(plan: PlanDocument, scheme: Scheme) -> int:
+    """What data-parallel ranks divide: 0 nothing; 1 the optimizer's state; 2 gradients, too, in every micro-batch;
+    3 parameters, which are gathered for every pass."""
+    level = plan.schedule.run.get("zero", 1 if scheme.shards > 1 else 0)
+    assert isinstance(level, int)
+    return level
 
 
 def size_text(size: float) -> str:

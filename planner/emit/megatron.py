@@ -12,6 +12,7 @@ from string import Template
 from typing import Final
 
 from cost_models.pipeline import interleaved_group
+from planner.clock import Configuration
 from planner.emit.batch import Batch, batch_of
 from planner.emit.blocks import check_blocks
 from planner.emit.degrees import lost_in_degrees, lost_in_stages, size_text, training_scheme
@@ -21,10 +22,11 @@ from planner.emit.launch import hosts_of, launch_scripts
 from planner.emit.layers import Layers, Recomputed, Stages, layers_of, recomputed_layers, stage_layers
 from planner.emit.names import plain
 from planner.emit.scheme import PRODUCTS, Scheme
+from planner.emit.uniform import Model, recomputes_layers
 from planner.errors import InputError
 from planner.planning.document import PlanDocument
 
-__all__ = ["emit_megatron"]
+__all__ = ["emit_megatron", "untold"]
 
 _TARGET: Final = "Megatron-LM"
 
@@ -48,6 +50,21 @@ exec bash "$here/${LAUNCHER:-run_torchrun.sh}" "$script" "${MEGATRON_ARGS[@]}" "
 """
 
 
+def untold(c: Configuration, model: Model) -> str:
+    """What of a uniform configuration Megatron-LM cannot be told; empty where it can be told all."""
+    if c.zero > 1 and c.dp * c.cp > 1:
+        return f"ZeRO {c.zero}"  # the distributed optimizer divides the optimizer's state alone
+    if c.zero and c.optimizer != "adam":
+        return f"ZeRO with {c.optimizer}"
+    if c.order == "interleaved" and c.micro_batches < c.pp:
+        return "fewer micro-batches than stages, interleaved"
+    if c.ep > 1 and c.tp > 1 and not c.sequence_parallel:
+        return "experts and tensors divided without sequence parallelism"
+    if c.recompute == "selective":
+        return ""
+    return "" if recomputes_layers(c, part=True) else f"{c.recompute} recomputation"
+
+
 def emit_megatron(plan: PlanDocument, *, servers: Sequence[Server] = ()) -> Emission:
     """`servers`: from a hosts file.
 
@@ -63,7 +80,7 @@ def emit_megatron(plan: PlanDocument, *, servers: Sequence[Server] = ()) -> Emis
         *_degrees(plan, scheme),
         *_batch(batch_of(plan, scheme)),
         *_stages(plan, layers, stages),
-        *_recompute(stages, again),
+        *_recompute(plan, stages, again),
         *_numbers(plan),
     ]
     arguments = _ARGUMENTS.substitute(
@@ -174,7 +191,14 @@ def _vocabulary(plan: PlanDocument) -> int:
     )  # fmt: skip
 
 
-def _recompute(stages: Stages, again: Recomputed) -> list[str]:
+def _recompute(plan: PlanDocument, stages: Stages, again: Recomputed) -> list[str]:
+    run = plan.schedule.run
+    if run.get("recompute") == "selective":
+        return ["--recompute-granularity selective"]  # the core of attention
+    if run.get("recompute") == "full":  # of some layers of each chunk
+        most = max(len(s) for s in stages.layers)
+        each = max(1, round(most * float(run["recompute_blocks"])))
+        return ["--recompute-granularity full", "--recompute-method block", f"--recompute-num-layers {each}"]
     if not again.layers:
         return []
     if len(again.layers) == sum(len(s) for s in stages.layers):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 from planner.errors import InputError
 from planner.ir import DeviceMesh, Graph
+from planner.ir.targets import Target
 from planner.planning.constraints import Constraints
 
 __all__ = ["MOST_DEVICES", "Reading", "check_devices", "shapes_of"]
@@ -25,7 +26,7 @@ class Reading:
     constraints: Constraints
     mesh: DeviceMesh
     unused: tuple[str, ...] = ()
-    target: Literal["any", "torch", "mindspore"] = "any"
+    target: Target = "any"
     stages: Mapping[str, int] = field(default_factory=dict)
     micro_batches: int | None = None
 

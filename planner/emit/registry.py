@@ -6,22 +6,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from planner.emit.emission import Emission
 from planner.emit.names import Name, NameRules
 from planner.errors import InputError, UsageError
+from planner.ir.targets import IN_PARTS
 
 if TYPE_CHECKING:
     import onnx
 
+    from planner.clock import Configuration
     from planner.emit.hosts import Server
     from planner.emit.reading import Reading
+    from planner.emit.uniform import Model
     from planner.ir import Graph
     from planner.planning.document import PlanDocument
 
-__all__ = ["FORMATS", "TARGETS", "Given", "emit", "read"]
+__all__ = ["FORMATS", "TARGETS", "Given", "emit", "read", "untold"]
 
 
 @dataclass(frozen=True)
@@ -73,12 +77,16 @@ class Given:
 @dataclass(frozen=True, slots=True)
 class Target:
     """`takes`: the options that it reads; `needs`: those without which it cannot do; `orders`: of the passes of a
-    pipeline, those that it can be told, or leaves to the user's script; None: it says none, or takes no pipeline."""
+    pipeline, those that it can be told, or leaves to the user's script; None: it says none, or takes no pipeline.
+    `says`: what of how a step is run (`schedule.run`) its files say.  `words`: the module whose `untold` says what of a
+    uniform configuration it cannot be told; empty: nothing."""
 
     emit: Callable[[Given], Emission]
     takes: frozenset[str] = field(default=frozenset({"names"}))
     needs: frozenset[str] = frozenset()
     orders: frozenset[str] | None = frozenset({"1f1b"})
+    says: frozenset[str] = frozenset()
+    words: str = ""
 
 
 def _mindspore(given: Given) -> Emission:
@@ -141,25 +149,43 @@ def _hyper_parallel(given: Given) -> Emission:
     return emit_hyper_parallel(given.plan, given.names)
 
 
+_NAMES_AND_HOSTS: Final = frozenset({"names", "hosts"})
+_HOSTS: Final = frozenset({"hosts"})
+_MODEL: Final = frozenset({"model"})
+_ZERO: Final = frozenset({"zero"})
 TARGETS: Final[Mapping[str, Target]] = {
-    "mindspore": Target(_mindspore, takes=frozenset({"names", "hosts"}), orders=frozenset({"1f1b", "gpipe"})),
-    "mindformers": Target(_mindformers, takes=frozenset({"hosts"}), orders=frozenset({"1f1b", "interleaved"})),
-    "hyper-parallel": Target(_hyper_parallel),
-    "torch": Target(_torch, takes=frozenset({"names", "hosts"}), orders=frozenset({"1f1b", "gpipe"})),
-    "huggingface": Target(_huggingface, takes=frozenset({"names", "hosts"})),
+    "mindspore": Target(_mindspore, _NAMES_AND_HOSTS, orders=frozenset({"1f1b", "gpipe"}), words="mindspore"),
+    "mindformers": Target(_mindformers, _HOSTS, orders=frozenset({"1f1b", "interleaved"}), words="mindformers"),
+    "hyper-parallel": Target(_hyper_parallel, words="hyper_parallel"),
+    "torch": Target(_torch, _NAMES_AND_HOSTS, orders=frozenset({"1f1b", "gpipe"}), words="torch"),
+    "huggingface": Target(_huggingface, _NAMES_AND_HOSTS, says=_ZERO, words="huggingface"),
     "torchtitan": Target(
-        _torchtitan, takes=frozenset({"hosts"}), orders=frozenset({"1f1b", "gpipe", "interleaved", "zb-v"})
+        _torchtitan, _HOSTS, orders=frozenset({"1f1b", "gpipe", "interleaved", "zb-v"}), says=_ZERO, words="torchtitan"
     ),
-    "deepspeed": Target(_deepspeed, takes=frozenset({"names", "hosts"}), orders=None),
-    "megatron": Target(_megatron, takes=frozenset({"hosts"}), orders=frozenset({"1f1b", "interleaved"})),
-    "onnx": Target(_onnx, takes=frozenset({"model"}), needs=frozenset({"model"}), orders=None),
-    "onnx-ranks": Target(_onnx_ranks, takes=frozenset({"model"}), needs=frozenset({"model"}), orders=None),
+    "deepspeed": Target(_deepspeed, _NAMES_AND_HOSTS, orders=None, says=_ZERO, words="deepspeed"),
+    "megatron": Target(
+        _megatron,
+        _HOSTS,
+        orders=frozenset({"1f1b", "interleaved"}),
+        says=frozenset({"recompute", "recompute_blocks"}),
+        words="megatron",
+    ),
+    "onnx": Target(_onnx, _MODEL, needs=_MODEL, orders=None),
+    "onnx-ranks": Target(_onnx_ranks, _MODEL, needs=_MODEL, orders=None, words="onnx.ranks"),
 }
 
 
-# Those that say how each of several equal parts of a dimension is split: Megatron gives every rank its heads of
-# queries, keys and values; ONNX writes a dimension as several.
-_IN_PARTS: Final = frozenset({"megatron", "onnx", "onnx-ranks"})
+def untold(target: str, c: Configuration, model: Model) -> str:
+    """What of a uniform configuration `target` cannot be told; empty where it can be told all, or is `any`."""
+    if target == "any":
+        return ""
+    found = TARGETS[target]
+    if c.pp > 1 and found.orders is not None and c.order not in found.orders:
+        return f"the schedule {c.order}"
+    if not found.words:
+        return ""
+    words: str = import_module(f"planner.emit.{found.words}").untold(c, model)
+    return words
 
 
 def emit(target: str, given: Given) -> Emission:
@@ -180,11 +206,11 @@ def emit(target: str, given: Given) -> Emission:
             raise UsageError(f"--target {target}: needs --{option.upper() if option != 'model' else 'model MODEL'}")
     if "model" not in found.needs:
         check_readers(given.plan)
-    if target not in _IN_PARTS:
+    if target not in IN_PARTS:
         check_parts(given.plan, target)
     check_order(given.plan, target)
     emission = found.emit(given)
-    run = unusual(given.plan)
+    run = unusual(given.plan, known=found.says)
     if not run:
         return emission
     line = f"how a step is run, which its predicted time counts on: {', '.join(run)}; set it in the launcher"
@@ -209,10 +235,11 @@ def check_parts(plan: PlanDocument, target: str) -> None:
     for name, p in plan.parameters.items():
         for layout in (p.stored, *p.compute):
             if layout.parts:
+                able = ", ".join(sorted(IN_PARTS - {"any"}))
                 raise InputError(
                     f"plan: parameter {name} lies as {layout.layout()}, split in each of its equal parts (queries, "
-                    f"keys and values of one product). `planner run` executes that, and {', '.join(sorted(_IN_PARTS))} "
-                    f"have words for it; {target} has none: search again with --target torch, which splits nothing so"
+                    f"keys and values of one product). `planner run` executes that, and {able} have words for it; "
+                    f"{target} has none: search again with --target torch, which splits nothing so"
                 )
 
 

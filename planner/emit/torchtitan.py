@@ -12,19 +12,21 @@ from string import Template
 from typing import Any, Final
 
 from cost_models.pipeline import interleaved_group
+from planner.clock import Configuration
 from planner.emit.batch import Batch, batch_of
 from planner.emit.blocks import check_blocks
-from planner.emit.degrees import lost_in_degrees, lost_in_stages, training_scheme
+from planner.emit.degrees import lost_in_degrees, lost_in_stages, training_scheme, zero_level
 from planner.emit.emission import Emission
 from planner.emit.hosts import Server
 from planner.emit.launch import hosts_of, launch_scripts
 from planner.emit.layers import Recomputed, Stages, layers_of, recomputed_layers, stage_layers
 from planner.emit.names import plain
 from planner.emit.scheme import Scheme
+from planner.emit.uniform import Model, recomputes_layers
 from planner.errors import InputError
 from planner.planning.document import PlanDocument
 
-__all__ = ["emit_torchtitan"]
+__all__ = ["emit_torchtitan", "untold"]
 
 _TARGET: Final = "torchtitan"
 # Names of torch.distributed.pipelining; parts of the model are handed out as the class of each wants them.
@@ -104,6 +106,35 @@ exec bash "$here/${LAUNCHER:-run_torchrun.sh}" -m torchtitan.train --module plan
 """
 
 
+def untold(c: Configuration, model: Model) -> str:
+    """What of a uniform configuration torchtitan cannot be told; empty where it can be told all."""
+    if not model.tokens:
+        return "inputs that are no matrix of tokens"
+    if c.precision == "fp16":
+        return "fp16"
+    if c.cp * c.ep > 1 and not c.zero:
+        return "context or expert parallelism without ZeRO"
+    if c.ep > 1 and c.tp > 1:
+        return "experts and tensors divided"
+    if c.pp > 1 and model.tied:
+        return "tied weights in a pipeline"
+    if c.order == "interleaved" and _rounds(c.micro_batches, c.pp) is None:
+        return f"{c.micro_batches} micro-batches through {c.pp} stages, interleaved"
+    if not recomputes_layers(c):
+        return f"{c.recompute} recomputation of a part"
+    return _untold_zero(c)
+
+
+def _untold_zero(c: Configuration) -> str:
+    """A pipeline gathers parameters once and adds gradients up until the step ends; without one, fully_shard scatters
+    gradients in every pass, and gathers parameters for each (`distributed/pipeline_parallel.py`)."""
+    if c.dp * c.cp == 1 or c.zero == 0:
+        return ""
+    if c.pp > 1:
+        return "" if c.zero == 1 else f"ZeRO {c.zero} in a pipeline"
+    return "" if c.zero == 3 or c.micro_batches == 1 else f"ZeRO {c.zero} under accumulation"
+
+
 def emit_torchtitan(plan: PlanDocument, *, servers: Sequence[Server] = ()) -> Emission:
     """`servers`: from a hosts file.
 
@@ -120,7 +151,9 @@ def emit_torchtitan(plan: PlanDocument, *, servers: Sequence[Server] = ()) -> Em
         model=plain(plan.model.name),
         devices=plan.devices,
         mesh=str(plan.mesh),
-        parallelism=_literal(_parallelism(scheme, stages, plan.schedule.pass_order)),
+        parallelism=_literal(
+            _parallelism(scheme, stages, plan.schedule.pass_order, freed=zero_level(plan, scheme) == 3)
+        ),
         training=_literal(_training(plan, scheme)),
         samples=batch.total,
         micro_batches=batch.micro_batches,
@@ -188,21 +221,27 @@ def _check_rounds(scheme: Scheme) -> None:
     """torch's Interleaved1F1B cuts micro-batches into m // p equal rounds, each of which goes through one chunk before
     the next; the plan's groups are Megatron-LM's."""
     count, stages = scheme.micro_batches, scheme.stages
-    rounds = max(1, count // stages)
-    if count % rounds or count // rounds != interleaved_group(stages, count):
+    if _rounds(count, stages) is None:
         raise InputError(
             f"plan: {count} micro-batches through {stages} stages with several chunks each; torch interleaves a number "
-            f"that {rounds} rounds divide, as a multiple of {stages}: search with another micro_batch or --batch"
+            f"that {max(1, count // stages)} rounds divide, as a multiple of {stages}: search with another micro_batch "
+            "or --batch"
         )
 
 
-def _parallelism(scheme: Scheme, stages: Stages, order: str) -> dict[str, Any]:
+def _rounds(count: int, stages: int) -> int | None:
+    """None where torch does not have the groups of Megatron-LM."""
+    rounds = max(1, count // stages)
+    return None if count % rounds or count // rounds != interleaved_group(stages, count) else rounds
+
+
+def _parallelism(scheme: Scheme, stages: Stages, order: str, *, freed: bool) -> dict[str, Any]:
     divided = scheme.shards // scheme.context if scheme.shards > 1 else 1
     out: dict[str, Any] = {
         "data_parallel_replicate_degree": scheme.data // divided,
         "data_parallel_shard_degree": divided,
-        # Gathered once and kept for the backward pass, as the plan has it.
-        "fsdp_reshard_after_forward": "never",
+        # Gathered once and kept for the backward pass, unless the plan has ZeRO 3.
+        "fsdp_reshard_after_forward": "always" if freed else "never",
         "tensor_parallel_degree": scheme.tensor,
         "enable_sequence_parallel": scheme.sequence,
         "context_parallel_degree": scheme.context,
@@ -233,7 +272,7 @@ def _training(plan: PlanDocument, scheme: Scheme) -> dict[str, Any]:
 
 def _lost(plan: PlanDocument, scheme: Scheme, stages: Stages, again: Recomputed) -> list[str]:
     out = []
-    if scheme.micro_batches > 1 and scheme.shards > 1 and scheme.stages == 1:
+    if scheme.micro_batches > 1 and scheme.shards > 1 and scheme.stages == 1 and zero_level(plan, scheme) < 3:
         out.append(
             "parameters gathered once a step: torchtitan frees them after every backward pass and gathers them for "
             f"each of the {scheme.micro_batches} micro-batches"

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler
 
 from cost_models.pipeline import Schedule, stage_numbers
 from planner.ir import DeviceMesh, Layout, MeshAxis, Reduction
+from planner.ir.targets import Target
 
 __all__ = [
     "SCHEMA",
@@ -247,7 +248,7 @@ class ScheduleDocument(_Part):
     mode: Literal["training", "inference"]
     precision: Literal["bf16", "fp16", "fp32"]
     optimizer: Literal["adam", "momentum", "sgd"]
-    target: Literal["any", "torch", "mindspore"]
+    target: Target
     stages: int = Field(default=1, ge=1)
     micro_batches: int = Field(default=1, ge=1, le=10**9)
     chunks: int = Field(default=1, ge=1, le=10**4, exclude_if=lambda chunks: chunks == 1)
@@ -319,7 +320,7 @@ class RequestDocument(_Part):
     stages: int = Field(default=1, ge=1)
     micro_batches: int | None = None
     solver: Literal["auto", "dp", "ilp"] = "auto"
-    target: Literal["any", "torch", "mindspore"] = "any"
+    target: Target = "any"
     strategy: str | None = None
     constraints: FileDocument | None = None
     pins: list[str] = []

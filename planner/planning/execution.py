@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from planner.clock import Configuration
@@ -28,7 +29,7 @@ def run_of(c: Configuration) -> dict[str, Setting]:
         run["parameter_bytes"] = c.weight_bytes
     if c.offload:
         run["offload"] = c.offload
-    if c.zero == 2 and c.scatters_every_pass:
+    if c.scatters_every_pass:
         run["zero"] = c.zero
     if c.recompute != "none" and not runs_blocks_again(c):
         run["recompute"] = c.recompute
@@ -42,11 +43,12 @@ def runs_blocks_again(c: Configuration) -> bool:
     return c.recompute == "full" and c.recompute_blocks == 1
 
 
-def unusual(plan: PlanDocument) -> list[str]:
-    """What of `schedule.run` is not as frameworks run a step unless told otherwise, as `KEY=VALUE`."""
+def unusual(plan: PlanDocument, known: Collection[str] = ()) -> list[str]:
+    """What of `schedule.run` is not as frameworks run a step unless told otherwise, as `KEY=VALUE`; but for `known`
+    keys."""
     usual = {**run_of(Configuration(precision=plan.schedule.precision)), **SCHEMES["megatron"]}
     # DistributedDataParallel sums gradients in their own width, and has no parameters to gather.
-    free = {"gradient_bytes", "overlap_parameters", "overlap_pipeline"}
+    free = {"gradient_bytes", "overlap_parameters", "overlap_pipeline", *known}
     run = plan.schedule.run
     return [f"{k}={str(v).lower()}" for k, v in run.items() if k not in free and v != usual.get(k)]
 

@@ -101,14 +101,10 @@ class _Outer:
             self._finish(option, f"{number} of {len(ready)}")
 
     def _in_question(self, option: Option) -> bool:
-        """Whether a plan on this mesh may be faster than the one that is known.
-
-        Where memory binds and there is one, none is looked for: plans for the whole batch at once hold what
-        micro-batches need not, and pay for it.
-        """
+        """Whether a plan on this mesh may be faster than the one that is known."""
         if self.known_step is None or option.priced is None:
             return True
-        return step_bound(option.priced, option.bound) < self.known_step and not self._binds(option)
+        return step_bound(option.priced, option.bound) < self.known_step
 
     def settle(self) -> None:
         """Brings what an interrupted run left in order, and finds some plan where it had none."""

@@ -8,8 +8,10 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from planner.ir import Graph, Layout, Reduction, Tensor
+from planner.ir import DeviceMesh, Graph, Layout, Reduction, Tensor
+from planner.ir.targets import ONE_COPY
 from planner.pricing.hubs import MAX_SET_READERS, Read, SetHub, StarHub, capped, distances
 from planner.pricing.machine import IntArray, Machine
 from planner.pricing.priced import Reader
@@ -49,6 +51,7 @@ class CasePrices:
         self.tables: list[OperatorTable] = operator_tables(structure.classes, expansions, machine, allowed)
         self._memo: dict[Hashable, Any] = {}
         self._shards = np.zeros(0, dtype=np.int64)
+        self._cut_further: dict[tuple[int, int], bool] = {}  # by numbers of two layouts
         self._parts = _parts_by_shape(structure)
         kinds = tuple(dict.fromkeys(map(self._kind, structure.travels)))
         self._redistributions = dict(zip(kinds, self._tables(kinds), strict=True))
@@ -328,14 +331,38 @@ class CasePrices:
             return _states(costs, writes.rows, columns), None
         stored = writes.numbers[:, 0, :1]
         first, second = held.T
-        if self.machine.settings.target == "mindspore":  # one layout per parameter, stored as computed with
-            costs = np.where((first != stored) | (second >= 0), FORBIDDEN, costs)
+        if self.machine.settings.target in ONE_COPY:
+            costs = np.where(second >= 0, FORBIDDEN, costs)
+        if self.machine.settings.target == "mindspore":
+            costs = np.where(self._optimizer_parallel(first, stored[:, 0]), costs, FORBIDDEN)
         size = self._bytes(travel.shape, travel.dtype)
         copies = np.where(first != stored, size // self._shards_of(first), 0)
         # Of two layouts one is certainly held as long as one is needed: the smaller, where both are copies.
         other = np.where(second != stored, size // self._shards_of(np.maximum(second, 0)), 0)
         copies = np.where(second < 0, copies, np.minimum(copies, other))
         return _states(costs, writes.rows, columns), _states(copies, writes.rows, columns)
+
+    def _optimizer_parallel(self, computed: IntArray, stored: IntArray) -> NDArray[np.bool_]:
+        """Of layouts by number, those which MindSpore stores a parameter in that is computed with so: the same, or cut
+        further along the first dimension among all ranks with equal parts."""
+        out = stored[:, None] == computed[None, :]
+        for row, column in zip(*np.nonzero(~out), strict=True):
+            pair = int(computed[column]), int(stored[row])
+            if pair not in self._cut_further:
+                self._cut_further[pair] = _cut_further(
+                    self.layouts.known[pair[0]], self.layouts.known[pair[1]], self.mesh
+                )
+            out[row, column] = self._cut_further[pair]
+        return out
+
+
+def _cut_further(computed: Layout, stored: Layout, mesh: DeviceMesh) -> bool:
+    """Whether `stored` divides the first dimension of `computed` among all axes that this leaves."""
+    if not stored.dims or computed.partial or stored.partial or computed.dims[1:] != stored.dims[1:]:
+        return False
+    used = {a for d in computed.dims for a in d}
+    left = tuple(a.name for a in mesh.axes if a.size > 1 and a.name not in used)
+    return stored.dims[0] == (*computed.dims[0], *left)
 
 
 def _states(values: IntArray, rows: np.ndarray, columns: np.ndarray | None) -> IntArray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,6 +20,7 @@ from cost_models import (
 from cost_models.kernels import KernelArrays, kernel_seconds
 from cost_models.memory import Optimizer, ParameterBytes, Precision
 from planner.ir import DeviceMesh, Tensor
+from planner.ir.targets import Target
 from planner.ir.tensor import ITEM_BYTES
 from planner.rules.strategy import BoundCollective
 
@@ -38,7 +39,7 @@ class Settings:
     training: bool
     precision: Precision = "bf16"
     optimizer: Optimizer = "adam"
-    target: Literal["any", "torch", "mindspore"] = "any"
+    target: Target = "any"
     recompute: bool = False
 
     def tensor_bytes(self, tensor: Tensor) -> int:

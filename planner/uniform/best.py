@@ -25,9 +25,11 @@ from planner.uniform.space import Space, configurations, levels, schedules
 
 __all__ = ["Found", "Scored", "best_of"]
 
-_Ranks = tuple[int, int, int]  # that share tensors, the sequence, experts
+_Ranks = tuple[int, int, int, bool]  # that share tensors, the sequence, experts; whether positions between them, too
 _Groups = Mapping[int, Sequence[Configuration]]  # by samples of a micro-batch
-_ESTIMATED: Final = 1e-3  # by so much an estimate may be too long
+# By so much an estimate may be too long, or too large, where it is laid out otherwise than the configuration itself.
+_LONGER: Final = 0.02
+_LARGER: Final = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +43,14 @@ class Scored:
 @dataclass(frozen=True, slots=True)
 class Found:
     """`best`: those asked for, the shortest step first; `considered`: configurations in all, of which so many were
-    `played`; `refused`: by reason, those that are not in question; `at_once`: whether some device may hold what the
-    whole batch keeps in one pass, on one stage, with nothing run again."""
+    `played`; `refused`: by reason, those that are not in question; `at_once_s`: about the seconds that a step takes
+    with the whole batch in one pass, on one stage; inf where that is not near the best, or no device can hold it."""
 
     best: tuple[Scored, ...]
     considered: int
     played: int
     refused: Mapping[str, int]
-    at_once: bool
+    at_once_s: float
 
 
 def best_of(
@@ -72,7 +74,7 @@ class _Search:
         self.best: list[Scored] = []
         self.refused: Counter[str] = Counter()
         self.considered = self.played = 0
-        self.at_once = False
+        self._at_once: list[tuple[float, Configuration]] = []  # in one pass on one stage, with a bound
         self._open: list[tuple[float, int, Callable[[float, Any], None], Any]] = []
         self._number = itertools.count()
         self._rates: dict[_Ranks, float] = {}  # device-seconds of a sample, at least
@@ -82,7 +84,7 @@ class _Search:
     def run(self) -> Found:
         groups: dict[_Ranks, dict[int, list[Configuration]]] = defaultdict(lambda: defaultdict(list))
         for c in configurations(self.space, self.profile):
-            groups[c.tp, c.cp, c.ep][c.micro_batch].append(c)
+            groups[_ranks_of(c)][c.micro_batch].append(c)
         for ranks in sorted(groups, key=lambda r: (r[0] * r[1] * r[2], r)):
             self._push(0.0, self._ranks, (ranks, groups[ranks]))
         while self._open and not self.stopped():
@@ -91,7 +93,7 @@ class _Search:
                 self.refused["bound"] += 1 + len(self._open)
                 break
             look(bound, item)
-        return Found(tuple(self.best), self.considered, self.played, dict(self.refused), self.at_once)
+        return Found(tuple(self.best), self.considered, self.played, dict(self.refused), self._seconds_at_once())
 
     def _push(self, bound: float, look: Callable[[float, Any], None], item: Any) -> None:
         if bound < self._last():
@@ -111,29 +113,57 @@ class _Search:
         if nearest and least > bound:
             self._push(least, self._ranks, item)
             return
+        there: list[Configuration] = []  # which divide as much as can be
+        for c in (s for group in groups.values() for m in group for s in schedules(self.space, m)):
+            self.considered += 1
+            most = next(levels(self.space, c), None)
+            if most is None:
+                self.refused["target"] += 1
+            else:
+                there.append(most)
+        if not there:
+            return
         smallest = groups[min(groups)][0]
         try:
             held = Held(self.sample.estimated(_alone(smallest)), smallest.micro_batch)
         except (UsageError, InputError):
-            self.refused["model"] += sum(map(len, groups.values()))
+            self.refused["model"] += len(there)
             return
-        fitting: list[Configuration] = []
-        for c in (s for group in groups.values() for m in group for s in schedules(self.space, m)):
-            self.considered += 1
-            if self._may_hold(held, c):
-                fitting.append(c)
-                self.at_once = self.at_once or (c.pp == c.micro_batches == 1 and c.recompute == "none")
-            else:
-                self.refused["memory"] += 1
-        sizes = sorted({c.micro_batch for c in fitting}, reverse=True)
-        passed = next((p for m in sizes if (p := self._passes(groups[m][0])) is not None), None)
+        fitting = [c for c in there if self._fits(held, c)]
+        self.refused["memory"] += len(there) - len(fitting)
+        sizes = [self.space.batch, *sorted({c.micro_batch for c in fitting}, reverse=True)]
+        passes = (self._passes(smallest.with_(micro_batch=m)) for m in sizes)
+        passed = next((p for p in passes if p is not None), None)
         if passed is None:
             self.refused["model"] += len(fitting)
             return
         self._rates[ranks] = passed.seconds / passed.samples * ranks[0] * ranks[1]
         self._held[ranks] = held
         for c in fitting:
-            self._push(self._step(passed, c), self._schedule, c)
+            least = self._step(passed, c)
+            if c.pp == c.micro_batches == 1:
+                self._at_once.append((least, c))
+            self._push(least, self._schedule, c)
+
+    def _seconds_at_once(self) -> float:
+        """Of the fastest that passes the whole batch at once, where it is not slower than the best anyway."""
+        found = float("inf")
+        for least, c in sorted(self._at_once, key=lambda a: a[0]):
+            if least >= min(found, self._last()):
+                break
+            for level in levels(self.space, c):
+                prediction = self._played(level, self.sample.estimated, slack=_LARGER)
+                if prediction is not None:
+                    found = min(found, prediction.step_time_s)
+        return found
+
+    def _fits(self, held: Held, c: Configuration) -> bool:
+        """Whether the device may hold it."""
+        try:
+            size = held.bytes(c)
+        except UsageError:  # more chunks than layers
+            return False
+        return self.limit is None or size <= self.limit
 
     def _schedule(self, bound: float, c: Configuration) -> None:
         """Bounds it by its own micro-batch."""
@@ -142,26 +172,22 @@ class _Search:
             self.refused["model"] += 1
             return
         least = self._step(passed, c)
-        held = self._held[c.tp, c.cp, c.ep]
-        for level in levels(c):
-            if self.limit is None or held.bytes(level) <= self.limit:
+        held = self._held[_ranks_of(c)]
+        for level in levels(self.space, c):
+            if self._fits(held, level):
                 self._push(max(bound, least + held.update(level, self.profile)), self._estimate, level)
-
-    def _may_hold(self, held: Held, c: Configuration) -> bool:
-        """Whether the device may hold it where as much as can be is divided."""
-        return self.limit is None or held.bytes(next(levels(c))) <= self.limit
 
     @staticmethod
     def _step(passed: Passed, c: Configuration) -> float:
         try:
-            return passed.step(c)
+            return passed.step(c) * (1 - _LONGER)
         except UsageError:  # more chunks than layers
             return float("inf")
 
     def _estimate(self, bound: float, c: Configuration) -> None:
-        prediction = self._played(c, self.sample.estimated)
+        prediction = self._played(c, self.sample.estimated, slack=_LARGER)
         if prediction is not None:
-            self._push(max(bound, prediction.step_time_s * (1 - _ESTIMATED)), self._play, c)
+            self._push(max(bound, prediction.step_time_s * (1 - _LONGER)), self._play, c)
 
     def _play(self, _: float, c: Configuration) -> None:
         prediction = self._played(c, self.sample.workload)
@@ -170,15 +196,18 @@ class _Search:
             self.best.sort(key=lambda s: s.prediction.step_time_s)
             del self.best[self.count :]
 
-    def _played(self, c: Configuration, workload: Callable[[Configuration], Workload]) -> Prediction | None:
-        """None where the model does not admit the configuration, or where it does not fit."""
+    def _played(
+        self, c: Configuration, workload: Callable[[Configuration], Workload], slack: float = 0.0
+    ) -> Prediction | None:
+        """None where the model does not admit the configuration, or where it does not fit even if it held less by
+        `slack`."""
         try:
             prediction = predict(workload(c), c, self.profile)
         except (UsageError, InputError):
             self.refused["model"] += 1
             return None
         self.played += 1
-        if self.limit is not None and round(prediction.allocated_bytes) > self.limit:
+        if self.limit is not None and round(prediction.allocated_bytes * (1 - slack)) > self.limit:
             self.refused["memory"] += 1
             return None
         return prediction
@@ -208,5 +237,10 @@ def _alone(c: Configuration) -> Configuration:
     )
 
 
+def _ranks_of(c: Configuration) -> _Ranks:
+    return c.tp, c.cp, c.ep, c.sequence_parallel
+
+
 def _divide(a: _Ranks, b: _Ranks) -> bool:
-    return all(y % x == 0 for x, y in zip(a, b, strict=True))
+    # Without tensor parallelism there are no positions to divide between ranks.
+    return (a[3] == b[3] or a[0] == 1) and all(y % x == 0 for x, y in zip(a[:3], b[:3], strict=True))

@@ -15,6 +15,7 @@ from planner.trace import Workload
 
 __all__ = ["Held", "Passed"]
 
+_ESTIMATED = 0.1  # of activations: a micro-batch of another size may be laid out so that it holds less per sample
 _Ranks = list[tuple[float, float, float]]  # seconds of each rank: before it, behind it, and of its own
 
 
@@ -88,42 +89,37 @@ class Held:
 
     workload: Workload
     samples: int
+    _units: dict[object, tuple[int, ...]] = field(default_factory=dict)
     _activations: dict[object, float] = field(default_factory=dict)
 
-    @cached_property
-    def _blocks(self) -> list[int]:
-        return [u for u, repeated in enumerate(self.workload.repeated) if repeated]
-
-    @cached_property
-    def _elements(self) -> tuple[float, float]:
-        """Of weights: of all units, and of the blocks."""
-        units = self.workload.units
-        return sum(u.weights for u in units), sum(units[u].weights for u in self._blocks)
-
     def update(self, c: Configuration, profile: HardwareProfile) -> float:
-        """Seconds in which the first rank updates its blocks."""
-        elements = self._mine(c)
+        """Seconds in which the first rank updates its blocks.  UsageError where there are more chunks than layers."""
+        elements = self._elements(c)
         divided = elements / (c.dp * c.cp) if c.zero else elements
         precision = "fp32" if c.weight_bytes == 4 else c.precision
         return float(optimizer_seconds(profile, divided, precision=precision, optimizer=c.optimizer, launches=0))
 
-    def _mine(self, c: Configuration) -> float:
-        """Elements of weights on the first rank at least: its share of the blocks, rounded down."""
-        return self._elements[c.pp > 1] * self._share(c)
-
-    def _share(self, c: Configuration) -> float:
-        """Of the units on one rank, where there are several of the blocks."""
+    def _mine(self, c: Configuration) -> tuple[int, ...]:
+        """Units on the first rank: all, or its blocks where there are several ranks."""
         if c.pp == 1:
-            return 1.0
-        return (len(self._blocks) // c.pp) / len(self._blocks) if self._blocks else 0.0
+            return tuple(range(len(self.workload.units)))
+        key = c.pp, c.virtual_stages, c.order == "zb-v"
+        if key not in self._units:
+            parts = chunks(self.workload, c.pp * c.virtual_stages)
+            self._units[key] = tuple(u for k in chunks_of(c, 0) for u in parts[k] if self.workload.repeated[u])
+        return self._units[key]
+
+    def _elements(self, c: Configuration) -> float:
+        """Of their weights."""
+        return sum(self.workload.units[u].weights for u in self._mine(c))
 
     def bytes(self, c: Configuration) -> float:
         """What the first rank of the pipeline holds at least: weights with all that belongs to them, and activations.
 
-        It has its share of the blocks and as many micro-batches of them as it starts before the first
-        comes back: one for each stage; the schedules of zero-bubble may have fewer.
+        Of its blocks it keeps as many micro-batches as it starts before the first comes back: one for each stage; the
+        schedules of zero-bubble may have fewer.  UsageError where there are more chunks than layers.
         """
-        share, elements, over = self._share(c), self._mine(c), c.dp * c.cp
+        elements, over = self._elements(c), c.dp * c.cp
 
         def divided(level: int) -> float:
             return elements / over if c.zero >= level else elements
@@ -132,12 +128,11 @@ class Held:
         each = master + STATE_BYTES[c.optimizer]
         static = divided(3) * c.weight_bytes + divided(2) * c.gradient_bytes + divided(1) * each
         flying = min(c.micro_batches, c.pp) if c.order in ("1f1b", "gpipe", "interleaved") else 0.5
-        return static + self._kept(c) * c.micro_batch / self.samples * share * flying
+        return static + (1 - _ESTIMATED) * self._kept(c) * c.micro_batch / self.samples * flying
 
     def _kept(self, c: Configuration) -> float:
-        """Bytes of activations of all units, or of the blocks where there are several stages."""
-        key = c.recompute, c.recompute_blocks, c.pp > 1
+        """Bytes of activations of its units."""
+        key = c.recompute, c.recompute_blocks, self._mine(c)
         if key not in self._activations:
-            chunk = self._blocks if c.pp > 1 else range(len(self.workload.units))
-            self._activations[key] = chunk_activation_bytes(self.workload, c, chunk)
+            self._activations[key] = chunk_activation_bytes(self.workload, c, self._mine(c))
         return self._activations[key]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -149,8 +149,11 @@ def _spread(graph: Graph, cut: Graph) -> _Spread | None:
     if any(len(s) != 1 for s in stands.values()) or len(stands) != len(own.repeated):
         return None
     found = {u: next(iter(s)) for u, s in stands.items()}
+    readers = _readers(graph, units.of)
     for run in removable_runs(graph):
         numbers = [units.of[block[0]] for block in run.blocks]
+        if not _own_weights(readers, numbers):
+            return None
         if run.count > _KEPT:
             # Behind the cut the last block kept stands where the last one stood.
             _between(found, numbers)
@@ -159,6 +162,19 @@ def _spread(graph: Graph, cut: Graph) -> _Spread | None:
     of = tuple(found[u] for u in range(len(units.repeated)))
     same = all(units.repeated[u] == own.repeated[s] for u, s in enumerate(of))
     return _Spread(of, units.repeated) if same and set(of) == set(range(len(own.repeated))) else None
+
+
+def _readers(graph: Graph, of: Mapping[str, int]) -> list[set[int]]:
+    """Units that read each parameter, where there are several."""
+    found = ({of[op.name] for op, _ in graph.consumers.get(p.name, ())} for p in graph.parameters)
+    return [units for units in found if len(units) > 1]
+
+
+def _own_weights(readers: Sequence[set[int]], numbers: Sequence[int]) -> bool:
+    """Whether each parameter that several units read is read by all blocks of the run, by none, or by its first or its
+    last alone: another block could not stand for those between."""
+    run, ends = set(numbers), {numbers[0], numbers[-1]}
+    return all(units >= run or (len(units & run) < 2 and units & run <= ends) for units in readers)
 
 
 def _between(found: dict[int, int], numbers: Sequence[int]) -> None:

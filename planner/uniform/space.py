@@ -7,7 +7,7 @@ attention, what overlaps) is what frameworks do unless told otherwise (`planner.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -30,8 +30,8 @@ Optimizer = Literal["adam", "momentum", "sgd"]
 @dataclass(frozen=True, slots=True)
 class Space:
     """`batch` samples of a step; `layers` that a pipeline may be cut between; `stages`, `micro_batches` and
-    `recompute`: where these are prescribed; `orders`: schedules that may be used; None: all; `experts`: whether there
-    are any to divide."""
+    `recompute`: where these are prescribed; `experts`: whether there are any to divide; `untold`: what of a
+    configuration the framework that it is for cannot be told, empty where it can be told all; None: any will do."""
 
     devices: int
     batch: int
@@ -41,8 +41,8 @@ class Space:
     stages: int | None = None
     micro_batches: int | None = None
     recompute: Literal["none", "blocks"] | None = None
-    orders: frozenset[str] | None = None
     experts: bool = True
+    untold: Callable[[Configuration], str] | None = None
 
 
 def configurations(space: Space, profile: HardwareProfile) -> Iterator[Configuration]:
@@ -61,18 +61,22 @@ def configurations(space: Space, profile: HardwareProfile) -> Iterator[Configura
                 for ep in _divisors(dp, dp) if space.experts else [1]:
                     for micro in _divisors(space.batch // dp, space.batch):
                         count = space.batch // dp // micro
-                        if space.micro_batches in (None, count):
-                            yield Configuration(
-                                **{**usual, "zero": 0},
-                                dp=dp,
-                                tp=tp,
-                                cp=cp,
-                                ep=ep,
-                                pp=pp,
-                                sequence_parallel=tp > 1,
-                                micro_batch=micro,
-                                micro_batches=count,
-                            )
+                        if space.micro_batches not in (None, count):
+                            continue
+                        c = Configuration(
+                            **{**usual, "zero": 0},
+                            dp=dp,
+                            tp=tp,
+                            cp=cp,
+                            ep=ep,
+                            pp=pp,
+                            sequence_parallel=tp > 1,
+                            micro_batch=micro,
+                            micro_batches=count,
+                        )
+                        yield c
+                        if tp > 1 and space.untold is not None:  # which may know tensor parallelism alone
+                            yield c.with_(sequence_parallel=False)
 
 
 def schedules(space: Space, c: Configuration) -> Iterator[Configuration]:
@@ -82,10 +86,12 @@ def schedules(space: Space, c: Configuration) -> Iterator[Configuration]:
             yield c.with_(schedule=schedule, virtual_stages=chunks, recompute=recompute, recompute_blocks=blocks)
 
 
-def levels(c: Configuration) -> Iterator[Configuration]:
-    """The configuration with every ZeRO level, the one that divides most first."""
+def levels(space: Space, c: Configuration) -> Iterator[Configuration]:
+    """The configuration with every ZeRO level that there is for it, the one that divides most first."""
     for zero in _ZERO if c.dp * c.cp > 1 else _ZERO[-1:]:
-        yield c.with_(zero=zero)
+        level = c.with_(zero=zero)
+        if space.untold is None or not space.untold(level):
+            yield level
 
 
 def _recomputations(space: Space) -> list[tuple[str, float]]:
@@ -96,19 +102,14 @@ def _recomputations(space: Space) -> list[tuple[str, float]]:
 
 
 def _schedules(space: Space, c: Configuration) -> Iterator[tuple[str, int]]:
-    def has(order: str) -> bool:
-        return space.orders is None or order in space.orders
-
     if c.pp == 1:
         yield "1f1b", 1
         return
-    if has("1f1b"):
-        yield "1f1b", 1
-    if has("interleaved") and c.micro_batches % c.pp == 0:
+    yield "1f1b", 1
+    if c.micro_batches % c.pp == 0:
         yield from (("1f1b", v) for v in range(2, space.layers // c.pp + 1) if space.layers % (c.pp * v) == 0)
-    if has("zb-h1"):
-        yield "zb-h1", 1
-    if has("zb-v") and space.layers >= 2 * c.pp:
+    yield "zb-h1", 1
+    if space.layers >= 2 * c.pp:
         yield "zb-v", 2
 
 

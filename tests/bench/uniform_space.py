@@ -71,7 +71,7 @@ def graph_of(job: Job) -> Graph:
 
 
 def drawn(space: Space, profile: HardwareProfile, count: int, seed: int) -> list[Configuration]:
-    every = [v for c in configurations(space, profile) for s in schedules(space, c) for v in levels(s)]
+    every = [v for c in configurations(space, profile) for s in schedules(space, c) for v in levels(space, s)]
     return every if len(every) <= count else random.Random(seed).sample(every, count)
 
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from string import Template
-from typing import Any, Final
+from typing import Any, Final, Literal
 
+from planner.clock import Configuration
+from planner.emit.degrees import zero_level
 from planner.emit.emission import Emission
 from planner.emit.hosts import Server
 from planner.emit.huggingface.pipeline import pipeline_size
@@ -20,11 +22,12 @@ from planner.emit.launch import hosts_of, launch_scripts
 from planner.emit.modules import layered, owner
 from planner.emit.names import Name, plain
 from planner.emit.scheme import Scheme, scheme_of
+from planner.emit.uniform import Model, recomputes_layers
 from planner.emit.wording import some
 from planner.errors import InputError
 from planner.planning.document import PlanDocument
 
-__all__ = ["emit_huggingface"]
+__all__ = ["emit_huggingface", "untold"]
 
 _TARGET: Final = "Hugging Face"
 _DTYPE: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -60,6 +63,21 @@ def samples(inputs):
 ''')
 
 
+def untold(c: Configuration, model: Model) -> str:
+    """What of a uniform configuration transformers cannot be told; empty where it can be told all."""
+    if c.pp > 1:
+        return "training in pipeline stages"
+    if c.cp > 1:
+        return "context parallelism"
+    if c.ep > 1:
+        return "divided experts"
+    if c.sequence_parallel:
+        return "sequence parallelism"
+    if c.dp > 1 and 0 < c.zero < 3 and c.micro_batches > 1:
+        return f"ZeRO {c.zero} under accumulation"
+    return "" if recomputes_layers(c) else f"{c.recompute} recomputation of a part"
+
+
 def emit_huggingface(plan: PlanDocument, names: Mapping[str, Name], *, servers: Sequence[Server] = ()) -> Emission:
     """`servers`: from a hosts file.
 
@@ -84,7 +102,7 @@ def emit_huggingface(plan: PlanDocument, names: Mapping[str, Name], *, servers: 
     if styles.plan:
         document["tp_plan"] = dict(styles.plan)
     if scheme.data > 1:
-        document["fsdp_plan"] = _kept(names)
+        document["fsdp_plan"] = _gathered(names, "free" if zero_level(plan, scheme) == 3 else "keep")
     module = _LOAD.substitute(
         model=plain(plan.model.name),
         devices=plan.devices,
@@ -106,14 +124,14 @@ _UNSAID: Final = {
 }
 
 
-def _kept(names: Mapping[str, Name]) -> dict[str, str]:
-    """Blocks of layers are gathered together; all is kept from there to the backward pass, as plans have it.  What the
+def _gathered(names: Mapping[str, Name], then: Literal["keep", "free"]) -> dict[str, str]:
+    """Blocks of layers are gathered together, and kept from there to the backward pass, or freed (ZeRO 3).  What the
     config leaves out stays as the model class has it, so modules outside of layers are named too."""
     out: dict[str, str] = {}
     for told in names.values():
         module = layered(owner(told.name))
         block, star, _ = module.partition("*")
-        out[block + star if star else module] = "keep_full_weight"
+        out[block + star if star else module] = f"{then}_full_weight"
     out.pop("", None)
     return out
 

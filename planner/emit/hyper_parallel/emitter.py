@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from planner.clock import Configuration
 from planner.emit.emission import Emission
 from planner.emit.hyper_parallel.boundaries import Boundary, leaves_of
 from planner.emit.hyper_parallel.grid import Grid, grid_of
@@ -20,14 +21,22 @@ from planner.emit.names import Name, plain
 from planner.emit.scheme import Scheme, scheme_of
 from planner.emit.shards import elsewhere, optimizer_shards
 from planner.emit.stages import holders
+from planner.emit.uniform import Model, recomputes_layers
 from planner.emit.wording import some
 from planner.errors import InputError
 from planner.ir import Layout
 from planner.planning.document import PlanDocument
 
-__all__ = ["emit_hyper_parallel"]
+__all__ = ["emit_hyper_parallel", "untold"]
 
 _TYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
+
+
+def untold(c: Configuration, model: Model) -> str:
+    """What of a uniform configuration HyperParallel cannot be told; empty where it can be told all."""
+    if c.zero > 1 and c.dp * c.cp > 1:
+        return f"ZeRO {c.zero}"  # weights are gathered once for the step
+    return "" if recomputes_layers(c) else f"{c.recompute} recomputation of a part"
 
 
 def emit_hyper_parallel(plan: PlanDocument, names: Mapping[str, Name]) -> Emission:

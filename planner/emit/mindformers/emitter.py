@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from planner.clock import Configuration
 from planner.emit.batch import batch_of
 from planner.emit.blocks import check_blocks
 from planner.emit.degrees import lost_in_degrees, training_scheme
@@ -24,11 +25,12 @@ from planner.emit.mindspore.launch import launch_scripts
 from planner.emit.names import plain
 from planner.emit.scheme import Scheme
 from planner.emit.shards import elsewhere
+from planner.emit.uniform import Model, recomputes_layers
 from planner.emit.wording import some
 from planner.errors import InputError
 from planner.planning.document import PlanDocument
 
-__all__ = ["emit_mindformers"]
+__all__ = ["emit_mindformers", "untold"]
 
 _TARGET: Final = "MindFormers"
 _COLUMNS: Final = 4  # of MindFormers' own data set without attention mask: input_ids, labels, loss_mask, position_ids
@@ -40,6 +42,19 @@ _HEAD: Final = """\
 # In your own YAML, which has none of these keys:   base_config: [mindformers.yaml]
 # Start it:   bash run_msrun.sh run_mindformer.py --config "$PWD/YOUR.yaml"
 """
+
+
+def untold(c: Configuration, model: Model) -> str:
+    """What of a uniform configuration MindFormers cannot be told; empty where it can be told all."""
+    if c.ep > 1 and c.tp * c.cp > 1:
+        return "experts divided beside tensors or positions"
+    if c.sequence_parallel and c.cp > 1:
+        return "sequence parallelism beside context parallelism"
+    if 1 < c.pp > c.micro_batches:
+        return "fewer micro-batches than stages"
+    if c.zero > 1 and c.dp * c.cp > 1:
+        return f"ZeRO {c.zero}"
+    return "" if recomputes_layers(c) else f"{c.recompute} recomputation of a part"
 
 
 def emit_mindformers(plan: PlanDocument, *, servers: Sequence[Server] = ()) -> Emission:

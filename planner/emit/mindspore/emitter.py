@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from planner.clock import Configuration
 from planner.emit.emission import Emission
 from planner.emit.hosts import Server
 from planner.emit.launch import hosts_of
@@ -16,10 +17,22 @@ from planner.emit.mindspore.strategy import Strategies, joined, merged, strategi
 from planner.emit.mindspore.strategy_map import StrategyMap, to_json, to_protobuf
 from planner.emit.names import Name
 from planner.emit.stages import holders, stage_of_plan
+from planner.emit.uniform import Model, recomputes_layers
 from planner.emit.wording import some
 from planner.planning.document import PlanDocument
 
-__all__ = ["emit_mindspore"]
+__all__ = ["emit_mindspore", "untold"]
+
+
+def untold(c: Configuration, model: Model) -> str:
+    """What of a uniform configuration MindSpore's strategy files cannot be told; empty where they can be told all."""
+    if c.cp > 1:
+        return "context parallelism"  # rows of a product are one dimension there, whose parts are contiguous
+    if c.zero and c.tp * c.ep > 1 and c.dp > 1:
+        return "ZeRO beside tensor parallelism"  # parameters are cut further along their first dimension alone
+    if c.zero > 1 and c.dp > 1:
+        return f"ZeRO {c.zero}"
+    return "" if recomputes_layers(c) else f"{c.recompute} recomputation of a part"
 
 
 def emit_mindspore(plan: PlanDocument, names: Mapping[str, Name], *, servers: Sequence[Server] = ()) -> Emission:

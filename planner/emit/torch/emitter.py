@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from planner.clock import Configuration
 from planner.emit.emission import Emission
 from planner.emit.hosts import Server
 from planner.emit.launch import hosts_of, launch_scripts
@@ -19,11 +20,19 @@ from planner.emit.torch.fully import fully_sharded
 from planner.emit.torch.module import module_text
 from planner.emit.torch.placements import placements
 from planner.emit.torch.stages import Split, split_of_plan
+from planner.emit.uniform import Model, recomputes_layers
 from planner.errors import InputError
 from planner.ir import Layout
 from planner.planning.document import PlanDocument
 
-__all__ = ["emit_torch"]
+__all__ = ["emit_torch", "untold"]
+
+
+def untold(c: Configuration, model: Model) -> str:
+    """What of a uniform configuration a module of DTensors cannot be told; empty where it can be told all."""
+    if c.zero > 1 and c.dp * c.cp > 1 and (c.zero == 2 or c.tp * c.cp * c.ep * c.pp > 1):
+        return f"ZeRO {c.zero}"  # `fully_shard` alone frees what it has gathered
+    return "" if recomputes_layers(c) else f"{c.recompute} recomputation of a part"
 
 
 def emit_torch(plan: PlanDocument, names: Mapping[str, Name], *, servers: Sequence[Server] = ()) -> Emission:

@@ -15,11 +15,13 @@ __all__ = ["Fully", "fully_sharded"]
 
 @dataclass(frozen=True, slots=True)
 class Fully:
-    """`replicas` groups of `shards` neighbouring ranks; `blocks`: modules that are gathered together."""
+    """`replicas` groups of `shards` neighbouring ranks; `blocks`: modules that are gathered together,
+    and `freed` after each pass (ZeRO 3)."""
 
     replicas: int
     shards: int
     blocks: tuple[str, ...]
+    freed: bool = False
 
 
 def fully_sharded(plan: PlanDocument, names: Mapping[str, Name]) -> Fully | None:
@@ -43,7 +45,7 @@ def fully_sharded(plan: PlanDocument, names: Mapping[str, Name]) -> Fully | None
         return None
     shards = mesh.size(over)
     blocks = dict.fromkeys(b for told in names.values() if (b := _block(owner(told.name))))
-    return Fully(mesh.devices // shards, shards, tuple(blocks))
+    return Fully(mesh.devices // shards, shards, tuple(blocks), plan.schedule.run.get("zero") == 3)
 
 
 def _real(dims: list[list[str]], axes: tuple[str, ...]) -> tuple[str, ...]:

@@ -148,12 +148,12 @@ _FULLY: Final = Template('''
 
 def fully(module, device="cuda" if torch.cuda.is_available() else "cpu"):
     """The same plan by fully_shard, before the optimizer is made.  Every process gives its own samples, of which the
-    loss is the mean; gradients are means over the processes.  What is gathered stays until the backward pass is done.
+    loss is the mean; gradients are means over the processes.  What is gathered $stays.
     """
     mesh = init_device_mesh(device, $sizes, mesh_dim_names=$axes)
     for path in $blocks:
-        fully_shard(module.get_submodule(path), mesh=mesh, reshard_after_forward=False)
-    return fully_shard(module, mesh=mesh, reshard_after_forward=False)
+        fully_shard(module.get_submodule(path), mesh=mesh, reshard_after_forward=$freed)
+    return fully_shard(module, mesh=mesh, reshard_after_forward=$freed)
 ''')
 _STAGES: Final = Template("""
 STAGES = $count
@@ -217,4 +217,6 @@ def _fully(told: Fully) -> str:
         sizes=(told.replicas, told.shards) if several else (told.shards,),
         axes=("replicate", "shard") if several else ("shard",),
         blocks=literal(told.blocks),
+        freed=told.freed,
+        stays="is freed after each pass" if told.freed else "stays until the backward pass is done",
     )

@@ -7,21 +7,32 @@ from typing import Any, Final
 
 import onnx
 
+from planner.clock import Configuration
 from planner.emit.emission import Emission
 from planner.emit.onnx.ranks.index import entry_of, index_text
 from planner.emit.onnx.ranks.model import model_of
 from planner.emit.onnx.ranks.rank import RankGraph
 from planner.emit.onnx.ranks.values import FileValues
+from planner.emit.uniform import Model
 from planner.errors import InputError
 from planner.ir import Graph
 from planner.lowering import Program
 from planner.planning.document import PlanDocument
 from planner.planning.programs import program_of
 
-__all__ = ["INDEX", "emit_onnx_ranks", "file_of"]
+__all__ = ["INDEX", "emit_onnx_ranks", "file_of", "untold"]
 
 INDEX: Final = "ranks.json"
 MOST_BYTES: Final = (1 << 31) - (1 << 24)  # protobuf's limit, less the nodes
+
+
+def untold(c: Configuration, model: Model) -> str:
+    """What of a uniform configuration graphs per rank cannot be told; empty where they can be told all."""
+    if c.pp > 1:
+        return "pipeline stages"
+    if c.recompute != "none":
+        return "recomputation"
+    return f"ZeRO {c.zero}" if c.zero > 1 and c.dp * c.cp > 1 else ""
 
 
 def file_of(rank: int) -> str:

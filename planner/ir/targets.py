@@ -1,0 +1,22 @@
+"""Names of the runtimes that a plan may be for, and what of a layout each has words for."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+__all__ = ["BY_DEGREES", "IN_PARTS", "ONE_COPY", "Target"]
+
+Target = Literal[
+    "any", "mindspore", "mindformers", "hyper-parallel", "torch", "huggingface", "torchtitan", "deepspeed", "megatron",
+    "onnx", "onnx-ranks",
+]  # fmt: skip
+
+# Launchers that are given degrees of parallelism (data, tensor, pipeline, …) and lay a network out themselves.
+BY_DEGREES: Final = frozenset({"mindformers", "huggingface", "torchtitan", "deepspeed", "megatron"})
+
+# Those that say how each of several equal parts of a dimension is split: Megatron gives every rank its heads of
+# queries, keys and values; ONNX writes a dimension as several.
+IN_PARTS: Final = frozenset({"any", "megatron", "onnx", "onnx-ranks"})
+
+# Those in which a parameter is computed with in one layout.
+ONE_COPY: Final = frozenset({"mindspore", "hyper-parallel"})

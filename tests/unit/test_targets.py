@@ -1,0 +1,173 @@
+"""`--target`: what is searched for a framework can be emitted for it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.builder import build
+from planner.cli.cancel import Cancellation
+from planner.cli.main import main
+from planner.cli.search import configure
+from planner.cli.search_run import Searcher
+from planner.emit import TARGETS, Given, emit, untold
+from planner.emit.uniform import Model
+from planner.errors import InputError
+from planner.frontends import load_model
+from planner.ir.targets import BY_DEGREES, IN_PARTS, ONE_COPY, Target
+from planner.planning import PlanDocument
+from planner.planning.schemes import parse_strategy
+
+SIZES: dict[str, dict[str, Any]] = {
+    "gpt": {"layers": 4, "hidden": 64, "heads": 4, "vocab": 256, "seq": 32, "batch": 16},
+    "llama": {"layers": 4, "hidden": 64, "heads": 4, "kv_heads": 4, "ffn": 128, "vocab": 256, "seq": 32, "batch": 16},
+    "moe": {
+        **{"layers": 2, "hidden": 64, "heads": 4, "kv_heads": 4, "ffn": 128, "vocab": 256, "seq": 32, "batch": 16},
+        "experts": 4,
+    },
+}
+# One of each kind that some framework has no words for.
+STRATEGIES = (
+    "megatron:tp=1,zero=0,micro_batch=2",
+    "megatron:tp=1,zero=1,micro_batch=1",
+    "megatron:tp=1,zero=2,micro_batch=2",
+    "megatron:tp=1,zero=3,micro_batch=1",
+    "megatron:tp=2,zero=0,micro_batch=2",
+    "megatron:tp=2,zero=1,micro_batch=2,sp=0",
+    "megatron:tp=2,cp=2,zero=1,micro_batch=4",
+    "megatron:cp=2,zero=3,micro_batch=4",
+    "megatron:tp=2,pp=2,micro_batch=2",
+    "megatron:pp=2,zero=0,micro_batch=2",
+    "megatron:pp=2,micro_batch=2,vpp=2",
+    "megatron:pp=2,micro_batch=2,schedule=zb-v",
+    "megatron:pp=2,micro_batch=2,schedule=gpipe",
+    "megatron:pp=2,micro_batch=2,recompute=full",
+    "megatron:tp=2,micro_batch=2,recompute=full,recompute_blocks=0.5",
+    "megatron:tp=2,micro_batch=2,recompute=selective",
+)
+OF_EXPERTS = ("megatron:ep=2,zero=1,micro_batch=2", "megatron:ep=2,tp=2,micro_batch=2")
+# What depends on how a model's layers are written is met by trying: search takes the next configuration there.
+BY_TRYING = {("huggingface", "tp"), ("mindspore", "tp"), ("hyper-parallel", "zero"), ("mindspore", "ep")}
+BY_TRYING |= {(name, "experts beside tp") for name in BY_DEGREES}
+
+
+def written(architecture: str, folder: Path) -> Path:
+    path = folder / f"{architecture}.onnx"
+    path.write_bytes(build(architecture, SIZES[architecture]).SerializeToString())
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@lru_cache
+def planned(path: Path, strategy: str) -> PlanDocument:
+    parser = argparse.ArgumentParser()
+    configure(parser)
+    options = parser.parse_args([str(path), "--devices", "8", "--strategy", strategy])
+    return PlanDocument.model_validate_json(Searcher(options, None, None, Cancellation()).search(8).plans[0])
+
+
+@pytest.mark.parametrize("architecture", list(SIZES))
+def test_what_a_target_can_be_told_is_emitted(architecture: str, folder: Path) -> None:
+    """Law: a configuration of which nothing is untold has a plan that the emitter takes."""
+    path = written(architecture, folder)
+    model = Model.of(load_model(path))
+    told = 0
+    strategies = OF_EXPERTS if architecture == "moe" else STRATEGIES
+    for strategy in strategies:
+        c = parse_strategy(strategy, devices=8, batch=16)
+        kinds = {k for k, there in (("tp", c.tp > 1), ("zero", c.zero > 0), ("ep", c.ep > 1)) if there}
+        kinds |= {"experts beside tp"} if architecture == "moe" and c.tp > 1 else set()
+        for name, target in TARGETS.items():
+            if untold(name, c, model) or any((name, k) in BY_TRYING for k in kinds):
+                continue
+            emit(name, Given(planned(path, strategy), model_file=path if target.needs else None))
+            told += 1
+    assert told >= 2 * len(strategies)
+
+
+def test_targets_are_named_once() -> None:
+    names = set(Target.__args__)  # type: ignore[attr-defined]
+    assert names == {"any", *TARGETS}
+    assert names >= BY_DEGREES | IN_PARTS | ONE_COPY
+
+
+def search(path: Path, out: Path, *more: str) -> dict[str, Any]:
+    """The document of `planner search --json`."""
+    import contextlib
+    import io
+
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        assert main(["search", str(path), "--devices", "8", "--no-cache", "--json", "--out", str(out), *more]) == 0
+    found: dict[str, Any] = json.loads(text.getvalue())
+    return found
+
+
+@pytest.mark.parametrize("target", sorted(BY_DEGREES))
+def test_a_search_for_a_launcher_finds_what_it_can_be_told(target: str, folder: Path, tmp_path: Path) -> None:
+    """Law: no slower than the same search for any target by less than it says, and its plan is emitted."""
+    found = search(written("gpt", folder), tmp_path, "--emit", target, "--memory-limit", "1200000")
+    assert found["emitted"][target]["files"]
+    said = found["uniform"]
+    assert said["target"] == target
+    assert said["step_time_any_s"] <= said["step_time_s"] <= found["step_time_s"] * (1 + 1e-9)
+    assert found["peak_memory_bytes"] <= 1200000
+
+
+def test_what_a_target_refuses_of_a_model_is_not_found_for_it(folder: Path, tmp_path: Path) -> None:
+    """transformers divides no Conv1D, as the emitter sees by the layout of its weights alone."""
+    found = search(written("gpt", folder), tmp_path, "--target", "huggingface")
+    assert "tp=" not in found["uniform"]["strategy"]
+
+
+def test_optimizer_parallel_is_found_for_mindspore(folder: Path, tmp_path: Path) -> None:
+    """Its weights are cut further along their first dimension among all ranks with equal parts."""
+    found = search(
+        written("llama", folder), tmp_path, "--emit", "mindspore", "--space", "operators", "--pin", "rest=zero"
+    )
+    assert found["emitted"]["mindspore"]["files"]
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    assert any(p["stored"] != p["compute"][0] for p in plan["parameters"].values())
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--target", "megatron", "--mesh", "8"), "--mesh decides on operators"),
+        (("--target", "deepspeed", "--space", "operators"), "--space operators decides"),
+        (("--target", "megatron", "--mode", "inference"), "--mode is inference"),
+        (("--target", "megatron", "--memory-limit", "1000"), "are too large for a device"),
+        (("--target", "deepspeed", "--stages", "2"), "it has no words for"),
+        (("--target", "deepspeed", "--strategy", "megatron:pp=2"), "cannot be told of pipeline stages"),
+    ],
+)
+def test_what_cannot_be_is_said(
+    options: tuple[str, ...], expected: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = main(
+        ["search", str(written("gpt", folder)), "--devices", "8", "--no-cache", "--out", str(tmp_path), *options]
+    )
+    assert status > 0
+    assert expected in capsys.readouterr().err
+
+
+def test_a_plan_of_zero_3_says_so(folder: Path) -> None:
+    """Its gradients and weights are exchanged in every micro-batch, as launchers have to be told."""
+    plan = planned(written("llama", folder), "megatron:tp=1,zero=3,micro_batch=1")
+    assert plan.schedule.run["zero"] == 3
+    assert '"stage": 3' in emit("deepspeed", Given(plan)).files["ds_config.json"].decode()
+    titan = emit("torchtitan", Given(plan))
+    assert "'fsdp_reshard_after_forward': 'always'" in titan.files["planner_torchtitan.py"].decode()
+    assert not any("zero=3" in line for line in titan.lost)
+    assert any("zero=3" in line for line in emit("megatron", Given(plan)).lost)
+    with pytest.raises(InputError, match="pipeline stages"):
+        emit("deepspeed", Given(planned(written("llama", folder), "megatron:pp=2,micro_batch=2,vpp=2")))
