@@ -16,7 +16,7 @@ from cost_models import profile_names
 from planner.cli.options import bindings
 from planner.cli.search import MOST_DEVICES
 from planner.errors import UsageError
-from planner.ir.targets import Target
+from planner.targets import Target
 
 __all__ = ["EvaluationQuery", "PlanQuery", "refuse_repeated"]
 

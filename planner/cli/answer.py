@@ -19,12 +19,14 @@ __all__ = ["Answer", "finished", "write_plans"]
 @dataclass(frozen=True, slots=True)
 class Answer:
     """Contents of the plan files, best first, with a document for each (all but where it is written); `messages` are
-    for standard error; `model` is the file that was planned, without its weights."""
+    for standard error; `details`: how every operator is split; `model` is the file that was planned, without its
+    weights."""
 
     plans: tuple[str, ...]
     documents: tuple[dict[str, Any], ...]
     summary: str
     messages: tuple[str, ...] = ()
+    details: str = ""
     cached: bool = False
     cancelled: bool = False
     model: bytes = b""
@@ -48,6 +50,7 @@ class Answer:
                 tuple(data["documents"]),
                 data["summary"],
                 tuple(data["messages"]),
+                data["details"],
                 cached=True,
                 model=zlib.decompress(base64.b64decode(data["model"])),
             )

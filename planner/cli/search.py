@@ -17,7 +17,7 @@ from planner.cli.kept import keep_model
 from planner.cli.options import add_model_options, add_pin_options, byte_size, plan_file, positive, settle_target
 from planner.emit import TARGETS
 from planner.errors import InputError, UsageError
-from planner.ir.targets import Target
+from planner.targets import Target
 
 __all__ = ["MOST_DEVICES", "add_request_options", "checked", "configure", "run"]
 
@@ -49,6 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="TARGET",
         help=f"also write the plan for a runtime, to DIR/TARGET: {', '.join(TARGETS)}; may be repeated",
     )
+    parser.add_argument("--details", action="store_true", help="also print how every operator is split")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
 
 
@@ -181,6 +182,8 @@ def _deliver(options: argparse.Namespace, answer: Answer, devices: int, several:
         _say(f"note: {note}")
     if not options.json:
         print(answer.summary)
+        if options.details:
+            print(f"\n{answer.details}\n")
         if answer.cached:
             print(
                 f"cached      found again, not searched; the search took {answer.documents[0]['search_seconds']:.2f} s"

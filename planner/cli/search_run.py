@@ -16,6 +16,7 @@ from planner.cache import Store
 from planner.cli.answer import Answer
 from planner.cli.asked import asked
 from planner.cli.cancel import Cancellation
+from planner.cli.headline import headline
 from planner.cli.job import check_devices, take_job
 from planner.cli.options import bindings, constraints_of, profile_of, settle_target
 from planner.cli.request_key import RequestKey
@@ -25,7 +26,6 @@ from planner.clock import Configuration
 from planner.errors import InfeasibleError, InputError, NoPlanError, UsageError
 from planner.frontends import load_with_file
 from planner.ir import DeviceMesh, Graph
-from planner.ir.targets import BY_DEGREES
 from planner.planning import PlanDocument, Planned, Recall, Request, describe, make_plan, plan_text, read_plan
 from planner.planning.constraints import Constraints
 from planner.planning.document import RequestDocument
@@ -33,8 +33,9 @@ from planner.planning.meshes import parse_mesh
 from planner.planning.pipeline import Parts, Pipelined, in_parts, plan_in_parts
 from planner.planning.planner import on_nodes
 from planner.pricing import PriceTables, Settings
-from planner.report.text import pipeline_lines, summary
+from planner.report.text import details, outcome
 from planner.search.control import Control
+from planner.targets import BY_DEGREES
 
 if TYPE_CHECKING:
     from planner.cli.uniform import Uniform, Uniforms
@@ -148,7 +149,7 @@ class Searcher:
         except InfeasibleError as e:
             if uniforms is None or uniforms.none_of is None:
                 raise
-            raise uniforms.nothing(f"; with operators searched one by one: {e}") from e
+            raise uniforms.nothing(e) from e
         untouched = self._untouched(control)
         if uniforms is not None and uniform is not None:
             answer = self._faster(answer, uniforms, uniform, devices)
@@ -228,9 +229,10 @@ class Searcher:
             best = uniforms.best()
         if answer is None:
             return None
-        head, *rest = answer.summary.split("\n")
+        lines = answer.summary.split("\n")
+        at = next(i for i, line in enumerate(lines) if line.startswith("optimality"))
         documents = ({**answer.documents[0], "uniform": uniform.document}, *answer.documents[1:])
-        summary = "\n".join([head, *uniform.lines(chosen=chosen), *rest])
+        summary = "\n".join([*lines[:at], *uniform.lines(chosen=chosen), *lines[at:]])
         return replace(answer, documents=documents, summary=summary)
 
     def _before(self, best: Answer, others: Answer | None) -> Answer:
@@ -329,8 +331,12 @@ class Searcher:
         if self.training and self.graph.loss is None:
             messages.insert(0, "note: the graph ends before its loss; gradients are taken to enter at its outputs")
         documents = tuple(_document(p, pipeline, self.parts.batch or _batch(self.graph) or 0) for p in plans)
-        text = summary(planned) if pipeline is None else "\n".join([summary(planned), *pipeline_lines(pipeline)])
-        return Answer(tuple(texts), documents, text, tuple(messages), cancelled=cancelled, model=self._file)
+        first = PlanDocument.model_validate_json(texts[0])
+        lines = [*headline(planned, first, documents[0], self.execution), *outcome(planned, pipeline)]
+        shown = details(planned, pipeline)
+        return Answer(
+            tuple(texts), documents, "\n".join(lines), tuple(messages), shown, cancelled=cancelled, model=self._file
+        )
 
     def _describe(self, planned: Planned, pipeline: Pipelined | None, request: RequestDocument) -> PlanDocument:
         bind = bindings(self.options.bind)

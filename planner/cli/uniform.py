@@ -8,17 +8,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cost_models import HardwareProfile, usable_memory_bytes
-from cost_models.accelerator import DeviceSpec
-from cost_models.device import resolve_rate
 from planner.clock import Configuration
 from planner.emit import untold
 from planner.emit.uniform import Model
 from planner.errors import InfeasibleError, InputError, NoPlanError, PlannerError, UsageError
 from planner.ir import Graph
-from planner.ir.targets import BY_DEGREES
 from planner.planning.pipeline import global_batch
 from planner.planning.schemes import in_words, spelled
+from planner.report.words import time_text
 from planner.search.control import Control
+from planner.targets import BY_DEGREES
 from planner.uniform import Found, Sample, Space, best_of
 
 __all__ = ["Uniform", "Uniforms", "uniforms"]
@@ -38,11 +37,10 @@ _Kinds = tuple[bool, bool, bool, bool]  # whether there is tensor, context, pipe
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """`found` has one configuration at least; `peak`: operations per second of a device; `of_any_s`: seconds of the
-    fastest configuration that some target can be told, where this is for one `target`."""
+    """`found` has one configuration at least; `of_any_s`: seconds of the fastest configuration that some target can be
+    told, where this is for one `target`."""
 
     found: Found
-    peak: float
     target: str = "any"
     of_any_s: float | None = None
 
@@ -70,26 +68,22 @@ class Uniform:
 
     def lines(self, *, chosen: bool) -> list[str]:
         """Of the summary."""
-        c, p, n = self.found.best[0].configuration, self.found.best[0].prediction, self.found.considered
-        restricted = []
-        if self.of_any_s is not None:
-            more = p.step_time_s / self.of_any_s - 1
-            restricted = [
-                f"target      {self.target}: {more:+.1%} against the fastest uniform configuration of any target "
-                f"({self.of_any_s:.4g} s)"
+        best, n = self.found.best[0], self.found.considered
+        if chosen:
+            out = [f"uniform     the fastest of {n:,} configurations that treat all layers alike"]
+        else:
+            step = time_text(best.prediction.step_time_s)
+            out = [
+                f"uniform     the best of {n:,} configurations that treat all layers alike takes {step}: "
+                f"{in_words(best.configuration)}"
             ]
-        if not chosen:
-            told = f"the best of {n:,} uniform configurations takes {p.step_time_s:.4g} s: {in_words(c)}"
-            return [f"uniform     {told}", *restricted]
-        rate = p.flops / p.step_time_s / c.devices
-        low, high = p.time_low_s, p.time_high_s
-        return [
-            f"uniform     {in_words(c)}: the fastest of {n:,} uniform configurations",
-            f"step        {p.step_time_s:.4g} s (80 % between {low:.4g} and {high:.4g}), "
-            f"{c.global_batch / p.step_time_s:.4g} samples/s, {rate / 1e12:.4g} TFLOP/s per device "
-            f"({rate / self.peak:.0%} of its peak)",
-            *restricted,
-        ]
+        if self.of_any_s is not None:
+            more = best.prediction.step_time_s / self.of_any_s - 1
+            out.append(
+                f"target      {self.target}: {more:+.1%} against the fastest uniform configuration of any target "
+                f"({time_text(self.of_any_s)})"
+            )
+        return out
 
 
 class Uniforms:
@@ -135,8 +129,7 @@ class Uniforms:
             self.control.say(f"uniform configurations: {left}")
             self.none_of = found
             return None
-        peak = resolve_rate(_device(self.profile).matmul_flops_per_s, self.options.precision)
-        uniform = Uniform(found, peak, self.target, None if self.target == "any" else self._of_any_target())
+        uniform = Uniform(found, self.target, None if self.target == "any" else self._of_any_target())
         self.control.say(
             f"uniform configurations: {uniform.strategy} takes {uniform.step_time_s:.6g} s, {found.played:,} played"
         )
@@ -166,8 +159,8 @@ class Uniforms:
     def by_degrees(self) -> bool:
         return self.target in BY_DEGREES
 
-    def nothing(self, besides: str = "") -> PlannerError:
-        """The error where no configuration is left; `besides`: what else was tried."""
+    def nothing(self, besides: InfeasibleError | None = None) -> PlannerError:
+        """The error where no configuration is left; `besides`: what a search of operators one by one said."""
         found = self.none_of
         if found is None or self.control.stopped:
             return NoPlanError(f"{self._for}no plan was found in the time given; give more (--time-limit)")
@@ -179,8 +172,10 @@ class Uniforms:
         )
         if self.refusal:
             text += f"; of one that would fit, it says: {self.refusal}"
-        if besides:
-            return InfeasibleError(f"{text}{besides}", lower_bound_bytes=0, sufficient_bytes=None)
+        if besides is not None:
+            text = f"{text}; with operators searched one by one: {besides}"
+            least, enough = (self.limit or 0) + 1, besides.sufficient_bytes
+            return InfeasibleError(text, lower_bound_bytes=least, sufficient_bytes=enough)
         text = f"{text}; give more --devices, another --batch, or another --target"
         return InfeasibleError(text, lower_bound_bytes=0, sufficient_bytes=None)
 
@@ -279,8 +274,3 @@ def _decided(options: argparse.Namespace) -> dict[str, bool]:
 
 def _kinds(c: Configuration) -> _Kinds:
     return c.tp > 1, c.cp > 1, c.pp > 1, c.ep > 1
-
-
-def _device(profile: HardwareProfile) -> DeviceSpec:
-    assert profile.device is not None
-    return profile.device

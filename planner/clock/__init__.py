@@ -4,7 +4,7 @@ from planner.clock.bound import compute_bound, least_of_choice, overhead, step_b
 from planner.clock.configuration import Configuration
 from planner.clock.costs import convert_cost, run_cost
 from planner.clock.memory import Held, held_by_rank
-from planner.clock.predict import Prediction, device_for, predict, seconds_in_sequence
+from planner.clock.predict import Prediction, device_for, interval, predict, seconds_in_sequence
 from planner.clock.relaxation import Relaxation, Weights, busy, held_up, relaxation, rounding, started
 from planner.clock.step import StepTimes, step_of
 from planner.clock.timeline import Timeline, held_of_plan, play, usual, workload_of_plan
@@ -24,6 +24,7 @@ __all__ = [
     "held_by_rank",
     "held_of_plan",
     "held_up",
+    "interval",
     "least_of_choice",
     "overhead",
     "play",

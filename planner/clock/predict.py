@@ -15,7 +15,7 @@ from planner.clock.step import step_of
 from planner.errors import UsageError
 from planner.trace import Workload
 
-__all__ = ["Prediction", "device_for", "predict", "seconds_in_sequence"]
+__all__ = ["Prediction", "device_for", "interval", "predict", "seconds_in_sequence"]
 
 _PASSES = 4_000_000  # simulated in some seconds
 _Z80 = 1.2816  # of a normal distribution, 80 % lies within so many standard deviations
@@ -76,17 +76,21 @@ def predict(workload: Workload, c: Configuration, profile: HardwareProfile) -> P
         )
     step = step_of(workload, c, profile, chunks(workload, c.pp * c.virtual_stages, c.stage_layers))
     held = fullest(held_by_rank(workload, c, step.chunks, step.pipeline.activation_bytes))
-    spread = math.exp(_Z80 * profile.prediction.spread)
     return Prediction(
         step.total_s,
-        step.total_s / spread,
-        step.total_s * spread,
+        *interval(step.total_s, profile),
         held.total,
         held.total * (1 + profile.allocator.slack) if held.total else 0.0,
         step.breakdown,
         held.parts,
         _flops(workload, c),
     )
+
+
+def interval(seconds: float, profile: HardwareProfile) -> tuple[float, float]:
+    """Between what a predicted step lies in 80 of 100 cases, as far as published measurements tell."""
+    spread = math.exp(_Z80 * profile.prediction.spread)
+    return seconds / spread, seconds * spread
 
 
 def seconds_in_sequence(workload: Workload, c: Configuration, profile: HardwareProfile) -> float:

@@ -8,8 +8,8 @@ from typing import Final
 
 from planner.errors import InputError
 from planner.ir import DeviceMesh, Graph
-from planner.ir.targets import Target
 from planner.planning.constraints import Constraints
+from planner.targets import Target
 
 __all__ = ["MOST_DEVICES", "Reading", "check_devices", "shapes_of"]
 

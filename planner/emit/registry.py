@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from planner.emit.emission import Emission
 from planner.emit.names import Name, NameRules
 from planner.errors import InputError, UsageError
-from planner.ir.targets import IN_PARTS
+from planner.targets import IN_PARTS
 
 if TYPE_CHECKING:
     import onnx

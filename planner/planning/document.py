@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler
 
 from cost_models.pipeline import Schedule, stage_numbers
 from planner.ir import DeviceMesh, Layout, MeshAxis, Reduction
-from planner.ir.targets import Target
+from planner.targets import Target
 
 __all__ = [
     "SCHEMA",

@@ -156,7 +156,8 @@ def spelled(c: Configuration) -> str:
     told = []
     for name, key in KEYS.items():
         value = getattr(c, key.field)
-        if name in ("dp", "micro_batch") or value != getattr(usual, key.field):
+        whole = name == "sp" and c.tp > 1  # Megatron's tensor parallelism divides positions, too, unless told otherwise
+        if name in ("dp", "micro_batch") or whole or value != getattr(usual, key.field):
             told.append(f"{name}={_written(value)}")
     return f"megatron:{','.join(told)}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.ir import Graph
-from planner.ir.targets import IN_PARTS, Target
+from planner.targets import IN_PARTS, Target
 
 __all__ = ["said_by"]
 

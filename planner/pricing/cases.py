@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.ir import DeviceMesh, Graph, Layout, Reduction, Tensor
-from planner.ir.targets import ONE_COPY
 from planner.pricing.hubs import MAX_SET_READERS, Read, SetHub, StarHub, capped, distances
 from planner.pricing.machine import IntArray, Machine
 from planner.pricing.priced import Reader
@@ -19,6 +18,7 @@ from planner.pricing.structure import Case, HubCase, Structure, Travel
 from planner.pricing.tables import Allowed, OperatorTable, distinct, operator_tables
 from planner.redistribute import Parts, Redistributions, lattice_of
 from planner.search.problem import FORBIDDEN
+from planner.targets import ONE_COPY
 
 __all__ = ["CasePrices"]
 

@@ -20,9 +20,9 @@ from cost_models import (
 from cost_models.kernels import KernelArrays, kernel_seconds
 from cost_models.memory import Optimizer, ParameterBytes, Precision
 from planner.ir import DeviceMesh, Tensor
-from planner.ir.targets import Target
 from planner.ir.tensor import ITEM_BYTES
 from planner.rules.strategy import BoundCollective
+from planner.targets import Target
 
 __all__ = ["IntArray", "Machine", "Settings"]
 

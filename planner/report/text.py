@@ -1,4 +1,4 @@
-"""The terminal summary of a plan: one screen."""
+"""The terminal summary of a plan: what the search says of it, and on demand how every operator is split."""
 
 from __future__ import annotations
 
@@ -10,20 +10,39 @@ from planner.planning import Candidate, Planned
 from planner.planning.pipeline import Pipelined
 from planner.report.words import PART_NAMES, time_text
 
-__all__ = ["pipeline_lines", "summary"]
+__all__ = ["details", "outcome"]
 
 _HEAVY = frozenset({"matmul", "conv", "attention"})
 
 
-def summary(planned: Planned) -> str:
-    """Mesh, strategies by distinct block, collectives, time, memory, gap."""
-    request = planned.request
-    graph, unit = planned.priced.graph, planned.priced.machine.unit_s
-    mode = "training" if request.settings.training else "inference"
+def outcome(planned: Planned, pipeline: Pipelined | None) -> list[str]:
+    """What the step spends beside computing, how good the plan is, and what the search took."""
+    gap, bound, within = planned.gap, planned.step_bound_s, ""
+    lines = _waits(planned)
+    if pipeline is not None:
+        gap, bound, within = pipeline.gap, pipeline.step_bound_s, " with these stages and micro-batches"
+        lines = [f"bubble      {pipeline.run.bubble_fraction:.1%} of the step"] if pipeline.stages > 1 else []
+    lines += [
+        f"optimality  a step takes at least {time_text(bound)}{within}: gap {gap:.2%}",
+        *_pins(planned),
+        f"search      {planned.search_seconds:.2f} s, {planned.solution.solver}",
+    ]
+    if planned.without_rule:
+        lines.append(f"no rule     {', '.join(planned.without_rule)}: whole on every device")
+    return lines
+
+
+def details(planned: Planned, pipeline: Pipelined | None) -> str:
+    """Strategies by distinct block, parameters, collectives, and the parts of the objective; stages."""
+    lines = _operators(planned)
+    return "\n".join(lines if pipeline is None else [*lines, *_stages(pipeline)])
+
+
+def _operators(planned: Planned) -> list[str]:
+    unit = planned.priced.machine.unit_s
     axes = ", ".join(f"{a.name}={a.size}" for a in planned.mesh.axes)
     lines = [
-        f"{graph.name}: {mode} on {planned.mesh.devices} x {request.profile.name}, "
-        f"mesh {planned.mesh} ({axes}), {request.settings.precision}",
+        f"mesh {planned.mesh} ({axes})",
         "",
         "strategy (factor=axis: that axis splits that index; _ nothing)",
         *_blocks(planned),
@@ -43,21 +62,12 @@ def summary(planned: Planned) -> str:
     lines += [
         f"            {time_text(s):>10}  {s / total:6.1%}  {PART_NAMES[name]}" for name, s in seconds.items() if s > 0
     ]
-    limit = "no limit" if planned.memory_limit is None else f"limit {planned.memory_limit / 2**30:.2f} GiB"
-    lines += [
-        f"memory      {planned.peak_memory_bytes / 2**30:.2f} GiB per device at peak ({limit})",
-        *_waits(planned),
-        f"optimality  gap {planned.gap:.2%} of the step time, which is at least {time_text(planned.step_bound_s)}; "
-        f"{len(planned.candidates)} searches: " + ", ".join(_candidate(c) for c in planned.candidates),
-        *_pins(planned),
-        f"search      {planned.search_seconds:.2f} s, {planned.solution.solver}",
-        f"no rule     {', '.join(planned.without_rule) or 'none: every operator has a sharding rule'}",
-    ]
-    return "\n".join(lines)
+    tried = ", ".join(_candidate(c) for c in planned.candidates)
+    return [*lines, f"meshes      {len(planned.candidates)} searches: {tried}"]
 
 
-def pipeline_lines(p: Pipelined) -> list[str]:
-    """What the summary of a micro-batch's plan leaves out: stages, the step of all micro-batches, memory."""
+def _stages(p: Pipelined) -> list[str]:
+    """What the plan of a micro-batch leaves out: stages, the step of all micro-batches, memory."""
     counts = Counter(p.stage_of.values())
     chunks = f" with {p.chunks} chunks of the model each" if p.chunks > 1 else ""
     lines = [

@@ -28,7 +28,7 @@ __all__ = ["Found", "Scored", "best_of"]
 _Ranks = tuple[int, int, int, bool]  # that share tensors, the sequence, experts; whether positions between them, too
 _Groups = Mapping[int, Sequence[Configuration]]  # by samples of a micro-batch
 # By so much an estimate may be too long, or too large, where it is laid out otherwise than the configuration itself.
-_LONGER: Final = 0.02
+_LONGER: Final = 0.01
 _LARGER: Final = 0.15
 
 

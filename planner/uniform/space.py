@@ -75,7 +75,7 @@ def configurations(space: Space, profile: HardwareProfile) -> Iterator[Configura
                             micro_batches=count,
                         )
                         yield c
-                        if tp > 1 and space.untold is not None:  # which may know tensor parallelism alone
+                        if tp > 1:
                             yield c.with_(sequence_parallel=False)
 
 

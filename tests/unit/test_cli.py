@@ -111,9 +111,15 @@ def test_devices_that_divide_nothing_get_a_plan_and_a_warning(
 def test_the_summary_fits_a_screen(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("search", model, "--devices", 4, "--out", tmp_path) == 0
     lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 12
+    text = "\n".join(lines)
+    for part in ("plan ", "step ", "samples/s", "TFLOP/s per device (MFU ", "memory ", "gap "):
+        assert part in text
+    assert run("search", model, "--devices", 4, "--out", tmp_path, "--details") == 0
+    lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 45
     text = "\n".join(lines)
-    for part in ("mesh", "strategy", "collectives", "memory", "gap", "no rule"):
+    for part in ("mesh", "strategy", "parameters stored", "collectives"):
         assert part in text
 
 

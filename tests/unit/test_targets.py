@@ -19,9 +19,9 @@ from planner.emit import TARGETS, Given, emit, untold
 from planner.emit.uniform import Model
 from planner.errors import InputError
 from planner.frontends import load_model
-from planner.ir.targets import BY_DEGREES, IN_PARTS, ONE_COPY, Target
 from planner.planning import PlanDocument
 from planner.planning.schemes import parse_strategy
+from planner.targets import BY_DEGREES, IN_PARTS, ONE_COPY, Target
 
 SIZES: dict[str, dict[str, Any]] = {
     "gpt": {"layers": 4, "hidden": 64, "heads": 4, "vocab": 256, "seq": 32, "batch": 16},
