@@ -36,6 +36,7 @@ __all__ = ["main"]
 LLAMA_70B = {"layers": 80, "hidden": 8192, "heads": 64, "kv_heads": 8, "ffn": 28672, "vocab": 128256, "seq": 8192}
 LLAMA_7B = {"seq": 4096}
 GPT_175B = {"layers": 96, "hidden": 12288, "heads": 96, "seq": 2048, "vocab": 51200}
+MIXTRAL = {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "experts": 8, "seq": 4096}
 GPT_XL = {"layers": 48, "hidden": 1600, "heads": 25, "seq": 1024, "vocab": 50304}
 
 
@@ -59,6 +60,7 @@ JOBS = {
     "llama7b-64-h100": Job("llama", LLAMA_7B, 256, 64, "h100"),
     "llama7b-64-910b": Job("llama", LLAMA_7B, 256, 64, "ascend-910b"),
     "gpt2xl-16-a100": Job("gpt", GPT_XL, 128, 16, "a100-80"),
+    "mixtral-64-h100": Job("moe", MIXTRAL, 256, 64, "h100"),
     "vit-16-a100": Job("vit", {}, 2048, 16, "a100-80"),
     "resnet-16-a100": Job("resnet", {}, 1024, 16, "a100-80"),
 }

@@ -1,0 +1,91 @@
+"""What it costs to plan for one framework: `planner search --emit TARGET`, job by job.
+
+    python -m tests.bench.target_prices [--only PATTERN] [--targets NAMES] [--folder DIR] [--json OUT]
+
+Each job is searched for each target in a process of its own and its plan is emitted.  The price is the step of what the
+target can be told over that of the fastest uniform configuration of any target; `refused` says why nothing was emitted.
+CPU seconds are from the file to the plan and its emitted files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from planner.builder import build
+from planner.emit import TARGETS
+from tests.bench.uniform_space import JOBS, Job
+
+__all__ = ["main"]
+
+
+def written(name: str, job: Job, folder: Path) -> Path:
+    path = folder / f"{name}.onnx"
+    if not path.exists():
+        attention = {"attention": "fused"} if job.architecture in ("gpt", "llama") else {}
+        path.write_bytes(build(job.architecture, {**job.sizes, **attention, "batch": job.batch}).SerializeToString())
+    return path
+
+
+def row_of(name: str, job: Job, target: str, folder: Path) -> dict[str, Any]:
+    command = ["search", str(written(name, job, folder)), "--devices", str(job.devices), "--hardware", job.hardware]
+    command += ["--space", "whole", "--emit", target, "--no-cache", "--json", "--out", str(folder / f"{name}.{target}")]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([sys.executable, "-m", "planner", *command], capture_output=True, text=True, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    row: dict[str, Any] = {
+        "job": name,
+        "target": target,
+        "cpu_s": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1),
+        "refused": None,
+    }
+    if not done.stdout:
+        return row | {"refused": done.stderr.strip().split("\n")[-1]}
+    found = json.loads(done.stdout)
+    uniform, emitted = found.get("uniform", {}), found["emitted"][target]
+    best = uniform.get("step_time_any_s")
+    return row | {
+        "step_s": found["step_time_s"],
+        "price": None if best is None else found["step_time_s"] / best - 1,
+        "strategy": uniform.get("strategy") if uniform.get("step_time_s") == found["step_time_s"] else "operators",
+        "refused": emitted.get("refused"),
+    }
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="*", help="names or patterns of jobs, with commas")
+    parser.add_argument("--targets", default=",".join(t for t, words in TARGETS.items() if not words.needs))
+    parser.add_argument("--folder", type=Path, help="for models and plans; default: one that is removed")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(arguments)
+    rows = []
+    with tempfile.TemporaryDirectory() as own:
+        folder = options.folder or Path(own)
+        for name, job in JOBS.items():
+            if not any(fnmatch.fnmatch(name, pattern) for pattern in options.only.split(",")):
+                continue
+            for target in options.targets.split(","):
+                row = row_of(name, job, target, folder)
+                rows.append(row)
+                price = "" if row.get("price") is None else f"{row['price']:+.1%}"
+                told = row["refused"] or row.get("strategy")
+                print(
+                    f"{name:20} {target:14} {row.get('step_s', 0):.5g} s {price} {row['cpu_s']} CPU s: {told}",
+                    flush=True,
+                )
+                if options.json is not None:
+                    options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    return 1 if any(row["refused"] for row in rows) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
