@@ -8,37 +8,60 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any, Final
 
-from cost_models import HardwareProfile
 from cost_models.device import resolve_rate
 from planner.clock import Configuration, interval
 from planner.emit.scheme import PRODUCTS, Scheme, scheme_of
 from planner.errors import InputError
 from planner.frontends.inspect import flops
-from planner.ir import Graph
 from planner.planning import PlanDocument, Planned
 from planner.planning.document import OperatorDocument
 from planner.planning.schemes import in_words
 from planner.report.words import time_text
 
-__all__ = ["headline"]
+__all__ = ["figures", "headline"]
 
 _KINDS: Final = ("DP", "CP", "TP")
 _PASSES = {"training": 3, "inference": 1}  # the backward pass computes twice as much as the forward pass
 
 
-def headline(
+def figures(
     planned: Planned, plan: PlanDocument, document: Mapping[str, Any], execution: Configuration | None
-) -> list[str]:
-    """Lines of the summary; `document`: of `--json`; `execution`: of a known configuration."""
-    graph, profile, s = planned.priced.graph, planned.request.profile, plan.schedule
+) -> dict[str, Any]:
+    """Of the document of `--json`, beside what it has: the plan in words, and what is done per second; None for what
+    cannot be counted.  `execution`: of a known configuration."""
+    graph, profile = planned.priced.graph, planned.request.profile
     devices, batch, seconds = document["devices"], document["batch"], document["step_time_s"]
+    rate = tokens = flops_per_s = mfu = None
+    if batch is not None and seconds > 0:
+        rate = batch / seconds
+        first = graph.tensors[graph.inputs[0]] if graph.inputs else None
+        if first is not None and first.shape is not None and len(first.shape) == 2 and first.dtype.startswith("int"):
+            tokens = rate * first.shape[1]
+    computed = sum(flops(graph, op) for op in graph.ops) * _PASSES[plan.schedule.mode] * plan.schedule.micro_batches
+    if computed and profile.device is not None and seconds > 0:
+        flops_per_s = computed / seconds / devices
+        mfu = flops_per_s / resolve_rate(profile.device.matmul_flops_per_s, plan.schedule.precision)
+    return {
+        "in_words": _words(plan, execution),
+        "step_time_interval_s": None if profile.device is None else list(interval(seconds, profile)),
+        "samples_per_s": rate,
+        "tokens_per_s": tokens,
+        "flops_per_s_per_device": flops_per_s,
+        "mfu": mfu,
+    }
+
+
+def headline(planned: Planned, plan: PlanDocument, document: Mapping[str, Any]) -> list[str]:
+    """Lines of the summary; `document`: of `--json`, with `figures`."""
+    s, seconds, batch = plan.schedule, document["step_time_s"], document["batch"]
     samples = "" if batch is None else f", batch {batch:,}"
+    name, hardware = planned.priced.graph.name, planned.request.profile.name
     parts = [
-        f"{graph.name}: {s.mode} on {devices:,} x {profile.name}{samples}, {s.precision}",
-        f"plan        {_words(plan, execution)}",
-        f"step        {time_text(seconds)}{_spread(seconds, profile)}",
+        f"{name}: {s.mode} on {document['devices']:,} x {hardware}{samples}, {s.precision}",
+        f"plan        {document['in_words']}",
+        f"step        {time_text(seconds)}{_spread(document)}",
     ]
-    told = _rates(graph, plan, profile, batch, devices, seconds)
+    told = _rates(document)
     if told:
         parts.append(f"            {', '.join(told)}")
     limit = document["memory_limit_bytes"]
@@ -49,28 +72,23 @@ def headline(
     return parts
 
 
-def _spread(seconds: float, profile: HardwareProfile) -> str:
-    if profile.device is None:
+def _spread(document: Mapping[str, Any]) -> str:
+    if document["step_time_interval_s"] is None:
         return ""
-    low, high = interval(seconds, profile)
+    low, high = document["step_time_interval_s"]
     return f", 80 % between {time_text(low)} and {time_text(high)}"
 
 
-def _rates(
-    graph: Graph, plan: PlanDocument, profile: HardwareProfile, batch: int | None, devices: int, seconds: float
-) -> list[str]:
+def _rates(document: Mapping[str, Any]) -> list[str]:
     """Samples, tokens and operations a second, as far as they can be counted."""
     out = []
-    if batch is not None and seconds > 0:
-        out.append(f"{batch / seconds:,.4g} samples/s")
-        first = graph.tensors[graph.inputs[0]] if graph.inputs else None
-        if first is not None and first.shape is not None and len(first.shape) == 2 and first.dtype.startswith("int"):
-            out.append(f"{batch * first.shape[1] / seconds:,.0f} tokens/s")
-    computed = sum(flops(graph, op) for op in graph.ops) * _PASSES[plan.schedule.mode] * plan.schedule.micro_batches
-    if computed and profile.device is not None and seconds > 0:
-        rate = computed / seconds / devices
-        peak = resolve_rate(profile.device.matmul_flops_per_s, plan.schedule.precision)
-        out.append(f"{rate / 1e12:.4g} TFLOP/s per device (MFU {rate / peak:.1%})")
+    if document["samples_per_s"] is not None:
+        out.append(f"{document['samples_per_s']:,.4g} samples/s")
+    if document["tokens_per_s"] is not None:
+        out.append(f"{document['tokens_per_s']:,.0f} tokens/s")
+    if document["mfu"] is not None:
+        rate = document["flops_per_s_per_device"] / 1e12
+        out.append(f"{rate:.4g} TFLOP/s per device (MFU {document['mfu']:.1%})")
     return out
 
 

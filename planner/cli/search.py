@@ -134,6 +134,10 @@ def run(options: argparse.Namespace) -> int:
                 break
     if options.json:
         print(json.dumps(documents if several else documents[0], indent=1))
+    elif several:
+        from planner.cli.sizing import sizing
+
+        print(f"\n{sizing(documents)}")
     refused = any("refused" in told for d in documents for told in d.get("emitted", {}).values())
     return InputError.exit_status if refused else 0
 

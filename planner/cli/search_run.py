@@ -16,7 +16,7 @@ from planner.cache import Store
 from planner.cli.answer import Answer
 from planner.cli.asked import asked
 from planner.cli.cancel import Cancellation
-from planner.cli.headline import headline
+from planner.cli.headline import figures, headline
 from planner.cli.job import check_devices, take_job
 from planner.cli.options import bindings, constraints_of, profile_of, settle_target
 from planner.cli.request_key import RequestKey
@@ -330,13 +330,18 @@ class Searcher:
             messages += [f"note: {self.job.where}: {line}" for line in self.job.notes]
         if self.training and self.graph.loss is None:
             messages.insert(0, "note: the graph ends before its loss; gradients are taken to enter at its outputs")
-        documents = tuple(_document(p, pipeline, self.parts.batch or _batch(self.graph) or 0) for p in plans)
+        samples = self.parts.batch or _batch(self.graph) or 0
+        documents = tuple(self._figured(p, pipeline, text, samples) for p, text in zip(plans, texts, strict=True))
         first = PlanDocument.model_validate_json(texts[0])
-        lines = [*headline(planned, first, documents[0], self.execution), *outcome(planned, pipeline)]
+        lines = [*headline(planned, first, documents[0]), *outcome(planned, pipeline)]
         shown = details(planned, pipeline)
         return Answer(
             tuple(texts), documents, "\n".join(lines), tuple(messages), shown, cancelled=cancelled, model=self._file
         )
+
+    def _figured(self, planned: Planned, pipeline: Pipelined | None, text: str, samples: int) -> dict[str, Any]:
+        document = _document(planned, pipeline, samples)
+        return document | figures(planned, PlanDocument.model_validate_json(text), document, self.execution)
 
     def _describe(self, planned: Planned, pipeline: Pipelined | None, request: RequestDocument) -> PlanDocument:
         bind = bindings(self.options.bind)

@@ -181,7 +181,7 @@ def untold(target: str, c: Configuration, model: Model) -> str:
         return ""
     found = TARGETS[target]
     if c.pp > 1 and found.orders is not None and c.order not in found.orders:
-        return f"the schedule {c.order}"
+        return f"the schedule {c.order} (it has {', '.join(sorted(found.orders))})"
     if not found.words:
         return ""
     words: str = import_module(f"planner.emit.{found.words}").untold(c, model)

@@ -15,6 +15,7 @@ import pytest
 
 from cost_models import load_profile
 from planner.cli.main import main
+from planner.cli.options import settle_target
 from planner.cli.search import configure
 from planner.cli.strategy import take_strategy
 from planner.emit.scheme import scheme_of
@@ -163,6 +164,7 @@ def test_every_key_changes_the_plan_or_is_refused(key: str) -> None:
     def taken(strategy: str) -> object:
         arguments = [str(SAMPLES / "moe_tiny.onnx"), "--devices", "8", "--batch", "32", "--strategy", strategy]
         options = parser.parse_args(arguments)
+        settle_target(options)
         *said, run, pins = take_strategy(options, lambda batch: load_model(options.model, batch=batch))
         return (
             said,
