@@ -1,0 +1,120 @@
+"""The fastest uniform configuration of random small jobs against all of them, each laid out by itself.
+
+    python -m tests.bench.uniform_exact [--jobs N] [--seed S] [--json OUT]
+
+A job is a small model of the builder on two to eight devices of some machine, with or without a limit of memory that
+binds.  `ratio` is the step of what the search chose over the shortest of all configurations that fit: one, where nothing
+was missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from cost_models import load_profile
+from planner.builder import build
+from planner.clock import Configuration, Prediction, predict
+from planner.errors import InputError, UsageError
+from planner.frontends import import_bytes
+from planner.planning.schemes import spelled
+from planner.uniform import Sample, Space, best_of, configurations
+from planner.uniform.space import levels, schedules
+
+__all__ = ["main"]
+
+_WIDTHS: Final = (256, 512, 1024, 2048)
+_ATTENTION: Final = ("fused", "unfused")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """`share`: of what the fastest holds, how much a device may hold; None: all."""
+
+    architecture: str
+    sizes: Mapping[str, Any]
+    batch: int
+    devices: int
+    hardware: str
+    share: float | None
+
+
+def job_of(dice: random.Random) -> Job:
+    architecture = dice.choice(("gpt", "llama", "llama", "moe", "bert", "vit"))
+    hidden, heads, layers = dice.choice(_WIDTHS), dice.choice((4, 8)), dice.randint(2, 6)
+    sizes: dict[str, Any] = {"layers": layers, "hidden": hidden, "heads": heads}
+    if architecture != "vit":
+        sizes |= {"vocab": dice.choice((1024, 32000)), "seq": dice.choice((128, 512, 2048))}
+    if architecture in ("gpt", "llama"):
+        sizes["attention"] = dice.choice(_ATTENTION)
+    if architecture in ("llama", "moe"):
+        sizes |= {"kv_heads": dice.choice((2, heads)), "ffn": hidden * dice.choice((2, 4))}
+    hardware = dice.choice(("a100-80", "h100", "v100", "ascend-910b", "b200"))
+    batch, devices = dice.choice((4, 6, 8, 16)), dice.choice((2, 3, 4, 4, 6, 8))
+    return Job(architecture, sizes, batch, devices, hardware, dice.choice((None, 0.8, 0.6, 0.4)))
+
+
+def row_of(job: Job) -> dict[str, Any]:
+    profile = load_profile(job.hardware)
+    model = build(job.architecture, {**job.sizes, "batch": job.batch})
+    graph = import_bytes(model.SerializeToString(), name=job.architecture)
+    sample = Sample(graph, profile)
+    precision: Literal["fp16", "bf16"] = "fp16" if job.hardware == "v100" else "bf16"
+    space = Space(job.devices, job.batch, sample.layers, precision, experts=sample.has_experts)
+    known: dict[Configuration, Prediction] = {}
+    for c in (v for m in configurations(space, profile) for s in schedules(space, m) for v in levels(space, s)):
+        try:
+            known[c] = predict(sample.workload(c), c, profile)
+        except (UsageError, InputError):
+            continue
+    fastest = min(known, key=lambda c: known[c].step_time_s)
+    limit = None if job.share is None else round(known[fastest].allocated_bytes * job.share)
+    fitting = [c for c in known if limit is None or round(known[c].allocated_bytes) <= limit]
+    begun = time.process_time()
+    found = best_of(Sample(graph, profile), space, limit)
+    took = time.process_time() - begun
+    row = asdict(job) | {"configurations": len(known), "fitting": len(fitting), "cpu_s": round(took, 2)}
+    if not fitting:
+        return row | {"ratio": 1.0 if not found.best else float("inf")}
+    shortest = min(fitting, key=lambda c: known[c].step_time_s)
+    row |= {"shortest": spelled(shortest), "shortest_s": known[shortest].step_time_s, "ratio": float("inf")}
+    if found.best:
+        best = found.best[0]
+        row |= {"found": spelled(best.configuration)}
+        row["ratio"] = best.prediction.step_time_s / known[shortest].step_time_s
+    return row
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(arguments)
+    dice = random.Random(options.seed)
+    rows = []
+    for number in range(options.jobs):
+        row = row_of(job_of(dice))
+        rows.append(row)
+        missed = "" if row["ratio"] <= 1 + 1e-9 else f": {row.get('found')} instead of {row['shortest']}"
+        print(
+            f"{number:4} {row['architecture']:6} {row['devices']} x {row['hardware']}, {row['fitting']} of "
+            f"{row['configurations']} fit, {row['cpu_s']} CPU s, ratio {row['ratio']:.6f}{missed}",
+            flush=True,
+        )
+        if options.json is not None:
+            options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    missed_jobs = [r for r in rows if r["ratio"] > 1 + 1e-9]
+    print(f"{len(rows) - len(missed_jobs)} of {len(rows)} exact, the worst {max(r['ratio'] for r in rows):.4f}")
+    return 1 if missed_jobs else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
