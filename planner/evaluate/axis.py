@@ -294,10 +294,19 @@ def _allowed(
         if kept:
             return kept
     elif s.kind == "tensor" and rule.kind in _HEAVY and not weights and any(x is not None and x >= 0 for x in states):
-        return options
+        return tuple(c for c in options if not _turned(c, states)) or options
     if rule.kind in _HEAVY:
         options = tuple(c for c in options if not divides(c)) or options
     return tuple(c for c in options if _follows(s, op, c, states)) or options
+
+
+def _turned(c: Choice, states: tuple[int | None, ...]) -> bool:
+    """Whether an operand is divided along another dimension than it arrives in, or whole samples are divided: an
+    all-to-all of activations is no tensor parallelism, and samples are data parallelism's."""
+    return any(
+        code is not None and code >= 0 and code != state and (code == 0 or (state is not None and state >= 0))
+        for code, state in zip(c.operands, states, strict=True)
+    )
 
 
 def _paired(

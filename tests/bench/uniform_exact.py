@@ -3,7 +3,7 @@
     python -m tests.bench.uniform_exact [--jobs N] [--seed S] [--json OUT]
 
 A job is a small model of the builder on two to eight devices of some machine, with or without a limit of memory that
-binds.  `ratio` is the step of what the search chose over the shortest of all configurations that fit: one, where nothing
+binds.  `ratio` is the step of what the search chose over the shortest of all configurations that fit: one where nothing
 was missed.
 """
 
@@ -74,8 +74,8 @@ def row_of(job: Job) -> dict[str, Any]:
             known[c] = predict(sample.workload(c), c, profile)
         except (UsageError, InputError):
             continue
-    fastest = min(known, key=lambda c: known[c].step_time_s)
-    limit = None if job.share is None else round(known[fastest].allocated_bytes * job.share)
+    most = min(known.values(), key=lambda p: p.step_time_s).allocated_bytes if known else 0.0
+    limit = None if job.share is None else round(most * job.share)
     fitting = [c for c in known if limit is None or round(known[c].allocated_bytes) <= limit]
     begun = time.process_time()
     found = best_of(Sample(graph, profile), space, limit)

@@ -27,7 +27,7 @@ from planner.uniform.space import levels, schedules
 
 A100 = load_profile("a100-80")
 SIZES = {
-    "gpt": {"layers": 4, "hidden": 512, "heads": 8, "vocab": 4096, "seq": 256, "attention": "fused"},
+    "gpt": {"layers": 4, "hidden": 512, "heads": 4, "vocab": 4096, "seq": 256, "attention": "fused"},
     "llama": {"layers": 4, "hidden": 512, "heads": 8, "kv_heads": 4, "ffn": 1024, "vocab": 4096, "seq": 256},
     "moe": {"layers": 4, "hidden": 256, "heads": 8, "kv_heads": 4, "ffn": 512, "vocab": 1024, "seq": 128},
     "resnet": {"image": 32},
@@ -57,7 +57,7 @@ def played(sample: Sample, c: Configuration) -> Prediction | None:
         return None
 
 
-@pytest.mark.parametrize(("architecture", "devices"), [("gpt", 4), ("llama", 2), ("moe", 2), ("resnet", 2)])
+@pytest.mark.parametrize(("architecture", "devices"), [("gpt", 4), ("moe", 2), ("resnet", 2)])
 def test_the_fastest_is_that_of_all_configurations(architecture: str, devices: int) -> None:
     """Law: what the bounds leave out is no faster, with each configuration laid out by itself."""
     sample = Sample(graph(architecture, 4), A100)
