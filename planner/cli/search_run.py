@@ -150,6 +150,13 @@ class Searcher:
             if uniforms is None or uniforms.none_of is None:
                 raise
             raise uniforms.nothing(e) from e
+        if uniform is None and answer is not None and self._refused(answer):
+            uniforms = self._uniforms(devices, request, control, always=True)
+            uniform = None if uniforms is None else uniforms.best()
+            if uniform is not None:
+                planned = answer = None
+        elif answer is not None and uniform is not None and self._refused(answer):
+            planned = answer = None
         untouched = self._untouched(control)
         if uniforms is not None and uniform is not None:
             answer = self._faster(answer, uniforms, uniform, devices)
@@ -166,13 +173,14 @@ class Searcher:
             return answer
         return self._saved(answer, planned, control, devices)
 
-    def _uniforms(self, devices: int, request: Request, control: Control) -> Uniforms | None:
+    def _uniforms(self, devices: int, request: Request, control: Control, *, always: bool = False) -> Uniforms | None:
         """Uniform configurations, where these are in question."""
         if self.options.strategy is not None or not (self.training or self.options.target in BY_DEGREES):
             return None
         from planner.cli.uniform import uniforms
 
-        return uniforms(self.options, self._load(self.options.batch), devices, request.profile, control)
+        whole = self._load(self.options.batch)
+        return uniforms(self.options, whole, devices, request.profile, control, always=always)
 
     def _of_operators(
         self, devices: int, request: Request, control: Control, recall: Recall | None, uniform: Uniform | None
@@ -242,6 +250,13 @@ class Searcher:
         count = self.options.top_k
         plans, documents = (*best.plans, *others.plans)[:count], (*best.documents, *others.documents)[:count]
         return replace(best, plans=plans, documents=documents)
+
+    def _refused(self, answer: Answer) -> bool:
+        """Whether the target refuses a plan of operators, which is said; not where a configuration is prescribed."""
+        refusal = None if self.options.strategy is not None else self._refusal(answer)
+        if refusal is not None:
+            self.watch.say(f"{self.options.target} refuses the plan of operators one by one: {refusal}")
+        return refusal is not None
 
     def _refusal(self, answer: Answer) -> str | None:
         """Why the target refuses the plan, with the model's own names; None where it takes it."""

@@ -18,7 +18,7 @@ from planner.planning.schemes import in_words, spelled
 from planner.report.words import time_text
 from planner.search.control import Control
 from planner.targets import BY_DEGREES
-from planner.uniform import Found, Sample, Space, best_of
+from planner.uniform import Found, Sample, Space, best_of, configurations
 
 __all__ = ["Uniform", "Uniforms", "uniforms"]
 
@@ -32,7 +32,7 @@ _WHY = {
 _PARAMETER_BYTES = 16  # of Adam in mixed precision: weight, gradient, master copy, two moments
 
 
-_Kinds = tuple[bool, bool, bool, bool]  # whether there is tensor, context, pipeline, expert parallelism
+_Kinds = tuple[bool, ...]  # whether there is tensor, context, pipeline, expert parallelism, and ZeRO
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +170,10 @@ class Uniforms:
             f"{self._for}none of {found.considered:,} uniform configurations of {self.space.devices} "
             f"devices will do: {', '.join(why)} (memory: {limit} a device)"
         )
+        plain = next(configurations(self.space, self.profile), None)
+        words = "" if plain is None else untold(self.target, plain, self.model)
+        if words:
+            text += f"; of plain data parallelism it cannot be told of {words}"
         if self.refusal:
             text += f"; of one that would fit, it says: {self.refusal}"
         if besides is not None:
@@ -200,9 +204,16 @@ class Uniforms:
 
 
 def uniforms(
-    options: argparse.Namespace, graph: Graph, devices: int, profile: HardwareProfile, control: Control
+    options: argparse.Namespace,
+    graph: Graph,
+    devices: int,
+    profile: HardwareProfile,
+    control: Control,
+    *,
+    always: bool = False,
 ) -> Uniforms | None:
-    """None where the options leave uniform configurations no room, or operators are searched one by one instead.
+    """None where the options leave uniform configurations no room, or, unless they are `always` in question, operators
+    are searched one by one instead.
 
     UsageError, InputError where that leaves nothing, since the target takes degrees of parallelism alone.
     """
@@ -217,7 +228,7 @@ def uniforms(
         if needed:
             raise
         return None
-    if needed or options.space is not None:
+    if needed or always or options.space is not None:
         return found
     short = options.time_limit is not None and options.time_limit < _SHORTEST
     return found if _crowded(graph, devices, found.limit) and not short else None
@@ -273,4 +284,4 @@ def _decided(options: argparse.Namespace) -> dict[str, bool]:
 
 
 def _kinds(c: Configuration) -> _Kinds:
-    return c.tp > 1, c.cp > 1, c.pp > 1, c.ep > 1
+    return c.tp > 1, c.cp > 1, c.pp > 1, c.ep > 1, c.zero > 0

@@ -55,7 +55,7 @@ def row_of(name: str, job: Job, target: str, folder: Path) -> dict[str, Any]:
     return row | {
         "step_s": found["step_time_s"],
         "price": None if best is None else found["step_time_s"] / best - 1,
-        "strategy": uniform.get("strategy") if uniform.get("step_time_s") == found["step_time_s"] else "operators",
+        "strategy": found["in_words"],
         "refused": emitted.get("refused"),
     }
 
