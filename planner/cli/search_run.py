@@ -6,7 +6,6 @@ import argparse
 import hashlib
 import json
 import time
-from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from math import log
@@ -16,6 +15,7 @@ from planner.cache import Store
 from planner.cli.answer import Answer
 from planner.cli.asked import asked
 from planner.cli.cancel import Cancellation
+from planner.cli.choosing import Choosing
 from planner.cli.headline import figures, headline
 from planner.cli.job import check_devices, take_job
 from planner.cli.options import bindings, constraints_of, profile_of, settle_target
@@ -23,7 +23,7 @@ from planner.cli.request_key import RequestKey
 from planner.cli.search_proof import described, save_problem
 from planner.cli.watch import Lines, Watch, reports_in_seconds
 from planner.clock import Configuration
-from planner.errors import InfeasibleError, InputError, NoPlanError, UsageError
+from planner.errors import InputError, UsageError
 from planner.frontends import load_with_file
 from planner.ir import DeviceMesh, Graph
 from planner.planning import PlanDocument, Planned, Recall, Request, describe, make_plan, plan_text, read_plan
@@ -35,10 +35,9 @@ from planner.planning.planner import on_nodes
 from planner.pricing import PriceTables, Settings
 from planner.report.text import details, outcome
 from planner.search.control import Control
-from planner.targets import BY_DEGREES
 
 if TYPE_CHECKING:
-    from planner.cli.uniform import Uniform, Uniforms
+    pass
 
 __all__ = ["Searcher"]
 
@@ -87,12 +86,12 @@ class Searcher:
         options = self.options
         given = self.constraints
         options.stages, options.micro_batches, options.recompute, self.execution, pins = take_strategy(
-            options, self._load
+            options, self.load
         )
         self.configured = pins
         self.constraints = pins if given is None else pins + given
 
-    def _load(self, batch: int | None) -> Graph:
+    def load(self, batch: int | None) -> Graph:
         """The model for a batch: importing it again would take as long again."""
         if batch not in self.graphs:
             bind = bindings(self.options.bind)
@@ -105,7 +104,7 @@ class Searcher:
         """The graph of a micro-batch, and into how many the batch goes."""
         options = self.options
         per_stage = min(map(int, options.devices.split(","))) // options.stages
-        return in_parts(self._load, options.batch, options.stages, options.micro_batches, max(1, per_stage))
+        return in_parts(self.load, options.batch, options.stages, options.micro_batches, max(1, per_stage))
 
     @property
     def parts(self) -> Parts:
@@ -142,29 +141,8 @@ class Searcher:
         control = Control(request.time_limit, cancel=self.cancellation.asked, say=self.watch.say, report=report)
         self.watch.phase("search")
         self.cancellation.searching = True
-        uniforms = self._uniforms(devices, request, control)
-        uniform = None if uniforms is None else uniforms.best()
-        try:
-            planned, answer = self._of_operators(devices, request, control, recall, uniform)
-        except InfeasibleError as e:
-            if uniforms is None or uniforms.none_of is None:
-                raise
-            raise uniforms.nothing(e) from e
-        if uniform is None and answer is not None and self._refused(answer):
-            uniforms = self._uniforms(devices, request, control, always=True)
-            uniform = None if uniforms is None else uniforms.best()
-            if uniform is not None:
-                planned = answer = None
-        elif answer is not None and uniform is not None and self._refused(answer):
-            planned = answer = None
-        untouched = self._untouched(control)
-        if uniforms is not None and uniform is not None:
-            answer = self._faster(answer, uniforms, uniform, devices)
-        if answer is None and uniforms is not None and not uniforms.by_degrees:  # its plan could not be emitted
-            planned, answer = self._of_operators(devices, request, control, recall, None)
-        if answer is None:
-            assert uniforms is not None
-            raise uniforms.nothing()
+        found = Choosing(self, devices, request, control, recall).run()
+        planned, answer, untouched = found.planned, found.answer, found.untouched
         if self.store is not None and key is not None and untouched and not automatic and not answer.cancelled:
             answer.keep(self.store, key)
             self._point(devices, key)
@@ -173,110 +151,11 @@ class Searcher:
             return answer
         return self._saved(answer, planned, control, devices)
 
-    def _uniforms(self, devices: int, request: Request, control: Control, *, always: bool = False) -> Uniforms | None:
-        """Uniform configurations, where these are in question."""
-        if self.options.strategy is not None or not (self.training or self.options.target in BY_DEGREES):
-            return None
-        from planner.cli.uniform import uniforms
-
-        whole = self._load(self.options.batch)
-        return uniforms(self.options, whole, devices, request.profile, control, always=always)
-
-    def _of_operators(
-        self, devices: int, request: Request, control: Control, recall: Recall | None, uniform: Uniform | None
-    ) -> tuple[Planned | None, Answer | None]:
-        """What the search finds that decides on every operator; nothing where that is not faster than the uniform
-        configuration, or nobody can be told."""
-        if self.options.target in BY_DEGREES and self.options.strategy is None:
-            return None, None
-        if uniform is not None and request.top_k == 1:
-            if uniform.found.at_once_s * (1 - _ONE_BY_ONE) > uniform.step_time_s and not self.parted:
-                control.say(
-                    "operators are not searched one by one: the whole batch at once takes longer, or does not fit"
-                )
-                return None, None
-            request = replace(request, known_step_s=uniform.step_time_s)
-        try:
-            planned, pipeline = self.plan(request, control, recall)
-        except (InfeasibleError, NoPlanError):
-            if uniform is None:
-                raise
-            return None, None
-        untouched = self._untouched(control)
-        alone = untouched and recall is None and not control.cancel.is_set()
-        return planned, self._answer(planned, control, pipeline, self._asked(devices, untouched, alone))
-
     @staticmethod
-    def _untouched(control: Control) -> bool:
+    def untouched(control: Control) -> bool:
         """Whether no part of the search was cut short."""
         took = time.monotonic() - control.started
         return control.time_limit is None or took < UNTOUCHED * control.time_limit
-
-    def _faster(self, answer: Answer | None, uniforms: Uniforms, uniform: Uniform, devices: int) -> Answer | None:
-        """The answer, or the plan of the fastest uniform configuration where its step is shorter and the target takes
-        it; both say what was tried.  None where there is neither."""
-        chosen = False
-        best: Uniform | None = uniform
-        while best is not None and (answer is None or answer.documents[0]["step_time_s"] > best.step_time_s):
-            try:
-                own = self._of_configuration(best.strategy, devices)
-            except (InfeasibleError, NoPlanError, UsageError) as e:
-                self.watch.say(f"no plan is made of {best.strategy}: {e}")
-                if answer is not None or uniforms.passed_over == _PASSED_OVER:
-                    break
-                uniforms.pass_over(best)
-                best = uniforms.best()
-                continue
-            refusal = self._refusal(own)
-            if refusal is None:
-                if answer is None or own.documents[0]["step_time_s"] < answer.documents[0]["step_time_s"]:
-                    answer, uniform, chosen = self._before(own, answer), best, True
-                break
-            self.watch.say(f"{self.options.target} refuses {best.strategy}: {refusal}")
-            uniforms.leave_out(best, refusal)
-            best = uniforms.best()
-        if answer is None:
-            return None
-        lines = answer.summary.split("\n")
-        at = next(i for i, line in enumerate(lines) if line.startswith("optimality"))
-        documents = ({**answer.documents[0], "uniform": uniform.document}, *answer.documents[1:])
-        summary = "\n".join([*lines[:at], *uniform.lines(chosen=chosen), *lines[at:]])
-        return replace(answer, documents=documents, summary=summary)
-
-    def _before(self, best: Answer, others: Answer | None) -> Answer:
-        """With further plans, where these were asked for."""
-        if others is None:
-            return best
-        count = self.options.top_k
-        plans, documents = (*best.plans, *others.plans)[:count], (*best.documents, *others.documents)[:count]
-        return replace(best, plans=plans, documents=documents)
-
-    def _refused(self, answer: Answer) -> bool:
-        """Whether the target refuses a plan of operators, which is said; not where a configuration is prescribed."""
-        refusal = None if self.options.strategy is not None else self._refusal(answer)
-        if refusal is not None:
-            self.watch.say(f"{self.options.target} refuses the plan of operators one by one: {refusal}")
-        return refusal is not None
-
-    def _refusal(self, answer: Answer) -> str | None:
-        """Why the target refuses the plan, with the model's own names; None where it takes it."""
-        from planner.emit import TARGETS, Given, emit
-
-        target = self.options.target
-        if target == "any" or TARGETS[target].needs:
-            return None
-        try:
-            emit(target, Given(PlanDocument.model_validate_json(answer.plans[0])))
-        except InputError as e:
-            return str(e)
-        return None
-
-    def _of_configuration(self, strategy: str, devices: int) -> Answer:
-        """What `--strategy` gives."""
-        options = copy(self.options)
-        options.strategy, options.stages, options.micro_batches = strategy, 1, None
-        options.recompute, options.top_k, options.devices, options.space = "auto", 1, str(devices), None
-        return Searcher(options, None, None, self.cancellation, self.watch, graphs=self.graphs).search(devices)
 
     def plan(
         self,
@@ -291,7 +170,7 @@ class Searcher:
             return plan_in_parts(self.graph, request, parts, control=control, recall=recall, tables=tables)
         return make_plan(self.graph, request, control=control, recall=recall, tables=tables), None
 
-    def _asked(self, devices: int, untouched: bool, alone: bool) -> RequestDocument:
+    def asked_so(self, devices: int, untouched: bool, alone: bool) -> RequestDocument:
         """What stands in plan.json: a limit that cut nothing short is left out, since plans do not depend on it."""
         limit = None if untouched else self.options.time_limit
         update = {"devices": devices, "time_limit": limit, "reproducible": alone}
@@ -330,7 +209,7 @@ class Searcher:
             execution=self.execution,
         )
 
-    def _answer(
+    def answer(
         self, planned: Planned, control: Control, pipeline: Pipelined | None, request: RequestDocument
     ) -> Answer:
         self.watch.phase("write")

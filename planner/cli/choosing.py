@@ -1,0 +1,179 @@
+"""Which search answers: that of operators one by one, or that of configurations which treat all layers alike."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from planner.cli.answer import Answer
+from planner.errors import InfeasibleError, InputError, NoPlanError, UsageError
+from planner.planning import PlanDocument, Planned, Recall, Request
+from planner.search.control import Control
+from planner.targets import BY_DEGREES
+
+if TYPE_CHECKING:
+    from planner.cli.search_run import Searcher
+    from planner.cli.uniform import Uniform, Uniforms
+
+__all__ = ["Choosing", "Chosen"]
+
+_ONE_BY_ONE: Final = (
+    0.1  # of a step, that layouts of single operators save at most, we assume, where finding them takes long
+)
+_PASSED_OVER: Final = 4  # configurations of which no plan could be made, before the search goes on without
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """`planned`: where operators were searched and their plan is the answer; `untouched`: whether no part of the
+    search was cut short."""
+
+    answer: Answer
+    planned: Planned | None
+    untouched: bool
+
+
+@dataclass
+class Choosing:
+    """Of one request, with a limit and cancellation in `control`."""
+
+    searcher: Searcher
+    devices: int
+    request: Request
+    control: Control
+    recall: Recall | None
+
+    def run(self) -> Chosen:
+        """The faster plan, which the target takes.
+
+        InfeasibleError, NoPlanError where there is none; other errors as of the searches.
+        """
+        uniforms = self._uniforms()
+        uniform = None if uniforms is None else uniforms.best()
+        try:
+            planned, answer = self._of_operators(uniform)
+        except InfeasibleError as e:
+            if uniforms is None or uniforms.none_of is None:
+                raise
+            raise uniforms.nothing(e) from e
+        if answer is not None and self._refused(answer):
+            if uniform is None:
+                uniforms = self._uniforms(always=True)
+                uniform = None if uniforms is None else uniforms.best()
+            if uniform is not None:  # else its refusal is said where it is emitted
+                planned = answer = None
+        untouched = self.searcher.untouched(self.control)
+        if uniforms is not None and uniform is not None:
+            answer = self._faster(answer, uniforms, uniform)
+        if answer is None and uniforms is not None and not uniforms.by_degrees:  # no plan of a configuration will do
+            planned, answer = self._of_operators(None)
+        if answer is None:
+            assert uniforms is not None
+            raise uniforms.nothing()
+        return Chosen(answer, planned, untouched)
+
+    def _uniforms(self, *, always: bool = False) -> Uniforms | None:
+        """Uniform configurations, where these are in question."""
+        searcher = self.searcher
+        options = searcher.options
+        if options.strategy is not None or not (searcher.training or options.target in BY_DEGREES):
+            return None
+        from planner.cli.uniform import uniforms
+
+        whole = searcher.load(options.batch)
+        return uniforms(options, whole, self.devices, self.request.profile, self.control, always=always)
+
+    def _of_operators(self, uniform: Uniform | None) -> tuple[Planned | None, Answer | None]:
+        """What the search finds that decides on every operator; nothing where that is not faster than the uniform
+        configuration, or the target takes degrees alone."""
+        searcher, request, control = self.searcher, self.request, self.control
+        if searcher.options.target in BY_DEGREES and searcher.options.strategy is None:
+            return None, None
+        if uniform is not None and request.top_k == 1:
+            if uniform.found.at_once_s * (1 - _ONE_BY_ONE) > uniform.step_time_s and not searcher.parted:
+                control.say(
+                    "operators are not searched one by one: the whole batch at once takes longer, or does not fit"
+                )
+                return None, None
+            request = replace(request, known_step_s=uniform.step_time_s)
+        try:
+            planned, pipeline = searcher.plan(request, control, self.recall)
+        except (InfeasibleError, NoPlanError):
+            if uniform is None:
+                raise
+            return None, None
+        untouched = searcher.untouched(control)
+        alone = untouched and self.recall is None and not control.cancel.is_set()
+        said = searcher.asked_so(self.devices, untouched, alone)
+        return planned, searcher.answer(planned, control, pipeline, said)
+
+    def _faster(self, answer: Answer | None, uniforms: Uniforms, uniform: Uniform) -> Answer | None:
+        """The answer, or the plan of the fastest uniform configuration where its step is shorter and the target takes
+        it; both say what was tried.  None where there is neither."""
+        say = self.searcher.watch.say
+        chosen = False
+        best: Uniform | None = uniform
+        while best is not None and (answer is None or answer.documents[0]["step_time_s"] > best.step_time_s):
+            try:
+                own = self._of_configuration(best.strategy)
+            except (InfeasibleError, NoPlanError, UsageError) as e:
+                say(f"no plan is made of {best.strategy}: {e}")
+                if answer is not None or uniforms.passed_over == _PASSED_OVER:
+                    break
+                uniforms.pass_over(best)
+                best = uniforms.best()
+                continue
+            refusal = self._refusal(own)
+            if refusal is None:
+                if answer is None or own.documents[0]["step_time_s"] < answer.documents[0]["step_time_s"]:
+                    answer, uniform, chosen = self._before(own, answer), best, True
+                break
+            say(f"{self.searcher.options.target} refuses {best.strategy}: {refusal}")
+            uniforms.leave_out(best, refusal)
+            best = uniforms.best()
+        if answer is None:
+            return None
+        lines = answer.summary.split("\n")
+        at = next(i for i, line in enumerate(lines) if line.startswith("optimality"))
+        documents = ({**answer.documents[0], "uniform": uniform.document}, *answer.documents[1:])
+        summary = "\n".join([*lines[:at], *uniform.lines(chosen=chosen), *lines[at:]])
+        return replace(answer, documents=documents, summary=summary)
+
+    def _before(self, best: Answer, others: Answer | None) -> Answer:
+        """With further plans, where these were asked for."""
+        if others is None:
+            return best
+        count = self.request.top_k
+        plans, documents = (*best.plans, *others.plans)[:count], (*best.documents, *others.documents)[:count]
+        return replace(best, plans=plans, documents=documents)
+
+    def _refused(self, answer: Answer) -> bool:
+        """Whether the target refuses a plan of operators, which is said; not where a configuration is prescribed."""
+        options = self.searcher.options
+        refusal = None if options.strategy is not None else self._refusal(answer)
+        if refusal is not None:
+            self.searcher.watch.say(f"{options.target} refuses the plan of operators one by one: {refusal}")
+        return refusal is not None
+
+    def _refusal(self, answer: Answer) -> str | None:
+        """Why the target refuses the plan, with the model's own names; None where it takes it."""
+        from planner.emit import TARGETS, Given, emit
+
+        target = self.searcher.options.target
+        if target == "any" or TARGETS[target].needs:
+            return None
+        try:
+            emit(target, Given(PlanDocument.model_validate_json(answer.plans[0])))
+        except InputError as e:
+            return str(e)
+        return None
+
+    def _of_configuration(self, strategy: str) -> Answer:
+        """What `--strategy` gives."""
+        searcher = self.searcher
+        options = copy(searcher.options)
+        options.strategy, options.stages, options.micro_batches = strategy, 1, None
+        options.recompute, options.top_k, options.devices, options.space = "auto", 1, str(self.devices), None
+        own = type(searcher)(options, None, None, searcher.cancellation, searcher.watch, graphs=searcher.graphs)
+        return own.search(self.devices)
