@@ -17,7 +17,7 @@ from planner.planning.pipeline import global_batch
 from planner.planning.schemes import in_words, spelled
 from planner.report.words import time_text
 from planner.search.control import Control
-from planner.targets import BY_DEGREES
+from planner.targets import BY_DEGREES, COPYING
 from planner.uniform import Found, Sample, Space, best_of, configurations
 
 __all__ = ["Uniform", "Uniforms", "uniforms"]
@@ -29,6 +29,7 @@ _WHY = {
     "target": "it has no words for",
     "model": "do not divide the model",
 }
+_COPIES = (1, 2, 4)  # micro-batches that pass together
 _PARAMETER_BYTES = 16  # of Adam in mixed precision: weight, gradient, master copy, two moments
 
 
@@ -106,6 +107,7 @@ class Uniforms:
             micro_batches=options.micro_batches,
             recompute=None if options.recompute == "auto" else options.recompute,
             experts=self.sample.has_experts,
+            copies=_COPIES if self._interleaves() else (1,),
         )
         self.model = Model.of(graph)
         self._over: set[Configuration] = set()  # of which no plan could be made
@@ -113,6 +115,11 @@ class Uniforms:
         self.none_of: Found | None = None  # of what the last search met, where nothing fits
         self._until = None if control.left is None else control.left * (1 - _SHARE)
         self._of_any: Found | None = None
+
+    def _interleaves(self) -> bool:
+        """Whether copies of a micro-batch are in question: for frameworks that interleave them, as that of Ascend."""
+        usual = self.target == "any" and self.profile.name.startswith("ascend")
+        return usual or self.target in COPYING
 
     @property
     def target(self) -> str:

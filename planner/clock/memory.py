@@ -108,7 +108,7 @@ def held_bytes(
 ) -> Held:
     """Peak of one pipeline rank; `activations` are those in flight, by the schedule.
 
-    The peak is the larger of two moments: a block's backward pass with what it computes again, and the end of the
+    Copies that pass together are each of them computed again, or work, at once.  The peak is the larger of two moments: a block's backward pass with what it computes again, and the end of the
     model, whose losses are computed in single precision.
     """
     read, stored = elements(workload, c, chunks, device)
@@ -144,8 +144,7 @@ def held_bytes(
         0.0 if c.frozen else divided(2) * c.gradient_bytes,
         0.0 if c.frozen else divided(1) * (master + STATE_BYTES[c.optimizer]),
         activations,
-        max(again, loss, *(u.transient_bytes for u in mine))
-        + travelling
+        c.copies * (max(again, loss, *(u.transient_bytes for u in mine)) + travelling)
         + gathered
         + made * (width + c.gradient_bytes),
     )

@@ -69,7 +69,7 @@ def predict(workload: Workload, c: Configuration, profile: HardwareProfile) -> P
         UsageError: as of `device_for`; more pipeline chunks than blocks, or passes than can be simulated.
     """
     device_for(c, profile)
-    if c.pp > 1 and c.micro_batches * c.pp * c.virtual_stages > _PASSES:
+    if c.pp > 1 and c.passes * c.pp * c.virtual_stages > _PASSES:
         raise UsageError(
             f"strategy: {c.micro_batches} micro-batches through {c.pp * c.virtual_stages} chunks are more than "
             f"{_PASSES:,} passes to simulate; give a smaller --batch or a larger micro_batch"

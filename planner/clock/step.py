@@ -89,23 +89,31 @@ def _chunk(workload: Workload, c: Configuration, passes: Passes, exchange: Excha
         forward, backward = sum(u.forward.seconds for u in units), sum(u.back for u in units)
         if c.scatters_every_pass and _trains(workload):
             backward = exchange.scattered_pass(k)
+    last = _last_collectives(passes, part)
+    forward, backward = forward + last[0], backward + last[1]
     link = passes.profile.host.link_bytes_per_s
     if c.offload and link:
-        copied = chunk_offloaded_bytes(workload, c, part) / link
+        copied = c.copies * chunk_offloaded_bytes(workload, c, part) / link
         forward, backward = max(forward, copied), max(backward, copied)
     weights = min(backward, sum(u.weight_seconds for u in units))
-    kept = chunk_activation_bytes(workload, c, part)
+    kept = c.copies * chunk_activation_bytes(workload, c, part)
     return ChunkTimes(forward, backward, backward - weights, weights, kept)
 
 
+def _last_collectives(passes: Passes, part: Sequence[int]) -> tuple[float, float]:
+    """Seconds of the collective that ends each pass of interleaved copies through a chunk."""
+    found = [passes.units[i].last for i in part]
+    return max(f for f, _ in found), max(b for _, b in found)
+
+
 def _pipeline(c: Configuration, rows: Sequence[Sequence[ChunkTimes]], sent: Sequence[float]) -> PipelineCost:
-    """All micro-batches through all chunks."""
+    """All passes through all chunks."""
     if c.pp == 1 and c.virtual_stages == 1 and c.order != "gpipe":
         # One after the other: nothing to simulate.
         one = rows[0][0]
-        seconds = c.micro_batches * (one.forward_s + one.backward_s)
+        seconds = c.passes * (one.forward_s + one.backward_s)
         return PipelineCost(seconds, (1,), (one.activation_bytes,))
-    return pipeline_seconds(c.order, rows, c.micro_batches, sent, overlapped=c.overlap_pipeline)
+    return pipeline_seconds(c.order, rows, c.passes, sent, overlapped=c.overlap_pipeline)
 
 
 def _handover(workload: Workload, passes: Passes, links: Links, part: Sequence[int]) -> float:
@@ -114,8 +122,9 @@ def _handover(workload: Workload, passes: Passes, links: Links, part: Sequence[i
     Ranks that all hold them send a part each and gather it on the other side.
     """
     entered = workload.units[part[0]]
-    sent = entered.entering_bytes / workload.mesh.size(entered.entering_axes)
-    gathered = links.seconds("all_gather", entered.entering_axes, entered.entering_bytes)
+    entering = passes.c.copies * entered.entering_bytes
+    sent = entering / workload.mesh.size(entered.entering_axes)
+    gathered = links.seconds("all_gather", entered.entering_axes, entering)
     return links.seconds("permute", (PIPELINE,), sent) + gathered + passes.profile.host.handover_s
 
 
@@ -137,13 +146,14 @@ def _breakdown(c: Configuration, passes: Passes, parts: Sequence[Sequence[int]],
     found: list[dict[str, float]] = []
     for d in range(c.pp):
         units = [passes.units[i] for k in chunks_of(c, d) for i in parts[k]]
-        m = c.micro_batches
+        m = c.passes
+        last = sum(sum(_last_collectives(passes, parts[k])) for k in chunks_of(c, d))
         found.append(
             {
                 "compute": m * sum(u.forward.compute + u.backward.compute for u in units),
                 "recompute": m * sum(u.again.seconds for u in units),
                 "host": m * sum(u.forward.host + u.backward.host for u in units),
-                "tensor_collectives": m * sum(u.forward.sent + u.backward.sent for u in units),
+                "tensor_collectives": m * (last + sum(u.forward.sent + u.backward.sent for u in units)),
             }
         )
     busiest = max(found, key=lambda x: sum(x.values()))

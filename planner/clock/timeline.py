@@ -115,7 +115,7 @@ def held_of_plan(priced: PricedProblem, program: Program, execution: Configurati
 
 
 def _at_once(c: Configuration) -> Configuration:
-    return c.with_(pp=1, virtual_stages=1, micro_batches=1, schedule="1f1b", stage_layers=None)
+    return c.with_(pp=1, virtual_stages=1, micro_batches=1, copies=1, schedule="1f1b", stage_layers=None)
 
 
 def play(

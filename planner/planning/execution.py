@@ -29,6 +29,8 @@ def run_of(c: Configuration) -> dict[str, Setting]:
         run["parameter_bytes"] = c.weight_bytes
     if c.offload:
         run["offload"] = c.offload
+    if c.copies > 1:
+        run["copies"] = c.copies
     if c.scatters_every_pass:
         run["zero"] = c.zero
     if c.recompute != "none" and not runs_blocks_again(c):

@@ -65,6 +65,7 @@ def _fraction(text: str) -> float:
 KEYS: Final[Mapping[str, _Key]] = MappingProxyType(
     {
         **{k: _Key(k, _count, "a positive integer") for k in ("dp", "tp", "pp", "cp", "ep", "micro_batch")},
+        "copies": _Key("copies", _count, "micro-batches that pass together"),
         "vpp": _Key("virtual_stages", _count, "chunks per pipeline rank"),
         "stage_layers": _Key(
             "stage_layers", lambda t: tuple(_count(n) for n in t.split("-")), "layers of each chunk, as in 9-11-11-9"
@@ -171,7 +172,8 @@ def in_words(c: Configuration) -> str:
     if c.order == "interleaved":
         order.append(f"{c.virtual_stages} chunks a stage")
     batches = "" if c.micro_batches == 1 else "es"
-    order.append(f"{c.micro_batches} micro-batch{batches} of {c.micro_batch}")
+    together = "" if c.copies == 1 else f", {c.copies} at once"
+    order.append(f"{c.micro_batches} micro-batch{batches} of {c.micro_batch}{together}")
     parts = [f"{' x '.join(named)} ({', '.join(order)})"]
     if c.ep > 1:
         parts.append(f"experts over {c.ep}")

@@ -132,15 +132,19 @@ class _Search:
         fitting = [c for c in there if self._fits(held, c)]
         self.refused["memory"] += len(there) - len(fitting)
         sizes = [self.space.batch, *sorted({c.micro_batch for c in fitting}, reverse=True)]
-        passes = (self._passes(smallest.with_(micro_batch=m)) for m in sizes)
-        passed = next((p for p in passes if p is not None), None)
-        if passed is None:
+        together: dict[int, Passed] = {}
+        for n in {c.copies for c in fitting}:
+            passes = (self._passes(smallest.with_(micro_batch=m, micro_batches=n, copies=n)) for m in sizes)
+            passed = next((p for p in passes if p is not None), None)
+            if passed is not None:
+                together[n] = passed
+        if not together:
             self.refused["model"] += len(fitting)
             return
-        self._rates[ranks] = passed.seconds / passed.samples * ranks[0] * ranks[1]
+        self._rates[ranks] = min(p.seconds / p.samples for p in together.values()) * ranks[0] * ranks[1]
         self._held[ranks] = held
-        for c in fitting:
-            least = self._step(passed, c)
+        for c in (c for c in fitting if c.copies in together):
+            least = self._step(together[c.copies], c)
             if c.pp == c.micro_batches == 1:
                 self._at_once.append((least, c))
             self._push(least, self._schedule, c)
@@ -228,7 +232,7 @@ def _alone(c: Configuration) -> Configuration:
     return c.with_(
         dp=c.ep,
         pp=1,
-        micro_batches=1,
+        micro_batches=c.copies,
         zero=0,
         virtual_stages=1,
         schedule="1f1b",

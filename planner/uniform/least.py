@@ -21,7 +21,8 @@ _Ranks = list[tuple[float, float, float]]  # seconds of each rank: before it, be
 
 @dataclass(frozen=True, eq=False)
 class Passed:
-    """The passes of a micro-batch of `samples` samples of a rank through the units of the model."""
+    """The passes of a micro-batch of `samples` samples of a rank, of several copies together, through the units of the
+    model."""
 
     workload: Workload
     configuration: Configuration
@@ -32,8 +33,8 @@ class Passed:
 
     @cached_property
     def seconds(self) -> float:
-        """Of both passes."""
-        return sum(f + b for f, b in self._units("none", 1.0))
+        """Of both passes, by the copy."""
+        return sum(f + b for f, b in self._units("none", 1.0)) / self.configuration.copies
 
     def step(self, c: Configuration) -> float:
         """Seconds that the step of `c` takes at least.
@@ -48,7 +49,7 @@ class Passed:
             self._known[key] = self._ranks(c)
         goes_back = c.order in ("1f1b", "gpipe", "interleaved")
         one = max(
-            before + c.micro_batches * own + (behind if goes_back else 0.0) for before, behind, own in self._known[key]
+            before + c.passes * own + (behind if goes_back else 0.0) for before, behind, own in self._known[key]
         )
         alone = self._alone(c.recompute, c.recompute_blocks, goes_back)
         return max(one, alone) * c.micro_batch / self.samples + self.profile.host.step_overhead_s
@@ -127,7 +128,7 @@ class Held:
         master = 0 if c.weight_bytes == 4 else 4
         each = master + STATE_BYTES[c.optimizer]
         static = divided(3) * c.weight_bytes + divided(2) * c.gradient_bytes + divided(1) * each
-        flying = min(c.micro_batches, c.pp) if c.order in ("1f1b", "gpipe", "interleaved") else 0.5
+        flying = c.copies * min(c.passes, c.pp) if c.order in ("1f1b", "gpipe", "interleaved") else 0.5
         return static + (1 - _ESTIMATED) * self._kept(c) * c.micro_batch / self.samples * flying
 
     def _kept(self, c: Configuration) -> float:
