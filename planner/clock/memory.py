@@ -108,8 +108,9 @@ def held_bytes(
 ) -> Held:
     """Peak of one pipeline rank; `activations` are those in flight, by the schedule.
 
-    Copies that pass together are each of them computed again, or work, at once.  The peak is the larger of two moments: a block's backward pass with what it computes again, and the end of the
-    model, whose losses are computed in single precision.
+    Copies that pass together are each of them computed again, or work, at once.  The peak is the larger of two moments:
+    a block's backward pass with what it computes again, and the end of the model, whose losses are computed in single
+    precision.
     """
     read, stored = elements(workload, c, chunks, device)
     width = c.activation_bytes

@@ -48,9 +48,7 @@ class Passed:
         if key not in self._known:
             self._known[key] = self._ranks(c)
         goes_back = c.order in ("1f1b", "gpipe", "interleaved")
-        one = max(
-            before + c.passes * own + (behind if goes_back else 0.0) for before, behind, own in self._known[key]
-        )
+        one = max(before + c.passes * own + (behind if goes_back else 0.0) for before, behind, own in self._known[key])
         alone = self._alone(c.recompute, c.recompute_blocks, goes_back)
         return max(one, alone) * c.micro_batch / self.samples + self.profile.host.step_overhead_s
 
