@@ -8,8 +8,9 @@ import json
 import time
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from importlib import import_module
 from math import log
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from planner.cache import Store
 from planner.cli.answer import Answer
@@ -36,14 +37,9 @@ from planner.pricing import PriceTables, Settings
 from planner.report.text import details, outcome
 from planner.search.control import Control
 
-if TYPE_CHECKING:
-    pass
-
 __all__ = ["Searcher"]
 
 WARM_SECONDS = 2.0  # for finding an earlier plan again in a search under a time limit
-_ONE_BY_ONE = 0.1  # of a step that layouts of single operators save at most, we assume, where searching them takes long
-_PASSED_OVER = 4  # configurations of which no plan could be made, before the search goes on without
 UNTOUCHED = 0.25  # no part of a search is cut short before this share of its time limit is over
 
 
@@ -137,6 +133,8 @@ class Searcher:
                 self._point(devices, key)
                 return _renamed(known, graph.name)
         recall, automatic = self._recall(graph, request)
+        if request.time_limit is not None:
+            import_module("planner.search.ilp")  # which takes half a second, before the clock is set
         report = reports_in_seconds(self.watch, request.profile.price_resolution_s)
         control = Control(request.time_limit, cancel=self.cancellation.asked, say=self.watch.say, report=report)
         self.watch.phase("search")

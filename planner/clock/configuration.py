@@ -5,7 +5,8 @@ The text form is `scheme:key=value,…`: `megatron:tp=8,pp=4,dp=2,zero=1,recompu
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Final, Literal, get_args
 
 from cost_models.pipeline import chunks_of_schedule
@@ -184,4 +185,10 @@ class Configuration:
         return ",".join(f"{k}={v}" for k, v in told if v != getattr(default, k)) or "single device"
 
     def with_(self, **changes: object) -> Configuration:
-        return replace(self, **changes)  # type: ignore[arg-type]  # names and values are checked when it is made
+        """With other values of some fields.  As `dataclasses.replace`, which takes three times as long: searches make a
+        hundred thousand."""
+        return Configuration(**(dict(zip(_NAMES, _VALUES(self), strict=True)) | changes))
+
+
+_NAMES: Final = tuple(f.name for f in fields(Configuration))
+_VALUES: Final = attrgetter(*_NAMES)

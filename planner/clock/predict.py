@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from cost_models import HardwareProfile
 from cost_models.accelerator import DeviceSpec
@@ -99,6 +100,12 @@ def seconds_in_sequence(workload: Workload, c: Configuration, profile: HardwareP
     return step_of(workload, c, profile, parts, overlapped=False).total_s
 
 
+_PASSED: WeakKeyDictionary[Workload, float] = WeakKeyDictionary()
+
+
 def _flops(workload: Workload, c: Configuration) -> float:
-    passed = sum(k.flops * n for u in workload.units for part in (u.forward, u.backward) for k, n in part.items())
-    return passed * workload.mesh.devices * c.micro_batches
+    if workload not in _PASSED:
+        _PASSED[workload] = sum(
+            k.flops * n for u in workload.units for part in (u.forward, u.backward) for k, n in part.items()
+        )
+    return _PASSED[workload] * workload.mesh.devices * c.micro_batches

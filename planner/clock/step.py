@@ -18,7 +18,7 @@ from planner.clock.exchange import Exchanges
 from planner.clock.links import PIPELINE, Links
 from planner.clock.memory import chunk_activation_bytes, chunk_offloaded_bytes, elements
 from planner.clock.passes import Passes, passes_of
-from planner.clock.stages import chunks_of
+from planner.clock.stages import chunks_of, each_once
 from planner.trace import Workload
 
 __all__ = ["StepTimes", "step_of"]
@@ -60,7 +60,7 @@ def step_of(
     passes = passes_of(workload, c, profile, overlapped=overlapped)
     links = passes.links
     exchange = Exchanges(workload, c, passes, links, chunks)
-    times = [_chunk(workload, c, passes, exchange, k) for k in range(len(chunks))]
+    times = each_once(exchange.alike, lambda k: _chunk(workload, c, passes, exchange, k))
     sent = [_handover(workload, passes, links, part) for part in chunks[1:]]
     rows = [[times[k] for k in chunks_of(c, d)] for d in range(c.pp)]
     pipeline = _pipeline(c, rows, sent)
@@ -69,7 +69,7 @@ def step_of(
     once = [a + b for a, b in zip(after, update, strict=True)]
     last = once.index(max(once))
     overhead = profile.host.step_overhead_s if _trains(workload) else 0.0
-    breakdown = _breakdown(c, passes, chunks, pipeline.total_s)
+    breakdown = _breakdown(c, passes, exchange, pipeline.total_s)
     breakdown |= {"exchange": after[last], "update": update[last], "overhead": overhead}
     total = pipeline.total_s + once[last] + overhead
     return StepTimes(total, breakdown, passes, chunks, rows, sent, once, pipeline)
@@ -140,22 +140,22 @@ def _update(
     )
 
 
-def _breakdown(c: Configuration, passes: Passes, parts: Sequence[Sequence[int]], total: float) -> dict[str, float]:
+def _breakdown(c: Configuration, passes: Passes, exchange: Exchanges, total: float) -> dict[str, float]:
     """Seconds of the busiest pipeline rank; what it waits for others is `bubble`, for weights alone `gathering`, for
     gradients alone `scattering`."""
-    found: list[dict[str, float]] = []
-    for d in range(c.pp):
-        units = [passes.units[i] for k in chunks_of(c, d) for i in parts[k]]
+
+    def spent(device: int) -> dict[str, float]:
+        units = [passes.units[i] for i in exchange.units(device)]
+        last = sum(sum(_last_collectives(passes, exchange.chunks[k])) for k in chunks_of(c, device))
         m = c.passes
-        last = sum(sum(_last_collectives(passes, parts[k])) for k in chunks_of(c, d))
-        found.append(
-            {
-                "compute": m * sum(u.forward.compute + u.backward.compute for u in units),
-                "recompute": m * sum(u.again.seconds for u in units),
-                "host": m * sum(u.forward.host + u.backward.host for u in units),
-                "tensor_collectives": m * (last + sum(u.forward.sent + u.backward.sent for u in units)),
-            }
-        )
+        return {
+            "compute": m * sum(u.forward.compute + u.backward.compute for u in units),
+            "recompute": m * sum(u.again.seconds for u in units),
+            "host": m * sum(u.forward.host + u.backward.host for u in units),
+            "tensor_collectives": m * (last + sum(u.forward.sent + u.backward.sent for u in units)),
+        }
+
+    found = each_once(exchange.alike_ranks, spent)
     busiest = max(found, key=lambda x: sum(x.values()))
     waiting = total - sum(busiest.values())
     if abs(waiting) < _ROUNDING * total:

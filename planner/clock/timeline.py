@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from planner.clock.configuration import Configuration
 from planner.clock.costs import convert_cost, run_cost
@@ -23,7 +24,7 @@ __all__ = ["Timeline", "held_of_plan", "play", "usual", "workload_of_plan"]
 _Pass = tuple[bool, int]  # (backward, unit)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Timeline:
     """When every instruction begins, and what the step takes, in units of the profile's price resolution.
 
@@ -32,12 +33,17 @@ class Timeline:
     for collectives that are not hidden, what they slow it down included.
     """
 
-    begins: tuple[int, ...]
+    all_begins: Callable[[], tuple[int, ...]]
     compute: int
     optimizer: int
     host: int
     overhead: int
     exposed: int
+
+    @cached_property
+    def begins(self) -> tuple[int, ...]:
+        """Of the instructions in their order; found when it is asked for, which is of the plan that is written."""
+        return self.all_begins()
 
     @property
     def end(self) -> int:
@@ -139,7 +145,7 @@ def play(
         return round((again_s + sum(step.breakdown.get(n, 0.0) for n in names)) / unit_s)
 
     return Timeline(
-        _Begins(priced, choice, program, step).all(),
+        lambda: _Begins(priced, choice, program, step).all(),
         compute=units("compute", again_s=again.compute),
         optimizer=units("update"),
         host=units("host", again_s=again.host),

@@ -10,7 +10,7 @@ from cost_models import HardwareProfile, optimizer_seconds
 from planner.clock import Configuration
 from planner.clock.memory import STATE_BYTES, chunk_activation_bytes
 from planner.clock.passes import passes_of
-from planner.clock.stages import chunks, chunks_of
+from planner.clock.stages import chunks, chunks_of, each_once, kinds_of
 from planner.trace import Workload
 
 __all__ = ["Held", "Passed"]
@@ -30,6 +30,7 @@ class Passed:
     samples: int
     _known: dict[object, _Ranks] = field(default_factory=dict)
     _paths: dict[object, float] = field(default_factory=dict)
+    _times: dict[object, list[tuple[float, float]]] = field(default_factory=dict)
 
     @cached_property
     def seconds(self) -> float:
@@ -53,11 +54,12 @@ class Passed:
         return max(one, alone) * c.micro_batch / self.samples + self.profile.host.step_overhead_s
 
     def _ranks(self, c: Configuration) -> _Ranks:
-        units = self._units(c.recompute, c.recompute_blocks)
-        parts = [
-            [sum(units[i][way] for i in chunk) for way in (0, 1)]
-            for chunk in chunks(self.workload, c.pp * c.virtual_stages)
-        ]
+        units, kinds = self._units(c.recompute, c.recompute_blocks), self._kinds
+        cut = chunks(self.workload, c.pp * c.virtual_stages)
+        parts = each_once(
+            [tuple(kinds[i] for i in chunk) for chunk in cut],
+            lambda k: [sum(units[i][way] for i in cut[k]) for way in (0, 1)],
+        )
         before, behind = (list(accumulate((p[way] for p in parts), initial=0.0)) for way in (0, 1))
         return [(before[d], behind[d], sum(sum(parts[k]) for k in chunks_of(c, d))) for d in range(c.pp)]
 
@@ -71,8 +73,18 @@ class Passed:
             self._paths[key] = both - (0.0 if whole else weights)
         return self._paths[key]
 
+    @cached_property
+    def _kinds(self) -> list[int]:
+        return kinds_of(self.workload)
+
     def _units(self, recompute: str, blocks: float) -> list[tuple[float, float]]:
         """Forward and backward seconds of each unit."""
+        key = recompute, blocks
+        if key not in self._times:
+            self._times[key] = self._of_units(recompute, blocks)
+        return self._times[key]
+
+    def _of_units(self, recompute: str, blocks: float) -> list[tuple[float, float]]:
         run = self.configuration.with_(recompute=recompute, recompute_blocks=1.0)
         again = 1.0
         if recompute == "full":

@@ -22,11 +22,17 @@ def resized(program: Program, graph: Graph, mesh: DeviceMesh) -> Program | None:
         return None
     rules = model_of(graph).rules
     strategies: dict[str, Strategy] = {}
+    alike: dict[object, tuple[Strategy, Strategy]] = {}  # operators of equal blocks, which share their rules
     for name, known in program.strategies.items():
-        found = _bound(program.rules[name], known, rules[name], mesh)
+        before, rule = program.rules[name], rules[name]
+        key = id(before), id(rule), known.roles
+        if key in alike and _same_layouts(alike[key][0], known):
+            strategies[name] = alike[key][1]
+            continue
+        found = _bound(before, known, rule, mesh)
         if found is None:
             return None
-        strategies[name] = found
+        strategies[name], alike[key] = found, (known, found)
     for tensor, layout in _layouts(program):
         try:
             layout.local_shape(graph.tensors[tensor].shape or (), mesh)
