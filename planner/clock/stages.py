@@ -10,7 +10,7 @@ from planner.clock.configuration import Configuration
 from planner.errors import UsageError
 from planner.trace import Workload
 
-__all__ = ["chunks", "chunks_of", "each_once", "kinds_of"]
+__all__ = ["chunks", "chunks_of", "each_once", "kinds_of", "layers_of"]
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ def chunks(workload: Workload, count: int, layers: Sequence[int] | None = None) 
     units = range(len(workload.units))
     if count == 1:
         return (tuple(units),)
-    blocks = _layers(workload)
+    blocks = layers_of(workload)
     if len(blocks) < count:
         raise UsageError(
             f"strategy: pp * virtual_stages = {count} chunks: the model has {len(blocks)} layers to cut between; "
@@ -75,7 +75,7 @@ def each_once(kinds: Sequence[Hashable], make: Callable[[int], T]) -> list[T]:
 _LAYERS: WeakKeyDictionary[Workload, list[int]] = WeakKeyDictionary()
 
 
-def _layers(workload: Workload) -> list[int]:
+def layers_of(workload: Workload) -> list[int]:
     """Units that count as layers: blocks, and what stands before the last block and computes about as much as one."""
     if workload not in _LAYERS:
         _LAYERS[workload] = _found_layers(workload)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from planner.emit.emission import Emission
 from planner.emit.names import Name, NameRules
 from planner.errors import InputError, UsageError
-from planner.targets import COPYING, IN_PARTS
+from planner.targets import COPYING, IN_GROUPS, IN_PARTS
 
 if TYPE_CHECKING:
     import onnx
@@ -189,6 +189,10 @@ def untold(target: str, c: Configuration, model: Model) -> str:
         return f"the schedule {c.order} (it has {', '.join(sorted(found.orders))})"
     if c.copies > 1 and target not in COPYING:
         return "copies of a micro-batch that interleave"
+    if c.offload:
+        return "activations that wait in the host's memory"
+    if c.shard_ranks not in (None, c.dp * c.cp) and target not in IN_GROUPS:
+        return f"ZeRO over groups of {c.shard_ranks} ranks"
     if not found.words:
         return ""
     words: str = import_module(f"planner.emit.{found.words}").untold(c, model)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -178,13 +179,24 @@ def in_words(c: Configuration) -> str:
     if c.ep > 1:
         parts.append(f"experts over {c.ep}")
     if c.dp * c.cp > 1:
-        parts.append(f"ZeRO {c.zero}")
+        groups = "" if c.shard_ranks in (None, c.dp * c.cp) else f" in groups of {c.shard_ranks} ranks"
+        parts.append(f"ZeRO {c.zero}{groups}")
     if c.sequence_parallel:
         parts.append("sequence parallel")
     if c.recompute != "none":
         share = f" of {c.recompute_blocks:.0%} of the blocks" if c.recompute_blocks < 1 else ""
         parts.append(f"{c.recompute} recomputation{share}")
+    if c.offload:
+        parts.append(f"activations of {c.offload:.0%} of the blocks in the host's memory")
+    if c.stage_layers is not None:
+        parts.append(f"layers by chunk {_runs(c.stage_layers)}")
     return ", ".join(parts)
+
+
+def _runs(counts: Sequence[int]) -> str:
+    """`3 x 10, 9` of 10-10-10-9."""
+    found = [(n, len(list(same))) for n, same in groupby(counts)]
+    return ", ".join(str(n) if times == 1 else f"{times} x {n}" for n, times in found)
 
 
 def _written(value: object) -> str:

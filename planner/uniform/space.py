@@ -32,7 +32,8 @@ class Space:
     """`batch` samples of a step; `layers` that a pipeline may be cut between; `stages`, `micro_batches` and
     `recompute`: where these are prescribed; `experts`: whether there are any to divide; `untold`: what of a
     configuration the framework that it is for cannot be told, empty where it can be told all; None: any will do.
-    `copies`: how many micro-batches may pass together, interleaved, where ranks exchange activations."""
+    `copies`: how many micro-batches may pass together, interleaved, where ranks exchange activations; `offload`:
+    whether activations may wait in the host's memory."""
 
     devices: int
     batch: int
@@ -45,6 +46,7 @@ class Space:
     experts: bool = True
     untold: Callable[[Configuration], str] | None = None
     copies: tuple[int, ...] = (1,)
+    offload: bool = False
 
 
 def configurations(space: Space, profile: HardwareProfile) -> Iterator[Configuration]:

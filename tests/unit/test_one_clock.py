@@ -36,7 +36,8 @@ OF_LAYERS = (
     "megatron:micro_batch=2,recompute=full,recompute_blocks=0.5", "megatron:tp=2,micro_batch=4,parameter_bytes=4",
     "megatron:pp=2,micro_batch=2,stage_layers=1-1",
     "megatron:tp=2,micro_batch=2,copies=2", "megatron:tp=2,pp=2,micro_batch=2,copies=2,recompute=full",
-    "zero2:tp=2,micro_batch=2,copies=2", "megatron:pp=2,zero=0,micro_batch=8", "megatron:tp=2,micro_batch=4,overlap_tensor=true,gradient_bytes=2",
+    "zero2:tp=2,micro_batch=2,copies=2", "megatron:pp=2,zero=0,micro_batch=8",
+    "megatron:tp=2,micro_batch=4,overlap_tensor=true,gradient_bytes=2",
 )  # fmt: skip
 OF_SCHEDULES = (
     "megatron:pp=2,schedule=gpipe,micro_batch=2", "megatron:pp=4,schedule=zb-h1,micro_batch=2",
