@@ -18,7 +18,7 @@ from planner.planning.schemes import in_words, spelled
 from planner.report.words import time_text
 from planner.search.control import Control
 from planner.targets import BY_DEGREES
-from planner.uniform import Found, Sample, Space, best_of, configurations
+from planner.uniform import Found, Sample, Scored, Space, best_of, configurations
 
 __all__ = ["Uniform", "Uniforms", "uniforms"]
 
@@ -193,11 +193,17 @@ class Uniforms:
     def _of_any_target(self) -> float | None:
         """Seconds of the fastest for any target."""
         if self._of_any is None:
-            self._of_any = self._best(None)
+            self._of_any = self._best(None, aloud=False)
         return self._of_any.best[0].prediction.step_time_s if self._of_any.best else None
 
-    def _best(self, words: Callable[[Configuration], str] | None) -> Found:
-        return best_of(self.sample, replace(self.space, untold=words), self.limit, stopped=self._stopped)
+    def _best(self, words: Callable[[Configuration], str] | None, *, aloud: bool = True) -> Found:
+        space = replace(self.space, untold=words)
+        tell = self._tell if aloud else lambda first: None
+        return best_of(self.sample, space, self.limit, stopped=self._stopped, first=tell)
+
+    def _tell(self, first: Scored) -> None:
+        step = f"{first.prediction.step_time_s:.6g} s"
+        self.control.say(f"uniform configurations: {spelled(first.configuration)} fits, and takes {step}")
 
     def _stopped(self) -> bool:
         return self.control.stopped or (self._until is not None and (self.control.left or 0.0) < self._until)
