@@ -220,17 +220,22 @@ class Uniforms:
     def _of_any_target(self) -> float | None:
         """Seconds of the fastest for any target."""
         if self._of_any is None:
-            self._of_any = self._best(None)
+            self._of_any = self._best(None, aloud=False)
         return self._of_any.best[0].prediction.step_time_s if self._of_any.best else None
 
-    def _best(self, words: Callable[[Configuration], str] | None) -> Found:
+    def _best(self, words: Callable[[Configuration], str] | None, *, aloud: bool = True) -> Found:
         space, count = replace(self.space, untold=words), max(_BEGUN, self.options.top_k)
-        found = best_of(self.sample, space, self.limit, count, stopped=self._stopped)
+        tell = self._tell if aloud else lambda first: None
+        found = best_of(self.sample, space, self.limit, count, stopped=self._stopped, first=tell)
         changed: dict[Configuration, Scored] = {}
         for n, scored in enumerate(found.best):
             better = refined(self.sample, space, self.limit, scored, self._stopped, layouts=n < _LAID_OUT)
             changed.setdefault(better.configuration, better)
         return replace(found, best=tuple(sorted(changed.values(), key=lambda s: s.prediction.step_time_s)))
+
+    def _tell(self, first: Scored) -> None:
+        step = f"{first.prediction.step_time_s:.6g} s"
+        self.control.say(f"uniform configurations: {spelled(first.configuration)} fits, and takes {step}")
 
     def _stopped(self) -> bool:
         return self.control.stopped or (self._until is not None and (self.control.left or 0.0) < self._until)

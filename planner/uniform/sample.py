@@ -50,7 +50,7 @@ class Sample:
         spread = _spread(graph, cut)
         self.graph = graph if spread is None else cut
         self._spread = spread
-        self._elements = sum(math.prod(p.shape or ()) for p in graph.parameters if p.name in graph.consumers)
+        self.elements = sum(math.prod(p.shape or ()) for p in graph.parameters if p.name in graph.consumers)
         self.layers = sum(units_of(graph).repeated)
         self._graphs: dict[int, Graph] = {}
         self._workloads: dict[Configuration, Workload] = {}
@@ -117,7 +117,7 @@ class Sample:
             places[s].append(u)
         tied = tuple(replace(t, units=tuple(sorted(u for s in t.units for u in places[s]))) for t in workload.tied)
         units = tuple(workload.units[s] for s in self._spread.of)
-        return replace(workload, units=units, repeated=self._spread.repeated, tied=tied, parameters=self._elements)
+        return replace(workload, units=units, repeated=self._spread.repeated, tied=tied, parameters=self.elements)
 
 
 def _traced_by(c: Configuration) -> Configuration:
