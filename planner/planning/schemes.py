@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from types import MappingProxyType
 from typing import Any, Final
 
 from cost_models.pipeline import chunks_of_schedule
 from planner.clock.configuration import ATTENTIONS, LOSSES, MATRIX_TYPES, RECOMPUTES, SCHEDULES, Configuration
+from planner.clock.stages import chunks_of
 from planner.errors import UsageError
 
 __all__ = ["KEYS", "SCHEMES", "in_words", "parse_strategy", "spelled"]
@@ -189,14 +189,9 @@ def in_words(c: Configuration) -> str:
     if c.offload:
         parts.append(f"activations of {c.offload:.0%} of the blocks in the host's memory")
     if c.stage_layers is not None:
-        parts.append(f"layers by chunk {_runs(c.stage_layers)}")
+        counts = (sum(c.stage_layers[k] for k in chunks_of(c, d)) for d in range(c.pp))
+        parts.append(f"layers by stage {_written(tuple(counts))}")
     return ", ".join(parts)
-
-
-def _runs(counts: Sequence[int]) -> str:
-    """`3 x 10, 9` of 10-10-10-9."""
-    found = [(n, len(list(same))) for n, same in groupby(counts)]
-    return ", ".join(str(n) if times == 1 else f"{times} x {n}" for n, times in found)
 
 
 def _written(value: object) -> str:

@@ -4,8 +4,8 @@
 
 Ten models of the builder on 8, 64, 256 and 1,024 devices of four kinds of machine.  Every configuration of the space is
 played, without bounds: each by estimated layouts first, and by its own layout where the estimate is within `NEAR` of
-the shortest.  `ratio` is the step of the plan that `planner search --space whole` returns over the shortest of them that
-fits; `gap` what the plan says of its own step.  OUT is written job by job, and jobs that it has are not run again.
+the shortest.  `ratio` is the step of the plan that `planner search --space whole` returns over the shortest of them
+that fits; `gap` what the plan says of its own step.  OUT is written job by job, and jobs that it has are not run again.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def test_frameworks_without_words_for_a_change_do_not_get_it() -> None:
 
 def test_the_words_say_where_stages_begin() -> None:
     c = parse_strategy("megatron:pp=4,stage_layers=3-2-2-1", devices=4, batch=32)
-    assert "layers by chunk 3, 2 x 2, 1" in in_words(c)
+    assert "layers by stage 3-2-2-1" in in_words(c)
 
 
 def test_the_best_of_the_space_are_the_beginning() -> None:
