@@ -155,7 +155,8 @@ def test_every_key_changes_the_plan_or_is_refused(key: str) -> None:
         "shard": "4", "zero": "0", "sp": "false", "recompute": "full", "recompute_blocks": "0.5", "offload": "0.5",
         "schedule": "gpipe", "matrix": "fp8", "attention": "unfused", "parameter_bytes": "4", "gradient_bytes": "2",
         "copies": "2", "cast_gathers": "true", "fuse": "false", "loss": "softmax", "frozen": "true",
-        "overlap_gradients": "false", "overlap_parameters": "false", "overlap_tensor": "true", "overlap_pipeline": "false",
+        "overlap_gradients": "false", "overlap_parameters": "false", "overlap_tensor": "true",
+        "overlap_pipeline": "false",
     }  # fmt: skip
     others = {
         "sp": "tp=2",
