@@ -8,13 +8,13 @@ from typing import Literal
 
 from planner.clock import Configuration
 from planner.errors import UsageError
-from planner.evaluate.pins import constraints_of_configuration
 from planner.ir import Graph
 from planner.planning.constraints import Constraints
 from planner.planning.execution import runs_blocks_again
 from planner.planning.pipeline import global_batch
 from planner.planning.request import STRATEGY
 from planner.planning.schemes import parse_strategy
+from planner.planning.schemes.pins import constraints_of_configuration
 
 __all__ = ["take_strategy"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from cost_models import HardwareProfile
 from planner.clock import Configuration
-from planner.evaluate.pins import constraints_of_configuration
 from planner.ir import Graph
 from planner.lowering import Program
 from planner.planning.execution import runs_blocks_again
 from planner.planning.prescribed import program_of_pins
+from planner.planning.schemes.pins import constraints_of_configuration
 from planner.pricing import Settings
 from planner.trace import Workload, trace
 

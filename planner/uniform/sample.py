@@ -17,13 +17,13 @@ from typing import Final
 from cost_models import HardwareProfile
 from planner.clock import Configuration
 from planner.evaluate import layout_of, program_of_configuration, traced_as
-from planner.evaluate.axis import has_experts
-from planner.evaluate.model import model_of
 from planner.frontends.rebind import batch_axes, rebind
 from planner.frontends.siblings import cut_layers, removable_runs
 from planner.ir import DeviceMesh, Graph
 from planner.lowering import Program
 from planner.planning.execution import runs_blocks_again
+from planner.planning.schemes.expert import has_experts
+from planner.planning.schemes.model import model_of
 from planner.trace import Unit, Workload
 from planner.uniform.resize import resized
 from planner.work.units import units_of

@@ -21,11 +21,11 @@ from planner.cli.strategy import take_strategy
 from planner.emit.scheme import scheme_of
 from planner.errors import UsageError
 from planner.evaluate import Configuration
-from planner.evaluate.pins import constraints_of_configuration
 from planner.frontends import load_model
 from planner.planning import PlanDocument, Request, make_plan, read_plan
 from planner.planning.execution import run_of
 from planner.planning.schemes import KEYS, parse_strategy
+from planner.planning.schemes.pins import constraints_of_configuration
 from planner.pricing import Settings
 from tests.unit.evaluate_graphs import gpt
 

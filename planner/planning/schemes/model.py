@@ -1,14 +1,13 @@
-"""What the evaluator knows of a graph before any configuration, kept with the graph."""
+"""What is known of a graph before any configuration, kept with the graph."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from planner.errors import UsageError
-from planner.evaluate.axis import Along
 from planner.ir import Graph
 from planner.pricing.operators import bind_rules, signatures
 from planner.rules.rule import Rule
@@ -22,7 +21,7 @@ class Model:
     """Rules, gradients and weights of a graph; does not refer to the graph, which would never be freed.
 
     `active` are tensors with a gradient, `fixed` operators that compute the same at every step, `weights` parameters
-    and tensors made of parameters alone.  `along` keeps what configurations have in common.
+    and tensors made of parameters alone.
     """
 
     rules: Mapping[str, Rule]
@@ -30,7 +29,6 @@ class Model:
     active: frozenset[str]
     fixed: frozenset[str]
     weights: frozenset[str]
-    along: dict[Hashable, Along] = field(default_factory=dict)
 
 
 _MODELS: WeakKeyDictionary[Graph, Model] = WeakKeyDictionary()
