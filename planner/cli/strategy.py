@@ -48,10 +48,7 @@ def take_strategy(
     _check_target(source, c, options.target, graph)
     if c.micro_batches > 1:
         graph = load(c.micro_batch * c.dp)
-    one = graph
-    if c.tp * c.cp * c.ep > 1 and c.dp > c.ep:
-        one = load(c.micro_batch * c.ep)
-    pins = constraints_of_configuration(graph, one, c, source)
+    pins = constraints_of_configuration(graph, c, source)
     return c.pp, c.micro_batches, "blocks" if runs_blocks_again(c) else "none", c, pins
 
 

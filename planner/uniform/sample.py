@@ -88,8 +88,7 @@ class Sample:
         return self._estimated[key]
 
     def _program(self, c: Configuration) -> Program:
-        graph, one = self.at(c.micro_batch * c.dp), self.at(c.micro_batch * c.ep)
-        return program_of_configuration(graph, one, c, self.profile)
+        return program_of_configuration(self.at(c.micro_batch * c.dp), c, self.profile)
 
     def _alike(self, c: Configuration) -> Program:
         """The program of `c`, by that of a configuration of the same kinds of parallelism where there is one."""

@@ -185,7 +185,7 @@ def test_tracing_does_not_keep_a_graph_alive() -> None:
     from planner.builder import build
 
     g = import_bytes(build("mlp", {"layers": 3}).SerializeToString(), name="mlp")
-    workload_of_configuration(g, g, Configuration(tp=2), load_profile("a100-80"))
+    workload_of_configuration(g, Configuration(tp=2), load_profile("a100-80"))
     gone = weakref.ref(g)
     del g
     gc.collect()

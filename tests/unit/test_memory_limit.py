@@ -48,7 +48,7 @@ def priced(graph: Graph, mesh: DeviceMesh, limit: int | None) -> PricedProblem:
 
 def pinned(graph: Graph, scheme: str) -> Planned:
     c = parse_strategy(scheme, devices=DEVICES, batch=8, precision="bf16", optimizer="adam")
-    pins = constraints_of_configuration(graph, graph, c, scheme)
+    pins = constraints_of_configuration(graph, c, scheme)
     return make_plan(graph, Request(DEVICES, PROFILE, SETTINGS, recompute="none", constraints=pins))
 
 

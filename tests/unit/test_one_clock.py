@@ -93,8 +93,7 @@ def test_the_step_evaluated_is_the_step_searched(model: str, strategy: str) -> N
     for machine in MACHINES:
         profile = load_profile(machine)
         c = parse_strategy(strategy, devices=DEVICES, batch=BATCH, precision="bf16", optimizer="adam")
-        whole, one = (graph_of(model, c.micro_batch * n) for n in (c.dp, c.ep))
-        program = program_of_configuration(whole, one, c, profile)
+        program = program_of_configuration(graph_of(model, c.micro_batch * c.dp), c, profile)
         evaluated = predict(traced_as(c, program), c, profile)
         step_s, parts_s, peak, planned = searched(model, strategy, profile)
         assert peak == round(evaluated.allocated_bytes), machine

@@ -94,8 +94,7 @@ def pinned(dp: int, **c: Any) -> dict[str, frozenset[str]]:
     """Operator → what its innermost axis, tensor parallelism of GPT-2's output layer over two ranks, splits."""
     configured = Configuration(dp=dp, tp=2, **c)
     sizes = {"layers": 1, "hidden": 768, "heads": 12, "vocab": 50304, "seq": 1024}
-    all_of_them, one = (gpt(batch=n, **sizes) for n in (configured.micro_batch * dp, configured.micro_batch))
-    found = constraints_of_configuration(all_of_them, one, configured, "--strategy")
+    found = constraints_of_configuration(gpt(batch=configured.micro_batch * dp, **sizes), configured, "--strategy")
     tensor = "xyzw"[len(found.meshes[0]) - 1]
     return {
         op.match[0]: frozenset(f for f, axes in op.strategy.axes_by_factor.items() if tensor in axes)

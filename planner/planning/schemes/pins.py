@@ -41,7 +41,7 @@ class _Axis:
     kind: KindOfAxis | None
 
 
-def constraints_of_configuration(graph: Graph, one: Graph, c: Configuration, source: str) -> Constraints:
+def constraints_of_configuration(graph: Graph, c: Configuration, source: str) -> Constraints:
     """`graph`: of a micro-batch of all data-parallel ranks together; `source`: what messages call the configuration.
 
     UsageError where an axis would do nothing but repeat the work, or one axis cannot be said as a mesh axis.
