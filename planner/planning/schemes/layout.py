@@ -86,11 +86,11 @@ class _Walk:
         arrive = tuple(self.rest.get(t) for t in op.inputs)
         carry = tuple(t in self.model.active for t in op.inputs)
         weights = frozenset(i for i, t in enumerate(op.inputs) if t in self.model.weights)
-        kind = self.model.rules[op.name].kind
-        indexed = kind == "gather" and len(op.inputs) > 1 and self._is_fed(op.inputs[1])
+        rule = self.model.rules[op.name]
+        indexed = rule.kind == "gather" and len(op.inputs) > 1 and self._is_fed(op.inputs[1])
         # What a product feeds decides, too, whether its columns are divided.
-        feeds = op.outputs[0] if kind in ("matmul", "conv") else None
-        key = self.model.keys[op.name], self.outside[op.name], arrive, carry, weights, indexed, feeds
+        feeds = op.outputs[0] if rule.kind in ("matmul", "conv") else None
+        key = id(rule), self.outside[op.name], arrive, carry, weights, indexed, feeds
         if key not in self._decided:
             self._decided[key] = self._decide(op, arrive, weights, indexed)
         way = self.chosen[op.name] = self._decided[key]
@@ -102,9 +102,10 @@ class _Walk:
                 self.rest[t] = leaves or Layout.replicated(self.graph.tensors[t].rank)
 
     def ways(self, op: Op) -> tuple[Way, ...]:
-        key = self.model.keys[op.name], self.outside[op.name]
+        rule, outside = self.model.rules[op.name], self.outside[op.name]
+        key = id(rule), outside
         if key not in self._ways:
-            self._ways[key] = ways_along(self.model.rules[op.name], self.mesh, self.outside[op.name])
+            self._ways[key] = ways_along(rule, self.mesh, outside)
         return self._ways[key]
 
     def _decide(self, op: Op, arrive: Layouts, weights: frozenset[int], indexed: bool) -> Way:

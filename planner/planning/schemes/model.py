@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from planner.errors import UsageError
 from planner.ir import Graph
-from planner.pricing.operators import bind_rules, signatures
+from planner.pricing.operators import bind_rules
 from planner.rules.rule import Rule
 from planner.work.activity import active_tensors, fixed_operators, made_of_parameters
 
@@ -20,12 +20,11 @@ __all__ = ["Model", "model_of"]
 class Model:
     """Rules, gradients and weights of a graph; does not refer to the graph, which would never be freed.
 
-    `active` are tensors with a gradient, `fixed` operators that compute the same at every step, `weights` parameters
+    Operators that look the same share one rule.  `active` are tensors with a gradient, `fixed` operators that compute the same at every step, `weights` parameters
     and tensors made of parameters alone.
     """
 
     rules: Mapping[str, Rule]
-    keys: Mapping[str, Hashable]
     active: frozenset[str]
     fixed: frozenset[str]
     weights: frozenset[str]
@@ -45,7 +44,6 @@ def model_of(graph: Graph) -> Model:
         rules, _ = bind_rules(graph)
         _MODELS[graph] = Model(
             rules,
-            signatures(graph),
             active_tensors(graph, rules),
             fixed_operators(graph),
             made_of_parameters(graph),

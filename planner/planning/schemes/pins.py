@@ -105,24 +105,40 @@ def _strategies(
         if not any(r.kind == "split" for r in found.values()):
             raise UsageError(f"{source}: {axis.name} parallelism over {axis.size} ranks splits nothing of the model")
         roles = {name: (*outside, found.get(name, REPLICATE)) for name, outside in roles.items()}
-    out = {}
-    for name, mine in roles.items():
-        strategy = bind(model.rules[name], mesh, mine or (REPLICATE,))
-        assert strategy is not None, f"{name}: roles are found to go together axis by axis"
-        out[name] = strategy
-    return out
+    bound = _Bound(model, mesh)
+    return {name: bound.strategy(name, mine or (REPLICATE,)) for name, mine in roles.items()}
 
 
 def _samples(
     graph: Graph, model: Model, ranks: int, mesh: DeviceMesh, outside: Mapping[str, tuple[AxisRole, ...]]
 ) -> dict[str, AxisRole]:
     """Where the role goes together with those outside."""
-    wanted = roles_of_samples(graph, model.rules, ranks)
-    return {
-        name: role
-        for name, role in wanted.items()
-        if name in outside and bind(model.rules[name], mesh, (*outside[name], role)) is not None
-    }
+    wanted, bound = roles_of_samples(graph, model.rules, ranks), _Bound(model, mesh)
+    return {n: role for n, role in wanted.items() if n in outside and bound.allows(n, (*outside[n], role))}
+
+
+class _Bound:
+    """Strategies on one mesh; operators that look the same have the same."""
+
+    def __init__(self, model: Model, mesh: DeviceMesh) -> None:
+        self.model = model
+        self.mesh = mesh
+        self._found: dict[object, Strategy | None] = {}
+
+    def allows(self, name: str, roles: tuple[AxisRole, ...]) -> bool:
+        return self._of(name, roles) is not None
+
+    def strategy(self, name: str, roles: tuple[AxisRole, ...]) -> Strategy:
+        found = self._of(name, roles)
+        assert found is not None, f"{name}: {roles} are found to go together axis by axis"
+        return found
+
+    def _of(self, name: str, roles: tuple[AxisRole, ...]) -> Strategy | None:
+        rule = self.model.rules[name]
+        key = id(rule), roles
+        if key not in self._found:
+            self._found[key] = bind(rule, self.mesh, roles)
+        return self._found[key]
 
 
 def _check(graph: Graph, axis: _Axis, along: Along) -> None:
