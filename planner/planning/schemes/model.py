@@ -20,8 +20,8 @@ __all__ = ["Model", "model_of"]
 class Model:
     """Rules, gradients and weights of a graph; does not refer to the graph, which would never be freed.
 
-    Operators that look the same share one rule.  `active` are tensors with a gradient, `fixed` operators that compute the same at every step, `weights` parameters
-    and tensors made of parameters alone.
+    Operators that look the same share one rule.  `active` are tensors with a gradient, `fixed` operators that compute
+    the same at every step, `weights` parameters and tensors made of parameters alone.
     """
 
     rules: Mapping[str, Rule]
