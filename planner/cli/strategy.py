@@ -40,11 +40,6 @@ def take_strategy(
         precision=options.precision,
         optimizer=options.optimizer,
     )
-    if c.frozen:
-        raise UsageError(
-            f"{source}: frozen: a plan trains all of the model's weights; leave frozen out, or let `planner evaluate` "
-            "price the configuration"
-        )
     _check_target(source, c, options.target, graph)
     if c.micro_batches > 1:
         graph = load(c.micro_batch * c.dp)

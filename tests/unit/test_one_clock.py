@@ -28,6 +28,7 @@ SETTINGS = Settings(True, "bf16", "adam")
 EVERY = (
     "ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp:shard=4", "zero1:micro_batch=2", "fsdp:micro_batch=1",
     "ddp:recompute=full,micro_batch=2", "zero2:micro_batch=2", "ddp:attention=unfused,loss=softmax,fuse=false",
+    "zero3:frozen=true,micro_batch=2",
 )  # fmt: skip
 OF_LAYERS = (
     "megatron:tp=2,micro_batch=8", "megatron:tp=2,sp=false,zero=0,micro_batch=4", "megatron:pp=2,micro_batch=2",
@@ -36,6 +37,7 @@ OF_LAYERS = (
     "megatron:micro_batch=2,recompute=full,recompute_blocks=0.5", "megatron:tp=2,micro_batch=4,parameter_bytes=4",
     "megatron:pp=2,micro_batch=2,stage_layers=1-1",
     "megatron:pp=2,zero=0,micro_batch=8", "megatron:tp=2,micro_batch=4,overlap_tensor=true,gradient_bytes=2",
+    "megatron:tp=2,pp=2,micro_batch=4,frozen=true",
 )  # fmt: skip
 OF_SCHEDULES = (
     "megatron:pp=2,schedule=gpipe,micro_batch=2", "megatron:pp=4,schedule=zb-h1,micro_batch=2",

@@ -186,7 +186,6 @@ def test_every_key_changes_the_plan_or_is_refused(key: str) -> None:
         ("hsdp:shard=3", (), 2, "expected a divisor of dp * cp"),
         ("megatron:cp=4,shard=2", (), 2, "a multiple of ep * cp = 4"),
         ("megatron:ep=8", (), 2, "the model has no weights of experts"),
-        ("ddp:frozen=true", (), 2, "frozen: a plan trains all of the model's weights"),
         ("ddp:matrix=fp4", (), 2, "has no units for it"),
         ("megatron:pp=2,vpp=2", (), 2, "the model has 2 layers to cut between"),
         ("megatron:tp=2", ("--stages", "2"), 2, "says stages, micro-batches and mesh itself"),
@@ -270,3 +269,22 @@ def test_a_plan_is_not_priced_on_a_machine_that_cannot_run_it_so(
     capsys.readouterr()
     assert main([*arguments, "--hardware", "ascend-910a"]) == 3
     assert "does not say how fast its host is reached" in capsys.readouterr().err
+
+
+def test_a_plan_of_frozen_weights_takes_the_step_evaluated_and_says_so_to_launchers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, strategy = str(SAMPLES / "gpt_tiny.onnx"), "megatron:tp=2,micro_batch=2,frozen=true"
+    job = ["--devices", "4", "--batch", "8"]
+    assert main(["search", model, *job, "--strategy", strategy, "--no-cache", "--out", str(tmp_path)]) == 0
+    plan = read_plan(tmp_path / "plan.json")
+    assert plan.schedule.run["frozen"] is True
+    capsys.readouterr()
+    assert main(["evaluate", model, *job, "--strategy", strategy, "--json"]) == 0
+    evaluated = json.loads(capsys.readouterr().out)
+    assert main(["evaluate", model, "--plan", str(tmp_path), "--json"]) == 0
+    read_back = json.loads(capsys.readouterr().out)
+    assert plan.cost.step_time_s == evaluated["step_time_s"] == read_back["step_time_s"]
+    assert plan.cost.peak_memory_bytes == evaluated["peak_memory_bytes"] == read_back["peak_memory_bytes"]
+    assert main(["emit", str(tmp_path / "plan.json"), "--target", "megatron", "--out", str(tmp_path / "m")]) == 0
+    assert "frozen=true" in capsys.readouterr().out
