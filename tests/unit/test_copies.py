@@ -44,8 +44,7 @@ def graph_of(batch: int) -> Graph:
 @cache
 def workload_of(layout: str) -> Workload:
     c = parse_strategy(f"megatron:{layout}", devices=8, batch=16)
-    graph, one = graph_of(c.micro_batch * c.dp), graph_of(c.micro_batch)
-    return traced_as(c, program_of_configuration(graph, one, c, MACHINE))
+    return traced_as(c, program_of_configuration(graph_of(c.micro_batch * c.dp), c, MACHINE))
 
 
 def step(layout: str, more: str = "") -> tuple[float, float]:
@@ -155,7 +154,7 @@ def _asked(target: str, hardware: str) -> Any:
 
     options = argparse.Namespace(
         memory_limit=None, precision="bf16", optimizer="adam", stages=1, micro_batches=None, recompute="auto",
-        target=target,
+        target=target, space=None, top_k=1,
     )  # fmt: skip
     return Uniforms(options, graph_of(16), 8, load_profile(hardware), Control(None)).space.copies
 

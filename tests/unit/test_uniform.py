@@ -107,8 +107,8 @@ def test_a_bound_is_never_above_the_step_nor_above_the_memory(architecture: str)
 def test_a_sample_stands_for_the_whole_model(architecture: str, strategy: str) -> None:
     whole = graph(architecture, 8)
     c = parse_strategy(strategy, devices=8, batch=8)
-    at = [rebind(whole, batch_axes(whole, n)) for n in (c.micro_batch * c.dp, c.micro_batch * c.ep)]
-    traced = traced_as(c, program_of_configuration(at[0], at[1], c, A100))
+    at = rebind(whole, batch_axes(whole, c.micro_batch * c.dp))
+    traced = traced_as(c, program_of_configuration(at, c, A100))
     sample = Sample(whole, A100)
     expected, found = predict(traced, c, A100), predict(sample.workload(c), c, A100)
     assert found.step_time_s == pytest.approx(expected.step_time_s, rel=1e-12)
