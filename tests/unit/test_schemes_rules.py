@@ -18,6 +18,7 @@ from planner.planning.schemes.expert import EXPERT
 from planner.planning.schemes.layout import Along, lay_out
 from planner.planning.schemes.model import model_of
 from planner.planning.schemes.pins import constraints_of_configuration
+from planner.planning.schemes.stored import ranks_that_divide
 from planner.planning.schemes.tensor import TENSOR
 from planner.planning.schemes.ways import divided, ways_along
 from planner.rules.strategy import REPLICATE, AxisRole
@@ -194,6 +195,13 @@ def test_an_axis_is_laid_out_within_what_those_outside_it_leave() -> None:
     roles = {p.match[0]: dict(p.strategy.roles) for p in pins.operators}
     for name in products:
         assert all(role != REPLICATE for role in roles[name].values()), name
+
+
+@pytest.mark.parametrize(("ranks", "divisor"), [(8, 8), (12, 4), (6, 2), (7, 7)])
+def test_weights_are_cut_over_the_divisor_of_the_ranks_that_leaves_the_smallest_shards(
+    ranks: int, divisor: int
+) -> None:
+    assert ranks_that_divide(gpt(1), ranks) == divisor  # whose sizes are powers of two, and thrice them
 
 
 @pytest.mark.parametrize("name", ["bert_tiny", "resnet18_tiny", "vit_tiny", "gpt_tiny"])

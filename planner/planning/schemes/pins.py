@@ -1,11 +1,10 @@
 """A known configuration as constraints of the search: what each mesh axis does to every operator is prescribed, and
-what is left open, how tensors travel in between, is searched.  Sums of activations are carried out
-where they arise: no operator passes a pending one on.  So Megatron's layout becomes a plan, to be priced,
-verified, and emitted.
+what is left open, how tensors travel in between, is searched.  Sums of activations are carried out where they arise: no
+operator passes a pending one on.  So Megatron's layout becomes a plan, to be priced, verified, and emitted.
 
 The mesh is data by expert by context by tensor parallelism, outermost first, less the axes of one rank; of hybrid
 sharding data parallelism is two axes, copies by shards.  Axes are laid out one after the other, each within what those
-outside it leave: an operator that cannot be split over all of them at once is whole along the innermost.
+outside it leave.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ __all__ = ["ranks_that_divide", "stored"]
 
 
 def ranks_that_divide(graph: Graph, ranks: int) -> int:
-    """The divisor of so many ranks over which parameters, whose shards are even, are cut into the smallest of them."""
+    """The divisor of so many ranks over which parameters, whose shards are even, are cut into the smallest of them,
+    of equals the largest."""
 
     def held(count: int) -> float:
         return sum(t.elements / (count if any(s % count == 0 for s in t.shape or ()) else 1) for t in graph.parameters)

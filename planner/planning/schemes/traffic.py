@@ -53,7 +53,7 @@ class Traffic:
         ):
             if t and mine is not None and need is not None and have is not None:
                 total += self._moved(t, mine, have, need)
-                if t in self.active and t not in self.weights:  # whose sums come once a step, whatever reads them
+                if t in self.active and t not in self.weights:  # sums of weights come once a step
                     total += self._moved(t, mine, back or need, have)
         for t, mine, have, back, need in zip(
             op.outputs, way.strategy.results, way.results, way.result_gradients, leave, strict=True

@@ -19,7 +19,7 @@ class Way:
     """A strategy over the axis and all outside it, and what of it concerns the axis: its role, the operator's layouts
     as if there were no other axes, and the collectives inside the operator in which the axis takes part.
 
-    `shares`: among how many ranks the axes outside divide each operand and each result.
+    `factors`: what the role splits, a mode and its members.
     """
 
     strategy: Strategy
