@@ -223,17 +223,19 @@ class Searcher:
         if self.training and self.graph.loss is None:
             messages.insert(0, "note: the graph ends before its loss; gradients are taken to enter at its outputs")
         samples = self.parts.batch or _batch(self.graph) or 0
-        documents = tuple(self._figured(p, pipeline, text, samples) for p, text in zip(plans, texts, strict=True))
-        first = PlanDocument.model_validate_json(texts[0])
-        lines = [*headline(planned, first, documents[0]), *outcome(planned, pipeline)]
+        read = [PlanDocument.model_validate_json(text) for text in texts]
+        documents = tuple(self._figured(p, pipeline, plan, samples) for p, plan in zip(plans, read, strict=True))
+        lines = [*headline(planned, read[0], documents[0]), *outcome(planned, pipeline)]
         shown = details(planned, pipeline)
         return Answer(
             tuple(texts), documents, "\n".join(lines), tuple(messages), shown, cancelled=cancelled, model=self._file
         )
 
-    def _figured(self, planned: Planned, pipeline: Pipelined | None, text: str, samples: int) -> dict[str, Any]:
+    def _figured(
+        self, planned: Planned, pipeline: Pipelined | None, plan: PlanDocument, samples: int
+    ) -> dict[str, Any]:
         document = _document(planned, pipeline, samples)
-        return document | figures(planned, PlanDocument.model_validate_json(text), document, self.execution)
+        return document | figures(planned, plan, document, self.execution)
 
     def _describe(self, planned: Planned, pipeline: Pipelined | None, request: RequestDocument) -> PlanDocument:
         bind = bindings(self.options.bind)
