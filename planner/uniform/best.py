@@ -46,7 +46,8 @@ class Scored:
 class Found:
     """`best`: those asked for, the shortest step first; `considered`: configurations in all, of which so many were
     `played`; `refused`: by reason, those that are not in question; `at_once_s`: about the seconds that a step takes
-    with the whole batch in one pass, on one stage; inf where that is not near the best, or no device can hold it."""
+    with the whole batch in one pass, on one stage; inf where that is not near the best, or no device can hold it, 0
+    where the search was stopped too early to say."""
 
     best: tuple[Scored, ...]
     considered: int
@@ -101,7 +102,9 @@ class _Search:
                 break
             look(bound, item)
         best = tuple(self.best) or (() if first is None else (first,))
-        return Found(best, self.considered, self.played, dict(self.refused), self._seconds_at_once())
+        # Nothing is known yet of the whole batch at once where the first that fits is all there is.
+        at_once = self._seconds_at_once() if self.best or not self._open else 0.0
+        return Found(best, self.considered, self.played, dict(self.refused), at_once)
 
     def _first(self, every: Sequence[Configuration]) -> Scored | None:
         """Some configuration that fits."""

@@ -182,6 +182,13 @@ def test_help_is_light() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_a_search_is_loaded_without_solvers_that_few_need() -> None:
+    code = "import sys, planner.cli.search_run, planner.cli.uniform; print([n for n in sys.modules if n in HEAVY])"
+    heavy = "HEAVY = {'ortools.sat.python.cp_model', 'ortools.math_opt', 'pandas', 'networkx'}\n"
+    done = subprocess.run([sys.executable, "-c", heavy + code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_every_command_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     told = capsys.readouterr().out

@@ -143,8 +143,10 @@ def test_a_search_that_is_stopped_has_a_configuration_that_fits() -> None:
     (fastest,) = best_of(sample, space, None).best
     limit = round(0.9 * fastest.prediction.allocated_bytes)
     told: list[Scored] = []
-    (found,) = best_of(Sample(graph("gpt", 8), A100), space, limit, stopped=lambda: True, first=told.append).best
+    stopped = best_of(Sample(graph("gpt", 8), A100), space, limit, stopped=lambda: True, first=told.append)
+    (found,) = stopped.best
     assert told == [found]
+    assert stopped.at_once_s == 0, "operators are searched as well"
     assert found.prediction == predict(sample.workload(found.configuration), found.configuration, A100)
     assert found.prediction.allocated_bytes <= limit
 
