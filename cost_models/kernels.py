@@ -7,7 +7,7 @@ an input, a weight and a gradient, of which each moves `CAST_BYTES` per element 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast, get_args
 
 import numpy as np
@@ -78,6 +78,13 @@ class Kernel:
     depth: Any = 1.0
     launches: int = 1
     of_weights: bool = False
+    _hash: int = field(default=0, init=False, repr=False, compare=False)  # kernels are counted by the hundred thousand
+
+    def __hash__(self) -> int:
+        if not self._hash:
+            figures = self.flops, self.bytes, self.batch, self.rows, self.columns, self.depth
+            object.__setattr__(self, "_hash", hash((self.kind, *figures, self.launches, self.of_weights)))
+        return self._hash
 
 
 @dataclass(frozen=True, slots=True, eq=False)

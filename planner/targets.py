@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-__all__ = ["BY_DEGREES", "IN_PARTS", "ONE_COPY", "Target"]
+__all__ = ["BY_DEGREES", "COPYING", "IN_GROUPS", "IN_PARTS", "ONE_COPY", "Target"]
 
 Target = Literal[
     "any", "mindspore", "mindformers", "hyper-parallel", "torch", "huggingface", "torchtitan", "deepspeed", "megatron",
@@ -13,6 +13,12 @@ Target = Literal[
 
 # Launchers that are given degrees of parallelism (data, tensor, pipeline, …) and lay a network out themselves.
 BY_DEGREES: Final = frozenset({"mindformers", "huggingface", "torchtitan", "deepspeed", "megatron"})
+
+# Those that interleave copies of a micro-batch, so that the collectives of one run beside the computing of another.
+COPYING: Final = frozenset({"mindspore", "mindformers"})
+
+# Those in which data-parallel ranks may divide weights or their state in groups, which hold copies of each other's.
+IN_GROUPS: Final = frozenset({"megatron", "torchtitan", "torch"})
 
 # Those that say how each of several equal parts of a dimension is split: Megatron gives every rank its heads of
 # queries, keys and values; ONNX writes a dimension as several.

@@ -6,6 +6,7 @@ import gc
 import importlib
 import os
 
+from planner.garbage import collect_seldom
 from planner.processes import die_with
 
 __all__ = ["PARENT", "SERVER"]
@@ -33,6 +34,7 @@ if os.environ.get(PARENT) == str(os.getppid()):  # not where someone else import
         "planner.report.document",
         "planner.report.pages",
         "planner.report.trace",
+        "planner.search.ilp",
         "planner.search.large.program",
         "planner.search.master",
         "planner.search.native.library",
@@ -43,3 +45,4 @@ if os.environ.get(PARENT) == str(os.getppid()):  # not where someone else import
     library()  # compiled once, where that is still to do
     gc.collect()
     gc.freeze()  # what is here already is not looked at again, and its pages stay shared
+    collect_seldom()  # in the children, each of which does one job

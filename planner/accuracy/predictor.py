@@ -57,8 +57,8 @@ def _workload(
     model: Model, attention: Literal["fused", "unfused"], fuse: bool, c: Configuration, machine: HardwareProfile
 ) -> Workload:
     """Of one rank; what is left open of the plan (how tensors travel) is chosen for the machine as it is."""
-    one, graph = (graph_of(model, attention, c.micro_batch * n) for n in (c.ep, c.dp))
-    return traced_as(c.with_(attention=attention, fuse=fuse), program_of_configuration(graph, one, c, machine))
+    graph = graph_of(model, attention, c.micro_batch * c.dp)
+    return traced_as(c.with_(attention=attention, fuse=fuse), program_of_configuration(graph, c, machine))
 
 
 class Predictor:

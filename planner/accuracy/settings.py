@@ -42,9 +42,11 @@ def configuration_of(
     for pattern, settled in framework.files:
         if re.search(pattern, source):
             changes |= settled
-    # MindSpore's interleaved copies of a micro-batch: one computes while another communicates.
-    if tp > 1 and max(reader.count("micro_batch_interleave_num") or 1, reader.count("fine_grain_interleave") or 1) > 1:
+    # MindFormers cuts products and their collectives in pieces (fine_grain_interleave); its copies of a micro-batch
+    # (micro_batch_interleave_num) are beside the batch_size that the row calls micro_batch.
+    if tp > 1 and (reader.count("fine_grain_interleave") or 1) > 1:
         changes["overlap_tensor"] = True
+    changes["copies"] = reader.count("micro_batch_interleave_num") or 1
     if isinstance(split := reader.values.get("use_seq_parallel"), bool):
         changes["sequence_parallel"] = split and tp > 1
     changes |= _offsets(reader, layers, pp, int(changes.get("virtual_stages", 1)))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from planner.cli.answer import Answer
 from planner.errors import InfeasibleError, InputError, NoPlanError, UsageError
 from planner.planning import PlanDocument, Planned, Recall, Request
+from planner.planning.schemes import spelled
 from planner.search.control import Control
 from planner.targets import BY_DEGREES
 
@@ -90,13 +91,14 @@ class Choosing:
         searcher, request, control = self.searcher, self.request, self.control
         if searcher.options.target in BY_DEGREES and searcher.options.strategy is None:
             return None, None
-        if uniform is not None and request.top_k == 1:
+        if uniform is not None and len(uniform.found.best) >= request.top_k:
             if uniform.found.at_once_s * (1 - _ONE_BY_ONE) > uniform.step_time_s and not searcher.parted:
                 control.say(
                     "operators are not searched one by one: the whole batch at once takes longer, or does not fit"
                 )
                 return None, None
-            request = replace(request, known_step_s=uniform.step_time_s)
+            if request.top_k == 1:
+                request = replace(request, known_step_s=uniform.step_time_s)
         try:
             planned, pipeline = searcher.plan(request, control, self.recall)
         except (InfeasibleError, NoPlanError):
@@ -127,7 +129,7 @@ class Choosing:
             refusal = self._refusal(own)
             if refusal is None:
                 if answer is None or own.documents[0]["step_time_s"] < answer.documents[0]["step_time_s"]:
-                    answer, uniform, chosen = self._before(own, answer), best, True
+                    answer, uniform, chosen = self._before(own, best, answer), best, True
                 break
             say(f"{self.searcher.options.target} refuses {best.strategy}: {refusal}")
             uniforms.leave_out(best, refusal)
@@ -137,16 +139,23 @@ class Choosing:
         lines = answer.summary.split("\n")
         at = next(i for i, line in enumerate(lines) if line.startswith("optimality"))
         documents = ({**answer.documents[0], "uniform": uniform.document}, *answer.documents[1:])
-        summary = "\n".join([*lines[:at], *uniform.lines(chosen=chosen), *lines[at:]])
+        summary = "\n".join([*lines[:at], *uniform.lines(chosen=chosen, count=self.request.top_k), *lines[at:]])
         return replace(answer, documents=documents, summary=summary)
 
-    def _before(self, best: Answer, others: Answer | None) -> Answer:
-        """With further plans, where these were asked for."""
-        if others is None:
-            return best
+    def _before(self, best: Answer, uniform: Uniform, others: Answer | None) -> Answer:
+        """With further plans, where these were asked for: of configurations and of operators, the fastest first."""
         count = self.request.top_k
-        plans, documents = (*best.plans, *others.plans)[:count], (*best.documents, *others.documents)[:count]
-        return replace(best, plans=plans, documents=documents)
+        further = [] if others is None else list(zip(others.plans, others.documents, strict=True))
+        for s in uniform.found.best[1:count]:
+            try:
+                own = self._of_configuration(spelled(s.configuration))
+            except (InfeasibleError, NoPlanError, UsageError, InputError):
+                continue
+            if self._refusal(own) is None:
+                further.append((own.plans[0], own.documents[0]))
+        further.sort(key=lambda f: f[1]["step_time_s"])
+        plans, documents = [p for p, _ in further[: count - 1]], [d for _, d in further[: count - 1]]
+        return replace(best, plans=(*best.plans, *plans), documents=(*best.documents, *documents))
 
     def _refused(self, answer: Answer) -> bool:
         """Whether the target refuses a plan of operators, which is said; not where a configuration is prescribed."""

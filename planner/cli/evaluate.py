@@ -79,12 +79,9 @@ def _strategy(options: argparse.Namespace) -> dict[str, Any]:
         precision=options.precision or "bf16",
         optimizer=options.optimizer or "adam",
     )
-    loaded = {_samples(graph): graph}
-    for samples in (c.micro_batch * c.dp, c.micro_batch * c.ep):
-        if samples not in loaded:
-            loaded[samples] = load_model(options.model, bind=bound, batch=samples)
-    whole, one = loaded[c.micro_batch * c.dp], loaded[c.micro_batch * c.ep]
-    program = program_of_configuration(whole, one, c, profile, f"--strategy {options.strategy}")
+    if _samples(graph) != c.micro_batch * c.dp:
+        graph = load_model(options.model, bind=bound, batch=c.micro_batch * c.dp)
+    program = program_of_configuration(graph, c, profile, f"--strategy {options.strategy}")
     return _document(options, c, predict(traced_as(c, program), c, profile), profile, program)
 
 

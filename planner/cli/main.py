@@ -17,6 +17,7 @@ from importlib.metadata import entry_points
 
 from planner import __version__
 from planner.errors import PlannerError
+from planner.garbage import collect_seldom
 from planner.terminal import Shown, plain
 
 __all__ = ["main"]
@@ -62,6 +63,7 @@ def _commands() -> dict[str, tuple[str, str]]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
+    collect_seldom()
     # Whatever is printed may have names in it that a stranger chose.
     with contextlib.redirect_stdout(Shown(sys.stdout)), contextlib.redirect_stderr(Shown(sys.stderr)):
         return _main(argv)

@@ -8,8 +8,9 @@ import json
 import time
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from importlib import import_module
 from math import log
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from planner.cache import Store
 from planner.cli.answer import Answer
@@ -36,14 +37,9 @@ from planner.pricing import PriceTables, Settings
 from planner.report.text import details, outcome
 from planner.search.control import Control
 
-if TYPE_CHECKING:
-    pass
-
 __all__ = ["Searcher"]
 
 WARM_SECONDS = 2.0  # for finding an earlier plan again in a search under a time limit
-_ONE_BY_ONE = 0.1  # of a step that layouts of single operators save at most, we assume, where searching them takes long
-_PASSED_OVER = 4  # configurations of which no plan could be made, before the search goes on without
 UNTOUCHED = 0.25  # no part of a search is cut short before this share of its time limit is over
 
 
@@ -137,6 +133,8 @@ class Searcher:
                 self._point(devices, key)
                 return _renamed(known, graph.name)
         recall, automatic = self._recall(graph, request)
+        if request.time_limit is not None:
+            import_module("planner.search.ilp")  # which takes half a second, before the clock is set
         report = reports_in_seconds(self.watch, request.profile.price_resolution_s)
         control = Control(request.time_limit, cancel=self.cancellation.asked, say=self.watch.say, report=report)
         self.watch.phase("search")
@@ -225,17 +223,19 @@ class Searcher:
         if self.training and self.graph.loss is None:
             messages.insert(0, "note: the graph ends before its loss; gradients are taken to enter at its outputs")
         samples = self.parts.batch or _batch(self.graph) or 0
-        documents = tuple(self._figured(p, pipeline, text, samples) for p, text in zip(plans, texts, strict=True))
-        first = PlanDocument.model_validate_json(texts[0])
-        lines = [*headline(planned, first, documents[0]), *outcome(planned, pipeline)]
+        read = [PlanDocument.model_validate_json(text) for text in texts]
+        documents = tuple(self._figured(p, pipeline, plan, samples) for p, plan in zip(plans, read, strict=True))
+        lines = [*headline(planned, read[0], documents[0]), *outcome(planned, pipeline)]
         shown = details(planned, pipeline)
         return Answer(
             tuple(texts), documents, "\n".join(lines), tuple(messages), shown, cancelled=cancelled, model=self._file
         )
 
-    def _figured(self, planned: Planned, pipeline: Pipelined | None, text: str, samples: int) -> dict[str, Any]:
+    def _figured(
+        self, planned: Planned, pipeline: Pipelined | None, plan: PlanDocument, samples: int
+    ) -> dict[str, Any]:
         document = _document(planned, pipeline, samples)
-        return document | figures(planned, PlanDocument.model_validate_json(text), document, self.execution)
+        return document | figures(planned, plan, document, self.execution)
 
     def _describe(self, planned: Planned, pipeline: Pipelined | None, request: RequestDocument) -> PlanDocument:
         bind = bindings(self.options.bind)

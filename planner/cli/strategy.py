@@ -8,13 +8,13 @@ from typing import Literal
 
 from planner.clock import Configuration
 from planner.errors import UsageError
-from planner.evaluate.pins import constraints_of_configuration
 from planner.ir import Graph
 from planner.planning.constraints import Constraints
 from planner.planning.execution import runs_blocks_again
 from planner.planning.pipeline import global_batch
 from planner.planning.request import STRATEGY
 from planner.planning.schemes import parse_strategy
+from planner.planning.schemes.pins import constraints_of_configuration
 
 __all__ = ["take_strategy"]
 
@@ -40,18 +40,10 @@ def take_strategy(
         precision=options.precision,
         optimizer=options.optimizer,
     )
-    if c.frozen:
-        raise UsageError(
-            f"{source}: frozen: a plan trains all of the model's weights; leave frozen out, or let `planner evaluate` "
-            "price the configuration"
-        )
     _check_target(source, c, options.target, graph)
     if c.micro_batches > 1:
         graph = load(c.micro_batch * c.dp)
-    one = graph
-    if c.tp * c.cp * c.ep > 1 and c.dp > c.ep:
-        one = load(c.micro_batch * c.ep)
-    pins = constraints_of_configuration(graph, one, c, source)
+    pins = constraints_of_configuration(graph, c, source)
     return c.pp, c.micro_batches, "blocks" if runs_blocks_again(c) else "none", c, pins
 
 

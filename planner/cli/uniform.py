@@ -17,8 +17,8 @@ from planner.planning.pipeline import global_batch
 from planner.planning.schemes import in_words, spelled
 from planner.report.words import time_text
 from planner.search.control import Control
-from planner.targets import BY_DEGREES
-from planner.uniform import Found, Sample, Space, best_of, configurations
+from planner.targets import BY_DEGREES, COPYING
+from planner.uniform import Found, Sample, Scored, Space, best_of, configurations, refined
 
 __all__ = ["Uniform", "Uniforms", "uniforms"]
 
@@ -29,6 +29,9 @@ _WHY = {
     "target": "it has no words for",
     "model": "do not divide the model",
 }
+_BEGUN = 8  # of the fastest configurations, from which single changes begin
+_LAID_OUT = 2  # of these, the ones of which other layouts are tried
+_COPIES = (1, 2, 4)  # micro-batches that pass together
 _PARAMETER_BYTES = 16  # of Adam in mixed precision: weight, gradient, master copy, two moments
 
 
@@ -54,6 +57,12 @@ class Uniform:
         return self.found.best[0].prediction.step_time_s
 
     @property
+    def _changes(self) -> str:
+        c = self.found.best[0].configuration
+        uneven = c.stage_layers is not None, c.shard_ranks is not None, c.offload > 0
+        return ", and of changes to the best of them" if any(uneven) else ""
+
+    @property
     def document(self) -> dict[str, Any]:
         """For `--json`."""
         found = self.found
@@ -63,20 +72,31 @@ class Uniform:
             "considered": found.considered,
             "played": found.played,
             "refused": dict(found.refused),
+            "best": [
+                {
+                    "strategy": spelled(s.configuration),
+                    "parallelism": in_words(s.configuration),
+                    "step_time_s": s.prediction.step_time_s,
+                    "peak_memory_bytes": round(s.prediction.allocated_bytes),
+                }
+                for s in found.best
+            ],
             **({} if self.target == "any" else {"target": self.target, "step_time_any_s": self.of_any_s}),
         }
 
-    def lines(self, *, chosen: bool) -> list[str]:
-        """Of the summary."""
+    def lines(self, *, chosen: bool, count: int = 1) -> list[str]:
+        """Of the summary, with the `count` best."""
         best, n = self.found.best[0], self.found.considered
         if chosen:
-            out = [f"uniform     the fastest of {n:,} configurations that treat all layers alike"]
+            out = [f"uniform     the fastest of {n:,} configurations that treat all layers alike{self._changes}"]
         else:
             step = time_text(best.prediction.step_time_s)
             out = [
                 f"uniform     the best of {n:,} configurations that treat all layers alike takes {step}: "
                 f"{in_words(best.configuration)}"
             ]
+        for s in self.found.best[1:count]:
+            out.append(f"also        {time_text(s.prediction.step_time_s)}: {in_words(s.configuration)}")
         if self.of_any_s is not None:
             more = best.prediction.step_time_s / self.of_any_s - 1
             out.append(
@@ -106,6 +126,8 @@ class Uniforms:
             micro_batches=options.micro_batches,
             recompute=None if options.recompute == "auto" else options.recompute,
             experts=self.sample.has_experts,
+            offload=self.target == "any" and options.space == "whole",
+            copies=_COPIES if self._interleaves() else (1,),
         )
         self.model = Model.of(graph)
         self._over: set[Configuration] = set()  # of which no plan could be made
@@ -113,6 +135,11 @@ class Uniforms:
         self.none_of: Found | None = None  # of what the last search met, where nothing fits
         self._until = None if control.left is None else control.left * (1 - _SHARE)
         self._of_any: Found | None = None
+
+    def _interleaves(self) -> bool:
+        """Whether copies of a micro-batch are in question: for frameworks that interleave them, as that of Ascend."""
+        usual = self.target == "any" and self.profile.name.startswith("ascend")
+        return usual or self.target in COPYING
 
     @property
     def target(self) -> str:
@@ -193,11 +220,22 @@ class Uniforms:
     def _of_any_target(self) -> float | None:
         """Seconds of the fastest for any target."""
         if self._of_any is None:
-            self._of_any = self._best(None)
+            self._of_any = self._best(None, aloud=False)
         return self._of_any.best[0].prediction.step_time_s if self._of_any.best else None
 
-    def _best(self, words: Callable[[Configuration], str] | None) -> Found:
-        return best_of(self.sample, replace(self.space, untold=words), self.limit, stopped=self._stopped)
+    def _best(self, words: Callable[[Configuration], str] | None, *, aloud: bool = True) -> Found:
+        space, count = replace(self.space, untold=words), max(_BEGUN, self.options.top_k)
+        tell = self._tell if aloud else lambda first: None
+        found = best_of(self.sample, space, self.limit, count, stopped=self._stopped, first=tell)
+        changed: dict[Configuration, Scored] = {}
+        for n, scored in enumerate(found.best):
+            better = refined(self.sample, space, self.limit, scored, self._stopped, layouts=n < _LAID_OUT)
+            changed.setdefault(better.configuration, better)
+        return replace(found, best=tuple(sorted(changed.values(), key=lambda s: s.prediction.step_time_s)))
+
+    def _tell(self, first: Scored) -> None:
+        step = f"{first.prediction.step_time_s:.6g} s"
+        self.control.say(f"uniform configurations: {spelled(first.configuration)} fits, and takes {step}")
 
     def _stopped(self) -> bool:
         return self.control.stopped or (self._until is not None and (self.control.left or 0.0) < self._until)

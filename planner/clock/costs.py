@@ -19,9 +19,7 @@ def convert_cost(priced: PricedProblem, convert: Convert) -> int:
     if not paid:
         return 0
     table = priced.redistributions(priced.graph.tensors[convert.tensor])
-    cost = sum(
-        int(priced.machine.collective(str(s.kind), s.axes, s.group_bytes(size, mesh), table.share)) for s in paid
-    )
+    cost = sum(priced.machine.one_collective(str(s.kind), s.axes, s.group_bytes(size, mesh), table.share) for s in paid)
     return cost + table.out_and_back(convert.source, convert.target) if cost else 0
 
 

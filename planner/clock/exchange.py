@@ -9,7 +9,7 @@ from cost_models.pipeline import GradientBucket, gradient_sync, zero3_backward, 
 from planner.clock.configuration import Configuration
 from planner.clock.links import Links
 from planner.clock.passes import Passes
-from planner.clock.stages import chunks_of
+from planner.clock.stages import chunks_of, kinds_of
 from planner.trace import Exchange, Unit, Workload
 
 __all__ = ["Exchanges"]
@@ -24,6 +24,10 @@ class Exchanges:
         self.w, self.c, self.passes, self.links, self.chunks = workload, c, passes, links, chunks
         self.contention = passes.profile.framework.contention
         self._known: dict[tuple[str, int], float] = {}  # blocks that do the same are one value
+        self._after: dict[tuple[int, ...], float] = {}
+        kinds = kinds_of(workload)
+        self.alike = [tuple(kinds[i] for i in part) for part in chunks]  # what tells chunks, and ranks, apart
+        self.alike_ranks = [tuple(kinds[i] for i in self.units(d)) for d in range(c.pp)]
 
     def gathered_pass(self, chunk: int, *, backward: bool) -> float:
         """ZeRO 3: a pass through a chunk whose weights are gathered ahead and whose gradients are scattered after."""
@@ -76,7 +80,10 @@ class Exchanges:
         """Seconds that sums of gradients and gathering of updated weights add to a step, on a pipeline rank."""
         if self.c.frozen:
             return 0.0
-        return self._gradients(device) + self._weights(device) + self._tied(device)
+        alike = self.alike_ranks[device]
+        if alike not in self._after:
+            self._after[alike] = self._gradients(device) + self._weights(device)
+        return self._after[alike] + self._tied(device)
 
     def _tied(self, device: int) -> float:
         """Weights that several stages read, as an embedding that is the output layer, too: they sum its gradients."""
@@ -94,7 +101,7 @@ class Exchanges:
 
     def _gradients(self, device: int) -> float:
         c = self.c
-        units = self._units(device)[::-1]
+        units = self.units(device)[::-1]
         sizes = [self.w.units[i].weights * c.gradient_bytes for i in units]
         seconds = [self._sum(self.w.units[i]) for i in units]
         buckets = [GradientBucket(n, size) for n, size in enumerate(sizes, 1)]
@@ -102,7 +109,8 @@ class Exchanges:
         run = gradient_sync(back, buckets, seconds, overlapped=c.overlap_gradients, contention=self.contention)
         return run.exposed_s
 
-    def _units(self, device: int) -> list[int]:
+    def units(self, device: int) -> list[int]:
+        """Those of a pipeline rank, in the order of the graph within each of its chunks."""
         return [i for k in chunks_of(self.c, device) for i in self.chunks[k]]
 
     def _weights(self, device: int) -> float:
@@ -110,7 +118,7 @@ class Exchanges:
         c = self.c
         if c.zero == 3:
             return 0.0
-        units = self._units(device)
+        units = self.units(device)
         gather = [self.gather(self.w.units[i]) for i in units]
         if not c.overlap_parameters:
             return sum(gather)

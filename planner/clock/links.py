@@ -22,6 +22,7 @@ class Links:
         self.mesh, self.stages, self.profile = mesh, stages, profile
         self._groups: dict[tuple[str, ...], GroupShape] = {}
         self._known: dict[tuple[str, tuple[str, ...], float], float] = {}
+        self._between: dict[tuple[tuple[int, ...], float], float] = {}
 
     def group(self, axes: tuple[str, ...]) -> GroupShape:
         if axes not in self._groups:
@@ -52,8 +53,14 @@ class Links:
         """Of a sum over these stages of what ranks at the same place hold, all ranks of a stage at once."""
         if len(stages) < 2 or size <= 0:
             return 0.0
+        key = tuple(stages), size
+        if key not in self._between:
+            self._between[key] = self._across(key[0], size)
+        return self._between[key]
+
+    def _across(self, stages: tuple[int, ...], size: float) -> float:
         devices = self.mesh.devices
-        group = self.model.group_of_stages(tuple(stages), devices, max(self.stages, stages[-1] + 1))
+        group = self.model.group_of_stages(stages, devices, max(self.stages, stages[-1] + 1))
         each = self.profile.devices_per_server or devices * len(stages)
         together = max(1, min(devices, each // group.ranks_per_server))
         return float(self.model.seconds("all_reduce", size, group, concurrent=together))

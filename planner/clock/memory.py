@@ -125,6 +125,7 @@ def held_bytes(
     """Peak of one pipeline rank; `activations` are those in flight, by the schedule.
 
     Weights, their gradients and the optimizer's state are there throughout, as frameworks lay them out in buffers.
+    Copies that pass together work at once, each on its own.
     """
     read, stored = elements(workload, c, chunks, device)
 
@@ -134,13 +135,13 @@ def held_bytes(
     parts = [chunks[k] for k in chunks_of(c, device)]
     mine = [workload.units[i] for part in parts for i in part]
     blocks = [i for part in parts for i in part if workload.repeated[i]]
-    transient = max((_working(workload, c, part) for part in parts), default=0.0)
+    transient = c.copies * max((_working(workload, c, part) for part in parts), default=0.0)
     if c.zero == 3 and workload.trained:
         # The weights of the unit that runs and of the next one, and the gradient of the one before.
         transient += max(u.weights for u in mine) * (2 * c.weight_bytes + c.gradient_bytes)
     if c.offload:
         # One block's activations on their way to or from the host beside those of the block that computes.
-        transient += 2 * max((_kept(workload, c, i) for i in blocks), default=0.0)
+        transient += 2 * c.copies * max((_kept(workload, c, i) for i in blocks), default=0.0)
     if not c.frozen:
         transient += max((workload.units[i].widest_weights for i in blocks), default=0) * _made(c)
     master = 0 if c.weight_bytes == 4 else 4

@@ -1,4 +1,10 @@
-"""Seconds of the passes of a micro-batch through the units of the model, on one rank."""
+"""Seconds of the passes of a micro-batch through the units of the model, on one rank.
+
+Copies (`Configuration.copies`) pass together: while one computes products, collectives of another run.  So of all that
+they send only what is longer than all these products adds to the pass, beside what computing loses to it, and the last
+collective, which nothing is left to compute beside.  What runs again for the backward pass hides nothing: it is on the
+way of its own copy's gradients.  A copy's gradients of weights are added to those of the copies before.
+"""
 
 from __future__ import annotations
 
@@ -51,13 +57,15 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class UnitTimes:
-    """`again` is what recomputation adds to the backward pass, `of_weights` the part of `backward` (kernels only)
-    that makes gradients of weights."""
+    """Of all copies together.  `again` is what recomputation adds to the backward pass, `of_weights` the part of
+    `backward` (kernels only) that makes gradients of weights; `last`: the longest single collective of each pass, where
+    copies interleave."""
 
     forward: Part
     backward: Part
     again: Part
     of_weights: float
+    last: tuple[float, float] = (0.0, 0.0)
 
     @property
     def weight_seconds(self) -> float:
@@ -116,15 +124,18 @@ class Passes:
         sent = u.sent_backward
         if c.frozen:  # inputs are gathered again for gradients of weights alone
             sent = {t: n for t, n in sent.items() if not (t.hidden and t.kind == "all_gather")}
-        forward, backward = self._part(u.forward, u.sent_forward, prices), self._part(back, sent, prices)
+        forward = self._part(u.forward, u.sent_forward, prices, beside_copies=self._interleaved)
+        backward = self._part(back, sent, prices, beside_copies=self._interleaved)
+        alone = self._part(u.forward, u.sent_forward, prices) if self._interleaved else forward
         if c.weight_bytes > c.activation_bytes:
             cast = Part(self._streamed(u.weights * (c.weight_bytes + c.activation_bytes)))
             forward, backward = forward + cast, backward + (Part() if c.frozen else cast)
+            alone = alone + cast
         again = Part()
         if c.recompute == "full" and self.recomputed:
             again = self._part(u.again, u.sent_again, prices)
         elif c.recompute == "full" and repeated:
-            again = forward.scaled(c.recompute_blocks)
+            again = alone.scaled(c.recompute_blocks)
         elif c.recompute == "selective":
             again = self._part(u.core, u.sent_core, prices)
         elif c.recompute == "products" and repeated:
@@ -134,14 +145,35 @@ class Passes:
         scored = Part(self._streamed(LOSS_BYTES[c.loss] * u.score_bytes / c.activation_bytes / 2))
         forward, backward = forward + scored, backward + scored
         weights = 0.0 if c.frozen else sum(prices.kernel[k] * n for k, n in u.of_weights.items())
-        return UnitTimes(forward, backward, again, weights)
+        n = c.copies
+        if n > 1 and not c.frozen:  # read two, write one
+            added = self._streamed(3 * c.gradient_bytes * u.weights * (n - 1))
+            backward = backward + Part(added / n)
+        last = (self._longest(u.sent_forward), self._longest(sent)) if self._interleaved else (0.0, 0.0)
+        return UnitTimes(forward.scaled(n), backward.scaled(n), again.scaled(n), weights * n, last)
+
+    @property
+    def _interleaved(self) -> bool:
+        return self.c.copies > 1 and self.overlapped
+
+    def _longest(self, sent: Mapping[Transfer, int]) -> float:
+        """Seconds of the longest collective that is in the way of computing."""
+        return max((self.links.seconds(t.kind, t.axes, t.bytes) for t in sent if not t.hidden), default=0.0)
 
     def _streamed(self, size: float) -> float:
         """Seconds in which device memory moves so many bytes."""
         device = self.profile.device
         return 0.0 if device is None else size / (device.memory_bandwidth_bytes_per_s * device.memory_efficiency)
 
-    def _part(self, kernels: Mapping[Kernel, int], sent: Mapping[Transfer, int], prices: _Prices) -> Part:
+    def _part(
+        self,
+        kernels: Mapping[Kernel, int],
+        sent: Mapping[Transfer, int],
+        prices: _Prices,
+        *,
+        beside_copies: bool = False,
+    ) -> Part:
+        """One copy's part of a pass; `beside_copies`: whether its collectives run beside products of the others."""
         copied = sum(prices.kernel[k] * n for k, n in kernels.items() if k.kind == "copy")
         busy = sum(prices.kernel[k] * n for k, n in kernels.items()) - copied
         compute = max(0.0, busy - self._cast_before(sent, prices))
@@ -153,13 +185,15 @@ class Passes:
                 hidden += cost
             else:
                 held += cost
-        if self.c.overlap_tensor and self.c.tp > 1:
+        if self.c.overlap_tensor and self.c.tp > 1 and not beside_copies:
             # Cut into as many pieces as ranks, of which the first cannot hide behind the product it feeds or follows.
             first = held / self.c.tp
             held = first + self._beside(held - first, beside)
         # Ranks meet in collectives that hold them up, so no host runs ahead of one: its delay adds to them.
         started = sum(n * k.launches for k, n in kernels.items()) * self.profile.host.dispatch_interval_s
         host = max(0.0, started - compute)
+        if beside_copies:
+            return Part(compute, host, copied + self._beside(held + hidden, beside))
         return Part(compute, host, copied + held + self._beside(hidden, beside))
 
     def _cast_before(self, sent: Mapping[Transfer, int], prices: _Prices) -> float:
@@ -184,7 +218,7 @@ def passes_of(workload: Workload, c: Configuration, profile: HardwareProfile, *,
         dp=c.ep,
         zero=0,
         shard_ranks=None,
-        micro_batches=1,
+        micro_batches=c.copies,
         schedule="1f1b",
         virtual_stages=1,
         stage_layers=None,

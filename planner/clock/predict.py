@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from cost_models import HardwareProfile
 from cost_models.accelerator import DeviceSpec
@@ -69,7 +70,7 @@ def predict(workload: Workload, c: Configuration, profile: HardwareProfile) -> P
         UsageError: as of `device_for`; more pipeline chunks than blocks, or passes than can be simulated.
     """
     device_for(c, profile)
-    if c.pp > 1 and c.micro_batches * c.pp * c.virtual_stages > _PASSES:
+    if c.pp > 1 and c.passes * c.pp * c.virtual_stages > _PASSES:
         raise UsageError(
             f"strategy: {c.micro_batches} micro-batches through {c.pp * c.virtual_stages} chunks are more than "
             f"{_PASSES:,} passes to simulate; give a smaller --batch or a larger micro_batch"
@@ -99,6 +100,12 @@ def seconds_in_sequence(workload: Workload, c: Configuration, profile: HardwareP
     return step_of(workload, c, profile, parts, overlapped=False).total_s
 
 
+_PASSED: WeakKeyDictionary[Workload, float] = WeakKeyDictionary()
+
+
 def _flops(workload: Workload, c: Configuration) -> float:
-    passed = sum(k.flops * n for u in workload.units for part in (u.forward, u.backward) for k, n in part.items())
-    return passed * workload.mesh.devices * c.micro_batches
+    if workload not in _PASSED:
+        _PASSED[workload] = sum(
+            k.flops * n for u in workload.units for part in (u.forward, u.backward) for k, n in part.items()
+        )
+    return _PASSED[workload] * workload.mesh.devices * c.micro_batches

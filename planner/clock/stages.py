@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 from planner.clock.configuration import Configuration
 from planner.errors import UsageError
 from planner.trace import Workload
 
-__all__ = ["chunks", "chunks_of"]
+__all__ = ["chunks", "chunks_of", "each_once", "kinds_of", "layers_of"]
+
+T = TypeVar("T")
 
 
 def chunks(workload: Workload, count: int, layers: Sequence[int] | None = None) -> tuple[tuple[int, ...], ...]:
@@ -24,7 +28,7 @@ def chunks(workload: Workload, count: int, layers: Sequence[int] | None = None) 
     units = range(len(workload.units))
     if count == 1:
         return (tuple(units),)
-    blocks = _layers(workload)
+    blocks = layers_of(workload)
     if len(blocks) < count:
         raise UsageError(
             f"strategy: pp * virtual_stages = {count} chunks: the model has {len(blocks)} layers to cut between; "
@@ -52,12 +56,39 @@ def chunks_of(c: Configuration, device: int) -> tuple[int, ...]:
     return tuple(range(device, c.pp * c.virtual_stages, c.pp))
 
 
-def _layers(workload: Workload) -> list[int]:
+def kinds_of(workload: Workload) -> list[int]:
+    """A number for each unit, the same for units that do the same: in a long pipeline most ranks do."""
+    numbers: dict[tuple[int, bool], int] = {}
+    pairs = zip(workload.units, workload.repeated, strict=True)
+    return [numbers.setdefault((id(unit), repeated), len(numbers)) for unit, repeated in pairs]
+
+
+def each_once(kinds: Sequence[Hashable], make: Callable[[int], T]) -> list[T]:
+    """`make` of every place; where the kind is that of an earlier one, what was made there."""
+    known: dict[Hashable, T] = {}
+    for k, kind in enumerate(kinds):
+        if kind not in known:
+            known[kind] = make(k)
+    return [known[kind] for kind in kinds]
+
+
+_LAYERS: WeakKeyDictionary[Workload, list[int]] = WeakKeyDictionary()
+
+
+def layers_of(workload: Workload) -> list[int]:
     """Units that count as layers: blocks, and what stands before the last block and computes about as much as one."""
+    if workload not in _LAYERS:
+        _LAYERS[workload] = _found_layers(workload)
+    return _LAYERS[workload]
+
+
+def _found_layers(workload: Workload) -> list[int]:
     blocks = [u for u, repeated in enumerate(workload.repeated) if repeated]
     if not blocks:
         return list(range(len(workload.units)))
-    work = [sum(k.flops * n for k, n in unit.forward.items()) for unit in workload.units]
+    each = {id(unit): unit for unit in workload.units}  # blocks that do the same are one value
+    known = {i: sum(k.flops * n for k, n in unit.forward.items()) for i, unit in each.items()}
+    work = [known[id(unit)] for unit in workload.units]
     typical = sorted(work[u] for u in blocks)[len(blocks) // 2]
     return [u for u in range(blocks[-1] + 1) if workload.repeated[u] or work[u] > typical / 2]
 

@@ -18,7 +18,7 @@ from planner.clock.exchange import Exchanges
 from planner.clock.links import PIPELINE, Links
 from planner.clock.memory import chunk_activation_bytes, chunk_offloaded_bytes, elements
 from planner.clock.passes import Passes, passes_of
-from planner.clock.stages import chunks_of
+from planner.clock.stages import chunks_of, each_once
 from planner.trace import Workload
 
 __all__ = ["StepTimes", "step_of"]
@@ -60,7 +60,7 @@ def step_of(
     passes = passes_of(workload, c, profile, overlapped=overlapped)
     links = passes.links
     exchange = Exchanges(workload, c, passes, links, chunks)
-    times = [_chunk(workload, c, passes, exchange, k) for k in range(len(chunks))]
+    times = each_once(exchange.alike, lambda k: _chunk(workload, c, passes, exchange, k))
     sent = [_handover(workload, passes, links, part) for part in chunks[1:]]
     rows = [[times[k] for k in chunks_of(c, d)] for d in range(c.pp)]
     pipeline = _pipeline(c, rows, sent)
@@ -69,7 +69,7 @@ def step_of(
     once = [a + b for a, b in zip(after, update, strict=True)]
     last = once.index(max(once))
     overhead = profile.host.step_overhead_s if _trains(workload) else 0.0
-    breakdown = _breakdown(c, passes, chunks, pipeline.total_s)
+    breakdown = _breakdown(c, passes, exchange, pipeline.total_s)
     breakdown |= {"exchange": after[last], "update": update[last], "overhead": overhead}
     total = pipeline.total_s + once[last] + overhead
     return StepTimes(total, breakdown, passes, chunks, rows, sent, once, pipeline)
@@ -89,23 +89,31 @@ def _chunk(workload: Workload, c: Configuration, passes: Passes, exchange: Excha
         forward, backward = sum(u.forward.seconds for u in units), sum(u.back for u in units)
         if c.scatters_every_pass and _trains(workload):
             backward = exchange.scattered_pass(k)
+    last = _last_collectives(passes, part)
+    forward, backward = forward + last[0], backward + last[1]
     link = passes.profile.host.link_bytes_per_s
     if c.offload and link:
-        copied = chunk_offloaded_bytes(workload, c, part) / link
+        copied = c.copies * chunk_offloaded_bytes(workload, c, part) / link
         forward, backward = max(forward, copied), max(backward, copied)
     weights = min(backward, sum(u.weight_seconds for u in units))
-    kept = chunk_activation_bytes(workload, c, part)
+    kept = c.copies * chunk_activation_bytes(workload, c, part)
     return ChunkTimes(forward, backward, backward - weights, weights, kept)
 
 
+def _last_collectives(passes: Passes, part: Sequence[int]) -> tuple[float, float]:
+    """Seconds of the collective that ends each pass of interleaved copies through a chunk."""
+    found = [passes.units[i].last for i in part]
+    return max(f for f, _ in found), max(b for _, b in found)
+
+
 def _pipeline(c: Configuration, rows: Sequence[Sequence[ChunkTimes]], sent: Sequence[float]) -> PipelineCost:
-    """All micro-batches through all chunks."""
+    """All passes through all chunks."""
     if c.pp == 1 and c.virtual_stages == 1 and c.order != "gpipe":
         # One after the other: nothing to simulate.
         one = rows[0][0]
-        seconds = c.micro_batches * (one.forward_s + one.backward_s)
+        seconds = c.passes * (one.forward_s + one.backward_s)
         return PipelineCost(seconds, (1,), (one.activation_bytes,))
-    return pipeline_seconds(c.order, rows, c.micro_batches, sent, overlapped=c.overlap_pipeline)
+    return pipeline_seconds(c.order, rows, c.passes, sent, overlapped=c.overlap_pipeline)
 
 
 def _handover(workload: Workload, passes: Passes, links: Links, part: Sequence[int]) -> float:
@@ -114,8 +122,9 @@ def _handover(workload: Workload, passes: Passes, links: Links, part: Sequence[i
     Ranks that all hold them send a part each and gather it on the other side.
     """
     entered = workload.units[part[0]]
-    sent = entered.entering_bytes / workload.mesh.size(entered.entering_axes)
-    gathered = links.seconds("all_gather", entered.entering_axes, entered.entering_bytes)
+    entering = passes.c.copies * entered.entering_bytes
+    sent = entering / workload.mesh.size(entered.entering_axes)
+    gathered = links.seconds("all_gather", entered.entering_axes, entering)
     return links.seconds("permute", (PIPELINE,), sent) + gathered + passes.profile.host.handover_s
 
 
@@ -131,21 +140,22 @@ def _update(
     )
 
 
-def _breakdown(c: Configuration, passes: Passes, parts: Sequence[Sequence[int]], total: float) -> dict[str, float]:
+def _breakdown(c: Configuration, passes: Passes, exchange: Exchanges, total: float) -> dict[str, float]:
     """Seconds of the busiest pipeline rank; what it waits for others is `bubble`, for weights alone `gathering`, for
     gradients alone `scattering`."""
-    found: list[dict[str, float]] = []
-    for d in range(c.pp):
-        units = [passes.units[i] for k in chunks_of(c, d) for i in parts[k]]
-        m = c.micro_batches
-        found.append(
-            {
-                "compute": m * sum(u.forward.compute + u.backward.compute for u in units),
-                "recompute": m * sum(u.again.seconds for u in units),
-                "host": m * sum(u.forward.host + u.backward.host for u in units),
-                "tensor_collectives": m * sum(u.forward.sent + u.backward.sent for u in units),
-            }
-        )
+
+    def spent(device: int) -> dict[str, float]:
+        units = [passes.units[i] for i in exchange.units(device)]
+        last = sum(sum(_last_collectives(passes, exchange.chunks[k])) for k in chunks_of(c, device))
+        m = c.passes
+        return {
+            "compute": m * sum(u.forward.compute + u.backward.compute for u in units),
+            "recompute": m * sum(u.again.seconds for u in units),
+            "host": m * sum(u.forward.host + u.backward.host for u in units),
+            "tensor_collectives": m * (last + sum(u.forward.sent + u.backward.sent for u in units)),
+        }
+
+    found = each_once(exchange.alike_ranks, spent)
     busiest = max(found, key=lambda x: sum(x.values()))
     waiting = total - sum(busiest.values())
     if abs(waiting) < _ROUNDING * total:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypedDict
 from weakref import WeakKeyDictionary
 
@@ -32,7 +33,7 @@ class _Way(TypedDict):
     gathered_again: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Timeline:
     """When every instruction begins, and what the step takes, in units of the profile's price resolution.
 
@@ -41,12 +42,17 @@ class Timeline:
     for collectives that are not hidden, what they slow it down included.
     """
 
-    begins: tuple[int, ...]
+    all_begins: Callable[[], tuple[int, ...]]
     compute: int
     optimizer: int
     host: int
     overhead: int
     exposed: int
+
+    @cached_property
+    def begins(self) -> tuple[int, ...]:
+        """Of the instructions in their order; found when it is asked for, which is of the plan that is written."""
+        return self.all_begins()
 
     @property
     def end(self) -> int:
@@ -141,7 +147,7 @@ def held_of_plan(
 
 
 def _at_once(c: Configuration) -> Configuration:
-    return c.with_(pp=1, virtual_stages=1, micro_batches=1, schedule="1f1b", stage_layers=None)
+    return c.with_(pp=1, virtual_stages=1, micro_batches=1, copies=1, schedule="1f1b", stage_layers=None)
 
 
 def play(
@@ -165,7 +171,7 @@ def play(
         return round((again_s + sum(step.breakdown.get(n, 0.0) for n in names)) / unit_s)
 
     return Timeline(
-        _Begins(priced, choice, program, step).all(),
+        lambda: _Begins(priced, choice, program, step).all(),
         compute=units("compute", again_s=again.compute),
         optimizer=units("update"),
         host=units("host", again_s=again.host),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from planner.emit.emission import Emission
 from planner.emit.names import Name, NameRules
 from planner.errors import InputError, UsageError
-from planner.targets import IN_PARTS
+from planner.targets import COPYING, IN_GROUPS, IN_PARTS
 
 if TYPE_CHECKING:
     import onnx
@@ -153,9 +153,14 @@ _NAMES_AND_HOSTS: Final = frozenset({"names", "hosts"})
 _HOSTS: Final = frozenset({"hosts"})
 _MODEL: Final = frozenset({"model"})
 _ZERO: Final = frozenset({"zero"})
+_COPIES: Final = frozenset({"copies"})
 TARGETS: Final[Mapping[str, Target]] = {
-    "mindspore": Target(_mindspore, _NAMES_AND_HOSTS, orders=frozenset({"1f1b", "gpipe"}), words="mindspore"),
-    "mindformers": Target(_mindformers, _HOSTS, orders=frozenset({"1f1b", "interleaved"}), words="mindformers"),
+    "mindspore": Target(
+        _mindspore, _NAMES_AND_HOSTS, orders=frozenset({"1f1b", "gpipe"}), says=_COPIES, words="mindspore"
+    ),
+    "mindformers": Target(
+        _mindformers, _HOSTS, orders=frozenset({"1f1b", "interleaved"}), says=_COPIES, words="mindformers"
+    ),
     "hyper-parallel": Target(_hyper_parallel, words="hyper_parallel"),
     "torch": Target(_torch, _NAMES_AND_HOSTS, orders=frozenset({"1f1b", "gpipe"}), words="torch"),
     "huggingface": Target(_huggingface, _NAMES_AND_HOSTS, says=_ZERO, words="huggingface"),
@@ -182,6 +187,12 @@ def untold(target: str, c: Configuration, model: Model) -> str:
     found = TARGETS[target]
     if c.pp > 1 and found.orders is not None and c.order not in found.orders:
         return f"the schedule {c.order} (it has {', '.join(sorted(found.orders))})"
+    if c.copies > 1 and target not in COPYING:
+        return "copies of a micro-batch that interleave"
+    if c.offload:
+        return "activations that wait in the host's memory"
+    if c.shard_ranks not in (None, c.dp * c.cp) and target not in IN_GROUPS:
+        return f"ZeRO over groups of {c.shard_ranks} ranks"
     if not found.words:
         return ""
     words: str = import_module(f"planner.emit.{found.words}").untold(c, model)

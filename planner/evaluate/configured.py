@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from cost_models import HardwareProfile
 from planner.clock import Configuration
-from planner.evaluate.pins import constraints_of_configuration
 from planner.ir import Graph
 from planner.lowering import Program
 from planner.planning.execution import runs_blocks_again
 from planner.planning.prescribed import program_of_pins
+from planner.planning.schemes.pins import constraints_of_configuration
 from planner.pricing import Settings
 from planner.trace import Workload, trace
 
@@ -32,22 +32,21 @@ def layout_of(c: Configuration) -> Configuration:
 
 
 def workload_of_configuration(
-    graph: Graph, one: Graph, c: Configuration, profile: HardwareProfile, source: str = "strategy"
+    graph: Graph, c: Configuration, profile: HardwareProfile, source: str = "strategy"
 ) -> Workload:
     """The workload of one rank of the plan that `search --strategy` makes of `c`; arguments and errors as of
     `program_of_configuration`."""
-    return traced_as(c, program_of_configuration(graph, one, c, profile, source))
+    return traced_as(c, program_of_configuration(graph, c, profile, source))
 
 
 def program_of_configuration(
-    graph: Graph, one: Graph, c: Configuration, profile: HardwareProfile, source: str = "strategy"
+    graph: Graph, c: Configuration, profile: HardwareProfile, source: str = "strategy"
 ) -> Program:
     """The program of the plan that `search --strategy` makes of `c`, with blocks that run again where all of them do.
 
-    `graph`: of a micro-batch of all data-parallel ranks together; `one`: of micro_batch · ep samples; `source`: what
-    messages call the configuration.
+    `graph`: of a micro-batch of all data-parallel ranks together; `source`: what messages call the configuration.
     """
-    pins = constraints_of_configuration(graph, one, c, source)
+    pins = constraints_of_configuration(graph, c, source)
     settings = Settings(True, c.precision, c.optimizer, recompute=runs_blocks_again(c))
     return program_of_pins(graph, pins, profile, settings)
 

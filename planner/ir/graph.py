@@ -6,12 +6,14 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import networkx as nx
 import numpy as np
 
 from planner.ir.tensor import Role, Tensor
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 __all__ = ["Graph", "Op"]
 
@@ -77,6 +79,8 @@ class Graph:
 
     def to_networkx(self) -> nx.DiGraph:
         """Operators as nodes (by name), an edge where one reads another's result."""
+        import networkx as nx  # which takes as long to load as all that is here
+
         g = nx.DiGraph()
         for op in self.ops:
             g.add_node(op.name, op=op)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ class Layout:
 
     @property
     def split_axes(self) -> tuple[str, ...]:
-        return tuple(a for d in self.dims for a in d)
+        return tuple(chain.from_iterable(self.dims))
 
     @property
     def partial_axes(self) -> tuple[str, ...]:
@@ -57,7 +58,7 @@ class Layout:
 
     def shards(self, mesh: DeviceMesh) -> int:
         """Number of distinct pieces the tensor is cut into."""
-        return mesh.size(self.split_axes)
+        return mesh.size(chain.from_iterable(self.dims))
 
     def counts(self, mesh: DeviceMesh) -> tuple[int, ...]:
         """Into how many pieces each dimension is cut."""

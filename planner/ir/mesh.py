@@ -47,7 +47,10 @@ class DeviceMesh:
 
     def size(self, names: Iterable[str]) -> int:
         """Number of ranks in a group over these axes."""
-        return math.prod(self.sizes[n] for n in names)
+        sizes, ranks = self.sizes, 1
+        for name in names:  # asked for by the million: no generator
+            ranks *= sizes[name]
+        return ranks
 
     def stride(self, name: str) -> int:
         """Distance in ranks between neighbours along the axis."""

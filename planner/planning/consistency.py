@@ -96,6 +96,11 @@ def _wrong_order(plan: PlanDocument) -> str | None:
         return (
             f"at schedule.chunks: expected at most {most} chunks in all, one per operator, found {s.stages * s.chunks}"
         )
+    if s.micro_batches % s.copies:
+        return (
+            f"at schedule.run.copies: expected a divisor of schedule.micro_batches = {s.micro_batches}, of which so "
+            f"many pass together, found {s.copies}"
+        )
     if s.chunks != chunks_of_schedule(s.pass_order, s.chunks):
         return f"at schedule.order: {s.pass_order} does not run {s.chunks} chunks of the model per stage"
     said = 0 if s.pass_order == "1f1b" else s.chunks

@@ -262,6 +262,17 @@ class ScheduleDocument(_Part):
         """The order in which micro-batches run; 1F1B where there is nothing to order."""
         return self.order or "1f1b"
 
+    @property
+    def copies(self) -> int:
+        """How many micro-batches pass together, interleaved."""
+        copies = self.run.get("copies", 1)
+        return copies if isinstance(copies, int) and not isinstance(copies, bool) and copies > 0 else 1
+
+    @property
+    def passes(self) -> int:
+        """How often a step passes through the model: copies do so together."""
+        return max(1, self.micro_batches // self.copies)
+
 
 class CostDocument(_Part):
     """All seconds of the plan but those of stages are multiples of `price_resolution_s` (0: not told), so that sums of

@@ -23,12 +23,16 @@ RUN_KEYS: Final = (
 
 
 def run_of(c: Configuration) -> dict[str, Setting]:
-    """How a step of the configuration is run, key by key; the last four keys only where they say something unusual."""
+    """How a step of the configuration is run, key by key; the last five keys only where they say something unusual."""
     run: dict[str, Setting] = {key: c.matrix if key == "matrix" else getattr(c, KEYS[key].field) for key in RUN_KEYS}
     if c.weight_bytes != c.activation_bytes:
         run["parameter_bytes"] = c.weight_bytes
+    if c.frozen:
+        run["frozen"] = True
     if c.offload:
         run["offload"] = c.offload
+    if c.copies > 1:
+        run["copies"] = c.copies
     if c.scatters_every_pass:
         run["zero"] = c.zero
     if c.recompute != "none" and not runs_blocks_again(c):

@@ -1,8 +1,9 @@
 """Choices whose program fits the memory limit.
 
 The Problem's memory rows count at a few instants what is certainly held then, so that no plan that fits is ruled out.
-What a program holds is known once it is there (`planner.clock.memory`).  Where that is more than the limit, a small problem is searched again with the limit lowered by as much as the rows had missed; what was proved
-of the true limit stays.  On a large one, prices on memory lead there (`planner.planning.walk`).
+What a program holds is known once it is there (`planner.clock.memory`).  Where that is more than the limit, a small
+problem is searched again with the limit lowered by as much as the rows had missed; what was proved of the true limit
+stays.  On a large one, prices on memory lead there (`planner.planning.walk`).
 """
 
 from __future__ import annotations

@@ -361,6 +361,7 @@ class _Outer:
     def _outcome(self, option: Option) -> str:
         c = option.candidate(self.unit_s)
         if c.objective_s is None:
-            beaten = self.best is not None and self.best is not option
-            return f"bound {c.bound_s:.6g} s, beaten" if beaten else f"bound {c.bound_s:.6g} s, no plan yet"
+            best = None if self.best is None else self.best.solution.cost
+            closed = best is not None and option.bound >= best
+            return f"bound {c.bound_s:.6g} s, {'no plan can be cheaper' if closed else 'no plan was found'}"
         return f"objective {c.objective_s:.6g} s, bound {c.bound_s:.6g} s ({c.status})"

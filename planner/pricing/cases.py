@@ -55,12 +55,16 @@ class CasePrices:
         self._parts = _parts_by_shape(structure)
         kinds = tuple(dict.fromkeys(map(self._kind, structure.travels)))
         self._redistributions = dict(zip(kinds, self._tables(kinds), strict=True))
+        self._of_travels: dict[Travel, Redistributions] = {}
 
     def redistributions(self, travel: Travel) -> Redistributions:
-        kind = self._kind(travel)
-        if kind not in self._redistributions:
-            (self._redistributions[kind],) = self._tables([kind])
-        return self._redistributions[kind]
+        known = self._of_travels.get(travel)
+        if known is None:
+            kind = self._kind(travel)
+            if kind not in self._redistributions:
+                (self._redistributions[kind],) = self._tables([kind])
+            known = self._of_travels[travel] = self._redistributions[kind]
+        return known
 
     def _tables(self, kinds: Sequence[_Kind]) -> list[Redistributions]:
         copied = self.machine.copied
@@ -234,7 +238,11 @@ class CasePrices:
         of_class, table = self.structure.classes[cls], self.tables[cls]
         total = np.zeros(len(table.costs), dtype=np.int64)
         wanted = of_class.rule.differentiable
-        reads = [(t, p) for i, (t, p) in enumerate(zip(of_class.inputs, table.read_as, strict=True)) if i in wanted and i in slots]
+        reads = [
+            (t, p)
+            for i, (t, p) in enumerate(zip(of_class.inputs, table.read_as, strict=True))
+            if i in wanted and i in slots
+        ]
         for tensor, placed in (*reads, *zip(of_class.outputs, table.written_as, strict=True)):
             if tensor is None or placed is None:
                 continue

@@ -50,7 +50,7 @@ def _lookup(table: Redistributions, layouts: Sequence[Layout | None]) -> np.ndar
 
 def distances(table: Redistributions, sources: np.ndarray, targets: np.ndarray) -> IntArray:
     """d[i, j] from sources[i] to targets[j]; 0 where either is absent (-1), forbidden where unreachable (-2)."""
-    d = capped(table.costs)[np.ix_(np.maximum(sources, 0), np.maximum(targets, 0))]
+    d = capped(table.costs_between(np.maximum(sources, 0), np.maximum(targets, 0)))
     d[(sources == -1)[:, None] | (targets == -1)[None, :]] = 0
     d[(sources == -2)[:, None] | (targets == -2)[None, :]] = FORBIDDEN
     return d
@@ -115,15 +115,15 @@ class SetHub:
 
     def producer_trees(self, writes: Sequence[Read]) -> tuple[IntArray, IntArray]:
         """Cost [write, state] of the cheapest trees, forward and back."""
-        d = capped(self.table.costs)
+        ways = _Ways(self.table)
         first, second = self._members.T
         c = _lookup(self.table, [r[0] for r in self.reads])
         g = _lookup(self.table, [r[1] for r in self.reads])
         p = _lookup(self.table, [w[0] for w in writes])
         wanted = _lookup(self.table, [w[1] for w in writes])
-        forward = _tree(d, p, c[first], c[second])
+        forward = _tree(ways, p, c[first], c[second])
         # Backward trees run against the arrows: from the contributions to the wanted layout.
-        backward = _tree(d.T, wanted, g[first], g[second])
+        backward = _tree(ways.against, wanted, g[first], g[second])
         return forward, backward
 
     def reader_costs(self, combinations: Sequence[tuple[Read, ...]], times: int = 1) -> IntArray:
@@ -175,14 +175,14 @@ class SetHub:
 
     def moves(self, write: Read, state: int, used: Sequence[Read]) -> list[Move]:
         """The shared moves from the producer to the reads of the set that are `used`, and of the gradients back."""
-        d = capped(self.table.costs)
+        ways = _Ways(self.table)
         held = [self.reads[k] for k in dict.fromkeys(self.states[state])]
         wanted = {read[0] for read in used}
         copies = tuple(dict.fromkeys(r[0] for r in held if r[0] in wanted))
-        moves = _tree_moves(self.table, d, write[0], copies, gradient=False)
+        moves = _tree_moves(ways, write[0], copies)
         contributions = tuple(dict.fromkeys(r[1] for r in held if r in used and r[1] is not None))
         if write[1] is not None and contributions:
-            moves += _tree_moves(self.table, d.T, write[1], contributions, gradient=True)
+            moves += _tree_moves(ways.against, write[1], contributions)
         return moves
 
 
@@ -195,7 +195,27 @@ def _role(layout: Layout | None, axis: str) -> int:
     return next((i for i, dim in enumerate(layout.dims) if axis in dim), -1)
 
 
-def _tree(d: IntArray, roots: np.ndarray, first: np.ndarray, second: np.ndarray) -> IntArray:
+@dataclass(frozen=True, slots=True)
+class _Ways:
+    """Costs between layouts of a table; `reverse`: against the arrows."""
+
+    table: Redistributions
+    reverse: bool = False
+
+    @property
+    def against(self) -> _Ways:
+        return _Ways(self.table, not self.reverse)
+
+    def out_of(self, layouts: np.ndarray) -> IntArray:
+        """[layout, any]: from each of these."""
+        return capped(self.table.costs_to(layouts).T if self.reverse else self.table.costs_from(layouts))
+
+    def into(self, layouts: np.ndarray) -> IntArray:
+        """[any, layout]: to each of these."""
+        return capped(self.table.costs_from(layouts).T if self.reverse else self.table.costs_to(layouts))
+
+
+def _tree(ways: _Ways, roots: np.ndarray, first: np.ndarray, second: np.ndarray) -> IntArray:
     """min_M d[root, M] + d[M, first] + d[M, second], for all roots and all pairs of leaves; -1 means absent."""
     leaves = np.stack([np.where(first < 0, second, first), np.where(second < 0, first, second)])
     pairs, inverse = np.unique(leaves, axis=1, return_inverse=True)
@@ -203,23 +223,22 @@ def _tree(d: IntArray, roots: np.ndarray, first: np.ndarray, second: np.ndarray)
     distinct_roots, root_inverse = np.unique(roots, return_inverse=True)
     out = np.empty((len(distinct_roots), pairs.shape[1]), dtype=np.int64)
     both = a != b
-    from_meeting = d[:, np.maximum(a, 0)] + np.where(both, d[:, np.maximum(b, 0)], 0)
+    to_first = ways.into(np.maximum(a, 0))
+    from_meeting = to_first + np.where(both, ways.into(np.maximum(b, 0)), 0)
+    from_root = ways.out_of(np.maximum(distinct_roots, 0))
     for row, root in enumerate(distinct_roots):
         if root == -2:
             out[row] = FORBIDDEN
         elif root == -1:
             out[row] = 0
         else:
-            straight = d[root, np.maximum(a, 0)]
-            out[row] = np.where(both, np.min(d[root][:, None] + from_meeting, axis=0), straight)
+            out[row] = np.where(both, np.min(from_root[row][:, None] + from_meeting, axis=0), to_first[root])
     out[:, (a == -2) | (b == -2)] = FORBIDDEN
     out[:, (a == -1) & (b == -1)] = 0
     return out[root_inverse.ravel()][:, inverse.ravel()]
 
 
-def _tree_moves(
-    table: Redistributions, d: IntArray, root: Layout, leaves: tuple[Layout, ...], *, gradient: bool
-) -> list[Move]:
+def _tree_moves(ways: _Ways, root: Layout, leaves: tuple[Layout, ...]) -> list[Move]:
     """The moves of the cheapest tree between `root` and one or two `leaves`, in the order they are made.
 
     A leaf that is the root needs none: ways that lead away and back are never cheaper, at best free.
@@ -228,12 +247,13 @@ def _tree_moves(
     if root in leaves:
         meeting = root
     elif len(leaves) == 2:
-        r, a, b = (table.index[x] for x in (root, *leaves))
-        meeting = table.layouts[int(np.argmin(d[r] + d[:, a] + d[:, b]))]
+        table = ways.table
+        at = np.array([table.index[x] for x in (root, *leaves)])
+        meeting = table.layouts[int(np.argmin(ways.out_of(at[:1])[0] + ways.into(at[1:]).sum(axis=1)))]
     pairs = [(root, meeting), *((meeting, leaf) for leaf in leaves)]
-    if gradient:  # against the arrows: contributions first, the wanted layout last
+    if ways.reverse:  # contributions first, the wanted layout last
         pairs = [(b, a) for a, b in (*pairs[1:], pairs[0])]
-    return [Move(gradient, source, target) for source, target in pairs if source != target]
+    return [Move(ways.reverse, source, target) for source, target in pairs if source != target]
 
 
 @dataclass(frozen=True, eq=False)

@@ -67,6 +67,7 @@ class Machine:
     mesh: DeviceMesh
     settings: Settings
     _groups: dict[tuple[str, ...], GroupShape] = field(default_factory=dict, repr=False)
+    _paid: dict[tuple[str, tuple[str, ...], float, float], int] = field(default_factory=dict, repr=False)
 
     @property
     def unit_s(self) -> float:
@@ -88,6 +89,13 @@ class Machine:
         together = np.asarray(group_bytes, dtype=np.float64) / part
         model = CollectiveModel(self.profile)
         return self._units(model.seconds(cast(Collective, kind), together, self._groups[axes]) * part)
+
+    def one_collective(self, kind: str, axes: tuple[str, ...], group_bytes: float, share: float = 1.0) -> int:
+        """As `collective`, of numbers: programs ask for the same few again and again."""
+        key = kind, axes, group_bytes, share
+        if key not in self._paid:
+            self._paid[key] = int(self.collective(kind, axes, group_bytes, share))
+        return self._paid[key]
 
     def kernels(self, kernels: KernelArrays) -> IntArray:
         """Cost of kernels on one device; attention is the vendor's own."""

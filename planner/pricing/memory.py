@@ -25,11 +25,11 @@ from typing import Final
 from planner.frontends.blocks import repeated_blocks
 from planner.ir import Graph, Op, Role
 from planner.pricing.hubs import MAX_SET_READERS
-from planner.work.views import shares_storage
 from planner.rules.rule import Rule
 from planner.work.activity import made_of_parameters
 from planner.work.fusion import Fusion
 from planner.work.seen import Seen, seen
+from planner.work.views import shares_storage
 
 __all__ = ["Held", "Instants", "Places", "copied", "held_items", "recomputed_blocks"]
 

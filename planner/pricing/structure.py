@@ -93,7 +93,7 @@ class Structure:
     reader_cases: list[Case] = field(default_factory=list)
     hubs: dict[str, tuple[int, HubCase]] = field(default_factory=dict)
     edges: list[tuple[int, int, Case, str]] = field(default_factory=list)
-    shares: dict[str, float] = field(default_factory=dict)
+    shares: Mapping[str, float] = field(default_factory=dict)
     samples: dict[tuple[tuple[int, ...], str], Tensor] = field(default_factory=dict)
     _variants: dict[bool, Variant] = field(default_factory=dict)
     _expansions: dict[object, tuple[Layouts, list[Expansion]]] = field(default_factory=dict)

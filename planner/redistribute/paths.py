@@ -3,7 +3,8 @@
 The layouts of a tensor are the vertices, single steps the arcs, their prices the lengths.  All-pairs
 distances are found once per (shape, bytes) by min-plus relaxation, so the prices obey the triangle
 inequality, the path from a layout to itself is empty, and no path is dearer than gather-then-slice.
-Among equally dear paths the one with fewer steps is taken.
+Among equally dear paths the one with fewer steps is taken.  Where operators are pinned, few layouts are asked
+for, and the distances from and to these alone are found.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ IntArray = NDArray[np.int64]
 _STEP_UNIT = 64
 _UNREACHABLE = 1 << 61
 _DEAREST = 1 << 54  # of one step: what a profile of absurd prices asks for must not overflow
+_FEW = 16  # of so many layouts one may be asked for by itself; beyond that, all distances at once take less time
 
 
 Copied = Callable[[NDArray[np.float64]], IntArray]
@@ -96,23 +98,75 @@ class Redistributions:
             self._copied = copied(tensor_bytes / np.array([x.shards(mesh) for x in self.layouts]))
         self._lengths = np.full((n, n), _UNREACHABLE, dtype=np.int64)
         np.fill_diagonal(self._lengths, 0)
+        self._from: dict[int, IntArray] = {}
+        self._to: dict[int, IntArray] = {}
+        self._costs: IntArray | None = None
 
     @cached_property
     def _distances(self) -> IntArray:
         """All-pairs shortest lengths (Floyd–Warshall, one vectorised pass per vertex)."""
         d = self._lengths.copy()
+        through = np.empty_like(d)
         for k in range(len(d)):
-            np.minimum(d, d[:, k, None] + d[None, k, :], out=d)
+            np.add(d[:, k, None], d[None, k, :], out=through)
+            np.minimum(d, through, out=d)
         return d
 
-    @cached_property
+    @property
     def costs(self) -> IntArray:
         """`costs[a, b]`: picoseconds from layout a to layout b; 1 << 55 or more where there is no way."""
-        costs = self._distances // _STEP_UNIT
-        return np.where(costs > 0, costs + self._copied[:, None] + self._copied, costs)
+        if self._costs is None:
+            self._costs = self._paid(self._distances, self._copied[:, None] + self._copied)
+        return self._costs
+
+    def costs_from(self, sources: NDArray[np.intp]) -> IntArray:
+        """`costs[sources]`."""
+        if self._all_of(sources, self._from):
+            return self.costs[sources]
+        lengths = np.stack([self._outward(int(a)) for a in sources])
+        return self._paid(lengths, self._copied[sources][:, None] + self._copied)
+
+    def costs_to(self, targets: NDArray[np.intp]) -> IntArray:
+        """`costs[:, targets]`."""
+        if self._all_of(targets, self._to):
+            return self.costs[:, targets]
+        lengths = np.stack([self._inward(int(b)) for b in targets], axis=1)
+        return self._paid(lengths, self._copied[:, None] + self._copied[targets])
+
+    def costs_between(self, sources: NDArray[np.intp], targets: NDArray[np.intp]) -> IntArray:
+        """`costs[np.ix_(sources, targets)]`."""
+        if len(set(sources.tolist())) <= len(set(targets.tolist())):
+            return self.costs_from(sources)[:, targets]
+        return self.costs_to(targets)[sources]
+
+    def _all_of(self, asked: NDArray[np.intp], known: dict[int, IntArray]) -> bool:
+        """Whether the distances between all layouts are known, or are found as fast as those that are asked for."""
+        if self._costs is not None or not len(asked):
+            return True
+        new = len(set(asked.tolist()) - known.keys())
+        return (len(self._from) + len(self._to) + new) * _FEW > len(self.layouts)
+
+    def _paid(self, lengths: IntArray, copied: IntArray) -> IntArray:
+        costs = lengths // _STEP_UNIT
+        return np.where(costs > 0, costs + copied, costs)
+
+    def _outward(self, source: int) -> IntArray:
+        """Shortest lengths from a layout to all."""
+        if source not in self._from:
+            self._from[source] = _relaxed(self._lengths[source], self._lengths)
+        return self._from[source]
+
+    def _inward(self, target: int) -> IntArray:
+        """Shortest lengths from all layouts to one."""
+        if "_distances" in self.__dict__:
+            return self._distances[:, target]
+        if target not in self._to:
+            self._to[target] = _relaxed(self._lengths[:, target], self._lengths.T)
+        return self._to[target]
 
     def cost(self, source: Layout, target: Layout) -> int:
-        return int(self.costs[self.index[source], self.index[target]])
+        a, b = (np.array([self.index[x]]) for x in (source, target))
+        return int(self.costs_between(a, b)[0, 0])
 
     def out_and_back(self, source: Layout, target: Layout) -> int:
         """What a redistribution that communicates costs beside its steps: of tensors inside kernels."""
@@ -123,12 +177,21 @@ class Redistributions:
         here, goal = self.index[source], self.index[target]
         steps: list[Step] = []
         while here != goal:
-            through = self._lengths[here] + self._distances[:, goal]
+            through = self._lengths[here] + self._inward(goal)
             through[here] = _UNREACHABLE * 2
             there = int(np.argmin(through))
             steps.append(self.lattice.step(here, there))
             here = there
         return tuple(steps)
+
+
+def _relaxed(lengths: IntArray, arcs: IntArray) -> IntArray:
+    """Lengths of the shortest ways that begin with one of these (Bellman–Ford)."""
+    while True:
+        shorter = (lengths[:, None] + arcs).min(axis=0)  # arcs of length 0 lead back to where they begin
+        if np.array_equal(shorter, lengths):
+            return lengths
+        lengths = shorter
 
 
 def _price(tables: Sequence[Redistributions], mesh: DeviceMesh, prices: Prices) -> None:

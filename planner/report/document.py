@@ -7,6 +7,7 @@ from typing import Any
 
 from planner.planning.document import PlanDocument
 from planner.report.colours import SPLITS
+from planner.report.interleaved import interleaved
 from planner.report.notes import notes
 from planner.report.timeline import pipeline_run
 from planner.report.view import View, view
@@ -211,5 +212,7 @@ def _pipeline(plan: PlanDocument) -> dict[str, Any] | None:
     return {
         "micro_batches": plan.schedule.micro_batches,
         "shown_micro_batches": run.micro_batches,
+        "copies": run.copies,
+        "together": [[e.copy, e.stream, e.phase, e.name, e.begin, e.units] for e in interleaved(plan)],
         "passes": [list(p) for p in run.passes],
     }

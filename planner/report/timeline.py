@@ -16,16 +16,18 @@ MOST = 20_000  # passes that are worked out for a picture
 class PipelinePasses:
     """`passes`: stage, `F`, `B` or (gradients of weights, where they run apart) `W`, micro-batch, begin and end in
     seconds, and which of the stage's chunks of the model.  `micro_batches`: how many were worked out; fewer than the
-    plan has where it has very many."""
+    plan has where it has very many.  Of `copies` that pass together the first one's number stands."""
 
     micro_batches: int
+    copies: int
     passes: tuple[tuple[int, str, int, float, float, int], ...]
 
 
 def pipeline_run(plan: PlanDocument) -> PipelinePasses | None:
     """None where there are no micro-batches, or the plan does not say what its stages cost."""
-    stages, parts = plan.stages, plan.schedule.micro_batches
-    if (len(stages) < 2 and parts < 2) or not any(s.forward_s for s in stages):
+    stages, copies = plan.stages, plan.schedule.copies
+    parts = plan.schedule.passes
+    if (len(stages) < 2 and parts * copies < 2) or not any(s.forward_s for s in stages):
         return None
     order = plan.schedule.pass_order
     shown = min(parts, max(1, MOST // (3 * len(stages) * plan.schedule.chunks)))
@@ -37,8 +39,8 @@ def pipeline_run(plan: PlanDocument) -> PipelinePasses | None:
     }
     between = [sends[k] for k in range(len(sends) - 1)]
     run = simulate(order, chunks, shown, between, overlapped=plan.schedule.sends_overlap)
-    passes = tuple((p.device, p.kind, p.micro_batch, p.begin_s, p.end_s, p.chunk) for p in run.timeline)
-    return PipelinePasses(shown, passes)
+    passes = tuple((p.device, p.kind, p.micro_batch * copies, p.begin_s, p.end_s, p.chunk) for p in run.timeline)
+    return PipelinePasses(shown * copies, copies, passes)
 
 
 def _chunks(stage: StageDocument) -> list[ChunkTimes]:

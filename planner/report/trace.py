@@ -12,12 +12,13 @@ from typing import Any
 
 from planner.planning.document import PlanDocument
 from planner.report.figures import figures, part_of_move
+from planner.report.interleaved import interleaved
 from planner.report.timeline import pipeline_run
 from planner.report.words import move_text
 
 __all__ = ["trace_document"]
 
-_STEP, _STAGE = 1, 100  # process numbers: of one device's step, of the first stage
+_STEP, _COPIES, _STAGE = 1, 2, 100  # process numbers: of one device's step, of copies that pass together, of stage 0
 _PASSES = {"F": "forward", "B": "backward", "W": "weight gradients"}
 _STREAMS = {"compute": 1, "activations": 2, "parameters": 3}
 
@@ -33,6 +34,7 @@ def trace_document(plan: PlanDocument) -> dict[str, Any]:
         events += [_named("process_name", _STEP, 0, f"{one} on one of {plan.mesh.devices} devices")]
         events += [_named("thread_name", _STEP, number, name) for name, number in _STREAMS.items()]
         events += _step(plan)
+    events += _together(plan, costs.unit_s)
     run = pipeline_run(plan)
     if run is not None:
         end = max(p[4] for p in run.passes)
@@ -57,6 +59,22 @@ def trace_document(plan: PlanDocument) -> dict[str, Any]:
         },
         "traceEvents": events,
     }
+
+
+def _together(plan: PlanDocument, unit_s: float) -> list[dict[str, Any]]:
+    """Micro-batches that pass together, a thread for each stream of each."""
+    drawn = interleaved(plan)
+    if not drawn:
+        return []
+    threads = sorted({(e.copy, e.stream) for e in drawn}, key=lambda t: (t[1] != "compute", t[0]))
+    number = {thread: n for n, thread in enumerate(threads, 1)}
+    count = plan.schedule.copies
+    events = [_named("process_name", _COPIES, 0, f"{count} micro-batches that pass together")]
+    events += [_named("thread_name", _COPIES, n, f"{stream} of copy {copy}") for (copy, stream), n in number.items()]
+    for e in drawn:
+        begin, end = e.begin * unit_s, (e.begin + e.units) * unit_s
+        events.append(_event(e.name, e.phase, _COPIES, number[e.copy, e.stream], begin, end, copy=e.copy))
+    return events
 
 
 def _step(plan: PlanDocument) -> list[dict[str, Any]]:

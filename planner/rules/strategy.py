@@ -174,9 +174,10 @@ def bind(rule: Rule, mesh: DeviceMesh, roles: tuple[AxisRole, ...]) -> Strategy 
             return None
     if any(split[rule.modes[m][-1]] != over[m] for m in over if m in rule.modes):
         return None
-    for dims in (*rule.operands, *rule.results):
-        if dims is not None and not _composites_allow(rule, mesh, split, dims):
-            return None
+    if split:
+        for dims in (*rule.operands, *rule.results):
+            if dims is not None and not _composites_allow(rule, mesh, split, dims):
+                return None
 
     def place(dims: Dims | None, partial: list[str], reduction: Reduction = Reduction.SUM) -> Layout | None:
         if dims is None:
@@ -286,7 +287,11 @@ def result_pending(rule: Rule, role: AxisRole, dims: Dims | None) -> Reduction |
 
 def _has(dims: Dims, factors: tuple[str, ...]) -> bool:
     """Some dimension carries one of the factors."""
-    return any(f in d for d in dims for f in factors)
+    for d in dims:
+        for f in factors:
+            if f in d:
+                return True
+    return False
 
 
 def _parts_of(roles: tuple[AxisRole, ...]) -> dict[str, int] | None:
@@ -306,12 +311,22 @@ def placed(
     partial: tuple[tuple[str, Reduction], ...],
 ) -> Layout:
     """The layout of a tensor whose factors are split over these axes, those alone in a dimension in so many parts."""
-    axes = tuple(tuple(a for f in d for a in split.get(f, ())) for d in dims)
+    if not split:
+        return Layout(((),) * len(dims), partial)
+    axes = tuple(
+        [split.get(d[0], ()) if len(d) == 1 else tuple([a for f in d for a in split.get(f, ())]) for d in dims]
+    )
+    if not rule.parts:
+        return Layout(axes, partial)
     counts = tuple(
         (parts.get(d[0], 1) if len(d) == 1 else _parts_between(rule, d, split)) if over else 1
         for d, over in zip(dims, axes, strict=True)
     )
     return Layout(axes, partial, counts if any(n > 1 for n in counts) else ())
+
+
+def _joined(dim: tuple[str, ...], split: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple([a for f in dim for a in split.get(f, ())])
 
 
 def _parts_between(rule: Rule, dim: tuple[str, ...], split: Mapping[str, tuple[str, ...]]) -> int:
@@ -321,6 +336,8 @@ def _parts_between(rule: Rule, dim: tuple[str, ...], split: Mapping[str, tuple[s
 
 def _composites_allow(rule: Rule, mesh: DeviceMesh, split: dict[str, tuple[str, ...]], dims: Dims) -> bool:
     for d in dims:
+        if len(d) == 1:
+            continue
         whole_so_far = False  # a more major factor has more than one element per shard
         for f in minor_factors(rule, d, split):
             shards = mesh.size(split.get(f, ()))

@@ -195,7 +195,8 @@ class _View:
             if any(x is None for x in differences):
                 return None
             for is_usage, (classes, table) in enumerate(x for x in differences if x is not None):
-                full = table[np.ix_(classes, classes)]
+                # Classes are numbered as they come: where all rows differ, the table is that of the rows.
+                full = table if len(table) == d else table.take(classes, axis=0).take(classes, axis=1)
                 if is_usage:
                     worst[full > 0] = np.inf
                 else:

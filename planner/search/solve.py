@@ -17,7 +17,6 @@ import numpy as np
 from planner.search.control import Control
 from planner.search.evaluate import evaluate, least_memory
 from planner.search.goal import Goal
-from planner.search.ilp import solve_ilp
 from planner.search.lagrangian import Lagrangian
 from planner.search.local import LocalSearch
 from planner.search.memory import CLOSE_WORK, Bounded, branch_and_bound, minimum_memory
@@ -286,8 +285,14 @@ def _dp(search: Search, reduced: Reduced, cutoff: float) -> _Found:
     return search.eliminated(reduced, cutoff)
 
 
+def _solve_ilp(reduced: Reduced, control: Control, hint: Sequence[int] | None = None) -> Bounded:
+    from planner.search.ilp import solve_ilp  # OR-Tools takes half a second to load, and most searches need none of it
+
+    return solve_ilp(reduced, time_limit=control.left, hint=hint)
+
+
 def _ilp(search: Search, reduced: Reduced, cutoff: float) -> _Found:
-    return _Found(solve_ilp(reduced, time_limit=search.control.left), "ilp")
+    return _Found(_solve_ilp(reduced, search.control), "ilp")
 
 
 def _auto(search: Search, reduced: Reduced, cutoff: float) -> _Found:
@@ -311,7 +316,7 @@ def _auto(search: Search, reduced: Reduced, cutoff: float) -> _Found:
     if first.bounded.choice is not None and not small:
         return first
     search.control.say(f"gap left at {cost - first.bounded.bound:.0f}: integer program from there")
-    second = solve_ilp(reduced, time_limit=search.control.left, hint=first.bounded.choice)
+    second = _solve_ilp(reduced, search.control, first.bounded.choice)
     other = math.inf if second.choice is None else reduced.cost(second.choice)
     choice = second.choice if other < cost else first.bounded.choice
     return _Found(Bounded(choice, max(first.bounded.bound, second.bound)), f"{first.solver}+ilp")

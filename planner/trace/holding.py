@@ -141,9 +141,10 @@ def _copied(at: Placed) -> dict[str, float]:
     """Parameter → elements of all the copies of it that one rank gathers, in whatever layouts it is read."""
     found: dict[str, set[tuple[str, Layout]]] = defaultdict(set)
     for c in at.program.instructions:
-        if isinstance(c, Convert) and not c.gradient and c.tensor in at.facts.weights:
-            if any(s.kind not in FREE for s in c.steps):
-                found[_parameter(at, c.tensor)].add((c.tensor, c.target))
+        if not isinstance(c, Convert) or c.gradient or c.tensor not in at.facts.weights:
+            continue
+        if any(s.kind not in FREE for s in c.steps):
+            found[_parameter(at, c.tensor)].add((c.tensor, c.target))
     tensors = at.graph.tensors
     return {p: sum(tensors[t].elements / x.shards(at.mesh) for t, x in copies) for p, copies in found.items()}
 

@@ -19,8 +19,8 @@ PHASES: Final[tuple[Phase, ...]] = ("forward", "backward", "core", "again")
 class Tally:
     """Every list has one entry per unit; `workload.Unit` says what they count.
 
-    `widest` maps activations to the elements of the weights that multiply them; `gathers` and `sums` count exchanges: kind, axes, elements of the
-    group, and the share of the unit that these are.
+    `widest` maps activations to the elements of the weights that multiply them; `gathers` and `sums` count exchanges:
+    kind, axes, elements of the group, and the share of the unit that these are.
     """
 
     def __init__(self, units: int) -> None:

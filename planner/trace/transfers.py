@@ -34,7 +34,13 @@ def passes(program: Program) -> Iterator[tuple[Run | Convert, bool]]:
 
 def runs_again(program: Program) -> set[str]:
     """Operators that run forward twice."""
-    return {i.op for i, again in passes(program) if again and isinstance(i, Run)}
+    begun, again = set[str](), set[str]()
+    for i in program.instructions:
+        if isinstance(i, Run):
+            if not i.backward and i.op in begun:
+                again.add(i.op)
+            begun.add(i.op)
+    return again
 
 
 def count_redistributions(tally: Tally, at: Placed, *, gathered_again: bool) -> None:
@@ -43,15 +49,15 @@ def count_redistributions(tally: Tally, at: Placed, *, gathered_again: bool) -> 
     `gathered_again`: what an operator's backward pass reads of a gathered operand is kept as it was before, and
     gathered once more (Korthikanti et al. 2022); else the gathered operand is kept.
     """
-    seen: set[Convert] = set()
+    seen: dict[tuple[str, str, bool], list[Convert]] = {}  # not a set of them: hashing layouts takes long
     for i, again in passes(at.program):
-        if not isinstance(i, Convert) or not any(s.kind not in FREE for s in i.steps):
+        if not isinstance(i, Convert) or all(s.kind in FREE for s in i.steps):
             continue
         if again:
             if not gathered_again and i.tensor not in at.facts.weights:
                 _transfer(tally, at, i, gathered_again, again=True)
-        elif i not in seen:
-            seen.add(i)  # a parameter may be loaded again by blocks that run again
+        elif i not in (before := seen.setdefault((i.tensor, i.reader, i.gradient), [])):
+            before.append(i)  # a parameter may be loaded again by blocks that run again
             if i.tensor in at.facts.weights:
                 _exchange(tally, at, i)
             else:

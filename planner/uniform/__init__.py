@@ -1,8 +1,9 @@
 """Uniform configurations: DP x CP x TP x PP, micro-batches, ZeRO, recomputation and schedule, the same for all layers;
-all of them that there are for a job, and which is the fastest that fits."""
+all of them that there are for a job, which is the fastest that fits, and what single changes make of it."""
 
 from planner.uniform.best import Found, Scored, best_of
+from planner.uniform.refine import refined
 from planner.uniform.sample import Sample
 from planner.uniform.space import Space, configurations
 
-__all__ = ["Found", "Sample", "Scored", "Space", "best_of", "configurations"]
+__all__ = ["Found", "Sample", "Scored", "Space", "best_of", "configurations", "refined"]

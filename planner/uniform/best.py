@@ -19,6 +19,7 @@ from typing import Any, Final
 from planner.clock import Configuration, Prediction, predict
 from planner.errors import InputError, UsageError
 from planner.trace import Workload
+from planner.uniform.first import likely
 from planner.uniform.least import Held, Passed
 from planner.uniform.sample import Sample
 from planner.uniform.space import Space, configurations, levels, schedules
@@ -30,6 +31,7 @@ _Groups = Mapping[int, Sequence[Configuration]]  # by samples of a micro-batch
 # By so much an estimate may be too long, or too large, where it is laid out otherwise than the configuration itself.
 _LONGER: Final = 0.01
 _LARGER: Final = 0.15
+_TRIES: Final = 3  # at a first configuration that fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +61,11 @@ def best_of(
     limit: int | None,
     count: int = 1,
     stopped: Callable[[], bool] = lambda: False,
+    first: Callable[[Scored], None] = lambda scored: None,
 ) -> Found:
     """The `count` fastest configurations of the space whose fullest device holds at most `limit` bytes; of those met
-    until `stopped`."""
-    return _Search(sample, space, limit, count, stopped).run()
+    until `stopped`.  `first` is told of one that fits, soon."""
+    return _Search(sample, space, limit, count, stopped).run(first)
 
 
 class _Search:
@@ -81,10 +84,14 @@ class _Search:
         self._passed: dict[Configuration, Passed | None] = {}
         self._held: dict[_Ranks, Held] = {}
 
-    def run(self) -> Found:
+    def run(self, tell: Callable[[Scored], None]) -> Found:
         groups: dict[_Ranks, dict[int, list[Configuration]]] = defaultdict(lambda: defaultdict(list))
-        for c in configurations(self.space, self.profile):
+        every = list(configurations(self.space, self.profile))
+        for c in every:
             groups[_ranks_of(c)][c.micro_batch].append(c)
+        first = self._first(every)
+        if first is not None:
+            tell(first)
         for ranks in sorted(groups, key=lambda r: (r[0] * r[1] * r[2], r)):
             self._push(0.0, self._ranks, (ranks, groups[ranks]))
         while self._open and not self.stopped():
@@ -93,7 +100,19 @@ class _Search:
                 self.refused["bound"] += 1 + len(self._open)
                 break
             look(bound, item)
-        return Found(tuple(self.best), self.considered, self.played, dict(self.refused), self._seconds_at_once())
+        best = tuple(self.best) or (() if first is None else (first,))
+        return Found(best, self.considered, self.played, dict(self.refused), self._seconds_at_once())
+
+    def _first(self, every: Sequence[Configuration]) -> Scored | None:
+        """Some configuration that fits."""
+        for c in itertools.islice(likely(every, self.space, self.profile, self.sample.elements, self.limit), _TRIES):
+            try:
+                prediction = predict(self.sample.workload(c), c, self.profile)
+            except (UsageError, InputError):
+                continue
+            if self.limit is None or round(prediction.allocated_bytes) <= self.limit:
+                return Scored(c, prediction)
+        return None
 
     def _push(self, bound: float, look: Callable[[float, Any], None], item: Any) -> None:
         if bound < self._last():
@@ -132,15 +151,19 @@ class _Search:
         fitting = [c for c in there if self._fits(held, c)]
         self.refused["memory"] += len(there) - len(fitting)
         sizes = [self.space.batch, *sorted({c.micro_batch for c in fitting}, reverse=True)]
-        passes = (self._passes(smallest.with_(micro_batch=m)) for m in sizes)
-        passed = next((p for p in passes if p is not None), None)
-        if passed is None:
+        together: dict[int, Passed] = {}
+        for n in {c.copies for c in fitting}:
+            passes = (self._passes(smallest.with_(micro_batch=m, micro_batches=n, copies=n)) for m in sizes)
+            passed = next((p for p in passes if p is not None), None)
+            if passed is not None:
+                together[n] = passed
+        if not together:
             self.refused["model"] += len(fitting)
             return
-        self._rates[ranks] = passed.seconds / passed.samples * ranks[0] * ranks[1]
+        self._rates[ranks] = min(p.seconds / p.samples for p in together.values()) * ranks[0] * ranks[1]
         self._held[ranks] = held
-        for c in fitting:
-            least = self._step(passed, c)
+        for c in (c for c in fitting if c.copies in together):
+            least = self._step(together[c.copies], c)
             if c.pp == c.micro_batches == 1:
                 self._at_once.append((least, c))
             self._push(least, self._schedule, c)
@@ -228,7 +251,7 @@ def _alone(c: Configuration) -> Configuration:
     return c.with_(
         dp=c.ep,
         pp=1,
-        micro_batches=1,
+        micro_batches=c.copies,
         zero=0,
         virtual_stages=1,
         schedule="1f1b",

@@ -10,7 +10,7 @@ from cost_models import HardwareProfile, optimizer_seconds
 from planner.clock import Configuration
 from planner.clock.memory import STATE_BYTES, chunk_activation_bytes
 from planner.clock.passes import passes_of
-from planner.clock.stages import chunks, chunks_of
+from planner.clock.stages import chunks, chunks_of, each_once, kinds_of
 from planner.trace import Workload
 
 __all__ = ["Held", "Passed"]
@@ -21,7 +21,8 @@ _Ranks = list[tuple[float, float, float]]  # seconds of each rank: before it, be
 
 @dataclass(frozen=True, eq=False)
 class Passed:
-    """The passes of a micro-batch of `samples` samples of a rank through the units of the model."""
+    """The passes of a micro-batch of `samples` samples of a rank, of several copies together, through the units of the
+    model."""
 
     workload: Workload
     configuration: Configuration
@@ -29,11 +30,12 @@ class Passed:
     samples: int
     _known: dict[object, _Ranks] = field(default_factory=dict)
     _paths: dict[object, float] = field(default_factory=dict)
+    _times: dict[object, list[tuple[float, float]]] = field(default_factory=dict)
 
     @cached_property
     def seconds(self) -> float:
-        """Of both passes."""
-        return sum(f + b for f, b in self._units("none", 1.0))
+        """Of both passes, by the copy."""
+        return sum(f + b for f, b in self._units("none", 1.0)) / self.configuration.copies
 
     def step(self, c: Configuration) -> float:
         """Seconds that the step of `c` takes at least.
@@ -47,18 +49,17 @@ class Passed:
         if key not in self._known:
             self._known[key] = self._ranks(c)
         goes_back = c.order in ("1f1b", "gpipe", "interleaved")
-        one = max(
-            before + c.micro_batches * own + (behind if goes_back else 0.0) for before, behind, own in self._known[key]
-        )
+        one = max(before + c.passes * own + (behind if goes_back else 0.0) for before, behind, own in self._known[key])
         alone = self._alone(c.recompute, c.recompute_blocks, goes_back)
         return max(one, alone) * c.micro_batch / self.samples + self.profile.host.step_overhead_s
 
     def _ranks(self, c: Configuration) -> _Ranks:
-        units = self._units(c.recompute, c.recompute_blocks)
-        parts = [
-            [sum(units[i][way] for i in chunk) for way in (0, 1)]
-            for chunk in chunks(self.workload, c.pp * c.virtual_stages)
-        ]
+        units, kinds = self._units(c.recompute, c.recompute_blocks), self._kinds
+        cut = chunks(self.workload, c.pp * c.virtual_stages)
+        parts = each_once(
+            [tuple(kinds[i] for i in chunk) for chunk in cut],
+            lambda k: [sum(units[i][way] for i in cut[k]) for way in (0, 1)],
+        )
         before, behind = (list(accumulate((p[way] for p in parts), initial=0.0)) for way in (0, 1))
         return [(before[d], behind[d], sum(sum(parts[k]) for k in chunks_of(c, d))) for d in range(c.pp)]
 
@@ -72,8 +73,18 @@ class Passed:
             self._paths[key] = both - (0.0 if whole else weights)
         return self._paths[key]
 
+    @cached_property
+    def _kinds(self) -> list[int]:
+        return kinds_of(self.workload)
+
     def _units(self, recompute: str, blocks: float) -> list[tuple[float, float]]:
         """Forward and backward seconds of each unit."""
+        key = recompute, blocks
+        if key not in self._times:
+            self._times[key] = self._of_units(recompute, blocks)
+        return self._times[key]
+
+    def _of_units(self, recompute: str, blocks: float) -> list[tuple[float, float]]:
         run = self.configuration.with_(recompute=recompute, recompute_blocks=1.0)
         again = 1.0
         if recompute == "full":
@@ -127,7 +138,7 @@ class Held:
         master = 0 if c.weight_bytes == 4 else 4
         each = master + STATE_BYTES[c.optimizer]
         static = divided(3) * c.weight_bytes + divided(2) * c.gradient_bytes + divided(1) * each
-        flying = min(c.micro_batches, c.pp) if c.order in ("1f1b", "gpipe", "interleaved") else 0.5
+        flying = c.copies * min(c.passes, c.pp) if c.order in ("1f1b", "gpipe", "interleaved") else 0.5
         return static + (1 - _ESTIMATED) * self._kept(c) * c.micro_batch / self.samples * flying
 
     def _kept(self, c: Configuration) -> float:

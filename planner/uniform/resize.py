@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from planner.evaluate.model import model_of
-from planner.evaluate.pins import same_factor
 from planner.ir import DeviceMesh, Graph, Layout
 from planner.lowering import Convert, Load, Program
+from planner.planning.schemes.model import model_of
 from planner.rules.rule import Rule
 from planner.rules.strategy import Strategy, bind
 
@@ -22,11 +21,17 @@ def resized(program: Program, graph: Graph, mesh: DeviceMesh) -> Program | None:
         return None
     rules = model_of(graph).rules
     strategies: dict[str, Strategy] = {}
+    alike: dict[object, tuple[Strategy, Strategy]] = {}  # operators of equal blocks, which share their rules
     for name, known in program.strategies.items():
-        found = _bound(program.rules[name], known, rules[name], mesh)
+        before, rule = program.rules[name], rules[name]
+        key = id(before), id(rule), known.roles
+        if key in alike and _same_layouts(alike[key][0], known):
+            strategies[name] = alike[key][1]
+            continue
+        found = _bound(before, known, rule, mesh)
         if found is None:
             return None
-        strategies[name] = found
+        strategies[name], alike[key] = found, (known, found)
     for tensor, layout in _layouts(program):
         try:
             layout.local_shape(graph.tensors[tensor].shape or (), mesh)
@@ -42,7 +47,7 @@ def _bound(before: Rule, known: Strategy, rule: Rule, mesh: DeviceMesh) -> Strat
         return found
     roles = []
     for role in known.roles:
-        factor = same_factor(before, role.factor, rule) if role.kind == "split" else role.factor
+        factor = _same_factor(before, role.factor, rule) if role.kind == "split" else role.factor
         if factor is None:
             return None
         roles.append(replace(role, factor=factor))
@@ -52,6 +57,27 @@ def _bound(before: Rule, known: Strategy, rule: Rule, mesh: DeviceMesh) -> Strat
 
 def _named(known: Strategy, rule: Rule) -> bool:
     return all(r.kind != "split" or r.factor in rule.factors or r.factor in rule.modes for r in known.roles)
+
+
+def _same_factor(rule: Rule, factor: str, other: Rule) -> str | None:
+    """The factor, or mode, of the same operator at another batch: at one sample, factors of reshapes are numbered
+    without that of the samples, so names alone do not tell.  None where there is none."""
+    if factor in rule.modes:
+        return factor if factor in other.modes else None
+    places = _places(rule, factor)
+    fitting = [f for f in other.factors if _places(other, f) == places]
+    return factor if factor in fitting else next(iter(fitting), None)
+
+
+def _places(rule: Rule, factor: str) -> frozenset[tuple[str, int, int]]:
+    """The dimensions, of operands and results, that a factor is part of."""
+    return frozenset(
+        (kind, i, d)
+        for kind, tensors in (("operand", rule.operands), ("result", rule.results))
+        for i, dims in enumerate(tensors)
+        for d, parts in enumerate(dims or ())
+        if factor in parts
+    )
 
 
 def _same_layouts(a: Strategy, b: Strategy) -> bool:

@@ -17,13 +17,13 @@ from typing import Final
 from cost_models import HardwareProfile
 from planner.clock import Configuration
 from planner.evaluate import layout_of, program_of_configuration, traced_as
-from planner.evaluate.axis import has_experts
-from planner.evaluate.model import model_of
 from planner.frontends.rebind import batch_axes, rebind
 from planner.frontends.siblings import cut_layers, removable_runs
 from planner.ir import DeviceMesh, Graph
 from planner.lowering import Program
 from planner.planning.execution import runs_blocks_again
+from planner.planning.schemes.expert import has_experts
+from planner.planning.schemes.model import model_of
 from planner.trace import Unit, Workload
 from planner.uniform.resize import resized
 from planner.work.units import units_of
@@ -50,7 +50,7 @@ class Sample:
         spread = _spread(graph, cut)
         self.graph = graph if spread is None else cut
         self._spread = spread
-        self._elements = sum(math.prod(p.shape or ()) for p in graph.parameters if p.name in graph.consumers)
+        self.elements = sum(math.prod(p.shape or ()) for p in graph.parameters if p.name in graph.consumers)
         self.layers = sum(units_of(graph).repeated)
         self._graphs: dict[int, Graph] = {}
         self._workloads: dict[Configuration, Workload] = {}
@@ -88,8 +88,7 @@ class Sample:
         return self._estimated[key]
 
     def _program(self, c: Configuration) -> Program:
-        graph, one = self.at(c.micro_batch * c.dp), self.at(c.micro_batch * c.ep)
-        return program_of_configuration(graph, one, c, self.profile)
+        return program_of_configuration(self.at(c.micro_batch * c.dp), c, self.profile)
 
     def _alike(self, c: Configuration) -> Program:
         """The program of `c`, by that of a configuration of the same kinds of parallelism where there is one."""
@@ -117,7 +116,7 @@ class Sample:
             places[s].append(u)
         tied = tuple(replace(t, units=tuple(sorted(u for s in t.units for u in places[s]))) for t in workload.tied)
         units = tuple(workload.units[s] for s in self._spread.of)
-        return replace(workload, units=units, repeated=self._spread.repeated, tied=tied, parameters=self._elements)
+        return replace(workload, units=units, repeated=self._spread.repeated, tied=tied, parameters=self.elements)
 
 
 def _traced_by(c: Configuration) -> Configuration:

@@ -31,7 +31,9 @@ Optimizer = Literal["adam", "momentum", "sgd"]
 class Space:
     """`batch` samples of a step; `layers` that a pipeline may be cut between; `stages`, `micro_batches` and
     `recompute`: where these are prescribed; `experts`: whether there are any to divide; `untold`: what of a
-    configuration the framework that it is for cannot be told, empty where it can be told all; None: any will do."""
+    configuration the framework that it is for cannot be told, empty where it can be told all; None: any will do.
+    `copies`: how many micro-batches may pass together, interleaved, where ranks exchange activations; `offload`:
+    whether activations may wait in the host's memory."""
 
     devices: int
     batch: int
@@ -43,6 +45,8 @@ class Space:
     recompute: Literal["none", "blocks"] | None = None
     experts: bool = True
     untold: Callable[[Configuration], str] | None = None
+    copies: tuple[int, ...] = (1,)
+    offload: bool = False
 
 
 def configurations(space: Space, profile: HardwareProfile) -> Iterator[Configuration]:
@@ -80,10 +84,18 @@ def configurations(space: Space, profile: HardwareProfile) -> Iterator[Configura
 
 
 def schedules(space: Space, c: Configuration) -> Iterator[Configuration]:
-    """The configuration with every schedule and recomputation."""
-    for schedule, chunks in _schedules(space, c):
-        for recompute, blocks in _recomputations(space):
-            yield c.with_(schedule=schedule, virtual_stages=chunks, recompute=recompute, recompute_blocks=blocks)
+    """The configuration with every number of copies, schedule and recomputation."""
+    for copied in (c.with_(copies=n) for n in space.copies if _copied(c, n)):
+        for schedule, chunks in _schedules(space, copied):
+            for recompute, blocks in _recomputations(space):
+                yield copied.with_(
+                    schedule=schedule, virtual_stages=chunks, recompute=recompute, recompute_blocks=blocks
+                )
+
+
+def _copied(c: Configuration, copies: int) -> bool:
+    """Whether so many micro-batches may pass together: one copy hides nothing where ranks exchange no activations."""
+    return copies == 1 or (c.tp * c.cp * c.ep > 1 and c.micro_batches % copies == 0)
 
 
 def levels(space: Space, c: Configuration) -> Iterator[Configuration]:
@@ -106,7 +118,7 @@ def _schedules(space: Space, c: Configuration) -> Iterator[tuple[str, int]]:
         yield "1f1b", 1
         return
     yield "1f1b", 1
-    if c.micro_batches % c.pp == 0:
+    if c.passes % c.pp == 0:
         yield from (("1f1b", v) for v in range(2, space.layers // c.pp + 1) if space.layers % (c.pp * v) == 0)
     yield "zb-h1", 1
     if space.layers >= 2 * c.pp:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from planner.frontends.quantized import is_quantisation_parameter
 from planner.ir import Graph, Op, Role
 from planner.rules.rule import Rule
+from planner.work.kept import kept
 
 __all__ = [
     "active_tensors",
@@ -26,6 +27,7 @@ def gradient_sources(graph: Graph) -> tuple[str, ...]:
     return tuple(t for t in graph.outputs if graph.tensors[t].is_float and graph.tensors[t].shape is not None)
 
 
+@kept
 def trained_parameters(graph: Graph) -> frozenset[str]:
     """Parameters that an optimizer changes: neither quantised nor the scales of what is."""
 
@@ -79,6 +81,7 @@ def saved_slots(op: Op, rule: Rule, active: frozenset[str]) -> frozenset[int]:
     )
 
 
+@kept
 def fixed_operators(graph: Graph) -> frozenset[str]:
     """Operators that compute with constants alone (rotary tables, causal masks): the same at every step.
 
@@ -95,6 +98,7 @@ def fixed_operators(graph: Graph) -> frozenset[str]:
     return frozenset(fixed)
 
 
+@kept
 def made_of_parameters(graph: Graph) -> frozenset[str]:
     """Parameters, and tensors made of parameters and constants alone: runtimes keep them as their readers want them."""
     weights = {t.name for t in graph.parameters}

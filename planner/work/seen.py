@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from planner.ir import Graph, Op
-from planner.work.views import ANSWERS, shares_storage
 from planner.rules.rule import Rule
 from planner.work.activity import fixed_operators, saved_slots
 from planner.work.fusion import HEAVY, Fusion
+from planner.work.views import ANSWERS, shares_storage
 
 __all__ = ["Saved", "Seen", "seen"]
 
@@ -36,8 +36,9 @@ class Seen:
     """Of a graph whose operators are joined in one way.
 
     `kernel` numbers kernels by operator; `inside` are tensors that never leave one; `views` are results that lie in the
-    storage of their operator's first operand, `strided` those of them that may be another part of it; `saved` says by operator what its backward pass, or that of its kernel on its behalf, reads; `masks`
-    are constants that no kernel reads: where a mask is causal, the core of an attention knows that by itself.
+    storage of their operator's first operand, `strided` those of them that may be another part of it; `saved` says by
+    operator what its backward pass, or that of its kernel on its behalf, reads; `masks` are constants that no kernel
+    reads: where a mask is causal, the core of an attention knows that by itself.
     """
 
     kernel: Mapping[str, int]

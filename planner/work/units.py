@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 from planner.frontends.blocks import repeated_blocks
 from planner.ir import Graph
+from planner.work.kept import kept
 
 __all__ = ["Units", "bucket_shares", "units_of"]
 
@@ -46,7 +47,8 @@ def _units(graph: Graph) -> Units:
     return Units(unit, tuple(key in passed for key in order))
 
 
-def bucket_shares(graph: Graph) -> dict[str, float]:
+@kept
+def bucket_shares(graph: Graph) -> Mapping[str, float]:
     """Parameter → its share of the elements of the unit that reads it first.
 
     Frameworks gather the weights of a block at once and sum their gradients in buckets of about that size, so that a

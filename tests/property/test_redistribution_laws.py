@@ -98,6 +98,22 @@ def test_prices_form_a_metric_below_gather_then_slice(case: tuple) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(cases)
+def test_few_layouts_cost_what_they_cost_among_all(case: tuple) -> None:
+    mesh, shape, alpha, beta, random = case
+    prices = LinearPrices(mesh, alpha, beta)
+    few, whole = (Redistributions(shape, 8 * int(np.prod(shape)), mesh, prices) for _ in range(2))
+    numbers = np.arange(len(few.layouts))
+    for _ in range(4):
+        some, others = (np.array(random.choices(numbers.tolist(), k=2)) for _ in range(2))
+        np.testing.assert_array_equal(few.costs_from(some), whole.costs[some])
+        np.testing.assert_array_equal(few.costs_to(some), whole.costs[:, some])
+        np.testing.assert_array_equal(few.costs_between(some, others), whole.costs[np.ix_(some, others)])
+        source, target = few.layouts[some[0]], few.layouts[others[0]]
+        assert few.path(source, target) == whole.path(source, target)
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases)
 def test_price_of_a_path_is_the_sum_of_its_steps(case: tuple) -> None:
     mesh, shape, alpha, beta, random = case
     prices = LinearPrices(mesh, alpha, beta)

@@ -81,4 +81,4 @@ def _program(g: Graph, c: Configuration) -> Program:
     architecture, sizes = _BUILT[g]
     (samples,) = {s[0] for t in g.inputs if (s := g.tensors[t].shape)}
     whole = graph(architecture, **{**sizes, "batch": samples // c.ep * c.dp})
-    return program_of_configuration(whole, g, c, load_profile("a100-80"))
+    return program_of_configuration(whole, c, load_profile("a100-80"))

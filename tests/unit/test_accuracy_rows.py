@@ -284,14 +284,13 @@ def test_torchtitan_compiles_the_loss_since_april_2025(tmp_path: Path, file: str
     assert one(tmp_path, source=f"pytorch/torchtitan@b5bcd76:benchmarks/{file}").configuration.loss == loss
 
 
-def test_mindspores_copies_of_a_micro_batch_hide_tensor_communication(tmp_path: Path) -> None:
+def test_mindspores_copies_of_a_micro_batch_pass_together(tmp_path: Path) -> None:
     switches = {"recompute": True}
     plain = one(tmp_path, **MINDFORMERS, recompute=switches).configuration
     copied = one(tmp_path, **MINDFORMERS, recompute=switches, micro_batch_interleave_num=2).configuration
-    alone = one(
-        tmp_path, **MINDFORMERS, recompute=switches, micro_batch_interleave_num=2, tp=1, num_devices=4
-    ).configuration
-    assert [c.overlap_tensor for c in (plain, copied, alone)] == [False, True, False]
+    cut = one(tmp_path, **MINDFORMERS, recompute=switches, fine_grain_interleave=2).configuration
+    assert [(c.copies, c.overlap_tensor) for c in (plain, copied, cut)] == [(1, False), (2, False), (1, True)]
+    assert plain.micro_batches == copied.micro_batches
 
 
 def test_pure_precision_sums_gradients_in_two_bytes(tmp_path: Path) -> None:

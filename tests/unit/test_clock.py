@@ -142,9 +142,9 @@ def test_a_configuration_computes_as_long_as_the_plan_made_of_it(tmp_path: Path,
     assert main([*arguments, "--out", str(tmp_path)]) == 0
     parts = read_plan(tmp_path / "plan.json").cost.parts_s
     c = parse_strategy(strategy, devices=8, batch=32, precision="bf16", optimizer="adam")
-    whole, one = (load_model(path, batch=c.micro_batch * n) for n in (c.dp, c.ep))
+    whole = load_model(path, batch=c.micro_batch * c.dp)
     machine = load_profile("a100-80")
-    found = predict(workload_of_configuration(whole, one, c, machine), c, machine).breakdown
+    found = predict(workload_of_configuration(whole, c, machine), c, machine).breakdown
     computed = parts["compute_forward"] + parts["compute_backward"]
     assert computed == pytest.approx(found["compute"], rel=1e-6)
 

@@ -201,7 +201,7 @@ def test_names_of_tensors_do_not_matter(c: Configuration, random: Any) -> None:
         return import_bytes(model.SerializeToString(), name="renamed")
 
     machine = load_profile("a100-80")
-    p, q = priced(c), predict(workload_of_configuration(renamed(c.dp), renamed(1), c, machine), c, machine)
+    p, q = priced(c), predict(workload_of_configuration(renamed(c.dp), c, machine), c, machine)
     assert q.step_time_s == pytest.approx(p.step_time_s, rel=1e-12)
     assert q.allocated_bytes == pytest.approx(p.allocated_bytes, rel=1e-12)
 

@@ -10,10 +10,12 @@ import pytest
 
 from cost_models import load_profile
 from planner.evaluate import Configuration, workload_of_configuration
-from planner.evaluate.axis import WHOLE, Along, lay_out
-from planner.evaluate.model import model_of
 from planner.frontends import import_bytes
-from planner.ir import Graph
+from planner.ir import DeviceMesh, Graph
+from planner.planning.schemes.layout import Along, lay_out
+from planner.planning.schemes.model import model_of
+from planner.planning.schemes.tensor import TENSOR
+from planner.planning.schemes.ways import divided, whole
 from planner.work.units import units_of
 from tests.unit.evaluate_graphs import A, B, H, S, V, blocks, gpt, graph, llama, sent, traced
 
@@ -30,9 +32,9 @@ TRANSFORMERS = {
 }
 
 
-def along(g: Graph, axis: Any, size: int, **options: bool) -> Along:
-    m = model_of(g)
-    return lay_out(g, m.rules, m.keys, m.active, axis, size, **options)
+def along(g: Graph, size: int, **options: Any) -> Along:
+    """Of tensor parallelism alone."""
+    return lay_out(g, model_of(g), DeviceMesh.of(size), {op.name: () for op in g.ops}, TENSOR, **options)
 
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
@@ -60,15 +62,15 @@ def test_sequence_parallel_block_gathers_and_scatters_instead(name: str) -> None
 @pytest.mark.parametrize("name", TRANSFORMERS)
 def test_products_alternate_between_columns_and_rows(name: str) -> None:
     g = TRANSFORMERS[name]
-    layout, m, units = along(g, "tensor", 4), model_of(g), units_of(g)
+    layout, m, units = along(g, 4), model_of(g), units_of(g)
     found = []
     for op in g.ops:
         weight = op.inputs[1] if m.rules[op.name].kind == "matmul" and len(op.inputs) > 1 else ""
         if weight in m.weights and units.repeated[units.of[op.name]]:
-            c = layout.choices[op.name]
-            found.append(
-                "column" if c.operands[0] == WHOLE and c.results[0] >= 0 else "row" if c.results[0] == -2 else ""
-            )
+            way = layout.ways[op.name]
+            result = way.results[0]
+            column = whole(way.operands[0]) and divided(result)
+            found.append("column" if column else "row" if result is not None and result.partial else "")
     assert "" not in found
     per_block = len(found) // sum(units.repeated)
     assert found == found[:per_block] * sum(units.repeated)
@@ -81,10 +83,10 @@ def test_products_alternate_between_columns_and_rows(name: str) -> None:
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 def test_embedding_and_scores_divide_the_vocabulary(name: str, sequence_parallel: bool) -> None:
     g = TRANSFORMERS[name]
-    layout = along(g, "tensor", 4, sequence_parallel=sequence_parallel)
+    layout = along(g, 4, sequence_parallel=sequence_parallel)
     tables = [p for p in g.parameters if p.shape is not None and len(p.shape) == 2 and V in p.shape]
     assert tables
-    assert all(layout.rest[p.name] == p.shape.index(V) for p in tables if p.shape)
+    assert all(layout.rest[p.name].dims[p.shape.index(V)] for p in tables if p.shape)
     last = traced(g, tp=4, sequence_parallel=sequence_parallel).units[-1]
     scores = 2 * B * S * V
     assert all(t.bytes < scores for t in (*last.sent_forward, *last.sent_backward))  # scores are not gathered
@@ -151,10 +153,10 @@ def test_experts_under_tensor_parallelism_sum_once_and_keep_the_router_whole() -
 
 def test_latent_projections_before_a_norm_stay_whole() -> None:
     g = graph("deepseek", layers=3, batch=4)
-    layout = along(g, "tensor", 4)
+    layout = along(g, 4)
     down = [p.name for p in g.parameters if p.shape in ((5120, 1536), (5120, 576))]
     assert down
-    assert all(layout.rest[name] == WHOLE for name in down)
+    assert all(layout.rest[name].is_replicated for name in down)
 
 
 def test_perceptron_pairs_columns_and_rows() -> None:
@@ -166,9 +168,9 @@ def test_perceptron_pairs_columns_and_rows() -> None:
 
 def test_residual_network_divides_every_convolution() -> None:
     g = graph("resnet", layers=18, batch=32)
-    layout, m = along(g, "tensor", 4), model_of(g)
+    layout, m = along(g, 4), model_of(g)
     kernels = [op.inputs[1] for op in g.ops if m.rules[op.name].kind == "conv"]
-    assert all(layout.rest[name] >= 0 for name in kernels)
+    assert all(divided(layout.rest[name]) for name in kernels)
     total = sum(u.weights for u in traced(g).units)
     assert sum(u.weights for u in traced(g, tp=4).units) < 1.01 * total / 4 + 10_000
 
@@ -183,7 +185,7 @@ def test_tracing_does_not_keep_a_graph_alive() -> None:
     from planner.builder import build
 
     g = import_bytes(build("mlp", {"layers": 3}).SerializeToString(), name="mlp")
-    workload_of_configuration(g, g, Configuration(tp=2), load_profile("a100-80"))
+    workload_of_configuration(g, Configuration(tp=2), load_profile("a100-80"))
     gone = weakref.ref(g)
     del g
     gc.collect()

@@ -248,7 +248,7 @@ def test_known_schemes_hold_quantised_weights_as_they_are_stored():
     data = [value("x", [4, 512]), value("labels", [4], INT64)]
     g = imported(nodes, data, [value("loss", [])], stored)
     c = Configuration()
-    held = predict(workload_of_configuration(g, g, c, load_profile("a100-80")), c, load_profile("a100-80")).memory
+    held = predict(workload_of_configuration(g, c, load_profile("a100-80")), c, load_profile("a100-80")).memory
     assert held["weights"] == 512 * 512 + 512 * 2 + 512 * 8 * c.weight_bytes
     assert held["optimizer"] == 512 * 8 * 12
 

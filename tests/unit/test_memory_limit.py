@@ -11,12 +11,12 @@ import pytest
 
 from cost_models import load_profile
 from planner.errors import InfeasibleError
-from planner.evaluate.pins import constraints_of_configuration
 from planner.frontends import load_model
 from planner.ir import DeviceMesh, Graph
 from planner.planning import Planned, Request, make_plan
 from planner.planning.fit import Fitted, fit
 from planner.planning.schemes import parse_strategy
+from planner.planning.schemes.pins import constraints_of_configuration
 from planner.planning.shapes import shapes
 from planner.planning.walk import walk
 from planner.pricing import Machine, PricedProblem, Settings, active_tensors, bind_rules, price
@@ -48,7 +48,7 @@ def priced(graph: Graph, mesh: DeviceMesh, limit: int | None) -> PricedProblem:
 
 def pinned(graph: Graph, scheme: str) -> Planned:
     c = parse_strategy(scheme, devices=DEVICES, batch=8, precision="bf16", optimizer="adam")
-    pins = constraints_of_configuration(graph, graph, c, scheme)
+    pins = constraints_of_configuration(graph, c, scheme)
     return make_plan(graph, Request(DEVICES, PROFILE, SETTINGS, recompute="none", constraints=pins))
 
 

@@ -28,6 +28,7 @@ SETTINGS = Settings(True, "bf16", "adam")
 EVERY = (
     "ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp:shard=4", "zero1:micro_batch=2", "fsdp:micro_batch=1",
     "ddp:recompute=full,micro_batch=2", "zero2:micro_batch=2", "ddp:attention=unfused,loss=softmax,fuse=false",
+    "zero3:frozen=true,micro_batch=2",
 )  # fmt: skip
 OF_LAYERS = (
     "megatron:tp=2,micro_batch=8", "megatron:tp=2,sp=false,zero=0,micro_batch=4", "megatron:pp=2,micro_batch=2",
@@ -35,7 +36,10 @@ OF_LAYERS = (
     "megatron:tp=2,micro_batch=4,recompute=selective,attention=unfused", "megatron:micro_batch=2,recompute=products",
     "megatron:micro_batch=2,recompute=full,recompute_blocks=0.5", "megatron:tp=2,micro_batch=4,parameter_bytes=4",
     "megatron:pp=2,micro_batch=2,stage_layers=1-1",
-    "megatron:pp=2,zero=0,micro_batch=8", "megatron:tp=2,micro_batch=4,overlap_tensor=true,gradient_bytes=2",
+    "megatron:tp=2,micro_batch=2,copies=2", "megatron:tp=2,pp=2,micro_batch=2,copies=2,recompute=full",
+    "zero2:tp=2,micro_batch=2,copies=2", "megatron:pp=2,zero=0,micro_batch=8",
+    "megatron:tp=2,micro_batch=4,overlap_tensor=true,gradient_bytes=2",
+    "megatron:tp=2,pp=2,micro_batch=4,frozen=true",
 )  # fmt: skip
 OF_SCHEDULES = (
     "megatron:pp=2,schedule=gpipe,micro_batch=2", "megatron:pp=4,schedule=zb-h1,micro_batch=2",
@@ -93,8 +97,7 @@ def test_the_step_evaluated_is_the_step_searched(model: str, strategy: str) -> N
     for machine in MACHINES:
         profile = load_profile(machine)
         c = parse_strategy(strategy, devices=DEVICES, batch=BATCH, precision="bf16", optimizer="adam")
-        whole, one = (graph_of(model, c.micro_batch * n) for n in (c.dp, c.ep))
-        program = program_of_configuration(whole, one, c, profile)
+        program = program_of_configuration(graph_of(model, c.micro_batch * c.dp), c, profile)
         evaluated = predict(traced_as(c, program), c, profile)
         step_s, parts_s, peak, planned = searched(model, strategy, profile)
         assert peak == round(evaluated.allocated_bytes), machine

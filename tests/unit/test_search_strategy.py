@@ -21,11 +21,11 @@ from planner.cli.strategy import take_strategy
 from planner.emit.scheme import scheme_of
 from planner.errors import UsageError
 from planner.evaluate import Configuration
-from planner.evaluate.pins import constraints_of_configuration
 from planner.frontends import load_model
 from planner.planning import PlanDocument, Request, make_plan, read_plan
 from planner.planning.execution import run_of
 from planner.planning.schemes import KEYS, parse_strategy
+from planner.planning.schemes.pins import constraints_of_configuration
 from planner.pricing import Settings
 from tests.unit.evaluate_graphs import gpt
 
@@ -94,8 +94,7 @@ def pinned(dp: int, **c: Any) -> dict[str, frozenset[str]]:
     """Operator → what its innermost axis, tensor parallelism of GPT-2's output layer over two ranks, splits."""
     configured = Configuration(dp=dp, tp=2, **c)
     sizes = {"layers": 1, "hidden": 768, "heads": 12, "vocab": 50304, "seq": 1024}
-    all_of_them, one = (gpt(batch=n, **sizes) for n in (configured.micro_batch * dp, configured.micro_batch))
-    found = constraints_of_configuration(all_of_them, one, configured, "--strategy")
+    found = constraints_of_configuration(gpt(batch=configured.micro_batch * dp, **sizes), configured, "--strategy")
     tensor = "xyzw"[len(found.meshes[0]) - 1]
     return {
         op.match[0]: frozenset(f for f, axes in op.strategy.axes_by_factor.items() if tensor in axes)
@@ -154,10 +153,17 @@ def test_every_key_changes_the_plan_or_is_refused(key: str) -> None:
         "tp": "2", "pp": "2", "cp": "2", "ep": "2", "micro_batch": "2", "vpp": "2", "stage_layers": "1-1",
         "shard": "4", "zero": "0", "sp": "false", "recompute": "full", "recompute_blocks": "0.5", "offload": "0.5",
         "schedule": "gpipe", "matrix": "fp8", "attention": "unfused", "parameter_bytes": "4", "gradient_bytes": "2",
-        "cast_gathers": "true", "fuse": "false", "loss": "softmax", "frozen": "true", "overlap_gradients": "false",
-        "overlap_parameters": "false", "overlap_tensor": "true", "overlap_pipeline": "false",
+        "copies": "2", "cast_gathers": "true", "fuse": "false", "loss": "softmax", "frozen": "true",
+        "overlap_gradients": "false", "overlap_parameters": "false", "overlap_tensor": "true",
+        "overlap_pipeline": "false",
     }  # fmt: skip
-    others = {"sp": "tp=2", "recompute_blocks": "recompute=full", "vpp": "pp=2", "stage_layers": "pp=2"}.get(key, "")
+    others = {
+        "sp": "tp=2",
+        "copies": "tp=2",
+        "recompute_blocks": "recompute=full",
+        "vpp": "pp=2",
+        "stage_layers": "pp=2",
+    }.get(key, "")
     parser = argparse.ArgumentParser()
     configure(parser)
 
@@ -187,7 +193,6 @@ def test_every_key_changes_the_plan_or_is_refused(key: str) -> None:
         ("hsdp:shard=3", (), 2, "expected a divisor of dp * cp"),
         ("megatron:cp=4,shard=2", (), 2, "a multiple of ep * cp = 4"),
         ("megatron:ep=8", (), 2, "the model has no weights of experts"),
-        ("ddp:frozen=true", (), 2, "frozen: a plan trains all of the model's weights"),
         ("ddp:matrix=fp4", (), 2, "has no units for it"),
         ("megatron:pp=2,vpp=2", (), 2, "the model has 2 layers to cut between"),
         ("megatron:tp=2", ("--stages", "2"), 2, "says stages, micro-batches and mesh itself"),
@@ -271,3 +276,22 @@ def test_a_plan_is_not_priced_on_a_machine_that_cannot_run_it_so(
     capsys.readouterr()
     assert main([*arguments, "--hardware", "ascend-910a"]) == 3
     assert "does not say how fast its host is reached" in capsys.readouterr().err
+
+
+def test_a_plan_of_frozen_weights_takes_the_step_evaluated_and_says_so_to_launchers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, strategy = str(SAMPLES / "gpt_tiny.onnx"), "megatron:tp=2,micro_batch=2,frozen=true"
+    job = ["--devices", "4", "--batch", "8"]
+    assert main(["search", model, *job, "--strategy", strategy, "--no-cache", "--out", str(tmp_path)]) == 0
+    plan = read_plan(tmp_path / "plan.json")
+    assert plan.schedule.run["frozen"] is True
+    capsys.readouterr()
+    assert main(["evaluate", model, *job, "--strategy", strategy, "--json"]) == 0
+    evaluated = json.loads(capsys.readouterr().out)
+    assert main(["evaluate", model, "--plan", str(tmp_path), "--json"]) == 0
+    read_back = json.loads(capsys.readouterr().out)
+    assert plan.cost.step_time_s == evaluated["step_time_s"] == read_back["step_time_s"]
+    assert plan.cost.peak_memory_bytes == evaluated["peak_memory_bytes"] == read_back["peak_memory_bytes"]
+    assert main(["emit", str(tmp_path / "plan.json"), "--target", "megatron", "--out", str(tmp_path / "m")]) == 0
+    assert "frozen=true" in capsys.readouterr().out

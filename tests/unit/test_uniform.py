@@ -21,7 +21,7 @@ from planner.ir import Graph
 from planner.planning import Request, make_plan, read_plan
 from planner.planning.schemes import in_words, parse_strategy, spelled
 from planner.pricing import Settings
-from planner.uniform import Sample, Space, best_of, configurations
+from planner.uniform import Sample, Scored, Space, best_of, configurations
 from planner.uniform.least import Held, Passed
 from planner.uniform.space import levels, schedules
 
@@ -107,8 +107,8 @@ def test_a_bound_is_never_above_the_step_nor_above_the_memory(architecture: str)
 def test_a_sample_stands_for_the_whole_model(architecture: str, strategy: str) -> None:
     whole = graph(architecture, 8)
     c = parse_strategy(strategy, devices=8, batch=8)
-    at = [rebind(whole, batch_axes(whole, n)) for n in (c.micro_batch * c.dp, c.micro_batch * c.ep)]
-    traced = traced_as(c, program_of_configuration(at[0], at[1], c, A100))
+    at = rebind(whole, batch_axes(whole, c.micro_batch * c.dp))
+    traced = traced_as(c, program_of_configuration(at, c, A100))
     sample = Sample(whole, A100)
     expected, found = predict(traced, c, A100), predict(sample.workload(c), c, A100)
     assert found.step_time_s == pytest.approx(expected.step_time_s, rel=1e-12)
@@ -135,6 +135,18 @@ def test_prescribed_stages_micro_batches_and_recomputation_are_kept() -> None:
     c = found.configuration
     assert (c.pp, c.micro_batches, c.recompute, c.order) == (2, 4, "full", "1f1b")
     assert best_of(sample, Space(4, 8, sample.layers, micro_batches=3), None).best == ()
+
+
+def test_a_search_that_is_stopped_has_a_configuration_that_fits() -> None:
+    sample = Sample(graph("gpt", 8), A100)
+    space = Space(4, 8, sample.layers)
+    (fastest,) = best_of(sample, space, None).best
+    limit = round(0.9 * fastest.prediction.allocated_bytes)
+    told: list[Scored] = []
+    (found,) = best_of(Sample(graph("gpt", 8), A100), space, limit, stopped=lambda: True, first=told.append).best
+    assert told == [found]
+    assert found.prediction == predict(sample.workload(found.configuration), found.configuration, A100)
+    assert found.prediction.allocated_bytes <= limit
 
 
 def test_nothing_fits_where_nothing_can() -> None:

@@ -50,7 +50,7 @@ def untold(c: Configuration, model: Model) -> str:
         return "experts divided beside tensors or positions"
     if c.sequence_parallel and c.cp > 1:
         return "sequence parallelism beside context parallelism"
-    if 1 < c.pp > c.micro_batches:
+    if 1 < c.pp > c.passes:
         return "fewer micro-batches than stages"
     if c.zero > 1 and c.dp * c.cp > 1:
         return f"ZeRO {c.zero}"
@@ -96,9 +96,10 @@ def _check(plan: PlanDocument, scheme: Scheme) -> None:
         )
     if len({plan.meshes[s.mesh].mesh().shape for s in plan.stages}) > 1:
         raise InputError("plan: its stages have different meshes; MindFormers has the same degrees on all")
-    if 1 < scheme.stages > scheme.micro_batches:
+    passes = plan.schedule.passes
+    if 1 < scheme.stages > passes:
         raise InputError(
-            f"plan: {scheme.micro_batches} micro-batches for {scheme.stages} stages; MindFormers wants at least as "
+            f"plan: {passes} micro-batches for {scheme.stages} stages; MindFormers wants at least as "
             "many as stages: search with --micro-batches"
         )
 
@@ -108,14 +109,14 @@ def _sections(plan: PlanDocument, scheme: Scheme, layers: Layers, chunks: Chunks
     staged, interleaved = scheme.stages > 1, len(chunks.counts) > 1
     runner: dict[str, Any] = {"batch_size": batch.per_rank}
     if not staged:
-        runner["gradient_accumulation_steps"] = batch.micro_batches
+        runner["gradient_accumulation_steps"] = plan.schedule.passes
     config: dict[str, Any] = {
         "data_parallel": scheme.data,
         "model_parallel": scheme.tensor,
         "context_parallel": scheme.context,
         "expert_parallel": scheme.expert,
         "pipeline_stage": scheme.stages,
-        "micro_batch_num": batch.micro_batches if staged else 1,
+        "micro_batch_num": plan.schedule.passes if staged else 1,
         "use_seq_parallel": scheme.sequence,
         "vocab_emb_dp": False,  # its mcore models know no other: parallel_core/transformer_config.py
         "gradient_aggregation_group": 4,  # its default: how many all-reduces are fused is none of the plan's
@@ -148,7 +149,7 @@ def _sections(plan: PlanDocument, scheme: Scheme, layers: Layers, chunks: Chunks
         "use_legacy": False,
         "runner_config": runner,
         "parallel_config": config,
-        "micro_batch_interleave_num": 1,
+        "micro_batch_interleave_num": plan.schedule.copies,
         "parallel": parallel,
         "recompute_config": {
             "recompute": _recompute(plan, layers, chunks, lost),

@@ -140,7 +140,7 @@ def module_text(plan: PlanDocument, names: Mapping[str, Name], found: Strategies
         stages=_stages(plan, names),
         recompute=_recompute(plan, names),
         recomputed="    recompute(network)\n" if plan.schedule.recompute else "",
-        copies=", copies=1" if plan.schedule.mode == "training" else "",
+        copies=f", copies={plan.schedule.copies}" if plan.schedule.mode == "training" else "",
         with_loss=" with its loss" if plan.schedule.mode == "training" else "",
         copied=_COPIED if plan.schedule.mode == "training" else "",
         wrap=_wrap(plan),
@@ -168,7 +168,7 @@ def _imports(plan: PlanDocument, displaced: bool) -> str:
     wrappers = ["MicroBatchInterleaved"] if training else []
     if len(plan.stages) > 1:
         wrappers.append("Pipeline")
-    elif training and plan.schedule.micro_batches > 1:
+    elif training and plan.schedule.passes > 1:
         wrappers.append("GradAccumulation")
     if wrappers:
         lines.append(f"from mindspore.parallel.nn import {', '.join(sorted(wrappers))}")
@@ -179,7 +179,7 @@ def _wrap(plan: PlanDocument) -> str:
     training, parts = plan.schedule.mode == "training", ""
     if len(plan.stages) > 1:
         parts = "    network = Pipeline(network, MICRO_BATCHES, stage_config=stage_config(network))\n"
-    elif training and plan.schedule.micro_batches > 1:
+    elif training and plan.schedule.passes > 1:
         parts = "    network = GradAccumulation(network, MICRO_BATCHES)\n"
     return _WRAP.substitute(parts=parts) if training else parts
 
@@ -222,7 +222,7 @@ def _stages(plan: PlanDocument, names: Mapping[str, Name]) -> str:
     training = plan.schedule.mode == "training"
     if not training and len(plan.stages) == 1:
         return ""
-    text = f"\nMICRO_BATCHES = {plan.schedule.micro_batches}\n" + ("SENS = 1 / MICRO_BATCHES\n" if training else "")
+    text = f"\nMICRO_BATCHES = {plan.schedule.passes}\n" + ("SENS = 1 / MICRO_BATCHES\n" if training else "")
     if len(plan.stages) == 1:
         return text
     table = {names[n].name: stages[0] for n, stages in holders(plan).items()}

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-import networkx as nx
 import numpy as np
 
 from planner.planning.constraints.masks import Demand
@@ -139,6 +138,8 @@ def _around(priced: PricedProblem, tensor: str) -> set[int]:
 
 def _on_the_way(priced: PricedProblem, nodes: Sequence[int]) -> list[str]:
     """Tensors on the shortest way between the first two nodes."""
+    import networkx as nx  # for this message alone
+
     ways = nx.Graph()
     for t in priced.readers:
         ways.add_edges_from((t, n) for n in _around(priced, t))

@@ -78,7 +78,8 @@ class StageCost:
 @dataclass(frozen=True, eq=False)
 class Pipelined:
     """`planned` cut into stages, whose passes run in `order`.  `chunk_of`: operator → chunk of the model, from its
-    beginning; `chunks`: how many each stage holds; `run`: the simulated micro-batches; `step_time_s` with what happens
+    beginning; `chunks`: how many each stage holds; `run`: the simulated passes, of one micro-batch or of several
+    that interleave; `step_time_s` with what happens
     once a step; `memory`: bytes per device of each stage at its peak; `shared`: parameters that several stages read,
     which each of them holds and whose gradients they sum, as `sums` say; `costs`: by stage; `parts_s`: seconds of the
     step by cause, on the busiest stage; `sends_overlap`: whether stages compute while they send."""
@@ -163,7 +164,7 @@ def pipelined(
     step = step_of(workload, c, priced.machine.profile, workload.chunks)
     sums = stage_sums(planned, stage_of)
     shared = tuple(name for name, over in stages_of_parameters(graph, stage_of).items() if len(over) > 1)
-    run = simulate(order, step.rows, micro_batches, step.sent_s, overlapped=c.overlap_pipeline)
+    run = simulate(order, step.rows, c.passes, step.sent_s, overlapped=c.overlap_pipeline)
     memory = tuple(x.peak for x in held_by_rank(workload, run_as, workload.chunks, step.pipeline.activation_bytes))
     costs = _costs(step, order)
     parts, overlaps = step.breakdown, c.overlap_pipeline

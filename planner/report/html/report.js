@@ -142,10 +142,21 @@ function timelineSection(plan, go) {
     const { lanes, end } = stepLanes(plan);
     out.push(section("timeline", r.stages.length > 1 ? "One micro-batch through all stages" : "The simulated step", new Timeline(lanes, end, go).element));
   }
+  if (r.pipeline && r.pipeline.together.length) {
+    const lanes = new Map();
+    for (let copy = 0; copy < r.pipeline.copies; copy++) for (const stream of ["compute", "collectives"]) lanes.set(`${stream} of copy ${copy}`, []);
+    let end = 0;
+    for (const [copy, stream, phase, name, begin, units] of r.pipeline.together) {
+      const kind = stream === "collectives" ? "k-activations" : phase === "forward" ? "k-compute_forward" : phase === "backward" ? "k-compute_backward" : "k-recompute";
+      lanes.get(`${stream} of copy ${copy}`).push({ begin: begin * plan.unit, end: (begin + units) * plan.unit, kind, short: String(copy), label: `copy ${copy}, ${phase} ${shown(name, 80)}` });
+      end = Math.max(end, (begin + units) * plan.unit);
+    }
+    out.push(section("copies-timeline", `${count(r.pipeline.copies)} micro-batches that pass together`, h("p", { class: "quiet" }, "The collectives of one run beside the computing of another; what computing loses to them is not drawn."), new Timeline([...lanes].map(([name, events]) => ({ name, events })), end, go).element));
+  }
   if (r.pipeline) {
     const stages = r.stages.map((st, k) => ({ name: `stage ${k}`, events: [] }));
     const kinds = { F: ["k-compute_forward", "forward"], B: ["k-compute_backward", "backward"], W: ["k-weight_gradients", "weight gradients"] };
-    for (const [stage, kind, part, begin, end, chunk] of r.pipeline.passes) stages[stage].events.push({ begin, end, kind: kinds[kind][0], short: String(part), label: `stage ${stage}${r.schedule.chunks > 1 ? `, chunk ${chunk}` : ""}, micro-batch ${part}, ${kinds[kind][1]}` });
+    for (const [stage, kind, part, begin, end, chunk] of r.pipeline.passes) stages[stage].events.push({ begin, end, kind: kinds[kind][0], short: String(part), label: `stage ${stage}${r.schedule.chunks > 1 ? `, chunk ${chunk}` : ""}, ${r.pipeline.copies > 1 ? `micro-batches ${part} to ${part + r.pipeline.copies - 1}` : `micro-batch ${part}`}, ${kinds[kind][1]}` });
     let end = Math.max(...r.pipeline.passes.map((p) => p[4]));
     r.stages.forEach((st, k) => { if (st.once_s) stages[k].events.push({ begin: end, end: end + st.once_s, kind: "k-optimizer", short: "step", label: `stage ${k}: parameters gathered, gradients summed, update` }); });
     end += Math.max(0, ...r.stages.map((st) => st.once_s || 0));

@@ -27,32 +27,14 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from planner.ir import Layout, Op, Role
+from planner.ir import Op, Role
 from planner.lowering import Convert, Instruction, Load, Program, Run, Seed
+from planner.trace.lifetimes.storage import Key, Layouts, Storage
 from planner.trace.placed import Placed
 from planner.work.activity import gradient_sources
 from planner.work.seen import Seen
 
-__all__ = ["Key", "Storage", "storages_of"]
-
-Key = tuple[str, int]  # a tensor and the number of a layout
-
-
-@dataclass(slots=True, eq=False)
-class Storage:
-    """Bytes from instruction `begin` to `end`, both included.
-
-    `resident`: the same at every step.  `readers`: units whose backward pass reads it; `core`: the core of an attention
-    alone does, and makes it again where it runs again.
-    """
-
-    cause: str
-    size: int
-    begin: int
-    end: int
-    resident: bool = False
-    readers: set[int] = field(default_factory=set)
-    core: bool = False
+__all__ = ["storages_of"]
 
 
 @dataclass(slots=True, eq=False)
@@ -64,59 +46,20 @@ class _Death:
     core: bool = True
 
 
-class Layouts:
-    """Numbers of layouts, and bytes of tensors in them on one device."""
+def storages_of(
+    at: Placed, what: Seen, instructions: Sequence[Instruction], *, gathered_again: bool
+) -> tuple[list[Storage], int]:
+    """All that the instructions allocate, and the first of them behind the forward pass.
 
-    def __init__(self, at: Placed) -> None:
-        self.at, self.mesh, self.tensors = at, at.mesh, at.graph.tensors
-        self._by_id: dict[int, int] = {}
-        self._by_value: dict[Layout, int] = {}
-        self.known: list[Layout] = []
-        self._shards: list[int] = []
-        self._sizes: dict[Key, int] = {}
-
-    def number(self, layout: Layout) -> int:
-        found = self._by_id.get(id(layout))
-        if found is None:
-            found = self._by_value.setdefault(layout, len(self.known))
-            if found == len(self.known):
-                self.known.append(layout)
-                self._shards.append(layout.shards(self.mesh))
-            self._by_id[id(layout)] = found
-        return found
-
-    def key(self, name: str, layout: Layout | None) -> Key:
-        if layout is None:
-            layout = self._whole(name)
-        return name, self.number(layout)
-
-    def _whole(self, name: str) -> Layout:
-        rank = self.tensors[name].rank
-        if rank not in _WHOLE:
-            _WHOLE[rank] = Layout.replicated(rank)
-        return _WHOLE[rank]
-
-    def size(self, key: Key) -> int:
-        size = self._sizes.get(key)
-        if size is None:
-            size = self._sizes[key] = -(-self.at.settings.tensor_bytes(self.tensors[key[0]]) // self._shards[key[1]])
-        return size
-
-
-_WHOLE: dict[int, Layout] = {}
-
-
-def storages_of(at: Placed, what: Seen, instructions: Sequence[Instruction], *, gathered_again: bool) -> tuple[list[Storage], int]:
-    """All that the instructions allocate, and the first of them behind the forward pass.  `gathered_again`: what an operator's backward pass reads of a gathered
-    operand is kept as it was before, and gathered once more; else the gathered operand is kept."""
+    `gathered_again`: what an operator's backward pass reads of a gathered operand is kept as it was before, and
+    gathered once more; else the gathered operand is kept.
+    """
     found = _Lifetimes(at, what, instructions, gathered_again=gathered_again)
     return found.storages, found.turn
 
 
 class _Lifetimes:
-    def __init__(
-        self, at: Placed, what: Seen, instructions: Sequence[Instruction], *, gathered_again: bool
-    ) -> None:
+    def __init__(self, at: Placed, what: Seen, instructions: Sequence[Instruction], *, gathered_again: bool) -> None:
         self.at, self.what, self.instructions = at, what, instructions
         self.program: Program = at.program
         self.graph, self.active, self.fixed = at.graph, at.active, at.facts.fixed
@@ -334,7 +277,7 @@ class _Lifetimes:
     def _forward(self, i: int, op: Op) -> None:
         reads, writes = self._of(op)
         self._inner(i, op)
-        for j, key in enumerate(writes):
+        for key in writes:
             if key is None:
                 continue
             shared = self._shared(key, reads)

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from planner.lowering import Convert, Instruction, Program, Run
 from planner.trace.facts import Facts
-from planner.trace.lifetimes.engine import Storage, storages_of
+from planner.trace.lifetimes.engine import storages_of
+from planner.trace.lifetimes.storage import Storage
 from planner.trace.placed import Placed
 from planner.trace.transfers import passes
 from planner.work.seen import seen
@@ -34,8 +35,8 @@ class UnitBytes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Levels:
-    """`held[c, i]`: bytes on one device for `CAUSES[c]` while instruction i runs; `units`: what they come to; `resident`
-    bytes are the same at every step."""
+    """`held[c, i]`: bytes on one device for `CAUSES[c]` while instruction i runs; `units`: what they come to;
+    `resident` bytes are the same at every step."""
 
     instructions: tuple[Instruction, ...]
     held: NDArray[np.int64]
@@ -49,7 +50,7 @@ class Levels:
 
 
 def levels_of(at: Placed, *, gathered_again: bool) -> Levels:
-    """Of one micro-batch; `gathered_again` as of `planner.trace.trace`: what the program runs again is then left out."""
+    """Of one micro-batch; `gathered_again` as of `planner.trace.trace`: what runs again is then left out."""
     program, facts = at.program, at.facts
     instructions: Sequence[Instruction] = program.instructions
     blocks: dict[str, int] = {}

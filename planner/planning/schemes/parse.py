@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from cost_models.pipeline import chunks_of_schedule
 from planner.clock.configuration import ATTENTIONS, LOSSES, MATRIX_TYPES, RECOMPUTES, SCHEDULES, Configuration
+from planner.clock.stages import chunks_of
 from planner.errors import UsageError
 
 __all__ = ["KEYS", "SCHEMES", "in_words", "parse_strategy", "spelled"]
@@ -65,6 +66,7 @@ def _fraction(text: str) -> float:
 KEYS: Final[Mapping[str, _Key]] = MappingProxyType(
     {
         **{k: _Key(k, _count, "a positive integer") for k in ("dp", "tp", "pp", "cp", "ep", "micro_batch")},
+        "copies": _Key("copies", _count, "micro-batches that pass together"),
         "vpp": _Key("virtual_stages", _count, "chunks per pipeline rank"),
         "stage_layers": _Key(
             "stage_layers", lambda t: tuple(_count(n) for n in t.split("-")), "layers of each chunk, as in 9-11-11-9"
@@ -171,17 +173,24 @@ def in_words(c: Configuration) -> str:
     if c.order == "interleaved":
         order.append(f"{c.virtual_stages} chunks a stage")
     batches = "" if c.micro_batches == 1 else "es"
-    order.append(f"{c.micro_batches} micro-batch{batches} of {c.micro_batch}")
+    together = "" if c.copies == 1 else f", {c.copies} at once"
+    order.append(f"{c.micro_batches} micro-batch{batches} of {c.micro_batch}{together}")
     parts = [f"{' x '.join(named)} ({', '.join(order)})"]
     if c.ep > 1:
         parts.append(f"experts over {c.ep}")
     if c.dp * c.cp > 1:
-        parts.append(f"ZeRO {c.zero}")
+        groups = "" if c.shard_ranks in (None, c.dp * c.cp) else f" in groups of {c.shard_ranks} ranks"
+        parts.append(f"ZeRO {c.zero}{groups}")
     if c.sequence_parallel:
         parts.append("sequence parallel")
     if c.recompute != "none":
         share = f" of {c.recompute_blocks:.0%} of the blocks" if c.recompute_blocks < 1 else ""
         parts.append(f"{c.recompute} recomputation{share}")
+    if c.offload:
+        parts.append(f"activations of {c.offload:.0%} of the blocks in the host's memory")
+    if c.stage_layers is not None:
+        counts = (sum(c.stage_layers[k] for k in chunks_of(c, d)) for d in range(c.pp))
+        parts.append(f"layers by stage {_written(tuple(counts))}")
     return ", ".join(parts)
 
 

@@ -1,16 +1,15 @@
-"""What the evaluator knows of a graph before any configuration, kept with the graph."""
+"""What is known of a graph before any configuration, kept with the graph."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from planner.errors import UsageError
-from planner.evaluate.axis import Along
 from planner.ir import Graph
-from planner.pricing.operators import bind_rules, signatures
+from planner.pricing.operators import bind_rules
 from planner.rules.rule import Rule
 from planner.work.activity import active_tensors, fixed_operators, made_of_parameters
 
@@ -21,16 +20,14 @@ __all__ = ["Model", "model_of"]
 class Model:
     """Rules, gradients and weights of a graph; does not refer to the graph, which would never be freed.
 
-    `active` are tensors with a gradient, `fixed` operators that compute the same at every step, `weights` parameters
-    and tensors made of parameters alone.  `along` keeps what configurations have in common.
+    Operators that look the same share one rule.  `active` are tensors with a gradient, `fixed` operators that compute
+    the same at every step, `weights` parameters and tensors made of parameters alone.
     """
 
     rules: Mapping[str, Rule]
-    keys: Mapping[str, Hashable]
     active: frozenset[str]
     fixed: frozenset[str]
     weights: frozenset[str]
-    along: dict[Hashable, Along] = field(default_factory=dict)
 
 
 _MODELS: WeakKeyDictionary[Graph, Model] = WeakKeyDictionary()
@@ -47,7 +44,6 @@ def model_of(graph: Graph) -> Model:
         rules, _ = bind_rules(graph)
         _MODELS[graph] = Model(
             rules,
-            signatures(graph),
             active_tensors(graph, rules),
             fixed_operators(graph),
             made_of_parameters(graph),

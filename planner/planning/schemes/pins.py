@@ -1,0 +1,149 @@
+"""A known configuration as constraints of the search: what each mesh axis does to every operator is prescribed, and
+what is left open, how tensors travel in between, is searched.  Sums of activations are carried out where they arise: no
+operator passes a pending one on.  So Megatron's layout becomes a plan, to be priced, verified, and emitted.
+
+The mesh is data by expert by context by tensor parallelism, outermost first, less the axes of one rank; of hybrid
+sharding data parallelism is two axes, copies by shards.  Axes are laid out one after the other, each within what those
+outside it leave.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from planner.clock.configuration import Configuration
+from planner.errors import UsageError
+from planner.ir import DeviceMesh, Graph
+from planner.planning.constraints import Constraints
+from planner.planning.constraints.values import OperatorPin, StrategyPin
+from planner.planning.schemes.arrival import KindOfAxis
+from planner.planning.schemes.context import CONTEXT
+from planner.planning.schemes.expert import EXPERT
+from planner.planning.schemes.layout import Along, lay_out
+from planner.planning.schemes.model import Model, model_of
+from planner.planning.schemes.samples import roles_of_samples
+from planner.planning.schemes.stored import ranks_that_divide, stored
+from planner.planning.schemes.tensor import TENSOR
+from planner.rules.strategy import REPLICATE, AxisRole, Strategy, bind
+
+__all__ = ["constraints_of_configuration"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """`kind`: None of data parallelism."""
+
+    name: str
+    size: int
+    kind: KindOfAxis | None
+
+
+def constraints_of_configuration(graph: Graph, c: Configuration, source: str) -> Constraints:
+    """`graph`: of a micro-batch of all data-parallel ranks together; `source`: what messages call the configuration.
+
+    UsageError where an axis would do nothing but repeat the work, or one axis cannot be said as a mesh axis.
+    """
+    axes = _axes(graph, c, source)
+    mesh = DeviceMesh.of(*(a.size for a in axes)) if axes else DeviceMesh.of(1)
+    model = model_of(graph)
+    strategies = _strategies(graph, model, c, mesh, axes, source)
+    operators = tuple(
+        OperatorPin(source, StrategyPin.of(s, mesh, sums_pass=n in model.weights), match=(glob.escape(n),))
+        for n, s in strategies.items()
+    )
+
+    def named(*names: str) -> list[str]:
+        return [axis for axis, a in zip(mesh.names, axes, strict=False) if a.name in names]
+
+    over = named("data", "expert", "context") if c.zero else []
+    parameters = stored(graph, strategies, mesh, over, named("context"), source)
+    return Constraints(source, meshes=(mesh.shape,), operators=operators, parameters=parameters)
+
+
+def _axes(graph: Graph, c: Configuration, source: str) -> list[_Axis]:
+    """Those of more than one rank, outermost first."""
+    if c.dp % c.ep:
+        raise UsageError(f"{source}: ep={c.ep}: expected a divisor of dp={c.dp}: experts lie on data-parallel ranks")
+    # Context-parallel ranks hold the same weights as well; they lie inside, and so does what divides experts.
+    inside = c.ep * c.cp
+    shards = c.dp * c.cp if c.shard_ranks is None else c.shard_ranks
+    if (c.dp * c.cp) % shards or shards % inside:
+        raise UsageError(
+            f"{source}: shard={shards}: expected a divisor of dp * cp = {c.dp * c.cp}, and a multiple of "
+            f"ep * cp = {inside}"
+        )
+    data = shards // inside
+    divided = ranks_that_divide(graph, data) if c.zero else data
+    found = [
+        _Axis("copies", c.dp * c.cp // shards * (data // divided), None),
+        _Axis("data", divided, None),
+        _Axis("expert", c.ep, EXPERT),
+        _Axis("context", c.cp, CONTEXT),
+        _Axis("tensor", c.tp, TENSOR),
+    ]
+    return [a for a in found if a.size > 1]
+
+
+def _strategies(
+    graph: Graph, model: Model, c: Configuration, mesh: DeviceMesh, axes: list[_Axis], source: str
+) -> dict[str, Strategy]:
+    """Of every operator that computes something at every step."""
+    roles: dict[str, tuple[AxisRole, ...]] = {op.name: () for op in graph.ops if op.name not in model.fixed}
+    for i, axis in enumerate(axes):
+        within = DeviceMesh(mesh.axes[: i + 1])
+        if axis.kind is None:
+            found = _samples(graph, model, c.dp, within, roles)
+        else:
+            along = lay_out(
+                graph, model, within, roles, axis.kind, sequence_parallel=c.sequence_parallel and axis.kind is TENSOR
+            )
+            _check(graph, axis, along)
+            found = {name: way.role for name, way in along.ways.items()}
+        if not any(r.kind == "split" for r in found.values()):
+            raise UsageError(f"{source}: {axis.name} parallelism over {axis.size} ranks splits nothing of the model")
+        roles = {name: (*outside, found.get(name, REPLICATE)) for name, outside in roles.items()}
+    bound = _Bound(model, mesh)
+    return {name: bound.strategy(name, mine or (REPLICATE,)) for name, mine in roles.items()}
+
+
+def _samples(
+    graph: Graph, model: Model, ranks: int, mesh: DeviceMesh, outside: Mapping[str, tuple[AxisRole, ...]]
+) -> dict[str, AxisRole]:
+    """Where the role goes together with those outside."""
+    wanted, bound = roles_of_samples(graph, model.rules, ranks), _Bound(model, mesh)
+    return {n: role for n, role in wanted.items() if n in outside and bound.allows(n, (*outside[n], role))}
+
+
+class _Bound:
+    """Strategies on one mesh; operators that look the same have the same."""
+
+    def __init__(self, model: Model, mesh: DeviceMesh) -> None:
+        self.model = model
+        self.mesh = mesh
+        self._found: dict[object, Strategy | None] = {}
+
+    def allows(self, name: str, roles: tuple[AxisRole, ...]) -> bool:
+        return self._of(name, roles) is not None
+
+    def strategy(self, name: str, roles: tuple[AxisRole, ...]) -> Strategy:
+        found = self._of(name, roles)
+        assert found is not None, f"{name}: {roles} are found to go together axis by axis"
+        return found
+
+    def _of(self, name: str, roles: tuple[AxisRole, ...]) -> Strategy | None:
+        rule = self.model.rules[name]
+        key = id(rule), roles
+        if key not in self._found:
+            self._found[key] = bind(rule, self.mesh, roles)
+        return self._found[key]
+
+
+def _check(graph: Graph, axis: _Axis, along: Along) -> None:
+    """UsageError where an axis would do nothing but repeat the work."""
+    kind = axis.kind
+    assert kind is not None
+    names = [p.name for p in graph.parameters] if kind.divides_weights else graph.inputs
+    if not any(any(along.rest[t].dims) for t in names if t in along.rest):
+        raise UsageError(f"strategy: {kind.key}={axis.size}: {kind.lacking.format(axis.size)}")

@@ -1,0 +1,54 @@
+"""Where the parameters of a known configuration lie between steps."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Mapping, Sequence
+
+from planner.ir import DeviceMesh, Graph, Layout, Tensor
+from planner.planning.constraints.values import LayoutPin, ParameterPin
+from planner.rules.strategy import Strategy
+
+__all__ = ["ranks_that_divide", "stored"]
+
+
+def ranks_that_divide(graph: Graph, ranks: int) -> int:
+    """The divisor of so many ranks over which parameters, whose shards are even, are cut into the smallest of them,
+    of equals the largest."""
+
+    def held(count: int) -> float:
+        return sum(t.elements / (count if any(s % count == 0 for s in t.shape or ()) else 1) for t in graph.parameters)
+
+    return min((d for d in range(1, ranks + 1) if ranks % d == 0), key=lambda d: (held(d), -d))
+
+
+def stored(
+    graph: Graph,
+    strategies: Mapping[str, Strategy],
+    mesh: DeviceMesh,
+    over: Sequence[str],
+    context: Sequence[str],
+    source: str,
+) -> tuple[ParameterPin, ...]:
+    """Parameters lie as their first reader computes with them; the first dimension that divides is cut further `over`
+    the axes whose ranks hold the same weights.  Ranks of the `context` axes hold them whole, of positions too, of which
+    each reads a part."""
+    out = []
+    for t in graph.parameters:
+        readers = [(op, i) for op, i in graph.consumers.get(t.name, ()) if op.name in strategies]
+        if t.shape is not None and readers:
+            op, slot = readers[0]
+            layout = strategies[op.name].operands[slot] or Layout.replicated(len(t.shape))
+            whole = Layout(tuple(tuple(a for a in d if a not in context) for d in layout.dims), (), layout.parts)
+            cut = _cut(t, whole, mesh, [a for a in over if a not in whole.split_axes])
+            out.append(ParameterPin(source, (glob.escape(t.name),), stored=LayoutPin(cut.dims, parts=cut.parts)))
+    return tuple(out)
+
+
+def _cut(tensor: Tensor, layout: Layout, mesh: DeviceMesh, over: Sequence[str]) -> Layout:
+    """A dimension that nothing splits yet first: weights are gathered over the ranks that share them alone."""
+    for d, size in sorted(enumerate(tensor.shape or ()), key=lambda item: bool(layout.dims[item[0]])):
+        if over and size % (mesh.size([*layout.dims[d], *over]) * layout.parts_of(d)) == 0:
+            axes = tuple(a for a in mesh.names if a in (*layout.dims[d], *over))
+            return Layout(tuple(axes if i == d else x for i, x in enumerate(layout.dims)), (), layout.parts)
+    return layout

@@ -1,0 +1,86 @@
+"""Bytes that a way to run an operator moves along an axis, by which ways that a rule leaves open are compared.
+
+They are whole numbers, in the graph's own element types, that the ranks of the axis receive together (Thakur et al.
+2005: a ring all-reduce of S bytes among n ranks is a reduce-scatter and an all-gather, of (n - 1) S each).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.ir import DeviceMesh, Graph, Layout, Op, Reduction
+from planner.planning.schemes.model import Model
+from planner.planning.schemes.ways import Layouts, Way
+from planner.redistribute import Parts, Redistributions
+from planner.rules.strategy import BoundCollective
+
+__all__ = ["Traffic"]
+
+
+class _Received:
+    """Prices of collectives: what the ranks of a group receive together."""
+
+    def __init__(self, ranks: int) -> None:
+        self.ranks = ranks
+
+    def collective(
+        self, kind: str, axes: tuple[str, ...], group_bytes: NDArray[np.float64], share: object = 1.0
+    ) -> NDArray[np.int64]:
+        n = self.ranks
+        times = {"all_reduce": 2 * (n - 1), "all_gather": n - 1, "reduce_scatter": n - 1, "all_to_all": (n - 1) / n}
+        return np.rint(group_bytes * times[kind]).astype(np.int64)
+
+
+class Traffic:
+    """Along the innermost axis of `mesh`; the axes outside it have cut tensors already, as each way says."""
+
+    def __init__(self, graph: Graph, model: Model, mesh: DeviceMesh) -> None:
+        self.graph = graph
+        self.active = model.active
+        self.weights = model.weights
+        self.mesh = mesh
+        self._axis = DeviceMesh(mesh.axes[-1:])
+        self._table = cache(self._found)
+
+    def of(self, op: Op, way: Way, arrive: Layouts, leave: Layouts) -> int:
+        """Where operands arrive and results leave so (None: in any layout), forward and backward."""
+        total = 0
+        for t, mine, need, back, have in zip(
+            op.inputs, way.strategy.operands, way.operands, way.operand_gradients, arrive, strict=True
+        ):
+            if t and mine is not None and need is not None and have is not None:
+                total += self._moved(t, mine, have, need)
+                if t in self.active and t not in self.weights:  # sums of weights come once a step
+                    total += self._moved(t, mine, back or need, have)
+        for t, mine, have, back, need in zip(
+            op.outputs, way.strategy.results, way.results, way.result_gradients, leave, strict=True
+        ):
+            if t and mine is not None and need is not None and have is not None:
+                total += self._moved(t, mine, have, need)
+                if t in self.active:
+                    total += self._moved(t, mine, need, back or have)
+        flows = any(t in self.active for t in op.outputs)
+        return total + sum(self._inside(c) for c in way.inner if flows or not c.backward)
+
+    def _moved(self, tensor: str, mine: Layout, source: Layout, target: Layout) -> int:
+        if source == target:
+            return 0
+        t = self.graph.tensors[tensor]
+        assert t.shape is not None
+        counts = [{x.parts_of(d) for x in (source, target)} - {1} for d in range(t.rank)]
+        parts = tuple(map(tuple, counts)) if any(counts) else ()
+        reduction = next((op for x in (source, target) for _, op in x.partial), Reduction.SUM)
+        outside = self.mesh.size(a for a in mine.split_axes if a not in self._axis.names)
+        return self._table(t.shape, t.bytes // outside, reduction, parts).cost(source, target)
+
+    def _found(self, shape: tuple[int, ...], size: int, reduction: Reduction, parts: Parts) -> Redistributions:
+        return Redistributions(shape, size, self._axis, _Received(self._axis.devices), reduction, parts)
+
+    def _inside(self, c: BoundCollective) -> int:
+        """Of a collective inside the operator, the share of the axis's ranks where others take part, too."""
+        n = self.mesh.size(c.axes)
+        times = {"all_reduce": 2 * (n - 1), "all_gather": n * (n - 1), "all_to_all": n - 1, "permute": n}[c.kind]
+        return c.count * c.bytes * times // (n // self._axis.devices)

@@ -1,0 +1,151 @@
+"""The search against all uniform configurations there are, on forty jobs.
+
+    python -m tests.bench.uniform_jobs [--only PATTERN] [--json OUT]
+
+Ten models of the builder on 8, 64, 256 and 1,024 devices of four kinds of machine.  Every configuration of the space is
+played, without bounds: each by estimated layouts first, and by its own layout where the estimate is within `NEAR` of
+the shortest.  `ratio` is the step of the plan that `planner search --space whole` returns over the shortest of them
+that fits; `gap` what the plan says of its own step.  OUT is written job by job, and jobs that it has are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any, Final
+
+from cost_models import load_profile, usable_memory_bytes
+from planner.builder import build
+from planner.cli.main import main as planner
+from planner.clock import Configuration, predict
+from planner.errors import InputError, UsageError
+from planner.frontends import import_bytes
+from planner.planning.schemes import spelled
+from planner.uniform import Sample, Space, configurations
+from planner.uniform.space import levels, schedules
+from tests.bench.uniform_space import GPT_175B, GPT_XL, LLAMA_7B, LLAMA_70B, MIXTRAL, Job
+
+__all__ = ["main"]
+
+NEAR: Final = 0.03
+LLAMA_8B = {
+    "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "vocab": 128256, "seq": 8192,
+}  # fmt: skip
+GPT_13B = {"layers": 40, "hidden": 5120, "heads": 40, "seq": 2048, "vocab": 50304}
+BERT_LARGE = {"layers": 24, "hidden": 1024, "heads": 16, "seq": 512}
+VIT_LARGE = {"layers": 24, "hidden": 1024, "heads": 16}
+# Architecture, sizes, and samples of a step by the device.
+MODELS: Final[Mapping[str, tuple[str, Mapping[str, Any], int]]] = {
+    "gpt175b": ("gpt", GPT_175B, 2), "llama70b": ("llama", LLAMA_70B, 2), "llama8b": ("llama", LLAMA_8B, 2),
+    "llama7b": ("llama", LLAMA_7B, 4), "gpt13b": ("gpt", GPT_13B, 4), "gpt2xl": ("gpt", GPT_XL, 8),
+    "mixtral": ("moe", MIXTRAL, 4), "bert": ("bert", BERT_LARGE, 16), "vit": ("vit", VIT_LARGE, 64),
+    "resnet": ("resnet", {}, 64),
+}  # fmt: skip
+DEVICES: Final = (8, 64, 256, 1024)
+MACHINES: Final = ("a100-80", "h100", "b200", "ascend-910b")
+
+
+def jobs() -> Iterator[tuple[str, Job]]:
+    for m, (name, (architecture, sizes, each)) in enumerate(MODELS.items()):
+        for d, devices in enumerate(DEVICES):
+            machine = MACHINES[(m + d) % len(MACHINES)]
+            yield f"{name}-{devices}-{machine}", Job(architecture, sizes, each * devices, devices, machine)
+
+
+def enumerated(job: Job, model: bytes) -> tuple[float | None, str, int]:
+    """The step of the fastest configuration that fits, how it is spelled, and how many there are."""
+    profile = load_profile(job.hardware)
+    sample = Sample(import_bytes(model, name=job.architecture), profile)
+    space, limit = (
+        Space(job.devices, job.batch, sample.layers, experts=sample.has_experts),
+        usable_memory_bytes(profile),
+    )
+    estimates: list[tuple[float, Configuration]] = []
+    count = 0
+    for c in (v for m in configurations(space, profile) for s in schedules(space, m) for v in levels(space, s)):
+        count += 1
+        try:
+            estimates.append((predict(sample.estimated(c), c, profile).step_time_s, c))
+        except (UsageError, InputError):
+            continue
+    best, which = float("inf"), ""
+    for estimate, c in sorted(estimates, key=lambda e: e[0]):
+        if estimate * (1 - NEAR) > best:
+            break
+        p = predict(sample.workload(c), c, profile)
+        if p.step_time_s < best and (limit is None or round(p.allocated_bytes) <= limit):
+            best, which = p.step_time_s, spelled(c)
+    return (best if which else None), which, count
+
+
+def searched(job: Job, model: bytes) -> dict[str, Any]:
+    """What `planner search --space whole` says."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        path.write_bytes(model)
+        options = ["--devices", str(job.devices), "--batch", str(job.batch), "--hardware", job.hardware, "--json"]
+        said = StringIO()
+        with redirect_stdout(said):
+            code = planner(["search", str(path), *options, "--space", "whole", "--no-cache", "--out", f"{folder}/plan"])
+    found: dict[str, Any] = json.loads(said.getvalue()) if code == 0 else {}
+    return found
+
+
+def row_of(name: str, job: Job) -> dict[str, Any]:
+    attention = {"attention": "fused"} if job.architecture in ("gpt", "llama") else {}
+    model = build(job.architecture, {**job.sizes, **attention, "batch": job.batch}).SerializeToString()
+    begun = time.process_time()
+    found = searched(job, model)
+    took = time.process_time() - begun
+    shortest, which, count = enumerated(job, model)
+    step = found.get("step_time_s")
+    return {
+        "job": name,
+        "step_s": step,
+        "gap": found.get("gap"),
+        "strategy": (found.get("uniform") or {}).get("strategy"),
+        "cpu_s": round(took, 1),
+        "configurations": count,
+        "enumerated_s": shortest,
+        "enumerated": which,
+        "enumeration_cpu_s": round(time.process_time() - begun - took, 1),
+        "ratio": 1.0 if step == shortest else None if step is None or shortest is None else step / shortest,
+    }
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="*", help="names or patterns of jobs, with commas")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(arguments)
+    rows: list[dict[str, Any]] = []
+    if options.json is not None and options.json.exists():
+        rows = json.loads(options.json.read_text())
+    known = {r["job"] for r in rows}
+    for name, job in jobs():
+        if name in known or not any(fnmatch.fnmatch(name, pattern) for pattern in options.only.split(",")):
+            continue
+        row = row_of(name, job)
+        rows.append(row)
+        print(json.dumps(row), flush=True)
+        if options.json is not None:
+            options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    ratios = [r["ratio"] for r in rows if r["ratio"] is not None]
+    gaps = [r["gap"] for r in rows if r["gap"] is not None]
+    if ratios:
+        print(f"{len(ratios)} jobs: largest ratio {max(ratios):.4f}, median {statistics.median(ratios):.4f}")
+        print(f"gap of at most 2 %: {sum(g <= 0.02 for g in gaps)} of {len(gaps)}")
+    return 1 if any(r > 1 + 1e-9 for r in ratios) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
