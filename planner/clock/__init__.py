@@ -7,7 +7,7 @@ from planner.clock.memory import Held, held_by_rank
 from planner.clock.predict import Prediction, device_for, interval, predict, seconds_in_sequence
 from planner.clock.relaxation import Relaxation, Weights, busy, held_up, relaxation, rounding, started
 from planner.clock.step import StepTimes, step_of
-from planner.clock.timeline import Timeline, held_of_plan, play, usual, workload_of_plan
+from planner.clock.timeline import Timeline, held_of_plan, levels_of_plan, play, usual, workload_of_plan
 
 __all__ = [
     "Configuration",
@@ -26,6 +26,7 @@ __all__ = [
     "held_up",
     "interval",
     "least_of_choice",
+    "levels_of_plan",
     "overhead",
     "play",
     "predict",

@@ -29,17 +29,24 @@ LOSS_HELD_BYTES: Final[Mapping[str, int]] = {"fused": 0, "softmax": 12, "operato
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Bytes on one device, by what they are for."""
+    """Bytes on one device at its fullest moment, by what they are for.
+
+    weights: as they are computed with; gradients: of weights; optimizer: its state, and the master copy of weights.
+    activations: those that wait between their passes, of all micro-batches in flight; inputs: constants, and what is
+        computed from constants alone, the same at every step.
+    transient: what comes and goes beside all this: gradients of activations, copies, buffers, what runs again.
+    """
 
     weights: float
     gradients: float
     optimizer: float
     activations: float
+    inputs: float
     transient: float
 
     @property
     def total(self) -> float:
-        return self.weights + self.gradients + self.optimizer + self.activations + self.transient
+        return sum(getattr(self, f.name) for f in fields(self))
 
     @property
     def peak(self) -> int:
@@ -79,9 +86,11 @@ def _kept(workload: Workload, c: Configuration, i: int) -> float:
     """Bytes that unit i keeps for its backward pass.
 
     With full recomputation a block keeps what enters it; with selective recomputation what the core of attention
-    alone keeps is dropped.
+    alone keeps is dropped.  A program that runs blocks again says itself what it keeps.
     """
     u = workload.units[i]
+    if workload.recomputed:
+        return u.saved_bytes
     if c.recompute == "full" and workload.repeated[i]:
         return c.recompute_blocks * u.entering_bytes + (1 - c.recompute_blocks) * u.saved_bytes
     if c.recompute == "products" and workload.repeated[i]:
@@ -89,6 +98,13 @@ def _kept(workload: Workload, c: Configuration, i: int) -> float:
     if c.recompute == "selective":
         return u.saved_bytes - u.core_bytes
     return u.saved_bytes
+
+
+def _again(workload: Workload, c: Configuration, i: int) -> float:
+    """Bytes that unit i holds beside what it keeps once its backward pass has computed the rest again."""
+    u = workload.units[i]
+    whole = c.recompute == "full" and workload.repeated[i] and c.recompute_blocks > 0 and not workload.recomputed
+    return max(0.0, u.saved_bytes - (u.entering_bytes if whole else _kept(workload, c, i)))
 
 
 def held_by_rank(
@@ -108,36 +124,26 @@ def held_bytes(
 ) -> Held:
     """Peak of one pipeline rank; `activations` are those in flight, by the schedule.
 
-    Copies that pass together are each of them computed again, or work, at once.  The peak is the larger of two moments:
-    a block's backward pass with what it computes again, and the end of the model, whose losses are computed in single
-    precision.
+    Weights, their gradients and the optimizer's state are there throughout, as frameworks lay them out in buffers.
+    Copies that pass together work at once, each on its own.
     """
     read, stored = elements(workload, c, chunks, device)
-    width = c.activation_bytes
 
     def divided(level: int) -> float:
         return stored if c.zero >= level else read
 
-    numbers = [i for k in chunks_of(c, device) for i in chunks[k]]
-    mine = [workload.units[i] for i in numbers]
-    blocks = [i for i in numbers if workload.repeated[i]]
-    again = 0.0
-    if blocks and c.recompute == "full":
-        again = max(workload.units[i].saved_bytes for i in blocks)
-    elif blocks and c.recompute == "products":
-        again = max(workload.units[i].saved_bytes - workload.units[i].result_bytes / 2 for i in blocks)
-    elif blocks and c.recompute == "selective":
-        again = max(workload.units[i].core_bytes for i in blocks)
-    gathered = 0.0
-    if c.zero == 3:
+    parts = [chunks[k] for k in chunks_of(c, device)]
+    mine = [workload.units[i] for part in parts for i in part]
+    blocks = [i for part in parts for i in part if workload.repeated[i]]
+    transient = c.copies * max((_working(workload, c, part) for part in parts), default=0.0)
+    if c.zero == 3 and workload.trained:
         # The weights of the unit that runs and of the next one, and the gradient of the one before.
-        largest = max(u.weights for u in mine)
-        gathered = largest * (2 * c.weight_bytes + c.gradient_bytes)
-    loss = max((u.score_bytes for u in mine), default=0.0) / width * LOSS_HELD_BYTES[c.loss]
-    # One block's activations on their way to or from the host beside those of the block that computes.
-    travelling = max((_kept(workload, c, i) for i in blocks), default=0.0) * 2 if c.offload else 0.0
-    # A product's weight gradient is made in the activations' width and cast before it is added to the sum.
-    made = 0.0 if c.frozen else max((workload.units[i].widest_weights for i in blocks), default=0)
+        transient += max(u.weights for u in mine) * (2 * c.weight_bytes + c.gradient_bytes)
+    if c.offload:
+        # One block's activations on their way to or from the host beside those of the block that computes.
+        transient += 2 * c.copies * max((_kept(workload, c, i) for i in blocks), default=0.0)
+    if not c.frozen:
+        transient += max((workload.units[i].widest_weights for i in blocks), default=0) * _made(c)
     master = 0 if c.weight_bytes == 4 else 4
     frozen = sum(u.frozen_stored_bytes if c.zero == 3 else u.frozen_bytes for u in mine)
     return Held(
@@ -145,7 +151,33 @@ def held_bytes(
         0.0 if c.frozen else divided(2) * c.gradient_bytes,
         0.0 if c.frozen else divided(1) * (master + STATE_BYTES[c.optimizer]),
         activations,
-        c.copies * (max(again, loss, *(u.transient_bytes for u in mine)) + travelling)
-        + gathered
-        + made * (width + c.gradient_bytes),
+        workload.constant_bytes,
+        transient,
     )
+
+
+def _working(workload: Workload, c: Configuration, part: Sequence[int]) -> float:
+    """The most that passes through the units of a chunk hold beyond what all of it keeps.
+
+    While a unit runs, what those behind it keep is not there yet, or not any more.  At the end of the model losses are
+    computed in single precision.
+    """
+    most = later = 0.0
+    for i in reversed(part):
+        u = workload.units[i]
+        loss = u.score_bytes / c.activation_bytes * LOSS_HELD_BYTES[c.loss]
+        most = max(most, max(_again(workload, c, i) + u.over_bytes, loss) - later)
+        later += _kept(workload, c, i) * (1 - c.offload * workload.repeated[i])
+    return most
+
+
+def _made(c: Configuration) -> int:
+    """Bytes of an element of a weight's gradient while it is added to the sum.
+
+    It is made in the activations' width, and cast where the sum is wider.  Frameworks launch kernels well ahead of the
+    device, so that what was allocated before is not yet free; of one micro-batch in the width of the sum it is the
+    gradient itself.
+    """
+    if c.gradient_bytes != c.activation_bytes:
+        return c.activation_bytes + c.gradient_bytes
+    return c.activation_bytes if c.micro_batches > 1 else 0

@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypedDict
+from weakref import WeakKeyDictionary
 
 from planner.clock.configuration import Configuration
 from planner.clock.costs import convert_cost, run_cost
@@ -15,13 +17,20 @@ from planner.clock.step import StepTimes, step_of
 from planner.lowering import Convert, Program, Run
 from planner.pricing import PricedProblem, Settings
 from planner.redistribute.steps import FREE
-from planner.trace import Workload, trace
+from planner.trace import Levels, Workload, trace, trace_levels
 from planner.work.units import units_of
 
-__all__ = ["Timeline", "held_of_plan", "play", "usual", "workload_of_plan"]
+__all__ = ["Timeline", "held_of_plan", "levels_of_plan", "play", "usual", "workload_of_plan"]
 
 
 _Pass = tuple[bool, int]  # (backward, unit)
+
+
+class _Way(TypedDict):
+    chains: bool
+    attention: bool
+    copies: bool
+    gathered_again: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +97,9 @@ def usual(program: Program, settings: Settings) -> Configuration:
     )
 
 
+_KNOWN: WeakKeyDictionary[Program, tuple[_Way, Workload]] = WeakKeyDictionary()
+
+
 def workload_of_plan(
     priced: PricedProblem,
     program: Program,
@@ -95,28 +107,42 @@ def workload_of_plan(
     stage_of: Mapping[str, int] | None = None,
 ) -> Workload:
     """What a rank of the program does, by the kernels that its prices are of; `execution`: of the known configuration
-    that the program was made of; `stage_of`: stages of operators, at whose ends units end."""
-    machine = priced.machine
-    joined = machine.profile.framework.joins_kernels
-    chains, attention, copies = joined, joined, not joined
+    that the program was made of; `stage_of`: stages of operators, at whose ends units end.  Kept with the program."""
+    known, way = _KNOWN.get(program), _way(priced, execution)
+    if stage_of is None and known is not None and known[0] == way:
+        return known[1]
+    made = trace(program, priced.machine.settings, **way, stage_of=stage_of)
+    if stage_of is None:
+        _KNOWN[program] = way, made
+    return made
+
+
+def levels_of_plan(priced: PricedProblem, program: Program) -> Levels:
+    """What a device holds for activations at every instruction, where the program runs as it usually does."""
+    return trace_levels(program, priced.machine.settings, **_way(priced, None))
+
+
+def _way(priced: PricedProblem, execution: Configuration | None) -> _Way:
+    """Which operators run as one kernel, and what is gathered again, as `trace` wants to know it."""
     if execution is not None:
-        chains, attention, copies = execution.fuse, execution.attention != "unfused", False
-    return trace(
-        program,
-        machine.settings,
-        chains=chains,
-        attention=attention,
-        copies=copies,
-        gathered_again=execution is not None,
-        stage_of=stage_of,
-    )
+        fused = execution.attention != "unfused"
+        return _Way(chains=execution.fuse, attention=fused, copies=False, gathered_again=True)
+    joined = priced.machine.profile.framework.joins_kernels
+    return _Way(chains=joined, attention=joined, copies=not joined, gathered_again=False)
 
 
-def held_of_plan(priced: PricedProblem, program: Program, execution: Configuration) -> Held:
-    """What a device holds at most in a step of the program, or in one micro-batch through all stages, where frameworks
-    run it as the known configuration says that it was made of."""
-    workload = workload_of_plan(priced, program, execution)
-    c, whole = _at_once(execution), range(len(workload.units))
+def held_of_plan(
+    priced: PricedProblem, program: Program, execution: Configuration | None = None, *, alone: bool = False
+) -> Held:
+    """What a device holds at most in a step of the program, or in one micro-batch through all stages, where it runs as
+    the known configuration says that it was made of, else as it usually runs.  `alone`: nothing else of the program
+    will be wanted."""
+    settings = priced.machine.settings
+    if alone:
+        workload = trace(program, settings, **_way(priced, execution), held_alone=True)
+    else:
+        workload = workload_of_plan(priced, program, execution)
+    c, whole = _at_once(execution or usual(program, settings)), range(len(workload.units))
     return held_bytes(workload, c, (whole,), 0, chunk_activation_bytes(workload, c, whole))
 
 

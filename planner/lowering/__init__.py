@@ -1,6 +1,5 @@
 """Plan -> SPMD program: local operators plus explicit collectives."""
 
-from planner.lowering.liveness import Liveness, liveness
 from planner.lowering.lower import lower
 from planner.lowering.program import Convert, Instruction, Load, Program, Run, Seed
 from planner.lowering.staged import ChunkProgram, Event, Passes, Staged, Transfer, passes, staged
@@ -10,7 +9,6 @@ __all__ = [
     "Convert",
     "Event",
     "Instruction",
-    "Liveness",
     "Load",
     "Passes",
     "Program",
@@ -18,7 +16,6 @@ __all__ = [
     "Seed",
     "Staged",
     "Transfer",
-    "liveness",
     "lower",
     "passes",
     "staged",

@@ -18,6 +18,7 @@ from planner.clock import (
     Timeline,
     Weights,
     busy,
+    held_of_plan,
     held_up,
     least_of_choice,
     play,
@@ -26,9 +27,9 @@ from planner.clock import (
     started,
     step_bound,
 )
-from planner.lowering import Liveness, Program
+from planner.lowering import Program
 from planner.planning.breakdown import CostBreakdown, breakdown
-from planner.planning.fit import program_as_run
+from planner.planning.fit import program_of_choice
 from planner.planning.lean import lean
 from planner.planning.options import Found, Option
 from planner.planning.request import Request
@@ -56,7 +57,7 @@ class Finalist:
     option: Option
     choice: tuple[int, ...]
     program: Program
-    memory: Liveness | Held
+    memory: Held
     parts: CostBreakdown
     timeline: Timeline
 
@@ -136,7 +137,8 @@ class _Judge:
         """None where the choice's program holds more than the limit."""
         assert option.priced is not None
         priced, states = option.priced, tuple(choice)
-        program, memory = program_as_run(priced, states, self.request.configured)
+        program = program_of_choice(priced, states)
+        memory = held_of_plan(priced, program, self.request.run_as)
         if self.limit is not None and memory.peak > self.limit:
             return None
         parts, cost = breakdown(priced, states, program), evaluate(priced.problem, states)

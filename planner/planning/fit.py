@@ -1,9 +1,9 @@
 """Choices whose program fits the memory limit.
 
 The Problem's memory rows count at a few instants what is certainly held then, so that no plan that fits is ruled out.
-What a program holds at every instant is known once it is there (`planner.lowering.liveness`).  Where that is more than
-the limit, a small problem is searched again with the limit lowered by as much as the rows had missed; what was proved
-of the true limit stays.  On a large one, prices on memory lead there (`planner.planning.walk`).
+What a program holds is known once it is there (`planner.clock.memory`).  Where that is more than the limit, a small
+problem is searched again with the limit lowered by as much as the rows had missed; what was proved of the true limit
+stays.  On a large one, prices on memory lead there (`planner.planning.walk`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from planner.clock import Configuration, Held, held_of_plan
-from planner.lowering import Liveness, Program, Run, liveness, lower
+from planner.clock import held_of_plan, levels_of_plan
+from planner.lowering import Program, Run, lower
 from planner.planning.lean import lean
 from planner.pricing import PricedProblem
 from planner.search.control import Control
@@ -22,7 +22,7 @@ from planner.search.memory import minimum_memory
 from planner.search.solve import Search, SolverName
 from planner.search.tables import TooLarge
 
-__all__ = ["Fitted", "fit", "instant_of", "leanest", "lowered", "memory_as_run", "program_as_run", "program_of_choice"]
+__all__ = ["Fitted", "fit", "fullest_instant", "leanest", "lowered", "program_of_choice"]
 
 _MOST_TRIES: Final = 4
 
@@ -36,47 +36,30 @@ class Fitted:
     held: int
 
 
-def program_of_choice(priced: PricedProblem, choice: Sequence[int]) -> tuple[Program, Liveness]:
-    """The program that a choice stands for, and what a device holds while it runs."""
-    program = _program(priced, choice)
-    return program, liveness(program, priced.machine.settings)
-
-
-def _program(priced: PricedProblem, choice: Sequence[int]) -> Program:
+def program_of_choice(priced: PricedProblem, choice: Sequence[int]) -> Program:
+    """The program that a choice stands for."""
     return lower(priced.graph, priced.machine.mesh, priced.rules, priced.active, priced.decode(choice))
-
-
-def program_as_run(
-    priced: PricedProblem, choice: Sequence[int], configured: Configuration | None
-) -> tuple[Program, Liveness | Held]:
-    """The program that a choice stands for, and what a device holds while it runs: of a known configuration, by what
-    frameworks hold that run it so; else by the lifetimes of its values, one operator after the other."""
-    program = _program(priced, choice)
-    return program, memory_as_run(priced, program, configured)
-
-
-def memory_as_run(priced: PricedProblem, program: Program, configured: Configuration | None) -> Liveness | Held:
-    """What a device holds while it runs the program, as of `program_as_run`."""
-    if configured is None:
-        return liveness(program, priced.machine.settings)
-    return held_of_plan(priced, program, configured)
 
 
 def fit(priced: PricedProblem, choice: Sequence[int]) -> Fitted | None:
     """The choice with its hubs in their leanest states; None where it is not valid."""
     states = lean(priced, choice)
     cost = evaluate(priced.problem, states)
-    return None if cost is None else Fitted(states, cost, program_of_choice(priced, states)[1].peak)
+    if cost is None:
+        return None
+    return Fitted(states, cost, held_of_plan(priced, program_of_choice(priced, states), alone=True).peak)
 
 
-def instant_of(program: Program, instruction: int) -> int:
-    """When the instruction runs, as the Problem's memory rows count time (`planner.pricing.memory`)."""
+def fullest_instant(priced: PricedProblem, choice: Sequence[int]) -> int:
+    """When the program of a choice holds most, as the Problem's memory rows count time (`planner.pricing.memory`)."""
+    program = program_of_choice(priced, choice)
+    fullest = int(levels_of_plan(priced, program).levels.argmax())
     position = {op.name: i for i, op in enumerate(program.graph.ops)}
-    runs = [i for i in program.instructions[instruction:] if isinstance(i, Run)]
+    runs = [i for i in program.instructions[fullest:] if isinstance(i, Run)]
     if not runs:
         return 2 * len(position) + 1
     at = position[runs[0].op]
-    again = any(isinstance(i, Run) and i.op == runs[0].op for i in program.instructions[:instruction])
+    again = any(isinstance(i, Run) and i.op == runs[0].op for i in program.instructions[:fullest])
     return 2 * len(position) - at if runs[0].backward or again else at
 
 

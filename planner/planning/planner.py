@@ -11,7 +11,7 @@ from cost_models import HardwareProfile, usable_memory_bytes
 from planner.clock import Held, Timeline, device_for
 from planner.errors import InfeasibleError, NoPlanError, NotFasterError, UsageError
 from planner.ir import DeviceMesh, Graph
-from planner.lowering import Liveness, Program
+from planner.lowering import Program
 from planner.planning.breakdown import CostBreakdown
 from planner.planning.constraints import Pins, memory_note, no_mesh_left, resolve
 from planner.planning.finalists import Finalist, Judged, judged
@@ -49,7 +49,7 @@ class Planned:
     parts: CostBreakdown
     bound_s: float
     timeline: Timeline
-    memory: Liveness | Held
+    memory: Held
     memory_limit: int | None
     candidates: tuple[Candidate, ...]
     without_rule: tuple[str, ...]

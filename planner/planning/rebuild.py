@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from cost_models import HardwareProfile, ProfileError, load_profile
 from cost_models.profile import parse_profile
-from planner.clock import Configuration, device_for, play
+from planner.clock import Configuration, device_for, held_of_plan, play
 from planner.errors import InputError, UsageError
 from planner.planning.breakdown import breakdown
 from planner.planning.constraints import Pins
 from planner.planning.document import PlanDocument
 from planner.planning.execution import execution_of
-from planner.planning.fit import memory_as_run, program_as_run
+from planner.planning.fit import program_of_choice
 from planner.planning.pipeline import Pipelined, pipelined, stage_of_operators
 from planner.planning.pipeline.cut import flowing
 from planner.planning.planner import Planned, on_nodes
@@ -62,11 +62,8 @@ def planned_of_plan(
     configured = execution if priced.machine.settings.training else None
     if execution is not None:
         _check_device(execution, profile)
-    program, memory = (
-        (restored.program, memory_as_run(priced, restored.program, configured))
-        if as_written
-        else program_as_run(priced, choice, configured)
-    )
+    program = restored.program if as_written else program_of_choice(priced, choice)
+    memory = held_of_plan(priced, program, configured)
     parts = breakdown(priced, choice, program)
     _, without_rule = bind_rules(priced.graph)
     return Planned(

@@ -39,6 +39,12 @@ class Request:
     known_step_s: float | None = None
 
     @property
+    def run_as(self) -> Configuration | None:
+        """The known configuration that says how a step is run and what is held; None in inference, where it says
+        nothing of the kind."""
+        return self.execution if self.settings.training else None
+
+    @property
     def configured(self) -> Configuration | None:
         """The known configuration, where the constraints pin all of it, in training: what is held is then not for the
         search to change."""

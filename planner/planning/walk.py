@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.planning.fit import Fitted, fit, instant_of, program_of_choice
+from planner.planning.fit import Fitted, fit, fullest_instant
 from planner.pricing import PricedProblem
 from planner.search.control import Control
 from planner.search.evaluate import peak_memory
@@ -149,8 +149,7 @@ class _Walk:
 
     def _fullest(self, instants: Sequence[int], choice: tuple[int, ...]) -> int:
         """The row nearest to the instant at which the program of a choice holds most."""
-        program, memory = program_of_choice(self.free, self.met[choice].choice)
-        at = instant_of(program, memory.where)
+        at = fullest_instant(self.free, self.met[choice].choice)
         return min(range(len(instants)), key=lambda r: abs(instants[r] - at))
 
     def _between(self, prices: Mapping[int, float], cutoff: float) -> None:

@@ -90,7 +90,7 @@ class CasePrices:
         return self._once(("node", case, times), partial(self._node, case, times))
 
     def stored(self, case: Case) -> tuple[tuple[Layout, ...], IntArray]:
-        """Layouts of a parameter and the bytes it takes in them, with its optimizer state."""
+        """Layouts of a parameter and the bytes it takes in them, with its gradient and its optimizer state."""
         return self._once(("stored", case), partial(self._stored, case))
 
     def held(self, cases: tuple[Case, ...]) -> IntArray:
@@ -204,14 +204,13 @@ class CasePrices:
         layouts, numbers = self._ordered(shape)
         if not (active and self.structure.samples[shape, dtype].is_float):
             return layouts, self._bytes(shape, dtype) // self._shards_of(numbers)
-        each = self.machine.settings.per_parameter
-        return layouts, self._elements(shape) * (each.compute_copy + each.master + each.optimizer)
+        return layouts, self._elements(shape) * self.machine.settings.per_parameter.total
 
     def _part(self, case: Case) -> IntArray:
         if case[0] == "hub":
             hub = self.hub(cast(HubCase, case[1]))
             return self._once(("held", id(hub)), partial(self._held_by_hub, hub))
-        if case[0] in ("stored gradient", "delivered"):
+        if case[0] == "delivered":
             _, shape, dtype = cast(tuple[str, tuple[int, ...], str], case)
             numbers = self._ordered(shape)[1]
             return self._once(("held", case), lambda: self._bytes(shape, dtype) // self._shards_of(numbers))
@@ -234,12 +233,16 @@ class CasePrices:
         return np.asarray(size // self._shards_of(placed.numbers[placed.rows, 0]))
 
     def _held_as_gradients(self, case: Case) -> IntArray:
-        """Bytes of the gradients that an operator's backward takes and gives."""
-        cls = cast(int, case[1])
+        """Bytes of the gradients that an operator's backward takes and gives, of operands those in these slots."""
+        _, cls, slots = cast(tuple[str, int, tuple[int, ...]], case)
         of_class, table = self.structure.classes[cls], self.tables[cls]
         total = np.zeros(len(table.costs), dtype=np.int64)
         wanted = of_class.rule.differentiable
-        reads = [(t, p) for i, (t, p) in enumerate(zip(of_class.inputs, table.read_as, strict=True)) if i in wanted]
+        reads = [
+            (t, p)
+            for i, (t, p) in enumerate(zip(of_class.inputs, table.read_as, strict=True))
+            if i in wanted and i in slots
+        ]
         for tensor, placed in (*reads, *zip(of_class.outputs, table.written_as, strict=True)):
             if tensor is None or placed is None:
                 continue
@@ -344,6 +347,11 @@ class CasePrices:
         # Of two layouts one is certainly held as long as one is needed: the smaller, where both are copies.
         other = np.where(second != stored, size // self._shards_of(np.maximum(second, 0)), 0)
         copies = np.where(second < 0, copies, np.minimum(copies, other))
+        if self.machine.settings.training and write[3] and self.structure.samples[travel.shape, travel.dtype].is_float:
+            # The copy, in place of the part that is stored, is what is computed with, and its gradient as wide.
+            each = self.machine.settings.per_parameter
+            computed = int(np.prod(travel.shape, dtype=object)) // self._shards_of(stored) * each.compute_copy
+            copies = np.maximum(0, copies - computed) * (each.compute_copy + each.gradient) // each.compute_copy
         return _states(costs, writes.rows, columns), _states(copies, writes.rows, columns)
 
     def _optimizer_parallel(self, computed: IntArray, stored: IntArray) -> NDArray[np.bool_]:

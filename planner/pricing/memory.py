@@ -2,13 +2,14 @@
 
 Time counts the n operators: i in the forward pass, 2n - i in the backward pass, and 2n + 1 when the step ends.  An item
 is bytes by a node's state during a half-open interval.  What a plan really holds is known from its program
-(`planner.lowering.liveness`); the rows bound it from below, so that no plan that fits is ruled out, and stay few:
+(`planner.trace.lifetimes`); the rows bound it from below, so that no plan that fits is ruled out, and stay few:
 
+- Values inside kernels of several operators count nothing; what a kernel reads and leaves does.
 - Training keeps what the backward reads from one pass to the other, in the layout its reader sees.  With recomputation
   of blocks, what is made and read inside one block lives only while that block is run again and differentiated; what
   enters a block is kept, since the block is run again from there.
-- Gradients that an operator's backward takes and gives are counted at the fullest instant of every quarter of the
-  backward pass, as a whole model on one device would have it; parameters' gradients at these instants and at the end.
+- Gradients that an operator's backward takes and gives are counted at the fullest instant of the backward pass, as a
+  whole model on one device would have it, of operators that are kernels by themselves.
 - Inference holds what an operator reads and writes, and what waits for later readers.
 - A tensor and what is made from it by reshaping may share storage: one of them is counted.
 - Of two layouts that several readers share, the smaller is counted.
@@ -16,7 +17,7 @@ is bytes by a node's state during a half-open interval.  What a plan really hold
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -24,9 +25,11 @@ from typing import Final
 from planner.frontends.blocks import repeated_blocks
 from planner.ir import Graph, Op, Role
 from planner.pricing.hubs import MAX_SET_READERS
-from planner.pricing.views import shares_storage
 from planner.rules.rule import Rule
-from planner.work.activity import saved_slots
+from planner.work.activity import made_of_parameters
+from planner.work.fusion import Fusion
+from planner.work.seen import Seen, seen
+from planner.work.views import shares_storage
 
 __all__ = ["Held", "Instants", "Places", "copied", "held_items", "recomputed_blocks"]
 
@@ -41,7 +44,7 @@ class Held:
     """What a node of the Problem holds during a half-open interval.
 
     Cases: ("hub", what the tensor's hub is alike in), ("operand", class, slot), ("result", class, output),
-    ("gradients", class), ("stored gradient", shape, type), ("delivered", shape, type).
+    ("gradients", class, operands), ("delivered", shape, type).
     """
 
     node: int
@@ -69,22 +72,40 @@ def recomputed_blocks(graph: Graph) -> dict[str, int]:
 
 @dataclass(frozen=True, eq=False)
 class Instants:
-    """When operators run, and until when what they read is needed."""
+    """When operators run, and until when what they read is needed.
+
+    `weights` are tensors made of parameters alone, where runtimes keep them as parameters; `readers`: the operator in
+    whose backward pass an operand (operator, place, False) or a result (operator, place, True) is read.
+    """
 
     graph: Graph
     rules: Mapping[str, Rule]
     active: frozenset[str]
     blocks: Mapping[str, int]
+    what: Seen
+    weights: frozenset[str]
     position: Mapping[str, int]
     last_of_block: Mapping[int, int]
+    readers: Mapping[tuple[str, int, bool], str]
 
     @classmethod
-    def of(cls, graph: Graph, rules: Mapping[str, Rule], active: frozenset[str], blocks: Mapping[str, int]) -> Instants:
+    def of(
+        cls,
+        graph: Graph,
+        rules: Mapping[str, Rule],
+        active: frozenset[str],
+        fusion: Fusion,
+        blocks: Mapping[str, int],
+    ) -> Instants:
+        """`fusion`: which operators run as one kernel; `blocks`: operators that run again, by block."""
         position = {op.name: i for i, op in enumerate(graph.ops)}
         last: dict[int, int] = {}
         for name, block in blocks.items():
             last[block] = max(last.get(block, 0), position[name])
-        return cls(graph, rules, active, blocks, position, last)
+        what = seen(graph, rules, active, fusion, blocks)
+        readers = {(s.op, s.place, s.result): name for name, saved in what.saved.items() for s in saved}
+        weights = made_of_parameters(graph) if fusion.chains else frozenset[str]()
+        return cls(graph, rules, active, blocks, what, weights, position, last, readers)
 
     @property
     def end(self) -> int:
@@ -96,8 +117,21 @@ class Instants:
         return 2 * len(self.graph.ops) - self.position[name]
 
     def saved(self, op: Op, slot: int) -> bool:
-        """Whether the operator's backward reads this operand."""
-        return self.differentiated(op) and slot in saved_slots(op, self.rules[op.name], self.active)
+        """Whether a backward pass reads this operand."""
+        return (op.name, slot, False) in self.readers
+
+    def saves(self, op: Op, output: int) -> bool:
+        """Whether a backward pass reads this result."""
+        return (op.name, output, True) in self.readers
+
+    def counts(self, tensor: str) -> bool:
+        """Whether the tensor is certainly in memory, in its own size, where it is read."""
+        if tensor in self.weights:
+            return False
+        if tensor in self.what.strided:
+            source = self.graph.producers[tensor].inputs[0]
+            return self.graph.tensors[tensor].elements <= self.graph.tensors[source].elements
+        return tensor not in self.what.inside or tensor in self.what.views
 
     def differentiated(self, op: Op) -> bool:
         return any(t in self.active for t in op.outputs)
@@ -109,8 +143,9 @@ class Instants:
 
     def needed(self, op: Op, slot: int) -> int:
         """The end of the interval during which the operator needs its operand."""
-        if self.saved(op, slot):
-            return self.back(op.name) + 1
+        reader = self.readers.get((op.name, slot, False))
+        if reader is not None:
+            return self.back(reader) + 1
         return self.again(op) or self.position[op.name] + 1
 
 
@@ -165,12 +200,13 @@ class _Found:
         for name in self._inputs():
             self._input(name)
         for op, j, name in self._results():
-            saves = j in self.when.rules[op.name].saved_results and self.when.differentiated(op)
+            saves = self.when.saves(op, j)
+            reader = self.when.readers.get((op.name, j, True), op.name)
             block = self.when.blocks.get(op.name)
             readers = self.graph.consumers.get(name, ())
             begin = self.when.position[op.name]
             if saves and block is None:
-                self._add(name, self._result(op, j), (begin, self.when.back(op.name) + 1))
+                self._add(name, self._result(op, j), (begin, self.when.back(reader) + 1))
                 continue
             outside = [r for r in readers if block is None or self.when.blocks.get(r[0].name) != block]
             self._kept(name, outside, begin + 1)
@@ -178,7 +214,7 @@ class _Found:
             if again is None:
                 continue
             if saves:
-                self._add(name, self._result(op, j), (again, self.when.back(op.name) + 1))
+                self._add(name, self._result(op, j), (again, self.when.back(reader) + 1))
             else:
                 self._kept_inside(name, [r for r in readers if r not in outside], again)
 
@@ -202,7 +238,7 @@ class _Found:
 
     def _kept_inside(self, name: str, readers: Sequence[tuple[Op, int]], begin: int) -> None:
         """What a block that is run again holds until it is differentiated."""
-        saved = [(self.when.back(op.name) + 1, op, slot) for op, slot in readers if self.when.saved(op, slot)]
+        saved = [(self.when.needed(op, slot), op, slot) for op, slot in readers if self.when.saved(op, slot)]
         end, op, slot = max(saved, key=lambda n: n[0], default=(0, None, 0))
         if op is None:
             return
@@ -251,7 +287,7 @@ class _Found:
         for op in self.graph.ops:
             if op.name in self.places.op_nodes:
                 for j, name in enumerate(op.outputs):
-                    if name and self.graph.tensors[name].shape is not None:
+                    if name and self.graph.tensors[name].shape is not None and self.when.counts(name):
                         yield op, j, name
 
     def _result(self, op: Op, j: int) -> tuple[int, _Case]:
@@ -274,7 +310,7 @@ class _Found:
 
     def apart(self) -> list[Held]:
         """The items of one node and interval together; of tensors that may share storage one at a time, the longest."""
-        root = _roots(self.graph, self.when.rules)
+        root = _roots(self.when)
         taken: dict[str, list[_Interval]] = defaultdict(list)
         kept: dict[tuple[int, _Interval], list[_Case]] = defaultdict(list)
         for item in sorted(self.items, key=lambda i: (i.interval[0] - i.interval[1], i.interval)):
@@ -293,31 +329,24 @@ def _order(entry: tuple[tuple[int, _Interval], list[_Case]]) -> tuple[int, int, 
     return node, a - b, a
 
 
-def _roots(graph: Graph, rules: Mapping[str, Rule]) -> dict[str, str]:
+def _roots(when: Instants) -> dict[str, str]:
     """Tensor that shares storage → the one whose it is."""
     root: dict[str, str] = {}
-    for op in graph.ops:
-        if op.inputs and op.inputs[0] and op.outputs[0] and shares_storage(op, rules[op.name], graph):
-            root[op.outputs[0]] = root.get(op.inputs[0], op.inputs[0])
+    for op in when.graph.ops:
+        for t in op.outputs:
+            if t in when.what.views:
+                root[t] = root.get(op.inputs[0], op.inputs[0])
     return root
 
 
 def _gradients(when: Instants, places: Places) -> list[Held]:
-    """What the backward of operators takes and gives, at the fullest instants; the gradients of parameters there and at
-    the end."""
+    """What the backward of the fullest operator takes and gives, but for gradients of weights."""
+    weights = made_of_parameters(when.graph)
     out = []
-    instants = []
     for op in _fullest(when, places):
+        slots = tuple(i for i, t in enumerate(op.inputs) if t not in weights)
         at = when.back(op.name)
-        instants.append(at)
-        out.append(Held(places.op_nodes[op.name], (("gradients", places.class_of[op.name]),), (at, at + 1)))
-    instants.append(when.end)
-    for name, node in places.parameters.items():
-        tensor = when.graph.tensors[name]
-        if name in when.active and tensor.is_float:
-            done = max(when.back(op.name) for op, _ in when.graph.consumers[name])
-            begin = min(i for i in instants if i > done)
-            out.append(Held(node, (("stored gradient", tensor.shape, tensor.dtype),), (begin, when.end + 1)))
+        out.append(Held(places.op_nodes[op.name], (("gradients", places.class_of[op.name], slots),), (at, at + 1)))
     return out
 
 
@@ -331,9 +360,11 @@ def _fullest(when: Instants, places: Places) -> list[Op]:
         if needed and graph.tensors[name].role is not Role.PARAMETER:
             level += graph.tensors[name].elements
             ends[max(needed)] += graph.tensors[name].elements
+    together = Counter(when.what.kernel.values())
     best: dict[int, tuple[int, Op]] = {}
     for op in reversed(graph.ops):
-        if op.name in places.op_nodes and when.differentiated(op) and when.rules[op.name].kind != "free":
+        alone = together[when.what.kernel[op.name]] == 1 and when.what.views.isdisjoint(op.outputs)
+        if op.name in places.op_nodes and when.differentiated(op) and alone and when.rules[op.name].kind != "free":
             given = sum(graph.tensors[t].elements for t in op.outputs if t in when.active)
             wanted = when.rules[op.name].differentiable
             made = sum(graph.tensors[t].elements for i, t in enumerate(op.inputs) if i in wanted and t in when.active)

@@ -117,7 +117,9 @@ class Structure:
         """Of the same graph."""
         if recompute not in self._variants:
             rules = {op.name: r for op, r in zip(graph.ops, self.rules, strict=True)}
-            when = Instants.of(graph, rules, self.active, recomputed_blocks(graph) if recompute else {})
+            joined = self.joined
+            fusion = fusion_of(graph, rules, self.active, chains=joined, attention=joined, copies=not joined)
+            when = Instants.of(graph, rules, self.active, fusion, recomputed_blocks(graph) if recompute else {})
             self._variants[recompute] = self._variant(graph, when)
         return self._variants[recompute]
 

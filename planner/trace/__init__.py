@@ -1,6 +1,7 @@
-"""Program → what one rank does in a pass: kernels, transfers and bytes, by unit of the model; no seconds."""
+"""Program → what one rank does and holds in a pass: kernels, transfers and bytes, by unit of the model; no seconds."""
 
-from planner.trace.count import trace
+from planner.trace.count import trace, trace_levels
+from planner.trace.lifetimes import Levels
 from planner.trace.workload import Exchange, Transfer, Unit, Workload
 
-__all__ = ["Exchange", "Transfer", "Unit", "Workload", "trace"]
+__all__ = ["Exchange", "Levels", "Transfer", "Unit", "Workload", "trace", "trace_levels"]

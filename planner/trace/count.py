@@ -8,14 +8,15 @@ from planner.lowering import Program
 from planner.pricing import Settings
 from planner.trace.facts import facts_of
 from planner.trace.holding import workload_of
-from planner.trace.kernels import count_core, count_operator, count_region, kernels_of
+from planner.trace.kernels import Kernels, count_core, count_operator, kernels_of
+from planner.trace.lifetimes import Levels, levels_of
 from planner.trace.placed import Placed, resting_layouts
 from planner.trace.tally import Tally
 from planner.trace.transfers import count_inner, count_redistributions, runs_again
 from planner.trace.workload import Workload
 from planner.work.fusion import fusion_of
 
-__all__ = ["trace"]
+__all__ = ["trace", "trace_levels"]
 
 
 def trace(
@@ -27,6 +28,7 @@ def trace(
     copies: bool = False,
     gathered_again: bool = False,
     stage_of: Mapping[str, int] | None = None,
+    held_alone: bool = False,
 ) -> Workload:
     """The workload of one rank for one micro-batch.
 
@@ -36,29 +38,53 @@ def trace(
         gathered_again: whether what is gathered for an operator is gathered once more for its backward pass, rather
             than kept; what a configuration computes again is then up to it, and not to the program.
         stage_of: the pipeline stage of each operator, at whose ends units end.
+        held_alone: whether only bytes held are wanted, and neither kernels nor transfers.
     """
-    graph = program.graph
-    facts = facts_of(graph)
-    if stage_of is not None:
-        facts = facts.cut(stage_of)
-    fusion = fusion_of(graph, program.rules, program.active, chains=chains, attention=attention, copies=copies)
-    at = Placed(program, facts, fusion, settings, resting_layouts(program))
+    at = _placed(program, settings, chains, attention, copies, stage_of)
+    graph, facts, fusion = at.graph, at.facts, at.fusion
     tally = Tally(len(facts.repeated))
-    count_redistributions(tally, at, gathered_again=gathered_again)
     again = set[str]() if gathered_again else runs_again(program)
-    count_inner(tally, at, again)
+    made: Mapping[str, Kernels] = {}
+    if not held_alone:
+        count_redistributions(tally, at, gathered_again=gathered_again)
+        count_inner(tally, at, again)
+        made = kernels_of(at)
     cores = {name for core in fusion.cores for name in (core.scores, core.output)}
     cores |= {op.name for core in fusion.cores for op in fusion.members[core.region]}
-    joined = {core.region for core in fusion.cores} if attention else set[int]()
     for core in fusion.cores if attention else ():
         count_core(tally, at, core)
-    made = kernels_of(at)
     for op in graph.ops:
         if op.name in fusion.parts:
-            count_operator(tally, at, op, made[op.name], op.name in cores)
-    for number, (first, *_) in enumerate(fusion.members):
-        if number not in joined:
-            count_region(tally, at, number, first.name in cores)
+            count_operator(tally, at, op, made.get(op.name), op.name in cores)
     for name in again & made.keys():
         tally.again[facts.unit[name]].update(made[name][0])
-    return workload_of(tally, at, recomputed=bool(again))
+    levels = levels_of(at, gathered_again=gathered_again)
+    return workload_of(tally, at, levels, recomputed=bool(again))
+
+
+def trace_levels(
+    program: Program,
+    settings: Settings,
+    *,
+    chains: bool = True,
+    attention: bool = True,
+    copies: bool = False,
+    gathered_again: bool = False,
+) -> Levels:
+    """What a rank holds for activations at every instruction; arguments as of `trace`."""
+    return levels_of(_placed(program, settings, chains, attention, copies, None), gathered_again=gathered_again)
+
+
+def _placed(
+    program: Program,
+    settings: Settings,
+    chains: bool,
+    attention: bool,
+    copies: bool,
+    stage_of: Mapping[str, int] | None,
+) -> Placed:
+    facts = facts_of(program.graph)
+    if stage_of is not None:
+        facts = facts.cut(stage_of)
+    fusion = fusion_of(program.graph, program.rules, program.active, chains=chains, attention=attention, copies=copies)
+    return Placed(program, facts, fusion, settings, resting_layouts(program))

@@ -1,12 +1,16 @@
-"""What every unit holds: weights, what enters it, what it keeps; a tally becomes a `Workload`."""
+"""What every unit holds of weights, and what enters it; what was counted becomes a `Workload`."""
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from planner.ir import Layout, Tensor
+from planner.lowering import Convert
+from planner.redistribute.steps import FREE
+from planner.trace.lifetimes import Levels
 from planner.trace.placed import Placed
 from planner.trace.tally import ExchangeKey, Tally
 from planner.trace.workload import Exchange, Tied, Unit, Workload
@@ -14,19 +18,14 @@ from planner.trace.workload import Exchange, Tied, Unit, Workload
 __all__ = ["workload_of"]
 
 
-def workload_of(tally: Tally, at: Placed, *, recomputed: bool) -> Workload:
-    """A tensor that several units keep counts in the first of them."""
+def workload_of(tally: Tally, at: Placed, levels: Levels, *, recomputed: bool) -> Workload:
+    """What was counted, and what units hold."""
     repeated = at.facts.repeated
     held = _held(at)
     entering = _entering(at)
-    first: dict[str, int] = {}
-    for u, saved in enumerate(tally.saved):
-        for t in saved:
-            first.setdefault(t, u)
     units: list[Unit] = []
     known: dict[object, Unit] = {}  # blocks that do the same are one value
     for u in range(len(repeated)):
-        core_bytes = sum(tally.core_saved[u].values())
         unit = Unit(
             forward=dict(tally.forward[u]),
             backward=dict(tally.backward[u]),
@@ -39,11 +38,11 @@ def workload_of(tally: Tally, at: Placed, *, recomputed: bool) -> Workload:
             sent_again=dict(tally.sent["again"][u]),
             gathers=_exchanges(tally.gathers[u]),
             sums=_exchanges(tally.sums[u]),
-            saved_bytes=sum(size for t, size in tally.saved[u].items() if first[t] == u) + core_bytes,
-            core_bytes=core_bytes,
+            saved_bytes=float(levels.units[u].kept),
+            core_bytes=float(levels.units[u].core),
+            over_bytes=float(levels.units[u].over),
             entering_bytes=entering[u][0],
             entering_axes=entering[u][1],
-            transient_bytes=tally.transient[u],
             widest_weights=max(tally.widest[u].values(), default=0),
             result_bytes=tally.results[u],
             score_bytes=tally.scores[u],
@@ -64,6 +63,8 @@ def workload_of(tally: Tally, at: Placed, *, recomputed: bool) -> Workload:
         samples,
         at.facts.stages,
         recomputed=recomputed,
+        trained=bool(at.active),
+        constant_bytes=float(levels.resident),
     )
 
 
@@ -113,6 +114,7 @@ class _Held:
 def _held(at: Placed) -> _Held:
     n = len(at.facts.repeated)
     held = _Held([0.0] * n, [0.0] * n, [0.0] * n, [0.0] * n, [])
+    copied = _copied(at)
     for p in at.graph.parameters:
         users = _users(at, p)
         if not users or p.shape is None:
@@ -122,7 +124,7 @@ def _held(at: Placed) -> _Held:
         rest = at.rest.get(p.name, Layout.replicated(p.rank))
         stored = elements / rest.shards(at.mesh)
         # What ranks read a part of without storing it so (a table of positions, of which each reads its own) is whole.
-        used = max(stored, elements / _read_layout(at, p).shards(at.mesh))
+        used = max(stored, elements / _read_layout(at, p).shards(at.mesh), copied.get(p.name, 0.0))
         first = min(users)
         if p.name not in at.facts.trained:
             held.frozen[first] += at.bytes(p.name) / elements * used
@@ -133,6 +135,30 @@ def _held(at: Placed) -> _Held:
         if len(users) > 1:
             held.tied.append(Tied(used, stored, tuple(sorted(users))))
     return held
+
+
+def _copied(at: Placed) -> dict[str, float]:
+    """Parameter → elements of all the copies of it that one rank gathers, in whatever layouts it is read."""
+    found: dict[str, set[tuple[str, Layout]]] = defaultdict(set)
+    for c in at.program.instructions:
+        if not isinstance(c, Convert) or c.gradient or c.tensor not in at.facts.weights:
+            continue
+        if any(s.kind not in FREE for s in c.steps):
+            found[_parameter(at, c.tensor)].add((c.tensor, c.target))
+    tensors = at.graph.tensors
+    return {p: sum(tensors[t].elements / x.shards(at.mesh) for t, x in copies) for p, copies in found.items()}
+
+
+def _parameter(at: Placed, tensor: str) -> str:
+    """The largest parameter that the weight is made of."""
+    names, found = [tensor], list[str]()
+    while names:
+        producer = at.graph.producers.get(name := names.pop())
+        if producer is not None:
+            names += [t for t in producer.inputs if t in at.facts.weights]
+        else:
+            found.append(name)
+    return max(found, key=lambda name: at.graph.tensors[name].elements)
 
 
 def _read_layout(at: Placed, p: Tensor) -> Layout:

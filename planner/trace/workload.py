@@ -53,10 +53,12 @@ class Unit:
         again: those that the program runs again in its backward pass, where `Workload.recomputed`.
         sent_forward, sent_backward, sent_core, sent_again: transfers → how often.
         gathers: how weights come from where they are stored to where they are read; sums: gradients the other way.
-        saved_bytes: activations kept for the backward pass; core_bytes: those of them that belong to the core alone.
+        saved_bytes: activations kept for the backward pass, a tensor that several units keep in the first of them;
+            core_bytes: those of them that are made inside the core of an attention alone.
+        over_bytes: how far, while the unit runs, a rank holds more activations, gradients of activations, copies and
+            buffers than what it and the units before it keep (`planner.trace.lifetimes`).
         entering_bytes: what units before hand over, as it lies on one rank; entering_axes: the mesh axes whose ranks
             all hold it.
-        transient_bytes: the largest working set of one operator beyond what is kept.
         widest_weights: the most elements of weights that multiply one activation, whose gradients are made at once.
         result_bytes: results of products and of attention, the latter counted twice (see `Recompute`).
         score_bytes: what the loss reads: one value per class.
@@ -77,9 +79,9 @@ class Unit:
     sums: tuple[Exchange, ...]
     saved_bytes: float
     core_bytes: float
+    over_bytes: float
     entering_bytes: float
     entering_axes: tuple[str, ...]
-    transient_bytes: float
     widest_weights: int
     result_bytes: float
     score_bytes: float
@@ -106,7 +108,8 @@ class Workload:
     `tied` are weights that several units read (an embedding used again by the output layer); `parameters` are elements
     of the whole model, `samples` the first dimension of its first input; `stages[i]` is the stage of a pipeline that
     unit i is in, where there are several; `recomputed` whether units say what the program runs again in its backward
-    pass.
+    pass; `trained` whether there is one.  `constant_bytes` are the same at every step: constants, and what is computed
+    from constants alone.
     """
 
     mesh: DeviceMesh
@@ -117,6 +120,8 @@ class Workload:
     samples: int
     stages: tuple[int, ...] = ()
     recomputed: bool = False
+    trained: bool = True
+    constant_bytes: float = 0.0
 
     @property
     def chunks(self) -> tuple[tuple[int, ...], ...]:

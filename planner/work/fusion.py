@@ -77,16 +77,19 @@ class Core:
     region: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Fusion:
     """`parts` by operator; `members[r]` are the operators of region r in graph order, `kept[r]` what its backward
-    reads; `alias` names, for tensors that only rearrange another, the one that exists in memory."""
+    reads; `alias` names, for tensors that only rearrange another, the one that exists in memory; `chains` and
+    `attention` as of `fuse`."""
 
     parts: Mapping[str, Part]
     members: tuple[tuple[Op, ...], ...]
     kept: tuple[tuple[Kept, ...], ...]
     cores: tuple[Core, ...]
     alias: Mapping[str, str]
+    chains: bool = True
+    attention: bool = True
 
     def root(self, tensor: str) -> str:
         """The tensor whose bytes these are."""
@@ -140,7 +143,8 @@ class _Fusing:
         attention: bool,
         copies: bool,
     ) -> None:
-        self.graph, self.rules, self.active, self.attention = graph, rules, active, attention
+        self.graph, self.rules, self.active = graph, rules, active
+        self.chains, self.attention = chains, attention
         self.views = frozenset({"free"}) if copies else VIEWS
         self.fixed, self.weights = fixed_operators(graph), made_of_parameters(graph)
         self.of, self.members = _regions(graph, rules, self.fixed, chains)
@@ -154,7 +158,7 @@ class _Fusing:
         kept = []
         for number, members in enumerate(self.members):
             kept.append(self._region(number, members))
-        return Fusion(self.parts, self.members, tuple(kept), cores, self.alias)
+        return Fusion(self.parts, self.members, tuple(kept), cores, self.alias, self.chains, self.attention)
 
     def _root(self, tensor: str) -> str:
         return self.alias.get(tensor, tensor)

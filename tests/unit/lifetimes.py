@@ -1,4 +1,8 @@
-"""What a device holds, simulated a second time: buffers allocated and freed one by one, from plan.json and the model.
+"""What a device holds for activations, simulated a second time: buffers allocated and freed one by one, from plan.json
+and the model, where every operator is a kernel by itself.
+
+Parameters, their gradients and what is made of them for training lie in buffers of their own and are not counted;
+copies of parameters in inference are.
 
 The order of execution is made from the document: operators in order, what they read loaded and redistributed before
 them, what they make redistributed behind them; in the backward pass the reverse.  Of the planner only the rules are
@@ -33,7 +37,6 @@ ITEM: dict[str, float] = {
 }
 ITEM |= {"int8": 1, "uint8": 1, "bool": 1, "int4": 0.5, "uint4": 0.5, "uint64": 8, "uint32": 4, "string": 8}
 ITEM |= {"float8e4m3fn": 1, "float8e4m3fnuz": 1, "float8e5m2": 1, "float8e5m2fnuz": 1, "float4e2m1": 0.5}
-STATE = {"adam": 8, "momentum": 4, "sgd": 0}
 VIEWED_WEIGHTS = ("Transpose", "Cast", "CastLike")
 
 Key = tuple[str, str, bool]  # tensor, layout, whether it is a gradient
@@ -81,6 +84,11 @@ class _Plan:
                 self.fixed.add(op.name)
                 constant.update(op.outputs)
         self.constant = constant
+        self.weights = {t.name for t in graph.tensors.values() if t.role is Role.PARAMETER}
+        for op in graph.ops:
+            read = [t for t in op.inputs if t]
+            if any(t in self.weights for t in read) and all(t in self.weights or t in constant for t in read):
+                self.weights.update(op.outputs)
         self.loaded: set[Key] = set()
         self.events: list[Event] = []
 
@@ -101,18 +109,6 @@ class _Plan:
         item = ITEM.get(tensor.dtype, 8)
         item = self.width if "float" in tensor.dtype and item > 1 else item
         return math.ceil(math.ceil(math.prod(tensor.shape) * item) / self.shards(self.layouts[key[1]]))
-
-    def parameters(self) -> int:
-        total = 0
-        for name, p in self.plan.parameters.items():
-            stored = p.stored.layout()
-            elements = math.ceil(math.prod(p.shape) / self.shards(stored))
-            if p.gradient is not None and self.training and "float" in self.graph.tensors[name].dtype:
-                master = 0 if self.width == 4 else 4
-                total += elements * (self.width + master + STATE[self.plan.schedule.optimizer])
-            else:
-                total += self.size(self.key(name, stored))
-        return total
 
     # Order of execution
 
@@ -163,6 +159,10 @@ class _Plan:
             gradient = direction == "gradient"
             source, target = (self.key(name, x.layout(), gradient) for x in (m.source, m.target))
             steps = [source, *(self.key(name, s.target.layout(), gradient) for s in m.steps)]
+            if name in self.weights if gradient else name in self.plan.parameters and self.training:
+                steps = []
+            if gradient and name in self.weights:
+                continue
             if gradient:
                 self.events.append(Event(f"convert {name}", adds=[target], takes=[source], steps=steps))
             else:
@@ -228,10 +228,10 @@ class _Plan:
         reads += [self.key(n, s.results[j]) for j, n in enumerate(op.outputs) if n and j in rule.saved_results]
         event = Event(f"backward {op.name}", reads, scratch=self.inside(s, True))
         for name, layout in zip(op.outputs, s.result_gradients, strict=True):
-            if name in self.active:
+            if name in self.active and name not in self.weights:
                 event.takes.append(self.key(name, layout, True))
         for i, (name, layout) in enumerate(zip(op.inputs, s.operand_gradients, strict=True)):
-            if name in self.active and i in rule.differentiable:
+            if name in self.active and name not in self.weights and i in rule.differentiable:
                 key = self.key(name, layout, True)
                 event.adds.append(key)
                 if i == 0 and event.takes and self.view(op) and self.size(key) == self.size(event.takes[0]):
@@ -264,8 +264,7 @@ class _Memory:
         self.version: Counter[Key] = Counter()
         self.buffers: dict[tuple[Key, int], Buffer] = {}
         self.gradients: dict[Key, Buffer] = {}
-        self.level = plan.parameters()
-        self.highest = 0
+        self.level = self.highest = 0
 
     def allocate(self, size: int) -> Buffer:
         self.level += size
@@ -294,7 +293,8 @@ class _Memory:
             buffer = self.buffers[whose, self.version[whose]]
             buffer.users += 1
         else:
-            buffer = self.allocate(0 if key[0] in self.plan.plan.parameters and e.always else self.wanted(e, key))
+            stored = key[0] in self.plan.plan.parameters and (e.always or self.plan.training)
+            buffer = self.allocate(0 if stored else self.wanted(e, key))
         self.buffers[this] = buffer
         if e.always:
             buffer.users += 1
@@ -357,5 +357,5 @@ class _Memory:
 
 
 def simulated_peak(plan: PlanDocument, graph: Graph) -> int:
-    """Bytes that a device of a plan of one stage and one micro-batch holds at most."""
+    """Bytes that a device of a plan of one stage and one micro-batch holds at most beside parameters."""
     return _Plan(plan, graph).peak()

@@ -20,19 +20,18 @@ from cost_models.link import CollectiveModel
 from cost_models.pipeline import ChunkTimes, simulate
 from planner.builder import build
 from planner.cli.main import main
-from planner.clock import convert_cost
+from planner.clock import Held, convert_cost, held_by_rank, step_of, usual, workload_of_plan
 from planner.errors import InfeasibleError, InputError
 from planner.frontends import import_bytes
 from planner.ir import Graph
 from planner.lowering import Convert
-from planner.lowering.liveness import CAUSES
 from planner.planning import Planned, Request, make_plan, read_plan
 from planner.planning.constraints import parse_pin
 from planner.planning.pipeline import Parts, Pipelined, cut_points, pipelined, plan_in_parts, stage_of_operators
-from planner.planning.pipeline.memory import stage_liveness
 from planner.pricing import Settings
 
 SAMPLES = Path(__file__).parents[2] / "sample_graphs"
+PROFILE = load_profile("a100-80")
 
 
 def gpt_graph(**sizes: int) -> Graph:
@@ -332,30 +331,42 @@ def test_a_stage_holds_its_parameters_what_it_keeps_and_what_it_was_sent(mlp: Pl
 
 
 def test_what_the_backward_reads_is_held_for_every_micro_batch_in_flight(mlp: Planned) -> None:
-    """What a product was sent, and what ReLUs made: their backward pass reads the result, not what they were sent."""
+    """What a product was sent, and what ReLUs made: their backward pass reads the result, not what they were sent.
+    Every operator is a kernel by itself."""
+    alone = replace(mlp.request.profile, framework=replace(mlp.request.profile.framework, joins_kernels=False))
+    mlp = make_plan(mlp.priced.graph, replace(mlp.request, profile=alone))
     found = pipelined(mlp, 4, 8)
     graph, sent = mlp.priced.graph, ROWS * WIDTH * 2
-    for stage, alive in enumerate(stage_liveness(mlp.program, mlp.request.settings, found.stage_of, 4, 8)[1:3], 1):
+    workload = workload_of_plan(mlp.priced, mlp.program, None, found.chunk_of)
+    for stage in (1, 2):
         mine = [op for op in graph.ops if found.stage_of[op.name] == stage]
         made = {t for op in mine for t in op.outputs}
         products = sum(op.type == "MatMul" and op.inputs[0] not in made for op in mine)
         relus = sum(op.type == "Relu" for op in mine)
         assert products + relus == 1
-        assert alive.waiting == (products + relus) * sent
-        more = found.run.in_flight[stage] - 1
-        assert found.memory[stage] == alive.peak + more * alive.waiting
+        waiting = sum(workload.units[u].saved_bytes for u in workload.chunks[stage])
+        assert waiting == (products + relus) * sent
+        assert held(found)[stage].activations == found.run.in_flight[stage] * waiting
+
+
+def held(found: Pipelined) -> list[Held]:
+    """What a device of each stage holds."""
+    made = found.planned
+    workload = workload_of_plan(made.priced, made.program, None, found.chunk_of)
+    c = usual(made.program, made.request.settings).with_(pp=found.stages, micro_batches=found.micro_batches)
+    step = step_of(workload, c, made.priced.machine.profile, workload.chunks)
+    ranks = held_by_rank(workload, c, workload.chunks, step.pipeline.activation_bytes)
+    assert tuple(rank.peak for rank in ranks) == found.memory
+    return ranks
 
 
 def test_gradients_of_stored_shards_wait_whole_for_the_last_micro_batch() -> None:
+    """Where stored shards are gathered once a step, gradients are summed once a step, too."""
     graph = gpt_graph(batch=8)
-    request = Request(2, load_profile("a100-80"), Settings(training=True), constraints=parse_pin("rest=zero"))
-    made = make_plan(graph, request)
-    stage_of = pipelined(made, 1, 4).stage_of
-    row = CAUSES.index("gradients")
-    one, four = (stage_liveness(made.program, made.request.settings, stage_of, 1, m)[0].held[row, -1] for m in (1, 4))
-    stored = made.assignment.stored
-    shards = sum(t.elements // stored[t.name].shards(made.mesh) * 2 for t in graph.parameters)
-    assert shards <= one < four == sum(t.elements * 2 for t in graph.parameters)
+    request = Request(2, PROFILE, Settings(training=True), constraints=parse_pin("rest=zero"))
+    (one,) = held(pipelined(make_plan(graph, request), 1, 4))
+    assert one.gradients == sum(t.elements * 2 for t in graph.parameters)
+    assert one.optimizer < 12 * sum(t.elements for t in graph.parameters)
 
 
 def test_a_table_tied_across_stages_is_held_by_each() -> None:
@@ -363,16 +374,15 @@ def test_a_table_tied_across_stages_is_held_by_each() -> None:
     found = pipelined(made, 2, 4)
     table = "transformer.wte.weight"
     assert found.shared == (table,)
-    alive = stage_liveness(made.program, made.request.settings, found.stage_of, 2, 4)
     graph, each = made.priced.graph, made.request.settings.per_parameter
-    for stage, x in enumerate(alive):
-        held = {
+    for stage, x in enumerate(held(found)):
+        mine = {
             t.name: t.elements // made.assignment.stored[t.name].shards(made.mesh)
             for t in graph.parameters
             if stage in {found.stage_of[op.name] for op, _ in graph.consumers[t.name]}
         }
-        assert table in held
-        assert x.parts["optimizer"] == each.optimizer * sum(held.values())
+        assert table in mine
+        assert x.optimizer == (each.optimizer + each.master) * sum(mine.values())
 
 
 def test_recomputation_counts_as_backward() -> None:

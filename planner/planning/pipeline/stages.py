@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from cost_models.link import CollectiveModel
 from cost_models.pipeline import PipelineRun, Schedule, holders_of_chunks, simulate, stage_numbers
 from planner.clock import (
-    Held,
     StepTimes,
     compute_bound,
     convert_cost,
@@ -44,7 +43,6 @@ from planner.planning.pipeline.cut import (
     flowing,
     stage_of_operators,
 )
-from planner.planning.pipeline.memory import stage_liveness
 from planner.planning.pipeline.tied import StageSum, stage_sums, stages_of_parameters
 from planner.planning.planner import Planned, gap_of
 from planner.work.units import units_of
@@ -157,18 +155,17 @@ def pipelined(
     chunk_of = stage_of_operators(graph, points)
     stage_of = _stages(chunk_of, order, stages, each)
     workload = workload_of_plan(priced, planned.program, execution, chunk_of)
-    c = execution or usual(planned.program, priced.machine.settings)
-    c = c.with_(pp=stages, micro_batches=micro_batches, schedule=order, virtual_stages=each, stage_layers=None)
+    c, run_as = (
+        (way or usual(planned.program, priced.machine.settings)).with_(
+            pp=stages, micro_batches=micro_batches, schedule=order, virtual_stages=each, stage_layers=None
+        )
+        for way in (execution, planned.request.run_as)
+    )
     step = step_of(workload, c, priced.machine.profile, workload.chunks)
     sums = stage_sums(planned, stage_of)
     shared = tuple(name for name, over in stages_of_parameters(graph, stage_of).items() if len(over) > 1)
     run = simulate(order, step.rows, c.passes, step.sent_s, overlapped=c.overlap_pipeline)
-    if not isinstance(planned.memory, Held):
-        alive = stage_liveness(planned.program, priced.machine.settings, stage_of, stages, micro_batches)
-        memory = tuple(x.peak + max(0, flying - 1) * x.waiting for x, flying in zip(alive, run.in_flight, strict=True))
-    else:
-        ranks = held_by_rank(workload, c, workload.chunks, step.pipeline.activation_bytes)
-        memory = tuple(rank.peak for rank in ranks)
+    memory = tuple(x.peak for x in held_by_rank(workload, run_as, workload.chunks, step.pipeline.activation_bytes))
     costs = _costs(step, order)
     parts, overlaps = step.breakdown, c.overlap_pipeline
     return Pipelined(

@@ -7,9 +7,9 @@ from typing import Final
 from planner.ir import Graph, Op, Role
 from planner.rules.rule import Rule
 
-__all__ = ["shares_storage"]
+__all__ = ["ANSWERS", "shares_storage"]
 
-_ANSWERS: Final = frozenset({"Shape", "Size"})  # cost nothing, and make something new
+ANSWERS: Final = frozenset({"Shape", "Size"})  # cost nothing, and make something new
 _WEIGHTS: Final = frozenset({"Transpose", "Cast", "CastLike"})
 
 
@@ -20,7 +20,7 @@ def shares_storage(op: Op, rule: Rule, graph: Graph) -> bool:
     that a transposed or cast weight is the weight itself.
     """
     if rule.kind == "free":
-        return op.type not in _ANSWERS
+        return op.type not in ANSWERS
     if op.type not in _WEIGHTS or graph.tensors[op.inputs[0]].role is not Role.PARAMETER:
         return False
     return op.type == "Transpose" or all(graph.tensors[t].is_float for t in (op.inputs[0], op.outputs[0]))
