@@ -13,7 +13,7 @@ import heapq
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from planner.clock import Configuration, Prediction, predict
@@ -102,9 +102,9 @@ class _Search:
                 break
             look(bound, item)
         best = tuple(self.best) or (() if first is None else (first,))
+        found = Found(best, self.considered, self.played, dict(self.refused), 0.0)
         # Nothing is known yet of the whole batch at once where the first that fits is all there is.
-        at_once = self._seconds_at_once() if self.best or not self._open else 0.0
-        return Found(best, self.considered, self.played, dict(self.refused), at_once)
+        return replace(found, at_once_s=self._seconds_at_once()) if self.best or not self._open else found
 
     def _first(self, every: Sequence[Configuration]) -> Scored | None:
         """Some configuration that fits."""
