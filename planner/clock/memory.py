@@ -174,9 +174,9 @@ def _working(workload: Workload, c: Configuration, part: Sequence[int]) -> float
 def _made(c: Configuration) -> int:
     """Bytes of an element of a weight's gradient while it is added to the sum.
 
-    It is made in the activations' width, and cast where the sum is wider.  Frameworks launch kernels well ahead of the
-    device, so that what was allocated before is not yet free; of one micro-batch in the width of the sum it is the
-    gradient itself.
+    It is made in the activations' width, and cast where the sum is wider; of one micro-batch in the width of the sum it
+    is the gradient itself.  It counts at the fullest moment, whichever that is: so the peaks recorded of SimuMax's runs
+    are predicted within 0.9 %, and without it 1.3 to 6.0 % too low.  Why it is there at that moment is not known.
     """
     if c.gradient_bytes != c.activation_bytes:
         return c.activation_bytes + c.gradient_bytes
