@@ -140,7 +140,8 @@ class Structure:
                 first[held.node] = helds.of(held.cases), held.interval
             elif held.node in at:
                 further.append((*at[held.node], helds.of(held.cases), held.interval))
-        copies = {n: copied(when, name) for name, n in self.parameter_nodes.items()}
+        # Frameworks that train keep what is computed with throughout.
+        copies = {n: (0, self.end) if self.training else copied(when, name) for name, n in self.parameter_nodes.items()}
         return Variant(
             when.blocks,
             nodes.known,
