@@ -138,7 +138,7 @@ class _Judge:
         assert option.priced is not None
         priced, states = option.priced, tuple(choice)
         program = program_of_choice(priced, states)
-        memory = held_of_plan(priced, program, self.request.run_as)
+        memory = held_of_plan(priced, program, self.request.configured)
         if self.limit is not None and memory.peak > self.limit:
             return None
         parts, cost = breakdown(priced, states, program), evaluate(priced.problem, states)

@@ -25,11 +25,11 @@ SCORES = 2 * A * S * S * B
 
 
 def kept(**c: Any) -> set[float]:
-    """Bytes that each block but the last keeps (the last one also keeps what it hands over to the final norm)."""
+    """Bytes that each block but the last keeps; the last one makes, beside, what the final norm reads."""
     configuration = Configuration(**c)
     w = traced(gpt(4), **c)
-    units = [u for u, r in enumerate(w.repeated) if r]
-    return {chunk_activation_bytes(w, configuration, [u]) for u in units[:-1]}
+    units = [u for u, r in enumerate(w.repeated) if r][:-1]
+    return {chunk_activation_bytes(w, configuration, [u]) for u in units}
 
 
 @pytest.mark.parametrize("tp", [1, 2, 4, 8])
