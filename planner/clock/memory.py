@@ -151,7 +151,7 @@ def held_bytes(
         0.0 if c.frozen else divided(2) * c.gradient_bytes,
         0.0 if c.frozen else divided(1) * (master + STATE_BYTES[c.optimizer]),
         activations,
-        workload.constant_bytes,
+        workload.constant_bytes + sum(u.constant_bytes for u in mine),
         transient,
     )
 

@@ -41,6 +41,7 @@ def workload_of(tally: Tally, at: Placed, levels: Levels, *, recomputed: bool) -
             saved_bytes=float(levels.units[u].kept),
             core_bytes=float(levels.units[u].core),
             over_bytes=float(levels.units[u].over),
+            constant_bytes=float(levels.units[u].constants),
             entering_bytes=entering[u][0],
             entering_axes=entering[u][1],
             widest_weights=max(tally.widest[u].values(), default=0),
@@ -64,7 +65,7 @@ def workload_of(tally: Tally, at: Placed, levels: Levels, *, recomputed: bool) -
         at.facts.stages,
         recomputed=recomputed,
         trained=bool(at.active),
-        constant_bytes=float(levels.resident),
+        constant_bytes=float(levels.resident - sum(u.constants for u in levels.units)),
     )
 
 

@@ -57,6 +57,7 @@ class Unit:
             core_bytes: those of them that are made inside the core of an attention alone.
         over_bytes: how far, while the unit runs, a rank holds more activations, gradients of activations, copies and
             buffers than what it and the units before it keep (`planner.trace.lifetimes`).
+        constant_bytes: constants, and what is computed from constants alone, that no other unit reads.
         entering_bytes: what units before hand over, as it lies on one rank; entering_axes: the mesh axes whose ranks
             all hold it.
         widest_weights: the most elements of weights that multiply one activation, whose gradients are made at once.
@@ -80,6 +81,7 @@ class Unit:
     saved_bytes: float
     core_bytes: float
     over_bytes: float
+    constant_bytes: float
     entering_bytes: float
     entering_axes: tuple[str, ...]
     widest_weights: int
@@ -108,8 +110,8 @@ class Workload:
     `tied` are weights that several units read (an embedding used again by the output layer); `parameters` are elements
     of the whole model, `samples` the first dimension of its first input; `stages[i]` is the stage of a pipeline that
     unit i is in, where there are several; `recomputed` whether units say what the program runs again in its backward
-    pass; `trained` whether there is one.  `constant_bytes` are the same at every step: constants, and what is computed
-    from constants alone.
+    pass; `trained` whether there is one.  `constant_bytes` are those of constants that
+    several units read, of which every stage has its own.
     """
 
     mesh: DeviceMesh

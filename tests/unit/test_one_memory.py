@@ -46,7 +46,7 @@ def test_a_layout_holds_the_same_whoever_asked_for_it(model: str, strategy: str)
     graph = graph_of(model)
     c = parse_strategy(strategy, devices=DEVICES, batch=BATCH, precision="bf16", optimizer="adam")
     assert c.micro_batches == c.pp == 1
-    pins = constraints_of_configuration(graph, c, strategy)
+    pins = constraints_of_configuration(graph, c, "--strategy")
     request = Request(DEVICES, JOINED, Settings(True), recompute="none", constraints=pins, memory_limit=1 << 50)
     searched, configured = make_plan(graph, request), make_plan(graph, replace(request, execution=c))
     for way in (c, None):
@@ -61,7 +61,7 @@ def test_without_redistributed_activations_the_way_of_running_decides_nothing_bu
     """Of a plan that redistributes no activation nothing is gathered again: what waits is the same either way."""
     graph = graph_of("gpt_tiny")
     c = parse_strategy(strategy, devices=DEVICES, batch=BATCH, precision="bf16", optimizer="adam")
-    pins = constraints_of_configuration(graph, c, strategy)
+    pins = constraints_of_configuration(graph, c, "--strategy")
     request = Request(DEVICES, JOINED, Settings(True), recompute="none", constraints=pins, memory_limit=1 << 50)
     p = make_plan(graph, request)
     searched, configured = held_of_plan(p.priced, p.program), held_of_plan(p.priced, p.program, c)

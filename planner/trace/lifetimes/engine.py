@@ -259,9 +259,10 @@ class _Lifetimes:
         self.values[key] = storage
         return storage
 
-    def _resident(self, size: int) -> Storage:
+    def _resident(self, name: str, size: int) -> Storage:
         storage = self._new("inputs", size, 0, self.last)
         storage.resident = True
+        storage.readers = {self.unit[op.name] for op, _ in self.graph.consumers.get(name, ())}
         return storage
 
     def _load(self, i: int, load: Load) -> None:
@@ -272,7 +273,7 @@ class _Lifetimes:
         elif role is Role.INPUT:
             self._made("inputs", i, key).begin = 0
         else:
-            self.values[key] = self._resident(0 if load.tensor in self.what.masks else self.size(key))
+            self.values[key] = self._resident(load.tensor, 0 if load.tensor in self.what.masks else self.size(key))
 
     def _forward(self, i: int, op: Op) -> None:
         reads, writes = self._of(op)
@@ -291,7 +292,7 @@ class _Lifetimes:
             elif op.name in self.fixed:
                 outside = any(c.name not in self.fixed for c, _ in self.graph.consumers.get(key[0], ()))
                 counts = (outside or key[0] in self.graph.outputs) and key[0] not in self.what.masks
-                self.values[key] = self._resident(self.size(key) if counts else 0)
+                self.values[key] = self._resident(key[0], self.size(key) if counts else 0)
             elif key[0] in self.weights or (key[0] in self.what.inside and (i, key) not in self.deaths):
                 self.values[key] = Storage("activations", 0, i, i)
             else:
@@ -338,7 +339,7 @@ class _Lifetimes:
                 if known is not None and known.resident:
                     return
                 counts = move.tensor not in self.what.masks
-                self.values[target] = self._resident(self.size(target) if counts else 0)
+                self.values[target] = self._resident(target[0], self.size(target) if counts else 0)
             else:
                 self._made("weight_copies" if parameter else "activation_copies", i, target)
         between = self._between(move, survives=survives)

@@ -26,11 +26,13 @@ _WAITING: Final = frozenset({"activations", "activation_copies", "inputs"})
 @dataclass(frozen=True, slots=True)
 class UnitBytes:
     """Of a unit: `kept` bytes wait between its passes, of which those in `core` are made inside the core of an
-    attention; `over` is how far, while it runs, the device holds more than what units up to it keep."""
+    attention; `over` is how far, while it runs, the device holds more than what units up to it keep; `constants` are
+    those that it alone reads."""
 
     kept: int
     core: int
     over: int
+    constants: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,11 +112,13 @@ def _units(
 ) -> tuple[UnitBytes, ...]:
     count = len(facts.repeated)
     stages = facts.stages or (0,) * count
-    kept, core, base = ([0] * count for _ in range(3))
+    kept, core, base, constants = ([0] * count for _ in range(4))
     resident = 0
     for s in storages:
         if s.resident:
             resident += s.size
+            if len(s.readers) == 1:
+                constants[next(iter(s.readers))] += s.size
         elif s.cause in _WAITING and s.begin < turn <= s.end:
             readers = sorted(s.readers) or [count - 1]
             base[readers[0]] += s.size
@@ -127,7 +131,7 @@ def _units(
     of = np.array(_places(facts, program, instructions), dtype=np.int64)
     if len(of):
         np.maximum.at(over, of, levels - below[of])
-    return tuple(UnitBytes(k, c, int(o)) for k, c, o in zip(kept, core, over.tolist(), strict=True))
+    return tuple(UnitBytes(*each) for each in zip(kept, core, over.tolist(), constants, strict=True))
 
 
 def _places(facts: Facts, program: Program, instructions: Sequence[Instruction]) -> list[int]:
