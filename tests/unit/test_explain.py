@@ -141,7 +141,7 @@ def test_operators_are_found_by_name_suffix_and_module() -> None:
 def test_a_memory_limit_that_binds_is_named_with_the_limit_that_does(tmp_path: Path) -> None:
     free = searched(tmp_path / "free")
     peak = read_plan(free).cost.peak_memory_bytes
-    tight = searched(tmp_path / "tight", "--memory-limit", str(peak * 15 // 16))
+    tight = searched(tmp_path / "tight", "--memory-limit", str(peak * 31 // 32))
     found = explanation(tight, MATMUL, most=1)
     memory = next(entry for entry in found.limits if entry.kind == "memory")
     assert memory.binding
