@@ -289,7 +289,11 @@ class _Memory:
         self.version[key] += 1
         this = key, self.version[key]
         whose = e.alias.get(key)
-        if whose is not None and (whose, self.version[whose]) in self.buffers:
+        before = key, self.version[key] - 1
+        if e.always and before in self.buffers:  # the same constant, converted once for each reader
+            buffer = self.buffers[before]
+            buffer.users += 1
+        elif whose is not None and (whose, self.version[whose]) in self.buffers:
             buffer = self.buffers[whose, self.version[whose]]
             buffer.users += 1
         else:

@@ -27,6 +27,7 @@ from planner.planning.recall import complete
 from planner.pricing import Machine, Settings, active_tensors, bind_rules, price
 from planner.search.evaluate import peak_memory
 from planner.search.problem import FORBIDDEN
+from planner.work.activity import made_of_parameters
 from tests.unit.lifetimes import ITEM, simulated_peak
 from tests.unit.semantics_model import chain
 
@@ -124,21 +125,27 @@ def check(planned: Planned, document: PlanDocument, graph: Graph) -> None:
 
 
 def resident(plan: PlanDocument, graph: Graph) -> tuple[int, int]:
-    """Bytes of parameters, their gradients and their state: at least, all as they are stored, and at most, weights and
-    gradients in the largest layout that they are computed with, and the gradient that is being added."""
+    """Bytes of parameters, their gradients and their state: at least, all as they are stored, and at most, weights in
+    every layout that they are computed with, gradients in the largest of these, and the one that is being added."""
     width = 4 if plan.schedule.precision == "fp32" else 2
     least = most = largest = 0
     for name, p in plan.parameters.items():
         stored = math.prod(p.shape) / _shards(plan, p.stored.layout())
-        read = max([stored, *(math.prod(p.shape) / _shards(plan, x.layout()) for x in p.compute)])
+        layouts = {str(x.layout()): _shards(plan, x.layout()) for x in p.compute}
+        layouts[str(p.stored.layout())] = _shards(plan, p.stored.layout())
+        read = max(math.prod(p.shape) / shards for shards in layouts.values())
+        copies = sum(math.prod(p.shape) / shards for shards in layouts.values())
         if p.gradient is None or plan.schedule.mode == "inference":
             size = _item(graph.tensors[name].dtype, width)
             least, most = least + math.floor(size * stored), most + math.ceil(size * read)
             continue
         state = (4 if width == 2 else 0) + STATE[plan.schedule.optimizer]
         least += math.floor(stored * (2 * width + state))
-        most += math.ceil(read * 2 * width + stored * state)
+        most += math.ceil((copies + read) * width + stored * state)
         largest = max(largest, math.ceil(read * 2 * width))
+    for m in plan.redistributions:  # of what is made of weights, as a table that is turned
+        if m.direction == "forward" and m.tensor in made_of_parameters(graph) and m.tensor in graph.producers:
+            most += math.ceil(graph.tensors[m.tensor].elements / _shards(plan, m.target.layout())) * 2 * width
     return least, most + 4 * largest
 
 
