@@ -204,7 +204,9 @@ class Uniforms:
         if self.refusal:
             text += f"; of one that would fit, it says: {self.refusal}"
         if besides is not None:
-            text = f"{text}; with operators searched one by one: {besides}"
+            # What is proven there is of one pass of the whole batch, on one stage.
+            one_by_one = str(besides).replace("nothing fits below", "no such plan fits below")
+            text = f"{text}; with operators searched one by one: {one_by_one}"
             least, enough = (self.limit or 0) + 1, besides.sufficient_bytes
             return InfeasibleError(text, lower_bound_bytes=least, sufficient_bytes=enough)
         text = f"{text}; give more --devices, another --batch, or another --target"

@@ -98,7 +98,8 @@ def test_memory_limit_too_small_names_one_that_suffices(
     assert bound <= sufficient
     found = search(model, tmp_path, capsys, "--devices", 2, "--memory-limit", sufficient)
     assert int(str(found["peak_memory_bytes"])) <= sufficient
-    assert run("search", model, "--devices", 2, "--memory-limit", bound - 1, "--out", tmp_path) == 4
+    alone = ("--space", "operators", "--out", tmp_path)
+    assert run("search", model, "--devices", 2, "--memory-limit", bound - 1, *alone) == 4
 
 
 def test_devices_that_divide_nothing_get_a_plan_and_a_warning(

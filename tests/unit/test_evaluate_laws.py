@@ -177,7 +177,10 @@ def test_recomputation_trades_time_for_activations(c: Configuration) -> None:
 @given(configurations())
 def test_frozen_weights_train_faster_in_less_memory(c: Configuration) -> None:
     trained, frozen = (priced(unhidden(c).with_(frozen=f)) for f in (False, True))
-    assert frozen.step_time_s < trained.step_time_s
+    # Orders that run gradients of weights apart fill their bubbles with them, and share the host's delay out by seconds
+    # of kernels, so that without them a pass on the way may be longer.
+    if not c.order.startswith("zb"):
+        assert frozen.step_time_s < trained.step_time_s
     assert frozen.allocated_bytes < trained.allocated_bytes
 
 

@@ -12,7 +12,7 @@ from planner.planning.schemes import KEYS, SCHEMES, parse_strategy, spelled
 
 VALUES = {
     "dp": ("2", 2), "tp": ("4", 4), "pp": ("4", 4), "cp": ("2", 2), "ep": ("2", 2), "micro_batch": ("2", 2),
-    "vpp": ("3", 3), "stage_layers": ("3-1", (3, 1)),
+    "vpp": ("3", 3), "stage_layers": ("3-1", (3, 1)), "copies": ("2", 2),
     "shard": ("2", 2), "zero": ("2", 2), "sp": ("no", False), "recompute": ("full", "full"),
     "recompute_blocks": ("0.25", 0.25), "offload": ("0.5", 0.5),
     "schedule": ("gpipe", "gpipe"), "matrix": ("fp8", "fp8"),
