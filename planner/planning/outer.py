@@ -38,6 +38,7 @@ HARDLY = 1e-3  # relative gain up to which a further mesh is not searched under 
 FAIR = 5e-2  # relative gap up to which no lower limits are tried after prices
 EXACT_NODES = 100  # problems up to this size are searched to the end first
 PLAIN_SECONDS = 0.8  # for a plan, any plan, after time is up
+_WORTH = 5e-2  # of a known step, that a mesh whose memory binds, and which takes long to search, must be able to save
 
 
 def search_options(
@@ -101,10 +102,12 @@ class _Outer:
             self._finish(option, f"{number} of {len(ready)}")
 
     def _in_question(self, option: Option) -> bool:
-        """Whether a plan on this mesh may be faster than the one that is known."""
+        """Whether a plan on this mesh may be faster than the one that is known; where memory binds, so much faster that
+        it is worth what finding it takes."""
         if self.known_step is None or option.priced is None:
             return True
-        return step_bound(option.priced, option.bound) < self.known_step
+        worth = _WORTH if self._binds(option) else 0.0
+        return step_bound(option.priced, option.bound) < self.known_step * (1 - worth)
 
     def settle(self) -> None:
         """Brings what an interrupted run left in order, and finds some plan where it had none."""
