@@ -6,6 +6,8 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Final
 
 from planner.ir import Layout, Tensor
 from planner.lowering import Convert
@@ -73,9 +75,11 @@ def _exchanges(found: Mapping[ExchangeKey, int]) -> tuple[Exchange, ...]:
     return tuple(Exchange(*key, count) for key, count in sorted(found.items()))
 
 
+_FIELDS: Final = attrgetter(*(f.name for f in fields(Unit)))
+
+
 def _value(unit: Unit) -> tuple[object, ...]:
-    values = (getattr(unit, f.name) for f in fields(unit))
-    return tuple(tuple(v.items()) if isinstance(v, Mapping) else v for v in values)
+    return tuple(tuple(v.items()) if isinstance(v, dict) else v for v in _FIELDS(unit))
 
 
 def _entering(at: Placed) -> list[tuple[float, tuple[str, ...]]]:
