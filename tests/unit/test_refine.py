@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from itertools import combinations
+from typing import Any
 
 import pytest
 
@@ -28,8 +29,8 @@ def sample_of(layers: int = 8) -> Sample:
     return Sample(import_bytes(build("llama", sizes).SerializeToString(), name="llama"), MACHINE)
 
 
-def space(devices: int, **more: object) -> Space:
-    return Space(devices, 32, sample_of().layers, experts=False, **more)  # type: ignore[arg-type]
+def space(devices: int, **more: Any) -> Space:
+    return Space(devices, 32, sample_of().layers, experts=False, **more)
 
 
 def scored(strategy: str, devices: int, layers: int = 8) -> Scored:

@@ -213,7 +213,9 @@ class _Lifetimes:
                 if key and not self.layouts.known[key[1]].partial:
                     made[t][key] = None
             for op, slot in self.graph.consumers.get(t, ()):
-                read.add(self._of(op)[0][slot])  # type: ignore[arg-type]  # a tensor that is there has a key
+                wanted_as = self._of(op)[0][slot]
+                if wanted_as is not None:
+                    read.add(wanted_as)
         for c in moves:
             read.add(self.key(c.tensor, c.source))
             if not c.target.partial:
