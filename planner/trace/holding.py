@@ -126,8 +126,8 @@ def _held(at: Placed) -> _Held:
             continue
         elements = math.prod(p.shape)
         held.total += elements
-        rest = at.rest.get(p.name, Layout.replicated(p.rank))
-        stored = elements / rest.shards(at.mesh)
+        rest = at.rest.get(p.name)
+        stored = elements / (1 if rest is None else rest.shards(at.mesh))
         # What ranks read a part of without storing it so (a table of positions, of which each reads its own) is whole.
         used = max(stored, elements / _read_layout(at, p).shards(at.mesh), copied.get(p.name, 0.0))
         first = min(users)

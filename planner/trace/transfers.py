@@ -65,17 +65,13 @@ def count_redistributions(tally: Tally, at: Placed, *, gathered_again: bool) -> 
 
 
 def _exchange(tally: Tally, at: Placed, c: Convert) -> None:
-    unit = min(_units_of_readers(at, c.tensor, c.reader))
+    unit = min(at.unit(op) for op, _ in at.graph.consumers[c.tensor] if not c.reader or op.name == c.reader)
     elements = at.graph.tensors[c.tensor].elements
     for s in c.steps:
         if s.kind not in FREE:
             size = s.group_bytes(elements, at.mesh)
             share = at.facts.shares.get(c.tensor, 1.0)
             tally.exchange(unit, (str(s.kind), s.axes, size, share), gradient=c.gradient)
-
-
-def _units_of_readers(at: Placed, tensor: str, reader: str) -> set[int]:
-    return {at.unit(op) for op, _ in at.graph.consumers[tensor] if not reader or op.name == reader}
 
 
 def _transfer(tally: Tally, at: Placed, c: Convert, gathered_again: bool, *, again: bool = False) -> None:

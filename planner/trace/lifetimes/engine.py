@@ -213,8 +213,7 @@ class _Lifetimes:
                 if key and not self.layouts.known[key[1]].partial:
                     made[t][key] = None
             for op, slot in self.graph.consumers.get(t, ()):
-                wanted_as = self._of(op)[0][slot]
-                if wanted_as is not None:
+                if (wanted_as := self._of(op)[0][slot]) is not None:
                     read.add(wanted_as)
         for c in moves:
             read.add(self.key(c.tensor, c.source))
