@@ -63,4 +63,9 @@ class NoPlanError(PlannerError):
 
 
 class NotFasterError(NoPlanError):
-    """The search found no plan with a shorter step than one that is known."""
+    """The search found no plan with a shorter step than one that is known; `bound_s`: seconds that a step of those that
+    were searched takes at least."""
+
+    def __init__(self, message: str, bound_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.bound_s = bound_s

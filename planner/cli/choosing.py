@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from planner.cli.answer import Answer
-from planner.errors import InfeasibleError, InputError, NoPlanError, UsageError
+from planner.errors import InfeasibleError, InputError, NoPlanError, NotFasterError, UsageError
 from planner.planning import PlanDocument, Planned, Recall, Request
+from planner.planning.planner import gap_of
 from planner.planning.schemes import spelled
+from planner.report.words import time_text
 from planner.search.control import Control
 from planner.targets import BY_DEGREES
 
@@ -44,6 +46,7 @@ class Choosing:
     request: Request
     control: Control
     recall: Recall | None
+    one_by_one_s: float | None = None  # that no plan of operators one by one takes less than, where it is known
 
     def run(self) -> Chosen:
         """The faster plan, which the target takes.
@@ -101,10 +104,15 @@ class Choosing:
                 request = replace(request, known_step_s=uniform.step_time_s)
         try:
             planned, pipeline = searcher.plan(request, control, self.recall)
-        except (InfeasibleError, NoPlanError):
+        except (InfeasibleError, NoPlanError) as e:
             if uniform is None:
                 raise
+            if isinstance(e, NotFasterError):
+                self.one_by_one_s = e.bound_s
+            elif isinstance(e, InfeasibleError):
+                self.one_by_one_s = float("inf")
             return None, None
+        self.one_by_one_s = planned.step_bound_s if pipeline is None else pipeline.step_bound_s
         untouched = searcher.untouched(control)
         alone = untouched and self.recall is None and not control.cancel.is_set()
         said = searcher.asked_so(self.devices, untouched, alone)
@@ -136,11 +144,28 @@ class Choosing:
             best = uniforms.best()
         if answer is None:
             return None
+        first = {**answer.documents[0], "uniform": uniform.document}
+        bound, line = self._bound(first["step_time_s"], uniform)
         lines = answer.summary.split("\n")
         at = next(i for i, line in enumerate(lines) if line.startswith("optimality"))
-        documents = ({**answer.documents[0], "uniform": uniform.document}, *answer.documents[1:])
+        if bound is not None:
+            gap = gap_of(first["step_time_s"], bound)
+            first |= {"step_time_lower_bound_s": bound, "gap": gap, "status": "feasible" if gap else "optimal"}
+            lines[at] = line
         summary = "\n".join([*lines[:at], *uniform.lines(chosen=chosen, count=self.request.top_k), *lines[at:]])
-        return replace(answer, documents=documents, summary=summary)
+        return replace(answer, documents=(first, *answer.documents[1:]), summary=summary)
+
+    def _bound(self, step: float, uniform: Uniform) -> tuple[float | None, str]:
+        """Seconds that a step takes at least, of all that was searched, and what the summary says of it; None where it
+        is not known."""
+        if uniform.bound_s is None:
+            return None, ""
+        bounds = [uniform.bound_s] if self.one_by_one_s is None else [uniform.bound_s, self.one_by_one_s]
+        bound = min(step, *bounds)
+        which = "configurations that treat layers alike"
+        which += "" if self.one_by_one_s is None else ", and of plans of operators one by one"
+        gap = gap_of(step, bound)
+        return bound, f"optimality  a step takes at least {time_text(bound)}: gap {gap:.2%} (of {which})"
 
     def _before(self, best: Answer, uniform: Uniform, others: Answer | None) -> Answer:
         """With further plans, where these were asked for: of configurations and of operators, the fastest first."""

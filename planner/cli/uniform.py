@@ -18,7 +18,7 @@ from planner.planning.schemes import in_words, spelled
 from planner.report.words import time_text
 from planner.search.control import Control
 from planner.targets import BY_DEGREES, COPYING
-from planner.uniform import Found, Sample, Scored, Space, best_of, configurations, refined
+from planner.uniform import Found, Sample, Scored, Space, best_of, configurations, prove, refined
 
 __all__ = ["Uniform", "Uniforms", "uniforms"]
 
@@ -41,11 +41,13 @@ _Kinds = tuple[bool, ...]  # whether there is tensor, context, pipeline, expert 
 @dataclass(frozen=True, slots=True)
 class Uniform:
     """`found` has one configuration at least; `of_any_s`: seconds of the fastest configuration that some target can be
-    told, where this is for one `target`."""
+    told, where this is for one `target`; `bound_s`: seconds that no uniform configuration takes less than, wherever
+    stages begin; None where that is not known."""
 
     found: Found
     target: str = "any"
     of_any_s: float | None = None
+    bound_s: float | None = None
 
     @property
     def strategy(self) -> str:
@@ -69,6 +71,7 @@ class Uniform:
         return {
             "strategy": self.strategy,
             "step_time_s": self.step_time_s,
+            "step_time_lower_bound_s": self.bound_s,
             "considered": found.considered,
             "played": found.played,
             "refused": dict(found.refused),
@@ -150,13 +153,14 @@ class Uniforms:
         """The fastest that fits and that the target can be told; None where there is none, or time is up."""
         self.control.say("uniform configurations: the fastest that fits")
         free = self.target == "any" and not self.left_out and not self._over
-        found = self._best(None if free else self._untold)
+        found, bound = self._best(None if free else self._untold)
         if not found.best:
             left = "no time is left for more" if self._stopped() else f"none of {found.considered:,} fits"
             self.control.say(f"uniform configurations: {left}")
             self.none_of = found
             return None
-        uniform = Uniform(found, self.target, None if self.target == "any" else self._of_any_target())
+        step = found.best[0].prediction.step_time_s
+        uniform = Uniform(found, self.target, None if self.target == "any" else self._of_any_target(step), bound)
         self.control.say(
             f"uniform configurations: {uniform.strategy} takes {uniform.step_time_s:.6g} s, {found.played:,} played"
         )
@@ -219,13 +223,15 @@ class Uniforms:
             return "what it refused of this model"
         return untold(self.target, c, self.model)
 
-    def _of_any_target(self) -> float | None:
-        """Seconds of the fastest for any target."""
+    def _of_any_target(self, step: float) -> float | None:
+        """Seconds of the fastest for any target, where `step` is what the fastest for this one takes."""
         if self._of_any is None:
-            self._of_any = self._best(None, aloud=False)
-        return self._of_any.best[0].prediction.step_time_s if self._of_any.best else None
+            self._of_any, _ = self._best(None, aloud=False)
+        best = self._of_any.best
+        return min(step, best[0].prediction.step_time_s) if best else None
 
-    def _best(self, words: Callable[[Configuration], str] | None, *, aloud: bool = True) -> Found:
+    def _best(self, words: Callable[[Configuration], str] | None, *, aloud: bool = True) -> tuple[Found, float | None]:
+        """What is found, and seconds that no configuration takes less than, where that was asked for and is known."""
         space, count = replace(self.space, untold=words), max(_BEGUN, self.options.top_k)
         tell = self._tell if aloud else lambda first: None
         found = best_of(self.sample, space, self.limit, count, stopped=self._stopped, first=tell)
@@ -233,7 +239,13 @@ class Uniforms:
         for n, scored in enumerate(found.best):
             better = refined(self.sample, space, self.limit, scored, self._stopped, layouts=n < _LAID_OUT)
             changed.setdefault(better.configuration, better)
-        return replace(found, best=tuple(sorted(changed.values(), key=lambda s: s.prediction.step_time_s)))
+        bound = None
+        if aloud and changed and found.ended:
+            best = min(changed.values(), key=_step_of)
+            proven = prove(self.sample, space, self.limit, best, found.coarse, self._stopped)
+            changed.setdefault(proven.best.configuration, proven.best)
+            bound = proven.bound_s
+        return replace(found, best=tuple(sorted(changed.values(), key=_step_of))), bound
 
     def _tell(self, first: Scored) -> None:
         step = f"{first.prediction.step_time_s:.6g} s"
@@ -321,6 +333,10 @@ def _decided(options: argparse.Namespace) -> dict[str, bool]:
         "--warm-start": getattr(options, "warm_start", None) is not None,
         "--save-problem": getattr(options, "save_problem", None) is not None,
     }
+
+
+def _step_of(scored: Scored) -> float:
+    return scored.prediction.step_time_s
 
 
 def _kinds(c: Configuration) -> _Kinds:

@@ -48,7 +48,7 @@ class Exchanges:
     def _scattered(self, order: Sequence[int], gather: Sequence[float], *, overlapped: bool) -> float:
         """The backward pass through these units, whose weights take so long to gather, gradients scattered after."""
         times = [self.passes.units[i].back for i in order]
-        scatter = [0.0 if self.c.frozen else self._scatter(self.w.units[i]) for i in order]
+        scatter = [0.0 if self.c.frozen else self.scatter(self.w.units[i]) for i in order]
         if not overlapped:
             return sum(times) + sum(gather) + sum(scatter)
         return zero3_backward(times, gather, scatter, contention=self.contention).total_s
@@ -57,12 +57,12 @@ class Exchanges:
         """Gathering the weights of a unit."""
         return self._once("gather", u, lambda: self._seconds(u.gathers, self.c.weight_bytes))
 
-    def _scatter(self, u: Unit) -> float:
+    def scatter(self, u: Unit) -> float:
         """What every micro-batch does to gradients that are scattered in every pass."""
         scattered = (x for x in u.sums if x.kind != "all_reduce")
         return self._once("scatter", u, lambda: self._seconds(scattered, self.c.gradient_bytes))
 
-    def _sum(self, u: Unit) -> float:
+    def summed(self, u: Unit) -> float:
         """What is left once a step, which is not scattered within the passes: sums of the parts over replicas."""
         left = (x for x in u.sums if not self.c.scatters_every_pass or x.kind == "all_reduce")
         return self._once("sum", u, lambda: self._seconds(left, self.c.gradient_bytes))
@@ -103,7 +103,7 @@ class Exchanges:
         c = self.c
         units = self.units(device)[::-1]
         sizes = [self.w.units[i].weights * c.gradient_bytes for i in units]
-        seconds = [self._sum(self.w.units[i]) for i in units]
+        seconds = [self.summed(self.w.units[i]) for i in units]
         buckets = [GradientBucket(n, size) for n, size in enumerate(sizes, 1)]
         back = [self.passes.units[i].back for i in units]
         run = gradient_sync(back, buckets, seconds, overlapped=c.overlap_gradients, contention=self.contention)

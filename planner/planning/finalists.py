@@ -14,7 +14,6 @@ from typing import Final
 
 from planner.clock import (
     Held,
-    Relaxation,
     Timeline,
     Weights,
     busy,
@@ -32,6 +31,7 @@ from planner.planning.breakdown import CostBreakdown, breakdown
 from planner.planning.fit import program_of_choice
 from planner.planning.lean import lean
 from planner.planning.options import Found, Option
+from planner.planning.relaxed import cheapest, search_relaxed
 from planner.planning.request import Request
 from planner.pricing import PricedProblem
 from planner.search.control import Control
@@ -46,6 +46,7 @@ _SMALL: Final = 100  # problems up to this size, after presolving, are searched 
 _CLOSED: Final = 1e-4  # relative gap of the step at which a mesh is done
 _CLOSED_LARGE: Final = 2e-3  # of a graph of so many operators that looking closer takes long
 _LARGE: Final = 1000
+_NEAR: Final = 1e-2  # of the best step, up to where a mesh without a plan is bounded where that takes long
 _POOR: Final = 1.1  # of the best step: a large graph's mesh is not looked at closer once its own plan takes longer
 _LESS_HIDDEN: Final = 0.5  # weight of passes where exchanges take longer than they
 
@@ -92,7 +93,9 @@ class _Judge:
         self.best: dict[int, Finalist] = {}  # by the option's place
         known, unit_s = request.known_step_s, request.profile.price_resolution_s
         self.known_step = float("inf") if known is None else known / unit_s
-        self.bounds = [0 if o.priced is None else step_bound(o.priced, o.bound) for o in found.options]
+        self.bounds = [
+            0 if o.priced is None else max(o.step_bound, step_bound(o.priced, o.bound)) for o in found.options
+        ]
 
     def run(self) -> Judged:
         options, count = self.found.options, self.request.top_k
@@ -152,9 +155,7 @@ class _Judge:
         assert option.priced is not None
         assert option.search is not None
         best = self.best.get(place)
-        if best is None and self.request.known_step_s is not None:
-            return
-        choice = self._cheapest(option) if best is None else best.choice
+        choice = cheapest(option) if best is None else best.choice
         late = held_up(option.priced, choice)
         # Where elimination is too wide, a choice takes as long again: it is for meshes that have shown a good one.  And
         # where the host holds up every pass, what is left to weigh is communication, whose bounds are weak there.
@@ -167,8 +168,10 @@ class _Judge:
             if weights is None or self.control.stopped or self._done(place):
                 return
             relaxed = relaxation(option.priced, weights)
-            search = self._search(option, relaxed)
-            search.glance(narrow=option.search.rounds is None, enough=self._enough(place) - relaxed.constant)
+            inner = Control(self.control.left, cancel=self.control.cancel)
+            search = search_relaxed(option, relaxed, inner, self.request.solver)
+            near = 1 - _NEAR if costly and best is None else 1.0
+            search.glance(narrow=option.search.rounds is None, enough=near * self._enough(place) - relaxed.constant)
             self.bounds[place] = max(self.bounds[place], relaxed.bound(search.bound))
             if self._done(place) or (costly and best is None):
                 return
@@ -204,26 +207,12 @@ class _Judge:
         known = self.best.get(place)
         return self._last() if known is None else min(self._last(), known.timeline.end)
 
-    def _search(self, option: Option, relaxed: Relaxation) -> Search:
-        assert option.search is not None
-        binds = option.search.reduced is not None and len(option.search.reduced.limits) > 0
-        # Where memory rules something out, its rows are left out: what is best without them bounds all the more.
-        problem = replace(relaxed.problem, limit=None) if binds else relaxed.problem
-        inner = Control(self.control.left, cancel=self.control.cancel)
-        return Search(problem, inner, solver=self.request.solver, like=option.search.reduced)
-
     @staticmethod
     def _choose(search: Search) -> None:
         """Some choice close to the best, and of small problems the best."""
         search.choose()
         if not search.closed and search.reduced is not None and len(search.reduced.nodes) <= _SMALL:
             search.run()
-
-    @staticmethod
-    def _cheapest(option: Option) -> tuple[int, ...]:
-        """The cheapest state of every node by itself, where no choice is known."""
-        assert option.priced is not None
-        return tuple(int(node.costs.argmin()) for node in option.priced.problem.nodes)
 
 
 def _learned(priced: PricedProblem, weights: Weights, before: Sequence[int], finalist: Finalist) -> Weights | None:

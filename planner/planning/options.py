@@ -44,7 +44,9 @@ class Option:
     `fitted`: the best choice whose program fits in memory; `looked_at`: the last of the search's choices that was
     weighed; `over`: of these, one whose program does not fit; `overfull`: prices on memory or lower limits were tried,
     and nothing fits; `walked`: prices on memory were tried; `known`: configurations as textbooks have them that were
-    weighed, `shapes`: those still to be found; `leanest`: of all that was weighed, what holds least.
+    weighed, `shapes`: those still to be found; `leanest`: of all that was weighed, what holds least.  `step_bound`:
+    where it was looked for beyond what computing and the objective say, units that the step of every plan takes at
+    least.
     """
 
     mesh: DeviceMesh
@@ -61,6 +63,7 @@ class Option:
     known: list[Fitted] = field(default_factory=list, repr=False)
     shapes: Iterator[tuple[int, ...]] | None = field(default=None, repr=False)
     leanest: Fitted | None = None
+    step_bound: int = 0
 
     @property
     def unpinned(self) -> PricedProblem | None:

@@ -21,6 +21,7 @@ from planner.planning.fit import Fitted, fit, lowered
 from planner.planning.interrupt import run_until_stopped
 from planner.planning.options import Found, Option
 from planner.planning.recall import Recall, plain_choice
+from planner.planning.relaxed import least_step
 from planner.planning.request import Request
 from planner.planning.shapes import shapes
 from planner.planning.walk import CLOCKED, walk
@@ -101,13 +102,17 @@ class _Outer:
                 break
             self._finish(option, f"{number} of {len(ready)}")
 
-    def _in_question(self, option: Option) -> bool:
+    def _in_question(self, option: Option, *, closer: bool = False) -> bool:
         """Whether a plan on this mesh may be faster than the one that is known; where memory binds, so much faster that
-        it is worth what finding it takes."""
+        it is worth what finding it takes.  `closer`: where memory binds, by a bound of its own, which takes a while."""
         if self.known_step is None or option.priced is None:
             return True
-        worth = _WORTH if self._binds(option) else 0.0
-        return step_bound(option.priced, option.bound) < self.known_step * (1 - worth)
+        enough = self.known_step * (1 - (_WORTH if self._binds(option) else 0.0))
+        if max(option.step_bound, step_bound(option.priced, option.bound)) >= enough:
+            return False
+        if closer and self._binds(option) and not option.step_bound:
+            option.step_bound = least_step(option, Control(self.control.left, cancel=self.control.cancel), enough)
+        return option.step_bound < enough
 
     def settle(self) -> None:
         """Brings what an interrupted run left in order, and finds some plan where it had none."""
@@ -215,6 +220,9 @@ class _Outer:
         assert search is not None
         cutoff = self._cutoff(option)
         if self._binds(option) and self._open_below(search, self._close_below(cutoff)) and not option.settled:
+            if not self._in_question(option, closer=True):
+                self.control.say(f"{option} ({place}): no plan is fast enough to be searched for")
+                return
             self._walk(option)
             self._compare(option)
             option.overfull = option.fitted is None and not self.control.stopped

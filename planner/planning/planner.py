@@ -148,12 +148,10 @@ def make_plan(
         device_for(request.execution, request.profile)
     room = limit if request.configured is None else None
     found = search_options(graph, request, meshes, rules, active, room, control, pins, recall, tables)
-    if found.best is None:
+    if found.best is None and request.known_step_s is None:
         unfit = [o.unfit for o in found.options if o.unfit is not None]
         if pins is not None and unfit and len(unfit) == len(found.options):
             raise no_mesh_left(pins, unfit)
-        if request.known_step_s is not None:
-            raise _not_faster(request.known_step_s)
         full = [o for o in found.options if o.infeasible or o.overfull]
         infeasible = [o for o in full if not o.unfit and o.priced is not None]
         if len(infeasible) + len(unfit) < len(found.options):
@@ -169,7 +167,7 @@ def make_plan(
     if known is not None and not any(
         f.timeline.end * request.profile.price_resolution_s < known for f in outcome.finalists
     ):
-        raise _not_faster(known)
+        raise _not_faster(request, found, outcome)
     if request.configured is not None and limit is not None and outcome.finalists[0].memory.peak > limit:
         raise too_large(outcome.finalists[0].memory.peak, limit)
     first, *others = (
@@ -247,8 +245,13 @@ def _warnings(priced: PricedProblem) -> tuple[str, ...]:
     )
 
 
-def _not_faster(known_s: float) -> NotFasterError:
-    return NotFasterError(f"no plan was found whose step is shorter than {known_s:.6g} s, which is known")
+def _not_faster(request: Request, found: Found, outcome: Judged) -> NotFasterError:
+    known, unit_s = request.known_step_s or 0.0, request.profile.price_resolution_s
+    bounds = [b for o, b in zip(found.options, outcome.bounds, strict=True) if not o.infeasible]
+    return NotFasterError(
+        f"no plan was found whose step is shorter than {known:.6g} s, which is known",
+        min(known, *(b * unit_s for b in bounds)) if bounds else known,
+    )
 
 
 def _infeasible(

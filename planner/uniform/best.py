@@ -19,6 +19,7 @@ from typing import Any, Final
 from planner.clock import Configuration, Prediction, predict
 from planner.errors import InputError, UsageError
 from planner.trace import Workload
+from planner.uniform.coarse import Coarse, Ranks, alone, ranks_of
 from planner.uniform.first import likely
 from planner.uniform.least import Held, Passed
 from planner.uniform.sample import Sample
@@ -26,7 +27,6 @@ from planner.uniform.space import Space, configurations, levels, schedules
 
 __all__ = ["Found", "Scored", "best_of"]
 
-_Ranks = tuple[int, int, int, bool]  # that share tensors, the sequence, experts; whether positions between them, too
 _Groups = Mapping[int, Sequence[Configuration]]  # by samples of a micro-batch
 # By so much an estimate may be too long, or too large, where it is laid out otherwise than the configuration itself.
 _LONGER: Final = 0.01
@@ -47,13 +47,16 @@ class Found:
     """`best`: those asked for, the shortest step first; `considered`: configurations in all, of which so many were
     `played`; `refused`: by reason, those that are not in question; `at_once_s`: about the seconds that a step takes
     with the whole batch in one pass, on one stage; inf where that is not near the best, or no device can hold it, 0
-    where the search was stopped too early to say."""
+    where the search was stopped too early to say; `coarse`: what is known of each choice of ranks that may be near the
+    best; `ended`: whether nothing was left open."""
 
     best: tuple[Scored, ...]
     considered: int
     played: int
     refused: Mapping[str, int]
     at_once_s: float
+    coarse: Coarse
+    ended: bool
 
 
 def best_of(
@@ -81,15 +84,15 @@ class _Search:
         self._at_once: list[tuple[float, Configuration]] = []  # in one pass on one stage, with a bound
         self._open: list[tuple[float, int, Callable[[float, Any], None], Any]] = []
         self._number = itertools.count()
-        self._rates: dict[_Ranks, float] = {}  # device-seconds of a sample, at least
+        self._rates: dict[Ranks, float] = {}  # device-seconds of a sample, at least
         self._passed: dict[Configuration, Passed | None] = {}
-        self._held: dict[_Ranks, Held] = {}
+        self._coarse: dict[Ranks, tuple[Held, Mapping[int, Passed]]] = {}
 
     def run(self, tell: Callable[[Scored], None]) -> Found:
-        groups: dict[_Ranks, dict[int, list[Configuration]]] = defaultdict(lambda: defaultdict(list))
+        groups: dict[Ranks, dict[int, list[Configuration]]] = defaultdict(lambda: defaultdict(list))
         every = list(configurations(self.space, self.profile))
         for c in every:
-            groups[_ranks_of(c)][c.micro_batch].append(c)
+            groups[ranks_of(c)][c.micro_batch].append(c)
         first = self._first(every)
         if first is not None:
             tell(first)
@@ -102,7 +105,8 @@ class _Search:
                 break
             look(bound, item)
         best = tuple(self.best) or (() if first is None else (first,))
-        found = Found(best, self.considered, self.played, dict(self.refused), 0.0)
+        coarse = Coarse(self._coarse, self.profile)
+        found = Found(best, self.considered, self.played, dict(self.refused), 0.0, coarse, not self.stopped())
         # Nothing is known yet of the whole batch at once where the first that fits is all there is.
         return replace(found, at_once_s=self._seconds_at_once()) if self.best or not self._open else found
 
@@ -127,7 +131,7 @@ class _Search:
         """The step from which on a configuration is not among those asked for."""
         return self.best[-1].prediction.step_time_s if len(self.best) == self.count else float("inf")
 
-    def _ranks(self, bound: float, item: tuple[_Ranks, _Groups]) -> None:
+    def _ranks(self, bound: float, item: tuple[Ranks, _Groups]) -> None:
         """Bounds all configurations of some ranks by a large micro-batch."""
         ranks, groups = item
         nearest = [rate for known, rate in self._rates.items() if _divide(known, ranks)]
@@ -147,7 +151,7 @@ class _Search:
             return
         smallest = groups[min(groups)][0]
         try:
-            held = Held(self.sample.estimated(_alone(smallest)), smallest.micro_batch)
+            held = Held(self.sample.estimated(alone(smallest)), smallest.micro_batch)
         except (UsageError, InputError):
             self.refused["model"] += len(there)
             return
@@ -164,7 +168,7 @@ class _Search:
             self.refused["model"] += len(fitting)
             return
         self._rates[ranks] = min(p.seconds / p.samples for p in together.values()) * ranks[0] * ranks[1]
-        self._held[ranks] = held
+        self._coarse[ranks] = held, together
         for c in (c for c in fitting if c.copies in together):
             least = self._step(together[c.copies], c)
             if c.pp == c.micro_batches == 1:
@@ -198,7 +202,7 @@ class _Search:
             self.refused["model"] += 1
             return
         least = self._step(passed, c)
-        held = self._held[_ranks_of(c)]
+        held, _ = self._coarse[ranks_of(c)]
         for level in levels(self.space, c):
             if self._fits(held, level):
                 self._push(max(bound, least + held.update(level, self.profile)), self._estimate, level)
@@ -240,33 +244,15 @@ class _Search:
 
     def _passes(self, c: Configuration) -> Passed | None:
         """What a rank takes for a micro-batch; None where the model does not admit it."""
-        alone = _alone(c)
-        if alone not in self._passed:
+        one = alone(c)
+        if one not in self._passed:
             try:
-                self._passed[alone] = Passed(self.sample.estimated(alone), alone, self.profile, c.micro_batch)
+                self._passed[one] = Passed(self.sample.estimated(one), one, self.profile, c.micro_batch)
             except (UsageError, InputError):
-                self._passed[alone] = None
-        return self._passed[alone]
+                self._passed[one] = None
+        return self._passed[one]
 
 
-def _alone(c: Configuration) -> Configuration:
-    """What its ranks do in a micro-batch, on as few of them as there may be."""
-    return c.with_(
-        dp=c.ep,
-        pp=1,
-        micro_batches=c.copies,
-        zero=0,
-        virtual_stages=1,
-        schedule="1f1b",
-        recompute="none",
-        recompute_blocks=1.0,
-    )
-
-
-def _ranks_of(c: Configuration) -> _Ranks:
-    return c.tp, c.cp, c.ep, c.sequence_parallel
-
-
-def _divide(a: _Ranks, b: _Ranks) -> bool:
+def _divide(a: Ranks, b: Ranks) -> bool:
     # Without tensor parallelism there are no positions to divide between ranks.
     return (a[3] == b[3] or a[0] == 1) and all(y % x == 0 for x, y in zip(a[:3], b[:3], strict=True))

@@ -13,9 +13,9 @@ from planner.clock.passes import passes_of
 from planner.clock.stages import chunks, chunks_of, each_once, kinds_of
 from planner.trace import Workload
 
-__all__ = ["Held", "Passed"]
+__all__ = ["ESTIMATED", "Held", "Passed"]
 
-_ESTIMATED = 0.1  # of activations: a micro-batch of another size may be laid out so that it holds less per sample
+ESTIMATED = 0.1  # of activations: a micro-batch of another size may be laid out so that it holds less per sample
 _Ranks = list[tuple[float, float, float]]  # seconds of each rank: before it, behind it, and of its own
 
 
@@ -139,7 +139,7 @@ class Held:
         each = master + STATE_BYTES[c.optimizer]
         static = divided(3) * c.weight_bytes + divided(2) * c.gradient_bytes + divided(1) * each
         flying = c.copies * min(c.passes, c.pp) if c.order in ("1f1b", "gpipe", "interleaved") else 0.5
-        return static + (1 - _ESTIMATED) * self._kept(c) * c.micro_batch / self.samples * flying
+        return static + (1 - ESTIMATED) * self._kept(c) * c.micro_batch / self.samples * flying
 
     def _kept(self, c: Configuration) -> float:
         """Bytes of activations of its units."""

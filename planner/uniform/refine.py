@@ -26,7 +26,7 @@ from planner.uniform.best import Scored
 from planner.uniform.sample import Sample
 from planner.uniform.space import Space
 
-__all__ = ["refined"]
+__all__ = ["least_share", "refined"]
 
 _ROUNDS: Final = 24  # changes one after the other
 _MOVES: Final = 12  # of a layer that are played in each round, the most promising ones
@@ -154,11 +154,11 @@ def _run_again(sample: Sample, space: Space, limit: int | None, c: Configuration
         return
     most = c.recompute_blocks if c.recompute == "full" else 1.0
     again = plain.with_(recompute="full")
-    least = _least(lambda f: _fits(sample, limit, again.with_(recompute_blocks=f)), sample.layers, most)
+    least = least_share(lambda f: _fits(sample, limit, again.with_(recompute_blocks=f)), sample.layers, most)
     if least is not None:
         yield again.with_(recompute_blocks=least)
     if space.offload and sample.profile.host.link_bytes_per_s is not None:
-        waiting = _least(lambda f: _fits(sample, limit, plain.with_(offload=f)), sample.layers, 1.0)
+        waiting = least_share(lambda f: _fits(sample, limit, plain.with_(offload=f)), sample.layers, 1.0)
         if waiting is not None:
             yield plain.with_(offload=waiting)
 
@@ -170,7 +170,7 @@ def _fits(sample: Sample, limit: int | None, c: Configuration) -> bool:
         return False
 
 
-def _least(fits: Callable[[float], bool], layers: int, most: float) -> float | None:
+def least_share(fits: Callable[[float], bool], layers: int, most: float) -> float | None:
     """The least number of layers, as a fraction of all, with which it fits; None where `most` does not fit."""
     low, high = 0, round(most * layers)
     if not high or not fits(high / layers):

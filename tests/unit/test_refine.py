@@ -16,7 +16,7 @@ from planner.emit.uniform import Model
 from planner.frontends import import_bytes
 from planner.planning.schemes import in_words, parse_strategy, spelled
 from planner.uniform import Sample, Scored, Space, best_of, refined
-from planner.uniform.refine import _least
+from planner.uniform.refine import least_share
 
 MACHINE = load_profile("h100")
 # A vocabulary that weighs as much as several layers.
@@ -85,7 +85,7 @@ def test_no_more_runs_again_than_memory_asks_for() -> None:
 
 @pytest.mark.parametrize(("needed", "found"), [(0.3, 3), (1.0, 8), (0.01, 1), (1.1, None)])
 def test_the_least_fraction_of_layers_that_fits(needed: float, found: int | None) -> None:
-    assert _least(lambda f: f >= needed, 8, 1.0) == (None if found is None else found / 8)
+    assert least_share(lambda f: f >= needed, 8, 1.0) == (None if found is None else found / 8)
 
 
 def test_offloading_is_a_change_only_where_the_space_has_it() -> None:

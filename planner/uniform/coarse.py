@@ -1,0 +1,64 @@
+"""What a rank does at least, by one large micro-batch of those that share tensors, the sequence and experts with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cost_models import HardwareProfile
+from planner.clock import Configuration
+from planner.uniform.families import Load, load_of
+from planner.uniform.least import ESTIMATED, Held, Passed
+
+__all__ = ["Coarse", "Ranks", "alone", "ranks_of"]
+
+Ranks = tuple[int, int, int, bool]  # that share tensors, the sequence, experts; whether positions between them, too
+_AGAIN = (
+    0.5  # of what blocks compute again: where the program runs whole blocks again, it leaves out what nothing reads
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Coarse:
+    """`known`: by ranks, what one of them holds for a small micro-batch, and, by the number of copies, its passes of a
+    large one: devices are taken to do no more per second in a smaller one."""
+
+    known: Mapping[Ranks, tuple[Held, Mapping[int, Passed]]]
+    profile: HardwareProfile
+    _loads: dict[object, tuple[Load, Load]] = field(default_factory=dict)
+
+    def load(self, c: Configuration) -> Load | None:
+        """Of the family of `c`, without what data-parallel ranks exchange; None where its ranks are not known."""
+        ranks = ranks_of(c)
+        if ranks not in self.known or c.copies not in self.known[ranks][1]:
+            return None
+        held, passed = self.known[ranks][0], self.known[ranks][1][c.copies]
+        key = ranks, c.copies, c.recompute, c.recompute_blocks < 1
+        if key not in self._loads:
+            one = alone(c).with_(recompute=c.recompute, recompute_blocks=c.recompute_blocks)
+            large = load_of(passed.workload, one, self.profile)
+            if c.recompute == "full" and c.recompute_blocks == 1:
+                large = large.between(load_of(passed.workload, alone(c), self.profile), _AGAIN)
+            self._loads[key] = large, load_of(held.workload, one, self.profile)
+        large, small = self._loads[key]
+        bytes_each = (1 - ESTIMATED) * c.micro_batch / held.samples
+        divided = c.dp * c.cp if c.zero else 1
+        return large.scaled(c.micro_batch / passed.samples).holding(small, bytes_each, divided)
+
+
+def ranks_of(c: Configuration) -> Ranks:
+    return c.tp, c.cp, c.ep, c.sequence_parallel
+
+
+def alone(c: Configuration) -> Configuration:
+    """What its ranks do in a micro-batch, on as few of them as there may be."""
+    return c.with_(
+        dp=c.ep,
+        pp=1,
+        micro_batches=c.copies,
+        zero=0,
+        virtual_stages=1,
+        schedule="1f1b",
+        recompute="none",
+        recompute_blocks=1.0,
+    )

@@ -1,0 +1,270 @@
+"""What no uniform configuration is faster than, wherever stages begin and whichever blocks run again.
+
+Families (`planner.uniform.families`) are bounded best first, each twice: by what a rank does in a large micro-batch, as
+the search itself does (`planner.uniform.best`), then by its own workload.  What may still be faster than the best is
+played, where there is nothing left to choose in a family, or improved as the best were (`refine`).  The least bound
+left over all families bounds the step of every configuration in them.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from planner.clock import Configuration, predict
+from planner.errors import InputError, UsageError
+from planner.evaluate import layout_of
+from planner.uniform.best import Scored
+from planner.uniform.coarse import Coarse, ranks_of
+from planner.uniform.families import Load, dealt, held_evenly, least_seconds, load_of
+from planner.uniform.refine import least_share, refined
+from planner.uniform.sample import Sample
+from planner.uniform.space import Space, configurations, levels, schedules
+
+__all__ = ["Proven", "prove"]
+
+_LONGER: Final = 0.01  # an estimate may be too long by this
+_LARGER: Final = 0.15  # or too large
+_NEAR: Final = 0.005  # a bound so close to the best is not raised further
+_LAID_OUT: Final = 12  # layouts that are found in search of one that is faster
+_TRIED: Final = 12  # families of which a member is improved
+_LONGER_CUTS: Final = (0.001, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04)  # than the bound, that cuts are tried for
+_WORTH: Final = 0.03  # of the best step, that a member may be slower for that
+_PART: Final = 0.5  # says of a family that a part of the blocks, any, runs again
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """`best`: the fastest that was met; `bound_s`: seconds that no member of any family takes less than; `families`:
+    how many are in question, of which so many were `opened`."""
+
+    best: Scored
+    bound_s: float
+    families: int
+    opened: int
+
+
+def prove(
+    sample: Sample,
+    space: Space,
+    limit: int | None,
+    best: Scored,
+    coarse: Coarse,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Proven:
+    """Bounds all families of the space, whose members hold at most `limit` bytes on a device, and looks for a member
+    that is faster than `best`.  `coarse`: of all ranks that may be near the best."""
+    return _Proof(sample, space, limit, best, coarse, stopped).run()
+
+
+class _Proof:
+    def __init__(
+        self,
+        sample: Sample,
+        space: Space,
+        limit: int | None,
+        best: Scored,
+        coarse: Coarse,
+        stopped: Callable[[], bool],
+    ) -> None:
+        self.sample, self.space, self.limit, self.best, self.stopped = sample, space, limit, best, stopped
+        self.coarse, self.profile = coarse, sample.profile
+        self.left = float("inf")  # the least bound of what cannot be bounded closer
+        self.families = self.opened = 0
+        self._open: list[tuple[float, int, Callable[[float, Configuration], None], Configuration]] = []
+        self._number = itertools.count()
+        self._loads: dict[object, Load | None] = {}
+        self._rates: dict[object, float] = {}
+        self._laid_out: set[Configuration] = set()
+        self._tried: set[Configuration] = set()
+
+    def run(self) -> Proven:
+        for c in self._families():
+            self.families += 1
+            load = self.coarse.load(c)
+            if load is not None:
+                self._push(self._least(load, c), self._look, c)
+        while self._open and self._open[0][0] < self._near and not self.stopped():
+            bound, _, look, c = heapq.heappop(self._open)
+            look(bound, c)
+        bound = min(self.left, self._open[0][0] if self._open else float("inf"), self._step)
+        return Proven(self.best, bound, self.families, self.opened)
+
+    @property
+    def _step(self) -> float:
+        return self.best.prediction.step_time_s
+
+    @property
+    def _near(self) -> float:
+        """A bound that is as good as the best step, or as what is left open anyway."""
+        return self._step * (1 - _NEAR)
+
+    def _push(self, bound: float, look: Callable[[float, Configuration], None], c: Configuration) -> None:
+        if bound < self._step:
+            heapq.heappush(self._open, (bound, next(self._number), look, c))
+
+    def _families(self) -> Iterator[Configuration]:
+        """But for those that computing alone makes slower than the best."""
+        for laid_out in configurations(self.space, self.profile):
+            for c in schedules(self.space, laid_out):
+                if c.recompute == "full" and c.recompute_blocks not in (_PART, 1.0):
+                    continue
+                if self._computing(c) < self._step:
+                    # Without what is exchanged, the level that divides most bounds the others.
+                    yield from itertools.islice(levels(self.space, c), 1)
+
+    def _computing(self, c: Configuration) -> float:
+        """Seconds that a rank computes at least, whatever runs again."""
+        key = ranks_of(c), c.micro_batch, c.copies
+        if key not in self._rates:
+            load = self.coarse.load(c.with_(recompute="none", recompute_blocks=1.0))
+            self._rates[key] = float("inf") if load is None else sum(load.total)
+        return self._rates[key] * c.passes / c.pp
+
+    def _least(self, load: Load, c: Configuration, slack: float = 0.0) -> float:
+        try:
+            least = least_seconds(load, c, self.profile, self.limit, self._step / (1 - slack))
+        except UsageError:  # more chunks than layers
+            return float("inf")
+        return least * (1 - slack)
+
+    def _look(self, bound: float, c: Configuration) -> None:
+        """Bounds families that differ in their ZeRO level by their own workloads, as these are estimated."""
+        for level in levels(self.space, c):
+            self.opened += 1
+            load = self._load(level, exact=False)
+            if load is not None:
+                least = max(bound, self._least(load, level, _LONGER))
+                self._push(least, self._estimate if c.pp == 1 else self._exactly, level)
+
+    def _load(self, c: Configuration, *, exact: bool) -> Load | None:
+        key = _laid_out_as(c), c.recompute, c.recompute_blocks, c.zero, c.scatters_every_pass, c.copies, exact
+        if key not in self._loads:
+            self._loads[key] = self._made(c, exact=exact)
+        return self._loads[key]
+
+    def _made(self, c: Configuration, *, exact: bool) -> Load | None:
+        try:
+            load = load_of(self.sample.workload(c) if exact else self.sample.estimated(c), c, self.profile)
+        except (UsageError, InputError):
+            return None
+        less = 1.0 if exact else 1 - _LARGER
+        return replace(load, kept=load.kept * less, kept_again=load.kept_again * less)
+
+    def _may_lay_out(self, c: Configuration) -> bool:
+        """Whether layouts of its own are still to be found for it, which takes longest."""
+        key = _laid_out_as(c)
+        if key not in self._laid_out and len(self._laid_out) == _LAID_OUT:
+            return False
+        self._laid_out.add(key)
+        return True
+
+    def _exactly(self, bound: float, c: Configuration) -> None:
+        """Bounds a family by its own workload, as it is."""
+        if not self._may_lay_out(c):
+            self._close(bound)
+            return
+        load = self._load(c, exact=True)
+        if load is not None:
+            self._push(max(bound, self._least(load, c)), self._improve, c)
+
+    def _close(self, bound: float) -> None:
+        """Leaves a family with its bound."""
+        self.left = min(self.left, bound)
+
+    def _estimate(self, bound: float, c: Configuration) -> None:
+        """Of a family on one stage: its fastest member."""
+        found = self._fastest(c, exact=False, slack=_LARGER)
+        if found is not None:
+            self._push(max(bound, found.prediction.step_time_s * (1 - _LONGER)), self._play, c)
+
+    def _play(self, bound: float, c: Configuration) -> None:
+        if not self._may_lay_out(c):
+            self._close(bound)
+            return
+        found = self._fastest(c)
+        if found is not None:
+            self._take(found)
+
+    def _fastest(self, c: Configuration, *, exact: bool = True, slack: float = 0.0) -> Scored | None:
+        """The member of a family on one stage with the fewest blocks that run again; None where none fits, or where
+        none has to."""
+        if not _in_part(c):
+            return self._predicted(c, exact=exact, slack=slack)
+        if self._predicted(c.with_(recompute="none"), exact=exact, slack=slack) is not None:
+            return None  # the family of what runs nothing again has that one
+        few = least_share(
+            lambda f: self._predicted(c.with_(recompute_blocks=f), exact=exact, slack=slack) is not None,
+            self.sample.layers,
+            1 - 1 / self.sample.layers,
+        )
+        return None if few is None else self._predicted(c.with_(recompute_blocks=few), exact=exact, slack=slack)
+
+    def _improve(self, bound: float, c: Configuration) -> None:
+        """Looks for a member that is faster than the best; what is left of the family cannot be bounded closer."""
+        self._close(bound)
+        if len(self._tried) == _TRIED:
+            return
+        self._tried.add(c)
+        found = min(self._members(bound, c), key=lambda m: m.prediction.step_time_s, default=None)
+        if found is not None and found.prediction.step_time_s < self._step * (1 + _WORTH):
+            self._take(refined(self.sample, self.space, self.limit, found, self.stopped, layouts=False))
+
+    def _members(self, bound: float, c: Configuration) -> Iterator[Scored]:
+        """Members that fit: with an even share of the layers on every rank, and with shares that the bound leaves."""
+        even, load = self._held(c), self._load(c, exact=True)
+        if even is None or load is None:
+            return
+        found = self._with_fewest(c)
+        if found is not None:
+            yield found
+        # The bound leaves out some of what is held.
+        limit = None if self.limit is None else self.limit * min(1.0, held_evenly(load, c) / even)
+        cuts = {dealt(load, c, limit, bound * (1 + more)) for more in _LONGER_CUTS}
+        for cut in sorted(cut for cut in cuts if cut is not None):
+            found = self._with_fewest(c.with_(stage_layers=cut))
+            if found is not None:
+                yield found
+
+    def _held(self, c: Configuration) -> float | None:
+        try:
+            return predict(self.sample.workload(c), c, self.profile).allocated_bytes
+        except (UsageError, InputError):
+            return None
+
+    def _with_fewest(self, c: Configuration) -> Scored | None:
+        """With as few blocks that run again as memory allows, where a part of them may."""
+        if not _in_part(c):
+            return self._predicted(c)
+        few = least_share(
+            lambda f: self._predicted(c.with_(recompute_blocks=f)) is not None,
+            self.sample.layers,
+            1 - 1 / self.sample.layers,
+        )
+        return None if few is None else self._predicted(c.with_(recompute_blocks=few))
+
+    def _take(self, found: Scored) -> None:
+        if found.prediction.step_time_s < self._step:
+            self.best = found
+
+    def _predicted(self, c: Configuration, *, exact: bool = True, slack: float = 0.0) -> Scored | None:
+        """None where it does not fit, or the model does not admit it."""
+        try:
+            workload = self.sample.workload(c) if exact else self.sample.estimated(c)
+            prediction = predict(workload, c, self.profile)
+        except (UsageError, InputError):
+            return None
+        fits = self.limit is None or round(prediction.allocated_bytes * (1 - slack)) <= self.limit
+        return Scored(c, prediction) if fits else None
+
+
+def _laid_out_as(c: Configuration) -> Configuration:
+    whole = c.recompute == "full" and c.recompute_blocks == 1
+    return layout_of(c).with_(recompute="full" if whole else "none")
+
+
+def _in_part(c: Configuration) -> bool:
+    return c.recompute == "full" and c.recompute_blocks < 1

@@ -1,0 +1,145 @@
+"""Laws of the bounds over families of uniform configurations: whichever the cut, and whatever runs again."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from itertools import combinations
+
+import pytest
+
+from cost_models import load_profile
+from planner.builder import build
+from planner.clock import Configuration, Prediction, predict
+from planner.errors import InputError, UsageError
+from planner.frontends import import_bytes
+from planner.planning.schemes import spelled
+from planner.uniform import Sample, Space, best_of, configurations, prove, refined
+from planner.uniform.families import LEAST_CHUNK, dealt, held_evenly, least_seconds, load_of
+from planner.uniform.space import levels, schedules
+
+MACHINES = {name: load_profile(name) for name in ("h100", "ascend-910b")}
+SIZES = {
+    "gpt": {"layers": 8, "hidden": 1024, "heads": 8, "vocab": 32000, "seq": 512, "attention": "fused"},
+    "moe": {"layers": 6, "hidden": 512, "heads": 8, "kv_heads": 4, "ffn": 1024, "vocab": 8192, "seq": 256},
+    "vit": {"layers": 4, "hidden": 512, "heads": 8},
+}
+BATCH = 16
+
+
+@cache
+def sample_of(architecture: str, machine: str) -> Sample:
+    model = build(architecture, {**SIZES[architecture], "batch": BATCH})
+    return Sample(import_bytes(model.SerializeToString(), name=architecture), MACHINES[machine])
+
+
+def space_of(sample: Sample, devices: int) -> Space:
+    copies = (1, 2) if sample.profile.name.startswith("ascend") else (1,)
+    return Space(devices, BATCH, sample.layers, experts=sample.has_experts, copies=copies)
+
+
+def families(space: Space, sample: Sample) -> Iterator[Configuration]:
+    for c in configurations(space, sample.profile):
+        for s in schedules(space, c):
+            if s.recompute != "full" or s.recompute_blocks in (0.5, 1.0):
+                yield from levels(space, s)
+
+
+def cuts(layers: int, chunks: int) -> Iterator[tuple[int, ...]]:
+    """All that leave every chunk its least share."""
+    least = max(1, LEAST_CHUNK * layers / chunks)
+    for ends in combinations(range(1, layers), chunks - 1):
+        cut = tuple(b - a for a, b in zip((0, *ends), (*ends, layers), strict=True))
+        if min(cut) >= least:
+            yield cut
+
+
+def member(c: Configuration, layers: int, dice: random.Random) -> Configuration:
+    if c.pp > 1:
+        every = [*cuts(layers, c.pp * c.virtual_stages)]
+        c = c.with_(stage_layers=dice.choice(every)) if every else c
+    if c.recompute == "full" and c.recompute_blocks < 1:
+        c = c.with_(recompute_blocks=dice.randrange(1, layers) / layers)
+    return c
+
+
+def played(sample: Sample, c: Configuration) -> Prediction | None:
+    try:
+        return predict(sample.workload(c), c, sample.profile)
+    except (UsageError, InputError):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("architecture", "machine", "devices"), [("gpt", "h100", 8), ("moe", "ascend-910b", 4), ("vit", "h100", 4)]
+)
+def test_no_member_is_faster_than_the_bound_of_its_family(architecture: str, machine: str, devices: int) -> None:
+    """With and without a limit of memory that the member itself just keeps."""
+    sample, dice = sample_of(architecture, machine), random.Random(0)
+    every: dict[object, list[Configuration]] = defaultdict(list)  # of one layout, which takes a while to find
+    for c in families(space_of(sample, devices), sample):
+        every[c.dp, c.tp, c.cp, c.ep, c.sequence_parallel, c.micro_batch, c.zero > 0, c.recompute == "full"].append(c)
+    tried = bound_by_memory = 0
+    for c in (c for of in dice.sample([*every.values()], 16) for c in dice.sample(of, min(len(of), 12))):
+        m = member(c, sample.layers, dice)
+        p = played(sample, m)
+        if p is None:
+            continue
+        load = load_of(sample.workload(m), c, sample.profile)
+        least = [least_seconds(load, c, sample.profile, limit, float("inf")) for limit in (None, p.allocated_bytes)]
+        assert least[0] <= least[1] <= p.step_time_s * (1 + 1e-9), (spelled(m), least, p.step_time_s)
+        tried += 1
+        bound_by_memory += least[1] > least[0] * (1 + 1e-6)
+    assert tried > 40
+    assert bound_by_memory or architecture == "vit"
+
+
+def test_a_bound_without_room_for_the_weights_is_none() -> None:
+    sample = sample_of("gpt", "h100")
+    c = next(c for c in families(space_of(sample, 4), sample) if c.pp == 4 and c.schedule == "1f1b")
+    load = load_of(sample.workload(c), c, sample.profile)
+    assert least_seconds(load, c, sample.profile, 1000, float("inf")) == float("inf")
+    assert dealt(load, c, 1000, 1e9) is None
+
+
+@pytest.mark.parametrize("order", ["1f1b", "zb-h1", "zb-v"])
+def test_layers_dealt_add_up_and_fit_as_far_as_the_bound_tells(order: str) -> None:
+    sample = sample_of("gpt", "h100")
+    every = families(space_of(sample, 4), sample)
+    c = next(c for c in every if c.pp == 4 and c.schedule == order and c.passes >= 4 and c.virtual_stages < 3)
+    load = load_of(sample.workload(c), c, sample.profile)
+    limit = held_evenly(load, c)
+    least = least_seconds(load, c, sample.profile, limit, float("inf"))
+    cut = dealt(load, c, limit, least * 1.3)
+    assert cut is not None
+    assert sum(cut) == sample.layers
+    assert len(cut) == c.pp * c.virtual_stages
+    assert dealt(load, c, limit, least * 0.5) is None
+
+
+@pytest.mark.parametrize(("architecture", "machine", "share"), [("gpt", "h100", 0.6), ("vit", "ascend-910b", None)])
+def test_what_is_proven_bounds_every_member_of_every_family(
+    architecture: str, machine: str, share: float | None
+) -> None:
+    """All cuts and all numbers of blocks that run again, laid out by themselves, on two devices."""
+    sample = sample_of(architecture, machine)
+    space = space_of(sample, 2)
+    (free,) = best_of(sample, space, None).best
+    limit = None if share is None else round(share * free.prediction.allocated_bytes)
+    found = best_of(sample, space, limit, 8)
+    best = min((refined(sample, space, limit, s) for s in found.best), key=lambda s: s.prediction.step_time_s)
+    proven = prove(sample, space, limit, best, found.coarse)
+    assert proven.bound_s <= proven.best.prediction.step_time_s <= best.prediction.step_time_s
+    assert proven.bound_s > 0.85 * proven.best.prediction.step_time_s
+    shortest = float("inf")
+    for c in families(space, sample):
+        for cut in [None] if c.pp == 1 else cuts(sample.layers, c.pp * c.virtual_stages):
+            shares = range(1, sample.layers) if c.recompute == "full" and c.recompute_blocks < 1 else [None]
+            for n in shares:
+                m = c.with_(stage_layers=cut, recompute_blocks=c.recompute_blocks if n is None else n / sample.layers)
+                p = played(sample, m)
+                if p is not None and (limit is None or round(p.allocated_bytes) <= limit):
+                    shortest = min(shortest, p.step_time_s)
+    assert proven.bound_s <= shortest * (1 + 1e-9)
