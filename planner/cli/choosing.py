@@ -77,16 +77,30 @@ class Choosing:
             raise uniforms.nothing()
         return Chosen(answer, planned, untouched)
 
+    @property
+    def front(self) -> bool:
+        """Whether what less memory costs is asked for."""
+        return bool(getattr(self.searcher.options, "front", False))
+
     def _uniforms(self, *, always: bool = False) -> Uniforms | None:
         """Uniform configurations, where these are in question."""
         searcher = self.searcher
         options = searcher.options
+        if self.front and (options.strategy is not None or not searcher.training):
+            raise UsageError("--front: configurations of training are searched for it; leave it out")
         if options.strategy is not None or not (searcher.training or options.target in BY_DEGREES):
             return None
         from planner.cli.uniform import uniforms
 
         whole = searcher.load(options.batch)
-        return uniforms(options, whole, self.devices, self.request.profile, self.control, always=always)
+        always = always or self.front
+        found = uniforms(options, whole, self.devices, self.request.profile, self.control, always=always)
+        if self.front and found is None:
+            raise UsageError(
+                "--front: uniform configurations are not searched here (--space operators, pins, --mesh, --solver, a "
+                "graph without loss); leave that, or --front, out"
+            )
+        return found
 
     def _of_operators(self, uniform: Uniform | None) -> tuple[Planned | None, Answer | None]:
         """What the search finds that decides on every operator; nothing where that is not faster than the uniform
@@ -144,6 +158,8 @@ class Choosing:
             best = uniforms.best()
         if answer is None:
             return None
+        if self.front:
+            uniform = uniforms.with_front(uniform)
         first = {**answer.documents[0], "uniform": uniform.document}
         bound, line = self._bound(first["step_time_s"], uniform)
         lines = answer.summary.split("\n")
@@ -208,6 +224,7 @@ class Choosing:
         searcher = self.searcher
         options = copy(searcher.options)
         options.strategy, options.stages, options.micro_batches = strategy, 1, None
+        options.front = False
         options.recompute, options.top_k, options.devices, options.space = "auto", 1, str(self.devices), None
         own = type(searcher)(options, None, None, searcher.cancellation, searcher.watch, graphs=searcher.graphs)
         return own.search(self.devices)

@@ -141,7 +141,7 @@ def _use(plan: PlanDocument, op: OperatorDocument, axis: str) -> str:
 
 def _module(plan: PlanDocument, name: str) -> str:
     """Of an operator, layers as one."""
-    path = (plan.operators[name].module or name).lstrip("/").replace("/", ".")
+    path = (plan.operators[name].module.strip("/") or name).lstrip("/").replace("/", ".")
     return re.sub(r"(?<=\.)\d+(?=\.|$)", "*", path)
 
 

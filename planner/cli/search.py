@@ -28,6 +28,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
     parser.add_argument("--devices", required=True, metavar="N[,N...]", help="number of devices, or several")
     add_request_options(parser)
+    parser.add_argument(
+        "--front", action="store_true", help="also list the fastest configurations for ever less memory per device"
+    )
     parser.add_argument("--warm-start", type=plan_file, metavar="PLAN", help="begin with a plan.json made before")
     parser.add_argument(
         "--save-problem",

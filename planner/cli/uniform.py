@@ -18,7 +18,7 @@ from planner.planning.schemes import in_words, spelled
 from planner.report.words import time_text
 from planner.search.control import Control
 from planner.targets import BY_DEGREES, COPYING
-from planner.uniform import Found, Sample, Scored, Space, best_of, configurations, prove, refined
+from planner.uniform import Found, Sample, Scored, Space, best_of, configurations, prove, refined, time_memory_front
 
 __all__ = ["Uniform", "Uniforms", "uniforms"]
 
@@ -42,12 +42,13 @@ _Kinds = tuple[bool, ...]  # whether there is tensor, context, pipeline, expert 
 class Uniform:
     """`found` has one configuration at least; `of_any_s`: seconds of the fastest configuration that some target can be
     told, where this is for one `target`; `bound_s`: seconds that no uniform configuration takes less than, wherever
-    stages begin; None where that is not known."""
+    stages begin; None where that is not known; `front`: the fastest for ever less memory, where that was asked for."""
 
     found: Found
     target: str = "any"
     of_any_s: float | None = None
     bound_s: float | None = None
+    front: tuple[Scored, ...] = ()
 
     @property
     def strategy(self) -> str:
@@ -75,15 +76,8 @@ class Uniform:
             "considered": found.considered,
             "played": found.played,
             "refused": dict(found.refused),
-            "best": [
-                {
-                    "strategy": spelled(s.configuration),
-                    "parallelism": in_words(s.configuration),
-                    "step_time_s": s.prediction.step_time_s,
-                    "peak_memory_bytes": round(s.prediction.allocated_bytes),
-                }
-                for s in found.best
-            ],
+            "best": [_document(s) for s in found.best],
+            **({"front": [_document(s) for s in self.front]} if self.front else {}),
             **({} if self.target == "any" else {"target": self.target, "step_time_any_s": self.of_any_s}),
         }
 
@@ -100,6 +94,9 @@ class Uniform:
             ]
         for s in self.found.best[1:count]:
             out.append(f"also        {time_text(s.prediction.step_time_s)}: {in_words(s.configuration)}")
+        for s in self.front:
+            size, step = s.prediction.allocated_bytes / 2**30, time_text(s.prediction.step_time_s)
+            out.append(f"with        {size:.2f} GiB per device {step}: {in_words(s.configuration)}")
         if self.of_any_s is not None:
             more = best.prediction.step_time_s / self.of_any_s - 1
             out.append(
@@ -223,6 +220,12 @@ class Uniforms:
             return "what it refused of this model"
         return untold(self.target, c, self.model)
 
+    def with_front(self, uniform: Uniform) -> Uniform:
+        """With what less memory costs."""
+        self.control.say("uniform configurations: the fastest with less memory")
+        space = replace(self.space, untold=None if self.target == "any" else self._untold)
+        return replace(uniform, front=time_memory_front(self.sample, space, uniform.found.best[0], self._stopped))
+
     def _of_any_target(self, step: float) -> float | None:
         """Seconds of the fastest for any target, where `step` is what the fastest for this one takes."""
         if self._of_any is None:
@@ -244,7 +247,7 @@ class Uniforms:
             best = min(changed.values(), key=_step_of)
             proven = prove(self.sample, space, self.limit, best, found.coarse, self._stopped)
             changed.setdefault(proven.best.configuration, proven.best)
-            bound = proven.bound_s
+            bound = proven.bound_s or None
         return replace(found, best=tuple(sorted(changed.values(), key=_step_of))), bound
 
     def _tell(self, first: Scored) -> None:
@@ -332,6 +335,15 @@ def _decided(options: argparse.Namespace) -> dict[str, bool]:
         "--solver": options.solver != "auto",
         "--warm-start": getattr(options, "warm_start", None) is not None,
         "--save-problem": getattr(options, "save_problem", None) is not None,
+    }
+
+
+def _document(s: Scored) -> dict[str, Any]:
+    return {
+        "strategy": spelled(s.configuration),
+        "parallelism": in_words(s.configuration),
+        "step_time_s": s.prediction.step_time_s,
+        "peak_memory_bytes": round(s.prediction.allocated_bytes),
     }
 
 

@@ -38,8 +38,8 @@ _PART: Final = 0.5  # says of a family that a part of the blocks, any, runs agai
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """`best`: the fastest that was met; `bound_s`: seconds that no member of any family takes less than; `families`:
-    how many are in question, of which so many were `opened`."""
+    """`best`: the fastest that was met; `bound_s`: seconds that no member of any family takes less than, 0 where it was
+    stopped before all were looked at; `families`: how many are in question, of which so many were `opened`."""
 
     best: Scored
     bound_s: float
@@ -84,6 +84,8 @@ class _Proof:
     def run(self) -> Proven:
         for c in self._families():
             self.families += 1
+            if self.stopped():
+                return Proven(self.best, 0.0, self.families, 0)
             load = self.coarse.load(c)
             if load is not None:
                 self._push(self._least(load, c), self._look, c)
@@ -99,7 +101,7 @@ class _Proof:
 
     @property
     def _near(self) -> float:
-        """A bound that is as good as the best step, or as what is left open anyway."""
+        """A bound that is as good as the best step."""
         return self._step * (1 - _NEAR)
 
     def _push(self, bound: float, look: Callable[[float, Configuration], None], c: Configuration) -> None:
