@@ -39,9 +39,10 @@ from planner.verify.pipeline import verify_pipeline
 from planner.verify.pipelined import pipeline_of
 from tests.corpus.loose import wrong_gradients
 
-__all__ = ["LEVERS", "combinations", "covering", "graph_of", "plan_of", "strategy", "wrong_with"]
+__all__ = ["LEVERS", "combinations", "covering", "graph_of", "model_of", "plan_of", "strategy", "wrong_with"]
 
 Combination = tuple[str, ...]  # a value of each lever
+_Pair = tuple[int, int, str, str]
 LEVERS: Final[Mapping[str, tuple[str, ...]]] = {
     "stages": (
         "pp=1", "pp=2", "pp=2,schedule=gpipe", "pp=2,vpp=2", "pp=2,schedule=zb-h1", "pp=2,schedule=zb-v",
@@ -94,22 +95,24 @@ def combinations(model: str) -> list[Combination]:
 
 
 def covering(every: Sequence[Combination], seed: int = 0, tries: int = 60) -> Iterator[Combination]:
-    """All combinations, those first that show most pairs of values not seen before."""
+    """All combinations, those first, of so many drawn each time, that show most values, and then pairs of values, not
+    seen before."""
     rng = np.random.default_rng(seed)
     left = [every[k] for k in rng.permutation(len(every))]
-    seen: set[tuple[int, int, str, str]] = set()
-    at = 0
-    while at < len(left):
+    seen: set[_Pair] = set()
+    for at in range(len(left)):
         drawn = range(at, min(len(left), at + tries))
-        best = max(drawn, key=lambda k: len(_pairs(left[k]) - seen))
+        best = max(drawn, key=lambda k: sum(1 if i < j else 100 for i, j, _, _ in _pairs(left[k]) - seen))
         left[at], left[best] = left[best], left[at]
         seen |= _pairs(left[at])
         yield left[at]
-        at += 1
 
 
-def _pairs(c: Combination) -> set[tuple[int, int, str, str]]:
-    return {(i, j, c[i], c[j]) for i, j in itertools.combinations(range(len(c)), 2)}
+@lru_cache(maxsize=1 << 16)
+def _pairs(c: Combination) -> frozenset[_Pair]:
+    """Of a value with itself, too."""
+    pairs = itertools.combinations_with_replacement(range(len(c)), 2)
+    return frozenset((i, j, c[i], c[j]) for i, j in pairs)
 
 
 def strategy(combination: Combination) -> tuple[str, int, int]:
@@ -122,13 +125,13 @@ def strategy(combination: Combination) -> tuple[str, int, int]:
 
 
 @lru_cache(maxsize=64)
-def _model(model: str, layers: int, batch: int) -> bytes:
+def model_of(model: str, layers: int, batch: int) -> bytes:
     return build(model, {**SIZES[model], "layers": layers, "batch": batch}).SerializeToString()
 
 
 @lru_cache(maxsize=64)
 def graph_of(model: str, layers: int, batch: int) -> Graph:
-    return import_bytes(_model(model, layers, batch), name=model)
+    return import_bytes(model_of(model, layers, batch), name=model)
 
 
 def layers_of(combination: Combination) -> int:
@@ -147,7 +150,7 @@ def plan_of(model: str, combination: Combination) -> tuple[PlanDocument, Graph] 
     said = io.StringIO()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         file = Path(folder) / f"{model}.onnx"
-        file.write_bytes(_model(model, layers, batch))
+        file.write_bytes(model_of(model, layers, batch))
         options = ["--devices", str(devices), "--batch", str(batch), "--strategy", text, "--no-cache"]
         if planner(["search", str(file), *options, "--out", str(Path(folder) / "plan")]):
             return said.getvalue().strip().splitlines()[-1]
