@@ -22,6 +22,8 @@ from planner.planning.programs import program_of
 from planner.redistribute import Step, StepKind
 from planner.verify.pipeline import verify_pipeline
 from planner.verify.pipelined import pipeline_of
+from planner.verify.sibling import Siblings
+from planner.verify.work import Budget, work_of
 from tests.corpus.levers import LEVERS, combinations, covering, model_of, plan_of, strategy, wrong_with
 
 COUNTS = {"gpt": 13, "moe": 9}  # dense, with one table at both ends, and with experts
@@ -160,3 +162,17 @@ def test_a_plan_of_one_stage_and_micro_batch_runs_as_it_says(
     found = json.loads(capsys.readouterr().out)
     assert (found["verdict"], found["stages"], found["micro_batches"]) == ("ok", 1, 1)
     assert found["values"] > found["operators"]
+
+
+@pytest.mark.parametrize("lever", ["recompute=selective", "recompute=products", "recompute=full,recompute_blocks=0.5"])
+def test_a_sibling_of_one_block_is_run_as_the_plan_says(lever: str) -> None:
+    """What is a block is known from the model, though the sibling repeats none."""
+    plan, graph = made(recompute=lever, zero="zero=3", offload="offload=0.5")
+    whole = program_of(plan, graph)
+    small = Siblings(plan, graph, whole).within(Budget(flops=work_of(graph, whole.rules).flops * 0.7))
+    assert len(small.graph.ops) < 0.7 * len(graph.ops)
+    found = pipeline_of(plan, small.program, 2)
+    assert any(isinstance(i, Run) and not i.backward for i in listed(found, "backward"))
+    assert any(isinstance(i, Host) for i in listed(found, "forward"))
+    assert parameters(found, "backward", gradient=False)
+    assert verify_pipeline(found).ok
