@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -94,12 +94,14 @@ def combinations(model: str) -> list[Combination]:
     return [c for c in itertools.product(*LEVERS.values()) if _makes_sense(model, c)]
 
 
-def covering(every: Sequence[Combination], seed: int = 0, tries: int = 60) -> Iterator[Combination]:
-    """All combinations, those first, of so many drawn each time, that show most values, and then pairs of values, not
-    seen before."""
+def covering(
+    every: Sequence[Combination], seed: int = 0, tries: int = 60, done: Collection[Combination] = ()
+) -> Iterator[Combination]:
+    """All combinations that are not `done`, those first, of so many drawn each time, that show most values, and then
+    pairs of values, not seen before."""
     rng = np.random.default_rng(seed)
-    left = [every[k] for k in rng.permutation(len(every))]
-    seen: set[_Pair] = set()
+    left = [every[k] for k in rng.permutation(len(every)) if every[k] not in done]
+    seen: set[_Pair] = set().union(*map(_pairs, done))
     for at in range(len(left)):
         drawn = range(at, min(len(left), at + tries))
         best = max(drawn, key=lambda k: sum(1 if i < j else 100 for i, j, _, _ in _pairs(left[k]) - seen))
@@ -181,13 +183,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--count", action="store_true", help="only say how many there are, and were done")
     asked = parser.parse_args(arguments)
     known = [json.loads(line) for line in asked.json.read_text().splitlines()] if asked.json.exists() else []
-    done = {(r["model"], *r["levers"]) for r in known}
+    done = {m: {tuple(r["levers"]) for r in known if r["model"] == m} for m in SIZES}
     counts = Counter(r["verdict"] for r in known)
     models = asked.models.split(",")
     orders = {model: list(combinations(model)) for model in models}
-    for turn in itertools.zip_longest(*(covering(orders[m]) for m in models)):
+    for turn in itertools.zip_longest(*(covering(orders[m], tries=500, done=done[m]) for m in models)):
         for model, c in zip(models, turn, strict=True):
-            if c is None or (model, *c) in done or asked.count or time.process_time() > asked.seconds:
+            if c is None or asked.count or time.process_time() > asked.seconds:
                 continue
             row = _row(model, c)
             counts[row["verdict"]] += 1
