@@ -34,8 +34,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    # OpenBLAS's threads wait for the next product at full speed, by default for 2^26 cycles after each; read as numpy
-    # is first imported.
+    # Products of shards are small, and a second BLAS thread is waited for at full speed, which beside other processes
+    # takes ten times as long as the products.  Read as numpy is first imported; ONNX Runtime has threads of its own.
+    if "OMP_NUM_THREADS" not in os.environ:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "14")
 
     from planner.frontends import load_model

@@ -1,13 +1,15 @@
 """Plan -> SPMD program: local operators plus explicit collectives."""
 
 from planner.lowering.lower import lower
-from planner.lowering.program import Convert, Instruction, Load, Program, Run, Seed
+from planner.lowering.program import Convert, Free, Host, Instruction, Load, Program, Run, Seed
 from planner.lowering.staged import ChunkProgram, Event, Passes, Staged, Transfer, passes, staged
 
 __all__ = [
     "ChunkProgram",
     "Convert",
     "Event",
+    "Free",
+    "Host",
     "Instruction",
     "Load",
     "Passes",

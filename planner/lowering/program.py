@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from planner.ir import DeviceMesh, Graph, Layout
 from planner.pricing.machine import Settings
@@ -17,7 +18,22 @@ from planner.redistribute.steps import FREE
 from planner.rules.rule import Rule
 from planner.rules.strategy import Strategy
 
-__all__ = ["Convert", "Instruction", "Load", "Program", "Run", "Seed", "Traffic"]
+__all__ = [
+    "Convert",
+    "Free",
+    "GradientPart",
+    "Host",
+    "Instruction",
+    "Load",
+    "Program",
+    "Run",
+    "Seed",
+    "StageInstruction",
+    "Traffic",
+]
+
+
+GradientPart = Literal["", "values", "weights"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +46,12 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """An operator, or its vector-Jacobian product, on local shards."""
+    """An operator, or its vector-Jacobian product, on local shards; `part`: of the gradients those of `values` alone,
+    which leaves what it is made of for those of `weights`."""
 
     op: str
     backward: bool = False
+    part: GradientPart = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +68,33 @@ class Convert:
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """The gradient that enters at the loss (one) or, in a graph that ends before it, at an output."""
+    """The gradient that enters at the loss (one) or, in a graph that ends before it, at an output; `weight` times that
+    of a micro-batch among several, whose mean a step's gradient is."""
+
+    tensor: str
+    layout: Layout
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """A value that is let go, though the backward pass wants it again."""
 
     tensor: str
     layout: Layout
 
 
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A value that goes to the host's memory, which leaves the device without it, or comes `back` from there."""
+
+    tensor: str
+    layout: Layout
+    back: bool = False
+
+
 Instruction = Load | Run | Convert | Seed
+StageInstruction = Instruction | Free | Host  # of a pipeline stage, which says what it holds between its passes
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import numpy as np
 from planner.errors import VerificationError
 from planner.ir import Layout, Op
 from planner.lowering import Convert, Program
+from planner.lowering.touched import Key
 from planner.rules.localize import local_op
 from planner.rules.strategy import Strategy
 from planner.verify.collectives import apply
@@ -20,9 +21,8 @@ from planner.verify.kernels import Performed, ShardContext, run_local, run_ranks
 from planner.verify.shards import Array, Shards
 from planner.verify.vjp import vjp
 
-__all__ = ["Key", "VirtualDevices"]
+__all__ = ["VirtualDevices"]
 
-Key = tuple[str, Layout]
 _Outputs = list[Array | None]
 
 
@@ -75,12 +75,13 @@ class VirtualDevices:
             self.residuals[op.name] = [r[len(op.outputs) :] for r in results]
         return [_scaled(column, strategy.scale) for column in _columns(results, len(op.outputs))]
 
-    def backward(self, op: Op, wanted: Sequence[bool]) -> list[Shards | None]:
-        """Local gradients of the wanted operands, one column per operand.  Those of the results are used up."""
+    def backward(self, op: Op, wanted: Sequence[bool], *, keep: bool = False) -> list[Shards | None]:
+        """Local gradients of the wanted operands, one column per operand.  Those of the results are used up, unless
+        they are to be `keep`t."""
         strategy, rule = self.program.strategies[op.name], self.program.rules[op.name]
         operands = self._operands(op, strategy)
         results = self._results(op, strategy.results, self.values)
-        gradients = self._results(op, strategy.result_gradients, self.gradients, take=True)
+        gradients = self._results(op, strategy.result_gradients, self.gradients, take=not keep, active=True)
         if strategy.scale != 1.0:
             gradients = [[None if g is None else (g * strategy.scale).astype(g.dtype) for g in r] for r in gradients]
         local = local_op(op, rule, strategy, self.mesh)
@@ -127,13 +128,20 @@ class VirtualDevices:
         return [[None if c is None else c[r] for c in columns] for r in range(self.mesh.devices)]
 
     def _results(
-        self, op: Op, layouts: tuple[Layout | None, ...], store: dict[Key, Shards], *, take: bool = False
+        self,
+        op: Op,
+        layouts: tuple[Layout | None, ...],
+        store: dict[Key, Shards],
+        *,
+        take: bool = False,
+        active: bool = False,
     ) -> list[_Outputs]:
-        """Results (or their gradients, which are used up) of every rank; None where there is none."""
+        """Results, or, of `active` tensors, their gradients, of every rank; None where there is none.  They stay unless
+        one is to `take` them."""
         columns: list[Shards | None] = []
         for j, name in enumerate(op.outputs):
             key = (name, self.layout(name, layouts[j])) if name else None
-            if key is None or key not in store or (take and name not in self.program.active):
+            if key is None or key not in store or (active and name not in self.program.active):
                 columns.append(None)
             else:
                 columns.append(store.pop(key) if take else store[key])

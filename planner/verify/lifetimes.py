@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
-from planner.ir import Layout
-from planner.lowering import ChunkProgram, Convert, Instruction, Load, Program, Run, Seed, Staged
+from planner.lowering import ChunkProgram, Program, Run, Seed, Staged
+from planner.lowering.program import StageInstruction
 from planner.lowering.staged import Phase
-from planner.verify.execute import Key
+from planner.lowering.touched import Key, reads, writes
 
-__all__ = ["deaths", "departures"]
+__all__ = ["Departures", "deaths"]
 
-_PASSES: tuple[Phase, ...] = ("forward", "backward")
+_PASSES: tuple[Phase, ...] = ("forward", "backward", "weights")
 
 
 def deaths(program: Program, chunk: ChunkProgram) -> dict[Phase, dict[int, list[Key]]]:
@@ -23,54 +24,41 @@ def deaths(program: Program, chunk: ChunkProgram) -> dict[Phase, dict[int, list[
         instructions = chunk.instructions(phase)
         alive.update((t.tensor, t.layout) for t in chunk.sent(phase) if not t.gradient)
         for n in range(len(instructions) - 1, -1, -1):
-            made, read = set(_writes(program, instructions[n])), set(_reads(program, instructions[n]))
+            made, read = set(writes(program, instructions[n])), set(reads(program, instructions[n]))
             out[phase][n] = sorted((made | read) - alive, key=str)
             alive = (alive - made) | read
     return out
 
 
-def departures(pipeline: Staged) -> dict[tuple[int, Phase], dict[int, list[str]]]:
-    """(Chunk, phase) → instruction → tensors that no chunk reads after it in the same micro-batch, which runs forward
-    through all chunks and backward through all."""
-    count = len(pipeline.chunks)
-    order: list[tuple[int, Phase]] = [(k, "forward") for k in range(count)]
-    order += [(k, "backward") for k in reversed(range(count))]
-    last: dict[str, tuple[int, Phase, int]] = {}
-    for k, phase in order:
-        for n, instruction in enumerate(pipeline.chunks[k].instructions(phase)):
-            for name in _tensors(pipeline.program, instruction):
-                last[name] = k, phase, n
-    out: dict[tuple[int, Phase], dict[int, list[str]]] = {}
-    for name, (k, phase, n) in last.items():
-        out.setdefault((k, phase), {}).setdefault(n, []).append(name)
-    return out
+class Departures:
+    """Which values of the whole model no chunk reads any more in a micro-batch.  Chunks end in any order."""
+
+    def __init__(self, pipeline: Staged) -> None:
+        self.last: dict[tuple[int, Phase], dict[int, list[str]]] = {}
+        self.chunks: Counter[str] = Counter()  # that touch a tensor
+        for k, chunk in enumerate(pipeline.chunks):
+            last: dict[str, tuple[Phase, int]] = {}
+            for phase in _PASSES:
+                for n, instruction in enumerate(chunk.instructions(phase)):
+                    last.update(dict.fromkeys(_tensors(pipeline.program, instruction), (phase, n)))
+            for name, (phase, n) in last.items():
+                self.last.setdefault((k, phase), {}).setdefault(n, []).append(name)
+                self.chunks[name] += 1
+        self._left: dict[int, Counter[str]] = {}  # micro-batch → chunks that still touch a tensor
+
+    def after(self, chunk: int, phase: Phase, n: int, micro_batch: int) -> Iterator[str]:
+        """Tensors that go behind instruction `n` of the phase."""
+        left = self._left.setdefault(micro_batch, self.chunks.copy())
+        for name in self.last.get((chunk, phase), {}).get(n, ()):
+            left[name] -= 1
+            if not left[name]:
+                yield name
+
+    def close(self, micro_batch: int) -> None:
+        self._left.pop(micro_batch, None)
 
 
-def _key(program: Program, name: str, layout: Layout | None) -> Key:
-    return name, Layout.replicated(program.graph.tensors[name].rank) if layout is None else layout
-
-
-def _writes(program: Program, i: Instruction) -> Iterator[Key]:
-    if isinstance(i, Load):
-        yield i.tensor, i.layout
-    elif isinstance(i, Convert) and not i.gradient:
-        yield i.tensor, i.target
-    elif isinstance(i, Run) and not i.backward:
-        op, strategy = program.graph.op(i.op), program.strategies[i.op]
-        yield from (_key(program, n, x) for n, x in zip(op.outputs, strategy.results, strict=True) if n)
-
-
-def _reads(program: Program, i: Instruction) -> Iterator[Key]:
-    if isinstance(i, Convert) and not i.gradient:
-        yield i.tensor, i.source
-    elif isinstance(i, Run):
-        op, strategy = program.graph.op(i.op), program.strategies[i.op]
-        yield from (_key(program, n, x) for n, x in zip(op.inputs, strategy.operands, strict=True) if n)
-        if i.backward:
-            yield from (_key(program, n, x) for n, x in zip(op.outputs, strategy.results, strict=True) if n)
-
-
-def _tensors(program: Program, i: Instruction) -> Iterator[str]:
+def _tensors(program: Program, i: StageInstruction) -> Iterator[str]:
     if isinstance(i, Run):
         op = program.graph.op(i.op)
         yield from (t for t in (*op.inputs, *op.outputs) if t)

@@ -3,30 +3,33 @@
 Every stage runs its passes, of one or several chunks of the model, in the order of the schedule and waits for what
 others send; what is sent arrives in the order in which it was sent, as on a real link.  Each pass of a micro-batch
 through a chunk has a store of its own and is compared with the whole model on that micro-batch's data, instruction by
-instruction (`planner.verify.proof`).  Stages add parameters' gradients up over the micro-batches, bring them to where
-they are stored, and sum those of shared parameters over the groups of ranks that the plan names; the result has to be
-the sum of the whole model's gradients.
+instruction (`planner.verify.proof`).  Micro-batches that pass together take turns, instruction by instruction; what one
+gathers of a parameter is there for all of them, and what they scatter of its gradient they add up before.  Stages add
+parameters' gradients up over the passes, bring them to where they are stored, and sum those of shared parameters over
+the groups of ranks that the plan names; the result has to be the mean of the whole model's gradients.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
 
 from planner.errors import VerificationError
-from planner.ir import Layout, Op, Role
-from planner.lowering import Event, Program, Staged, Transfer
+from planner.ir import Role
+from planner.lowering import Convert, Event, Staged, Transfer
+from planner.lowering.program import StageInstruction
+from planner.lowering.touched import Key
 from planner.verify.calibrate import calibrate
+from planner.verify.cells import Message, Part
 from planner.verify.check import Verdict, verdict_of
 from planner.verify.data import Drawn, random_tensors
 from planner.verify.double import in_double
-from planner.verify.execute import Key
 from planner.verify.findings import Report
 from planner.verify.kernels import NoKernelError
-from planner.verify.lifetimes import deaths, departures
-from planner.verify.proof import Proof, summed
-from planner.verify.shards import Array, Shards
+from planner.verify.lifetimes import Departures, deaths
+from planner.verify.shards import Array
 from planner.verify.totals import Totals
 from planner.verify.vjp import NoVjpError
 from planner.verify.whole import Whole
@@ -44,7 +47,8 @@ def verify_pipeline(
     """Executes one step of the pipeline beside the whole model and compares.  Values in `drawn` are used up."""
     proof = PipelineProof(pipeline, seed, drawn)
     try:
-        proof.run(progress)
+        with np.errstate(all="ignore"):  # what is no number is said by name
+            proof.run(progress)
     except (NoKernelError, NoVjpError) as e:  # of the whole model: nothing behind it can be computed
         proof.report.unproved.append(str(e))
     return verdict_of(
@@ -54,17 +58,6 @@ def verify_pipeline(
         stages=len(pipeline.passes.stages),
         micro_batches=pipeline.micro_batches,
     )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Message:
-    """What one chunk sends another: the shards, and of a gradient the value and the contributions that they stand for.
-    `shards` is None where there is no gradient."""
-
-    micro_batch: int
-    shards: Shards | None
-    whole: Array | None = None
-    added: tuple[str, ...] = ()
 
 
 class PipelineProof:
@@ -77,19 +70,21 @@ class PipelineProof:
         self.report = Report(failures=list(pipeline.defects))
         values = random_tensors(self.graph, seed, kept=drawn)
         self.first = Whole(self.graph, values, self.program.rules, self.program.active)
+        self.share = 1 / max(1, pipeline.micro_batches)  # of a micro-batch in the gradient of a step
         self.wholes = {0: self.first}
-        self.cells: dict[tuple[int, int], _Part] = {}  # by chunk and micro-batch
-        self.links: dict[Transfer, deque[_Message]] = {}
+        self.ended: Counter[int] = Counter()  # micro-batch → chunks that are through with it
+        self.cells: dict[tuple[int, int], Part] = {}  # by chunk and micro-batch
+        self.links: dict[Transfer, deque[Message]] = {}
         self.totals = Totals(pipeline, self.graph)
-        self.chunks = [_Part(self.program, self.first, seed) for _ in pipeline.chunks]
+        self.chunks = [Part(self.program, self.first, seed) for _ in pipeline.chunks]
         self.deaths = [deaths(self.program, chunk) for chunk in pipeline.chunks]
-        self.departures = departures(pipeline)
+        self.departures = Departures(pipeline)
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> Report:
         if self.report.failures:
             return self.report
         calibrate(self.first)
-        self.first.begin_backward()
+        self.first.begin_backward(self.share)
         total = sum(self._work(e) for events in self.pipeline.passes.stages for e in events)
         done = 0
         for event in self._turns():
@@ -134,32 +129,72 @@ class PipelineProof:
 
     def _work(self, event: Event) -> int:
         own = self.chunks[event.chunk]
-        return sum(own._work(i) for i in self.pipeline.chunks[event.chunk].instructions(event.phase))
+        once = sum(own._work(i) for i in self.pipeline.chunks[event.chunk].instructions(event.phase))
+        return once * (1 if event.phase in ("begin", "end") else self.pipeline.copies)
 
     # Events
 
     def _run(self, event: Event) -> None:
         chunk = event.chunk
-        proof = self.chunks[chunk] if event.phase in ("begin", "end") else self._cell(chunk, event.micro_batch)
+        once = event.phase in ("begin", "end")
+        numbers = [] if once else self.pipeline.micro_batches_of(event)
+        parts = [self.chunks[chunk]] if once else [self._cell(chunk, n) for n in numbers]
+        together = self.chunks[chunk] if once else Part(self.program, self.first, self.seed)
         program = self.pipeline.chunks[chunk]
-        for transfer in program.received(event.phase):
-            self._receive(proof, transfer, event)
-        gone, read = self.deaths[chunk].get(event.phase, {}), self.departures.get((chunk, event.phase), {})
+        for part in parts:
+            for transfer in program.received(event.phase):
+                self._receive(part, transfer, event)
+        gone = self.deaths[chunk].get(event.phase, {})
         for n, instruction in enumerate(program.instructions(event.phase)):
-            proof.step(instruction)
-            for key in gone.get(n, ()):
-                proof.devices.values.pop(key, None)
-            for name in read.get(n, ()):
-                proof.whole.forget(name)
-        for transfer in program.sent(event.phase):
-            self._send(proof, transfer, event)
-        if event.phase == ("backward" if self.program.active else "forward"):
-            self._close(chunk, event.micro_batch)
+            self._step(instruction, parts, together)
+            for part in parts:
+                for key in gone.get(n, ()):
+                    part.devices.values.pop(key, None)
+                for name in () if once else self.departures.after(chunk, event.phase, n, part.micro_batch):
+                    part.whole.forget(name)
+        for part in parts:
+            for transfer in program.sent(event.phase):
+                self._send(part, transfer, event)
+        if not once:
+            self._keep(together, event)
+        if event.phase == self.pipeline.last:
+            for number in numbers:
+                self._close(chunk, number)
 
-    def _cell(self, chunk: int, micro_batch: int) -> _Part:
+    def _step(self, instruction: StageInstruction, parts: Sequence[Part], together: Part) -> None:
+        """One instruction of the micro-batches that pass together.  What concerns parameters alone happens once."""
+        shared = isinstance(instruction, Convert) and self.graph.tensors[instruction.tensor].role is Role.PARAMETER
+        if not shared or parts[0] is together:
+            for part in parts:
+                part.step(instruction)
+            return
+        assert isinstance(instruction, Convert)
+        if not instruction.gradient:
+            parts[0].step(instruction)
+            key = instruction.tensor, instruction.target
+            for part in parts[1:]:
+                part.devices.values[key] = parts[0].devices.values[key]
+            return
+        key = instruction.tensor, instruction.source
+        for part in parts:
+            if key in part.devices.gradients:
+                self._give(part, key, together)
+        together.step(instruction)
+
+    def _give(self, part: Part, key: Key, to: Part) -> None:
+        part.give(key, to, tuple(self.totals.name(part.micro_batch, c) for c in part.added[key]))
+
+    def _keep(self, together: Part, event: Event) -> None:
+        """Adds what a pass has scattered to the chunk's gradients."""
+        for key in list(together.devices.gradients):
+            together.give(key, self.chunks[event.chunk], together.added[key])
+        where = f"pass {event.micro_batch}" if self.pipeline.copies > 1 else f"micro-batch {event.micro_batch}"
+        self.report.merge(together.report, f"{self._name(event.chunk)}, {where}: ")
+
+    def _cell(self, chunk: int, micro_batch: int) -> Part:
         """The values of a micro-batch in a chunk: the chunk's parameters, and what comes."""
         if (chunk, micro_batch) not in self.cells:
-            cell = _Part(self.program, self._whole(micro_batch), self.seed, responses=micro_batch == 0)
+            cell = Part(self.program, self._whole(micro_batch), self.seed, micro_batch, responses=micro_batch == 0)
             cell.devices.values.update(self.chunks[chunk].devices.values)
             self.cells[chunk, micro_batch] = cell
         return self.cells[chunk, micro_batch]
@@ -170,7 +205,7 @@ class PipelineProof:
             values = {t: self.first.value(t) for t in self.first.sources} | self.inputs(micro_batch)
             active = self.program.active
             whole = Whole(self.graph, values, self.program.rules, active, witnesses=False)
-            whole.begin_backward()
+            whole.begin_backward(self.share)
             self.wholes[micro_batch] = whole
         return self.wholes[micro_batch]
 
@@ -181,20 +216,20 @@ class PipelineProof:
             return {t: self.first.value(t) for t in drawn}
         return random_tensors(self.graph, self.seed + micro_batch, only=drawn)
 
-    def _send(self, proof: _Part, transfer: Transfer, event: Event) -> None:
+    def _send(self, proof: Part, transfer: Transfer, event: Event) -> None:
         key = transfer.tensor, transfer.layout
         link = self.links.setdefault(transfer, deque())
         if not transfer.gradient:
-            link.append(_Message(event.micro_batch, proof.devices.values.get(key)))
+            link.append(Message(proof.micro_batch, proof.devices.values.get(key)))
             return
         shards = proof.devices.gradients.pop(key, None)
         whole, added = proof.sums.pop(key, None), proof.added.pop(key, ())
-        link.append(_Message(event.micro_batch, shards, whole, added))
+        link.append(Message(proof.micro_batch, shards, whole, added))
 
-    def _receive(self, proof: _Part, transfer: Transfer, event: Event) -> None:
+    def _receive(self, proof: Part, transfer: Transfer, event: Event) -> None:
         message = self.links[transfer].popleft()
         what = f"{transfer.what} from {self._name(transfer.source)}"
-        if message.micro_batch != event.micro_batch:
+        if message.micro_batch != proof.micro_batch:
             proof.report.failures.append(f"receives {what} of micro-batch {message.micro_batch}")
         key = transfer.tensor, transfer.layout
         if transfer.gradient:
@@ -212,14 +247,15 @@ class PipelineProof:
         cell.leftovers()
         self.totals.expect(chunk, micro_batch, cell.whole)
         self.report.merge(cell.report, f"{self._name(chunk)}, micro-batch {micro_batch}: ")
-        if chunk == (0 if self.program.active else len(self.chunks) - 1):
+        self.ended[micro_batch] += 1
+        if self.ended[micro_batch] == len(self.chunks):
+            self.departures.close(micro_batch)
             del self.wholes[micro_batch]
 
-    def _accumulate(self, cell: _Part, chunk: int, micro_batch: int) -> None:
-        own = self.chunks[chunk]
+    def _accumulate(self, cell: Part, chunk: int, micro_batch: int) -> None:
+        """Adds gradients of parameters, as the passes have left them, to the chunk's."""
         for key in [k for k in cell.devices.gradients if self.graph.tensors[k[0]].role is Role.PARAMETER]:
-            who = tuple(self.totals.name(micro_batch, c) for c in cell.added.pop(key))
-            own._contribute(key, cell.devices.gradients.pop(key), cell.sums.pop(key), who)
+            self._give(cell, key, self.chunks[chunk])
 
     def _finish(self) -> None:
         for (chunk, micro_batch), cell in self.cells.items():
@@ -235,28 +271,3 @@ class PipelineProof:
         for k, proof in enumerate(self.chunks):
             proof.leftovers()
             self.report.merge(proof.report, f"{self._name(k)}: ")
-
-
-class _Part(Proof):
-    """What a stage holds of a chunk: of one micro-batch, or of all of them.  Whether operators respond to their
-    operands is judged once, by `responses`, on the first micro-batch's data."""
-
-    def __init__(self, program: Program, whole: Whole, seed: int, *, responses: bool = True) -> None:
-        super().__init__(program, whole, seed)
-        self.responses = responses
-
-    def received(self, what: str, key: Key, shards: Shards) -> None:
-        """Compares a value that another chunk has sent, and puts it into its place."""
-        name, layout = key
-        whole = self.whole.value(name)
-        good = self._compare(what, shards, layout, whole, summed(shards))
-        self.devices.values[key] = self._next(shards, good, whole, layout)
-
-    def leftovers(self) -> None:
-        """Gradients that nothing has used."""
-        self.report.failures += [
-            f"gradient of {name} as {layout}: nothing uses it" for name, layout in self.devices.gradients
-        ]
-
-    def _silence(self, op: Op, place: int, whole: Array, layout: Layout) -> str:
-        return super()._silence(op, place, whole, layout) if self.responses else ""

@@ -20,11 +20,13 @@ import numpy as np
 
 from planner.errors import VerificationError
 from planner.ir import Layout, Op, Reduction
-from planner.lowering import Convert, Instruction, Load, Program, Run, Seed
+from planner.lowering import Convert, Load, Program, Run, Seed
+from planner.lowering.program import GradientPart, StageInstruction
+from planner.lowering.touched import Key
 from planner.verify.calibrate import calibrate
 from planner.verify.compare import Difference, Rounding, difference, reduced
 from planner.verify.double import in_double
-from planner.verify.execute import Key, VirtualDevices, last_uses
+from planner.verify.execute import VirtualDevices, last_uses
 from planner.verify.findings import Report
 from planner.verify.freed import Freed
 from planner.verify.kernels import NoKernelError
@@ -33,17 +35,16 @@ from planner.verify.projection import is_product
 from planner.verify.reference import incoming_gradient
 from planner.verify.respond import silence
 from planner.verify.shards import Array, Shards, light_terms, put_together, shard, views
+from planner.verify.terms import Contributions, names, reader, summed, with_terms
 from planner.verify.vjp import NoVjpError
 from planner.verify.whole import Whole
-from planner.work.activity import fixed_operators
+from planner.work.activity import fixed_operators, made_of_parameters
 
-__all__ = ["Proof", "names", "summed"]
+__all__ = ["Proof"]
 
 FOLD_BYTES = 1 << 28  # pending sums whose terms take more than this together go on from two terms
 
 _FLOPS_PER_ELEMENT = 64  # operations of a product that take as long as handling one element elsewhere
-
-_Contributions = tuple[str, ...]
 
 
 class Proof:
@@ -61,7 +62,8 @@ class Proof:
         self.report = Report()
         self.rng = np.random.default_rng(seed)
         self.sums: dict[Key, Array] = {}  # what a gradient on the devices stands for
-        self.added: dict[Key, _Contributions] = {}  # and who contributed to it
+        self.added: dict[Key, Contributions] = {}  # and who contributed to it
+        self.weights = made_of_parameters(self.graph)
         self.fixed = fixed_operators(self.graph)  # computed from constants alone: alike because they are
         self.judged: set[str] = set()  # operators whose rule's gradients were compared with the product's
         self.heard: dict[tuple[str, int], str] = {}
@@ -93,21 +95,21 @@ class Proof:
         self.report.hear(self.whole)
         return self.report
 
-    def step(self, instruction: Instruction) -> None:
+    def step(self, instruction: StageInstruction) -> None:
         """Runs one instruction on the devices and compares what it makes."""
         match instruction:
             case Load(tensor, layout):
                 self.devices.values[tensor, layout] = self._anchored(self.whole.value(tensor), layout)
             case Convert():
                 self._gradient_convert(instruction) if instruction.gradient else self._convert(instruction)
-            case Seed(tensor, layout):
-                incoming = incoming_gradient(self.graph, tensor)
+            case Seed(tensor, layout, weight):
+                incoming = weight * incoming_gradient(self.graph, tensor)
                 self._contribute((tensor, layout), shard(incoming, layout, self.mesh), incoming, ("loss",))
-            case Run(name, backward):
+            case Run(name, backward, part):
                 op = self.graph.op(name)
-                self._backward(op) if backward else self._forward(op)
+                self._backward(op, part) if backward else self._forward(op)
 
-    def _work(self, instruction: Instruction) -> int:
+    def _work(self, instruction: StageInstruction) -> int:
         """What an instruction takes, in operations: those of its operator, or its elements."""
         if not isinstance(instruction, Run):
             return 1 + self.graph.tensors[instruction.tensor].elements
@@ -122,7 +124,7 @@ class Proof:
     # Values
 
     def _convert(self, move: Convert) -> None:
-        what = f"{move.tensor} from {move.source} to {move.target}{_reader(move)}"
+        what = f"{move.tensor} from {move.source} to {move.target}{reader(move)}"
         whole = self.whole.value(move.tensor)
         key = move.tensor, move.target
         with self._guarded(what):
@@ -185,7 +187,7 @@ class Proof:
     # Gradients
 
     def _gradient_convert(self, move: Convert) -> None:
-        what = f"gradient of {move.tensor} from {move.source} to {move.target}{_reader(move)}"
+        what = f"gradient of {move.tensor} from {move.source} to {move.target}{reader(move)}"
         source, target = (move.tensor, move.source), (move.tensor, move.target)
         with self._guarded(what):
             self.report.redistributions += 1
@@ -195,17 +197,25 @@ class Proof:
             good = self._compare(what, shards, move.target, expected, summed(before))
             self._contribute(target, self._next(shards, good, expected, move.target), expected, added)
 
-    def _backward(self, op: Op) -> None:
+    def _backward(self, op: Op, part: GradientPart = "") -> None:
+        """Of operands of a `part` alone; what others need of the results' gradients stays."""
         rule, strategy = self.program.rules[op.name], self.program.strategies[op.name]
         active = self.program.active
         what = f"gradients of {op.type} {op.name}"
         for j, name in enumerate(op.outputs):
             if name in active:
-                self._settle((name, self.devices.layout(name, strategy.result_gradients[j])), what)
-        wanted = [bool(n) and n in active and i in rule.differentiable for i, n in enumerate(op.inputs)]
+                key = name, self.devices.layout(name, strategy.result_gradients[j])
+                self._settle(key, what, keep=part == "values")
+        wanted = [
+            bool(n)
+            and n in active
+            and i in rule.differentiable
+            and (not part or (n in self.weights) == (part == "weights"))
+            for i, n in enumerate(op.inputs)
+        ]
         found: Sequence[Shards | None] = [None] * len(op.inputs)
         with self._guarded(what):
-            found = self.devices.backward(op, wanted)
+            found = self.devices.backward(op, wanted, keep=part == "values")
             self._inside(op, what, backward=True)
         whole: Sequence[Array | None]
         whole, known = self._assembled(op, found) if is_product(op) else ([], [])
@@ -230,7 +240,8 @@ class Proof:
             contribution = f"{op.name}:{i}"
             self.whole.add_gradient(name, expected, contribution)
             self._contribute((name, layout), self._next(shards, good, expected, layout), expected, (contribution,))
-        self.whole.settled(op)
+        if part != "values":
+            self.whole.settled(op)
 
     def _assembled(self, op: Op, gradients: Sequence[Shards | None]) -> tuple[list[Array | None], list[Shards | None]]:
         """The gradients of operands that the shards stand for, and per rank its part after pending reductions, a view
@@ -253,8 +264,9 @@ class Proof:
             parts.append(part)
         return wholes, parts
 
-    def _settle(self, key: Key, what: str) -> None:
-        """The gradient of a result must be complete before the operator's backward takes it."""
+    def _settle(self, key: Key, what: str, *, keep: bool = False) -> None:
+        """The gradient of a result must be complete before the operator's backward takes it, or reads it and `keep`s
+        it."""
         name, layout = key
         total, expected = self.whole.gradient(name), self.whole.contributions(name)
         if total is None:
@@ -267,12 +279,17 @@ class Proof:
                 f"{names(expected)} contribute"
             )
         else:
-            del self.sums[key], self.added[key]
+            if not keep:
+                del self.sums[key], self.added[key]
             return
-        self.sums.pop(key, None), self.added.pop(key, None)
+        if keep:
+            self.sums[key], self.added[key] = total, expected
+        else:
+            self.sums.pop(key, None)
+            self.added.pop(key, None)
         self.devices.gradients[key] = self._anchored(total, layout)
 
-    def _contribute(self, key: Key, shards: Shards, whole: Array, who: _Contributions) -> None:
+    def _contribute(self, key: Key, shards: Shards, whole: Array, who: Contributions) -> None:
         if key not in self.devices.gradients:
             self.devices.gradients[key], self.sums[key], self.added[key] = shards, whole, who
             return
@@ -341,7 +358,7 @@ class Proof:
         values: Shards | None = None,
     ) -> Difference:
         if rounding is not None and any(r is Reduction.SUM for _, r in layout.partial):
-            rounding = _with_terms(rounding, summed(shards))
+            rounding = with_terms(rounding, summed(shards))
         found = difference(shards, layout, whole, self.mesh, rounding, values)
         self.report.add(what, found)
         return found
@@ -364,32 +381,3 @@ class Proof:
             self.report.failures.append(str(e))
         except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as e:
             self.report.failures.append(f"{what}: it cannot be run on these shards ({type(e).__name__}: {e})")
-
-
-def summed(shards: Shards | None) -> Rounding | None:
-    """Rounding of a redistribution: of the terms of its pending sums."""
-    if shards is None:
-        return None
-    distinct = {id(s): s for s in shards if s.dtype.kind == "f"}
-    if not distinct:
-        return None
-
-    def rounding() -> Array:
-        largest = sum(float(np.max(np.abs(s), initial=0.0, where=np.isfinite(s))) for s in distinct.values())
-        return np.asarray(largest * np.finfo(np.float64).eps)
-
-    return rounding
-
-
-def _with_terms(rounding: Rounding, terms: Rounding | None) -> Rounding:
-    """Of a result in terms, which are free: they may be large where their sum is nothing, and round on their scale."""
-    return rounding if terms is None else lambda: np.maximum(rounding(), terms())
-
-
-def _reader(move: Convert) -> str:
-    return f" for {move.reader}" if move.reader else ""
-
-
-def names(contributions: _Contributions) -> str:
-    listed = ", ".join(contributions[:4]) or "nothing"
-    return listed if len(contributions) <= 4 else f"{listed} and {len(contributions) - 4} more"

@@ -7,7 +7,7 @@ graph operator by operator and keeps every tensor.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 
 import numpy as np
 import onnxruntime as ort
@@ -58,14 +58,20 @@ def run_whole(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
     return dict(zip(outputs, session.run(outputs, feed), strict=True))
 
 
-def run_ops(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
-    """Every tensor of the graph, operator by operator; the dictionary holds the given values, too."""
+def run_ops(graph: Graph, values: Mapping[str, Array], wanted: Container[str] | None = None) -> dict[str, Array]:
+    """Every tensor of the graph, operator by operator; the dictionary holds the given values, too.  Where some alone
+    are `wanted`, the others are let go behind their last readers."""
     found: dict[str, Array] = {t.name: np.asarray(t.value) for t in graph.tensors.values() if t.value is not None}
     found |= values
+    last = {t: op.name for op in graph.ops for t in op.inputs}
     for op in graph.ops:
         shapes = [graph.tensors[t].shape if t else None for t in op.outputs]
         results = run_local(op, [found[t] if t else None for t in op.inputs], output_shapes=shapes)
         found.update((t, r) for t, r in zip(op.outputs, results, strict=True) if t and r is not None)
+        if wanted is not None:
+            for t in op.inputs:
+                if t in graph.producers and last[t] == op.name and t not in wanted:
+                    found.pop(t, None)
     return found
 
 

@@ -10,8 +10,9 @@ from planner.ir import Graph, Layout, Reduction
 from planner.lowering import Staged
 from planner.verify.compare import Rounding, difference
 from planner.verify.findings import Report
-from planner.verify.proof import Proof, names, summed
+from planner.verify.proof import Proof
 from planner.verify.shards import Array, Shards, combine
+from planner.verify.terms import names, summed
 from planner.verify.whole import Whole
 
 __all__ = ["Totals"]
@@ -27,17 +28,23 @@ class Totals:
         self.added: dict[str, list[tuple[int, str]]] = {}  # parameter → chunk and name of every contribution
         readers = {n: graph.consumers.get(n, ()) for n in pipeline.program.final_gradients}
         reading = {n: [pipeline.chunk_of[op.name] for op, _ in found] for n, found in readers.items()}
-        self.lowest = {n: min(chunks, default=0) for n, chunks in reading.items()}
+        self.reading = {n: frozenset(chunks) for n, chunks in reading.items()}
+        self.open: dict[tuple[int, str], set[int]] = {}  # micro-batch and parameter → chunks that still contribute
 
     @staticmethod
     def name(micro_batch: int, contribution: str) -> str:
         return f"{contribution} of micro-batch {micro_batch}"
 
     def expect(self, chunk: int, micro_batch: int, whole: Whole) -> None:
-        """Takes the gradients that are complete when the chunk's backward pass of the micro-batch is."""
-        for name, lowest in self.lowest.items():
-            if lowest != chunk:
+        """Takes the gradients that are complete when the chunk, in whatever order, has made its part of them."""
+        for name, reading in self.reading.items():
+            if chunk not in reading:
                 continue
+            left = self.open.setdefault((micro_batch, name), set(reading))
+            left.discard(chunk)
+            if left:
+                continue
+            del self.open[micro_batch, name]
             found = whole.take_gradient(name)
             if found is not None:
                 self.expected[name] = self.expected[name] + found if name in self.expected else found

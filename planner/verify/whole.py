@@ -56,8 +56,12 @@ class Whole:
         self._gradients: list[Array | None] = []
         self._representatives = _representatives(graph, rules, active) if witnesses else frozenset[str]()
         self.reached = _reached(graph, rules) if active else frozenset[str]()
-        self.witnessed = 0  # products that finite differences agree or disagree with
+        self._witnessed: set[str] = set()  # products that finite differences agree or disagree with
         self.unwitnessed: list[str] = []  # operators whose product they say nothing about
+
+    @property
+    def witnessed(self) -> int:
+        return len(self._witnessed)
 
     def value(self, tensor: str) -> Array:
         if tensor not in self._values:
@@ -98,11 +102,12 @@ class Whole:
 
     # Gradients
 
-    def begin_backward(self) -> None:
-        """Gradients enter where the graph says, whether or not a program says so."""
+    def begin_backward(self, share: float = 1.0) -> None:
+        """Gradients enter where the graph says, whether or not a program says so; of a micro-batch its `share` of a
+        step's."""
         for tensor in gradient_sources(self.graph):
             if tensor in self.active:
-                self.add_gradient(tensor, incoming_gradient(self.graph, tensor), "loss")
+                self.add_gradient(tensor, share * incoming_gradient(self.graph, tensor), "loss")
 
     def add_gradient(self, tensor: str, value: Array, contribution: str) -> None:
         self._totals[tensor] = self._totals[tensor] + value if tensor in self._totals else value
@@ -170,9 +175,10 @@ class Whole:
             gradients = self._vjp(op, wanted, operands, results, given)
         found = witness(op, operands, results, given, gradients, wanted, seed=0)
         if found is None:
-            self.unwitnessed.append(op.name)
+            if op.name not in self.unwitnessed:
+                self.unwitnessed.append(op.name)
             return ""
-        self.witnessed += 1
+        self._witnessed.add(op.name)
         return "" if found <= DISAGREES else f"finite differences of the operator disagree by {found:.2g}"
 
     def unseen(self, op: Op) -> list[int]:

@@ -32,9 +32,9 @@ from planner.verify.double import in_double
 from planner.verify.label import labelled
 from planner.verify.pipeline import PipelineProof, verify_pipeline
 from planner.verify.pipelined import affordable, fewest_micro_batches, in_parts, pipeline_of
-from planner.verify.proof import summed
 from planner.verify.reference import gradients, run_ops
 from planner.verify.shards import Array
+from planner.verify.terms import summed
 from planner.verify.verification import verify
 from planner.verify.work import Budget, Work
 
@@ -316,8 +316,8 @@ def test_a_redistribution_that_does_something_else_is_a_failure() -> None:
     assert "rank 1" in wrong.reason
 
 
-def test_the_sum_over_micro_batches_is_the_gradient_of_the_whole_batch() -> None:
-    """The loss is a mean over samples: the gradients of m micro-batches add up to m times that of the batch."""
+def test_the_gradient_of_a_step_is_that_of_the_whole_batch() -> None:
+    """The loss is a mean over samples: so is the gradient over micro-batches."""
     count = 4
     small, plan = plan_of("gpt_tiny", 2, count)
     size = next(s[0] for t in small.inputs if (s := small.tensors[t].shape))
@@ -331,7 +331,7 @@ def test_the_sum_over_micro_batches_is_the_gradient_of_the_whole_batch() -> None
     found = gradients(large, values, run_ops(large, values), set(proof.totals.expected))
     for name, expected in found.items():
         scale = max(float(np.abs(expected).max()), 1e-6)
-        np.testing.assert_allclose(proof.totals.expected[name] / count, expected, atol=1e-10 * scale, rtol=1e-9)
+        np.testing.assert_allclose(proof.totals.expected[name], expected, atol=1e-10 * scale, rtol=1e-9)
 
 
 def test_of_many_micro_batches_as_many_are_run_as_fill_and_empty_every_stage() -> None:

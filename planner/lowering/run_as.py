@@ -1,0 +1,193 @@
+"""How often and when a stage does what its program says: what memory is saved by, and what it is paid with.
+
+A chunk's passes begin as the program has them: parameters gathered once a step, everything kept.  Here they become what
+runs.
+
+- Blocks are run again: what is inside is let go behind the forward pass, and made anew before it is differentiated.
+- A backward pass in two parts: gradients of values first, of weights in a pass of their own, which takes what the first
+  has left: the products' operands, and gradients of their results.
+- ZeRO 3: parameters are gathered where a unit (a block, or what stands between blocks) reads them, let go behind it,
+  and gathered again in the backward pass; so is what is made of them.
+- ZeRO 2 and 3: every pass brings gradients of parameters to where they are stored, up to the first all-reduce, which
+  waits for the end of the step.
+- Offloading: what blocks keep goes to the host's memory behind its last reader, and comes back before the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from planner.lowering.program import Convert, Free, GradientPart, Host, Program, Run, StageInstruction
+from planner.lowering.touched import Key, of_gradient, reads, writes
+from planner.redistribute import StepKind
+from planner.redistribute.steps import FREE
+
+__all__ = ["RunAs", "again", "by_units", "deferred", "freed", "hosted", "in_two"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunAs:
+    """`again`: operator → block that is run again, beside those that the program itself runs again; `kept`: operators
+    of such blocks that are not, since their results are kept; `hosted`: operators whose results wait in the host's
+    memory; `gathers`, `scatters`: whether every pass gathers parameters, and scatters their gradients; `copies`:
+    micro-batches that pass together; `unit`: operator → the unit that it is in."""
+
+    again: Mapping[str, object] = field(default_factory=dict)
+    kept: Mapping[str, object] = field(default_factory=dict)
+    hosted: frozenset[str] = frozenset()
+    gathers: bool = False
+    scatters: bool = False
+    copies: int = 1
+    unit: Mapping[str, object] = field(default_factory=dict)
+
+
+Listed = list[StageInstruction]
+
+
+def again(
+    program: Program, how: RunAs, forward: Sequence[StageInstruction], backward: Iterable[StageInstruction]
+) -> Listed:
+    """The backward pass in which each block runs again before the first of its operators is differentiated."""
+    inside: dict[object, Listed] = {}
+    for i in forward:
+        block = how.again.get(_on_behalf(program, how, i))
+        if block is not None:
+            inside.setdefault(block, []).append(i)
+    out: Listed = []
+    for i in backward:
+        if isinstance(i, Run) and i.backward:
+            out += _begun(how, i.op, inside)
+        out.append(i)
+    return out
+
+
+def _begun(how: RunAs, op: str, inside: dict[object, Listed]) -> Listed:
+    """What runs again before the operator is differentiated: its block, of which it may be a part that is kept."""
+    return inside.pop(how.again.get(op, how.kept.get(op)), [])
+
+
+def _on_behalf(program: Program, how: RunAs, i: StageInstruction) -> str:
+    """The operator with which it runs again; empty where there is none.  What is redistributed for one reader does so
+    with that, and where the reader's result is kept, with its maker."""
+    if isinstance(i, Run):
+        return i.op
+    if not isinstance(i, Convert):
+        return ""
+    made = program.graph.producers.get(i.tensor)
+    maker = "" if made is None else made.name
+    if not i.reader or how.kept.get(i.reader, i.reader) == how.again.get(maker):
+        return maker
+    return i.reader
+
+
+def freed(
+    program: Program, forward: Iterable[StageInstruction], backward: Iterable[StageInstruction], kept: Iterable[Key]
+) -> Listed:
+    """What the backward pass makes again before it reads it; not of what is `kept`."""
+    stays, made = set(kept), set[Key]()
+    for i in backward:
+        stays.update(k for k in reads(program, i) if k not in made)
+        made.update(writes(program, i))
+    found = dict.fromkeys(k for i in forward for k in writes(program, i) if k in made and k not in stays)
+    return [Free(*key) for key in found]
+
+
+def in_two(
+    program: Program, backward: Iterable[StageInstruction], weights: frozenset[str], heavy: Callable[[str], bool]
+) -> tuple[Listed, Listed]:
+    """Gradients of values, and of `weights`, in two passes; an operator that is not `heavy` has both in the first."""
+    first, second = Listed(), Listed()
+    for i in backward:
+        if isinstance(i, Run) and i.backward:
+            here = _parts(program, i.op, weights, heavy(i.op))
+            first += [replace(i, part=p) for p, late in here if not late]
+            second += [replace(i, part=p) for p, late in here if late]
+        elif isinstance(i, Convert) and i.gradient and i.tensor in weights:
+            second.append(i)
+        else:
+            first.append(i)
+    return first, second
+
+
+def _parts(program: Program, name: str, weights: frozenset[str], heavy: bool) -> list[tuple[GradientPart, bool]]:
+    """Parts of an operator's backward pass, each with whether it may wait."""
+    op, rule = program.graph.op(name), program.rules[name]
+    wanted = [op.inputs[i] for i in rule.differentiable if i < len(op.inputs) and op.inputs[i] in program.active]
+    of_weights = {t in weights for t in wanted}
+    if of_weights == {True} and (heavy or all(t in weights for t in op.outputs)):
+        return [("", True)]
+    return [("values", False), ("weights", True)] if of_weights == {True, False} and heavy else [("", False)]
+
+
+def deferred(scatter: StageInstruction) -> tuple[Convert | None, Convert | None]:
+    """A redistribution of a parameter's gradient: what every pass does of it, and what is left for the end of the step,
+    from where on nothing but sums are carried out."""
+    assert isinstance(scatter, Convert)
+    late = len(scatter.steps)
+    while late and (scatter.steps[late - 1].kind is StepKind.ALL_REDUCE or scatter.steps[late - 1].kind in FREE):
+        late -= 1
+    while late < len(scatter.steps) and scatter.steps[late].kind is not StepKind.ALL_REDUCE:
+        late += 1
+    now, then = scatter.steps[:late], scatter.steps[late:]
+    between = then[0].source if then else scatter.target
+    return (
+        replace(scatter, target=between, steps=now) if now else None,
+        replace(scatter, source=between, steps=then) if then else None,
+    )
+
+
+def by_units(
+    program: Program,
+    makers: Mapping[Key, StageInstruction],
+    unit: Mapping[str, object],
+    listed: Iterable[StageInstruction],
+    sent: Iterable[Key],
+) -> Listed:
+    """`listed` with weights made where a unit reads them, and let go behind it; what is `sent` is there in the end."""
+    out = Listed()
+    there: dict[Key, None] = {}
+
+    def make(key: Key) -> None:
+        maker = makers.get(key)
+        if maker is None or key in there:
+            return
+        for read in reads(program, maker):
+            make(read)
+        out.append(maker)
+        there.update(dict.fromkeys(writes(program, maker)))
+
+    here: object = None
+    for i in listed:
+        if isinstance(i, Run) and unit.get(i.op) != here:
+            out += [Free(*k) for k in there]
+            there.clear()
+            here = unit.get(i.op)
+        for key in reads(program, i):
+            make(key)
+        out.append(i)
+    last = list(sent)
+    for key in last:
+        make(key)
+    return [*out, *(Free(*k) for k in there if k not in last)]
+
+
+def hosted(
+    program: Program, operators: frozenset[str], forward: Listed, later: Sequence[Listed], kept: Iterable[Key]
+) -> tuple[Listed, list[Listed]]:
+    """The passes, in which results of these operators wait elsewhere between the first and the one that reads them."""
+    stays = set(kept)
+    made = {k for i in forward if isinstance(i, Run) and i.op in operators for k in writes(program, i)} - stays
+    made -= {(i.tensor, i.layout) for i in forward if isinstance(i, Free)}
+    out: list[Listed] = []
+    waiting: set[Key] = set()
+    for listed in later:
+        passed = Listed()
+        for i in listed:
+            if not of_gradient(i):
+                wanted = [k for k in dict.fromkeys(reads(program, i)) if k in made and k not in waiting]
+                passed += [Host(*k, back=True) for k in wanted]
+                waiting.update(wanted)
+            passed.append(i)
+        out.append(passed)
+    return [*forward, *(Host(*k) for k in sorted(waiting, key=str))], out
