@@ -105,6 +105,8 @@ class Held:
 
     def update(self, c: Configuration, profile: HardwareProfile) -> float:
         """Seconds in which the first rank updates its blocks.  UsageError where there are more chunks than layers."""
+        if c.frozen:
+            return 0.0
         elements = self._elements(c)
         divided = elements / (c.dp * c.cp) if c.zero else elements
         precision = "fp32" if c.weight_bytes == 4 else c.precision
@@ -135,9 +137,10 @@ class Held:
         def divided(level: int) -> float:
             return elements / over if c.zero >= level else elements
 
-        master = 0 if c.weight_bytes == 4 else 4
-        each = master + STATE_BYTES[c.optimizer]
-        static = divided(3) * c.weight_bytes + divided(2) * c.gradient_bytes + divided(1) * each
+        static = divided(3) * c.weight_bytes
+        if not c.frozen:
+            master = 0 if c.weight_bytes == 4 else 4
+            static += divided(2) * c.gradient_bytes + divided(1) * (master + STATE_BYTES[c.optimizer])
         flying = c.copies * min(c.passes, c.pp) if c.order in ("1f1b", "gpipe", "interleaved") else 0.5
         return static + (1 - _ESTIMATED) * self._kept(c) * c.micro_batch / self.samples * flying
 
