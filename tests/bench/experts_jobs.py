@@ -125,8 +125,8 @@ def limit_of(usable: int | None, published: Iterable[Published]) -> int | None:
 
 def space_of(configurations: Sequence[Configuration], sample: Sample, framework: Framework) -> Space:
     """All that the search varies, with everything else as published."""
-    c = configurations[0]
-    usual = next((p for p in configurations if p.tp > 1), c.with_(**_with_tensor(framework, c)))
+    c, tensor = configurations[0], [p for p in configurations if p.tp > 1]
+    told = {k: any(getattr(p, k) for p in tensor) for k in _TENSOR} if tensor else _with_tensor(framework, c)
     return Space(
         c.devices,
         c.global_batch,
@@ -134,7 +134,7 @@ def space_of(configurations: Sequence[Configuration], sample: Sample, framework:
         experts=sample.has_experts,
         copies=(1, 2, 4) if framework.name == "MindFormers" else (1,),
         offload=framework.offloads,
-        usual=usual,
+        usual=c.with_(**told),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from planner.clock import Configuration
 
-__all__ = ["Kinds", "kinds_of", "reason_of"]
+__all__ = ["CAUSES", "Kinds", "kinds_of", "reason_of", "saved_of"]
 
 _ORDERS: Final = {
     "1f1b": "1F1B", "gpipe": "GPipe", "zb-h1": "ZB-H1", "zb-v": "ZB-V", "interleaved": "interleaved 1F1B",
@@ -18,7 +18,7 @@ _AGAIN: Final = {
     "selective": "recomputation of the core of attention",
     "products": "recomputation of every second product",
 }
-_CAUSES: Final[Mapping[str, str]] = {
+CAUSES: Final[Mapping[str, str]] = {
     "compute": "computing",
     "recompute": "recomputation",
     "host": "waiting for the host",
@@ -115,22 +115,26 @@ def _others(row: Mapping[str, Any]) -> Iterator[str]:
         yield f"but {row['first']} is predicted to take {sooner} less; measured it takes {later} more."
 
 
-def _shares(row: Mapping[str, Any]) -> list[str]:
-    """What is saved and what is added, as shares of the published step."""
+def saved_of(row: Mapping[str, Any]) -> dict[str, float]:
+    """Shares of the published step that ours saves, by cause; below zero where it adds."""
     before, after, step = row["published_breakdown"], row["ours_breakdown"], row["published_s"]
-    saved = {k: (before.get(k, 0.0) - after.get(k, 0.0)) / step for k in {*before, *after}}
+    return {k: (before.get(k, 0.0) - after.get(k, 0.0)) / step for k in CAUSES if k in before or k in after}
+
+
+def _shares(row: Mapping[str, Any]) -> list[str]:
+    saved = saved_of(row)
     less = sorted(((v, k) for k, v in saved.items() if v >= _TOLD), reverse=True)
     more = sorted((v, k) for k, v in saved.items() if v <= -_TOLD)
     out = []
     if less:
         sizes = ", ".join(f"{name} {b} for {a}" for name, (a, b) in row["changed"].items() if a != b)
-        words = {**_CAUSES, "compute": f"computing ({sizes})" if sizes else "computing"}
+        words = {**CAUSES, "compute": f"computing ({sizes})" if sizes else "computing"}
         named = (f"{words[k]} {_percent(v, '.0%')}" for v, k in less)
         out.append(f"Saved of the published step: {', '.join(named)}.")
     else:
         out.append("No part of the step saves 1 % by itself.")
     if more:
-        out.append("Added: " + ", ".join(f"{_CAUSES[k]} {_percent(-v, '.0%')}" for v, k in more) + ".")
+        out.append("Added: " + ", ".join(f"{CAUSES[k]} {_percent(-v, '.0%')}" for v, k in more) + ".")
     return out
 
 
