@@ -260,6 +260,7 @@ def _alone(c: Configuration) -> Configuration:
         schedule="1f1b",
         recompute="none",
         recompute_blocks=1.0,
+        offload=0.0,
     )
 
 

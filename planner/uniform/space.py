@@ -20,7 +20,7 @@ __all__ = ["Space", "configurations", "levels", "schedules"]
 _MOST_TENSOR: Final = 16  # tensor-parallel ranks; beyond a server they exchange over the network
 _MOST_CONTEXT: Final = 8
 _MOST_STAGES: Final = 64
-_FRACTIONS: Final = (0.25, 0.5, 0.75, 1.0)  # of the blocks that are run again
+_FRACTIONS: Final = (0.25, 0.5, 0.75, 1.0)  # of the blocks that are run again, or whose activations wait elsewhere
 _ZERO: Final = (3, 2, 1, 0)
 _RUN: Final = (  # fields that say how a step is run, and nothing of what is divided, kept or computed again
     "precision", "matrix_type", "cast_gathers", "parameter_bytes", "gradient_bytes", "attention", "frozen", "loss",
@@ -99,13 +99,11 @@ def _usual(space: Space) -> dict[str, Any]:
 
 
 def schedules(space: Space, c: Configuration) -> Iterator[Configuration]:
-    """The configuration with every number of copies, schedule and recomputation."""
+    """The configuration with every number of copies, schedule, and way to keep activations or compute them again."""
     for copied in (c.with_(copies=n) for n in space.copies if _copied(c, n)):
         for schedule, chunks in _schedules(space, copied):
-            for recompute, blocks in _recomputations(space):
-                yield copied.with_(
-                    schedule=schedule, virtual_stages=chunks, recompute=recompute, recompute_blocks=blocks
-                )
+            for kept in _kept(space):
+                yield copied.with_(schedule=schedule, virtual_stages=chunks, **kept)
 
 
 def _copied(c: Configuration, copies: int) -> bool:
@@ -121,11 +119,15 @@ def levels(space: Space, c: Configuration) -> Iterator[Configuration]:
             yield level
 
 
-def _recomputations(space: Space) -> list[tuple[str, float]]:
+def _kept(space: Space) -> list[dict[str, Any]]:
+    """What becomes of activations, by field; the one that keeps least on the device is the last."""
+    again = [{"recompute": "full", "recompute_blocks": f} for f in _FRACTIONS]
     if space.recompute == "blocks":
-        return [("full", 1.0)]
-    plain: list[tuple[str, float]] = [("none", 1.0), ("selective", 1.0)]
-    return plain if space.recompute == "none" else [*plain, *(("full", f) for f in _FRACTIONS)]
+        return again[-1:]
+    plain: list[dict[str, Any]] = [{"recompute": "none"}, {"recompute": "selective"}]
+    if space.recompute == "none":
+        return plain
+    return [*plain, *({"offload": f} for f in _FRACTIONS if space.offload), *again]
 
 
 def _schedules(space: Space, c: Configuration) -> Iterator[tuple[str, int]]:

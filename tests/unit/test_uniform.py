@@ -78,8 +78,9 @@ def test_the_fastest_is_that_of_all_configurations(architecture: str, devices: i
 def test_a_bound_is_never_above_the_step_nor_above_the_memory(architecture: str) -> None:
     sample = Sample(graph(architecture, 8), A100)
     tried = 0
-    for c in [*all_of(Space(4, 8, sample.layers, experts=False))][::41]:
+    for c in [*all_of(Space(4, 8, sample.layers, experts=False, offload=True))][::41]:
         alone = c.with_(dp=1, pp=1, micro_batches=1, zero=0, virtual_stages=1, schedule="1f1b", recompute="none")
+        alone = alone.with_(offload=0.0)
         try:
             p = predict(sample.workload(c), c, A100)
             workload = sample.workload(alone)
@@ -113,7 +114,7 @@ def test_a_step_is_run_as_usual_and_divided_in_every_way() -> None:
 @pytest.mark.parametrize("usual", [USUAL, USUAL.with_(frozen=True, parameter_bytes=None)])
 def test_the_fastest_is_that_of_all_configurations_run_as_usual(usual: Configuration) -> None:
     sample = Sample(graph("gpt", 4), A100)
-    space = Space(2, 4, sample.layers, experts=False, usual=usual)
+    space = Space(2, 4, sample.layers, experts=False, usual=usual, offload=True)
     every = {c: p for c in all_of(space) if (p := played(sample, c)) is not None}
     fastest = min(every.values(), key=lambda p: p.step_time_s)
     for limit in (None, round(0.9 * fastest.allocated_bytes)):
