@@ -166,6 +166,7 @@ def compared(job: Job, say: Callable[[str], None] = lambda line: None) -> dict[s
     profile = predictor.profile(cases[0])
     sample = sample_of(cases, profile)
     published = published_of(cases, sample)
+    job = replace(job, kinds=job.kinds.with_(p.configuration for p in published))  # with gaps that are filled by now
     usable = usable_memory_bytes(profile)
     limit = limit_of(usable, published)
     space = space_of([p.configuration for p in published], sample, job.framework)

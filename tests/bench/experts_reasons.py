@@ -68,6 +68,9 @@ class Kinds:
     def of(cls, configurations: Iterable[Configuration]) -> Kinds:
         return cls(frozenset(k for c in configurations for k in kinds_of(c)))
 
+    def with_(self, configurations: Iterable[Configuration]) -> Kinds:
+        return Kinds(self.known | Kinds.of(configurations).known)
+
     def beyond(self, c: Configuration) -> list[str]:
         """What `c` uses besides."""
         return [k for k in kinds_of(c) if k not in self.known]
@@ -128,7 +131,8 @@ def _shares(row: Mapping[str, Any]) -> list[str]:
     out = []
     if less:
         sizes = ", ".join(f"{name} {b} for {a}" for name, (a, b) in row["changed"].items() if a != b)
-        words = {**CAUSES, "compute": f"computing ({sizes})" if sizes else "computing"}
+        computing = "computing on the slowest pipeline rank" if row["changed"]["PP"][0] > 1 else CAUSES["compute"]
+        words = {**CAUSES, "compute": f"{computing} ({sizes})" if sizes else computing}
         named = (f"{words[k]} {_percent(v, '.0%')}" for v, k in less)
         out.append(f"Saved of the published step: {', '.join(named)}.")
     else:
