@@ -126,7 +126,7 @@ class Uniforms:
             micro_batches=options.micro_batches,
             recompute=None if options.recompute == "auto" else options.recompute,
             experts=self.sample.has_experts,
-            offload=self.target == "any" and options.space == "whole",
+            offload=self.target == "any" and options.space == "whole" and profile.host.link_bytes_per_s is not None,
             copies=_COPIES if self._interleaves() else (1,),
         )
         self.model = Model.of(graph)

@@ -61,4 +61,5 @@ def alone(c: Configuration) -> Configuration:
         schedule="1f1b",
         recompute="none",
         recompute_blocks=1.0,
+        offload=0.0,
     )

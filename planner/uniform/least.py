@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 
 from cost_models import HardwareProfile, optimizer_seconds
 from planner.clock import Configuration
-from planner.clock.memory import STATE_BYTES, chunk_activation_bytes
+from planner.clock.memory import STATE_BYTES, chunk_activation_bytes, chunk_offloaded_bytes
 from planner.clock.passes import passes_of
 from planner.clock.stages import chunks, chunks_of, each_once, kinds_of
 from planner.trace import Workload
@@ -45,7 +46,7 @@ class Passed:
         nobody waits for, are what a rank does last.  And one micro-batch has to pass all chunks and come back.
         UsageError where there are more chunks than layers.
         """
-        key = c.pp, c.virtual_stages, c.order == "zb-v", c.recompute, c.recompute_blocks
+        key = c.pp, c.virtual_stages, c.order == "zb-v", c.recompute, c.recompute_blocks, c.offload
         if key not in self._known:
             self._known[key] = self._ranks(c)
         goes_back = c.order in ("1f1b", "gpipe", "interleaved")
@@ -58,10 +59,17 @@ class Passed:
         cut = chunks(self.workload, c.pp * c.virtual_stages)
         parts = each_once(
             [tuple(kinds[i] for i in chunk) for chunk in cut],
-            lambda k: [sum(units[i][way] for i in cut[k]) for way in (0, 1)],
+            lambda k: self._both(c, units, cut[k]),
         )
         before, behind = (list(accumulate((p[way] for p in parts), initial=0.0)) for way in (0, 1))
         return [(before[d], behind[d], sum(sum(parts[k]) for k in chunks_of(c, d))) for d in range(c.pp)]
+
+    def _both(self, c: Configuration, units: Sequence[tuple[float, float]], part: Sequence[int]) -> list[float]:
+        """Seconds of a chunk forward and backward, which what waits in the host's memory is copied beside."""
+        copied, link = 0.0, self.profile.host.link_bytes_per_s
+        if c.offload and link:
+            copied = (1 - ESTIMATED) * c.copies * chunk_offloaded_bytes(self.workload, c, part) / link
+        return [max(copied, sum(units[i][way] for i in part)) for way in (0, 1)]
 
     def _alone(self, recompute: str, blocks: float, whole: bool) -> float:
         """Seconds of a micro-batch through all chunks, with gradients of weights where the schedule has them on the
@@ -105,6 +113,8 @@ class Held:
 
     def update(self, c: Configuration, profile: HardwareProfile) -> float:
         """Seconds in which the first rank updates its blocks.  UsageError where there are more chunks than layers."""
+        if c.frozen:
+            return 0.0
         elements = self._elements(c)
         divided = elements / (c.dp * c.cp) if c.zero else elements
         precision = "fp32" if c.weight_bytes == 4 else c.precision
@@ -135,15 +145,16 @@ class Held:
         def divided(level: int) -> float:
             return elements / over if c.zero >= level else elements
 
-        master = 0 if c.weight_bytes == 4 else 4
-        each = master + STATE_BYTES[c.optimizer]
-        static = divided(3) * c.weight_bytes + divided(2) * c.gradient_bytes + divided(1) * each
+        static = divided(3) * c.weight_bytes
+        if not c.frozen:
+            master = 0 if c.weight_bytes == 4 else 4
+            static += divided(2) * c.gradient_bytes + divided(1) * (master + STATE_BYTES[c.optimizer])
         flying = c.copies * min(c.passes, c.pp) if c.order in ("1f1b", "gpipe", "interleaved") else 0.5
         return static + (1 - ESTIMATED) * self._kept(c) * c.micro_batch / self.samples * flying
 
     def _kept(self, c: Configuration) -> float:
         """Bytes of activations of its units."""
-        key = c.recompute, c.recompute_blocks, self._mine(c)
+        key = c.recompute, c.recompute_blocks, c.offload, self._mine(c)
         if key not in self._activations:
             self._activations[key] = chunk_activation_bytes(self.workload, c, self._mine(c))
         return self._activations[key]

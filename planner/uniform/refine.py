@@ -144,11 +144,11 @@ def _loads(workload: Workload, c: Configuration, sizes: Sequence[int], seconds: 
 
 def _run_again(sample: Sample, space: Space, limit: int | None, c: Configuration) -> Iterator[Configuration]:
     """With less that runs again, or something else, or something that waits in the host's memory instead."""
-    if c.recompute == "none":
+    if c.recompute == "none" and not c.offload:
         return
     plain = c.with_(recompute="none", recompute_blocks=1.0, offload=0.0)
     for kind in ("none", "selective", "products"):
-        if kind != c.recompute:
+        if kind != c.recompute or c.offload:
             yield plain.with_(recompute=kind)
     if sample.layers < 2:
         return
@@ -158,7 +158,7 @@ def _run_again(sample: Sample, space: Space, limit: int | None, c: Configuration
     if least is not None:
         yield again.with_(recompute_blocks=least)
     if space.offload and sample.profile.host.link_bytes_per_s is not None:
-        waiting = least_share(lambda f: _fits(sample, limit, plain.with_(offload=f)), sample.layers, 1.0)
+        waiting = least_share(lambda f: _fits(sample, limit, plain.with_(offload=f)), sample.layers, c.offload or 1.0)
         if waiting is not None:
             yield plain.with_(offload=waiting)
 

@@ -20,8 +20,12 @@ __all__ = ["Space", "configurations", "levels", "schedules"]
 _MOST_TENSOR: Final = 16  # tensor-parallel ranks; beyond a server they exchange over the network
 _MOST_CONTEXT: Final = 8
 _MOST_STAGES: Final = 64
-_FRACTIONS: Final = (0.25, 0.5, 0.75, 1.0)  # of the blocks that are run again
+_FRACTIONS: Final = (0.25, 0.5, 0.75, 1.0)  # of the blocks that are run again, or whose activations wait elsewhere
 _ZERO: Final = (3, 2, 1, 0)
+_RUN: Final = (  # fields that say how a step is run, and nothing of what is divided, kept or computed again
+    "precision", "matrix_type", "cast_gathers", "parameter_bytes", "gradient_bytes", "attention", "frozen", "loss",
+    "fuse", "overlap_gradients", "overlap_parameters", "overlap_tensor", "overlap_pipeline", "optimizer",
+)  # fmt: skip
 
 Precision = Literal["bf16", "fp16", "fp32"]
 Optimizer = Literal["adam", "momentum", "sgd"]
@@ -33,7 +37,9 @@ class Space:
     `recompute`: where these are prescribed; `experts`: whether there are any to divide; `untold`: what of a
     configuration the framework that it is for cannot be told, empty where it can be told all; None: any will do.
     `copies`: how many micro-batches may pass together, interleaved, where ranks exchange activations; `offload`:
-    whether activations may wait in the host's memory."""
+    whether activations may wait in the host's memory; `usual`: a configuration whose way to run a step (types, widths,
+    kernels, what overlaps) all have in place of the default, `precision` and `optimizer` among it, while what the space
+    varies counts for nothing in it."""
 
     devices: int
     batch: int
@@ -47,6 +53,7 @@ class Space:
     untold: Callable[[Configuration], str] | None = None
     copies: tuple[int, ...] = (1,)
     offload: bool = False
+    usual: Configuration | None = None
 
 
 def configurations(space: Space, profile: HardwareProfile) -> Iterator[Configuration]:
@@ -54,8 +61,7 @@ def configurations(space: Space, profile: HardwareProfile) -> Iterator[Configura
     of each."""
     server = profile.devices_per_server or space.devices
     widest = max(_MOST_TENSOR, server)
-    usual: dict[str, Any] = {**SCHEMES["megatron"], "precision": space.precision, "optimizer": space.optimizer}
-    usual["gradient_bytes"] = 4 if space.precision == "fp32" else 2
+    usual = _usual(space)
     for tp in _divisors(space.devices, widest):
         for cp in _divisors(space.devices // tp, _MOST_CONTEXT):
             for pp in _stages(space, space.devices // (tp * cp)):
@@ -68,7 +74,7 @@ def configurations(space: Space, profile: HardwareProfile) -> Iterator[Configura
                         if space.micro_batches not in (None, count):
                             continue
                         c = Configuration(
-                            **{**usual, "zero": 0},
+                            **usual,
                             dp=dp,
                             tp=tp,
                             cp=cp,
@@ -83,14 +89,21 @@ def configurations(space: Space, profile: HardwareProfile) -> Iterator[Configura
                             yield c.with_(sequence_parallel=False)
 
 
+def _usual(space: Space) -> dict[str, Any]:
+    """What all configurations have in common, by field."""
+    if space.usual is not None:
+        return {name: getattr(space.usual, name) for name in _RUN}
+    gradients = 4 if space.precision == "fp32" else 2
+    run = {"precision": space.precision, "optimizer": space.optimizer, "gradient_bytes": gradients}
+    return {**SCHEMES["megatron"], **run, "zero": 0}
+
+
 def schedules(space: Space, c: Configuration) -> Iterator[Configuration]:
-    """The configuration with every number of copies, schedule and recomputation."""
+    """The configuration with every number of copies, schedule, and way to keep activations or compute them again."""
     for copied in (c.with_(copies=n) for n in space.copies if _copied(c, n)):
         for schedule, chunks in _schedules(space, copied):
-            for recompute, blocks in _recomputations(space):
-                yield copied.with_(
-                    schedule=schedule, virtual_stages=chunks, recompute=recompute, recompute_blocks=blocks
-                )
+            for kept in _kept(space):
+                yield copied.with_(schedule=schedule, virtual_stages=chunks, **kept)
 
 
 def _copied(c: Configuration, copies: int) -> bool:
@@ -106,11 +119,15 @@ def levels(space: Space, c: Configuration) -> Iterator[Configuration]:
             yield level
 
 
-def _recomputations(space: Space) -> list[tuple[str, float]]:
+def _kept(space: Space) -> list[dict[str, Any]]:
+    """What becomes of activations, by field; the one that keeps least on the device is the last."""
+    again = [{"recompute": "full", "recompute_blocks": f} for f in _FRACTIONS]
     if space.recompute == "blocks":
-        return [("full", 1.0)]
-    plain: list[tuple[str, float]] = [("none", 1.0), ("selective", 1.0)]
-    return plain if space.recompute == "none" else [*plain, *(("full", f) for f in _FRACTIONS)]
+        return again[-1:]
+    plain: list[dict[str, Any]] = [{"recompute": "none"}, {"recompute": "selective"}]
+    if space.recompute == "none":
+        return plain
+    return [*plain, *({"offload": f} for f in _FRACTIONS if space.offload), *again]
 
 
 def _schedules(space: Space, c: Configuration) -> Iterator[tuple[str, int]]:

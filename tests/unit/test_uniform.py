@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from planner.planning.schemes import in_words, parse_strategy, spelled
 from planner.pricing import Settings
 from planner.uniform import Sample, Scored, Space, best_of, configurations
 from planner.uniform.least import Held, Passed
-from planner.uniform.space import levels, schedules
+from planner.uniform.space import _RUN, levels, schedules
 
 A100 = load_profile("a100-80")
 SIZES = {
@@ -77,8 +78,9 @@ def test_the_fastest_is_that_of_all_configurations(architecture: str, devices: i
 def test_a_bound_is_never_above_the_step_nor_above_the_memory(architecture: str) -> None:
     sample = Sample(graph(architecture, 8), A100)
     tried = 0
-    for c in [*all_of(Space(4, 8, sample.layers, experts=False))][::41]:
+    for c in [*all_of(Space(4, 8, sample.layers, experts=False, offload=True))][::41]:
         alone = c.with_(dp=1, pp=1, micro_batches=1, zero=0, virtual_stages=1, schedule="1f1b", recompute="none")
+        alone = alone.with_(offload=0.0)
         try:
             p = predict(sample.workload(c), c, A100)
             workload = sample.workload(alone)
@@ -89,6 +91,37 @@ def test_a_bound_is_never_above_the_step_nor_above_the_memory(architecture: str)
         assert held.bytes(c) <= p.allocated_bytes, spelled(c)
         tried += 1
     assert tried > 20
+
+
+USUAL = Configuration(
+    dp=4, pp=2, micro_batch=4, zero=3, recompute="full", schedule="zb-h1", precision="fp16", parameter_bytes=4,
+    gradient_bytes=4, attention="unfused", loss="operators", fuse=False, overlap_pipeline=False,
+)  # fmt: skip
+
+
+def test_a_step_is_run_as_usual_and_divided_in_every_way() -> None:
+    sample = Sample(graph("gpt", 8), A100)
+    space = Space(4, 8, sample.layers, experts=False)
+    told = replace(space, usual=USUAL)
+    back = {
+        c.with_(**{name: getattr(d, name) for name in _RUN}) for c, d in zip(all_of(told), all_of(space), strict=True)
+    }
+    assert back == set(all_of(space))
+    for c in all_of(told):
+        assert all(getattr(c, name) == getattr(USUAL, name) for name in _RUN)
+
+
+@pytest.mark.parametrize("usual", [USUAL, USUAL.with_(frozen=True, parameter_bytes=None)])
+def test_the_fastest_is_that_of_all_configurations_run_as_usual(usual: Configuration) -> None:
+    sample = Sample(graph("gpt", 4), A100)
+    space = Space(2, 4, sample.layers, experts=False, usual=usual, offload=True)
+    every = {c: p for c in all_of(space) if (p := played(sample, c)) is not None}
+    fastest = min(every.values(), key=lambda p: p.step_time_s)
+    for limit in (None, round(0.9 * fastest.allocated_bytes)):
+        fitting = [p.step_time_s for p in every.values() if limit is None or round(p.allocated_bytes) <= limit]
+        (found,) = best_of(Sample(graph("gpt", 4), A100), space, limit).best
+        assert found.prediction.step_time_s == min(fitting)
+    assert len(fitting) < len(every)
 
 
 @pytest.mark.parametrize(

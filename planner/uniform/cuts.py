@@ -1,0 +1,163 @@
+"""Where stages begin, as a linear program: the shortest step of a pipeline over all cuts.
+
+The step of a schedule is its longest path through passes, so it is a maximum of functions that are linear in the layers
+of each chunk, and convex.  Kelley's cutting planes find its least value: the linear program over the paths met so far
+bounds every cut from below; its solution is simulated, and the path that is longest there is met next.  Layers may be
+parts, which only lowers the bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from ortools.linear_solver import pywraplp
+
+from cost_models.pipeline import ChunkTimes, dependencies, is_split, longest_paths, stage_numbers
+from planner.clock import Configuration
+from planner.uniform.families import Load, least_chunk, static_bytes
+
+__all__ = ["Cut", "best_cut"]
+
+_ROUNDS: Final = 60
+_TOWARDS: Final = 0.5
+_ROUNDING: Final = 1e-9
+_CLOSE: Final = 5e-4  # relative, between the bound and what is simulated
+_MOMENTS: Final = 6  # of a rank's memory, those at which most is held with an even cut
+_PASSES: Final = 60_000  # of all micro-batches, that are simulated in some hundredths of a second
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """`seconds`: of all passes, at least, whatever the cut; `layers`: of each chunk, whole ones, near the best cut."""
+
+    seconds: float
+    layers: tuple[int, ...]
+
+
+def best_cut(load: Load, c: Configuration, limit: float | None, enough: float) -> Cut | None:
+    """Over all cuts of the family of `c` whose ranks hold `limit` bytes at most; not looked for beyond `enough`
+    seconds.  None where the pipeline has too many passes, or nothing fits."""
+    kinds = 3 if is_split(c.order) else 2
+    if c.passes * c.pp * c.virtual_stages * kinds > _PASSES:
+        return None
+    return _Program(load, c, limit).solved(enough)
+
+
+class _Program:
+    def __init__(self, load: Load, c: Configuration, limit: float | None) -> None:
+        self.load, self.c = load, c
+        self.count = c.pp * c.virtual_stages
+        self.numbers = stage_numbers(c.order, c.pp, c.virtual_stages)  # (ranks, chunks of a rank)
+        self.split = is_split(c.order)
+        first, last = load.first, load.last
+        fixed = np.zeros((self.count, 3 if self.split else 2))  # seconds of a chunk beside its layers
+        gathered, scattered = load.chunk
+        fixed[1:, 0] += gathered
+        fixed[:-1, 1] += gathered
+        fixed[1:, 1] += scattered
+        for at, pair, parts in ((0, first, load.split[1]), (self.count - 1, last, load.split[2])):
+            fixed[at] += (pair[0], *parts) if self.split else pair
+        self.fixed = fixed
+        layer = (load.layer[0], *load.split[0]) if self.split else load.layer
+        self.layer = np.array(layer)  # seconds of a layer by kind of pass
+        self.again = np.array((0.0, load.again, 0.0)[: len(layer)])
+        self.solver = pywraplp.Solver.CreateSolver("GLOP")
+        least = least_chunk(load, c)
+        infinity = self.solver.infinity()
+        self.step = self.solver.NumVar(0, infinity, "step")
+        self.kept = [self.solver.NumVar(0, infinity, f"kept {k}") for k in range(self.count)]
+        self.more = [self.solver.NumVar(0, infinity if load.again else 0, f"again {k}") for k in range(self.count)]
+        for a, b in zip(self.kept, self.more, strict=True):
+            self.solver.Add(a + b >= least)
+        self.solver.Add(sum(self.kept) + sum(self.more) == load.layers)
+        self.solver.Minimize(self.step)
+        self.limit = infinity if limit is None else limit
+        self.rows = np.zeros((0, 2 * self.count)) if limit is None else self._memory()
+        for row in self.rows:
+            held = self.solver.Constraint(-infinity, self.limit)
+            for variable, size in zip((*self.kept, *self.more), row.tolist(), strict=True):
+                if size:
+                    held.SetCoefficient(variable, size)
+
+    def _memory(self) -> np.ndarray:
+        """Bytes by layer of each chunk that is kept, and by layer that runs again: of every rank, at the moments when it
+        holds most of an even cut."""
+        load, c = self.load, self.c
+        static, v = static_bytes(load, c), c.virtual_stages
+        rows: list[np.ndarray] = []
+        for d, held in enumerate(dependencies(c.order, c.pp, v, c.passes).held):
+            flying = held[:, :v] + (held[:, v:] if self.split else 0)
+            for counts in np.unique(flying[np.argsort(-flying.sum(axis=1))[:_MOMENTS]], axis=0):
+                row = np.zeros(2 * self.count)
+                row[self.numbers[d]] = static + counts * load.kept
+                row[self.count + self.numbers[d]] = static + counts * load.kept_again
+                rows.append(row)
+        return np.array(rows)
+
+    def solved(self, enough: float) -> Cut | None:
+        """Paths are met between the solution and the best cut simulated so far, which takes fewer rounds than at the
+        solution itself (Ben-Ameur and Neto 2007)."""
+        bound = 0.0
+        best = np.concatenate([np.full(self.count, self.load.layers / self.count), np.zeros(self.count)])
+        shortest = self._meet(best)
+        for _ in range(_ROUNDS):
+            if self.solver.Solve() != pywraplp.Solver.OPTIMAL:
+                return None
+            bound = self.step.solution_value()
+            if bound >= enough or bound >= shortest * (1 - _CLOSE):
+                break
+            found = np.array([x.solution_value() for x in (*self.kept, *self.more)])
+            between = _TOWARDS * found + (1 - _TOWARDS) * best
+            seconds = self._meet(between)
+            if seconds < shortest and self._holds(between):
+                best, shortest = between, seconds
+        return Cut(bound * (1 - _ROUNDING), self._whole(best[: self.count] + best[self.count :]))
+
+    def _holds(self, layers: np.ndarray) -> bool:
+        """Whether the ranks have room for it."""
+        return bool((self.rows @ layers <= self.limit).all()) if len(self.rows) else True
+
+    def _meet(self, layers: np.ndarray) -> float:
+        """Simulates a cut, and adds the longest paths there."""
+        kept, more = layers[: self.count], layers[self.count :]
+        times = self.fixed + np.outer(kept + more, self.layer) + np.outer(more, self.again)
+        chunks = [[_chunk(np.maximum(times[k], 0.0)) for k in row] for row in self.numbers]
+        seconds, paths = longest_paths(self.c.order, chunks, self.c.passes)
+        for counts in np.unique(paths, axis=0):
+            by_chunk = np.zeros((self.count, counts.shape[1]))
+            for (d, place), k in np.ndenumerate(self.numbers):
+                by_chunk[k] = counts[d, :, place]
+            self._path(by_chunk)
+        return seconds
+
+    def _path(self, passes: np.ndarray) -> None:
+        """The step takes at least so many passes of each chunk and kind."""
+        row = self.solver.Constraint(float((passes * self.fixed).sum()), self.solver.infinity())
+        row.SetCoefficient(self.step, 1.0)
+        for of, layer in ((self.kept, self.layer), (self.more, self.layer + self.again)):
+            for variable, seconds in zip(of, (passes @ layer).tolist(), strict=True):
+                if seconds:
+                    row.SetCoefficient(variable, -seconds)
+
+    def _whole(self, layers: np.ndarray) -> tuple[int, ...]:
+        """Rounded such that they add up."""
+        found = np.floor(layers + 1e-6).astype(int)
+        found = np.maximum(found, 1)
+        rest = layers - found
+        while found.sum() < self.load.layers:
+            k = int(rest.argmax())
+            found[k], rest[k] = found[k] + 1, rest[k] - 1
+        while found.sum() > self.load.layers:
+            k = int(np.where(found > 1, rest, np.inf).argmin())
+            found[k], rest[k] = found[k] - 1, rest[k] + 1
+        return tuple(found.tolist())
+
+
+def _chunk(times: np.ndarray) -> ChunkTimes:
+    forward, values = float(times[0]), float(times[1])
+    if len(times) == 2:
+        return ChunkTimes(forward, values)
+    weights = float(times[2])
+    return ChunkTimes(forward, values + weights, values, weights)
