@@ -10,12 +10,15 @@
 from __future__ import annotations
 
 from cost_models.pipeline.chunk import ChunkTimes
+from cost_models.pipeline.dependencies import dependencies
 from cost_models.pipeline.orders import (
     SCHEDULES,
     Schedule,
     chunks_of_schedule,
+    device_order,
     holders_of_chunks,
     interleaved_group,
+    is_split,
     stage_numbers,
 )
 from cost_models.pipeline.overlap import (
@@ -27,7 +30,7 @@ from cost_models.pipeline.overlap import (
     zero3_forward,
 )
 from cost_models.pipeline.run import Pass, PipelineCost, PipelineRun, Timeline
-from cost_models.pipeline.simulate import pipeline_seconds, simulate
+from cost_models.pipeline.simulate import longest_paths, pipeline_seconds, simulate
 
 __all__ = [
     "SCHEDULES",
@@ -40,10 +43,14 @@ __all__ = [
     "Schedule",
     "Timeline",
     "chunks_of_schedule",
+    "dependencies",
+    "device_order",
     "gradient_buckets",
     "gradient_sync",
     "holders_of_chunks",
     "interleaved_group",
+    "is_split",
+    "longest_paths",
     "pipeline_seconds",
     "simulate",
     "stage_numbers",

@@ -23,7 +23,7 @@ from cost_models.pipeline.chunk import ChunkTimes
 from cost_models.pipeline.dependencies import Dependencies, dependencies
 from cost_models.pipeline.run import PipelineCost, PipelineRun, Timeline
 
-__all__ = ["pipeline_seconds", "simulate"]
+__all__ = ["longest_paths", "pipeline_seconds", "simulate"]
 
 Chunks = tuple[tuple[ChunkTimes, ...], ...]
 
@@ -104,6 +104,29 @@ def pipeline_seconds(
 ) -> PipelineCost:
     """`simulate` without its timeline, kept for equal arguments; the same figures to the last bit."""
     return _cost(schedule, *_checked(chunks, micro_batches, transfer_s), overlapped)
+
+
+def longest_paths(
+    schedule: str, chunks: Sequence[Sequence[ChunkTimes]], micro_batches: int
+) -> tuple[float, NDArray[np.int64]]:
+    """The seconds of a step without transfers, and for each device the longest path to its last pass: how many passes
+    it has of each kind of each chunk, (paths, devices, kinds, chunks), kinds F and B, or F, B and W where the schedule
+    splits the backward pass.  A step with other chunks takes at least what the passes of a path take there.
+
+    Arguments and errors as of `simulate`.
+    """
+    rows, m, transfers = _checked(chunks, micro_batches, 0.0)
+    timed = _simulate(schedule, rows, m, transfers, True)
+    passes, ends = timed.passes, timed.ends
+    previous, source, place = passes.previous.tolist(), passes.source.tolist(), passes.place.tolist()
+    each = passes.kinds * passes.chunks
+    last = {number // each: at for at, number in enumerate(place)}
+    found = np.zeros((passes.devices, passes.devices * each), np.int64)
+    for d, at in last.items():
+        while at >= 0:
+            found[d, place[at]] += 1
+            at = previous[at] if ends[previous[at]] >= ends[source[at]] else source[at]
+    return max(ends), found.reshape(passes.devices, passes.devices, passes.kinds, passes.chunks)
 
 
 @lru_cache(maxsize=4096)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models import HardwareProfile, optimizer_seconds
-from cost_models.pipeline.orders import device_order
+from cost_models.pipeline import device_order
 from planner.clock import Configuration
 from planner.clock.exchange import Exchanges
 from planner.clock.memory import STATE_BYTES, chunk_activation_bytes
@@ -29,7 +29,17 @@ from planner.clock.passes import Passes, passes_of
 from planner.clock.stages import chunks_of, layers_of
 from planner.trace import Workload
 
-__all__ = ["LEAST_CHUNK", "Load", "dealt", "held_evenly", "least_seconds", "load_of"]
+__all__ = [
+    "LEAST_CHUNK",
+    "Load",
+    "dealt",
+    "held_evenly",
+    "least_chunk",
+    "least_once",
+    "least_seconds",
+    "load_of",
+    "static_bytes",
+]
 
 LEAST_CHUNK: Final = 0.5  # of an even share of the layers, that every chunk has
 _PASSES: Final = 4  # for each stage: more micro-batches are not in flight
@@ -49,8 +59,8 @@ class Load:
     pass, and `kept_again` where it runs again; elements of its `weights` as they are read and as they are `stored`.
     `chunk`: seconds that the first gathering and the last scattering of a pass through a chunk are waited for, unless
     it begins or ends with other units than layers.  Seconds of the units before the first layer (`first`) and
-    behind the last one (`last`), and `total` of all; of that, `of_weights` makes gradients of weights.  `update`: of
-    all weights, once a step; `once`: seconds in which gradients are summed and updated weights gathered, of all
+    behind the last one (`last`), and `total` of all; of that, `of_weights` makes gradients of weights; `split`: the back passes
+    of a layer, of `first` and of `last` as gradients of values and of weights.  `update`: of all weights, once a step; `once`: seconds in which gradients are summed and updated weights gathered, of all
     units, and of the lightest that is summed last or gathered first.
     """
 
@@ -66,6 +76,7 @@ class Load:
     last: Pair
     total: Pair
     of_weights: float
+    split: tuple[Pair, Pair, Pair]
     update: float
     once: tuple[Pair, Pair] = ((0.0, 0.0), (0.0, 0.0))
 
@@ -89,6 +100,7 @@ class Load:
             last=pair(self.last),
             total=pair(self.total),
             of_weights=self.of_weights * factor,
+            split=(pair(self.split[0]), pair(self.split[1]), pair(self.split[2])),
             once=((0.0, 0.0), (0.0, 0.0)),
         )
 
@@ -146,6 +158,11 @@ def load_of(workload: Workload, c: Configuration, profile: HardwareProfile) -> L
         last=spent(range(layers[-1] + 1, len(units))),
         total=spent(range(len(units))),
         of_weights=sum(u.weight_seconds for u in times),
+        split=(
+            exchanged.split([[u] for u in layers], [b for _, b in each]),
+            exchanged.split([range(layers[0])], [spent(range(layers[0]))[1]]),
+            exchanged.split([range(layers[-1] + 1, len(units))], [spent(range(layers[-1] + 1, len(units)))[1]]),
+        ),
         update=_update(sum(u.stored if c.zero else u.weights for u in units), c, profile),
         once=(exchanged.once(range(len(units))), exchanged.once_at_ends(layers)),
     )
@@ -186,6 +203,12 @@ class _Exchanged:
         both = self.gathers[u] + self.scatters[u]
         return 0.0 if both * (1 - self.added) > times.backward.seconds else times.again.seconds
 
+    def split(self, parts: Sequence[Sequence[int]], back: Sequence[float]) -> Pair:
+        """The least of the parts, whose backward passes take so long, as gradients of values and of weights."""
+        weights = [sum(self.times[u].weight_seconds for u in part) for part in parts]
+        values = [max(0.0, b - w) for b, w in zip(back, weights, strict=True)]
+        return min(values), min(min(b, w) for b, w in zip(back, weights, strict=True))
+
     def at_ends(self, layers: Sequence[int]) -> Pair:
         gathered, scattered = min(self.gathers[u] for u in layers), min(self.scatters[u] for u in layers)
         return (1 - self.added) * gathered, (1 - self.added) * scattered
@@ -203,12 +226,29 @@ class _Exchanged:
 def least_seconds(load: Load, c: Configuration, profile: HardwareProfile, limit: float | None, below: float) -> float:
     """Seconds that the step of every member of the family of `c` takes at least; inf where a device holds more than
     `limit` bytes in each.  Where that is `below` already without looking at memory, memory is not looked at."""
-    added = 1 - 1 / profile.framework.contention
-    once = load.update / c.pp + profile.host.step_overhead_s + _exposed(load, c, added)
+    once = least_once(load, c, profile)
     free = max(_through(load, c), _evenly(load, c)) + once
     if free >= below:
         return free
     return max(free, _in_memory(load, c, limit, free - once) + once)
+
+
+def least_once(load: Load, c: Configuration, profile: HardwareProfile) -> float:
+    """Seconds of what happens once a step beside the passes, at least."""
+    added = 1 - 1 / profile.framework.contention
+    return load.update / c.pp + profile.host.step_overhead_s + _exposed(load, c, added)
+
+
+def static_bytes(load: Load, c: Configuration) -> float:
+    """Of the weights of a layer, with all that belongs to them."""
+    shared = [load.stored if c.zero >= level else load.weights for level in (1, 2, 3)]
+    state = STATE_BYTES[c.optimizer] + (0 if c.weight_bytes == 4 else 4)
+    return shared[2] * c.weight_bytes + shared[1] * c.gradient_bytes + shared[0] * state
+
+
+def least_chunk(load: Load, c: Configuration) -> float:
+    """Layers of every chunk."""
+    return max(1.0, LEAST_CHUNK * load.layers / (c.pp * c.virtual_stages))
 
 
 def _exposed(load: Load, c: Configuration, added: float) -> float:
@@ -278,15 +318,13 @@ class _Pipeline:
     """What ranks have room for, within `limit` bytes."""
 
     def __init__(self, load: Load, c: Configuration, limit: float | None) -> None:
-        shared = [load.stored if c.zero >= level else load.weights for level in (1, 2, 3)]
-        state = STATE_BYTES[c.optimizer] + (0 if c.weight_bytes == 4 else 4)
-        static = shared[2] * c.weight_bytes + shared[1] * c.gradient_bytes + shared[0] * state
+        static = static_bytes(load, c)
         flying = _in_flight(c.order, c.pp, c.virtual_stages, min(c.passes, _PASSES * c.pp))
         self.passes = c.passes
         self.room = float("inf") if limit is None else limit
         self.seconds, self.again = sum(load.layer), load.again  # of a layer, in a pass
         self.bytes, self.bytes_again = static + flying * load.kept, static + flying * load.kept_again  # of a layer
-        chunk = max(1.0, LEAST_CHUNK * load.layers / (c.pp * c.virtual_stages))
+        chunk = least_chunk(load, c)
         back = _goes_back(c)
         # Once, for the ranks before; and for each micro-batch, beside layers.
         self.waits = np.arange(c.pp) * (chunk * (load.layer[0] + (load.layer[1] if back else 0.0)))

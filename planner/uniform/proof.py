@@ -19,7 +19,8 @@ from planner.errors import InputError, UsageError
 from planner.evaluate import layout_of
 from planner.uniform.best import Scored
 from planner.uniform.coarse import Coarse, ranks_of
-from planner.uniform.families import Load, dealt, held_evenly, least_seconds, load_of
+from planner.uniform.cuts import Cut, best_cut
+from planner.uniform.families import Load, dealt, held_evenly, least_once, least_seconds, load_of
 from planner.uniform.refine import least_share, refined
 from planner.uniform.sample import Sample
 from planner.uniform.space import Space, configurations, levels, schedules
@@ -206,16 +207,25 @@ class _Proof:
         return None if few is None else self._predicted(c.with_(recompute_blocks=few), exact=exact, slack=slack)
 
     def _improve(self, bound: float, c: Configuration) -> None:
-        """Looks for a member that is faster than the best; what is left of the family cannot be bounded closer."""
+        """Bounds a family by the best cut there is, and looks for a member that is faster than the best; what is left of
+        the family cannot be bounded closer."""
+        load, cut = self._load(c, exact=True), None
+        if load is not None and c.pp > 1:
+            once = least_once(load, c, self.profile)
+            cut = best_cut(load, c, self.limit, self._step - once)
+            bound = bound if cut is None else max(bound, cut.seconds + once)
+        if bound >= self._near:
+            self._close(bound)
+            return
         self._close(bound)
         if len(self._tried) == _TRIED:
             return
         self._tried.add(c)
-        found = min(self._members(bound, c), key=lambda m: m.prediction.step_time_s, default=None)
+        found = min(self._members(bound, c, cut), key=lambda m: m.prediction.step_time_s, default=None)
         if found is not None and found.prediction.step_time_s < self._step * (1 + _WORTH):
             self._take(refined(self.sample, self.space, self.limit, found, self.stopped, layouts=False))
 
-    def _members(self, bound: float, c: Configuration) -> Iterator[Scored]:
+    def _members(self, bound: float, c: Configuration, cut: Cut | None) -> Iterator[Scored]:
         """Members that fit: with an even share of the layers on every rank, and with shares that the bound leaves."""
         even, load = self._held(c), self._load(c, exact=True)
         if even is None or load is None:
@@ -226,8 +236,9 @@ class _Proof:
         # The bound leaves out some of what is held.
         limit = None if self.limit is None else self.limit * min(1.0, held_evenly(load, c) / even)
         cuts = {dealt(load, c, limit, bound * (1 + more)) for more in _LONGER_CUTS}
-        for cut in sorted(cut for cut in cuts if cut is not None):
-            found = self._with_fewest(c.with_(stage_layers=cut))
+        cuts.add(None if cut is None else cut.layers)
+        for layers in sorted(layers for layers in cuts if layers is not None):
+            found = self._with_fewest(c.with_(stage_layers=layers))
             if found is not None:
                 yield found
 
