@@ -22,7 +22,7 @@ from planner.clock.ranks import Ranks
 from planner.clock.stages import chunks_of, each_once
 from planner.trace import Workload
 
-__all__ = ["StepTimes", "step_of"]
+__all__ = ["StepTimes", "chunk_times", "step_of"]
 
 _ROUNDING = 1e-9
 
@@ -62,7 +62,7 @@ def step_of(
     if not overlapped:
         c = c.with_(overlap_gradients=False, overlap_parameters=False, overlap_tensor=False, overlap_pipeline=False)
     ranks = Ranks(workload, c, machine, chunks, overlapped=overlapped)
-    times = each_once(ranks.alike, lambda k: _chunk(workload, c, ranks.of_chunk(k), k))
+    times = each_once(ranks.alike, lambda k: chunk_times(workload, c, ranks.of_chunk(k), k))
     sent = [ranks.handover(k) for k in range(1, len(chunks))]
     rows = [[times[k] for k in chunks_of(c, d)] for d in range(c.pp)]
     pipeline = _pipeline(c, rows, sent)
@@ -81,7 +81,8 @@ def _trains(workload: Workload) -> bool:
     return any(u.backward for u in workload.units)
 
 
-def _chunk(workload: Workload, c: Configuration, exchange: Exchanges, k: int) -> ChunkTimes:
+def chunk_times(workload: Workload, c: Configuration, exchange: Exchanges, k: int) -> ChunkTimes:
+    """Both passes of a micro-batch through chunk k of the exchange's, and what it keeps between them."""
     passes, part = exchange.passes, exchange.chunks[k]
     units = [passes.units[i] for i in part]
     if c.zero == 3:
