@@ -137,8 +137,8 @@ def _nothing(
     if not found.considered:
         return NoPlanError(
             f"{where}: expected a pipeline whose stages have equally many devices of one kind each, at most {most} "
-            "(the greatest common divisor of the counts), with no more stages than layers, or 64, and a batch that divides; "
-            f"found none for batch {batch}: give other counts, another --batch, or leave --stages out"
+            "(the greatest common divisor of the counts), with no more stages than layers, or 64, and a batch that "
+            f"divides; found none for batch {batch}: give other counts, another --batch, or leave --stages out"
         )
     told = {"memory": "are too large for a device", "model": "do not divide the model"}
     why = ", ".join(f"{n:,} {told[reason]}" for reason, n in found.refused.items() if reason in told and n)
