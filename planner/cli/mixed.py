@@ -71,6 +71,10 @@ def run_mixed(options: argparse.Namespace) -> int:
         )
     with cancelled_by_signals() as cancellation:
         control = Control(options.time_limit, cancel=cancellation.asked, say=progress_to(False))
+        if len({k.profile.name.startswith("ascend") for k in cluster.kinds}) > 1:
+            control.say(
+                "note: no library that we know of joins Ascend devices and others; the slower network is priced"
+            )
         answer = _searched(options, cluster, graph, control, begun)
     document = document_of(answer, options.model)
     if options.out is not None:

@@ -194,8 +194,9 @@ def _of_compared(document: dict[str, Any]) -> list[str]:
             told += "" if found.get("fits", True) else ", and does not fit"
             told += f" ({found['in_words']})" if found.get("in_words") else ""
         out.append(f"{'' if out else 'compared':<12}{what}: {told}")
-    quicker = [f for f in document["compared"] if f["what"] == "alone" and (f["step_time_s"] or own) < own]
+    quicker = [f for f in document["compared"] if "strategy" in f and (f["step_time_s"] or own) < own]
     if quicker:
         best = min(quicker, key=lambda f: f["step_time_s"])
-        out.append(f"advice      leave the others out: --hardware {best['hardware']} --devices {best['devices']}")
+        what = "leave the others out" if best["what"] == "alone" else f"take all of them as {best['hardware']}"
+        out.append(f"advice      {what}: --hardware {best['hardware']} --devices {best['devices']}")
     return out

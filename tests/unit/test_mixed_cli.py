@@ -109,6 +109,16 @@ def test_where_one_kind_alone_is_faster_that_is_said(model: Path, capsys: pytest
     assert "advice      leave the others out: --hardware b200 --devices 2" in told
 
 
+def test_where_all_taken_as_the_slowest_are_faster_that_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Convolutions that exchange little and make few layers: data parallelism leaves no bubble."""
+    path = tmp_path / "m.onnx"
+    path.write_bytes(build("resnet", {"batch": 256}).SerializeToString())
+    assert main(["search", str(path), "--devices", "8", "--hardware", "h100:4+a100-80:4"]) == 0
+    assert "advice      take all of them as a100-80: --hardware a100-80 --devices 8" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("hardware", "devices", "words"),
     [
