@@ -13,12 +13,13 @@ from planner.clock import Configuration, interval
 from planner.emit.scheme import PRODUCTS, Scheme, scheme_of
 from planner.errors import InputError
 from planner.frontends.inspect import flops
+from planner.ir import Graph
 from planner.planning import PlanDocument, Planned
 from planner.planning.document import OperatorDocument
 from planner.planning.schemes import in_words
 from planner.report.words import time_text
 
-__all__ = ["figures", "headline"]
+__all__ = ["figures", "headline", "tokens_of_sample"]
 
 _KINDS: Final = ("DP", "CP", "TP")
 _PASSES = {"training": 3, "inference": 1}  # the backward pass computes twice as much as the forward pass
@@ -34,9 +35,8 @@ def figures(
     rate = tokens = flops_per_s = mfu = None
     if batch is not None and seconds > 0:
         rate = batch / seconds
-        first = graph.tensors[graph.inputs[0]] if graph.inputs else None
-        if first is not None and first.shape is not None and len(first.shape) == 2 and first.dtype.startswith("int"):
-            tokens = rate * first.shape[1]
+        each = tokens_of_sample(graph)
+        tokens = None if each is None else rate * each
     computed = sum(flops(graph, op) for op in graph.ops) * _PASSES[plan.schedule.mode] * plan.schedule.micro_batches
     if computed and profile.device is not None and seconds > 0:
         flops_per_s = computed / seconds / devices
@@ -49,6 +49,14 @@ def figures(
         "flops_per_s_per_device": flops_per_s,
         "mfu": mfu,
     }
+
+
+def tokens_of_sample(graph: Graph) -> int | None:
+    """Tokens of a sample; None where the first input is not a row of them for each."""
+    first = graph.tensors[graph.inputs[0]] if graph.inputs else None
+    if first is not None and first.shape is not None and len(first.shape) == 2 and first.dtype.startswith("int"):
+        return first.shape[1]
+    return None
 
 
 def headline(planned: Planned, plan: PlanDocument, document: Mapping[str, Any]) -> list[str]:

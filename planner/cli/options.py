@@ -121,9 +121,12 @@ def bindings(items: list[str]) -> dict[str, int]:
 
 
 def profile_of(name: str) -> HardwareProfile:
-    """The profile of that name or file.  InputError where there is none or it is malformed."""
+    """The profile of that name or file.  InputError where there is none or it is malformed; UsageError for a cluster of
+    several kinds of devices."""
     from cost_models import ProfileError, load_profile
+    from planner.cli.kinds import refuse_kinds
 
+    refuse_kinds(name)
     try:
         return load_profile(name)
     except ProfileError as e:

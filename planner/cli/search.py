@@ -14,6 +14,7 @@ from planner.cli.answer import Answer, finished, write_plans
 from planner.cli.cache import add_cache_options, size_limit
 from planner.cli.cancel import cancelled_by_signals
 from planner.cli.kept import keep_model
+from planner.cli.kinds import names_kinds
 from planner.cli.options import add_model_options, add_pin_options, byte_size, plan_file, positive, settle_target
 from planner.emit import TARGETS
 from planner.errors import InputError, UsageError
@@ -58,7 +59,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def add_request_options(parser: argparse.ArgumentParser) -> None:
     """What is asked for, beside the model and the devices."""
-    parser.add_argument("--hardware", default="a100-80", metavar="NAME|FILE", help="profile (see `planner hardware`)")
+    parser.add_argument(
+        "--hardware",
+        default="a100-80",
+        metavar="NAME|FILE",
+        help="profile (see `planner hardware`); of several kinds of devices NAME:COUNT+NAME:COUNT",
+    )
     parser.add_argument("--nodes", type=positive, metavar="K", help="servers; default: as many as full servers need")
     parser.add_argument("--mesh", metavar="AxB", help="only this logical mesh; default: all of one and two axes")
     parser.add_argument("--mode", choices=("training", "inference"), help="default: training where there is a loss")
@@ -112,6 +118,10 @@ def run(options: argparse.Namespace) -> int:
     # numpy is first imported, which is below.
     for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
+    if names_kinds(options.hardware):
+        from planner.cli.mixed import run_mixed
+
+        return run_mixed(options)
     counts = checked(options)
     from planner.cli.request_key import request_key
 

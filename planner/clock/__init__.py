@@ -4,6 +4,7 @@ from planner.clock.bound import compute_bound, least_of_choice, overhead, step_b
 from planner.clock.configuration import Configuration
 from planner.clock.costs import convert_cost, run_cost
 from planner.clock.memory import Held, held_by_rank
+from planner.clock.mixed import MixedPrediction, predict_mixed
 from planner.clock.predict import Prediction, device_for, interval, predict, seconds_in_sequence
 from planner.clock.relaxation import Relaxation, Weights, busy, held_up, relaxation, rounding, started
 from planner.clock.step import StepTimes, step_of
@@ -12,6 +13,7 @@ from planner.clock.timeline import Timeline, held_of_plan, levels_of_plan, play,
 __all__ = [
     "Configuration",
     "Held",
+    "MixedPrediction",
     "Prediction",
     "Relaxation",
     "StepTimes",
@@ -30,6 +32,7 @@ __all__ = [
     "overhead",
     "play",
     "predict",
+    "predict_mixed",
     "relaxation",
     "rounding",
     "run_cost",

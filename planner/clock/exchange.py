@@ -19,9 +19,17 @@ class Exchanges:
     """Seconds of the exchange, beyond what hides behind computing."""
 
     def __init__(
-        self, workload: Workload, c: Configuration, passes: Passes, links: Links, chunks: Sequence[Sequence[int]]
+        self,
+        workload: Workload,
+        c: Configuration,
+        passes: Passes,
+        links: Links,
+        chunks: Sequence[Sequence[int]],
+        across: Callable[[Sequence[int], float], float] | None = None,
     ) -> None:
+        """`across`: seconds of a sum over stages of so many bytes; None: by these links."""
         self.w, self.c, self.passes, self.links, self.chunks = workload, c, passes, links, chunks
+        self.across = across or links.across
         self.contention = passes.profile.framework.contention
         self._known: dict[tuple[str, int], float] = {}  # blocks that do the same are one value
         self._after: dict[tuple[int, ...], float] = {}
@@ -91,7 +99,7 @@ class Exchanges:
         for tied in self.w.tied:
             stages = sorted({self._stage[i] for i in tied.units})
             if device in stages:
-                seconds += self.links.across(stages, tied.stored * self.c.gradient_bytes)
+                seconds += self.across(stages, tied.stored * self.c.gradient_bytes)
         return seconds
 
     @cached_property

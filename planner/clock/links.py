@@ -58,6 +58,23 @@ class Links:
             self._between[key] = self._across(key[0], size)
         return self._between[key]
 
+    def apart(self, kind: str, size: float, ranks: int = 2) -> float:
+        """Of a collective over one rank in each of several servers, all ranks of a stage at once: what ranks on
+        different kinds of servers exchange, by this kind's links."""
+        if size <= 0:
+            return 0.0
+        p, each = self.profile, self.profile.devices_per_server or self.mesh.devices
+        group = GroupShape(
+            ranks_per_server=1,
+            servers=ranks,
+            stride=self.mesh.devices,
+            ranks_per_island=None if p.devices_per_island is None else 1,
+            total=ranks,
+            supernodes=1 if p.devices_per_supernode is None else ranks,
+            concurrent=min(self.mesh.devices, each),
+        )
+        return float(self.model.seconds(cast(Collective, kind), size, group))
+
     def _across(self, stages: tuple[int, ...], size: float) -> float:
         devices = self.mesh.devices
         group = self.model.group_of_stages(stages, devices, max(self.stages, stages[-1] + 1))

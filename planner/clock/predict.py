@@ -16,7 +16,7 @@ from planner.clock.step import step_of
 from planner.errors import UsageError
 from planner.trace import Workload
 
-__all__ = ["Prediction", "device_for", "interval", "predict", "seconds_in_sequence"]
+__all__ = ["Prediction", "check_passes", "device_for", "interval", "predict", "seconds_in_sequence", "step_flops"]
 
 _PASSES = 4_000_000  # simulated in some seconds
 _Z80 = 1.2816  # of a normal distribution, 80 % lies within so many standard deviations
@@ -70,11 +70,7 @@ def predict(workload: Workload, c: Configuration, profile: HardwareProfile) -> P
         UsageError: as of `device_for`; more pipeline chunks than blocks, or passes than can be simulated.
     """
     device_for(c, profile)
-    if c.pp > 1 and c.passes * c.pp * c.virtual_stages > _PASSES:
-        raise UsageError(
-            f"strategy: {c.micro_batches} micro-batches through {c.pp * c.virtual_stages} chunks are more than "
-            f"{_PASSES:,} passes to simulate; give a smaller --batch or a larger micro_batch"
-        )
+    check_passes(c)
     step = step_of(workload, c, profile, chunks(workload, c.pp * c.virtual_stages, c.stage_layers))
     held = fullest(held_by_rank(workload, c, step.chunks, step.pipeline.activation_bytes))
     return Prediction(
@@ -84,8 +80,17 @@ def predict(workload: Workload, c: Configuration, profile: HardwareProfile) -> P
         held.total * (1 + profile.allocator.slack) if held.total else 0.0,
         step.breakdown,
         held.parts,
-        _flops(workload, c),
+        step_flops(workload, c),
     )
+
+
+def check_passes(c: Configuration) -> None:
+    """UsageError where more passes than can be simulated go through the pipeline."""
+    if c.pp > 1 and c.passes * c.pp * c.virtual_stages > _PASSES:
+        raise UsageError(
+            f"strategy: {c.micro_batches} micro-batches through {c.pp * c.virtual_stages} chunks are more than "
+            f"{_PASSES:,} passes to simulate; give a smaller --batch or a larger micro_batch"
+        )
 
 
 def interval(seconds: float, profile: HardwareProfile) -> tuple[float, float]:
@@ -103,7 +108,8 @@ def seconds_in_sequence(workload: Workload, c: Configuration, profile: HardwareP
 _PASSED: WeakKeyDictionary[Workload, float] = WeakKeyDictionary()
 
 
-def _flops(workload: Workload, c: Configuration) -> float:
+def step_flops(workload: Workload, c: Configuration) -> float:
+    """Operations of a step, all ranks together; what is computed again counts once."""
     if workload not in _PASSED:
         _PASSED[workload] = sum(
             k.flops * n for u in workload.units for part in (u.forward, u.backward) for k, n in part.items()

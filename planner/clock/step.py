@@ -3,7 +3,8 @@
     step = pipeline of all micro-batches + exposed exchange + optimizer update + overhead of a step
 
 Passes of units are priced once (`passes`), chunks add them up, the schedule's simulation (`cost_models.pipeline`)
-gives the time of all micro-batches and the activations in flight.
+gives the time of all micro-batches and the activations in flight.  The ranks of a pipeline may be different machines
+(`ranks`).
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from cost_models import HardwareProfile, optimizer_seconds
 from cost_models.pipeline import ChunkTimes, PipelineCost, pipeline_seconds
 from planner.clock.configuration import Configuration
 from planner.clock.exchange import Exchanges
-from planner.clock.links import PIPELINE, Links
 from planner.clock.memory import chunk_activation_bytes, chunk_offloaded_bytes, elements
-from planner.clock.passes import Passes, passes_of
+from planner.clock.passes import Passes
+from planner.clock.ranks import Ranks
 from planner.clock.stages import chunks_of, each_once
 from planner.trace import Workload
 
-__all__ = ["StepTimes", "step_of"]
+__all__ = ["StepTimes", "chunk_times", "step_of"]
 
 _ROUNDING = 1e-9
 
@@ -32,7 +33,7 @@ class StepTimes:
 
     `breakdown` gives them by cause on the busiest pipeline rank; they add up to `total_s`.  `chunks` are the numbers of
     the units of each chunk of the model, `rows` the times of each pipeline rank's chunks, `sent_s` what each chunk but
-    the first is handed over in; `once_s`: by pipeline rank, what happens once a step.
+    the first is handed over in; `once_s`: by pipeline rank, what happens once a step; `passes`: on the first rank.
     """
 
     total_s: float
@@ -48,39 +49,41 @@ class StepTimes:
 def step_of(
     workload: Workload,
     c: Configuration,
-    profile: HardwareProfile,
+    machine: HardwareProfile | Sequence[HardwareProfile],
     chunks: Sequence[Sequence[int]],
     *,
     overlapped: bool = True,
 ) -> StepTimes:
-    """The step of `c` with these chunks of the model, pipeline rank by pipeline rank, round by round; `overlapped`:
-    what may run beside computing does, else everything runs one after the other."""
+    """The step of `c` with these chunks of the model, pipeline rank by pipeline rank, round by round.
+
+    `machine`: of all ranks of the pipeline, or of each; `overlapped`: what may run beside computing does, else
+    everything runs one after the other.
+    """
     if not overlapped:
         c = c.with_(overlap_gradients=False, overlap_parameters=False, overlap_tensor=False, overlap_pipeline=False)
-    passes = passes_of(workload, c, profile, overlapped=overlapped)
-    links = passes.links
-    exchange = Exchanges(workload, c, passes, links, chunks)
-    times = each_once(exchange.alike, lambda k: _chunk(workload, c, passes, exchange, k))
-    sent = [_handover(workload, passes, links, part) for part in chunks[1:]]
+    ranks = Ranks(workload, c, machine, chunks, overlapped=overlapped)
+    times = each_once(ranks.alike, lambda k: chunk_times(workload, c, ranks.of_chunk(k), k))
+    sent = [ranks.handover(k) for k in range(1, len(chunks))]
     rows = [[times[k] for k in chunks_of(c, d)] for d in range(c.pp)]
     pipeline = _pipeline(c, rows, sent)
-    after = [exchange.after(d) for d in range(c.pp)]
-    update = [_update(workload, c, profile, chunks, d) for d in range(c.pp)]
+    after = [x.after(d) for d, x in enumerate(ranks.exchanges)]
+    update = [_update(workload, c, x.passes.profile, chunks, d) for d, x in enumerate(ranks.exchanges)]
     once = [a + b for a, b in zip(after, update, strict=True)]
     last = once.index(max(once))
-    overhead = profile.host.step_overhead_s if _trains(workload) else 0.0
-    breakdown = _breakdown(c, passes, exchange, pipeline.total_s)
+    overhead = ranks.step_overhead_s if _trains(workload) else 0.0
+    breakdown = _breakdown(c, ranks, pipeline.total_s)
     breakdown |= {"exchange": after[last], "update": update[last], "overhead": overhead}
     total = pipeline.total_s + once[last] + overhead
-    return StepTimes(total, breakdown, passes, chunks, rows, sent, once, pipeline)
+    return StepTimes(total, breakdown, ranks.exchanges[0].passes, chunks, rows, sent, once, pipeline)
 
 
 def _trains(workload: Workload) -> bool:
     return any(u.backward for u in workload.units)
 
 
-def _chunk(workload: Workload, c: Configuration, passes: Passes, exchange: Exchanges, k: int) -> ChunkTimes:
-    part = exchange.chunks[k]
+def chunk_times(workload: Workload, c: Configuration, exchange: Exchanges, k: int) -> ChunkTimes:
+    """Both passes of a micro-batch through chunk k of the exchange's, and what it keeps between them."""
+    passes, part = exchange.passes, exchange.chunks[k]
     units = [passes.units[i] for i in part]
     if c.zero == 3:
         forward = exchange.gathered_pass(k, backward=False)
@@ -116,18 +119,6 @@ def _pipeline(c: Configuration, rows: Sequence[Sequence[ChunkTimes]], sent: Sequ
     return pipeline_seconds(c.order, rows, c.passes, sent, overlapped=c.overlap_pipeline)
 
 
-def _handover(workload: Workload, passes: Passes, links: Links, part: Sequence[int]) -> float:
-    """Seconds to hand activations, or their gradients, on to a chunk.
-
-    Ranks that all hold them send a part each and gather it on the other side.
-    """
-    entered = workload.units[part[0]]
-    entering = passes.c.copies * entered.entering_bytes
-    sent = entering / workload.mesh.size(entered.entering_axes)
-    gathered = links.seconds("all_gather", entered.entering_axes, entering)
-    return links.seconds("permute", (PIPELINE,), sent) + gathered + passes.profile.host.handover_s
-
-
 def _update(
     workload: Workload, c: Configuration, profile: HardwareProfile, parts: Sequence[Sequence[int]], device: int
 ) -> float:
@@ -140,11 +131,13 @@ def _update(
     )
 
 
-def _breakdown(c: Configuration, passes: Passes, exchange: Exchanges, total: float) -> dict[str, float]:
+def _breakdown(c: Configuration, ranks: Ranks, total: float) -> dict[str, float]:
     """Seconds of the busiest pipeline rank; what it waits for others is `bubble`, for weights alone `gathering`, for
     gradients alone `scattering`."""
 
     def spent(device: int) -> dict[str, float]:
+        exchange = ranks.exchanges[device]
+        passes = exchange.passes
         units = [passes.units[i] for i in exchange.units(device)]
         last = sum(sum(_last_collectives(passes, exchange.chunks[k])) for k in chunks_of(c, device))
         m = c.passes
@@ -155,7 +148,7 @@ def _breakdown(c: Configuration, passes: Passes, exchange: Exchanges, total: flo
             "tensor_collectives": m * (last + sum(u.forward.sent + u.backward.sent for u in units)),
         }
 
-    found = each_once(exchange.alike_ranks, spent)
+    found = each_once(ranks.alike_ranks, spent)
     busiest = max(found, key=lambda x: sum(x.values()))
     waiting = total - sum(busiest.values())
     if abs(waiting) < _ROUNDING * total:

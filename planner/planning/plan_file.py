@@ -15,7 +15,9 @@ from planner.files import write_whole
 from planner.planning.consistency import contradiction
 from planner.planning.document import SCHEMA, PlanDocument
 
-__all__ = ["plan_text", "read_plan", "write_plan"]
+__all__ = ["MIXED_SCHEMA", "plan_text", "read_plan", "write_plan"]
+
+MIXED_SCHEMA = "planner.mixed/1"  # a configuration for devices of several kinds, which is no plan
 
 
 def plan_text(plan: PlanDocument) -> str:
@@ -45,6 +47,11 @@ def read_plan(path: str | os.PathLike[str]) -> PlanDocument:
     except (json.JSONDecodeError, RecursionError) as e:
         raise InputError(f"plan {path}: is not JSON ({e}); give a plan.json that `planner search` wrote") from e
     found = data.get("schema") if isinstance(data, dict) else None
+    if found == MIXED_SCHEMA:
+        raise InputError(
+            f"plan {path}: expected a plan.json, found a configuration for devices of several kinds, of which no plan "
+            "is made yet: it says stages, layers and degrees; give these to your launcher yourself"
+        )
     if found != SCHEMA:
         raise InputError(f"plan {path}: expected schema {SCHEMA!r}, found {found!r}; search again with this version")
     try:
