@@ -33,9 +33,9 @@ class Coarse:
         if ranks not in self.known or c.copies not in self.known[ranks][1]:
             return None
         held, passed = self.known[ranks][0], self.known[ranks][1][c.copies]
-        key = ranks, c.copies, c.recompute, c.recompute_blocks < 1
+        key = ranks, c.copies, c.recompute, c.recompute_blocks < 1, c.offload > 0
         if key not in self._loads:
-            one = alone(c).with_(recompute=c.recompute, recompute_blocks=c.recompute_blocks)
+            one = alone(c).with_(recompute=c.recompute, recompute_blocks=c.recompute_blocks, offload=c.offload)
             large = load_of(passed.workload, one, self.profile)
             if c.recompute == "full" and c.recompute_blocks == 1:
                 large = large.between(load_of(passed.workload, alone(c), self.profile), _AGAIN)

@@ -68,7 +68,9 @@ class _Program:
         infinity = self.solver.infinity()
         self.step = self.solver.NumVar(0, infinity, "step")
         self.kept = [self.solver.NumVar(0, infinity, f"kept {k}") for k in range(self.count)]
-        self.more = [self.solver.NumVar(0, infinity if load.again else 0, f"again {k}") for k in range(self.count)]
+        most = infinity if load.again or load.copied else 0
+        self.more = [self.solver.NumVar(0, most, f"more {k}") for k in range(self.count)]
+        self._copy()
         for a, b in zip(self.kept, self.more, strict=True):
             self.solver.Add(a + b >= least)
         self.solver.Add(sum(self.kept) + sum(self.more) == load.layers)
@@ -81,9 +83,18 @@ class _Program:
                 if size:
                     held.SetCoefficient(variable, size)
 
+    def _copy(self) -> None:
+        """Every rank copies what waits in the host's memory, there and back, in all passes."""
+        each = 2 * self.load.copied * self.c.passes
+        for row in self.numbers if each else ():
+            copied = self.solver.Constraint(0, self.solver.infinity())
+            copied.SetCoefficient(self.step, 1.0)
+            for k in row:
+                copied.SetCoefficient(self.more[int(k)], -each)
+
     def _memory(self) -> np.ndarray:
-        """Bytes by layer of each chunk that is kept, and by layer that runs again: of every rank, at the moments when it
-        holds most of an even cut."""
+        """Bytes by layer of each chunk that is kept, and by layer that runs again or waits elsewhere: of every rank, at
+        the moments when it holds most of an even cut."""
         load, c = self.load, self.c
         static, v = static_bytes(load, c), c.virtual_stages
         rows: list[np.ndarray] = []

@@ -55,13 +55,17 @@ Pair = tuple[float, float]  # of the forward and of the backward pass
 class Load:
     """What a rank does in one pass, of all copies together, with what is exchanged in every pass.
 
-    `layer`: seconds of the lightest layer, `again` what running it again adds; bytes that it `kept` for its backward
-    pass, and `kept_again` where it runs again; elements of its `weights` as they are read and as they are `stored`.
+    Of the lightest layer: seconds of both passes (`layer`; `split`: back, as gradients of values and of weights, of a
+    layer, of `first` and of `last`), seconds that running it `again` adds, bytes that it `kept` for its backward pass,
+    and `kept_again` where it runs again or waits in the host's memory, where copying it there or back takes `copied`
+    seconds beside a pass; elements of its `weights` as they are read and as they are `stored`.
+
     `chunk`: seconds that the first gathering and the last scattering of a pass through a chunk are waited for, unless
-    it begins or ends with other units than layers.  Seconds of the units before the first layer (`first`) and
-    behind the last one (`last`), and `total` of all; of that, `of_weights` makes gradients of weights; `split`: the back passes
-    of a layer, of `first` and of `last` as gradients of values and of weights.  `update`: of all weights, once a step; `once`: seconds in which gradients are summed and updated weights gathered, of all
-    units, and of the lightest that is summed last or gathered first.
+    it begins or ends with other units than layers.  Seconds of the units before the first layer (`first`) and behind
+    the last one (`last`), and `total` of all; of that, `of_weights` makes gradients of weights.
+
+    `update`: seconds in which all weights are updated, once a step; `once`: in which gradients are summed and updated
+    weights gathered, of all units, and of the lightest that is summed last or gathered first.
     """
 
     layers: int
@@ -69,6 +73,7 @@ class Load:
     again: float
     kept: float
     kept_again: float
+    copied: float
     weights: float
     stored: float
     chunk: Pair
@@ -120,16 +125,17 @@ class Load:
             self,
             kept=other.kept * factor,
             kept_again=other.kept_again * factor,
+            copied=other.copied * factor,
             stored=self.weights / divided,
             update=self.update / divided,
         )
 
 
 def load_of(workload: Workload, c: Configuration, profile: HardwareProfile) -> Load:
-    """Of `c` on its own workload; where a part of the blocks runs again (`recompute_blocks` below 1), of blocks that do
-    not, and `again` says what doing so adds."""
+    """Of `c` on its own workload; where a part of the blocks runs again (`recompute_blocks` below 1) or waits in the
+    host's memory, of blocks that do not, and `again` and `copied` say what doing so takes."""
     part = c.recompute == "full" and c.recompute_blocks < 1
-    run = c.with_(recompute_blocks=1.0, pp=1, virtual_stages=1, schedule="1f1b", stage_layers=None)
+    run = c.with_(recompute_blocks=1.0, offload=0.0, pp=1, virtual_stages=1, schedule="1f1b", stage_layers=None)
     passes = passes_of(workload, run, profile)
     exchanged = _Exchanged(workload, run, passes)
     times, units, layers = passes.units, workload.units, layers_of(workload)
@@ -150,7 +156,8 @@ def load_of(workload: Workload, c: Configuration, profile: HardwareProfile) -> L
         layer=(min(f for f, _ in each), min(b for _, b in each)),
         again=min(exchanged.adding(u) for u in layers) if part else 0.0,
         kept=kept(plain),
-        kept_again=kept(run),
+        kept_again=0.0 if c.offload else kept(run),
+        copied=_copied(kept(run), profile) if c.offload else 0.0,
         weights=min(units[u].weights for u in layers),
         stored=min(units[u].stored for u in layers),
         chunk=exchanged.at_ends(layers),
@@ -170,8 +177,15 @@ def load_of(workload: Workload, c: Configuration, profile: HardwareProfile) -> L
 
 def _update(elements: float, c: Configuration, profile: HardwareProfile) -> float:
     """Seconds; a part of them takes no less than its share."""
+    if c.frozen:
+        return 0.0
     precision = "fp32" if c.weight_bytes == 4 else c.precision
     return float(optimizer_seconds(profile, elements, precision=precision, optimizer=c.optimizer, launches=0))
+
+
+def _copied(size: float, profile: HardwareProfile) -> float:
+    link = profile.host.link_bytes_per_s
+    return float("inf") if link is None else size / link
 
 
 class _Exchanged:
@@ -242,6 +256,8 @@ def least_once(load: Load, c: Configuration, profile: HardwareProfile) -> float:
 def static_bytes(load: Load, c: Configuration) -> float:
     """Of the weights of a layer, with all that belongs to them."""
     shared = [load.stored if c.zero >= level else load.weights for level in (1, 2, 3)]
+    if c.frozen:
+        return shared[2] * c.weight_bytes
     state = STATE_BYTES[c.optimizer] + (0 if c.weight_bytes == 4 else 4)
     return shared[2] * c.weight_bytes + shared[1] * c.gradient_bytes + shared[0] * state
 
@@ -323,6 +339,7 @@ class _Pipeline:
         self.passes = c.passes
         self.room = float("inf") if limit is None else limit
         self.seconds, self.again = sum(load.layer), load.again  # of a layer, in a pass
+        self.copied = 2 * load.copied
         self.bytes, self.bytes_again = static + flying * load.kept, static + flying * load.kept_again  # of a layer
         chunk = least_chunk(load, c)
         back = _goes_back(c)
@@ -339,6 +356,8 @@ class _Pipeline:
         seconds = np.maximum(0.0, (t - self.waits) / self.passes - self.extra)
         longer = self.seconds + self.again
         kept = np.minimum(seconds / self.seconds, self.room / self.bytes)
+        if self.copied:
+            return self._copying(seconds)
         if not self.again:
             return np.floor(kept + _ROUNDING)
         again = np.minimum(seconds / longer, self.room / self.bytes_again)
@@ -352,6 +371,12 @@ class _Pipeline:
             inside = np.isfinite(a) & np.isfinite(b) & (a >= 0) & (b >= 0)
             found = np.where(inside, np.maximum(found, a + b), found)
         return np.floor(found + _ROUNDING)
+
+    def _copying(self, seconds: _Floats) -> _Floats:
+        """The same, where activations of some layers wait in the host's memory: of as many as are copied beside."""
+        waiting = seconds / self.copied
+        room = (self.room + (self.bytes - self.bytes_again) * waiting) / self.bytes
+        return np.floor(np.minimum(np.minimum(seconds / self.seconds, room), self.room / self.bytes_again) + _ROUNDING)
 
 
 def dealt(load: Load, c: Configuration, limit: float | None, t: float) -> tuple[int, ...] | None:
@@ -378,7 +403,8 @@ def dealt(load: Load, c: Configuration, limit: float | None, t: float) -> tuple[
 def held_evenly(load: Load, c: Configuration) -> float:
     """Bytes of the fullest rank with an even share of the layers, as far as the bound tells."""
     pipeline = _Pipeline(load, c, None)
-    each = pipeline.bytes if c.recompute != "full" or c.recompute_blocks == 1 else pipeline.bytes_again
+    part = c.offload or (c.recompute == "full" and c.recompute_blocks < 1)
+    each = pipeline.bytes_again if part else pipeline.bytes
     return float(each.max()) * load.layers / c.pp
 
 

@@ -113,7 +113,7 @@ class _Proof:
         """But for those that computing alone makes slower than the best."""
         for laid_out in configurations(self.space, self.profile):
             for c in schedules(self.space, laid_out):
-                if c.recompute == "full" and c.recompute_blocks not in (_PART, 1.0):
+                if c.recompute_blocks not in (_PART, 1.0) or c.offload not in (_PART, 0.0):
                     continue
                 if self._computing(c) < self._step:
                     # Without what is exchanged, the level that divides most bounds the others.
@@ -123,7 +123,7 @@ class _Proof:
         """Seconds that a rank computes at least, whatever runs again."""
         key = ranks_of(c), c.micro_batch, c.copies
         if key not in self._rates:
-            load = self.coarse.load(c.with_(recompute="none", recompute_blocks=1.0))
+            load = self.coarse.load(c.with_(recompute="none", recompute_blocks=1.0, offload=0.0))
             self._rates[key] = float("inf") if load is None else sum(load.total)
         return self._rates[key] * c.passes / c.pp
 
@@ -144,7 +144,16 @@ class _Proof:
                 self._push(least, self._estimate if c.pp == 1 else self._exactly, level)
 
     def _load(self, c: Configuration, *, exact: bool) -> Load | None:
-        key = _laid_out_as(c), c.recompute, c.recompute_blocks, c.zero, c.scatters_every_pass, c.copies, exact
+        key = (
+            _laid_out_as(c),
+            c.recompute,
+            c.recompute_blocks,
+            c.offload,
+            c.zero,
+            c.scatters_every_pass,
+            c.copies,
+            exact,
+        )
         if key not in self._loads:
             self._loads[key] = self._made(c, exact=exact)
         return self._loads[key]
@@ -193,21 +202,28 @@ class _Proof:
             self._take(found)
 
     def _fastest(self, c: Configuration, *, exact: bool = True, slack: float = 0.0) -> Scored | None:
-        """The member of a family on one stage with the fewest blocks that run again; None where none fits, or where
-        none has to."""
-        if not _in_part(c):
+        """Of a family on one stage; None where none fits, or where no block has to run again or wait elsewhere."""
+        part = _in_part(c)
+        if part is None:
             return self._predicted(c, exact=exact, slack=slack)
-        if self._predicted(c.with_(recompute="none"), exact=exact, slack=slack) is not None:
+        if self._predicted(c.with_(recompute="none", offload=0.0), exact=exact, slack=slack) is not None:
             return None  # the family of what runs nothing again has that one
+        return self._with_fewest(c, exact=exact, slack=slack)
+
+    def _with_fewest(self, c: Configuration, *, exact: bool = True, slack: float = 0.0) -> Scored | None:
+        """With as few blocks that run again, or wait elsewhere, as memory allows, where that is open."""
+        part = _in_part(c)
+        if part is None:
+            return self._predicted(c, exact=exact, slack=slack)
         few = least_share(
-            lambda f: self._predicted(c.with_(recompute_blocks=f), exact=exact, slack=slack) is not None,
+            lambda f: self._predicted(c.with_(**{part: f}), exact=exact, slack=slack) is not None,
             self.sample.layers,
-            1 - 1 / self.sample.layers,
+            1.0 if part == "offload" else 1 - 1 / self.sample.layers,
         )
-        return None if few is None else self._predicted(c.with_(recompute_blocks=few), exact=exact, slack=slack)
+        return None if few is None else self._predicted(c.with_(**{part: few}), exact=exact, slack=slack)
 
     def _improve(self, bound: float, c: Configuration) -> None:
-        """Bounds a family by the best cut there is, and looks for a member that is faster than the best; what is left of
+        """Bounds a family by the best cut, and looks for a member that is faster than the best; what is left of
         the family cannot be bounded closer."""
         load, cut = self._load(c, exact=True), None
         if load is not None and c.pp > 1:
@@ -248,17 +264,6 @@ class _Proof:
         except (UsageError, InputError):
             return None
 
-    def _with_fewest(self, c: Configuration) -> Scored | None:
-        """With as few blocks that run again as memory allows, where a part of them may."""
-        if not _in_part(c):
-            return self._predicted(c)
-        few = least_share(
-            lambda f: self._predicted(c.with_(recompute_blocks=f)) is not None,
-            self.sample.layers,
-            1 - 1 / self.sample.layers,
-        )
-        return None if few is None else self._predicted(c.with_(recompute_blocks=few))
-
     def _take(self, found: Scored) -> None:
         if found.prediction.step_time_s < self._step:
             self.best = found
@@ -279,5 +284,8 @@ def _laid_out_as(c: Configuration) -> Configuration:
     return layout_of(c).with_(recompute="full" if whole else "none")
 
 
-def _in_part(c: Configuration) -> bool:
-    return c.recompute == "full" and c.recompute_blocks < 1
+def _in_part(c: Configuration) -> str | None:
+    """The field that says of how many blocks, where that is open in a family."""
+    if c.offload:
+        return "offload"
+    return "recompute_blocks" if c.recompute == "full" and c.recompute_blocks < 1 else None

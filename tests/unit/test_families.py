@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import combinations
 
@@ -17,7 +17,8 @@ from planner.errors import InputError, UsageError
 from planner.frontends import import_bytes
 from planner.planning.schemes import spelled
 from planner.uniform import Sample, Space, best_of, configurations, prove, refined
-from planner.uniform.families import LEAST_CHUNK, dealt, held_evenly, least_seconds, load_of
+from planner.uniform.cuts import best_cut
+from planner.uniform.families import LEAST_CHUNK, dealt, held_evenly, least_once, least_seconds, load_of
 from planner.uniform.space import levels, schedules
 
 MACHINES = {name: load_profile(name) for name in ("h100", "ascend-910b")}
@@ -35,15 +36,15 @@ def sample_of(architecture: str, machine: str) -> Sample:
     return Sample(import_bytes(model.SerializeToString(), name=architecture), MACHINES[machine])
 
 
-def space_of(sample: Sample, devices: int) -> Space:
+def space_of(sample: Sample, devices: int, *, offload: bool = False) -> Space:
     copies = (1, 2) if sample.profile.name.startswith("ascend") else (1,)
-    return Space(devices, BATCH, sample.layers, experts=sample.has_experts, copies=copies)
+    return Space(devices, BATCH, sample.layers, experts=sample.has_experts, copies=copies, offload=offload)
 
 
 def families(space: Space, sample: Sample) -> Iterator[Configuration]:
     for c in configurations(space, sample.profile):
         for s in schedules(space, c):
-            if s.recompute != "full" or s.recompute_blocks in (0.5, 1.0):
+            if s.recompute_blocks in (0.5, 1.0) and s.offload in (0.0, 0.5):
                 yield from levels(space, s)
 
 
@@ -62,6 +63,8 @@ def member(c: Configuration, layers: int, dice: random.Random) -> Configuration:
         c = c.with_(stage_layers=dice.choice(every)) if every else c
     if c.recompute == "full" and c.recompute_blocks < 1:
         c = c.with_(recompute_blocks=dice.randrange(1, layers) / layers)
+    if c.offload:
+        c = c.with_(offload=dice.randrange(1, layers + 1) / layers)
     return c
 
 
@@ -79,7 +82,7 @@ def test_no_member_is_faster_than_the_bound_of_its_family(architecture: str, mac
     """With and without a limit of memory that the member itself just keeps."""
     sample, dice = sample_of(architecture, machine), random.Random(0)
     every: dict[object, list[Configuration]] = defaultdict(list)  # of one layout, which takes a while to find
-    for c in families(space_of(sample, devices), sample):
+    for c in families(space_of(sample, devices, offload=machine == "h100"), sample):
         every[c.dp, c.tp, c.cp, c.ep, c.sequence_parallel, c.micro_batch, c.zero > 0, c.recompute == "full"].append(c)
     tried = bound_by_memory = 0
     for c in (c for of in dice.sample([*every.values()], 16) for c in dice.sample(of, min(len(of), 12))):
@@ -90,6 +93,11 @@ def test_no_member_is_faster_than_the_bound_of_its_family(architecture: str, mac
         load = load_of(sample.workload(m), c, sample.profile)
         least = [least_seconds(load, c, sample.profile, limit, float("inf")) for limit in (None, p.allocated_bytes)]
         assert least[0] <= least[1] <= p.step_time_s * (1 + 1e-9), (spelled(m), least, p.step_time_s)
+        if c.pp > 1:
+            cut = best_cut(load, c, p.allocated_bytes, float("inf"))
+            assert cut is not None
+            assert cut.seconds + least_once(load, c, sample.profile) <= p.step_time_s * (1 + 1e-9), spelled(m)
+            assert sum(cut.layers) == sample.layers
         tried += 1
         bound_by_memory += least[1] > least[0] * (1 + 1e-6)
     assert tried > 40
@@ -136,7 +144,9 @@ def test_what_is_proven_bounds_every_member_of_every_family(
     shortest = float("inf")
     for c in families(space, sample):
         for cut in [None] if c.pp == 1 else cuts(sample.layers, c.pp * c.virtual_stages):
-            shares = range(1, sample.layers) if c.recompute == "full" and c.recompute_blocks < 1 else [None]
+            shares: Iterable[int | None] = [None]
+            if c.recompute == "full" and c.recompute_blocks < 1:
+                shares = range(1, sample.layers)
             for n in shares:
                 m = c.with_(stage_layers=cut, recompute_blocks=c.recompute_blocks if n is None else n / sample.layers)
                 p = played(sample, m)
