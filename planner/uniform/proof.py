@@ -34,6 +34,7 @@ _LAID_OUT: Final = 12  # layouts that are found in search of one that is faster
 _TRIED: Final = 12  # families of which a member is improved
 _LONGER_CUTS: Final = (0.001, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04)  # than the bound, that cuts are tried for
 _WORTH: Final = 0.03  # of the best step, that a member may be slower for that
+_LAYERS: Final = 2  # from which on a part of them may run again
 _PART: Final = 0.5  # says of a family that a part of the blocks, any, runs again
 
 
@@ -114,6 +115,8 @@ class _Proof:
         for laid_out in configurations(self.space, self.profile):
             for c in schedules(self.space, laid_out):
                 if c.recompute_blocks not in (_PART, 1.0) or c.offload not in (_PART, 0.0):
+                    continue
+                if self.sample.layers < _LAYERS and _in_part(c) is not None:
                     continue
                 if self._computing(c) < self._step:
                     # Without what is exchanged, the level that divides most bounds the others.

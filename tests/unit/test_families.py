@@ -153,3 +153,15 @@ def test_what_is_proven_bounds_every_member_of_every_family(
                 if p is not None and (limit is None or round(p.allocated_bytes) <= limit):
                     shortest = min(shortest, p.step_time_s)
     assert proven.bound_s <= shortest * (1 + 1e-9)
+
+
+def test_models_without_layers_are_bounded_as_well() -> None:
+    model = build("mlp", {"batch": BATCH})
+    sample = Sample(import_bytes(model.SerializeToString(), name="mlp"), MACHINES["h100"])
+    space = Space(2, BATCH, sample.layers, experts=False)
+    (free,) = best_of(sample, space, None).best
+    limit = round(0.9 * free.prediction.allocated_bytes)
+    found = best_of(sample, space, limit)
+    if found.best:
+        proven = prove(sample, space, limit, found.best[0], found.coarse)
+        assert 0 < proven.bound_s <= proven.best.prediction.step_time_s
