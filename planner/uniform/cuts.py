@@ -30,7 +30,8 @@ _PASSES: Final = 60_000  # of all micro-batches, that are simulated in some hund
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """`seconds`: of all passes, at least, whatever the cut; `layers`: of each chunk, whole ones, near the best cut."""
+    """`seconds`: of all passes, at least, whatever the cut; inf where none fits; `layers`: of each chunk, whole ones,
+    near the best cut."""
 
     seconds: float
     layers: tuple[int, ...]
@@ -38,7 +39,7 @@ class Cut:
 
 def best_cut(load: Load, c: Configuration, limit: float | None, enough: float) -> Cut | None:
     """Over all cuts of the family of `c` whose ranks hold `limit` bytes at most; not looked for beyond `enough`
-    seconds.  None where the pipeline has too many passes, or nothing fits."""
+    seconds.  None where the pipeline has too many passes, or the program cannot be solved."""
     kinds = 3 if is_split(c.order) else 2
     if c.passes * c.pp * c.virtual_stages * kinds > _PASSES:
         return None
@@ -114,7 +115,10 @@ class _Program:
         best = np.concatenate([np.full(self.count, self.load.layers / self.count), np.zeros(self.count)])
         shortest = self._meet(best)
         for _ in range(_ROUNDS):
-            if self.solver.Solve() != pywraplp.Solver.OPTIMAL:
+            status = self.solver.Solve()
+            if status == pywraplp.Solver.INFEASIBLE:
+                return Cut(float("inf"), ())
+            if status != pywraplp.Solver.OPTIMAL:
                 return None
             bound = self.step.solution_value()
             if bound >= enough or bound >= shortest * (1 - _CLOSE):

@@ -12,7 +12,7 @@ together have not room for the model's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
@@ -44,7 +44,7 @@ __all__ = [
 LEAST_CHUNK: Final = 0.5  # of an even share of the layers, that every chunk has
 _PASSES: Final = 4  # for each stage: more micro-batches are not in flight
 _ROUNDING: Final = 1e-9
-_CLOSE: Final = 1e-4  # relative, to what a bound is found
+_CLOSE: Final = 5e-4  # relative, to what a bound is found
 _Floats = NDArray[np.float64]
 
 
@@ -239,12 +239,12 @@ class _Exchanged:
 
 def least_seconds(load: Load, c: Configuration, profile: HardwareProfile, limit: float | None, below: float) -> float:
     """Seconds that the step of every member of the family of `c` takes at least; inf where a device holds more than
-    `limit` bytes in each.  Where that is `below` already without looking at memory, memory is not looked at."""
+    `limit` bytes in each; not looked for beyond `below`, which may be inf."""
     once = least_once(load, c, profile)
     free = max(_through(load, c), _evenly(load, c)) + once
     if free >= below:
         return free
-    return max(free, _in_memory(load, c, limit, free - once) + once)
+    return max(free, _in_memory(load, c, limit, free - once, below - once) + once)
 
 
 def least_once(load: Load, c: Configuration, profile: HardwareProfile) -> float:
@@ -304,8 +304,9 @@ def _evenly(load: Load, c: Configuration) -> float:
     return w * total / (1 - max(0.0, 1 - w / m) ** c.pp)
 
 
-def _in_memory(load: Load, c: Configuration, limit: float | None, least: float) -> float:
-    """The shortest T, of at least `least`, in which the ranks have room for all layers; inf where there is none."""
+def _in_memory(load: Load, c: Configuration, limit: float | None, least: float, below: float) -> float:
+    """The shortest T, of at least `least`, in which the ranks have room for all layers; `below` where there is none
+    below it, inf where there is none at all."""
     pipeline = _Pipeline(load, c, limit)
 
     def layers(t: float) -> float:
@@ -313,17 +314,27 @@ def _in_memory(load: Load, c: Configuration, limit: float | None, least: float) 
 
     if layers(least) >= load.layers:
         return least
+    if below != float("inf"):
+        if layers(below) < load.layers:
+            return below
+        low, high = least, below
+    else:
+        low, high = _between(layers, load.layers, least)
+    while high - low > _CLOSE * low and high != float("inf"):
+        middle = (low + high) / 2
+        low, high = (low, middle) if layers(middle) >= load.layers else (middle, high)
+    return low if high != float("inf") else high
+
+
+def _between(layers: Callable[[float], float], wanted: int, least: float) -> Pair:
+    """Between what T ranks have room for so many layers; inf twice where they never have."""
     low = high = least
     for _ in range(12):  # until there is time for everything to run again on one rank
         high *= 2
-        if layers(high) >= load.layers:
-            break
-    else:
-        return float("inf")
-    while high - low > _CLOSE * low:
-        middle = (low + high) / 2
-        low, high = (low, middle) if layers(middle) >= load.layers else (middle, high)
-    return low
+        if layers(high) >= wanted:
+            return low, high
+        low = high
+    return float("inf"), float("inf")
 
 
 def _last_rank(c: Configuration) -> int:

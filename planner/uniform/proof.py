@@ -30,6 +30,8 @@ __all__ = ["Proven", "prove"]
 _LONGER: Final = 0.01  # an estimate may be too long by this
 _LARGER: Final = 0.15  # or too large
 _NEAR: Final = 0.005  # a bound so close to the best is not raised further
+_OPENED: Final = 20_000  # families, on the way to a bound
+_CUT: Final = 48  # families whose best cut is found by what is estimated of them
 _LAID_OUT: Final = 12  # layouts that are found in search of one that is faster
 _TRIED: Final = 12  # families of which a member is improved
 _LONGER_CUTS: Final = (0.001, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04)  # than the bound, that cuts are tried for
@@ -75,7 +77,7 @@ class _Proof:
         self.sample, self.space, self.limit, self.best, self.stopped = sample, space, limit, best, stopped
         self.coarse, self.profile = coarse, sample.profile
         self.left = float("inf")  # the least bound of what cannot be bounded closer
-        self.families = self.opened = 0
+        self.families = self.opened = self.cut = 0
         self._open: list[tuple[float, int, Callable[[float, Configuration], None], Configuration]] = []
         self._number = itertools.count()
         self._loads: dict[object, Load | None] = {}
@@ -91,7 +93,7 @@ class _Proof:
             load = self.coarse.load(c)
             if load is not None:
                 self._push(self._least(load, c), self._look, c)
-        while self._open and self._open[0][0] < self._near and not self.stopped():
+        while self._open and self._open[0][0] < self._near and self._worth_while() and not self.stopped():
             bound, _, look, c = heapq.heappop(self._open)
             look(bound, c)
         bound = min(self.left, self._open[0][0] if self._open else float("inf"), self._step)
@@ -100,6 +102,11 @@ class _Proof:
     @property
     def _step(self) -> float:
         return self.best.prediction.step_time_s
+
+    def _worth_while(self) -> bool:
+        """Whether what is opened next may raise the bound, or lead to a faster member soon."""
+        raises = self._open[0][0] < self.left and self.opened < _OPENED
+        return raises or (len(self._tried) < _TRIED and self.opened < _OPENED / 2)
 
     @property
     def _near(self) -> float:
@@ -144,19 +151,11 @@ class _Proof:
             load = self._load(level, exact=False)
             if load is not None:
                 least = max(bound, self._least(load, level, _LONGER))
-                self._push(least, self._estimate if c.pp == 1 else self._exactly, level)
+                self._push(least, self._estimate if c.pp == 1 else self._cut, level)
 
     def _load(self, c: Configuration, *, exact: bool) -> Load | None:
-        key = (
-            _laid_out_as(c),
-            c.recompute,
-            c.recompute_blocks,
-            c.offload,
-            c.zero,
-            c.scatters_every_pass,
-            c.copies,
-            exact,
-        )
+        kept = c.recompute, c.recompute_blocks, c.offload
+        key = _laid_out_as(c), kept, c.zero, c.scatters_every_pass, c.copies, exact
         if key not in self._loads:
             self._loads[key] = self._made(c, exact=exact)
         return self._loads[key]
@@ -168,6 +167,17 @@ class _Proof:
             return None
         less = 1.0 if exact else 1 - _LARGER
         return replace(load, kept=load.kept * less, kept_again=load.kept_again * less)
+
+    def _cut(self, bound: float, c: Configuration) -> None:
+        """Bounds a family by the best cut, as its workload is estimated."""
+        load = self._load(c, exact=False)
+        if load is not None and self.cut < _CUT:
+            self.cut += 1
+            once = least_once(load, c, self.profile)
+            cut = best_cut(load, c, self.limit, self._step / (1 - _LONGER) - once)
+            if cut is not None:
+                bound = max(bound, (cut.seconds + once) * (1 - _LONGER))
+        self._push(bound, self._exactly, c)
 
     def _may_lay_out(self, c: Configuration) -> bool:
         """Whether layouts of its own are still to be found for it, which takes longest."""
@@ -233,11 +243,10 @@ class _Proof:
             once = least_once(load, c, self.profile)
             cut = best_cut(load, c, self.limit, self._step - once)
             bound = bound if cut is None else max(bound, cut.seconds + once)
-        if bound >= self._near:
-            self._close(bound)
+        if bound >= self._step:
             return
         self._close(bound)
-        if len(self._tried) == _TRIED:
+        if bound >= self._near or len(self._tried) == _TRIED:
             return
         self._tried.add(c)
         found = min(self._members(bound, c, cut), key=lambda m: m.prediction.step_time_s, default=None)
@@ -255,7 +264,7 @@ class _Proof:
         # The bound leaves out some of what is held.
         limit = None if self.limit is None else self.limit * min(1.0, held_evenly(load, c) / even)
         cuts = {dealt(load, c, limit, bound * (1 + more)) for more in _LONGER_CUTS}
-        cuts.add(None if cut is None else cut.layers)
+        cuts.add(None if cut is None else cut.layers or None)
         for layers in sorted(layers for layers in cuts if layers is not None):
             found = self._with_fewest(c.with_(stage_layers=layers))
             if found is not None:
