@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 
 from cost_models import load_profile
 from planner.builder import build
+from planner.cli.main import main
 from planner.clock import Configuration, Prediction, predict
 from planner.errors import InputError, UsageError
 from planner.frontends import import_bytes
@@ -165,3 +168,22 @@ def test_models_without_layers_are_bounded_as_well() -> None:
     if found.best:
         proven = prove(sample, space, limit, found.best[0], found.coarse)
         assert 0 < proven.bound_s <= proven.best.prediction.step_time_s
+
+
+@pytest.mark.parametrize("space", ["whole", "operators"])
+def test_the_gap_that_is_printed_is_that_of_all_that_was_searched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], space: str
+) -> None:
+    model = tmp_path / "gpt.onnx"
+    model.write_bytes(build("gpt", {**SIZES["gpt"], "layers": 4, "batch": BATCH}).SerializeToString())
+    arguments = ["search", str(model), "--devices", "4", "--space", space, "--no-cache", "--out", str(tmp_path)]
+    assert main([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    bound, step = found["step_time_lower_bound_s"], found["step_time_s"]
+    assert 0 < bound <= step
+    assert found["gap"] == pytest.approx((step - bound) / step)
+    if space == "whole":
+        assert bound <= found["uniform"]["step_time_lower_bound_s"]
+        assert main(arguments) == 0
+        (line,) = (x for x in capsys.readouterr().out.splitlines() if x.startswith("optimality"))
+        assert "of configurations that treat layers alike, and of plans of operators one by one" in line

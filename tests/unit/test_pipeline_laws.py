@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from cost_models.pipeline import SCHEDULES, ChunkTimes, Pass, PipelineRun, pipeline_seconds, simulate
+from cost_models.pipeline import SCHEDULES, ChunkTimes, Pass, PipelineRun, longest_paths, pipeline_seconds, simulate
 
 Key = tuple[str, int, int]  # kind, virtual stage, micro-batch
 SPLIT = ("zb-h1", "zb-v")
@@ -176,6 +178,24 @@ def by_key(case: Case, run: PipelineRun) -> dict[Key, Pass]:
 def test_equal_to_relaxation_over_lists(case: Case) -> None:
     found = {key: (x.begin_s, x.end_s) for key, x in by_key(case, case.run()).items()}
     assert found == reference_times(case)
+
+
+@settings(max_examples=100, deadline=None)
+@given(cases(), st.data())
+def test_the_longest_path_is_the_step_and_no_path_is_longer_with_other_chunks(case: Case, data: st.DataObject) -> None:
+    kinds = "FBW" if case.schedule in SPLIT else "FB"
+    place = {stage: s for s, stage in enumerate(case.stages)}
+
+    def length(path: NDArray[np.int64], of: Case) -> float:
+        return sum(n * of.seconds(kinds[kind], place[d, c]) for (d, kind, c), n in np.ndenumerate(path))
+
+    seconds, paths = longest_paths(case.schedule, case.chunks, case.micro_batches)
+    free = replace(case, transfers=(0,) * len(case.transfers), overlapped=True)
+    assert seconds == free.run().total_s == max(length(path, free) for path in paths)
+    factor = data.draw(st.integers(1, 4))
+    longer = [[replace(c, forward_s=c.forward_s * factor) for c in row] for row in case.chunks]
+    other = replace(free, chunks=tuple(map(tuple, longer)))
+    assert all(length(path, other) <= other.run().total_s for path in paths)
 
 
 @settings(max_examples=150, deadline=None)
