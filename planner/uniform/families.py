@@ -12,7 +12,7 @@ together have not room for the model's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 LEAST_CHUNK: Final = 0.5  # of an even share of the layers, that every chunk has
+_UNLIKE: Final = 0.02  # relative, up to which the lightest layer stands for all
 _PASSES: Final = 4  # for each stage: more micro-batches are not in flight
 _ROUNDING: Final = 1e-9
 _CLOSE: Final = 5e-4  # relative, to what a bound is found
@@ -55,10 +56,14 @@ Pair = tuple[float, float]  # of the forward and of the backward pass
 class Load:
     """What a rank does in one pass, of all copies together, with what is exchanged in every pass.
 
-    Of the lightest layer: seconds of both passes (`layer`; `split`: back, as gradients of values and of weights, of a
-    layer, of `first` and of `last`), seconds that running it `again` adds, bytes that it `kept` for its backward pass,
-    and `kept_again` where it runs again or waits in the host's memory, where copying it there or back takes `copied`
-    seconds beside a pass; elements of its `weights` as they are read and as they are `stored`.
+    `lightest`: None where all layers are alike; else a layer is what passes forward in the mean time of the model's, a
+    part or a multiple of one of them, of which the lightest is so much.
+
+    Of the lightest layer, or the least that may belong to one: seconds of both passes (`layer`; `split`: back, as
+    gradients of values and of weights, of a layer, of `first` and of `last`), seconds that running it `again` adds,
+    bytes that it `kept` for its backward pass, and `kept_again` where it runs again or waits in the host's memory,
+    where copying it there or back takes `copied` seconds beside a pass; elements of its `weights` as they are read and
+    as they are `stored`.
 
     `chunk`: seconds that the first gathering and the last scattering of a pass through a chunk are waited for, unless
     it begins or ends with other units than layers.  Seconds of the units before the first layer (`first`) and behind
@@ -69,6 +74,7 @@ class Load:
     """
 
     layers: int
+    lightest: float | None
     layer: Pair
     again: float
     kept: float
@@ -141,38 +147,61 @@ def load_of(workload: Workload, c: Configuration, profile: HardwareProfile) -> L
     times, units, layers = passes.units, workload.units, layers_of(workload)
     plain = run.with_(recompute="none") if part else run
 
+    def back(of: Sequence[int]) -> float:
+        return sum(times[u].backward.seconds if part else times[u].back for u in of)
+
     def spent(of: Sequence[int]) -> Pair:
         """Of these units one after the other."""
-        forward = sum(times[u].forward.seconds for u in of)
-        back = sum(times[u].backward.seconds if part else times[u].back for u in of)
-        return exchanged.beside(of, forward, back)
-
-    def kept(way: Configuration) -> float:
-        return min(c.copies * chunk_activation_bytes(workload, way, (u,)) for u in layers)
+        return exchanged.beside(of, sum(times[u].forward.seconds for u in of), back(of))
 
     each = [spent([u]) for u in layers]
+    alike = _alike([f for f, _ in each]) and _alike([b for _, b in each])
+    if not alike:  # of a chunk, the longer of computing and exchanging is less than that of each layer
+        each = [exchanged.slowed(u, times[u].forward.seconds, back([u])) for u in layers]
+    shares = [1.0] * len(layers) if alike else _shares([f for f, _ in each])
+
+    def least(of: Iterable[float]) -> float:
+        """Of a layer that is passed in the mean time."""
+        return min(value / share for value, share in zip(of, shares, strict=True))
+
+    def kept(way: Configuration) -> float:
+        return least(c.copies * chunk_activation_bytes(workload, way, (u,)) for u in layers)
+
+    values, of_weights = zip(*(exchanged.split(u, b) for u, (_, b) in zip(layers, each, strict=True)), strict=True)
+    before, behind = range(layers[0]), range(layers[-1] + 1, len(units))
     return Load(
         layers=len(layers),
-        layer=(min(f for f, _ in each), min(b for _, b in each)),
-        again=min(exchanged.adding(u) for u in layers) if part else 0.0,
+        lightest=None if alike else min(shares),
+        layer=(least(f for f, _ in each), least(b for _, b in each)),
+        again=least(exchanged.adding(u) for u in layers) if part else 0.0,
         kept=kept(plain),
         kept_again=0.0 if c.offload else kept(run),
         copied=_copied(kept(run), profile) if c.offload else 0.0,
-        weights=min(units[u].weights for u in layers),
-        stored=min(units[u].stored for u in layers),
+        weights=least(units[u].weights for u in layers),
+        stored=least(units[u].stored for u in layers),
         chunk=exchanged.at_ends(layers),
-        first=spent(range(layers[0])),
-        last=spent(range(layers[-1] + 1, len(units))),
+        first=spent(before),
+        last=spent(behind),
         total=spent(range(len(units))),
         of_weights=sum(u.weight_seconds for u in times),
         split=(
-            exchanged.split([[u] for u in layers], [b for _, b in each]),
-            exchanged.split([range(layers[0])], [spent(range(layers[0]))[1]]),
-            exchanged.split([range(layers[-1] + 1, len(units))], [spent(range(layers[-1] + 1, len(units)))[1]]),
+            (least(values), least(of_weights)),
+            exchanged.split_of(before, spent(before)[1]),
+            exchanged.split_of(behind, spent(behind)[1]),
         ),
         update=_update(sum(u.stored if c.zero else u.weights for u in units), c, profile),
         once=(exchanged.once(range(len(units))), exchanged.once_at_ends(layers)),
     )
+
+
+def _alike(seconds: Sequence[float]) -> bool:
+    return max(seconds) <= min(seconds) * (1 + _UNLIKE)
+
+
+def _shares(seconds: Sequence[float]) -> list[float]:
+    """Of each layer, how much longer it takes than the mean."""
+    mean = sum(seconds) / len(seconds)
+    return [s / mean for s in seconds] if min(seconds) > 0 else [1.0] * len(seconds)
 
 
 def _update(elements: float, c: Configuration, profile: HardwareProfile) -> float:
@@ -217,11 +246,17 @@ class _Exchanged:
         both = self.gathers[u] + self.scatters[u]
         return 0.0 if both * (1 - self.added) > times.backward.seconds else times.again.seconds
 
-    def split(self, parts: Sequence[Sequence[int]], back: Sequence[float]) -> Pair:
-        """The least of the parts, whose backward passes take so long, as gradients of values and of weights."""
-        weights = [sum(self.times[u].weight_seconds for u in part) for part in parts]
-        values = [max(0.0, b - w) for b, w in zip(back, weights, strict=True)]
-        return min(values), min(min(b, w) for b, w in zip(back, weights, strict=True))
+    def slowed(self, u: int, forward: float, back: float) -> Pair:
+        """The passes of a unit, with what computing loses beside what is exchanged."""
+        return forward + self.added * self.gathers[u], back + self.added * (self.gathers[u] + self.scatters[u])
+
+    def split(self, u: int, back: float) -> Pair:
+        return self.split_of((u,), back)
+
+    def split_of(self, units: Sequence[int], back: float) -> Pair:
+        """A backward pass that takes so long, as gradients of values and of weights."""
+        weights = min(back, sum(self.times[u].weight_seconds for u in units))
+        return back - weights, weights
 
     def at_ends(self, layers: Sequence[int]) -> Pair:
         gathered, scattered = min(self.gathers[u] for u in layers), min(self.scatters[u] for u in layers)
@@ -264,7 +299,7 @@ def static_bytes(load: Load, c: Configuration) -> float:
 
 def least_chunk(load: Load, c: Configuration) -> float:
     """Layers of every chunk."""
-    return max(1.0, LEAST_CHUNK * load.layers / (c.pp * c.virtual_stages))
+    return (load.lightest or 1.0) * max(1.0, LEAST_CHUNK * load.layers / (c.pp * c.virtual_stages))
 
 
 def _exposed(load: Load, c: Configuration, added: float) -> float:
@@ -347,7 +382,7 @@ class _Pipeline:
     def __init__(self, load: Load, c: Configuration, limit: float | None) -> None:
         static = static_bytes(load, c)
         flying = _in_flight(c.order, c.pp, c.virtual_stages, min(c.passes, _PASSES * c.pp))
-        self.passes = c.passes
+        self.passes, self.alike = c.passes, load.lightest is None
         self.room = float("inf") if limit is None else limit
         self.seconds, self.again = sum(load.layer), load.again  # of a layer, in a pass
         self.copied = 2 * load.copied
@@ -370,7 +405,7 @@ class _Pipeline:
         if self.copied:
             return self._copying(seconds)
         if not self.again:
-            return np.floor(kept + _ROUNDING)
+            return self._whole(kept)
         again = np.minimum(seconds / longer, self.room / self.bytes_again)
         found = np.maximum(kept, again)
         if self.room != float("inf"):
@@ -381,13 +416,16 @@ class _Pipeline:
                 b = (self.seconds * self.room - seconds * self.bytes) / both
             inside = np.isfinite(a) & np.isfinite(b) & (a >= 0) & (b >= 0)
             found = np.where(inside, np.maximum(found, a + b), found)
-        return np.floor(found + _ROUNDING)
+        return self._whole(found)
+
+    def _whole(self, layers: _Floats) -> _Floats:
+        return np.floor(layers + _ROUNDING) if self.alike else layers * (1 + _ROUNDING)
 
     def _copying(self, seconds: _Floats) -> _Floats:
         """The same, where activations of some layers wait in the host's memory: of as many as are copied beside."""
         waiting = seconds / self.copied
         room = (self.room + (self.bytes - self.bytes_again) * waiting) / self.bytes
-        return np.floor(np.minimum(np.minimum(seconds / self.seconds, room), self.room / self.bytes_again) + _ROUNDING)
+        return self._whole(np.minimum(np.minimum(seconds / self.seconds, room), self.room / self.bytes_again))
 
 
 def dealt(load: Load, c: Configuration, limit: float | None, t: float) -> tuple[int, ...] | None:

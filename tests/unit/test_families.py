@@ -29,6 +29,7 @@ SIZES = {
     "gpt": {"layers": 8, "hidden": 1024, "heads": 8, "vocab": 32000, "seq": 512, "attention": "fused"},
     "moe": {"layers": 6, "hidden": 512, "heads": 8, "kv_heads": 4, "ffn": 1024, "vocab": 8192, "seq": 256},
     "vit": {"layers": 4, "hidden": 512, "heads": 8},
+    "resnet": {"image": 32},
 }
 BATCH = 16
 
@@ -79,7 +80,7 @@ def played(sample: Sample, c: Configuration) -> Prediction | None:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "machine", "devices"), [("gpt", "h100", 8), ("moe", "ascend-910b", 4), ("vit", "h100", 4)]
+    ("architecture", "machine", "devices"), [("gpt", "h100", 8), ("moe", "ascend-910b", 4), ("vit", "h100", 4), ("resnet", "h100", 4)]
 )
 def test_no_member_is_faster_than_the_bound_of_its_family(architecture: str, machine: str, devices: int) -> None:
     """With and without a limit of memory that the member itself just keeps."""
@@ -104,7 +105,7 @@ def test_no_member_is_faster_than_the_bound_of_its_family(architecture: str, mac
         tried += 1
         bound_by_memory += least[1] > least[0] * (1 + 1e-6)
     assert tried > 40
-    assert bound_by_memory or architecture == "vit"
+    assert bound_by_memory or architecture in ("vit", "resnet")
 
 
 def test_a_bound_without_room_for_the_weights_is_none() -> None:
