@@ -39,6 +39,7 @@ HARDLY = 1e-3  # relative gain up to which a further mesh is not searched under 
 FAIR = 5e-2  # relative gap up to which no lower limits are tried after prices
 EXACT_NODES = 100  # problems up to this size are searched to the end first
 PLAIN_SECONDS = 0.8  # for a plan, any plan, after time is up
+_WORTH_CLOSE = 1e-2  # the same, by a bound that tells more closely what it may save
 _WORTH = 5e-2  # of a known step, that a mesh whose memory binds, and which takes long to search, must be able to save
 
 
@@ -108,11 +109,12 @@ class _Outer:
         if self.known_step is None or option.priced is None:
             return True
         enough = self.known_step * (1 - (_WORTH if self._binds(option) else 0.0))
-        if max(option.step_bound, step_bound(option.priced, option.bound)) >= enough:
+        if step_bound(option.priced, option.bound) >= enough:
             return False
+        close = self.known_step * (1 - _WORTH_CLOSE)
         if closer and self._binds(option) and not option.step_bound:
-            option.step_bound = least_step(option, Control(self.control.left, cancel=self.control.cancel), enough)
-        return option.step_bound < enough
+            option.step_bound = least_step(option, Control(self.control.left, cancel=self.control.cancel), close)
+        return option.step_bound < close
 
     def settle(self) -> None:
         """Brings what an interrupted run left in order, and finds some plan where it had none."""
