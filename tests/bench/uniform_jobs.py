@@ -1,11 +1,12 @@
 """The search against all uniform configurations there are, on forty jobs.
 
-    python -m tests.bench.uniform_jobs [--only PATTERN] [--json OUT]
+    python -m tests.bench.uniform_jobs [--only PATTERN] [--json OUT] [--search-only]
 
 Ten models of the builder on 8, 64, 256 and 1,024 devices of four kinds of machine.  Every configuration of the space is
 played, without bounds: each by estimated layouts first, and by its own layout where the estimate is within `NEAR` of
-the shortest.  `ratio` is the step of the plan that `planner search --space whole` returns over the shortest of them
-that fits; `gap` what the plan says of its own step.  OUT is written job by job, and jobs that it has are not run again.
+the shortest; `--search-only` leaves that out.  `ratio` is the step of the plan that `planner search --space whole`
+returns over the shortest of them that fits; `gap` what the plan says of its own step.  OUT is written job by job, and
+jobs that it has are not run again.
 """
 
 from __future__ import annotations
@@ -100,20 +101,26 @@ def searched(job: Job, model: bytes) -> dict[str, Any]:
     return found
 
 
-def row_of(name: str, job: Job) -> dict[str, Any]:
+def row_of(name: str, job: Job, *, search_only: bool) -> dict[str, Any]:
     attention = {"attention": "fused"} if job.architecture in ("gpt", "llama") else {}
     model = build(job.architecture, {**job.sizes, **attention, "batch": job.batch}).SerializeToString()
     begun = time.process_time()
     found = searched(job, model)
     took = time.process_time() - begun
-    shortest, which, count = enumerated(job, model)
     step = found.get("step_time_s")
-    return {
+    row = {
         "job": name,
         "step_s": step,
         "gap": found.get("gap"),
+        "parallelism": found.get("in_words"),
+        "uniform_s": (found.get("uniform") or {}).get("step_time_s"),
         "strategy": (found.get("uniform") or {}).get("strategy"),
         "cpu_s": round(took, 1),
+    }
+    if search_only:
+        return row
+    shortest, which, count = enumerated(job, model)
+    return row | {
         "configurations": count,
         "enumerated_s": shortest,
         "enumerated": which,
@@ -126,6 +133,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="*", help="names or patterns of jobs, with commas")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--search-only", action="store_true", help="search alone, for its gaps and its time")
     options = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []
     if options.json is not None and options.json.exists():
@@ -134,15 +142,16 @@ def main(arguments: Sequence[str]) -> int:
     for name, job in jobs():
         if name in known or not any(fnmatch.fnmatch(name, pattern) for pattern in options.only.split(",")):
             continue
-        row = row_of(name, job)
+        row = row_of(name, job, search_only=options.search_only)
         rows.append(row)
         print(json.dumps(row), flush=True)
         if options.json is not None:
             options.json.write_text(json.dumps(rows, indent=1) + "\n")
-    ratios = [r["ratio"] for r in rows if r["ratio"] is not None]
+    ratios = [r["ratio"] for r in rows if r.get("ratio") is not None]
     gaps = [r["gap"] for r in rows if r["gap"] is not None]
     if ratios:
         print(f"{len(ratios)} jobs: largest ratio {max(ratios):.4f}, median {statistics.median(ratios):.4f}")
+    if gaps:
         print(f"gap of at most 2 %: {sum(g <= 0.02 for g in gaps)} of {len(gaps)}")
     return 1 if any(r > 1 + 1e-9 for r in ratios) else 0
 
