@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from cost_models import HardwareProfile
 from planner.clock import Configuration
-from planner.uniform.families import Load, load_of
 from planner.uniform.least import ESTIMATED, Held, Passed
+from planner.uniform.load import Load, load_of
 
 __all__ = ["Coarse", "Ranks", "alone", "ranks_of"]
 

@@ -16,7 +16,8 @@ from ortools.linear_solver import pywraplp
 
 from cost_models.pipeline import ChunkTimes, dependencies, is_split, longest_paths, stage_numbers
 from planner.clock import Configuration
-from planner.uniform.families import Load, least_chunk, static_bytes
+from planner.uniform.families import least_chunk
+from planner.uniform.load import Load, static_bytes
 
 __all__ = ["Cut", "best_cut"]
 

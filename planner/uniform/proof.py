@@ -20,7 +20,8 @@ from planner.evaluate import layout_of
 from planner.uniform.best import Scored
 from planner.uniform.coarse import Coarse, ranks_of
 from planner.uniform.cuts import Cut, best_cut
-from planner.uniform.families import Load, dealt, held_evenly, least_once, least_seconds, load_of
+from planner.uniform.families import dealt, held_evenly, least_once, least_seconds
+from planner.uniform.load import Load, load_of
 from planner.uniform.refine import least_share, refined
 from planner.uniform.sample import Sample
 from planner.uniform.space import Space, configurations, levels, schedules

@@ -21,7 +21,8 @@ from planner.frontends import import_bytes
 from planner.planning.schemes import spelled
 from planner.uniform import Sample, Space, best_of, configurations, prove, refined
 from planner.uniform.cuts import best_cut
-from planner.uniform.families import LEAST_CHUNK, dealt, held_evenly, least_once, least_seconds, load_of
+from planner.uniform.families import LEAST_CHUNK, dealt, held_evenly, least_once, least_seconds
+from planner.uniform.load import load_of
 from planner.uniform.space import levels, schedules
 
 MACHINES = {name: load_profile(name) for name in ("h100", "ascend-910b")}
@@ -80,7 +81,8 @@ def played(sample: Sample, c: Configuration) -> Prediction | None:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "machine", "devices"), [("gpt", "h100", 8), ("moe", "ascend-910b", 4), ("vit", "h100", 4), ("resnet", "h100", 4)]
+    ("architecture", "machine", "devices"),
+    [("gpt", "h100", 8), ("moe", "ascend-910b", 4), ("vit", "h100", 4), ("resnet", "h100", 4)],
 )
 def test_no_member_is_faster_than_the_bound_of_its_family(architecture: str, machine: str, devices: int) -> None:
     """With and without a limit of memory that the member itself just keeps."""

@@ -1,0 +1,250 @@
+"""What a rank does in one pass of a family of configurations (`planner.uniform.families`), at least."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from cost_models import HardwareProfile, optimizer_seconds
+from planner.clock import Configuration
+from planner.clock.exchange import Exchanges
+from planner.clock.memory import STATE_BYTES, chunk_activation_bytes
+from planner.clock.passes import Passes, passes_of
+from planner.clock.stages import layers_of
+from planner.trace import Workload
+
+__all__ = ["Load", "Pair", "load_of", "static_bytes"]
+
+_UNLIKE: Final = 0.02  # relative, up to which the lightest layer stands for all
+
+Pair = tuple[float, float]  # of the forward and of the backward pass
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a rank does in one pass, of all copies together, with what is exchanged in every pass.
+
+    `lightest`: None where all layers are alike; else a layer is what passes forward in the mean time of the model's, a
+    part or a multiple of one of them, of which the lightest is so much.
+
+    Of the lightest layer, or the least that may belong to one: seconds of both passes (`layer`; `split`: back, as
+    gradients of values and of weights, of a layer, of `first` and of `last`), seconds that running it `again` adds,
+    bytes that it `kept` for its backward pass, and `kept_again` where it runs again or waits in the host's memory,
+    where copying it there or back takes `copied` seconds beside a pass; elements of its `weights` as they are read and
+    as they are `stored`.
+
+    `chunk`: seconds that the first gathering and the last scattering of a pass through a chunk are waited for, unless
+    it begins or ends with other units than layers.  Seconds of the units before the first layer (`first`) and behind
+    the last one (`last`), and `total` of all; of that, `of_weights` makes gradients of weights.
+
+    `update`: seconds in which all weights are updated, once a step; `once`: in which gradients are summed and updated
+    weights gathered, of all units, and of the lightest that is summed last or gathered first.
+    """
+
+    layers: int
+    lightest: float | None
+    layer: Pair
+    again: float
+    kept: float
+    kept_again: float
+    copied: float
+    weights: float
+    stored: float
+    chunk: Pair
+    first: Pair
+    last: Pair
+    total: Pair
+    of_weights: float
+    split: tuple[Pair, Pair, Pair]
+    update: float
+    once: tuple[Pair, Pair] = ((0.0, 0.0), (0.0, 0.0))
+
+    @property
+    def at_ends(self) -> float:
+        """Seconds of a chunk forward and back beside its layers."""
+        return 2 * self.chunk[0] + self.chunk[1]
+
+    def scaled(self, factor: float) -> Load:
+        """Of so many times the samples, at the same rate; without what is exchanged."""
+
+        def pair(seconds: Pair) -> Pair:
+            return seconds[0] * factor, seconds[1] * factor
+
+        return replace(
+            self,
+            layer=pair(self.layer),
+            again=self.again * factor,
+            chunk=(0.0, 0.0),
+            first=pair(self.first),
+            last=pair(self.last),
+            total=pair(self.total),
+            of_weights=self.of_weights * factor,
+            split=(pair(self.split[0]), pair(self.split[1]), pair(self.split[2])),
+            once=((0.0, 0.0), (0.0, 0.0)),
+        )
+
+    def between(self, other: Load, share: float) -> Load:
+        """With seconds between those of the other one and these."""
+
+        def pair(a: Pair, b: Pair) -> Pair:
+            return b[0] + share * (a[0] - b[0]), b[1] + share * (a[1] - b[1])
+
+        layer, total = pair(self.layer, other.layer), pair(self.total, other.total)
+        first, last = pair(self.first, other.first), pair(self.last, other.last)
+        return replace(self, layer=layer, total=total, first=first, last=last)
+
+    def holding(self, other: Load, factor: float, divided: int) -> Load:
+        """With what the other one keeps, times the factor, and weights stored in so many parts."""
+        return replace(
+            self,
+            kept=other.kept * factor,
+            kept_again=other.kept_again * factor,
+            copied=other.copied * factor,
+            stored=self.weights / divided,
+            update=self.update / divided,
+        )
+
+
+def load_of(workload: Workload, c: Configuration, profile: HardwareProfile) -> Load:
+    """Of `c` on its own workload; where a part of the blocks runs again (`recompute_blocks` below 1) or waits in the
+    host's memory, of blocks that do not, and `again` and `copied` say what doing so takes."""
+    part = c.recompute == "full" and c.recompute_blocks < 1
+    run = c.with_(recompute_blocks=1.0, offload=0.0, pp=1, virtual_stages=1, schedule="1f1b", stage_layers=None)
+    passes = passes_of(workload, run, profile)
+    exchanged = _Exchanged(workload, run, passes)
+    times, units, layers = passes.units, workload.units, layers_of(workload)
+    plain = run.with_(recompute="none") if part else run
+
+    def back(of: Sequence[int]) -> float:
+        return sum(times[u].backward.seconds if part else times[u].back for u in of)
+
+    def spent(of: Sequence[int]) -> Pair:
+        """Of these units one after the other."""
+        return exchanged.beside(of, sum(times[u].forward.seconds for u in of), back(of))
+
+    each = [spent([u]) for u in layers]
+    alike = _alike([f for f, _ in each]) and _alike([b for _, b in each])
+    if not alike:  # of a chunk, the longer of computing and exchanging is less than that of each layer
+        each = [exchanged.slowed(u, times[u].forward.seconds, back([u])) for u in layers]
+    shares = [1.0] * len(layers) if alike else _shares([f for f, _ in each])
+
+    def least(of: Iterable[float]) -> float:
+        """Of a layer that is passed in the mean time."""
+        return min(value / share for value, share in zip(of, shares, strict=True))
+
+    def kept(way: Configuration) -> float:
+        return least(c.copies * chunk_activation_bytes(workload, way, (u,)) for u in layers)
+
+    values, of_weights = zip(*(exchanged.split(u, b) for u, (_, b) in zip(layers, each, strict=True)), strict=True)
+    before, behind = range(layers[0]), range(layers[-1] + 1, len(units))
+    return Load(
+        layers=len(layers),
+        lightest=None if alike else min(shares),
+        layer=(least(f for f, _ in each), least(b for _, b in each)),
+        again=least(exchanged.adding(u) for u in layers) if part else 0.0,
+        kept=kept(plain),
+        kept_again=0.0 if c.offload else kept(run),
+        copied=_copied(kept(run), profile) if c.offload else 0.0,
+        weights=least(units[u].weights for u in layers),
+        stored=least(units[u].stored for u in layers),
+        chunk=exchanged.at_ends(layers),
+        first=spent(before),
+        last=spent(behind),
+        total=spent(range(len(units))),
+        of_weights=sum(u.weight_seconds for u in times),
+        split=(
+            (least(values), least(of_weights)),
+            exchanged.split_of(before, spent(before)[1]),
+            exchanged.split_of(behind, spent(behind)[1]),
+        ),
+        update=_update(sum(u.stored if c.zero else u.weights for u in units), c, profile),
+        once=(exchanged.once(range(len(units))), exchanged.once_at_ends(layers)),
+    )
+
+
+def _alike(seconds: Sequence[float]) -> bool:
+    return max(seconds) <= min(seconds) * (1 + _UNLIKE)
+
+
+def _shares(seconds: Sequence[float]) -> list[float]:
+    """Of each layer, how much longer it takes than the mean."""
+    mean = sum(seconds) / len(seconds)
+    return [s / mean for s in seconds] if min(seconds) > 0 else [1.0] * len(seconds)
+
+
+def _update(elements: float, c: Configuration, profile: HardwareProfile) -> float:
+    """Seconds; a part of them takes no less than its share."""
+    if c.frozen:
+        return 0.0
+    precision = "fp32" if c.weight_bytes == 4 else c.precision
+    return float(optimizer_seconds(profile, elements, precision=precision, optimizer=c.optimizer, launches=0))
+
+
+def _copied(size: float, profile: HardwareProfile) -> float:
+    link = profile.host.link_bytes_per_s
+    return float("inf") if link is None else size / link
+
+
+class _Exchanged:
+    """Seconds of what data-parallel ranks exchange, and what these add to computing at least.
+
+    Beside a collective computing runs slower by the factor of `contention`, so that of its seconds at least the share
+    1 - 1 / contention is added; of the first weights that are gathered in a pass, and of the last gradients, all is.
+    """
+
+    def __init__(self, workload: Workload, c: Configuration, passes: Passes) -> None:
+        exchanges = Exchanges(workload, c, passes, passes.links, (tuple(range(len(workload.units))),))
+        none = [0.0] * len(workload.units)
+        self.times, self.added = passes.units, 1 - 1 / passes.profile.framework.contention
+        gathers = [exchanges.gather(u) for u in workload.units]
+        self.gathers = gathers if c.zero == 3 else none
+        self.scatters = [exchanges.scatter(u) for u in workload.units] if c.scatters_every_pass else none
+        self.sums = none if c.frozen else [exchanges.summed(u) for u in workload.units]
+        self.gathers_once = none if c.frozen or c.zero == 3 else gathers
+
+    def beside(self, units: Sequence[int], forward: float, back: float) -> Pair:
+        """The passes, with what is exchanged in them."""
+        gathered = sum(self.gathers[u] for u in units)
+        both = gathered + sum(self.scatters[u] for u in units)
+        return max(forward + self.added * gathered, gathered), max(back + self.added * both, both)
+
+    def adding(self, u: int) -> float:
+        """What running a unit again adds; none where it may hide beside what is exchanged."""
+        times = self.times[u]
+        both = self.gathers[u] + self.scatters[u]
+        return 0.0 if both * (1 - self.added) > times.backward.seconds else times.again.seconds
+
+    def slowed(self, u: int, forward: float, back: float) -> Pair:
+        """The passes of a unit, with what computing loses beside what is exchanged."""
+        return forward + self.added * self.gathers[u], back + self.added * (self.gathers[u] + self.scatters[u])
+
+    def split(self, u: int, back: float) -> Pair:
+        return self.split_of((u,), back)
+
+    def split_of(self, units: Sequence[int], back: float) -> Pair:
+        """A backward pass that takes so long, as gradients of values and of weights."""
+        weights = min(back, sum(self.times[u].weight_seconds for u in units))
+        return back - weights, weights
+
+    def at_ends(self, layers: Sequence[int]) -> Pair:
+        gathered, scattered = min(self.gathers[u] for u in layers), min(self.scatters[u] for u in layers)
+        return (1 - self.added) * gathered, (1 - self.added) * scattered
+
+    def once(self, units: Sequence[int]) -> Pair:
+        """Gradients, and weights."""
+        return sum(self.sums[u] for u in units), sum(self.gathers_once[u] for u in units)
+
+    def once_at_ends(self, layers: Sequence[int]) -> Pair:
+        """The least that is summed last and gathered first: of a layer, or of what stands before them."""
+        ends = {0, *layers}
+        return min(self.sums[u] for u in ends), min(self.gathers_once[u] for u in ends)
+
+
+def static_bytes(load: Load, c: Configuration) -> float:
+    """Of the weights of a layer, with all that belongs to them."""
+    shared = [load.stored if c.zero >= level else load.weights for level in (1, 2, 3)]
+    if c.frozen:
+        return shared[2] * c.weight_bytes
+    state = STATE_BYTES[c.optimizer] + (0 if c.weight_bytes == 4 else 4)
+    return shared[2] * c.weight_bytes + shared[1] * c.gradient_bytes + shared[0] * state
