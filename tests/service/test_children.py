@@ -76,7 +76,7 @@ def test_too_long_is_said(store: Store, worker: Worker) -> None:
 
 
 def test_a_search_that_takes_too_long_hands_in_its_best(store: Store, worker: Worker) -> None:
-    worker.limits = replace(SMALL, wall_s=0.5)
+    worker.limits = replace(SMALL, wall_s=2.0)
     state = ask(store, worker, does("spin until asked", "plan"))
     assert (state.status, state.summary["stopped"]) == ("succeeded", "child-wall")
 
