@@ -133,7 +133,8 @@ def _of_most(plan: PlanDocument) -> str:
     idle = _repeated(plan.devices, alike) if alike > 1 else ""
     others = list(dict.fromkeys(_module(plan, name) for name, kinds in found.items() if kinds != most))
     more = f", and {len(others) - 3} more" if len(others) > 3 else ""
-    return f"{' x '.join(named)}{stages}{shards}{again}{idle}; otherwise in {', '.join(others[:3])}{more} (--details)"
+    otherwise = f"; otherwise in {', '.join(others[:3])}{more}" if others else ""
+    return f"{' x '.join(named)}{stages}{shards}{again}{idle}{otherwise} (--details)"
 
 
 def _use(plan: PlanDocument, op: OperatorDocument, axis: str) -> str:
