@@ -139,11 +139,7 @@ class _Proof:
         return self._rates[key] * c.passes / c.pp
 
     def _least(self, load: Load, c: Configuration, slack: float = 0.0) -> float:
-        try:
-            least = least_seconds(load, c, self.profile, self.limit, self._step / (1 - slack))
-        except UsageError:  # more chunks than layers
-            return float("inf")
-        return least * (1 - slack)
+        return least_seconds(load, c, self.profile, self.limit, self._step / (1 - slack)) * (1 - slack)
 
     def _look(self, bound: float, c: Configuration) -> None:
         """Bounds families that differ in their ZeRO level by their own workloads, as these are estimated."""

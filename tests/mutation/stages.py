@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from planner.ir import Layout, Role
@@ -61,7 +62,7 @@ def each(pipeline: Staged, phases: tuple[Phase, ...], change: Change) -> Proofs:
                     chunks = list(pipeline.chunks)
                     chunks[k] = replace(chunk, runs={**chunk.runs, phase: other})
                     wrong = replace(pipeline, chunks=tuple(chunks))
-                    yield lambda wrong=wrong: PipelineProof(wrong)  # type: ignore[misc]
+                    yield partial(PipelineProof, wrong)
 
 
 def _of_parameter(pipeline: Staged, i: StageInstruction, *, gradient: bool) -> bool:
@@ -158,7 +159,7 @@ def _events(pipeline: Staged, change: Callable[[tuple[Event, ...], Event], tuple
         for event in (e for e in events if e.phase == "weights"):
             other = (*stages[:s], change(events, event), *stages[s + 1 :])
             wrong = replace(pipeline, passes=replace(pipeline.passes, stages=other))
-            yield lambda wrong=wrong: PipelineProof(wrong)  # type: ignore[misc]
+            yield partial(PipelineProof, wrong)
 
 
 @kind(schedule="zb-h1")
@@ -299,7 +300,9 @@ def gradient_of_one_copy_left_out_of_the_scatter(pipeline: Staged) -> Proofs:
 class _Twice(PipelineProof):
     """The first micro-batch's gradients are added to the second one's, too."""
 
-    before: dict[Any, Any] = {}  # noqa: RUF012  of one proof at a time
+    def __init__(self, pipeline: Staged) -> None:
+        super().__init__(pipeline)
+        self.before: dict[Any, Any] = {}
 
     def _give(self, part: Part, key: Any, to: Part) -> None:
         kept = part.devices.gradients[key], part.sums[key]
@@ -323,7 +326,9 @@ def value_of_another_micro_batch_comes_back(pipeline: Staged) -> Proofs:
 class _Swapped(PipelineProof):
     """What comes back from the host's memory is what micro-batch 0 put there."""
 
-    put: dict[Any, Any] = {}  # noqa: RUF012  of one proof at a time
+    def __init__(self, pipeline: Staged) -> None:
+        super().__init__(pipeline)
+        self.put: dict[Any, Any] = {}
 
     def _step(self, instruction: StageInstruction, parts: Any, together: Part) -> None:
         if isinstance(instruction, Host) and instruction.back:
