@@ -31,6 +31,7 @@ _Groups = Mapping[int, Sequence[Configuration]]  # by samples of a micro-batch
 # By so much an estimate may be too long, or too large, where it is laid out otherwise than the configuration itself.
 _LONGER: Final = 0.01
 _LARGER: Final = 0.15
+_PROMISING: Final = 16  # that are played where there is no time for more
 _TRIES: Final = 3  # at a first configuration that fits
 
 
@@ -104,6 +105,8 @@ class _Search:
                 self.refused["bound"] += 1 + len(self._open)
                 break
             look(bound, item)
+        if not self.best and self._open:
+            first = self._promising(first)
         best = tuple(self.best) or (() if first is None else (first,))
         coarse = Coarse(self._coarse, self.profile)
         found = Found(best, self.considered, self.played, dict(self.refused), 0.0, coarse, not self.stopped())
@@ -120,6 +123,24 @@ class _Search:
             if self.limit is None or round(prediction.allocated_bytes) <= self.limit:
                 return Scored(c, prediction)
         return None
+
+    def _promising(self, first: Scored | None) -> Scored | None:
+        """Where the search was stopped before anything was played: the fastest of those with the least bounds, that
+        fits, if it is faster than the `first`."""
+        looked_at = [(b, n, c) for b, n, look, c in self._open if look in (self._schedule, self._estimate, self._play)]
+        estimates: list[tuple[float, Configuration]] = []
+        for _, _, c in heapq.nsmallest(_PROMISING, looked_at):
+            for level in levels(self.space, c):
+                prediction = self._played(level, self.sample.estimated)
+                if prediction is not None:
+                    estimates.append((prediction.step_time_s, level))
+        for estimate, c in sorted(estimates, key=lambda e: e[0])[:_TRIES]:
+            if first is not None and estimate >= first.prediction.step_time_s:
+                break
+            prediction = self._played(c, self.sample.workload)
+            if prediction is not None:
+                return Scored(c, prediction)
+        return first
 
     def _push(self, bound: float, look: Callable[[float, Any], None], item: Any) -> None:
         if bound < self._last():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import pytest
@@ -38,6 +38,10 @@ SIZES = {
 @lru_cache
 def graph(architecture: str, batch: int) -> Graph:
     return import_bytes(build(architecture, {**SIZES[architecture], "batch": batch}).SerializeToString(), name="m")
+
+
+def _none_left(left: Iterator[int]) -> bool:
+    return next(left, None) is None
 
 
 def _one_order(c: Configuration) -> str:
@@ -250,3 +254,22 @@ def test_operators_are_searched_alone_where_memory_is_not_short(
     request = read_plan(tmp_path / "plan" / "plan.json").search.request
     assert request is not None
     assert request.space == (None if request.strategy else "whole")
+
+
+def test_a_search_that_is_stopped_answers_with_the_most_promising_that_fits() -> None:
+    """Whenever it is stopped: no slower than what it began with, within the limit, and mostly close to the best."""
+    sample = Sample(graph("gpt", 4), A100)
+    space = Space(4, 4, sample.layers, experts=False)
+    (free,) = best_of(sample, space, None).best
+    limit = round(0.9 * free.prediction.allocated_bytes)
+    (best,) = best_of(sample, space, limit).best
+    begun: list[Scored] = []
+    steps: list[float] = []
+    for looks in (1, 8, 16, 32, 64):
+        left = iter(range(looks))
+        found = best_of(sample, space, limit, stopped=partial(_none_left, left), first=begun.append)
+        (met,) = found.best
+        assert round(met.prediction.allocated_bytes) <= limit
+        assert best.prediction.step_time_s <= met.prediction.step_time_s <= begun[-1].prediction.step_time_s
+        steps.append(met.prediction.step_time_s)
+    assert min(steps) <= 1.1 * best.prediction.step_time_s
