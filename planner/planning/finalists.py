@@ -31,7 +31,7 @@ from planner.planning.breakdown import CostBreakdown, breakdown
 from planner.planning.fit import program_of_choice
 from planner.planning.lean import lean
 from planner.planning.options import Found, Option
-from planner.planning.relaxed import cheapest, search_relaxed
+from planner.planning.relaxed import LARGE, cheapest, closed_gap, search_relaxed
 from planner.planning.request import Request
 from planner.pricing import PricedProblem
 from planner.search.control import Control
@@ -43,9 +43,6 @@ __all__ = ["Finalist", "Judged", "judged"]
 
 _ROUNDS: Final = 3  # of weights, on one mesh
 _SMALL: Final = 100  # problems up to this size, after presolving, are searched to the end
-_CLOSED: Final = 1e-4  # relative gap of the step at which a mesh is done
-_CLOSED_LARGE: Final = 2e-3  # of a graph of so many operators that looking closer takes long
-_LARGE: Final = 1000
 _NEAR: Final = 1e-2  # of the best step, up to where a mesh without a plan is bounded where that takes long
 _POOR: Final = 1.1  # of the best step: a large graph's mesh is not looked at closer once its own plan takes longer
 _LESS_HIDDEN: Final = 0.5  # weight of passes where exchanges take longer than they
@@ -105,7 +102,7 @@ class _Judge:
             if _least(option) < self._last():
                 self._take(self._played(option, option.solution.choice))
         if not hurry and self.request.execution is None:
-            open_ = [k for k, o in enumerate(options) if o.priced is not None and not (o.infeasible or o.overfull)]
+            open_ = [k for k, o in enumerate(options) if o.search is not None and not (o.infeasible or o.overfull)]
             for k in sorted(open_, key=lambda k: self.bounds[k]):
                 self._weigh(k)
                 self._say(k)
@@ -159,7 +156,7 @@ class _Judge:
         late = held_up(option.priced, choice)
         # Where elimination is too wide, a choice takes as long again: it is for meshes that have shown a good one.  And
         # where the host holds up every pass, what is left to weigh is communication, whose bounds are weak there.
-        costly = option.search.rounds is not None and len(option.priced.op_nodes) > _LARGE
+        costly = option.search.rounds is not None and len(option.priced.op_nodes) > LARGE
         poor = best is not None and best.timeline.end > _POOR * self._last()
         if costly and (poor or late == started(option.priced).keys()):
             return
@@ -198,7 +195,7 @@ class _Judge:
         """Whether nothing of the option can be among those asked for, or better than what is known of it."""
         known, priced = self.best.get(place), self.found.options[place].priced
         assert priced is not None
-        near = 1 - (_CLOSED if len(priced.op_nodes) < _LARGE else _CLOSED_LARGE)
+        near = 1 - closed_gap(priced)
         closed = known is not None and self.bounds[place] >= known.timeline.end * near
         return closed or self.bounds[place] >= self._last() * near
 

@@ -39,7 +39,7 @@ class Candidate:
 @dataclass(slots=True, eq=False)
 class Option:
     """A mesh with or without recomputation; `search` is None until it was priced, and where the pins rule the mesh out
-    (`unfit`).  `whole` makes the problem without the pins.
+    (`unfit`) or its `step_bound` does.  `whole` makes the problem without the pins.
 
     `fitted`: the best choice whose program fits in memory; `looked_at`: the last of the search's choices that was
     weighed; `over`: of these, one whose program does not fit; `overfull`: prices on memory or lower limits were tried,
@@ -87,7 +87,7 @@ class Option:
 
     @property
     def bound(self) -> int:
-        return 0 if self.search is None else self.search.bound
+        return self.step_bound if self.search is None else self.search.bound
 
     @property
     def infeasible(self) -> bool:
@@ -98,7 +98,7 @@ class Option:
         """The best choice that fits, under the bound of all that the rows allow."""
         if self.search is None:
             f = self.fitted
-            return Solution("unknown") if f is None else Solution("feasible", f.choice, f.cost, 0, "known")
+            return Solution("unknown", bound=self.bound) if f is None else Solution("feasible", f.choice, f.cost, 0, "known")
         if self.infeasible or self.fitted is None:
             found = self.search.solution
             return found if found.status == "infeasible" else Solution("unknown", bound=self.bound, solver=found.solver)

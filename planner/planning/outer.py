@@ -21,7 +21,7 @@ from planner.planning.fit import Fitted, fit, lowered
 from planner.planning.interrupt import run_until_stopped
 from planner.planning.options import Found, Option
 from planner.planning.recall import Recall, plain_choice
-from planner.planning.relaxed import least_step
+from planner.planning.relaxed import closed_gap, least_step
 from planner.planning.request import Request
 from planner.planning.shapes import shapes
 from planner.planning.walk import CLOCKED, walk
@@ -39,8 +39,8 @@ HARDLY = 1e-3  # relative gain up to which a further mesh is not searched under 
 FAIR = 5e-2  # relative gap up to which no lower limits are tried after prices
 EXACT_NODES = 100  # problems up to this size are searched to the end first
 PLAIN_SECONDS = 0.8  # for a plan, any plan, after time is up
-_WORTH_CLOSE = 1e-2  # the same, by a bound that tells more closely what it may save
 _WORTH = 5e-2  # of a known step, that a mesh whose memory binds, and which takes long to search, must be able to save
+_WORTH_CLOSE = 1e-2  # the same, and of one that is too wide for elimination, by a bound that tells it more closely
 
 
 def search_options(
@@ -103,18 +103,31 @@ class _Outer:
                 break
             self._finish(option, f"{number} of {len(ready)}")
 
-    def _in_question(self, option: Option, *, closer: bool = False) -> bool:
+    def _in_question(self, option: Option) -> bool:
         """Whether a plan on this mesh may be faster than the one that is known; where memory binds, so much faster that
-        it is worth what finding it takes.  `closer`: where memory binds, by a bound of its own, which takes a while."""
+        it is worth what finding it takes."""
         if self.known_step is None or option.priced is None:
             return True
-        enough = self.known_step * (1 - (_WORTH if self._binds(option) else 0.0))
-        if step_bound(option.priced, option.bound) >= enough:
+        binds = self._binds(option)
+        if step_bound(option.priced, option.bound) >= self.known_step * (1 - (_WORTH if binds else 0.0)):
             return False
-        close = self.known_step * (1 - _WORTH_CLOSE)
-        if closer and self._binds(option) and not option.step_bound:
-            option.step_bound = least_step(option, Control(self.control.left, cancel=self.control.cancel), close)
-        return option.step_bound < close
+        return option.step_bound < self.known_step * (1 - (_WORTH_CLOSE if binds else 0.0))
+
+    def _worth_searching(self, option: Option, control: Control) -> bool:
+        """Whether a plan on this mesh may be faster than the one that is known, by a bound on the step of all there
+        are; true where none is known."""
+        if self.known_step is None or self.pins is not None:
+            return True
+        assert option.priced is not None
+        axes, inner = len(option.mesh.axes), Control(control.left, cancel=control.cancel)
+        narrow, closed = axes < self.wide_from, self.known_step * (1 - closed_gap(option.priced))
+        option.step_bound, narrow = least_step(option, inner, closed, narrow=narrow)
+        if not narrow:
+            self.wide_from = min(self.wide_from, axes)
+        if option.step_bound < (closed if narrow else min(closed, self.known_step * (1 - _WORTH_CLOSE))):
+            return True
+        control.say(f"{option}: a step takes at least {option.step_bound * self.unit_s:.6g} s")
+        return False
 
     def settle(self) -> None:
         """Brings what an interrupted run left in order, and finds some plan where it had none."""
@@ -162,6 +175,8 @@ class _Outer:
         first = self.best is None and self.known_step is None  # some plan is needed
         if first and any(self._binds(o) for o in self.options):
             self._shape(option, some=True)  # before what takes longer
+        if not self._worth_searching(option, control):
+            return
         inner = Control(control.left, cancel=control.cancel, say=self._say_of(option))
         start = None if self.recall is None else self.recall.choice(option.priced, control)
         option.search = Search(option.priced.problem, inner, solver=self.request.solver, start=start)
@@ -222,9 +237,6 @@ class _Outer:
         assert search is not None
         cutoff = self._cutoff(option)
         if self._binds(option) and self._open_below(search, self._close_below(cutoff)) and not option.settled:
-            if not self._in_question(option, closer=True):
-                self.control.say(f"{option} ({place}): no plan is fast enough to be searched for")
-                return
             self._walk(option)
             self._compare(option)
             option.overfull = option.fitted is None and not self.control.stopped

@@ -3,35 +3,45 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Final, Literal
 
 from planner.clock import Relaxation, Weights, held_up, relaxation
 from planner.planning.options import Option
+from planner.pricing import PricedProblem
 from planner.search.control import Control
 from planner.search.solve import Search
 
-__all__ = ["cheapest", "least_step", "search_relaxed"]
+__all__ = ["LARGE", "cheapest", "closed_gap", "least_step", "search_relaxed"]
+
+LARGE: Final = 1000  # operators of a graph where looking closer takes long
+_CLOSED: Final = 1e-4  # relative gap of the step at which a mesh is done
+_CLOSED_LARGE: Final = 2e-3  # of a large graph
+
+
+def closed_gap(priced: PricedProblem) -> float:
+    """Relative gap of the step at which a mesh is done."""
+    return _CLOSED if len(priced.op_nodes) < LARGE else _CLOSED_LARGE
 
 
 def search_relaxed(
     option: Option, relaxed: Relaxation, control: Control, solver: Literal["auto", "dp", "ilp"] = "auto"
 ) -> Search:
-    """The search of an objective of other weights.  Where memory rules something out, its rows are left out: what is
-    best without them bounds all the more."""
-    assert option.search is not None
-    binds = option.search.reduced is not None and len(option.search.reduced.limits) > 0
-    problem = replace(relaxed.problem, limit=None) if binds else relaxed.problem
-    return Search(problem, control, solver=solver, like=option.search.reduced)
+    """The search of an objective of other weights.  Where memory rules something out, or that is not known, its rows
+    are left out: what is best without them bounds all the more."""
+    reduced = None if option.search is None else option.search.reduced
+    free = option.search is None or (reduced is not None and len(reduced.limits) > 0)
+    problem = replace(relaxed.problem, limit=None) if free else relaxed.problem
+    return Search(problem, control, solver=solver, like=reduced)
 
 
-def least_step(option: Option, control: Control, enough: float) -> int:
-    """Units that the step of every plan of the option takes at least; not looked for beyond `enough`."""
+def least_step(option: Option, control: Control, enough: float, *, narrow: bool) -> tuple[int, bool]:
+    """Units that the step of every plan of the option takes at least, not looked for beyond `enough`, and whether
+    elimination was narrow enough for it, which is not tried where `narrow` is false."""
     assert option.priced is not None
-    assert option.search is not None
     relaxed = relaxation(option.priced, Weights(1.0, held_up(option.priced, cheapest(option))))
     search = search_relaxed(option, relaxed, control)
-    search.glance(narrow=option.search.rounds is None, enough=enough - relaxed.constant)
-    return relaxed.bound(search.bound)
+    search.glance(narrow=narrow, enough=enough - relaxed.constant)
+    return relaxed.bound(search.bound), search.rounds is None
 
 
 def cheapest(option: Option) -> tuple[int, ...]:
