@@ -62,7 +62,7 @@ class Uniform:
     @property
     def _changes(self) -> str:
         c = self.found.best[0].configuration
-        uneven = c.stage_layers is not None, c.shard_ranks is not None, c.offload > 0
+        uneven = c.stage_layers is not None, c.shard_ranks is not None, c.offloads
         return ", and of changes to the best of them" if any(uneven) else ""
 
     @property

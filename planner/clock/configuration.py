@@ -52,6 +52,8 @@ class Configuration:
         recompute_blocks: with `full`, the fraction of blocks that are run again.
         offload: the fraction of blocks whose activations wait in the host's memory for the backward pass, copied beside
             computing.
+        recompute_layers, offload_layers: the same by chunk of the model, in blocks, in place of the fractions: ranks
+            that hold fewer micro-batches at once have more room.
         micro_batch: samples of one rank in a micro-batch; micro_batches: of a step.
         copies: micro-batches that pass together, interleaved: the collectives of one run beside the computing of the
             others (MindSpore's MicroBatchInterleaved with as many copies, DeepSpeed's Domino).
@@ -87,6 +89,8 @@ class Configuration:
     recompute: Recompute = "none"
     recompute_blocks: float = 1.0
     offload: float = 0.0
+    recompute_layers: tuple[int, ...] | None = None
+    offload_layers: tuple[int, ...] | None = None
     micro_batch: int = 1
     micro_batches: int = 1
     copies: int = 1
@@ -134,9 +138,27 @@ class Configuration:
                 f"strategy: stage_layers={'-'.join(map(str, self.stage_layers))}: expected {chunks} counts of at least "
                 "1, one for each chunk (pp * virtual_stages)"
             )
+        for name, wanted_too in (("recompute_layers", self.recompute == "full"), ("offload_layers", not self.offload)):
+            self._check_counts(name, chunks, alone=wanted_too)
         for name in ("recompute_blocks", "offload"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"strategy: {name}: expected a fraction, found {getattr(self, name)}")
+
+    def _check_counts(self, name: str, chunks: int, *, alone: bool) -> None:
+        counts: tuple[int, ...] | None = getattr(self, name)
+        if counts is None:
+            return
+        text = f"strategy: {name}={'-'.join(map(str, counts))}: "
+        if len(counts) != chunks or min(counts) < 0:
+            raise UsageError(f"{text}expected {chunks} counts, one for each chunk (pp * virtual_stages)")
+        if not alone or (name == "recompute_layers" and self.recompute_blocks != 1):
+            needed = "recompute=full without recompute_blocks" if name == "recompute_layers" else "no offload"
+            raise UsageError(f"{text}expected {needed} beside it")
+
+    @property
+    def offloads(self) -> bool:
+        """Whether activations of any block wait in the host's memory."""
+        return self.offload > 0 or any(self.offload_layers or ())
 
     @property
     def devices(self) -> int:

@@ -34,8 +34,10 @@ class Exchanges:
         self._known: dict[tuple[str, int], float] = {}  # blocks that do the same are one value
         self._after: dict[tuple[int, ...], float] = {}
         kinds = kinds_of(workload)
-        self.alike = [tuple(kinds[i] for i in part) for part in chunks]  # what tells chunks, and ranks, apart
-        self.alike_ranks = [tuple(kinds[i] for i in self.units(d)) for d in range(c.pp)]
+        by_chunk = [n for n in (c.recompute_layers, c.offload_layers) if n is not None]
+        # What tells chunks, and ranks, apart.
+        self.alike = [(*(kinds[i] for i in part), *(-1 - n[k] for n in by_chunk)) for k, part in enumerate(chunks)]
+        self.alike_ranks = [sum((self.alike[k] for k in chunks_of(c, d)), ()) for d in range(c.pp)]
 
     def gathered_pass(self, chunk: int, *, backward: bool) -> float:
         """ZeRO 3: a pass through a chunk whose weights are gathered ahead and whose gradients are scattered after."""

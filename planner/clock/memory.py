@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from planner.clock.configuration import Configuration
-from planner.clock.stages import chunks_of
+from planner.clock.stages import chunks_of, in_chunk
 from planner.trace import Workload
 
 __all__ = [
@@ -132,16 +132,16 @@ def held_bytes(
     def divided(level: int) -> float:
         return stored if c.zero >= level else read
 
-    parts = [chunks[k] for k in chunks_of(c, device)]
-    mine = [workload.units[i] for part in parts for i in part]
-    blocks = [i for part in parts for i in part if workload.repeated[i]]
-    transient = c.copies * max((_working(workload, c, part) for part in parts), default=0.0)
+    parts = [(in_chunk(workload, c, chunks[k], k), chunks[k]) for k in chunks_of(c, device)]
+    mine = [workload.units[i] for _, part in parts for i in part]
+    blocks = [i for _, part in parts for i in part if workload.repeated[i]]
+    transient = c.copies * max((_working(workload, own, part) for own, part in parts), default=0.0)
     if c.zero == 3 and workload.trained:
         # The weights of the unit that runs and of the next one, and the gradient of the one before.
         transient += max(u.weights for u in mine) * (2 * c.weight_bytes + c.gradient_bytes)
-    if c.offload:
-        # One block's activations on their way to or from the host beside those of the block that computes.
-        transient += 2 * c.copies * max((_kept(workload, c, i) for i in blocks), default=0.0)
+    hosted = (_kept(workload, own, i) for own, part in parts if own.offload for i in part if workload.repeated[i])
+    # One block's activations on their way to or from the host beside those of the block that computes.
+    transient += 2 * c.copies * max(hosted, default=0.0)
     if not c.frozen:
         transient += max((workload.units[i].widest_weights for i in blocks), default=0) * _made(c)
     master = 0 if c.weight_bytes == 4 else 4

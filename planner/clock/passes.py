@@ -8,8 +8,9 @@ way of its own copy's gradients.  A copy's gradients of weights are added to tho
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -115,6 +116,15 @@ class Passes:
         outside = priced(c.precision) if narrow else inside
         times = {key: self._unit(u, repeated, inside if repeated else outside) for key, (u, repeated) in units.items()}
         self.units = [times[id(u), r] for u, r in zip(workload.units, workload.repeated, strict=True)]
+
+    def again_by_unit(self, shares: Sequence[float]) -> Passes:
+        """The same where of what unit i computes again only `shares[i]` is."""
+        found = copy(self)
+        found.units = [
+            t if share == 1 else replace(t, again=t.again.scaled(share))
+            for t, share in zip(self.units, shares, strict=True)
+        ]
+        return found
 
     def _unit(self, u: Unit, repeated: bool, prices: _Prices) -> UnitTimes:
         c = self.c
@@ -222,6 +232,8 @@ def passes_of(workload: Workload, c: Configuration, profile: HardwareProfile, *,
         schedule="1f1b",
         virtual_stages=1,
         stage_layers=None,
+        recompute_layers=None,
+        offload_layers=None,
         offload=0.0,
     )
     known = _KNOWN.setdefault(workload, {})

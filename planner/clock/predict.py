@@ -55,9 +55,9 @@ def device_for(c: Configuration, profile: HardwareProfile) -> DeviceSpec:
         raise UsageError(f"hardware profile {profile.name!r} has no device to compute on; name a machine")
     if c.matrix_type in _NARROW and _NARROW[c.matrix_type] not in device.matmul_flops_per_s:
         raise UsageError(f"strategy: matrix={c.matrix_type}: {profile.name} has no units for it; leave it out")
-    if c.offload and profile.host.link_bytes_per_s is None:
+    if c.offloads and profile.host.link_bytes_per_s is None:
         raise UsageError(
-            f"strategy: offload={c.offload:g}: {profile.name} does not say how fast its host is reached "
+            f"strategy: offload: {profile.name} does not say how fast its host is reached "
             "(host.link_bytes_per_s); state it in a profile, or leave offload out"
         )
     return device

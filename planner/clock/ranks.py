@@ -16,7 +16,7 @@ from planner.clock.configuration import Configuration
 from planner.clock.exchange import Exchanges
 from planner.clock.links import PIPELINE, Links
 from planner.clock.passes import Passes, passes_of
-from planner.clock.stages import chunks_of
+from planner.clock.stages import chunks_of, in_chunk
 from planner.trace import Workload
 
 __all__ = ["Ranks"]
@@ -37,7 +37,7 @@ class Ranks:
         """`machine`: of all ranks, or of each; profiles are told apart as objects, not by what they say."""
         self.workload, self.c, self.chunks = workload, c, chunks
         if isinstance(machine, HardwareProfile):
-            passes = passes_of(workload, c, machine, overlapped=overlapped)
+            passes = self._again(passes_of(workload, c, machine, overlapped=overlapped))
             self._kinds = 1
             self.exchanges = [Exchanges(workload, c, passes, passes.links, chunks)] * c.pp
             return
@@ -47,10 +47,22 @@ class Ranks:
         for profile in machine:
             if id(profile) not in found:
                 stages = sum(p is profile for p in machine)
-                passes = passes_of(workload, c.with_(pp=stages, stage_layers=None), profile, overlapped=overlapped)
+                alone = c.with_(pp=stages, stage_layers=None, recompute_layers=None, offload_layers=None)
+                passes = self._again(passes_of(workload, alone, profile, overlapped=overlapped))
                 found[id(profile)] = Exchanges(workload, c, passes, passes.links, chunks, self._across)
         self._kinds = len(found)
         self.exchanges = [found[id(profile)] for profile in machine]
+
+    def _again(self, passes: Passes) -> Passes:
+        """With as much computed again as the configuration says of each chunk."""
+        if self.c.recompute_layers is None or self.workload.recomputed:
+            return passes
+        shares = [1.0] * len(self.workload.units)
+        for k, part in enumerate(self.chunks):
+            share = in_chunk(self.workload, self.c, part, k).recompute_blocks
+            for i in part:
+                shares[i] = share
+        return passes.again_by_unit(shares)
 
     @cached_property
     def _rank_of(self) -> dict[int, int]:

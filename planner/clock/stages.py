@@ -10,7 +10,7 @@ from planner.clock.configuration import Configuration
 from planner.errors import UsageError
 from planner.trace import Workload
 
-__all__ = ["chunks", "chunks_of", "each_once", "kinds_of", "layers_of"]
+__all__ = ["chunks", "chunks_of", "each_once", "in_chunk", "in_one_chunk", "kinds_of", "layers_of"]
 
 T = TypeVar("T")
 
@@ -54,6 +54,37 @@ def chunks_of(c: Configuration, device: int) -> tuple[int, ...]:
     if c.order == "zb-v":
         return device, 2 * c.pp - 1 - device
     return tuple(range(device, c.pp * c.virtual_stages, c.pp))
+
+
+def in_chunk(workload: Workload, c: Configuration, part: Sequence[int], k: int) -> Configuration:
+    """The configuration with what it says of chunk k, of these units, in place of what it says by chunk."""
+    return _with_shares(
+        workload, c, part, *(None if n is None else n[k] for n in (c.recompute_layers, c.offload_layers))
+    )
+
+
+def in_one_chunk(workload: Workload, c: Configuration) -> Configuration:
+    """The same of all units together."""
+    every = range(len(workload.units))
+    counts = (None if n is None else sum(n) for n in (c.recompute_layers, c.offload_layers))
+    return _with_shares(workload, c, every, *counts)
+
+
+def _with_shares(
+    workload: Workload, c: Configuration, part: Sequence[int], again: int | None, hosted: int | None
+) -> Configuration:
+    if again is None and hosted is None:
+        return c
+    blocks = sum(workload.repeated[i] for i in part)
+    changes: dict[str, object] = {}
+    if again is not None:
+        changes |= {"recompute_layers": None, "recompute_blocks": again / blocks if blocks else 0.0}
+    if hosted is not None:
+        changes |= {"offload_layers": None, "offload": hosted / blocks if blocks else 0.0}
+    for name, count in (("recompute_layers", again), ("offload_layers", hosted)):
+        if count is not None and count > blocks:
+            raise UsageError(f"strategy: {name}: expected at most the {blocks} blocks of a chunk, found {count}")
+    return c.with_(**changes)
 
 
 def kinds_of(workload: Workload) -> list[int]:

@@ -19,7 +19,7 @@ from planner.clock.exchange import Exchanges
 from planner.clock.memory import chunk_activation_bytes, chunk_offloaded_bytes, elements
 from planner.clock.passes import Passes
 from planner.clock.ranks import Ranks
-from planner.clock.stages import chunks_of, each_once
+from planner.clock.stages import chunks_of, each_once, in_chunk
 from planner.trace import Workload
 
 __all__ = ["StepTimes", "chunk_times", "step_of"]
@@ -92,6 +92,7 @@ def chunk_times(workload: Workload, c: Configuration, exchange: Exchanges, k: in
         forward, backward = sum(u.forward.seconds for u in units), sum(u.back for u in units)
         if c.scatters_every_pass and _trains(workload):
             backward = exchange.scattered_pass(k)
+    c = in_chunk(workload, c, part, k)
     last = _last_collectives(passes, part)
     forward, backward = forward + last[0], backward + last[1]
     link = passes.profile.host.link_bytes_per_s

@@ -13,6 +13,7 @@ from planner.clock.configuration import Configuration
 from planner.clock.costs import convert_cost, run_cost
 from planner.clock.memory import Held, chunk_activation_bytes, held_bytes
 from planner.clock.passes import Part
+from planner.clock.stages import in_one_chunk
 from planner.clock.step import StepTimes, step_of
 from planner.lowering import Convert, Program, Run
 from planner.pricing import PricedProblem, Settings
@@ -142,12 +143,14 @@ def held_of_plan(
         workload = trace(program, settings, **_way(priced, execution), held_alone=True)
     else:
         workload = workload_of_plan(priced, program, execution)
-    c, whole = _at_once(execution or usual(program, settings)), range(len(workload.units))
+    c, whole = _at_once(workload, execution or usual(program, settings)), range(len(workload.units))
     return held_bytes(workload, c, (whole,), 0, chunk_activation_bytes(workload, c, whole))
 
 
-def _at_once(c: Configuration) -> Configuration:
-    return c.with_(pp=1, virtual_stages=1, micro_batches=1, copies=1, schedule="1f1b", stage_layers=None)
+def _at_once(workload: Workload, c: Configuration) -> Configuration:
+    return in_one_chunk(workload, c).with_(
+        pp=1, virtual_stages=1, micro_batches=1, copies=1, schedule="1f1b", stage_layers=None
+    )
 
 
 def play(
@@ -161,7 +164,7 @@ def play(
     """One step of the program, or one micro-batch through all stages: as the known configuration says that it was made
     of, else as it usually runs; `overlapped` as of `step_of`."""
     workload = workload_of_plan(priced, program, execution)
-    c = _at_once(execution or usual(program, priced.machine.settings))
+    c = _at_once(workload, execution or usual(program, priced.machine.settings))
     step = step_of(workload, c, priced.machine.profile, (range(len(workload.units)),), overlapped=overlapped)
     unit_s = priced.machine.unit_s
 

@@ -196,8 +196,11 @@ def _recompute(plan: PlanDocument, stages: Stages, again: Recomputed) -> list[st
     if run.get("recompute") == "selective":
         return ["--recompute-granularity selective"]  # the core of attention
     if run.get("recompute") == "full":  # of some layers of each chunk
-        most = max(len(s) for s in stages.layers)
-        each = max(1, round(most * float(run["recompute_blocks"])))
+        by_chunk, most = run.get("recompute_layers"), max(len(s) for s in stages.layers)
+        if isinstance(by_chunk, str):  # as many in every chunk, so as many as the one that needs most
+            each = max(map(int, by_chunk.split("-")))
+        else:
+            each = max(1, round(most * float(run["recompute_blocks"])))
         return ["--recompute-granularity full", "--recompute-method block", f"--recompute-num-layers {each}"]
     if not again.layers:
         return []

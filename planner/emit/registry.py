@@ -78,8 +78,8 @@ class Given:
 class Target:
     """`takes`: the options that it reads; `needs`: those without which it cannot do; `orders`: of the passes of a
     pipeline, those that it can be told, or leaves to the user's script; None: it says none, or takes no pipeline.
-    `says`: what of how a step is run (`schedule.run`) its files say.  `words`: the module whose `untold` says what of a
-    uniform configuration it cannot be told; empty: nothing."""
+    `says`: what of how a step is run (`schedule.run`) its files say, by key, or by key and value.  `words`: the module
+    whose `untold` says what of a uniform configuration it cannot be told; empty: nothing."""
 
     emit: Callable[[Given], Emission]
     takes: frozenset[str] = field(default=frozenset({"names"}))
@@ -159,7 +159,11 @@ TARGETS: Final[Mapping[str, Target]] = {
         _mindspore, _NAMES_AND_HOSTS, orders=frozenset({"1f1b", "gpipe"}), says=_COPIES, words="mindspore"
     ),
     "mindformers": Target(
-        _mindformers, _HOSTS, orders=frozenset({"1f1b", "interleaved"}), says=_COPIES, words="mindformers"
+        _mindformers,
+        _HOSTS,
+        orders=frozenset({"1f1b", "interleaved"}),
+        says=_COPIES | {"recompute=full", "recompute_layers"},
+        words="mindformers",
     ),
     "hyper-parallel": Target(_hyper_parallel, words="hyper_parallel"),
     "torch": Target(_torch, _NAMES_AND_HOSTS, orders=frozenset({"1f1b", "gpipe"}), words="torch"),
@@ -172,7 +176,7 @@ TARGETS: Final[Mapping[str, Target]] = {
         _megatron,
         _HOSTS,
         orders=frozenset({"1f1b", "interleaved"}),
-        says=frozenset({"recompute", "recompute_blocks"}),
+        says=frozenset({"recompute=selective", "recompute=full", "recompute_blocks"}),
         words="megatron",
     ),
     "onnx": Target(_onnx, _MODEL, needs=_MODEL, orders=None),
@@ -189,7 +193,7 @@ def untold(target: str, c: Configuration, model: Model) -> str:
         return f"the schedule {c.order} (it has {', '.join(sorted(found.orders))})"
     if c.copies > 1 and target not in COPYING:
         return "copies of a micro-batch that interleave"
-    if c.offload:
+    if c.offloads:
         return "activations that wait in the host's memory"
     if c.shard_ranks not in (None, c.dp * c.cp) and target not in IN_GROUPS:
         return f"ZeRO over groups of {c.shard_ranks} ranks"

@@ -38,6 +38,9 @@ class Model:
         )
 
 
-def recomputes_layers(c: Configuration, *, part: bool = False) -> bool:
-    """Whether nothing is run again, or whole layers are: all of them, or with `part` some."""
+def recomputes_layers(c: Configuration, *, part: bool = False, by_stage: bool = False) -> bool:
+    """Whether nothing is run again, or whole layers are: all of them, or with `part` some, as many in every stage, or
+    with `by_stage` as many as each stage says."""
+    if c.recompute_layers is not None:
+        return by_stage
     return c.recompute == "none" or (c.recompute == "full" and (part or c.recompute_blocks == 1))

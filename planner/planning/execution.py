@@ -10,7 +10,7 @@ from planner.errors import InputError, UsageError
 from planner.ir import Graph
 from planner.planning.document import PlanDocument
 from planner.planning.pipeline import global_batch
-from planner.planning.schemes import KEYS, SCHEMES, parse_strategy
+from planner.planning.schemes import KEYS, SCHEMES, parse_strategy, written
 
 __all__ = ["RUN_KEYS", "Setting", "execution_of", "run_of", "runs_blocks_again", "unusual"]
 
@@ -31,30 +31,36 @@ def run_of(c: Configuration) -> dict[str, Setting]:
         run["frozen"] = True
     if c.offload:
         run["offload"] = c.offload
+    if c.offload_layers is not None:
+        run["offload_layers"] = written(c.offload_layers)
     if c.copies > 1:
         run["copies"] = c.copies
     if c.scatters_every_pass:
         run["zero"] = c.zero
     if c.recompute != "none" and not runs_blocks_again(c):
         run["recompute"] = c.recompute
-        if c.recompute == "full":
+        if c.recompute_layers is not None:
+            run["recompute_layers"] = written(c.recompute_layers)
+        elif c.recompute == "full":
             run["recompute_blocks"] = c.recompute_blocks
     return run
 
 
 def runs_blocks_again(c: Configuration) -> bool:
     """Whether the program itself runs every block again; less than that is left to the framework."""
-    return c.recompute == "full" and c.recompute_blocks == 1
+    return c.recompute == "full" and c.recompute_blocks == 1 and c.recompute_layers is None
 
 
 def unusual(plan: PlanDocument, known: Collection[str] = ()) -> list[str]:
     """What of `schedule.run` is not as frameworks run a step unless told otherwise, as `KEY=VALUE`; but for `known`
-    keys."""
+    keys, and `known` settings `KEY=VALUE`."""
     usual = {**run_of(Configuration(precision=plan.schedule.precision)), **SCHEMES["megatron"]}
     # DistributedDataParallel sums gradients in their own width, and has no parameters to gather.
     free = {"gradient_bytes", "overlap_parameters", "overlap_pipeline", *known}
     run = plan.schedule.run
-    return [f"{k}={str(v).lower()}" for k, v in run.items() if k not in free and v != usual.get(k)]
+    return [
+        s for k, v in run.items() if k not in free and v != usual.get(k) and (s := f"{k}={str(v).lower()}") not in free
+    ]
 
 
 def execution_of(plan: PlanDocument, graph: Graph) -> Configuration | None:

@@ -18,6 +18,7 @@ from planner.clock import Configuration, predict
 from planner.errors import InputError, UsageError
 from planner.evaluate import layout_of
 from planner.uniform.best import Scored
+from planner.uniform.by_stage import fewest_by_stage
 from planner.uniform.coarse import Coarse, ranks_of
 from planner.uniform.cuts import Cut, best_cut
 from planner.uniform.families import dealt, held_evenly, least_once, least_seconds
@@ -225,12 +226,24 @@ class _Proof:
         part = _in_part(c)
         if part is None:
             return self._predicted(c, exact=exact, slack=slack)
+        if c.pp > 1 and exact:
+            return self._by_stage(c)
         few = least_share(
             lambda f: self._predicted(c.with_(**{part: f}), exact=exact, slack=slack) is not None,
             self.sample.layers,
             1.0 if part == "offload" else 1 - 1 / self.sample.layers,
         )
         return None if few is None else self._predicted(c.with_(**{part: few}), exact=exact, slack=slack)
+
+    def _by_stage(self, c: Configuration) -> Scored | None:
+        """With as few of them on each stage as its own memory allows."""
+        try:
+            few = fewest_by_stage(self.sample.workload(c), c, self.profile, self.limit)
+        except (UsageError, InputError):
+            return None
+        if few is None or (self.space.untold is not None and self.space.untold(few)):
+            return None
+        return self._predicted(few)
 
     def _improve(self, bound: float, c: Configuration) -> None:
         """Bounds a family by the best cut, and looks for a member that is faster than the best; what is left of
@@ -246,7 +259,7 @@ class _Proof:
         if bound >= self._near or len(self._tried) == _TRIED:
             return
         self._tried.add(c)
-        found = min(self._members(bound, c, cut), key=lambda m: m.prediction.step_time_s, default=None)
+        found = min(self._members(bound, c, cut), key=_step, default=None)
         if found is not None and found.prediction.step_time_s < self._step * (1 + _WORTH):
             self._take(refined(self.sample, self.space, self.limit, found, self.stopped, layouts=False))
 
@@ -286,6 +299,10 @@ class _Proof:
             return None
         fits = self.limit is None or round(prediction.allocated_bytes * (1 - slack)) <= self.limit
         return Scored(c, prediction) if fits else None
+
+
+def _step(scored: Scored) -> float:
+    return scored.prediction.step_time_s
 
 
 def _laid_out_as(c: Configuration) -> Configuration:

@@ -5,8 +5,8 @@ one makes the step shorter and fits:
 
 - where stages begin: a layer moves from a rank of the pipeline that computes longest to another, so that embedding and
   loss, which stand on the first and the last chunk, weigh as much as the layers there;
-- how many blocks run again: no more than memory asks for; or what runs again is something else, or, where the space has
-  it, waits in the host's memory instead;
+- how many blocks run again: no more than memory asks for, on all ranks or on each stage by itself; or what runs again
+  is something else, or, where the space has it, waits in the host's memory instead;
 - over how many ranks ZeRO divides: groups within a server exchange faster, and hold more.
 
 So the result is never slower than the configuration that it began with.
@@ -19,10 +19,11 @@ from typing import Final
 
 from planner.clock import Configuration, predict
 from planner.clock.passes import passes_of
-from planner.clock.stages import chunks, chunks_of, layers_of
+from planner.clock.stages import chunks, chunks_of, in_chunk, layers_of
 from planner.errors import InputError, UsageError
 from planner.trace import Workload
 from planner.uniform.best import Scored
+from planner.uniform.by_stage import fewest_by_stage, with_stage_layers
 from planner.uniform.sample import Sample
 from planner.uniform.space import Space
 
@@ -88,8 +89,7 @@ def _changed(
 def _cuts(workload: Workload, c: Configuration, sample: Sample) -> Iterator[Configuration]:
     """With one layer moved, or a layer of several ranks at once, from where the pipeline is slowest."""
     sizes = _sizes(workload, c)
-    times = passes_of(workload, c, sample.profile).units
-    seconds = [u.forward.seconds + u.back for u in times]
+    seconds = _seconds(workload, c, sample, sizes)
     layers = layers_of(workload)
     typical = sorted(seconds[u] for u in layers)[len(layers) // 2]
     loads = _loads(workload, c, sizes, seconds)
@@ -104,9 +104,21 @@ def _cuts(workload: Workload, c: Configuration, sample: Sample) -> Iterator[Conf
             moves.append((loads[rank_of[b]] - loads[rank_of[a]] + uneven * typical * 1e-3, _moved(sizes, a, b)))
     level = _levelled(c, sizes, loads, typical)
     if level is not None:
-        yield c.with_(stage_layers=level)
+        yield with_stage_layers(workload, c, level)
     for _, moved in sorted(moves)[:_MOVES]:
-        yield c.with_(stage_layers=moved)
+        yield with_stage_layers(workload, c, moved)
+
+
+def _seconds(workload: Workload, c: Configuration, sample: Sample, sizes: Sequence[int]) -> list[float]:
+    """Of both passes of each unit, with what runs again in its chunk."""
+    times = passes_of(workload, c, sample.profile).units
+    seconds = [u.forward.seconds + u.back for u in times]
+    if c.recompute_layers is not None:
+        for k, part in enumerate(chunks(workload, len(sizes), sizes)):
+            share = in_chunk(workload, c, part, k).recompute_blocks
+            for i in part:
+                seconds[i] -= (1 - share) * times[i].again.seconds
+    return seconds
 
 
 def _moved(sizes: Sequence[int], a: int, b: int) -> tuple[int, ...]:
@@ -144,20 +156,26 @@ def _loads(workload: Workload, c: Configuration, sizes: Sequence[int], seconds: 
 
 def _run_again(sample: Sample, space: Space, limit: int | None, c: Configuration) -> Iterator[Configuration]:
     """With less that runs again, or something else, or something that waits in the host's memory instead."""
-    if c.recompute == "none" and not c.offload:
+    if c.recompute == "none" and not c.offloads:
         return
-    plain = c.with_(recompute="none", recompute_blocks=1.0, offload=0.0)
+    plain = c.with_(recompute="none", recompute_blocks=1.0, recompute_layers=None, offload=0.0, offload_layers=None)
     for kind in ("none", "selective", "products"):
-        if kind != c.recompute or c.offload:
+        if kind != c.recompute or c.offloads:
             yield plain.with_(recompute=kind)
     if sample.layers < 2:
         return
+    waits = space.offload and sample.profile.host.link_bytes_per_s is not None
+    if c.pp > 1:
+        workload = sample.workload(plain)
+        ways = [plain.with_(recompute="full")] + ([plain.with_(offload=1.0)] if waits else [])
+        yield from (few for way in ways if (few := fewest_by_stage(workload, way, sample.profile, limit)) is not None)
+        return  # the same share of all blocks need not be whole blocks of every stage
     most = c.recompute_blocks if c.recompute == "full" else 1.0
     again = plain.with_(recompute="full")
     least = least_share(lambda f: _fits(sample, limit, again.with_(recompute_blocks=f)), sample.layers, most)
     if least is not None:
         yield again.with_(recompute_blocks=least)
-    if space.offload and sample.profile.host.link_bytes_per_s is not None:
+    if waits:
         waiting = least_share(lambda f: _fits(sample, limit, plain.with_(offload=f)), sample.layers, c.offload or 1.0)
         if waiting is not None:
             yield plain.with_(offload=waiting)

@@ -6,13 +6,15 @@ which these are is settled here, as frameworks settle it:
 - `selective`: the core of every attention, from scores to weighted sum (Korthikanti et al. 2022).
 - `products`: all of a block but the results of attention and of the first, third, ... of its other products
   (torchtitan's selection of operators).
-- `full` with `recompute_blocks`: so many of the blocks, in every chunk the first ones (Megatron-LM's `block` method).
-- `offload`: what so many of the blocks keep, in every chunk the first ones.
+- `full` with `recompute_blocks`: so many of the blocks, in every chunk the first ones (Megatron-LM's `block` method);
+  with `recompute_layers`, as many as it says of each chunk (MindFormers).
+- `offload`, `offload_layers`: what so many of the blocks keep, in every chunk the first ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from typing import Final
 
@@ -24,7 +26,7 @@ from planner.work.fusion import fusion_of
 
 __all__ = ["is_plain", "run_as_of"]
 
-_LEVERS: Final = ("recompute", "offload", "zero")  # keys of `schedule.run`
+_LEVERS: Final = ("recompute", "offload", "offload_layers", "zero")  # keys of `schedule.run`
 _PRODUCTS: Final = frozenset({"matmul", "conv"})
 
 
@@ -48,11 +50,12 @@ def run_as_of(plan: PlanDocument, program: Program, chunk_of: Mapping[str, int])
             inside = {op.name: block[op.name] for op in graph.ops if op.name in block}
             kept = {name: inside.pop(name) for name in _selected(program, block)}
         case "full":
-            inside = dict(_first(graph, block, chunk_of, _fraction(run.get("recompute_blocks", 1.0))))
+            again = _shares(plan, "recompute_layers", "recompute_blocks", 1.0)
+            inside = dict(_first(graph, block, chunk_of, again))
     return RunAs(
         again=inside,
         kept=kept,
-        hosted=frozenset(_first(graph, block, chunk_of, _fraction(run.get("offload", 0.0)))),
+        hosted=frozenset(_first(graph, block, chunk_of, _shares(plan, "offload_layers", "offload", 0.0))),
         gathers=run.get("zero") == 3,
         scatters=run.get("zero") in (2, 3),
         copies=plan.schedule.copies,
@@ -60,8 +63,19 @@ def run_as_of(plan: PlanDocument, program: Program, chunk_of: Mapping[str, int])
     )
 
 
-def _fraction(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
+def _shares(plan: PlanDocument, by_chunk: str, of_all: str, default: float) -> Callable[[int], float]:
+    """The fraction of its blocks that a chunk of the model runs again, or keeps elsewhere.
+
+    Counts are those of the model's chunks; a sibling, which has fewer blocks, takes the same fraction.
+    """
+    counts = plan.schedule.run.get(by_chunk)
+    if not isinstance(counts, str):
+        value = plan.schedule.run.get(of_all, default)
+        fraction = float(value) if isinstance(value, int | float) else 0.0
+        return lambda chunk: fraction
+    blocks = Counter(plan.chunk(block[0]) for run in plan.model.repeated for block in run)
+    shares = {k: int(n) / max(1, blocks[k]) for k, n in enumerate(counts.split("-"))}
+    return lambda chunk: shares.get(chunk, 0.0)
 
 
 def _units(graph: Graph, block: Mapping[str, object]) -> dict[str, object]:
@@ -75,14 +89,15 @@ def _units(graph: Graph, block: Mapping[str, object]) -> dict[str, object]:
 
 
 def _first(
-    graph: Graph, block: Mapping[str, object], chunk_of: Mapping[str, int], fraction: float
+    graph: Graph, block: Mapping[str, object], chunk_of: Mapping[str, int], share: Callable[[int], float]
 ) -> Mapping[str, object]:
-    """Operators of the first blocks of every chunk, with their blocks: a fraction of them, at least one."""
+    """Operators of the first blocks of every chunk, with their blocks: a fraction of them, at least one where it is
+    not zero."""
     blocks: dict[int, dict[object, None]] = {}
     for op in graph.ops:
         if op.name in block:
             blocks.setdefault(chunk_of[op.name], {})[block[op.name]] = None
-    count = {k: max(1, round(fraction * len(found))) if fraction else 0 for k, found in blocks.items()}
+    count = {k: max(1, round(share(k) * len(found))) if share(k) else 0 for k, found in blocks.items()}
     chosen = {b for k, found in blocks.items() for b in list(found)[: count[k]]}
     return {op.name: block[op.name] for op in graph.ops if block.get(op.name) in chosen}
 

@@ -213,6 +213,7 @@ for _name, _levers in {
     "products that are not run again": {"recompute": "products"},
     "block that is not run again": {"recompute": "full"},
     "block of some that is not run again": {"recompute": "full", "recompute_blocks": "0.5"},
+    "block of one stage that is not run again": {"recompute": "full", "recompute_layers": "1-0"},
 }.items():
     KINDS[_name] = Kind(_name, _levers, _again)
 

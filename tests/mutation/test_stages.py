@@ -23,7 +23,7 @@ def combination(levers: dict[str, str]) -> tuple[str, ...]:
     of = {
         "stages": ("pp", "schedule", "vpp"),
         "ranks": ("dp", "tp", "sp"),
-        "recompute": ("recompute", "recompute_blocks"),
+        "recompute": ("recompute", "recompute_blocks", "recompute_layers"),
     }
     of |= {"zero": ("zero", "shard"), "copies": ("copies",), "offload": ("offload",)}
     return tuple(

@@ -15,6 +15,7 @@ VALUES = {
     "vpp": ("3", 3), "stage_layers": ("3-1", (3, 1)), "copies": ("2", 2),
     "shard": ("2", 2), "zero": ("2", 2), "sp": ("no", False), "recompute": ("full", "full"),
     "recompute_blocks": ("0.25", 0.25), "offload": ("0.5", 0.5),
+    "recompute_layers": ("3-0", (3, 0)), "offload_layers": ("0-2", (0, 2)),
     "schedule": ("gpipe", "gpipe"), "matrix": ("fp8", "fp8"),
     "attention": ("native", "native"), "parameter_bytes": ("4", 4), "gradient_bytes": ("2", 2),
     "cast_gathers": ("1", True), "fuse": ("false", False),
@@ -32,7 +33,8 @@ def test_the_table_names_every_key() -> None:
 def test_every_key_sets_its_field(key: str) -> None:
     text, value = VALUES[key]
     devices = {"dp": 2, "shard": 8}.get(key, 16)
-    staged = "pp=2," if key in ("vpp", "stage_layers") else ""
+    staged = "pp=2," if key == "vpp" or key.endswith("_layers") else ""
+    staged += "recompute=full," if key == "recompute_layers" else ""
     c = parse_strategy(f"megatron:{staged}{key}={text}", devices=devices, batch=64)
     assert parse_strategy(spelled(c), devices=devices, batch=64) == c
     assert getattr(c, KEYS[key].field) == value
@@ -78,6 +80,8 @@ def test_degrees_multiply_to_the_devices(tp: int, pp: int, cp: int, dp: int, m: 
         ("megatron:recompute=all", 8, 8, ("recompute: expected none, selective", "'all'")),
         ("megatron:recompute_blocks=2", 8, 8, ("recompute_blocks: expected a fraction", "'2'")),
         ("megatron:recompute_blocks=nan", 8, 8, ("recompute_blocks: expected a fraction", "'nan'")),
+        ("megatron:pp=2,recompute=full,recompute_layers=1-x", 8, 8, ("recompute_layers: expected blocks", "'1-x'")),
+        ("megatron:pp=2,recompute_layers=1-1", 8, 8, ("recompute_layers=1-1", "recompute=full")),
         ("megatron:schedule=zigzag", 8, 8, ("schedule: expected gpipe, 1f1b", "'zigzag'")),
         ("megatron:matrix=int4", 8, 8, ("matrix: expected fp32", "'int4'")),
         ("megatron:attention=flash", 8, 8, ("attention: expected unfused, fused", "'flash'")),

@@ -45,7 +45,8 @@ OF_SCHEDULES = (
     "megatron:pp=2,schedule=gpipe,micro_batch=2", "megatron:pp=4,schedule=zb-h1,micro_batch=2",
     "megatron:pp=2,vpp=2,micro_batch=2", "megatron:pp=2,tp=2,vpp=2,micro_batch=4,stage_layers=1-1-1-1,recompute=full",
     "megatron:pp=2,schedule=zb-v,micro_batch=4,zero=0", "megatron:pp=2,vpp=2,micro_batch=4,recompute=selective",
-    "zero3:pp=2,vpp=2,micro_batch=4",
+    "zero3:pp=2,vpp=2,micro_batch=4", "megatron:pp=4,micro_batch=2,recompute=full,recompute_layers=1-1-0-0",
+    "megatron:pp=2,schedule=zb-v,micro_batch=4,recompute=full,recompute_layers=1-0-0-1",
 )  # fmt: skip
 MODELS = {
     "gpt_tiny": EVERY + OF_LAYERS,

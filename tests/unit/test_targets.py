@@ -49,6 +49,7 @@ STRATEGIES = (
     "megatron:pp=2,micro_batch=2,recompute=full",
     "megatron:tp=2,micro_batch=2,recompute=full,recompute_blocks=0.5",
     "megatron:tp=2,micro_batch=2,recompute=selective",
+    "megatron:pp=2,micro_batch=2,recompute=full,recompute_layers=1-0",
 )
 OF_EXPERTS = ("megatron:ep=2,zero=1,micro_batch=2", "megatron:ep=2,tp=2,micro_batch=2")
 # What depends on how a model's layers are written is met by trying: search takes the next configuration there.
@@ -91,6 +92,25 @@ def test_what_a_target_can_be_told_is_emitted(architecture: str, folder: Path) -
             emit(name, Given(planned(path, strategy), model_file=path if target.needs else None))
             told += 1
     assert told >= 2 * len(strategies)
+
+
+@pytest.mark.parametrize(
+    ("keys", "target", "unsaid"),
+    [
+        ("recompute=products", "megatron", "recompute=products"),
+        ("recompute=selective", "mindformers", "recompute=selective"),
+        ("recompute=full,recompute_layers=1-0", "megatron", "recompute_layers=1-0"),
+        ("recompute=full,recompute_layers=1-0", "mindformers", ""),
+        ("recompute=selective", "megatron", ""),
+    ],
+)
+def test_what_of_recomputation_the_files_do_not_say_is_named(folder: Path, keys: str, target: str, unsaid: str) -> None:
+    made = planned(written("llama", folder), f"megatron:pp=2,micro_batch=2,{keys}")
+    emission = emit(target, Given(made))
+    lines = [line for line in emission.lost if "how a step is run" in line]
+    assert any(unsaid in line for line in lines) if unsaid else not any("recompute" in line for line in lines)
+    if target == "mindformers" and not unsaid:
+        assert "recompute: [[1, 0]]" in emission.files["mindformers.yaml"].decode()
 
 
 def test_targets_are_named_once() -> None:

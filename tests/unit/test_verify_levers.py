@@ -118,6 +118,15 @@ def test_what_is_run_again_is_let_go_before(kind: str) -> None:
         assert len(products) == 4 * (2 + 1), "scores, and the second and the fourth product of each block"
 
 
+def test_each_stage_runs_as_many_blocks_again_as_it_says() -> None:
+    found = pipeline(stages="pp=2", recompute="recompute=full,recompute_layers=1-0", offload="offload_layers=0-2")
+    again = [i.op for i in listed(found, "backward") if isinstance(i, Run) and not i.backward]
+    assert {name.split(".")[2] for name in again} == {"0"}
+    waiting = {i.tensor for i in listed(found, "forward") if isinstance(i, Host)}
+    assert {t.split(".")[2] for t in waiting} == {"2", "3"}
+    assert verify_pipeline(found).ok
+
+
 def test_what_waits_in_the_host_comes_back() -> None:
     found = pipeline(offload="offload=0.5")
     gone = {(i.tensor, i.layout) for i in listed(found, "forward") if isinstance(i, Host)}
@@ -164,7 +173,13 @@ def test_a_plan_of_one_stage_and_micro_batch_runs_as_it_says(
     assert found["values"] > found["operators"]
 
 
-@pytest.mark.parametrize("lever", ["recompute=selective", "recompute=products", "recompute=full,recompute_blocks=0.5"])
+@pytest.mark.parametrize(
+    "lever",
+    [
+        "recompute=selective", "recompute=products", "recompute=full,recompute_blocks=0.5",
+        "recompute=full,recompute_layers=1",
+    ],
+)  # fmt: skip
 def test_a_sibling_of_one_block_is_run_as_the_plan_says(lever: str) -> None:
     """What is a block is known from the model, though the sibling repeats none."""
     plan, graph = made(recompute=lever, zero="zero=3", offload="offload=0.5")

@@ -54,7 +54,7 @@ def untold(c: Configuration, model: Model) -> str:
         return "fewer micro-batches than stages"
     if c.zero > 1 and c.dp * c.cp > 1:
         return f"ZeRO {c.zero}"
-    return "" if recomputes_layers(c) else f"{c.recompute} recomputation of a part"
+    return "" if recomputes_layers(c, by_stage=True) else f"{c.recompute} recomputation of a part"
 
 
 def emit_mindformers(plan: PlanDocument, *, servers: Sequence[Server] = ()) -> Emission:
@@ -162,6 +162,10 @@ def _sections(plan: PlanDocument, scheme: Scheme, layers: Layers, chunks: Chunks
 
 
 def _recompute(plan: PlanDocument, layers: Layers, chunks: Chunks, lost: list[str]) -> bool | list[list[int]]:
+    by_chunk = plan.schedule.run.get("recompute_layers")
+    if isinstance(by_chunk, str):  # of the first layers of each
+        flat, stages = [int(n) for n in by_chunk.split("-")], plan.schedule.stages
+        return [flat[k : k + stages] for k in range(0, len(flat), stages)]
     if not plan.schedule.recompute:
         return False
     again = recomputed_layers(plan, layers)

@@ -4,6 +4,6 @@
 an operator, `layout` lays the whole graph out along one axis by these rules, `pins` makes constraints of all axes.
 """
 
-from planner.planning.schemes.parse import KEYS, SCHEMES, in_words, parse_strategy, spelled
+from planner.planning.schemes.parse import KEYS, SCHEMES, in_words, parse_strategy, spelled, written
 
-__all__ = ["KEYS", "SCHEMES", "in_words", "parse_strategy", "spelled"]
+__all__ = ["KEYS", "SCHEMES", "in_words", "parse_strategy", "spelled", "written"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -12,7 +12,7 @@ from planner.clock.configuration import ATTENTIONS, LOSSES, MATRIX_TYPES, RECOMP
 from planner.clock.stages import chunks_of
 from planner.errors import UsageError
 
-__all__ = ["KEYS", "SCHEMES", "in_words", "parse_strategy", "spelled"]
+__all__ = ["KEYS", "SCHEMES", "in_words", "parse_strategy", "spelled", "written"]
 
 # What frameworks do unless told otherwise: the vendor's attention, collectives beside computing.
 _TODAY: Final = {"attention": "native", "overlap_gradients": True}
@@ -76,6 +76,10 @@ KEYS: Final[Mapping[str, _Key]] = MappingProxyType(
         "sp": _Key("sequence_parallel", _flag, "true or false"),
         "recompute": _Key("recompute", _one_of(*RECOMPUTES), ", ".join(RECOMPUTES)),
         **{name: _Key(name, _fraction, "a fraction of the blocks") for name in ("recompute_blocks", "offload")},
+        **{
+            name: _Key(name, lambda t: tuple(map(int, t.split("-"))), "blocks of each chunk, as in 4-3-2-0")
+            for name in ("recompute_layers", "offload_layers")
+        },
         "schedule": _Key("schedule", _one_of(*SCHEDULES), ", ".join(SCHEDULES)),
         "matrix": _Key("matrix_type", _one_of(*MATRIX_TYPES), ", ".join(MATRIX_TYPES)),
         "attention": _Key("attention", _one_of(*ATTENTIONS), ", ".join(ATTENTIONS)),
@@ -160,7 +164,7 @@ def spelled(c: Configuration) -> str:
         value = getattr(c, key.field)
         whole = name == "sp" and c.tp > 1  # Megatron's tensor parallelism divides positions, too, unless told otherwise
         if name in ("dp", "micro_batch") or whole or value != getattr(usual, key.field):
-            told.append(f"{name}={_written(value)}")
+            told.append(f"{name}={written(value)}")
     return f"megatron:{','.join(told)}"
 
 
@@ -185,16 +189,25 @@ def in_words(c: Configuration) -> str:
         parts.append("sequence parallel")
     if c.recompute != "none":
         share = f" of {c.recompute_blocks:.0%} of the blocks" if c.recompute_blocks < 1 else ""
+        if c.recompute_layers is not None:
+            share = f" of {_by_stage(c, c.recompute_layers)} blocks by stage"
         parts.append(f"{c.recompute} recomputation{share}")
     if c.offload:
         parts.append(f"activations of {c.offload:.0%} of the blocks in the host's memory")
+    if c.offload_layers is not None:
+        parts.append(f"activations of {_by_stage(c, c.offload_layers)} blocks by stage in the host's memory")
     if c.stage_layers is not None:
-        counts = (sum(c.stage_layers[k] for k in chunks_of(c, d)) for d in range(c.pp))
-        parts.append(f"layers by stage {_written(tuple(counts))}")
+        parts.append(f"layers by stage {_by_stage(c, c.stage_layers)}")
     return ", ".join(parts)
 
 
-def _written(value: object) -> str:
+def _by_stage(c: Configuration, counts: Sequence[int]) -> str:
+    """Counts of chunks, added up by rank of the pipeline."""
+    return written(tuple(sum(counts[k] for k in chunks_of(c, d)) for d in range(c.pp)))
+
+
+def written(value: object) -> str:
+    """A value as `--strategy` has it."""
     if isinstance(value, tuple):
         return "-".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
