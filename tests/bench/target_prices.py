@@ -1,7 +1,9 @@
 """What it costs to plan for one framework: `planner search --emit TARGET`, job by job.
 
-    python -m tests.bench.target_prices [--only PATTERN] [--targets NAMES] [--folder DIR] [--json OUT]
+    python -m tests.bench.target_prices [--forty] [--only PATTERN] [--targets NAMES] [--folder DIR] [--json OUT]
 
+`--forty`: the forty jobs of `tests.bench.uniform_jobs` in place of the eight of `tests.bench.uniform_space`.  OUT is
+written row by row, and rows that it has are not run again.
 Each job is searched for each target in a process of its own and its plan is emitted.  The price is the step of what the
 target can be told over that of the fastest uniform configuration of any target; `refused` says why nothing was emitted.
 CPU seconds are from the file to the plan and its emitted files.
@@ -22,6 +24,7 @@ from typing import Any
 
 from planner.builder import build
 from planner.emit import TARGETS
+from tests.bench.uniform_jobs import jobs as forty_jobs
 from tests.bench.uniform_space import JOBS, Job
 
 __all__ = ["main"]
@@ -62,18 +65,23 @@ def row_of(name: str, job: Job, target: str, folder: Path) -> dict[str, Any]:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--forty", action="store_true", help="the forty jobs of tests.bench.uniform_jobs")
     parser.add_argument("--only", default="*", help="names or patterns of jobs, with commas")
     parser.add_argument("--targets", default=",".join(t for t, words in TARGETS.items() if not words.needs))
     parser.add_argument("--folder", type=Path, help="for models and plans; default: one that is removed")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
-    rows = []
+    rows: list[dict[str, Any]] = []
+    if options.json is not None and options.json.exists():
+        rows = json.loads(options.json.read_text(encoding="utf-8"))
+    known = {(row["job"], row["target"]) for row in rows}
+    every = dict(forty_jobs()) if options.forty else JOBS
     with tempfile.TemporaryDirectory() as own:
         folder = options.folder or Path(own)
-        for name, job in JOBS.items():
+        for name, job in every.items():
             if not any(fnmatch.fnmatch(name, pattern) for pattern in options.only.split(",")):
                 continue
-            for target in options.targets.split(","):
+            for target in (t for t in options.targets.split(",") if (name, t) not in known):
                 row = row_of(name, job, target, folder)
                 rows.append(row)
                 price = "" if row.get("price") is None else f"{row['price']:+.1%}"
