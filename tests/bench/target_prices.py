@@ -78,6 +78,7 @@ def main(arguments: Sequence[str]) -> int:
     every = dict(forty_jobs()) if options.forty else JOBS
     with tempfile.TemporaryDirectory() as own:
         folder = options.folder or Path(own)
+        folder.mkdir(parents=True, exist_ok=True)
         for name, job in every.items():
             if not any(fnmatch.fnmatch(name, pattern) for pattern in options.only.split(",")):
                 continue
