@@ -97,6 +97,7 @@ def _document(
     options: argparse.Namespace, c: Configuration, p: Prediction, profile: HardwareProfile, program: Program
 ) -> dict[str, Any]:
     from cost_models import usable_memory_bytes
+    from planner.clock import extrapolated
     from planner.planning.schemes import spelled
     from planner.pricing import Settings
 
@@ -111,6 +112,7 @@ def _document(
         "configuration": spelled(c),
         "step_time_s": p.step_time_s,
         "step_time_interval_s": [p.time_low_s, p.time_high_s],
+        "extrapolated": list(extrapolated(c)),
         "samples_per_s": c.global_batch / p.step_time_s,
         "breakdown_s": dict(p.breakdown),
         "peak_memory_bytes": round(p.allocated_bytes),
@@ -151,6 +153,8 @@ def _text(d: dict[str, Any]) -> str:
         f"  configuration  {d['configuration']}",
         step + rate,
     ]
+    if d.get("extrapolated"):
+        lines.append(f"  extrapolated   no published step was measured with {'; '.join(d['extrapolated'])}")
     total = d["step_time_s"]
     if "objective_s" in d:  # of a plan: its parts one after the other, where the step lets them overlap
         lines += _parts(d["step_parts_s"], total)

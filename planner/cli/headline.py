@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, Final
 
 from cost_models.device import resolve_rate
-from planner.clock import Configuration, interval
+from planner.clock import Configuration, extrapolated, interval
 from planner.emit.scheme import PRODUCTS, Scheme, scheme_of
 from planner.errors import InputError
 from planner.frontends.inspect import flops
@@ -19,7 +19,7 @@ from planner.planning.document import OperatorDocument
 from planner.planning.schemes import in_words
 from planner.report.words import time_text
 
-__all__ = ["figures", "headline", "tokens_of_sample"]
+__all__ = ["extrapolation", "figures", "headline", "tokens_of_sample"]
 
 _KINDS: Final = ("DP", "CP", "TP")
 _PASSES = {"training": 3, "inference": 1}  # the backward pass computes twice as much as the forward pass
@@ -44,6 +44,7 @@ def figures(
     return {
         "in_words": _words(plan, execution),
         "step_time_interval_s": None if profile.device is None else list(interval(seconds, profile)),
+        "extrapolated": [] if execution is None else list(extrapolated(execution)),
         "samples_per_s": rate,
         "tokens_per_s": tokens,
         "flops_per_s_per_device": flops_per_s,
@@ -69,6 +70,7 @@ def headline(planned: Planned, plan: PlanDocument, document: Mapping[str, Any]) 
         f"plan        {document['in_words']}",
         f"step        {time_text(seconds)}{_spread(document)}",
     ]
+    parts += extrapolation(document["extrapolated"])
     told = _rates(document)
     if told:
         parts.append(f"            {', '.join(told)}")
@@ -78,6 +80,11 @@ def headline(planned: Planned, plan: PlanDocument, document: Mapping[str, Any]) 
         f"({'no limit' if limit is None else f'limit {limit / 2**30:.2f} GiB'})"
     )
     return parts
+
+
+def extrapolation(features: Sequence[str]) -> list[str]:
+    """A line about what no published step was measured with, where there is anything."""
+    return [f"            extrapolated: no published step was measured with {'; '.join(features)}"] if features else []
 
 
 def _spread(document: Mapping[str, Any]) -> str:

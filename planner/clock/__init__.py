@@ -3,6 +3,7 @@
 from planner.clock.bound import compute_bound, least_of_choice, overhead, step_bound
 from planner.clock.configuration import Configuration
 from planner.clock.costs import convert_cost, run_cost
+from planner.clock.measured import extrapolated
 from planner.clock.memory import Held, held_by_rank
 from planner.clock.mixed import MixedPrediction, predict_mixed
 from planner.clock.predict import Prediction, device_for, interval, predict, seconds_in_sequence
@@ -23,6 +24,7 @@ __all__ = [
     "compute_bound",
     "convert_cost",
     "device_for",
+    "extrapolated",
     "held_by_rank",
     "held_of_plan",
     "held_up",
