@@ -107,26 +107,33 @@ def pipeline_seconds(
 
 
 def longest_paths(
-    schedule: str, chunks: Sequence[Sequence[ChunkTimes]], micro_batches: int
-) -> tuple[float, NDArray[np.int64]]:
-    """The seconds of a step without transfers, and for each device the longest path to its last pass: how many passes
-    it has of each kind of each chunk, (paths, devices, kinds, chunks), kinds F and B, or F, B and W where the schedule
-    splits the backward pass.  A step with other chunks takes at least what the passes of a path take there.
+    schedule: str, chunks: Sequence[Sequence[ChunkTimes]], micro_batches: int, transfer_s: float = 0.0
+) -> tuple[float, NDArray[np.int64], NDArray[np.int64]]:
+    """The seconds of a step whose transfers run beside computing, and for each device the longest path to its last
+    pass: how many passes it has of each kind of each chunk, (paths, devices, kinds, chunks), kinds F and B, or F, B and
+    W where the schedule splits the backward pass; and how many transfers, (paths,).  A step with other chunks takes at
+    least what the passes and the transfers of a path take there.
 
     Arguments and errors as of `simulate`.
     """
-    rows, m, transfers = _checked(chunks, micro_batches, 0.0)
+    rows, m, transfers = _checked(chunks, micro_batches, transfer_s)
     timed = _simulate(schedule, rows, m, transfers, True)
     passes, ends = timed.passes, timed.ends
     previous, source, place = passes.previous.tolist(), passes.source.tolist(), passes.place.tolist()
+    crosses, lag = (passes.boundary >= 0).tolist(), timed.lag.tolist()
     each = passes.kinds * passes.chunks
     last = {number // each: at for at, number in enumerate(place)}
     found = np.zeros((passes.devices, passes.devices * each), np.int64)
+    crossed = np.zeros(passes.devices, np.int64)
     for d, at in last.items():
         while at >= 0:
             found[d, place[at]] += 1
-            at = previous[at] if ends[previous[at]] >= ends[source[at]] else source[at]
-    return max(ends), found.reshape(passes.devices, passes.devices, passes.kinds, passes.chunks)
+            if ends[previous[at]] >= ends[source[at]] + lag[at]:
+                at = previous[at]
+            else:
+                crossed[d] += crosses[at]
+                at = source[at]
+    return max(ends), found.reshape(passes.devices, passes.devices, passes.kinds, passes.chunks), crossed
 
 
 @lru_cache(maxsize=4096)

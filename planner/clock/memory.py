@@ -19,6 +19,7 @@ __all__ = [
     "fullest",
     "held_by_rank",
     "held_bytes",
+    "made_bytes",
 ]
 
 STATE_BYTES: Final[Mapping[str, int]] = {"adam": 8, "momentum": 4, "sgd": 0}
@@ -143,7 +144,7 @@ def held_bytes(
     # One block's activations on their way to or from the host beside those of the block that computes.
     transient += 2 * c.copies * max(hosted, default=0.0)
     if not c.frozen:
-        transient += max((workload.units[i].widest_weights for i in blocks), default=0) * _made(c)
+        transient += max((workload.units[i].widest_weights for i in blocks), default=0) * made_bytes(c)
     master = 0 if c.weight_bytes == 4 else 4
     frozen = sum(u.frozen_stored_bytes if c.zero == 3 else u.frozen_bytes for u in mine)
     return Held(
@@ -171,7 +172,7 @@ def _working(workload: Workload, c: Configuration, part: Sequence[int]) -> float
     return most
 
 
-def _made(c: Configuration) -> int:
+def made_bytes(c: Configuration) -> int:
     """Bytes of an element of a weight's gradient while it is added to the sum.
 
     It is made in the activations' width, and cast where the sum is wider; of one micro-batch in the width of the sum it

@@ -17,9 +17,17 @@ from planner.clock.exchange import Exchanges
 from planner.clock.links import PIPELINE, Links
 from planner.clock.passes import Passes, passes_of
 from planner.clock.stages import chunks_of, in_chunk
-from planner.trace import Workload
+from planner.trace import Unit, Workload
 
-__all__ = ["Ranks"]
+__all__ = ["Ranks", "handover_seconds"]
+
+
+def handover_seconds(workload: Workload, entered: Unit, copies: int, passes: Passes) -> float:
+    """Seconds to hand what enters a unit on to another rank of the pipeline, of devices of one kind."""
+    entering, links = copies * entered.entering_bytes, passes.links
+    sent = entering / workload.mesh.size(entered.entering_axes)
+    gathered = links.seconds("all_gather", entered.entering_axes, entering)
+    return links.seconds("permute", (PIPELINE,), sent) + gathered + passes.profile.host.handover_s
 
 
 class Ranks:
@@ -97,12 +105,10 @@ class Ranks:
         """
         giver, taker = self.of_chunk(k - 1).passes, self.of_chunk(k).passes
         entered = self.workload.units[self.chunks[k][0]]
+        if giver is taker:
+            return handover_seconds(self.workload, entered, self.c.copies, taker)
         entering = self.c.copies * entered.entering_bytes
         sent = entering / self.workload.mesh.size(entered.entering_axes)
-        if giver is taker:
-            links = taker.links
-            gathered = links.seconds("all_gather", entered.entering_axes, entering)
-            return links.seconds("permute", (PIPELINE,), sent) + gathered + taker.profile.host.handover_s
         ends: tuple[Passes, Passes] = (giver, taker)
         return (
             max(p.links.apart("permute", sent) for p in ends)

@@ -8,6 +8,7 @@ parts, which only lowers the bound.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,8 +17,8 @@ from ortools.linear_solver import pywraplp
 
 from cost_models.pipeline import ChunkTimes, dependencies, is_split, longest_paths, stage_numbers
 from planner.clock import Configuration
-from planner.uniform.families import least_chunk
-from planner.uniform.load import Load, static_bytes
+from planner.uniform.families import layers_of_ranks, least_chunk
+from planner.uniform.load import Load, room_of_ranks, static_bytes
 
 __all__ = ["Cut", "best_cut"]
 
@@ -26,6 +27,7 @@ _TOWARDS: Final = 0.5
 _ROUNDING: Final = 1e-9
 _CLOSE: Final = 5e-4  # relative, between the bound and what is simulated
 _MOMENTS: Final = 6  # of a rank's memory, those at which most is held with an even cut
+_GIB: Final = 2.0**30
 _PASSES: Final = 60_000  # of all micro-batches, that are simulated in some hundredths of a second
 
 
@@ -38,18 +40,19 @@ class Cut:
     layers: tuple[int, ...]
 
 
-def best_cut(load: Load, c: Configuration, limit: float | None, enough: float) -> Cut | None:
-    """Over all cuts of the family of `c` whose ranks hold `limit` bytes at most; not looked for beyond `enough`
-    seconds.  None where the pipeline has too many passes, or the program cannot be solved."""
+def best_cut(load: Load, c: Configuration, limit: float | None, enough: float, handover: float = 0.0) -> Cut | None:
+    """Over all cuts of the family of `c` whose ranks hold `limit` bytes at most, and whose passes take less than
+    `enough` seconds: inf where there is none, and not looked for beyond that.  None where the pipeline has too many
+    passes, or the program cannot be solved.  `handover`: seconds between stages, at least."""
     kinds = 3 if is_split(c.order) else 2
     if c.passes * c.pp * c.virtual_stages * kinds > _PASSES:
         return None
-    return _Program(load, c, limit).solved(enough)
+    return _Program(load, c, limit, enough, handover).solved(enough)
 
 
 class _Program:
-    def __init__(self, load: Load, c: Configuration, limit: float | None) -> None:
-        self.load, self.c = load, c
+    def __init__(self, load: Load, c: Configuration, limit: float | None, enough: float, handover: float) -> None:
+        self.load, self.c, self.handover = load, c, handover
         self.count = c.pp * c.virtual_stages
         self.numbers = stage_numbers(c.order, c.pp, c.virtual_stages)  # (ranks, chunks of a rank)
         self.split = is_split(c.order)
@@ -76,14 +79,26 @@ class _Program:
         for a, b in zip(self.kept, self.more, strict=True):
             self.solver.Add(a + b >= least)
         self.solver.Add(sum(self.kept) + sum(self.more) == load.layers)
+        self._whole_layers(limit, enough)
         self.solver.Minimize(self.step)
-        self.limit = infinity if limit is None else limit
-        self.rows = np.zeros((0, 2 * self.count)) if limit is None else self._memory()
-        for row in self.rows:
-            held = self.solver.Constraint(-infinity, self.limit)
+        self.rows, self.rooms = np.zeros((0, 2 * self.count)), np.zeros(0)
+        if limit is not None:
+            self.rows, self.rooms = self._memory(room_of_ranks(load, c, limit))
+        for row, room in zip(self.rows, self.rooms.tolist(), strict=True):
+            held = self.solver.Constraint(-infinity, room)
             for variable, size in zip((*self.kept, *self.more), row.tolist(), strict=True):
                 if size:
                     held.SetCoefficient(variable, size)
+
+    def _whole_layers(self, limit: float | None, enough: float) -> None:
+        """No rank has more layers, which are whole ones, than it has room for and passes within so many seconds."""
+        if enough == float("inf") or self.load.lightest is not None:
+            return
+        for row, most in zip(self.numbers, layers_of_ranks(self.load, self.c, limit, enough), strict=True):
+            held = self.solver.Constraint(0, most)
+            for k in row:
+                held.SetCoefficient(self.kept[int(k)], 1.0)
+                held.SetCoefficient(self.more[int(k)], 1.0)
 
     def _copy(self) -> None:
         """Every rank copies what waits in the host's memory, there and back, in all passes."""
@@ -94,20 +109,22 @@ class _Program:
             for k in row:
                 copied.SetCoefficient(self.more[int(k)], -each)
 
-    def _memory(self) -> np.ndarray:
-        """Bytes by layer of each chunk that is kept, and by layer that runs again or waits elsewhere: of every rank, at
-        the moments when it holds most of an even cut."""
+    def _memory(self, room: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+        """Rows, and what each may come to: bytes by layer of each chunk that is kept, and by layer that runs again or
+        waits elsewhere: of every rank, at the moments when it holds most of an even cut."""
         load, c = self.load, self.c
         static, v = static_bytes(load, c), c.virtual_stages
         rows: list[np.ndarray] = []
+        rooms: list[float] = []
         for d, held in enumerate(dependencies(c.order, c.pp, v, c.passes).held):
             flying = held[:, :v] + (held[:, v:] if self.split else 0)
             for counts in np.unique(flying[np.argsort(-flying.sum(axis=1))[:_MOMENTS]], axis=0):
                 row = np.zeros(2 * self.count)
                 row[self.numbers[d]] = static + counts * load.kept
                 row[self.count + self.numbers[d]] = static + counts * load.kept_again
-                rows.append(row)
-        return np.array(rows)
+                rows.append(row / _GIB)  # of the size that seconds have, for the sake of numerics
+                rooms.append(room[d] / _GIB)
+        return np.array(rows), np.array(rooms)
 
     def solved(self, enough: float) -> Cut | None:
         """Paths are met between the solution and the best cut simulated so far, which takes fewer rounds than at the
@@ -133,24 +150,25 @@ class _Program:
 
     def _holds(self, layers: np.ndarray) -> bool:
         """Whether the ranks have room for it."""
-        return bool((self.rows @ layers <= self.limit).all()) if len(self.rows) else True
+        return bool((self.rows @ layers <= self.rooms).all()) if len(self.rows) else True
 
     def _meet(self, layers: np.ndarray) -> float:
         """Simulates a cut, and adds the longest paths there."""
         kept, more = layers[: self.count], layers[self.count :]
         times = self.fixed + np.outer(kept + more, self.layer) + np.outer(more, self.again)
         chunks = [[_chunk(np.maximum(times[k], 0.0)) for k in row] for row in self.numbers]
-        seconds, paths = longest_paths(self.c.order, chunks, self.c.passes)
-        for counts in np.unique(paths, axis=0):
+        seconds, paths, crossed = longest_paths(self.c.order, chunks, self.c.passes, self.handover)
+        _, first = np.unique(paths.reshape(len(paths), -1), axis=0, return_index=True)
+        for counts, transfers in zip(paths[first], crossed[first].tolist(), strict=True):
             by_chunk = np.zeros((self.count, counts.shape[1]))
             for (d, place), k in np.ndenumerate(self.numbers):
                 by_chunk[k] = counts[d, :, place]
-            self._path(by_chunk)
+            self._path(by_chunk, transfers * self.handover)
         return seconds
 
-    def _path(self, passes: np.ndarray) -> None:
-        """The step takes at least so many passes of each chunk and kind."""
-        row = self.solver.Constraint(float((passes * self.fixed).sum()), self.solver.infinity())
+    def _path(self, passes: np.ndarray, sent: float) -> None:
+        """The step takes at least so many passes of each chunk and kind, and so many seconds of handing over."""
+        row = self.solver.Constraint(float((passes * self.fixed).sum()) + sent, self.solver.infinity())
         row.SetCoefficient(self.step, 1.0)
         for of, layer in ((self.kept, self.layer), (self.more, self.layer + self.again)):
             for variable, seconds in zip(of, (passes @ layer).tolist(), strict=True):

@@ -23,7 +23,7 @@ from cost_models import HardwareProfile
 from cost_models.pipeline import device_order
 from planner.clock import Configuration
 from planner.clock.stages import chunks_of
-from planner.uniform.load import Load, Pair, static_bytes
+from planner.uniform.load import Load, Pair, room_of_ranks, static_bytes
 
 __all__ = [
     "LEAST_CHUNK",
@@ -143,9 +143,10 @@ class _Pipeline:
         static = static_bytes(load, c)
         flying = _in_flight(c.order, c.pp, c.virtual_stages, min(c.passes, _PASSES * c.pp))
         self.passes, self.alike = c.passes, load.lightest is None
-        self.room = float("inf") if limit is None else limit
+        self.room = np.array(room_of_ranks(load, c, limit))
         self.seconds, self.again = sum(load.layer), load.again  # of a layer, in a pass
         self.copied = 2 * load.copied
+        self.on_the_way = 2 * load.kept * (load.lightest or 1.0)
         self.bytes, self.bytes_again = static + flying * load.kept, static + flying * load.kept_again  # of a layer
         chunk = least_chunk(load, c)
         back = _goes_back(c)
@@ -168,7 +169,7 @@ class _Pipeline:
             return self._whole(kept)
         again = np.minimum(seconds / longer, self.room / self.bytes_again)
         found = np.maximum(kept, again)
-        if self.room != float("inf"):
+        if np.isfinite(self.room).all():
             # Both limits at once: x a + (x + r) b = t, p a + q b = room.
             both = self.seconds * self.bytes_again - longer * self.bytes
             with np.errstate(divide="ignore", invalid="ignore"):
@@ -182,10 +183,19 @@ class _Pipeline:
         return np.floor(layers + _ROUNDING) if self.alike else layers * (1 + _ROUNDING)
 
     def _copying(self, seconds: _Floats) -> _Floats:
-        """The same, where activations of some layers wait in the host's memory: of as many as are copied beside."""
-        waiting = seconds / self.copied
-        room = (self.room + (self.bytes - self.bytes_again) * waiting) / self.bytes
-        return self._whole(np.minimum(np.minimum(seconds / self.seconds, room), self.room / self.bytes_again))
+        """The same, where activations of some layers wait in the host's memory: of as many as are copied beside, and
+        with those of two layers on their way there and back; or of none."""
+        waiting, room = seconds / self.copied, np.maximum(0.0, self.room - self.on_the_way)
+        mixed = (room + (self.bytes - self.bytes_again) * waiting) / self.bytes
+        waits = np.minimum(np.minimum(seconds / self.seconds, mixed), room / self.bytes_again)
+        none = np.minimum(seconds / self.seconds, self.room / self.bytes)
+        return self._whole(np.maximum(waits, none))
+
+
+def layers_of_ranks(load: Load, c: Configuration, limit: float | None, t: float) -> list[float]:
+    """The most layers that each rank of the pipeline has room for and passes within t seconds."""
+    most: list[float] = _Pipeline(load, c, limit).most(t).tolist()
+    return most
 
 
 def dealt(load: Load, c: Configuration, limit: float | None, t: float) -> tuple[int, ...] | None:
@@ -214,7 +224,8 @@ def held_evenly(load: Load, c: Configuration) -> float:
     pipeline = _Pipeline(load, c, None)
     part = c.offload or (c.recompute == "full" and c.recompute_blocks < 1)
     each = pipeline.bytes_again if part else pipeline.bytes
-    return float(each.max()) * load.layers / c.pp
+    beside = -np.array(room_of_ranks(load, c, 0.0, least=-float("inf")))
+    return float((each * load.layers / c.pp + beside).max())
 
 
 @lru_cache(maxsize=4096)

@@ -9,12 +9,13 @@ from typing import Final
 from cost_models import HardwareProfile, optimizer_seconds
 from planner.clock import Configuration
 from planner.clock.exchange import Exchanges
-from planner.clock.memory import STATE_BYTES, chunk_activation_bytes
+from planner.clock.memory import STATE_BYTES, chunk_activation_bytes, made_bytes
 from planner.clock.passes import Passes, passes_of
-from planner.clock.stages import layers_of
+from planner.clock.ranks import handover_seconds
+from planner.clock.stages import chunks_of, layers_of
 from planner.trace import Workload
 
-__all__ = ["Load", "Pair", "load_of", "static_bytes"]
+__all__ = ["Load", "Pair", "least_handover", "load_of", "room_of_ranks", "static_bytes"]
 
 _UNLIKE: Final = 0.02  # relative, up to which the lightest layer stands for all
 
@@ -32,7 +33,8 @@ class Load:
     gradients of values and of weights, of a layer, of `first` and of `last`), seconds that running it `again` adds,
     bytes that it `kept` for its backward pass, and `kept_again` where it runs again or waits in the host's memory,
     where copying it there or back takes `copied` seconds beside a pass; elements of its `weights` as they are read and
-    as they are `stored`.
+    as they are `stored`.  `beside`: bytes that a rank holds beside all that while it computes;
+    `ends`: elements of weights before the first layer and behind the last one, as they are read and as they are stored.
 
     `chunk`: seconds that the first gathering and the last scattering of a pass through a chunk are waited for, unless
     it begins or ends with other units than layers.  Seconds of the units before the first layer (`first`) and behind
@@ -51,6 +53,8 @@ class Load:
     copied: float
     weights: float
     stored: float
+    beside: float
+    ends: tuple[Pair, Pair]
     chunk: Pair
     first: Pair
     last: Pair
@@ -101,6 +105,8 @@ class Load:
             kept=other.kept * factor,
             kept_again=other.kept_again * factor,
             copied=other.copied * factor,
+            beside=other.beside * factor,
+            ends=((self.ends[0][0], self.ends[0][0] / divided), (self.ends[1][0], self.ends[1][0] / divided)),
             stored=self.weights / divided,
             update=self.update / divided,
         )
@@ -148,6 +154,8 @@ def load_of(workload: Workload, c: Configuration, profile: HardwareProfile) -> L
         copied=_copied(kept(run), profile) if c.offload else 0.0,
         weights=least(units[u].weights for u in layers),
         stored=least(units[u].stored for u in layers),
+        beside=_beside(workload, c),
+        ends=(_elements(workload, before), _elements(workload, behind)),
         chunk=exchanged.at_ends(layers),
         first=spent(before),
         last=spent(behind),
@@ -161,6 +169,26 @@ def load_of(workload: Workload, c: Configuration, profile: HardwareProfile) -> L
         update=_update(sum(u.stored if c.zero else u.weights for u in units), c, profile),
         once=(exchanged.once(range(len(units))), exchanged.once_at_ends(layers)),
     )
+
+
+def _beside(workload: Workload, c: Configuration) -> float:
+    """Bytes that come and go on a rank, at least, as `planner.clock.memory` counts them: of the unit that ends one of
+    its chunks, which is a layer or stands behind all of them, and of some layer's weights and their gradients."""
+    units, layers = workload.units, layers_of(workload)
+    ends = [*layers, *range(layers[-1] + 1, len(units))]
+    size: float = workload.constant_bytes + c.copies * min(units[u].over_bytes for u in ends)
+    if not c.frozen:
+        widest = (units[u].widest_weights if workload.repeated[u] else 0 for u in layers)
+        size += min(widest) * made_bytes(c)
+        if c.zero == 3:
+            size += min(units[u].weights for u in layers) * (2 * c.weight_bytes + c.gradient_bytes)
+    return size
+
+
+def _elements(workload: Workload, of: Iterable[int]) -> Pair:
+    """Of weights of these units, as they are read and as they are stored."""
+    mine = [workload.units[u] for u in of]
+    return float(sum(u.weights for u in mine)), float(sum(u.stored for u in mine))
 
 
 def _alike(seconds: Sequence[float]) -> bool:
@@ -241,9 +269,35 @@ class _Exchanged:
         return min(self.sums[u] for u in ends), min(self.gathers_once[u] for u in ends)
 
 
+def least_handover(workload: Workload, c: Configuration, profile: HardwareProfile) -> float:
+    """Seconds that handing activations to the next stage takes at least, beside computing; 0 where the sender waits."""
+    if c.pp == 1 or not c.overlap_pipeline:
+        return 0.0
+    layers, passes = layers_of(workload), passes_of(workload, c, profile)
+    begun = {id(u): u for u in workload.units[layers[0] + 1 : layers[-1] + 1]}  # a chunk begins with one of these
+    return min((handover_seconds(workload, u, c.copies, passes) for u in begun.values()), default=0.0)
+
+
 def static_bytes(load: Load, c: Configuration) -> float:
     """Of the weights of a layer, with all that belongs to them."""
-    shared = [load.stored if c.zero >= level else load.weights for level in (1, 2, 3)]
+    return _static(load.weights, load.stored, c)
+
+
+def room_of_ranks(load: Load, c: Configuration, limit: float | None, least: float = 0.0) -> list[float]:
+    """Bytes that each rank of the pipeline has for its layers, at least `least`: without what comes and goes, and
+    without the weights before the first layer, which are on the rank of the first chunk, and behind the last one, on
+    that of the last."""
+    if limit is None:
+        return [float("inf")] * c.pp
+    room = [limit - load.beside] * c.pp
+    for k, (weights, stored) in zip((0, c.pp * c.virtual_stages - 1), load.ends, strict=True):
+        rank = next(d for d in range(c.pp) if k in chunks_of(c, d))
+        room[rank] -= _static(weights, stored, c)
+    return [max(least, r) for r in room]
+
+
+def _static(weights: float, stored: float, c: Configuration) -> float:
+    shared = [stored if c.zero >= level else weights for level in (1, 2, 3)]
     if c.frozen:
         return shared[2] * c.weight_bytes
     state = STATE_BYTES[c.optimizer] + (0 if c.weight_bytes == 4 else 4)

@@ -22,7 +22,7 @@ from planner.uniform.by_stage import fewest_by_stage
 from planner.uniform.coarse import Coarse, ranks_of
 from planner.uniform.cuts import Cut, best_cut
 from planner.uniform.families import dealt, held_evenly, least_once, least_seconds
-from planner.uniform.load import Load, load_of
+from planner.uniform.load import Load, least_handover, load_of
 from planner.uniform.refine import least_share, refined
 from planner.uniform.sample import Sample
 from planner.uniform.space import Space, configurations, levels, schedules
@@ -164,7 +164,7 @@ class _Proof:
         except (UsageError, InputError):
             return None
         less = 1.0 if exact else 1 - _LARGER
-        return replace(load, kept=load.kept * less, kept_again=load.kept_again * less)
+        return replace(load, kept=load.kept * less, kept_again=load.kept_again * less, beside=load.beside * less)
 
     def _cut(self, bound: float, c: Configuration) -> None:
         """Bounds a family by the best cut, as its workload is estimated."""
@@ -172,10 +172,14 @@ class _Proof:
         if load is not None and self.cut < _CUT:
             self.cut += 1
             once = least_once(load, c, self.profile)
-            cut = best_cut(load, c, self.limit, self._step / (1 - _LONGER) - once)
+            cut = best_cut(load, c, self.limit, self._step / (1 - _LONGER) - once, self._handover(c, exact=False))
             if cut is not None:
                 bound = max(bound, (cut.seconds + once) * (1 - _LONGER))
         self._push(bound, self._exactly, c)
+
+    def _handover(self, c: Configuration, *, exact: bool) -> float:
+        workload = self.sample.workload(c) if exact else self.sample.estimated(c)
+        return least_handover(workload, c, self.profile)
 
     def _may_lay_out(self, c: Configuration) -> bool:
         """Whether layouts of its own are still to be found for it, which takes longest."""
@@ -251,7 +255,7 @@ class _Proof:
         load, cut = self._load(c, exact=True), None
         if load is not None and c.pp > 1:
             once = least_once(load, c, self.profile)
-            cut = best_cut(load, c, self.limit, self._step - once)
+            cut = best_cut(load, c, self.limit, self._step - once, self._handover(c, exact=True))
             bound = bound if cut is None else max(bound, cut.seconds + once)
         if bound >= self._step:
             return

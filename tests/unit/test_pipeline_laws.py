@@ -186,16 +186,20 @@ def test_the_longest_path_is_the_step_and_no_path_is_longer_with_other_chunks(ca
     kinds = "FBW" if case.schedule in SPLIT else "FB"
     place = {stage: s for s, stage in enumerate(case.stages)}
 
-    def length(path: NDArray[np.int64], of: Case) -> float:
-        return sum(n * of.seconds(kinds[kind], place[d, c]) for (d, kind, c), n in np.ndenumerate(path))
+    sent = data.draw(st.integers(0, 3))
 
-    seconds, paths = longest_paths(case.schedule, case.chunks, case.micro_batches)
-    free = replace(case, transfers=(0,) * len(case.transfers), overlapped=True)
-    assert seconds == free.run().total_s == max(length(path, free) for path in paths)
+    def length(path: NDArray[np.int64], transfers: int, of: Case) -> float:
+        passes = sum(n * of.seconds(kinds[kind], place[d, c]) for (d, kind, c), n in np.ndenumerate(path))
+        return passes + transfers * sent
+
+    seconds, paths, crossed = longest_paths(case.schedule, case.chunks, case.micro_batches, float(sent))
+    every = list(zip(paths, crossed.tolist(), strict=True))
+    free = replace(case, transfers=(sent,) * len(case.transfers), overlapped=True)
+    assert seconds == free.run().total_s == max(length(*path, free) for path in every)
     factor = data.draw(st.integers(1, 4))
     longer = [[replace(c, forward_s=c.forward_s * factor) for c in row] for row in case.chunks]
     other = replace(free, chunks=tuple(map(tuple, longer)))
-    assert all(length(path, other) <= other.run().total_s for path in paths)
+    assert all(length(*path, other) <= other.run().total_s for path in every)
 
 
 @settings(max_examples=150, deadline=None)
