@@ -148,6 +148,13 @@ class Choosing:
                 uniforms.pass_over(best)
                 best = uniforms.best()
                 continue
+            except InputError as e:  # a parameter that the target keeps in one layout, and operators read in two
+                if self.searcher.options.target == "any":
+                    raise
+                say(f"{self.searcher.options.target} refuses {best.strategy}: {e}")
+                uniforms.leave_out(best, str(e))
+                best = uniforms.best()
+                continue
             refusal = self._refusal(own)
             if refusal is None:
                 if answer is None or own.documents[0]["step_time_s"] < answer.documents[0]["step_time_s"]:

@@ -190,3 +190,14 @@ def test_a_plan_of_zero_3_says_so(folder: Path) -> None:
     assert any("zero=3" in line for line in emit("megatron", Given(plan)).lost)
     with pytest.raises(InputError, match="pipeline stages"):
         emit("deepspeed", Given(planned(written("llama", folder), "megatron:pp=2,micro_batch=2,vpp=2")))
+
+
+def test_a_table_that_a_target_keeps_in_one_layout_is_not_the_end_of_the_search(tmp_path: Path) -> None:
+    """BERT's words are not divided evenly: in shards of its columns the table is read by another layout than it is
+    kept in, which MindSpore has no words for.  Without shards it has."""
+    path = tmp_path / "bert.onnx"
+    sizes = {"layers": 2, "hidden": 1024, "heads": 16, "seq": 512, "vocab": 30522, "batch": 128}
+    path.write_bytes(build("bert", sizes).SerializeToString())
+    found = search(path, tmp_path / "plan", "--space", "whole", "--emit", "mindspore")
+    assert found["emitted"]["mindspore"].get("refused") is None
+    assert (tmp_path / "plan" / "mindspore").is_dir()
