@@ -33,15 +33,20 @@ def fewest_by_stage(
     parts = chunks(workload, c.pp * c.virtual_stages, c.stage_layers)
     mine = [chunks_of(c, d) for d in range(c.pp)]
     blocks = blocks_of_chunks(workload, parts)
+    most_blocks = max(blocks)
     most = [sum(blocks[k] for k in of_rank) for of_rank in mine]
 
     def counted(counts: Sequence[int]) -> Configuration:
-        """With so many blocks by rank: of its earliest chunk first, whose activations wait longest."""
+        """With so many blocks by rank.  Those of its earliest chunk run again first, whose activations wait longest;
+        those that wait in the host's memory are dealt to all its chunks, each of which copies beside its own passes."""
         by_chunk = [0] * len(parts)
         for of_rank, count in zip(mine, counts, strict=True):
-            for k in sorted(of_rank):
-                by_chunk[k] = min(count, blocks[k])
-                count -= by_chunk[k]
+            left = count
+            while left:
+                for k in sorted(of_rank):
+                    more = min(left, blocks[k] - by_chunk[k], most_blocks if c.recompute == "full" else 1)
+                    by_chunk[k] += more
+                    left -= more
         if c.recompute == "full":
             return c.with_(recompute_blocks=1.0, recompute_layers=tuple(by_chunk))
         return c.with_(offload=0.0, offload_layers=tuple(by_chunk))

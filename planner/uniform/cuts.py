@@ -43,7 +43,7 @@ class Cut:
 def best_cut(load: Load, c: Configuration, limit: float | None, enough: float, handover: float = 0.0) -> Cut | None:
     """Over all cuts of the family of `c` whose ranks hold `limit` bytes at most, and whose passes take less than
     `enough` seconds: inf where there is none, and not looked for beyond that.  None where the pipeline has too many
-    passes, or the program cannot be solved.  `handover`: seconds between stages, at least."""
+    passes.  `handover`: seconds between stages, at least."""
     kinds = 3 if is_split(c.order) else 2
     if c.passes * c.pp * c.virtual_stages * kinds > _PASSES:
         return None
@@ -136,8 +136,8 @@ class _Program:
             status = self.solver.Solve()
             if status == pywraplp.Solver.INFEASIBLE:
                 return Cut(float("inf"), ())
-            if status != pywraplp.Solver.OPTIMAL:
-                return None
+            if status != pywraplp.Solver.OPTIMAL:  # numerics: the bound of fewer paths holds as well
+                break
             bound = self.step.solution_value()
             if bound >= enough or bound >= shortest * (1 - _CLOSE):
                 break

@@ -160,3 +160,19 @@ def test_a_chunk_that_gains_layers_runs_them_again() -> None:
 def test_counts_are_those_of_the_chunks(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         predict(sample_of().workload(configuration("pp=2")), configuration("pp=2", **changes), MACHINE)
+
+
+@pytest.mark.parametrize("strategy", ["pp=2,vpp=2", "pp=2,schedule=zb-v"])
+def test_what_waits_in_the_host_is_dealt_to_all_chunks_of_a_rank(strategy: str) -> None:
+    """Each chunk copies beside its own passes: all of one and nothing of another would wait for the copies."""
+    way = configuration(strategy, offload=1.0)
+    workload = sample_of().workload(configuration(strategy))
+    plain, all_waiting = max(held(configuration(strategy))), max(held(way))
+    for share in (0.4, 0.6, 0.8):
+        found = fewest_by_stage(workload, way, MACHINE, round(plain + share * (all_waiting - plain)))
+        if found is None or found.offload_layers is None:
+            continue
+        for d in range(way.pp):
+            counts = [found.offload_layers[k] for k in sorted(chunks_of(way, d))]
+            assert max(counts) - min(counts) <= 1
+            assert counts == sorted(counts, reverse=True)
