@@ -230,14 +230,16 @@ class _Proof:
         part = _in_part(c)
         if part is None:
             return self._predicted(c, exact=exact, slack=slack)
-        if c.pp > 1 and exact:
-            return self._by_stage(c)
+        by_stage = self._by_stage(c) if c.pp > 1 and exact else None
+        if c.pp > 1 and exact and part == "recompute_blocks":  # a share of all need not be whole blocks of each stage
+            return by_stage
         few = least_share(
             lambda f: self._predicted(c.with_(**{part: f}), exact=exact, slack=slack) is not None,
             self.sample.layers,
             1.0 if part == "offload" else 1 - 1 / self.sample.layers,
         )
-        return None if few is None else self._predicted(c.with_(**{part: few}), exact=exact, slack=slack)
+        found = None if few is None else self._predicted(c.with_(**{part: few}), exact=exact, slack=slack)
+        return min((s for s in (found, by_stage) if s is not None), key=_step, default=None)
 
     def _by_stage(self, c: Configuration) -> Scored | None:
         """With as few of them on each stage as its own memory allows."""

@@ -169,12 +169,12 @@ def _run_again(sample: Sample, space: Space, limit: int | None, c: Configuration
         workload = sample.workload(plain)
         ways = [plain.with_(recompute="full")] + ([plain.with_(offload=1.0)] if waits else [])
         yield from (few for way in ways if (few := fewest_by_stage(workload, way, sample.profile, limit)) is not None)
-        return  # the same share of all blocks need not be whole blocks of every stage
-    most = c.recompute_blocks if c.recompute == "full" else 1.0
-    again = plain.with_(recompute="full")
-    least = least_share(lambda f: _fits(sample, limit, again.with_(recompute_blocks=f)), sample.layers, most)
-    if least is not None:
-        yield again.with_(recompute_blocks=least)
+    else:  # in a pipeline the same share of all blocks need not be whole blocks of every stage
+        most = c.recompute_blocks if c.recompute == "full" else 1.0
+        again = plain.with_(recompute="full")
+        least = least_share(lambda f: _fits(sample, limit, again.with_(recompute_blocks=f)), sample.layers, most)
+        if least is not None:
+            yield again.with_(recompute_blocks=least)
     if waits:
         waiting = least_share(lambda f: _fits(sample, limit, plain.with_(offload=f)), sample.layers, c.offload or 1.0)
         if waiting is not None:
