@@ -98,11 +98,9 @@ class Option:
         """The best choice that fits, under the bound of all that the rows allow."""
         if self.search is None:
             f = self.fitted
-            return (
-                Solution("unknown", bound=self.bound)
-                if f is None
-                else Solution("feasible", f.choice, f.cost, 0, "known")
-            )
+            if f is None:
+                return Solution("unknown", bound=self.bound)
+            return Solution("feasible", f.choice, f.cost, 0, "known")
         if self.infeasible or self.fitted is None:
             found = self.search.solution
             return found if found.status == "infeasible" else Solution("unknown", bound=self.bound, solver=found.solver)

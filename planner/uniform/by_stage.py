@@ -1,9 +1,10 @@
 """How many blocks of each stage run again, or wait in the host's memory: no more than its own devices ask for.
 
-In 1F1B the first rank of a pipeline holds as many micro-batches as there are stages, the last one: so the first ranks
-alone may be short of memory, and a share of blocks that is the same on all ranks has the others compute for nothing.
-What a rank runs again changes what it holds and nothing of what other ranks hold, but for the order in which passes
-meet: all ranks are halved towards their fewest blocks at once, and the last word has the schedule's simulation.
+In 1F1B the first rank of a pipeline holds as many micro-batches as there are stages, the last rank holds one.  So the
+first ranks alone may be short of memory, and with a share of blocks that is the same on all ranks the others would
+compute for nothing.  What a rank runs again changes what it holds, and nothing of what other ranks hold but through the
+order in which passes meet: all ranks are halved towards their fewest blocks at once, and the simulation of the schedule
+has the last word.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def fewest_by_stage(
     parts = chunks(workload, c.pp * c.virtual_stages, c.stage_layers)
     mine = [chunks_of(c, d) for d in range(c.pp)]
     blocks = blocks_of_chunks(workload, parts)
-    most_blocks = max(blocks)
+    at_once = max(blocks) if c.recompute == "full" else 1  # blocks of a chunk before those of the next one
     most = [sum(blocks[k] for k in of_rank) for of_rank in mine]
 
     def counted(counts: Sequence[int]) -> Configuration:
@@ -44,7 +45,7 @@ def fewest_by_stage(
             left = count
             while left:
                 for k in sorted(of_rank):
-                    more = min(left, blocks[k] - by_chunk[k], most_blocks if c.recompute == "full" else 1)
+                    more = min(left, blocks[k] - by_chunk[k], at_once)
                     by_chunk[k] += more
                     left -= more
         if c.recompute == "full":
