@@ -143,6 +143,8 @@ def _plan(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _text(d: dict[str, Any]) -> str:
+    from planner.cli.headline import extrapolation
+
     rate = f"   {d['samples_per_s']:.4g} samples/s" if d["samples_per_s"] else ""
     step = f"  step           {d['step_time_s']:.4g} s"
     if "step_time_interval_s" in d:
@@ -153,8 +155,7 @@ def _text(d: dict[str, Any]) -> str:
         f"  configuration  {d['configuration']}",
         step + rate,
     ]
-    if d.get("extrapolated"):
-        lines.append(f"  extrapolated   no published step was measured with {'; '.join(d['extrapolated'])}")
+    lines += extrapolation(d.get("extrapolated", ()), "  extrapolated   ")
     total = d["step_time_s"]
     if "objective_s" in d:  # of a plan: its parts one after the other, where the step lets them overlap
         lines += _parts(d["step_parts_s"], total)

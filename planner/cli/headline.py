@@ -21,6 +21,7 @@ from planner.report.words import time_text
 
 __all__ = ["extrapolation", "figures", "headline", "tokens_of_sample"]
 
+_NAMED: Final = 4  # features of an extrapolation
 _KINDS: Final = ("DP", "CP", "TP")
 _PASSES = {"training": 3, "inference": 1}  # the backward pass computes twice as much as the forward pass
 
@@ -82,9 +83,12 @@ def headline(planned: Planned, plan: PlanDocument, document: Mapping[str, Any]) 
     return parts
 
 
-def extrapolation(features: Sequence[str]) -> list[str]:
-    """A line about what no published step was measured with, where there is anything."""
-    return [f"            extrapolated: no published step was measured with {'; '.join(features)}"] if features else []
+def extrapolation(features: Sequence[str], before: str = "            extrapolated: ") -> list[str]:
+    """A line about what no published step was measured with, where there is anything; the first few of it."""
+    if not features:
+        return []
+    more = f"; and {len(features) - _NAMED} more (--json)" if len(features) > _NAMED else ""
+    return [f"{before}no published step was measured with {'; '.join(features[:_NAMED])}{more}"]
 
 
 def _spread(document: Mapping[str, Any]) -> str:
