@@ -18,18 +18,29 @@ from planner.planning.schemes import in_words, spelled
 from planner.report.words import time_text
 from planner.search.control import Control
 from planner.targets import BY_DEGREES, COPYING
-from planner.uniform import Found, Sample, Scored, Space, best_of, configurations, prove, refined, time_memory_front
+from planner.uniform import (
+    Found,
+    Sample,
+    Scored,
+    Space,
+    best_of,
+    configurations,
+    prove,
+    recut,
+    refined,
+    time_memory_front,
+)
 
 __all__ = ["Uniform", "Uniforms", "uniforms"]
 
-_SHARE = 0.5  # of a time limit
+_SHARE = 0.85  # of a time limit
 _SHORTEST = 10.0  # seconds of a time limit under which operators alone are searched, unless more is asked for
 _WHY = {
     "memory": "are too large for a device",
     "target": "it has no words for",
     "model": "do not divide the model",
 }
-_BEGUN = 8  # of the fastest configurations, from which single changes begin
+_BEGUN = 3  # of the fastest configurations, from which single changes begin
 _LAID_OUT = 2  # of these, the ones of which other layouts are tried
 _COPIES = (1, 2, 4)  # micro-batches that pass together
 _PARAMETER_BYTES = 16  # of Adam in mixed precision: weight, gradient, master copy, two moments
@@ -253,6 +264,10 @@ class Uniforms:
                     f"uniform configurations: none takes less than {bound:.6g} s; of {proven.families:,} families, and "
                     f"their ZeRO levels, {proven.opened:,} were opened"
                 )
+        elif aloud and changed:  # what a short look at the best of what was met brings
+            best = min(changed.values(), key=_step_of)
+            better = recut(self.sample, space, self.limit, best, found.coarse, lambda: self.control.stopped)
+            changed.setdefault(better.configuration, better)
         return replace(found, best=tuple(sorted(changed.values(), key=_step_of))), bound
 
     def _tell(self, first: Scored) -> None:

@@ -14,6 +14,7 @@ from planner.errors import UsageError
 
 __all__ = [
     "ATTENTIONS",
+    "CONTEXTS",
     "LOSSES",
     "MATRIX_TYPES",
     "RECOMPUTES",
@@ -28,9 +29,11 @@ __all__ = [
 Recompute = Literal["none", "selective", "products", "full"]
 Attention = Literal["unfused", "fused", "native"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"]
+Context = Literal["ring", "all-to-all"]
 Loss = Literal["fused", "softmax", "operators", "one_hot"]
 MatrixType = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp8-row", "mxfp8", "fp4"]
 RECOMPUTES: Final[tuple[str, ...]] = get_args(Recompute)
+CONTEXTS: Final[tuple[str, ...]] = get_args(Context)
 ATTENTIONS: Final[tuple[str, ...]] = get_args(Attention)
 SCHEDULES: Final[tuple[str, ...]] = get_args(Schedule)
 LOSSES: Final[tuple[str, ...]] = get_args(Loss)
@@ -43,6 +46,9 @@ class Configuration:
 
     Attributes:
         dp, tp, pp, cp: ranks of data, tensor, pipeline and context (sequence of attention) parallelism.
+        context: how attention goes about positions that are divided: keys and values are passed round among the ranks,
+            beside computing (or gathered, where attention is several operators), or an all-to-all before and one
+            behind attention divide its heads instead (DeepSpeed-Ulysses).
         ep: ranks that share the experts of a layer; a divisor of dp · cp · tp's data part dp · cp.
         zero: what data-parallel ranks divide: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too.
         shard_ranks: data- and context-parallel ranks that divide it (hybrid sharding); None: all of them.
@@ -82,6 +88,7 @@ class Configuration:
     tp: int = 1
     pp: int = 1
     cp: int = 1
+    context: Context = "ring"
     ep: int = 1
     zero: Literal[0, 1, 2, 3] = 0
     shard_ranks: int | None = None
@@ -159,6 +166,11 @@ class Configuration:
     def offloads(self) -> bool:
         """Whether activations of any block wait in the host's memory."""
         return self.offload > 0 or any(self.offload_layers or ())
+
+    @property
+    def exchanges_heads(self) -> bool:
+        """Whether context-parallel ranks divide heads inside attention, in place of positions."""
+        return self.cp > 1 and self.context == "all-to-all"
 
     @property
     def devices(self) -> int:

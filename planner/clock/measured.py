@@ -39,7 +39,7 @@ def _features(c: Configuration) -> Iterator[str]:
         if not c.sequence_parallel:
             yield "TP without sequence parallelism"
     if c.cp > 1:
-        yield "CP"
+        yield "CP" if c.context == "ring" else "CP by all-to-all"
     if c.ep > 1:
         yield "expert parallelism"
     if c.pp > 1:

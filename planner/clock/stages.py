@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 from weakref import WeakKeyDictionary
@@ -10,7 +11,7 @@ from planner.clock.configuration import Configuration
 from planner.errors import UsageError
 from planner.trace import Workload
 
-__all__ = ["chunks", "chunks_of", "each_once", "in_chunk", "in_one_chunk", "kinds_of", "layers_of"]
+__all__ = ["chunks", "chunks_of", "counted_layers", "each_once", "in_chunk", "in_one_chunk", "kinds_of", "layers_of"]
 
 T = TypeVar("T")
 
@@ -104,6 +105,7 @@ def each_once(kinds: Sequence[Hashable], make: Callable[[int], T]) -> list[T]:
 
 
 _LAYERS: WeakKeyDictionary[Workload, list[int]] = WeakKeyDictionary()
+_COUNTED: WeakKeyDictionary[Workload, dict[int, int]] = WeakKeyDictionary()
 
 
 def layers_of(workload: Workload) -> list[int]:
@@ -111,6 +113,15 @@ def layers_of(workload: Workload) -> list[int]:
     if workload not in _LAYERS:
         _LAYERS[workload] = _found_layers(workload)
     return _LAYERS[workload]
+
+
+def counted_layers(workload: Workload) -> dict[int, int]:
+    """One layer of each kind that does the same, and how many there are of it."""
+    if workload not in _COUNTED:
+        kinds, layers = kinds_of(workload), layers_of(workload)
+        first = {kinds[u]: u for u in reversed(layers)}
+        _COUNTED[workload] = dict(Counter(first[kinds[u]] for u in layers))
+    return _COUNTED[workload]
 
 
 def _found_layers(workload: Workload) -> list[int]:

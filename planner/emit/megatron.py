@@ -13,6 +13,7 @@ from typing import Final
 
 from cost_models.pipeline import interleaved_group
 from planner.clock import Configuration
+from planner.emit.attention import context_by
 from planner.emit.batch import Batch, batch_of
 from planner.emit.blocks import check_blocks
 from planner.emit.degrees import lost_in_degrees, lost_in_stages, size_text, training_scheme
@@ -29,6 +30,8 @@ from planner.planning.document import PlanDocument
 __all__ = ["emit_megatron", "untold"]
 
 _TARGET: Final = "Megatron-LM"
+
+_CONTEXT_BY: Final = {"ring": "p2p", "all-to-all": "a2a", "gather": "allgather"}
 
 _ARGUMENTS: Final = Template("""# $model on $devices devices (mesh $mesh): arguments of Megatron-LM's training scripts.
 # Those of the model (layers, hidden size, heads, vocabulary), of data and of the optimizer come on top.
@@ -133,7 +136,7 @@ def _degrees(plan: PlanDocument, scheme: Scheme) -> list[str]:
     if scheme.sequence:
         out.append("--sequence-parallel")
     if scheme.context > 1:
-        out.append(f"--cp-comm-type {_attention_by(plan)}")
+        out.append(f"--cp-comm-type {_CONTEXT_BY[context_by(plan, scheme)]}")
     if scheme.expert > 1:
         out.append(f"--expert-model-parallel-size {scheme.expert}")
         out.append(f"--expert-tensor-parallel-size {scheme.tensor}")
@@ -143,12 +146,6 @@ def _degrees(plan: PlanDocument, scheme: Scheme) -> list[str]:
         if copies > 1:
             out.append(f"--num-distributed-optimizer-instances {copies}")
     return out
-
-
-def _attention_by(plan: PlanDocument) -> str:
-    """A ring passes keys and values on; otherwise they are gathered."""
-    ring = any("&" in role for op in plan.operators.values() for role in op.strategy.values())
-    return "p2p" if ring else "allgather"
 
 
 def _batch(batch: Batch) -> list[str]:

@@ -114,6 +114,8 @@ def untold(c: Configuration, model: Model) -> str:
         return "fp16"
     if c.cp * c.ep > 1 and not c.zero:
         return "context or expert parallelism without ZeRO"
+    if c.exchanges_heads:
+        return "attention that exchanges heads among context-parallel ranks"
     if c.ep > 1 and c.tp > 1:
         return "experts and tensors divided"
     if c.pp > 1 and model.tied:

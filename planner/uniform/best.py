@@ -16,10 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from planner.clock import Configuration, Prediction, predict
+from planner.clock import CONTEXTS, Configuration, Prediction, predict
 from planner.errors import InputError, UsageError
 from planner.trace import Workload
 from planner.uniform.coarse import Coarse, Ranks, alone, ranks_of
+from planner.uniform.dominance import no_better, others
 from planner.uniform.first import likely
 from planner.uniform.least import Held, Passed
 from planner.uniform.sample import Sample
@@ -188,6 +189,9 @@ class _Search:
         if not together:
             self.refused["model"] += len(fitting)
             return
+        if self._dominated(smallest, held, together):
+            self.refused["bound"] += len(fitting)
+            return
         self._rates[ranks] = min(p.seconds / p.samples for p in together.values()) * ranks[0] * ranks[1]
         self._coarse[ranks] = held, together
         for c in (c for c in fitting if c.copies in together):
@@ -195,6 +199,26 @@ class _Search:
             if c.pp == c.micro_batches == 1:
                 self._at_once.append((least, c))
             self._push(least, self._schedule, c)
+
+    def _dominated(self, smallest: Configuration, held: Held, together: Mapping[int, Passed]) -> bool:
+        """Whether these ranks are in no respect better than those that differ in how attention goes about the sequence;
+        of two that are equal in all, the latter of the two kinds goes."""
+        for other in others(smallest):
+            try:
+                small = self.sample.estimated(alone(other))
+            except (UsageError, InputError):
+                continue
+            pairs = [(held.workload, small, alone(smallest))]
+            for n, passed in together.items():
+                large = self._passes(other.with_(micro_batch=passed.samples, micro_batches=n, copies=n))
+                if large is not None:
+                    pairs.append((passed.workload, large.workload, passed.configuration))
+            later = CONTEXTS.index(smallest.context) > CONTEXTS.index(other.context)
+            if all(no_better(a, b, c, self.profile) for a, b, c in pairs) and (
+                later or not all(no_better(b, a, c, self.profile) for a, b, c in pairs)
+            ):
+                return True
+        return False
 
     def _seconds_at_once(self) -> float:
         """Of the fastest that passes the whole batch at once, where it is not slower than the best anyway."""
@@ -275,5 +299,6 @@ class _Search:
 
 
 def _divide(a: Ranks, b: Ranks) -> bool:
-    # Without tensor parallelism there are no positions to divide between ranks.
-    return (a[3] == b[3] or a[0] == 1) and all(y % x == 0 for x, y in zip(a[:3], b[:3], strict=True))
+    # Without tensor parallelism there are no positions to divide between ranks; without context parallelism, no heads.
+    alike = (a[3] == b[3] or a[0] == 1) and (a[4] == b[4] or a[1] == 1)
+    return alike and all(y % x == 0 for x, y in zip(a[:3], b[:3], strict=True))

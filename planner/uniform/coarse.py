@@ -12,7 +12,9 @@ from planner.uniform.load import Load, load_of
 
 __all__ = ["Coarse", "Ranks", "alone", "ranks_of"]
 
-Ranks = tuple[int, int, int, bool]  # that share tensors, the sequence, experts; whether positions between them, too
+# That share tensors, the sequence, experts; whether positions between tensor-parallel ranks, too; how attention goes
+# about the sequence.
+Ranks = tuple[int, int, int, bool, str]
 _AGAIN = (
     0.5  # of what blocks compute again: where the program runs whole blocks again, it leaves out what nothing reads
 )
@@ -47,7 +49,7 @@ class Coarse:
 
 
 def ranks_of(c: Configuration) -> Ranks:
-    return c.tp, c.cp, c.ep, c.sequence_parallel
+    return c.tp, c.cp, c.ep, c.sequence_parallel, c.context
 
 
 def alone(c: Configuration) -> Configuration:

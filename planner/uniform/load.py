@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -12,8 +12,8 @@ from planner.clock.exchange import Exchanges
 from planner.clock.memory import STATE_BYTES, chunk_activation_bytes, made_bytes
 from planner.clock.passes import Passes, passes_of
 from planner.clock.ranks import handover_seconds
-from planner.clock.stages import chunks_of, layers_of
-from planner.trace import Workload
+from planner.clock.stages import chunks_of, counted_layers, each_once, kinds_of, layers_of
+from planner.trace import Unit, Workload
 
 __all__ = ["Load", "Pair", "least_handover", "load_of", "room_of_ranks", "static_bytes"]
 
@@ -129,34 +129,36 @@ def load_of(workload: Workload, c: Configuration, profile: HardwareProfile) -> L
         """Of these units one after the other."""
         return exchanged.beside(of, sum(times[u].forward.seconds for u in of), back(of))
 
-    each = [spent([u]) for u in layers]
+    counted = counted_layers(workload)
+    kinds = list(counted)
+    each = [spent([u]) for u in kinds]
     alike = _alike([f for f, _ in each]) and _alike([b for _, b in each])
     if not alike:  # of a chunk, the longer of computing and exchanging is less than that of each layer
-        each = [exchanged.slowed(u, times[u].forward.seconds, back([u])) for u in layers]
-    shares = [1.0] * len(layers) if alike else _shares([f for f, _ in each])
+        each = [exchanged.slowed(u, times[u].forward.seconds, back([u])) for u in kinds]
+    shares = [1.0] * len(kinds) if alike else _shares([f for f, _ in each], list(counted.values()))
 
     def least(of: Iterable[float]) -> float:
         """Of a layer that is passed in the mean time."""
         return min(value / share for value, share in zip(of, shares, strict=True))
 
     def kept(way: Configuration) -> float:
-        return least(c.copies * chunk_activation_bytes(workload, way, (u,)) for u in layers)
+        return least(c.copies * chunk_activation_bytes(workload, way, (u,)) for u in kinds)
 
-    values, of_weights = zip(*(exchanged.split(u, b) for u, (_, b) in zip(layers, each, strict=True)), strict=True)
+    values, of_weights = zip(*(exchanged.split(u, b) for u, (_, b) in zip(kinds, each, strict=True)), strict=True)
     before, behind = range(layers[0]), range(layers[-1] + 1, len(units))
     return Load(
         layers=len(layers),
         lightest=None if alike else min(shares),
         layer=(least(f for f, _ in each), least(b for _, b in each)),
-        again=least(exchanged.adding(u) for u in layers) if part else 0.0,
+        again=least(exchanged.adding(u) for u in kinds) if part else 0.0,
         kept=kept(plain),
         kept_again=0.0 if c.offload else kept(run),
         copied=_copied(kept(run), profile) if c.offload else 0.0,
-        weights=least(units[u].weights for u in layers),
-        stored=least(units[u].stored for u in layers),
+        weights=least(units[u].weights for u in kinds),
+        stored=least(units[u].stored for u in kinds),
         beside=_beside(workload, c),
         ends=(_elements(workload, before), _elements(workload, behind)),
-        chunk=exchanged.at_ends(layers),
+        chunk=exchanged.at_ends(kinds),
         first=spent(before),
         last=spent(behind),
         total=spent(range(len(units))),
@@ -167,7 +169,7 @@ def load_of(workload: Workload, c: Configuration, profile: HardwareProfile) -> L
             exchanged.split_of(behind, spent(behind)[1]),
         ),
         update=_update(sum(u.stored if c.zero else u.weights for u in units), c, profile),
-        once=(exchanged.once(range(len(units))), exchanged.once_at_ends(layers)),
+        once=(exchanged.once(range(len(units))), exchanged.once_at_ends(kinds)),
     )
 
 
@@ -175,13 +177,14 @@ def _beside(workload: Workload, c: Configuration) -> float:
     """Bytes that come and go on a rank, at least, as `planner.clock.memory` counts them: of the unit that ends one of
     its chunks, which is a layer or stands behind all of them, and of some layer's weights and their gradients."""
     units, layers = workload.units, layers_of(workload)
-    ends = [*layers, *range(layers[-1] + 1, len(units))]
+    kinds = list(counted_layers(workload))
+    ends = [*kinds, *range(layers[-1] + 1, len(units))]
     size: float = workload.constant_bytes + c.copies * min(units[u].over_bytes for u in ends)
     if not c.frozen:
-        widest = (units[u].widest_weights if workload.repeated[u] else 0 for u in layers)
+        widest = (units[u].widest_weights if workload.repeated[u] else 0 for u in kinds)
         size += min(widest) * made_bytes(c)
         if c.zero == 3:
-            size += min(units[u].weights for u in layers) * (2 * c.weight_bytes + c.gradient_bytes)
+            size += min(units[u].weights for u in kinds) * (2 * c.weight_bytes + c.gradient_bytes)
     return size
 
 
@@ -195,9 +198,9 @@ def _alike(seconds: Sequence[float]) -> bool:
     return max(seconds) <= min(seconds) * (1 + _UNLIKE)
 
 
-def _shares(seconds: Sequence[float]) -> list[float]:
-    """Of each layer, how much longer it takes than the mean."""
-    mean = sum(seconds) / len(seconds)
+def _shares(seconds: Sequence[float], counts: Sequence[int]) -> list[float]:
+    """Of each kind of layer, of which there are so many, how much longer it takes than the mean."""
+    mean = sum(s * n for s, n in zip(seconds, counts, strict=True)) / sum(counts)
     return [s / mean for s in seconds] if min(seconds) > 0 else [1.0] * len(seconds)
 
 
@@ -225,10 +228,15 @@ class _Exchanged:
         exchanges = Exchanges(workload, c, passes, passes.links, (tuple(range(len(workload.units))),))
         none = [0.0] * len(workload.units)
         self.times, self.added = passes.units, 1 - 1 / passes.profile.framework.contention
-        gathers = [exchanges.gather(u) for u in workload.units]
+        units, kinds = workload.units, kinds_of(workload)
+
+        def each(seconds: Callable[[Unit], float]) -> list[float]:
+            return each_once(kinds, lambda k: seconds(units[k]))
+
+        gathers = each(exchanges.gather)
         self.gathers = gathers if c.zero == 3 else none
-        self.scatters = [exchanges.scatter(u) for u in workload.units] if c.scatters_every_pass else none
-        self.sums = none if c.frozen else [exchanges.summed(u) for u in workload.units]
+        self.scatters = each(exchanges.scatter) if c.scatters_every_pass else none
+        self.sums = none if c.frozen else each(exchanges.summed)
         self.gathers_once = none if c.frozen or c.zero == 3 else gathers
 
     def beside(self, units: Sequence[int], forward: float, back: float) -> Pair:

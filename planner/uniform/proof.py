@@ -27,12 +27,12 @@ from planner.uniform.refine import least_share, refined
 from planner.uniform.sample import Sample
 from planner.uniform.space import Space, configurations, levels, schedules
 
-__all__ = ["Proven", "prove"]
+__all__ = ["Proven", "prove", "recut"]
 
 _LONGER: Final = 0.01  # an estimate may be too long by this
 _LARGER: Final = 0.15  # or too large
 _NEAR: Final = 0.005  # a bound so close to the best is not raised further
-_OPENED: Final = 20_000  # families, on the way to a bound
+_OPENED: Final = 40_000  # families, on the way to a bound
 _CUT: Final = 48  # families whose best cut is found by what is estimated of them
 _LAID_OUT: Final = 12  # layouts that are found in search of one that is faster
 _TRIED: Final = 12  # families of which a member is improved
@@ -66,6 +66,20 @@ def prove(
     return _Proof(sample, space, limit, best, coarse, stopped).run()
 
 
+def recut(
+    sample: Sample,
+    space: Space,
+    limit: int | None,
+    best: Scored,
+    coarse: Coarse,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Scored:
+    """`best`, or what is faster of its own family: with other cuts of the model, and other blocks that run again."""
+    proof = _Proof(sample, space, limit, best, coarse, stopped)
+    proof.start()
+    return proof.best
+
+
 class _Proof:
     def __init__(
         self,
@@ -88,6 +102,7 @@ class _Proof:
         self._tried: set[Configuration] = set()
 
     def run(self) -> Proven:
+        self.start()
         for c in self._families():
             self.families += 1
             if self.stopped():
@@ -100,6 +115,20 @@ class _Proof:
             look(bound, c)
         bound = min(self.left, self._open[0][0] if self._open else float("inf"), self._step)
         return Proven(self.best, bound, self.families, self.opened)
+
+    def start(self) -> None:
+        """Looks for better cuts of the best: what is faster leaves fewer families in question."""
+        best = self.best.configuration
+        if best.pp == 1 or best.offloads:
+            return
+        family = best.with_(stage_layers=None, recompute_layers=None)
+        for c in (family, family.with_(recompute="full", recompute_blocks=_PART)):
+            if self.stopped() or (c.recompute == "full" and self.space.recompute is not None):
+                return
+            bound, cut = self._cut_exactly(c)
+            if cut is not None and bound < self._step:
+                self._tried.add(c)
+                self._seek(bound, c, cut)
 
     @property
     def _step(self) -> float:
@@ -254,17 +283,27 @@ class _Proof:
     def _improve(self, bound: float, c: Configuration) -> None:
         """Bounds a family by the best cut, and looks for a member that is faster than the best; what is left of
         the family cannot be bounded closer."""
-        load, cut = self._load(c, exact=True), None
-        if load is not None and c.pp > 1:
-            once = least_once(load, c, self.profile)
-            cut = best_cut(load, c, self.limit, self._step - once, self._handover(c, exact=True))
-            bound = bound if cut is None else max(bound, cut.seconds + once)
+        closer, cut = self._cut_exactly(c) if c.pp > 1 else (0.0, None)
+        bound = max(bound, closer)
         if bound >= self._step:
             return
         self._close(bound)
-        if bound >= self._near or len(self._tried) == _TRIED:
+        if bound >= self._near or c in self._tried or len(self._tried) == _TRIED:
             return
         self._tried.add(c)
+        self._seek(bound, c, cut)
+
+    def _cut_exactly(self, c: Configuration) -> tuple[float, Cut | None]:
+        """Seconds that a step of the family takes at least, by its own workload and its best cut."""
+        load = self._load(c, exact=True)
+        if load is None:
+            return 0.0, None
+        once = least_once(load, c, self.profile)
+        cut = best_cut(load, c, self.limit, self._step - once, self._handover(c, exact=True))
+        return (0.0, None) if cut is None else (cut.seconds + once, cut)
+
+    def _seek(self, bound: float, c: Configuration, cut: Cut | None) -> None:
+        """Looks for a member of a family that is faster than the best, where none takes less than the bound."""
         found = min(self._members(bound, c, cut), key=_step, default=None)
         if found is not None and found.prediction.step_time_s < self._step * (1 + _WORTH):
             self._take(refined(self.sample, self.space, self.limit, found, self.stopped, layouts=False))

@@ -92,8 +92,9 @@ class Sample:
 
     def _alike(self, c: Configuration) -> Program:
         """The program of `c`, by that of a configuration of the same kinds of parallelism where there is one."""
-        kinds = c.tp > 1, c.cp > 1, c.ep > 1, c.dp > c.ep, c.zero, c.sequence_parallel, c.recompute
-        sizes = [n for n in (c.dp // c.ep, c.ep, c.cp, c.tp) if n > 1] or [1]
+        kinds = c.tp > 1, c.cp > 1, c.context, c.ep > 1, c.dp > c.ep, c.zero, c.sequence_parallel, c.recompute
+        inner = (c.tp, c.cp) if c.exchanges_heads else (c.cp, c.tp)
+        sizes = [n for n in (c.dp // c.ep, c.ep, *inner) if n > 1] or [1]
         graph, mesh = self.at(c.micro_batch * c.dp), DeviceMesh.of(*sizes)
         for known in self._programs[kinds]:  # of one sample, dimensions go by other names
             found = resized(known, graph, mesh)

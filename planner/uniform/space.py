@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from cost_models import HardwareProfile
-from planner.clock import Configuration
+from planner.clock import CONTEXTS, Configuration
 from planner.planning.schemes import SCHEMES
 
 __all__ = ["Space", "configurations", "levels", "schedules"]
@@ -84,9 +84,12 @@ def configurations(space: Space, profile: HardwareProfile) -> Iterator[Configura
                             micro_batch=micro,
                             micro_batches=count,
                         )
-                        yield c
-                        if tp > 1:
-                            yield c.with_(sequence_parallel=False)
+                        for context in CONTEXTS if cp > 1 else CONTEXTS[:1]:
+                            # Heads that are exchanged among ranks do not go together with sequence parallelism.
+                            if tp == 1 or context == "ring":
+                                yield c.with_(context=context)
+                            if tp > 1:
+                                yield c.with_(context=context, sequence_parallel=False)
 
 
 def _usual(space: Space) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from planner.planning.schemes import KEYS, SCHEMES, parse_strategy, spelled
 
 VALUES = {
     "dp": ("2", 2), "tp": ("4", 4), "pp": ("4", 4), "cp": ("2", 2), "ep": ("2", 2), "micro_batch": ("2", 2),
-    "vpp": ("3", 3), "stage_layers": ("3-1", (3, 1)), "copies": ("2", 2),
+    "vpp": ("3", 3), "stage_layers": ("3-1", (3, 1)), "copies": ("2", 2), "context": ("all-to-all", "all-to-all"),
     "shard": ("2", 2), "zero": ("2", 2), "sp": ("no", False), "recompute": ("full", "full"),
     "recompute_blocks": ("0.25", 0.25), "offload": ("0.5", 0.5),
     "recompute_layers": ("3-0", (3, 0)), "offload_layers": ("0-2", (0, 2)),
@@ -34,6 +34,7 @@ def test_every_key_sets_its_field(key: str) -> None:
     text, value = VALUES[key]
     devices = {"dp": 2, "shard": 8}.get(key, 16)
     staged = "pp=2," if key == "vpp" or key.endswith("_layers") else ""
+    staged += "cp=2," if key == "context" else ""
     staged += "recompute=full," if key == "recompute_layers" else ""
     c = parse_strategy(f"megatron:{staged}{key}={text}", devices=devices, batch=64)
     assert parse_strategy(spelled(c), devices=devices, batch=64) == c

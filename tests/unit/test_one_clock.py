@@ -33,6 +33,7 @@ EVERY = (
 OF_LAYERS = (
     "megatron:tp=2,micro_batch=8", "megatron:tp=2,sp=false,zero=0,micro_batch=4", "megatron:pp=2,micro_batch=2",
     "megatron:tp=2,pp=2,micro_batch=4,recompute=full", "megatron:cp=2,micro_batch=4",
+    "megatron:cp=2,context=all-to-all,micro_batch=4", "megatron:cp=2,tp=2,context=all-to-all,sp=false,micro_batch=4",
     "megatron:tp=2,micro_batch=4,recompute=selective,attention=unfused", "megatron:micro_batch=2,recompute=products",
     "megatron:micro_batch=2,recompute=full,recompute_blocks=0.5", "megatron:tp=2,micro_batch=4,parameter_bytes=4",
     "megatron:pp=2,micro_batch=2,stage_layers=1-1",

@@ -153,7 +153,7 @@ def test_every_key_changes_the_plan_or_is_refused(key: str) -> None:
         "tp": "2", "pp": "2", "cp": "2", "ep": "2", "micro_batch": "2", "vpp": "2", "stage_layers": "1-1",
         "shard": "4", "zero": "0", "sp": "false", "recompute": "full", "recompute_blocks": "0.5", "offload": "0.5",
         "schedule": "gpipe", "matrix": "fp8", "attention": "unfused", "parameter_bytes": "4", "gradient_bytes": "2",
-        "recompute_layers": "1-0", "offload_layers": "0-1",
+        "recompute_layers": "1-0", "offload_layers": "0-1", "context": "all-to-all",
         "copies": "2", "cast_gathers": "true", "fuse": "false", "loss": "softmax", "frozen": "true",
         "overlap_gradients": "false", "overlap_parameters": "false", "overlap_tensor": "true",
         "overlap_pipeline": "false",
@@ -161,6 +161,7 @@ def test_every_key_changes_the_plan_or_is_refused(key: str) -> None:
     others = {
         "sp": "tp=2",
         "copies": "tp=2",
+        "context": "cp=2",
         "recompute_blocks": "recompute=full",
         "vpp": "pp=2",
         "stage_layers": "pp=2",

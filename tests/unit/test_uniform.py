@@ -135,6 +135,7 @@ def test_the_fastest_is_that_of_all_configurations_run_as_usual(usual: Configura
         ("gpt", "megatron:pp=2,micro_batch=2,recompute=full"),
         ("gpt", "fsdp:micro_batch=1"),
         ("gpt", "megatron:tp=4,cp=2,zero=2,recompute=selective"),
+        ("gpt", "megatron:tp=2,cp=2,context=all-to-all,sp=false,zero=1"),
         ("llama", "megatron:tp=2,pp=4,micro_batch=1"),
         ("llama", "ddp"),
         ("moe", "megatron:ep=4,micro_batch=1"),

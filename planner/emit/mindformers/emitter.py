@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from planner.clock import Configuration
+from planner.emit.attention import context_by
 from planner.emit.batch import batch_of
 from planner.emit.blocks import check_blocks
 from planner.emit.degrees import lost_in_degrees, training_scheme
@@ -33,6 +34,7 @@ from planner.planning.document import PlanDocument
 __all__ = ["emit_mindformers", "untold"]
 
 _TARGET: Final = "MindFormers"
+_ALGORITHMS: Final = {"ring": "colossalai_cp", "all-to-all": "ulysses_cp", "gather": "colossalai_cp"}
 _COLUMNS: Final = 4  # of MindFormers' own data set without attention mask: input_ids, labels, loss_mask, position_ids
 _DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 _HEAD: Final = """\
@@ -122,7 +124,7 @@ def _sections(plan: PlanDocument, scheme: Scheme, layers: Layers, chunks: Chunks
         "gradient_aggregation_group": 4,  # its default: how many all-reduces are fused is none of the plan's
     }
     if scheme.context > 1:
-        config["context_parallel_algo"] = _algorithm(plan, scheme)
+        config["context_parallel_algo"] = _ALGORITHMS[context_by(plan, scheme)]
     parallel: dict[str, Any] = {
         "parallel_mode": 1,
         "gradients_mean": False,  # the loss is a mean over the whole batch already
@@ -178,16 +180,6 @@ def _recompute(plan: PlanDocument, layers: Layers, chunks: Chunks, lost: list[st
             "every stage, as many as the plan has there"
         )
     return counts
-
-
-def _algorithm(plan: PlanDocument, scheme: Scheme) -> str:
-    """How attention goes about positions that ranks divide: heads for positions (Ulysses), or the others' keys."""
-    axes = {a for a, use in scheme.uses.items() if use == "context"}
-    for op in plan.operators.values():
-        scores = op.results[0] if op.type == "Softmax" and op.results else None
-        if scores is not None and len(scores.dims) > 3 and axes & {a for d in scores.dims[1:-2] for a in d}:
-            return "ulysses_cp"
-    return "colossalai_cp"
 
 
 def _lost(plan: PlanDocument, scheme: Scheme, layers: Layers, chunks: Chunks) -> list[str]:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from cost_models.pipeline import chunks_of_schedule
-from planner.clock.configuration import ATTENTIONS, LOSSES, MATRIX_TYPES, RECOMPUTES, SCHEDULES, Configuration
+from planner.clock.configuration import ATTENTIONS, CONTEXTS, LOSSES, MATRIX_TYPES, RECOMPUTES, SCHEDULES, Configuration
 from planner.clock.stages import chunks_of
 from planner.errors import UsageError
 
@@ -66,6 +66,7 @@ def _fraction(text: str) -> float:
 KEYS: Final[Mapping[str, _Key]] = MappingProxyType(
     {
         **{k: _Key(k, _count, "a positive integer") for k in ("dp", "tp", "pp", "cp", "ep", "micro_batch")},
+        "context": _Key("context", _one_of(*CONTEXTS), ", ".join(CONTEXTS)),
         "copies": _Key("copies", _count, "micro-batches that pass together"),
         "vpp": _Key("virtual_stages", _count, "chunks per pipeline rank"),
         "stage_layers": _Key(
@@ -136,6 +137,11 @@ def parse_strategy(
     if fields.get("virtual_stages", 1) > 1 and fields.get("pp", 1) == 1:
         raise UsageError(f"--strategy {text!r}: vpp={fields['virtual_stages']} cuts pipeline stages, but pp=1; give pp")
     fields["micro_batches"] = per_rank // micro
+    if "context" in fields and fields.get("cp", 1) == 1:
+        raise UsageError(
+            f"--strategy {text!r}: context={fields['context']} says how attention goes about positions that are "
+            "divided, but cp=1; give cp, or leave it out"
+        )
     if scheme == "megatron":
         fields.setdefault("sequence_parallel", fields.get("tp", 1) > 1)
     _check_schedule(text, fields)
@@ -170,7 +176,7 @@ def spelled(c: Configuration) -> str:
 
 def in_words(c: Configuration) -> str:
     """The configuration as people say it: `DP 16 x TP 2 x PP 8 (1F1B, 32 micro-batches of 1), ZeRO 1`."""
-    degrees = [("DP", c.dp), ("CP", c.cp), ("TP", c.tp), ("PP", c.pp)]
+    degrees = [("DP", c.dp), (_context(c), c.cp), ("TP", c.tp), ("PP", c.pp)]
     named = [f"{name} {count}" for name, count in degrees if count > 1] or ["one device"]
     orders = {"1f1b": "1F1B", "gpipe": "GPipe", "zb-h1": "ZB-H1", "zb-v": "ZB-V", "interleaved": "interleaved 1F1B"}
     order = [] if c.pp == 1 else [orders[c.order]]
@@ -199,6 +205,10 @@ def in_words(c: Configuration) -> str:
     if c.stage_layers is not None:
         parts.append(f"layers by stage {_by_stage(c, c.stage_layers)}")
     return ", ".join(parts)
+
+
+def _context(c: Configuration) -> str:
+    return "CP" if c.context == "ring" else "CP by all-to-all"
 
 
 def _by_stage(c: Configuration, counts: Sequence[int]) -> str:

@@ -2,9 +2,9 @@
 what is left open, how tensors travel in between, is searched.  Sums of activations are carried out where they arise: no
 operator passes a pending one on.  So Megatron's layout becomes a plan, to be priced, verified, and emitted.
 
-The mesh is data by expert by context by tensor parallelism, outermost first, less the axes of one rank; of hybrid
-sharding data parallelism is two axes, copies by shards.  Axes are laid out one after the other, each within what those
-outside it leave.
+The mesh is data by expert by context by tensor parallelism, outermost first (context inside tensor parallelism where
+attention exchanges heads), less the axes of one rank; of hybrid sharding data parallelism is two axes, copies by
+shards.  Axes are laid out one after the other, each within what those outside it leave.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from planner.planning.constraints.values import OperatorPin, StrategyPin
 from planner.planning.schemes.arrival import KindOfAxis
 from planner.planning.schemes.context import CONTEXT
 from planner.planning.schemes.expert import EXPERT
+from planner.planning.schemes.heads import by_heads
 from planner.planning.schemes.layout import Along, lay_out
 from planner.planning.schemes.model import Model, model_of
 from planner.planning.schemes.samples import roles_of_samples
@@ -83,6 +84,14 @@ def _axes(graph: Graph, c: Configuration, source: str) -> list[_Axis]:
         _Axis("context", c.cp, CONTEXT),
         _Axis("tensor", c.tp, TENSOR),
     ]
+    if c.exchanges_heads:  # of one tensor-parallel rank
+        if c.tp > 1 and c.sequence_parallel:
+            raise UsageError(
+                f"{source}: context=all-to-all beside sequence parallelism: heads would be divided by TP, then by CP, "
+                "and positions by CP, then by TP; a plan's mesh has its axes in one order; give sp=false, or leave "
+                "context out"
+            )
+        found[-2:] = reversed(found[-2:])
     return [a for a in found if a.size > 1]
 
 
@@ -100,7 +109,10 @@ def _strategies(
                 graph, model, within, roles, axis.kind, sequence_parallel=c.sequence_parallel and axis.kind is TENSOR
             )
             _check(graph, axis, along)
-            found = {name: way.role for name, way in along.ways.items()}
+            ways = dict(along.ways)
+            if axis.kind is CONTEXT and c.exchanges_heads:
+                ways |= by_heads(graph, model, within, roles, source)
+            found = {name: way.role for name, way in ways.items()}
         if not any(r.kind == "split" for r in found.values()):
             raise UsageError(f"{source}: {axis.name} parallelism over {axis.size} ranks splits nothing of the model")
         roles = {name: (*outside, found.get(name, REPLICATE)) for name, outside in roles.items()}

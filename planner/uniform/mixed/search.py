@@ -18,6 +18,7 @@ from typing import Any, Final
 from planner.clock import Configuration, MixedPrediction, predict_mixed
 from planner.errors import InputError, UsageError
 from planner.trace import Workload
+from planner.uniform.coarse import Ranks, ranks_of
 from planner.uniform.mixed.bound import Alone
 from planner.uniform.mixed.cluster import Cluster, Kind, stands
 from planner.uniform.mixed.cut import layers_cut
@@ -26,7 +27,6 @@ from planner.uniform.space import Space, configurations, levels, schedules
 
 __all__ = ["FoundMixed", "Mixed", "best_mixed", "changed"]
 
-_Ranks = tuple[int, int, int, bool]  # that share tensors, the sequence, experts; whether positions between them, too
 _LONGER: Final = 0.01  # by so much an estimate may be too long, as of `planner.uniform.best`
 _ROUNDS: Final = 24  # of moves, one after the other
 _LEAST: Final = 1e-6  # of a step, that a move has to save
@@ -85,10 +85,10 @@ class _Search:
         self._known: dict[Configuration, Alone | None] = {}
 
     def run(self) -> FoundMixed:
-        groups: dict[_Ranks, list[Configuration]] = defaultdict(list)
+        groups: dict[Ranks, list[Configuration]] = defaultdict(list)
         for c in configurations(self.space, self.sample.profile):
             if c.pp > 1 and self.cluster.most_per_stage % (c.devices // c.pp) == 0:
-                groups[c.tp, c.cp, c.ep, c.sequence_parallel].append(c)
+                groups[ranks_of(c)].append(c)
         least = float("inf")
         for group in groups.values():
             least = min(least, self._group(group))
