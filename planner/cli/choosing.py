@@ -18,6 +18,7 @@ from planner.targets import BY_DEGREES
 if TYPE_CHECKING:
     from planner.cli.search_run import Searcher
     from planner.cli.uniform import Uniform, Uniforms
+    from planner.planning.constraints import Constraints
 
 __all__ = ["Choosing", "Chosen"]
 
@@ -136,11 +137,11 @@ class Choosing:
         """The answer, or the plan of the fastest uniform configuration where its step is shorter and the target takes
         it; both say what was tried.  None where there is neither."""
         say = self.searcher.watch.say
-        chosen = False
+        chosen = within = False
         best: Uniform | None = uniform
         while best is not None and (answer is None or answer.documents[0]["step_time_s"] > best.step_time_s):
             try:
-                own = self._of_configuration(best.strategy)
+                own = self._inside(uniforms, best) or self._of_configuration(best.strategy)
             except (InfeasibleError, NoPlanError, UsageError) as e:
                 say(f"no plan is made of {best.strategy}: {e}")
                 if answer is not None or uniforms.passed_over == _PASSED_OVER:
@@ -158,6 +159,7 @@ class Choosing:
             refusal = self._refusal(own)
             if refusal is None:
                 if answer is None or own.documents[0]["step_time_s"] < answer.documents[0]["step_time_s"]:
+                    within = own.documents[0]["step_time_s"] < best.step_time_s
                     answer, uniform, chosen = self._before(own, best, answer), best, True
                 break
             say(f"{self.searcher.options.target} refuses {best.strategy}: {refusal}")
@@ -173,9 +175,11 @@ class Choosing:
         at = next(i for i, line in enumerate(lines) if line.startswith("optimality"))
         if bound is not None:
             gap = gap_of(first["step_time_s"], bound)
-            first |= {"step_time_lower_bound_s": bound, "gap": gap, "status": "feasible" if gap else "optimal"}
+            closed = not gap and not within  # what is searched inside of configurations is not bounded
+            first |= {"step_time_lower_bound_s": bound, "gap": gap, "status": "optimal" if closed else "feasible"}
             lines[at] = line
-        summary = "\n".join([*lines[:at], *uniform.lines(chosen=chosen, count=self.request.top_k), *lines[at:]])
+        told = uniform.lines(chosen=chosen, count=self.request.top_k, answer_s=first["step_time_s"])
+        summary = "\n".join([*lines[:at], *told, *lines[at:]])
         return replace(answer, documents=(first, *answer.documents[1:]), summary=summary)
 
     def _bound(self, step: float, uniform: Uniform) -> tuple[float | None, str]:
@@ -226,12 +230,27 @@ class Choosing:
             return str(e)
         return None
 
-    def _of_configuration(self, strategy: str) -> Answer:
-        """What `--strategy` gives."""
+    def _inside(self, uniforms: Uniforms, uniform: Uniform) -> Answer | None:
+        """The plan with operators laid out one by one inside of the configuration, where that is faster."""
+        if self.searcher.options.target != "any" or self.control.stopped:
+            return None
+        try:
+            pins = uniforms.inside(uniform)
+            own = None if pins is None else self._of_configuration(uniform.strategy, pins)
+        except (InfeasibleError, NoPlanError, UsageError, InputError) as e:
+            self.searcher.watch.say(f"operators inside of {uniform.strategy}: {e}")
+            return None
+        return own if own is not None and own.documents[0]["step_time_s"] < uniform.step_time_s else None
+
+    def _of_configuration(self, strategy: str, inside: Constraints | None = None) -> Answer:
+        """What `--strategy` gives; `inside`: with `--space operators`, its pins."""
         searcher = self.searcher
         options = copy(searcher.options)
         options.strategy, options.stages, options.micro_batches = strategy, 1, None
         options.front = False
         options.recompute, options.top_k, options.devices, options.space = "auto", 1, str(self.devices), None
-        own = type(searcher)(options, None, None, searcher.cancellation, searcher.watch, graphs=searcher.graphs)
+        if inside is not None:
+            options.space = "operators"
+        watched = searcher.cancellation, searcher.watch
+        own = type(searcher)(options, None, None, *watched, graphs=searcher.graphs, inside=inside)
         return own.search(self.devices)

@@ -98,7 +98,8 @@ def add_request_options(parser: argparse.ArgumentParser) -> None:
         "--space",
         choices=("whole", "operators"),
         help="whole: stages, micro-batches, ZeRO and recomputation as well, the same for all layers; default: whole "
-        "where the batch at once hardly fits, else operators",
+        "where the batch at once hardly fits, else operators; operators with --strategy: these are laid out one by "
+        "one inside of the strategy's micro-batches and stages, as far as the step gets shorter",
     )
     parser.add_argument("--solver", choices=("auto", "dp", "ilp"), default="auto")
     parser.add_argument("--time-limit", type=float, metavar="S", help="seconds for the whole search")

@@ -53,6 +53,7 @@ class Searcher:
     cancellation: Cancellation
     watch: Watch = field(default_factory=Lines)
     graphs: dict[int | None, tuple[Graph, bytes]] = field(default_factory=dict)  # by batch, with the file they are of
+    inside: Constraints | None = None  # the pins of --strategy with --space operators, where these are known
 
     def __post_init__(self) -> None:
         settle_target(self.options)
@@ -77,13 +78,18 @@ class Searcher:
 
     def _take_strategy(self) -> None:
         """The configuration as options and constraints."""
-        from planner.cli.strategy import take_strategy
+        from planner.cli.strategy import operators_inside, take_strategy
 
         options = self.options
         given = self.constraints
         options.stages, options.micro_batches, options.recompute, self.execution, pins = take_strategy(
             options, self.load
         )
+        if options.space == "operators":
+            profile = on_nodes(self.profile, int(options.devices), options.nodes)
+            control = Control(options.time_limit, cancel=self.cancellation.asked)
+            found = self.inside or operators_inside(options, self.load, self.execution, profile, control)
+            pins = pins if found is None else found
         self.configured = pins
         self.constraints = pins if given is None else pins + given
 

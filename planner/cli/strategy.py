@@ -6,17 +6,20 @@ import argparse
 from collections.abc import Callable
 from typing import Literal
 
+from cost_models import HardwareProfile, usable_memory_bytes
 from planner.clock import Configuration
 from planner.errors import UsageError
 from planner.ir import Graph
 from planner.planning.constraints import Constraints
 from planner.planning.execution import runs_blocks_again
 from planner.planning.pipeline import global_batch
-from planner.planning.request import STRATEGY
-from planner.planning.schemes import parse_strategy
+from planner.planning.request import STRATEGY, source_of
+from planner.planning.schemes import parse_strategy, spelled
 from planner.planning.schemes.pins import constraints_of_configuration
+from planner.search.control import Control
+from planner.uniform import Sample
 
-__all__ = ["take_strategy"]
+__all__ = ["operators_inside", "take_strategy"]
 
 
 def take_strategy(
@@ -45,6 +48,34 @@ def take_strategy(
         graph = load(c.micro_batch * c.dp)
     pins = constraints_of_configuration(graph, c, source)
     return c.pp, c.micro_batches, "blocks" if runs_blocks_again(c) else "none", c, pins
+
+
+def operators_inside(
+    options: argparse.Namespace,
+    load: Callable[[int | None], Graph],
+    c: Configuration,
+    profile: HardwareProfile,
+    control: Control,
+    sample: Sample | None = None,
+) -> Constraints | None:
+    """Pins of the fastest way to lay operators out one by one inside of `c`; None where none is faster than that of
+    `c`.  `sample`: of the whole batch's graph, where there is one.
+
+    InputError, UsageError where the graph holds no loss, or has no batch to divide.
+    """
+    from planner.uniform.inside import inside
+
+    source = source_of(options.strategy or spelled(c), "operators")
+    whole = load(options.batch)
+    if whole.loss is None or options.mode == "inference":
+        raise UsageError(
+            f"{source}: operators are searched inside of configurations of training, and "
+            + (f"{whole.name} ends before its loss" if whole.loss is None else "--mode is inference")
+            + "; leave --space out"
+        )
+    limit = usable_memory_bytes(profile) if options.memory_limit is None else options.memory_limit
+    found = inside(sample or Sample(whole, profile), c, limit, source, control, options.target)
+    return None if found is None else found.pins
 
 
 def _check_target(source: str, c: Configuration, target: str, graph: Graph) -> None:

@@ -13,6 +13,7 @@ from planner.emit import untold
 from planner.emit.uniform import Model
 from planner.errors import InfeasibleError, InputError, NoPlanError, PlannerError, UsageError
 from planner.ir import Graph
+from planner.planning.constraints import Constraints
 from planner.planning.pipeline import global_batch
 from planner.planning.schemes import in_words, spelled
 from planner.report.words import time_text
@@ -92,8 +93,8 @@ class Uniform:
             **({} if self.target == "any" else {"target": self.target, "step_time_any_s": self.of_any_s}),
         }
 
-    def lines(self, *, chosen: bool, count: int = 1) -> list[str]:
-        """Of the summary, with the `count` best."""
+    def lines(self, *, chosen: bool, count: int = 1, answer_s: float = float("inf")) -> list[str]:
+        """Of the summary, with the `count` best; `answer_s`: seconds of the plan that is the answer."""
         best, n = self.found.best[0], self.found.considered
         if chosen:
             out = [f"uniform     the fastest of {n:,} configurations that treat all layers alike{self._changes}"]
@@ -103,6 +104,10 @@ class Uniform:
                 f"uniform     the best of {n:,} configurations that treat all layers alike takes {step}: "
                 f"{in_words(best.configuration)}"
             ]
+        own = best.prediction.step_time_s
+        if chosen and answer_s < own:
+            saved = f"{1 - answer_s / own:.2%}"
+            out.append(f"operators   laid out one by one inside of it: {saved} faster than {time_text(own)}")
         for s in self.found.best[1:count]:
             out.append(f"also        {time_text(s.prediction.step_time_s)}: {in_words(s.configuration)}")
         for s in self.front:
@@ -230,6 +235,14 @@ class Uniforms:
         if _kinds(c) in self.left_out:
             return "what it refused of this model"
         return untold(self.target, c, self.model)
+
+    def inside(self, uniform: Uniform) -> Constraints | None:
+        """Pins of operators laid out one by one inside of the best configuration, where that is faster."""
+        from planner.cli.strategy import operators_inside
+
+        c = uniform.found.best[0].configuration
+        self.control.say(f"uniform configurations: operators one by one inside of {uniform.strategy}")
+        return operators_inside(self.options, lambda _: self.sample.whole, c, self.profile, self.control, self.sample)
 
     def with_front(self, uniform: Uniform) -> Uniform:
         """With what less memory costs."""

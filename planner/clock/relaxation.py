@@ -29,7 +29,17 @@ from planner.search.problem import FORBIDDEN, Edge, IntArray, Node, Problem
 from planner.trace.facts import facts_of
 from planner.work.units import units_of
 
-__all__ = ["Relaxation", "Weights", "busy", "held_up", "relaxation", "rounding", "started"]
+__all__ = [
+    "Relaxation",
+    "Scaled",
+    "Weights",
+    "busy",
+    "held_up",
+    "holders_of_weights",
+    "relaxation",
+    "rounding",
+    "started",
+]
 
 Pass = tuple[int, bool]  # (unit, backward)
 
@@ -117,14 +127,13 @@ def _scaled_edges(priced: PricedProblem, edges: Sequence[Edge], s: float, exchan
     of the unit whose operator they end at, and those to a hub of the first unit that reads it."""
     weights = facts_of(priced.graph).weights
     hubs = {node: name for name, (node, _) in priced.hubs.items() if name in weights}
-    made = {priced.op_nodes[op.name] for op in priced.graph.ops if op.name in priced.op_nodes and _makes(op, weights)}
-    ends = {*priced.parameter_nodes.values(), *hubs, *made}
+    ends = holders_of_weights(priced)
     unit = units_of(priced.graph).of
     first = {node for name, node in priced.op_nodes.items() if unit[name] == 0}
     for node, name in hubs.items():
         if any(unit[op.name] == 0 for op, _ in priced.graph.consumers[name]):
             first.add(node)
-    scaled = _Scaled()
+    scaled = Scaled()
 
     def weight(e: Edge) -> float:
         if e.u not in ends:
@@ -134,11 +143,20 @@ def _scaled_edges(priced: PricedProblem, edges: Sequence[Edge], s: float, exchan
     return [replace(e, costs=scaled.of(e.costs, weight(e))) for e in edges]
 
 
+def holders_of_weights(priced: PricedProblem) -> set[int]:
+    """Nodes of parameters and of what is made of parameters alone, from which edges are gathers of weights and sums of
+    their gradients."""
+    weights = facts_of(priced.graph).weights
+    hubs = {node for name, (node, _) in priced.hubs.items() if name in weights}
+    made = {priced.op_nodes[op.name] for op in priced.graph.ops if op.name in priced.op_nodes and _makes(op, weights)}
+    return {*priced.parameter_nodes.values(), *hubs, *made}
+
+
 def _makes(op: Op, weights: Collection[str]) -> bool:
     return all(t in weights for t in op.outputs if t)
 
 
-class _Scaled:
+class Scaled:
     """Arrays times a weight, rounded down; arrays are shared by many nodes and edges, and so are these."""
 
     def __init__(self) -> None:
@@ -155,7 +173,7 @@ class _Scaled:
 
 def weighted(costs: IntArray, values: np.ndarray) -> IntArray:
     """The values rounded down, where the costs allow a state."""
-    return np.where(costs >= FORBIDDEN, costs, np.floor(np.maximum(values, 0.0)).astype(np.int64))
+    return np.where(costs >= FORBIDDEN, costs, np.floor(np.clip(values, 0.0, FORBIDDEN)).astype(np.int64))
 
 
 def _replace_operators(priced: PricedProblem, nodes: list[Node], weights: Weights, i: float) -> float:

@@ -11,9 +11,15 @@ from planner.ir import DeviceMesh
 from planner.planning.constraints import Constraints
 from planner.pricing import Settings
 
-__all__ = ["STRATEGY", "Request"]
+__all__ = ["STRATEGY", "Request", "source_of"]
 
 STRATEGY: Final = "--strategy"  # how the name of pins begins that are of a known configuration
+
+
+def source_of(strategy: str, space: str | None) -> str:
+    """The name of these pins, as the command line has it; with `space` operators, these are searched inside of the
+    configuration."""
+    return f"{STRATEGY} {strategy}" + (" --space operators" if space == "operators" else "")
 
 
 @dataclass(frozen=True, slots=True)

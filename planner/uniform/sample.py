@@ -8,7 +8,7 @@ out, and the workload of the second one stands for all between.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -48,7 +48,7 @@ class Sample:
         self.profile = profile
         cut, _ = cut_layers(graph, _KEPT)
         spread = _spread(graph, cut)
-        self.graph = graph if spread is None else cut
+        self.whole, self.graph = graph, graph if spread is None else cut
         self._spread = spread
         self.elements = sum(math.prod(p.shape or ()) for p in graph.parameters if p.name in graph.consumers)
         self.layers = sum(units_of(graph).repeated)
@@ -70,7 +70,7 @@ class Sample:
         """
         key = _traced_by(c)
         if key not in self._workloads:
-            self._workloads[key] = self._whole(traced_as(key, self._program(key)))
+            self._workloads[key] = self.whole_of(traced_as(key, self._program(key)))
         return self._workloads[key]
 
     def estimated(self, c: Configuration) -> Workload:
@@ -81,7 +81,7 @@ class Sample:
         if key not in self._estimated:
             few = key.with_(dp=min(c.dp, 2 * c.ep), shard_ranks=None)
             if few == key:
-                self._estimated[key] = self._whole(traced_as(key, self._alike(key)))
+                self._estimated[key] = self.whole_of(traced_as(key, self._alike(key)))
             else:
                 ranks, samples = c.dp // c.ep, c.micro_batch * c.dp
                 self._estimated[key] = _with_ranks(self.estimated(few), ranks, samples, divided=c.zero > 0)
@@ -109,7 +109,26 @@ class Sample:
         """Whether there are weights that expert parallelism divides."""
         return has_experts(self.graph, model_of(self.graph).rules)
 
-    def _whole(self, workload: Workload) -> Workload:
+    @cached_property
+    def times(self) -> tuple[int, ...]:
+        """By unit of the sample: for how many units of the model it stands."""
+        if self._spread is None:
+            return (1,) * len(units_of(self.graph).repeated)
+        counts = Counter(self._spread.of)
+        return tuple(counts[s] for s in range(len(counts)))
+
+    @cached_property
+    def stands_for(self) -> Mapping[str, str]:
+        """Operator of the model → the one of the sample that stands for it."""
+        found = {op.name: op.name for op in self.graph.ops}
+        for run in removable_runs(self.whole) if self._spread is not None else ():
+            if run.count > _KEPT:
+                for j in range(1, run.count):
+                    found |= zip(run.blocks[j], run.blocks[_KEPT - 1 if j == run.count - 1 else 1], strict=True)
+        return found
+
+    def whole_of(self, workload: Workload) -> Workload:
+        """The model's, where `workload` is that of a program of the sample."""
         if self._spread is None:
             return workload
         places: dict[int, list[int]] = defaultdict(list)

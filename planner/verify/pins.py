@@ -12,6 +12,7 @@ from planner.planning import PlanDocument
 from planner.planning.constraints import Constraints, Pins, parse_constraints, parse_pin, resolve
 from planner.planning.constraints.values import LayoutPin, OperatorPin, ParameterPin, StrategyPin
 from planner.planning.document import FileDocument
+from planner.planning.request import source_of
 from planner.pricing import PricedProblem
 from planner.rules.strategy import Strategy
 from planner.work.activity import made_of_parameters
@@ -26,7 +27,7 @@ def constraints_of_request(plan: PlanDocument, priced: PricedProblem, choice: tu
         return None
     parts = []
     if asked.strategy is not None:
-        parts.append(_configured(f"--strategy {asked.strategy}", priced, choice))
+        parts.append(_configured(source_of(asked.strategy, asked.space), priced, choice))
     if asked.constraints is not None:
         parts.append(_of_file(asked.constraints, plan))
     parts += [parse_pin(text) for text in asked.pins]
