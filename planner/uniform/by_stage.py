@@ -48,6 +48,8 @@ def fewest_by_stage(
                     more = min(left, blocks[k] - by_chunk[k], at_once)
                     by_chunk[k] += more
                     left -= more
+        if not any(by_chunk):
+            return c.with_(recompute="none", recompute_blocks=1.0, recompute_layers=None, offload=0.0)
         if c.recompute == "full":
             return c.with_(recompute_blocks=1.0, recompute_layers=tuple(by_chunk))
         return c.with_(offload=0.0, offload_layers=tuple(by_chunk))

@@ -3,7 +3,7 @@
 The step of a schedule is its longest path through passes, so it is a maximum of functions that are linear in the layers
 of each chunk, and convex.  Kelley's cutting planes find its least value: the linear program over the paths met so far
 bounds every cut from below; its solution is simulated, and the path that is longest there is met next.  Layers may be
-parts, which only lowers the bound.
+parts, which only lowers the bound; where it is worth while an integer program over the same paths has whole layers.
 """
 
 from __future__ import annotations
@@ -27,6 +27,11 @@ _TOWARDS: Final = 0.5
 _ROUNDING: Final = 1e-9
 _CLOSE: Final = 5e-4  # relative, between the bound and what is simulated
 _MOMENTS: Final = 6  # of a rank's memory, those at which most is held with an even cut
+_ROUNDS_WHOLE: Final = 6
+_CHUNKS_WHOLE: Final = 32  # beyond that an integer program takes seconds for each step of its bound
+_ROUNDING_WHOLE: Final = 1e-5  # what an integer program takes for satisfied
+_SCIP: Final = "limits/nodes = 100\nlimits/gap = 1e-4\n"  # by nodes, so that it ends the same way every time
+_OTHERS: Final = 3
 _GIB: Final = 2.0**30
 _PASSES: Final = 60_000  # of all micro-batches, that are simulated in some hundredths of a second
 
@@ -34,24 +39,49 @@ _PASSES: Final = 60_000  # of all micro-batches, that are simulated in some hund
 @dataclass(frozen=True, slots=True)
 class Cut:
     """`seconds`: of all passes, at least, whatever the cut; inf where none fits; `layers`: of each chunk, whole ones,
-    near the best cut."""
+    near the best cut; `others`: some more such cuts, the best first."""
 
     seconds: float
     layers: tuple[int, ...]
+    others: tuple[tuple[int, ...], ...] = ()
 
 
-def best_cut(load: Load, c: Configuration, limit: float | None, enough: float, handover: float = 0.0) -> Cut | None:
+def best_cut(
+    load: Load,
+    c: Configuration,
+    limit: float | None,
+    enough: float,
+    handover: float = 0.0,
+    *,
+    whole: bool = False,
+    rounds: int = _ROUNDS,
+) -> Cut | None:
     """Over all cuts of the family of `c` whose ranks hold `limit` bytes at most, and whose passes take less than
     `enough` seconds: inf where there is none, and not looked for beyond that.  None where the pipeline has too many
-    passes.  `handover`: seconds between stages, at least."""
+    passes.  `handover`: seconds between stages, at least; `whole`: every chunk has whole layers, which takes longer to
+    find; `rounds`: after how many the bound so far is taken."""
     kinds = 3 if is_split(c.order) else 2
     if c.passes * c.pp * c.virtual_stages * kinds > _PASSES:
         return None
-    return _Program(load, c, limit, enough, handover).solved(enough)
+    program = _Program(load, c, limit, enough, handover)
+    cut = program.solved(enough, rounds)
+    if not whole or cut.seconds >= enough or load.lightest is not None or program.count > _CHUNKS_WHOLE:
+        return cut  # parts of unlike layers are no whole ones
+    return _Program(load, c, limit, enough, handover, like=program).solved_whole(enough, cut)
 
 
 class _Program:
-    def __init__(self, load: Load, c: Configuration, limit: float | None, enough: float, handover: float) -> None:
+    def __init__(
+        self,
+        load: Load,
+        c: Configuration,
+        limit: float | None,
+        enough: float,
+        handover: float,
+        *,
+        like: _Program | None = None,
+    ) -> None:
+        """`like`: the program of parts of layers, whose paths are taken over."""
         self.load, self.c, self.handover = load, c, handover
         self.count = c.pp * c.virtual_stages
         self.numbers = stage_numbers(c.order, c.pp, c.virtual_stages)  # (ranks, chunks of a rank)
@@ -68,7 +98,7 @@ class _Program:
         layer = (load.layer[0], *load.split[0]) if self.split else load.layer
         self.layer = np.array(layer)  # seconds of a layer by kind of pass
         self.again = np.array((0.0, load.again, 0.0)[: len(layer)])
-        self.solver = pywraplp.Solver.CreateSolver("GLOP")
+        self.solver = pywraplp.Solver.CreateSolver("GLOP" if like is None else "SCIP")
         least = least_chunk(load, c)
         infinity = self.solver.infinity()
         self.step = self.solver.NumVar(0, infinity, "step")
@@ -78,9 +108,12 @@ class _Program:
         self._copy()
         for a, b in zip(self.kept, self.more, strict=True):
             self.solver.Add(a + b >= least)
+            if like is not None:
+                self.solver.Add(a + b == self.solver.IntVar(0, load.layers, ""))
         self.solver.Add(sum(self.kept) + sum(self.more) == load.layers)
         self._whole_layers(limit, enough)
         self.solver.Minimize(self.step)
+        self.paths: list[tuple[np.ndarray, float]] = []
         self.rows, self.rooms = np.zeros((0, 2 * self.count)), np.zeros(0)
         if limit is not None:
             self.rows, self.rooms = self._memory(room_of_ranks(load, c, limit))
@@ -89,6 +122,8 @@ class _Program:
             for variable, size in zip((*self.kept, *self.more), row.tolist(), strict=True):
                 if size:
                     held.SetCoefficient(variable, size)
+        for passes, sent in [] if like is None else like.paths:
+            self._path(passes, sent)
 
     def _whole_layers(self, limit: float | None, enough: float) -> None:
         """No rank has more layers, which are whole ones, than it has room for and passes within so many seconds."""
@@ -126,13 +161,13 @@ class _Program:
                 rooms.append(room[d] / _GIB)
         return np.array(rows), np.array(rooms)
 
-    def solved(self, enough: float) -> Cut | None:
+    def solved(self, enough: float, rounds: int) -> Cut:
         """Paths are met between the solution and the best cut simulated so far, which takes fewer rounds than at the
         solution itself (Ben-Ameur and Neto 2007)."""
         bound = 0.0
         best = np.concatenate([np.full(self.count, self.load.layers / self.count), np.zeros(self.count)])
         shortest = self._meet(best)
-        for _ in range(_ROUNDS):
+        for _ in range(rounds):
             status = self.solver.Solve()
             if status == pywraplp.Solver.INFEASIBLE:
                 return Cut(float("inf"), ())
@@ -147,6 +182,26 @@ class _Program:
             if seconds < shortest and self._holds(between):
                 best, shortest = between, seconds
         return Cut(bound * (1 - _ROUNDING), self._whole(best[: self.count] + best[self.count :]))
+
+    def solved_whole(self, enough: float, parts: Cut) -> Cut:
+        """With whole layers in every chunk; `parts`: the best cut without that."""
+        bound, met = parts.seconds, list[tuple[float, tuple[int, ...]]]()
+        self.solver.SetSolverSpecificParametersAsString(_SCIP)
+        for _ in range(_ROUNDS_WHOLE):
+            status = self.solver.Solve()
+            if status == pywraplp.Solver.INFEASIBLE:
+                return Cut(float("inf"), ())
+            bound = max(bound, self.solver.Objective().BestBound())
+            if status not in (pywraplp.Solver.OPTIMAL, pywraplp.Solver.FEASIBLE):
+                break
+            found = np.array([x.solution_value() for x in (*self.kept, *self.more)])
+            seconds = self._meet(found)
+            if self._holds(found):
+                met.append((seconds, self._whole(found[: self.count] + found[self.count :])))
+            if bound >= enough or bound >= min(met, default=(float("inf"), ()))[0] * (1 - _CLOSE):
+                break
+        best = list(dict.fromkeys(layers for _, layers in sorted(met)))[:_OTHERS]
+        return Cut(bound * (1 - _ROUNDING_WHOLE), parts.layers, tuple(best))
 
     def _holds(self, layers: np.ndarray) -> bool:
         """Whether the ranks have room for it."""
@@ -168,6 +223,7 @@ class _Program:
 
     def _path(self, passes: np.ndarray, sent: float) -> None:
         """The step takes at least so many passes of each chunk and kind, and so many seconds of handing over."""
+        self.paths.append((passes, sent))
         row = self.solver.Constraint(float((passes * self.fixed).sum()) + sent, self.solver.infinity())
         row.SetCoefficient(self.step, 1.0)
         for of, layer in ((self.kept, self.layer), (self.more, self.layer + self.again)):

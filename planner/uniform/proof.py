@@ -33,7 +33,9 @@ _LONGER: Final = 0.01  # an estimate may be too long by this
 _LARGER: Final = 0.15  # or too large
 _NEAR: Final = 0.005  # a bound so close to the best is not raised further
 _OPENED: Final = 40_000  # families, on the way to a bound
+_ROUNDS_ESTIMATED: Final = 20  # of the bound of a cut, by what is estimated
 _CUT: Final = 48  # families whose best cut is found by what is estimated of them
+_WHOLE: Final = 4  # families whose best cut into whole layers is found
 _LAID_OUT: Final = 12  # layouts that are found in search of one that is faster
 _TRIED: Final = 12  # families of which a member is improved
 _LONGER_CUTS: Final = (0.001, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04)  # than the bound, that cuts are tried for
@@ -92,8 +94,8 @@ class _Proof:
     ) -> None:
         self.sample, self.space, self.limit, self.best, self.stopped = sample, space, limit, best, stopped
         self.coarse, self.profile = coarse, sample.profile
-        self.left = float("inf")  # the least bound of what cannot be bounded closer
-        self.families = self.opened = self.cut = 0
+        self._closed: list[tuple[float, int, Configuration | None]] = []  # what is bounded closely, or closer later
+        self.families = self.opened = self.cut = self.whole = 0
         self._open: list[tuple[float, int, Callable[[float, Configuration], None], Configuration]] = []
         self._number = itertools.count()
         self._loads: dict[object, Load | None] = {}
@@ -110,11 +112,36 @@ class _Proof:
             load = self.coarse.load(c)
             if load is not None:
                 self._push(self._least(load, c), self._look, c)
+        self._search()
+        while not self.stopped() and self._whole_layers():
+            self._search()
+        bound = min(self.left, self._open[0][0] if self._open else float("inf"), self._step)
+        return Proven(self.best, bound, self.families, self.opened)
+
+    @property
+    def left(self) -> float:
+        """The least bound of what is not in question any more, or not yet again."""
+        return self._closed[0][0] if self._closed else float("inf")
+
+    def _search(self) -> None:
         while self._open and self._open[0][0] < self._near and self._worth_while() and not self.stopped():
             bound, _, look, c = heapq.heappop(self._open)
             look(bound, c)
-        bound = min(self.left, self._open[0][0] if self._open else float("inf"), self._step)
-        return Proven(self.best, bound, self.families, self.opened)
+
+    def _whole_layers(self) -> bool:
+        """Bounds the family with the least bound by cuts into whole layers, which takes longest; whether there is any
+        that is worth it."""
+        if not self._closed or self.left >= self._near or self.whole == _WHOLE:
+            return False
+        bound, number, c = self._closed[0]
+        if c is None:
+            return False
+        self.whole += 1
+        closer, cut = self._cut_exactly(c, whole=True)
+        heapq.heapreplace(self._closed, (max(bound, closer), number, None))
+        if cut is not None and closer < self._step:
+            self._seek(closer, c, cut)
+        return True
 
     def start(self) -> None:
         """Looks for better cuts of the best: what is faster leaves fewer families in question."""
@@ -201,7 +228,8 @@ class _Proof:
         if load is not None and self.cut < _CUT:
             self.cut += 1
             once = least_once(load, c, self.profile)
-            cut = best_cut(load, c, self.limit, self._step / (1 - _LONGER) - once, self._handover(c, exact=False))
+            below, handover = self._step / (1 - _LONGER) - once, self._handover(c, exact=False)
+            cut = best_cut(load, c, self.limit, below, handover, rounds=_ROUNDS_ESTIMATED)
             if cut is not None:
                 bound = max(bound, (cut.seconds + once) * (1 - _LONGER))
         self._push(bound, self._exactly, c)
@@ -227,9 +255,9 @@ class _Proof:
         if load is not None:
             self._push(max(bound, self._least(load, c)), self._improve, c)
 
-    def _close(self, bound: float) -> None:
-        """Leaves a family with its bound."""
-        self.left = min(self.left, bound)
+    def _close(self, bound: float, c: Configuration | None = None) -> None:
+        """Leaves a family with its bound; `c`: where it may be bounded closer by cuts into whole layers."""
+        heapq.heappush(self._closed, (bound, next(self._number), c))
 
     def _estimate(self, bound: float, c: Configuration) -> None:
         """Of a family on one stage: its fastest member."""
@@ -287,19 +315,19 @@ class _Proof:
         bound = max(bound, closer)
         if bound >= self._step:
             return
-        self._close(bound)
+        self._close(bound, c if cut is not None else None)
         if bound >= self._near or c in self._tried or len(self._tried) == _TRIED:
             return
         self._tried.add(c)
         self._seek(bound, c, cut)
 
-    def _cut_exactly(self, c: Configuration) -> tuple[float, Cut | None]:
+    def _cut_exactly(self, c: Configuration, *, whole: bool = False) -> tuple[float, Cut | None]:
         """Seconds that a step of the family takes at least, by its own workload and its best cut."""
         load = self._load(c, exact=True)
         if load is None:
             return 0.0, None
         once = least_once(load, c, self.profile)
-        cut = best_cut(load, c, self.limit, self._step - once, self._handover(c, exact=True))
+        cut = best_cut(load, c, self.limit, self._step - once, self._handover(c, exact=True), whole=whole)
         return (0.0, None) if cut is None else (cut.seconds + once, cut)
 
     def _seek(self, bound: float, c: Configuration, cut: Cut | None) -> None:
@@ -319,7 +347,7 @@ class _Proof:
         # The bound leaves out some of what is held.
         limit = None if self.limit is None else self.limit * min(1.0, held_evenly(load, c) / even)
         cuts = {dealt(load, c, limit, bound * (1 + more)) for more in _LONGER_CUTS}
-        cuts.add(None if cut is None else cut.layers or None)
+        cuts |= set() if cut is None else {cut.layers or None, *cut.others}
         for layers in sorted(layers for layers in cuts if layers is not None):
             found = self._with_fewest(c.with_(stage_layers=layers))
             if found is not None:
