@@ -41,6 +41,12 @@ _WHY = {
     "target": "it has no words for",
     "model": "do not divide the model",
 }
+_REJECTED = {
+    "memory": "too large for a device",
+    "model": "that do not divide the model",
+    "target": "that the target has no words for",
+    "bound": "slower by a bound",
+}
 _BEGUN = 3  # of the fastest configurations, from which single changes begin
 _LAID_OUT = 2  # of these, the ones of which other layouts are tried
 _COPIES = (1, 2, 4)  # micro-batches that pass together
@@ -88,6 +94,7 @@ class Uniform:
             "considered": found.considered,
             "played": found.played,
             "refused": dict(found.refused),
+            "rejected": dict(found.rejected),
             "best": [_document(s) for s in found.best],
             **({"front": [_document(s) for s in self.front]} if self.front else {}),
             **({} if self.target == "any" else {"target": self.target, "step_time_any_s": self.of_any_s}),
@@ -110,6 +117,9 @@ class Uniform:
             out.append(f"operators   laid out one by one inside of it: {saved} faster than {time_text(own)}")
         for s in self.found.best[1:count]:
             out.append(f"also        {time_text(s.prediction.step_time_s)}: {in_words(s.configuration)}")
+        why = [f"{n:,} {_REJECTED[reason]}" for reason, n in self.found.rejected.items() if n]
+        if why:
+            out.append(f"rejected    {', '.join(why)}; of the others {self.found.played:,} steps were played")
         for s in self.front:
             size, step = s.prediction.allocated_bytes / 2**30, time_text(s.prediction.step_time_s)
             out.append(f"with        {size:.2f} GiB per device {step}: {in_words(s.configuration)}")

@@ -13,7 +13,7 @@ import heapq
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from planner.clock import CONTEXTS, Configuration, Prediction, predict
@@ -47,7 +47,9 @@ class Scored:
 @dataclass(frozen=True, slots=True)
 class Found:
     """`best`: those asked for, the shortest step first; `considered`: configurations in all, of which so many were
-    `played`; `refused`: by reason, those that are not in question; `at_once_s`: about the seconds that a step takes
+    `played`; `refused`: by reason, those that are not in question; `rejected`: the same of each configuration once,
+    whatever its ZeRO level: too large for a device, what the model does not admit, what the target has no words for,
+    and what a bound says is slower, before anything of it was played; `at_once_s`: about the seconds that a step takes
     with the whole batch in one pass, on one stage; inf where that is not near the best, or no device can hold it, 0
     where the search was stopped too early to say; `coarse`: what is known of each choice of ranks that may be near the
     best; `ended`: whether nothing was left open."""
@@ -59,6 +61,7 @@ class Found:
     at_once_s: float
     coarse: Coarse
     ended: bool
+    rejected: Mapping[str, int] = field(default_factory=dict)
 
 
 def best_of(
@@ -82,6 +85,8 @@ class _Search:
         self.profile = sample.profile
         self.best: list[Scored] = []
         self.refused: Counter[str] = Counter()
+        self.rejected: Counter[str] = Counter()
+        self._looked_at = 0  # of those considered, at their own micro-batch
         self.considered = self.played = 0
         self._at_once: list[tuple[float, Configuration]] = []  # in one pass on one stage, with a bound
         self._open: list[tuple[float, int, Callable[[float, Any], None], Any]] = []
@@ -110,7 +115,8 @@ class _Search:
             first = self._promising(first)
         best = tuple(self.best) or (() if first is None else (first,))
         coarse = Coarse(self._coarse, self.profile)
-        found = Found(best, self.considered, self.played, dict(self.refused), 0.0, coarse, not self.stopped())
+        rejected = {**self.rejected, "bound": self.considered - self.rejected.total() - self._looked_at}
+        found = Found(best, self.considered, self.played, dict(self.refused), 0.0, coarse, not self.stopped(), rejected)
         # Nothing is known yet of the whole batch at once where the first that fits is all there is.
         return replace(found, at_once_s=self._seconds_at_once()) if self.best or not self._open else found
 
@@ -167,6 +173,7 @@ class _Search:
             most = next(levels(self.space, c), None)
             if most is None:
                 self.refused["target"] += 1
+                self.rejected["target"] += 1
             else:
                 there.append(most)
         if not there:
@@ -176,9 +183,11 @@ class _Search:
             held = Held(self.sample.estimated(alone(smallest)), smallest.micro_batch)
         except (UsageError, InputError):
             self.refused["model"] += len(there)
+            self.rejected["model"] += len(there)
             return
         fitting = [c for c in there if self._fits(held, c)]
         self.refused["memory"] += len(there) - len(fitting)
+        self.rejected["memory"] += len(there) - len(fitting)
         sizes = [self.space.batch, *sorted({c.micro_batch for c in fitting}, reverse=True)]
         together: dict[int, Passed] = {}
         for n in {c.copies for c in fitting}:
@@ -188,6 +197,7 @@ class _Search:
                 together[n] = passed
         if not together:
             self.refused["model"] += len(fitting)
+            self.rejected["model"] += len(fitting)
             return
         if self._dominated(smallest, held, together):
             self.refused["bound"] += len(fitting)
@@ -242,6 +252,7 @@ class _Search:
 
     def _schedule(self, bound: float, c: Configuration) -> None:
         """Bounds it by its own micro-batch."""
+        self._looked_at += 1
         passed = self._passes(c)
         if passed is None:
             self.refused["model"] += 1

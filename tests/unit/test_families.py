@@ -120,6 +120,11 @@ def test_no_member_is_faster_than_the_bound_of_its_family(architecture: str, mac
             assert closer is not None
             assert closer.seconds + once <= p.step_time_s * (1 + 1e-6), spelled(m)
             assert handed > 0
+            whole = best_cut(load, c, p.allocated_bytes, p.step_time_s * (1 + 1e-6) - once, handed, whole=True)
+            assert whole is not None
+            assert closer.seconds * (1 - 2e-5) <= whole.seconds
+            assert whole.seconds + once <= p.step_time_s * (1 + 1e-6), spelled(m)
+            assert all(sum(layers) == sample.layers for layers in (whole.layers, *whole.others) if layers)
         tried += 1
         bound_by_memory += least[1] > least[0] * (1 + 1e-6)
     assert tried > 40
