@@ -42,10 +42,12 @@ def figures(
     if computed and profile.device is not None and seconds > 0:
         flops_per_s = computed / seconds / devices
         mfu = flops_per_s / resolve_rate(profile.device.matmul_flops_per_s, plan.schedule.precision)
+    outside = [] if execution is None else list(extrapolated(execution))
+    spread = None if profile.device is None else interval(seconds, profile, extrapolated=bool(outside))
     return {
         "in_words": _words(plan, execution),
-        "step_time_interval_s": None if profile.device is None else list(interval(seconds, profile)),
-        "extrapolated": [] if execution is None else list(extrapolated(execution)),
+        "step_time_interval_s": None if spread is None else list(spread),
+        "extrapolated": outside,
         "samples_per_s": rate,
         "tokens_per_s": tokens,
         "flops_per_s_per_device": flops_per_s,

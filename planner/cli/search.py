@@ -95,6 +95,13 @@ def add_request_options(parser: argparse.ArgumentParser) -> None:
         help="pin a known configuration, as `planner evaluate` has it: megatron:tp=4,pp=2,micro_batch=1, fsdp, …",
     )
     parser.add_argument(
+        "--risk",
+        choices=("expected", "upper"),
+        default="expected",
+        help="upper: of uniform configurations, the one whose step most likely stays below the least: the upper end of "
+        "the interval counts, which is wider where no published step was measured with the like",
+    )
+    parser.add_argument(
         "--space",
         choices=("whole", "operators"),
         help="whole: stages, micro-batches, ZeRO and recomputation as well, the same for all layers; default: whole "

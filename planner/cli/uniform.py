@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cost_models import HardwareProfile, usable_memory_bytes
-from planner.clock import Configuration
+from planner.clock import Configuration, extrapolated
 from planner.emit import untold
 from planner.emit.uniform import Model
 from planner.errors import InfeasibleError, InputError, NoPlanError, PlannerError, UsageError
@@ -60,13 +60,15 @@ _Kinds = tuple[bool, ...]  # whether there is tensor, context, pipeline, expert 
 class Uniform:
     """`found` has one configuration at least; `of_any_s`: seconds of the fastest configuration that some target can be
     told, where this is for one `target`; `bound_s`: seconds that no uniform configuration takes less than, wherever
-    stages begin; None where that is not known; `front`: the fastest for ever less memory, where that was asked for."""
+    stages begin; None where that is not known; `front`: the fastest for ever less memory, where that was asked for;
+    `safer_than`: what is faster, and whose interval ends later, under `--risk upper`."""
 
     found: Found
     target: str = "any"
     of_any_s: float | None = None
     bound_s: float | None = None
     front: tuple[Scored, ...] = ()
+    safer_than: Scored | None = None
 
     @property
     def strategy(self) -> str:
@@ -96,6 +98,7 @@ class Uniform:
             "refused": dict(found.refused),
             "rejected": dict(found.rejected),
             "best": [_document(s) for s in found.best],
+            **({"safer_than": _document(self.safer_than)} if self.safer_than else {}),
             **({"front": [_document(s) for s in self.front]} if self.front else {}),
             **({} if self.target == "any" else {"target": self.target, "step_time_any_s": self.of_any_s}),
         }
@@ -117,7 +120,15 @@ class Uniform:
             out.append(f"operators   laid out one by one inside of it: {saved} faster than {time_text(own)}")
         for s in self.found.best[1:count]:
             out.append(f"also        {time_text(s.prediction.step_time_s)}: {in_words(s.configuration)}")
-        why = [f"{n:,} {_REJECTED[reason]}" for reason, n in self.found.rejected.items() if n]
+        if self.safer_than is not None:
+            other = self.safer_than
+            out.append(
+                f"risk        at most {time_text(best.prediction.time_high_s)} in 9 of 10 cases; "
+                f"{in_words(other.configuration)} would take {time_text(other.prediction.step_time_s)}, at most "
+                f"{time_text(other.prediction.time_high_s)}"
+            )
+        words = _REJECTED if self.safer_than is None else _REJECTED | {"target": "unlike those that were measured"}
+        why = [f"{n:,} {words[reason]}" for reason, n in self.found.rejected.items() if n]
         if why:
             out.append(f"rejected    {', '.join(why)}; of the others {self.found.played:,} steps were played")
         for s in self.front:
@@ -158,6 +169,7 @@ class Uniforms:
         self.model = Model.of(graph)
         self._over: set[Configuration] = set()  # of which no plan could be made
         self.refusal = ""  # of the last that was left out
+        self.safer_than: Scored | None = None  # what is faster, and less certain, where that is asked for
         self.none_of: Found | None = None  # of what the last search met, where nothing fits
         self._until = None if control.left is None else control.left * (1 - _SHARE)
         self._of_any: Found | None = None
@@ -177,17 +189,35 @@ class Uniforms:
         self.control.say("uniform configurations: the fastest that fits")
         free = self.target == "any" and not self.left_out and not self._over
         found, bound = self._best(None if free else self._untold)
+        found = self._safer(found)
         if not found.best:
             left = "no time is left for more" if self._stopped() else f"none of {found.considered:,} fits"
             self.control.say(f"uniform configurations: {left}")
             self.none_of = found
             return None
         step = found.best[0].prediction.step_time_s
-        uniform = Uniform(found, self.target, None if self.target == "any" else self._of_any_target(step), bound)
+        any_s = None if self.target == "any" else self._of_any_target(step)
+        uniform = Uniform(found, self.target, any_s, bound, safer_than=self.safer_than)
         self.control.say(
             f"uniform configurations: {uniform.strategy} takes {uniform.step_time_s:.6g} s, {found.played:,} played"
         )
         return uniform
+
+    def _safer(self, found: Found) -> Found:
+        """What is found among configurations like those that were measured, where `--risk upper` is asked for and the
+        upper end of its interval is lower."""
+        if getattr(self.options, "risk", "expected") == "expected" or not found.best:
+            return found
+        if not extrapolated(found.best[0].configuration):
+            return found
+        self.control.say("uniform configurations: the fastest like those that were measured")
+        within, _ = self._best(
+            lambda c: self._untold(c) or ("what was not measured" if extrapolated(c) else ""), aloud=False
+        )
+        if within.best and within.best[0].prediction.time_high_s < found.best[0].prediction.time_high_s:
+            self.safer_than = found.best[0]
+            return within
+        return found
 
     def pass_over(self, uniform: Uniform) -> None:
         """No plan could be made of the configuration; nor of any in micro-batches, where --bind says the batch."""

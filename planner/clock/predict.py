@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 from cost_models import HardwareProfile
 from cost_models.accelerator import DeviceSpec
 from planner.clock.configuration import Configuration
+from planner.clock.measured import FURTHER_OFF, extrapolated
 from planner.clock.memory import fullest, held_by_rank
 from planner.clock.stages import chunks
 from planner.clock.step import step_of
@@ -76,7 +77,7 @@ def predict(workload: Workload, c: Configuration, profile: HardwareProfile) -> P
     held = fullest(held_by_rank(workload, c, step.chunks, step.pipeline.activation_bytes))
     return Prediction(
         step.total_s,
-        *interval(step.total_s, profile),
+        *interval(step.total_s, profile, extrapolated=bool(extrapolated(c))),
         held.total,
         held.total * (1 + profile.allocator.slack) if held.total else 0.0,
         step.breakdown,
@@ -94,9 +95,10 @@ def check_passes(c: Configuration) -> None:
         )
 
 
-def interval(seconds: float, profile: HardwareProfile) -> tuple[float, float]:
-    """Between what a predicted step lies in 80 of 100 cases, as far as published measurements tell."""
-    spread = math.exp(_Z80 * profile.prediction.spread)
+def interval(seconds: float, profile: HardwareProfile, *, extrapolated: bool = False) -> tuple[float, float]:
+    """Between what a predicted step lies in 80 of 100 cases, as far as published measurements tell; it is wider where
+    the step is `extrapolated`, of a configuration unlike those that were measured."""
+    spread = math.exp(_Z80 * profile.prediction.spread * (FURTHER_OFF if extrapolated else 1.0))
     return seconds / spread, seconds * spread
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache, partial
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -255,6 +256,39 @@ def test_operators_are_searched_alone_where_memory_is_not_short(
     request = read_plan(tmp_path / "plan" / "plan.json").search.request
     assert request is not None
     assert request.space in ((None, "operators") if request.strategy else ("whole",))
+
+
+def test_rejected_configurations_are_counted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    uniform = searched(capsys, tmp_path, "--memory-limit", "16MB")["uniform"]
+    assert isinstance(uniform, dict)
+    rejected = uniform["rejected"]
+    assert min(rejected.values()) >= 0
+    assert rejected["memory"] > 0
+    assert sum(rejected.values()) < uniform["considered"]
+
+
+def test_the_upper_end_of_the_interval_counts_where_that_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a configuration unlike all that were measured, and of the best that is like them."""
+    usual = searched(capsys, tmp_path, "--space", "whole", "--risk", "upper")
+    assert "safer_than" not in usual["uniform"]  # type: ignore[operator]
+    best = str(usual["uniform"]["strategy"])  # type: ignore[index]
+
+    def outside(c: Configuration) -> tuple[str, ...]:
+        return ("something new",) if spelled(c) == best else ()
+
+    for module in ("planner.cli.uniform", "planner.cli.headline", "planner.clock.predict"):
+        monkeypatch.setattr(import_module(module), "extrapolated", outside)
+    monkeypatch.setattr(import_module("planner.clock.predict"), "FURTHER_OFF", 50.0)
+    expected = searched(capsys, tmp_path, "--space", "whole")["uniform"]
+    assert isinstance(expected, dict)
+    assert expected["strategy"] == best
+    safer = searched(capsys, tmp_path, "--space", "whole", "--risk", "upper")["uniform"]
+    assert isinstance(safer, dict)
+    assert safer["strategy"] != best
+    assert safer["safer_than"]["strategy"] == best
+    assert safer["step_time_s"] >= expected["step_time_s"]
 
 
 def test_a_search_that_is_stopped_answers_with_the_most_promising_that_fits() -> None:
