@@ -20,7 +20,7 @@ from planner.clock import Configuration
 from planner.uniform.families import layers_of_ranks, least_chunk
 from planner.uniform.load import Load, room_of_ranks, static_bytes
 
-__all__ = ["Cut", "best_cut"]
+__all__ = ["Cut", "best_cut", "has_whole"]
 
 _ROUNDS: Final = 60
 _TOWARDS: Final = 0.5
@@ -65,9 +65,15 @@ def best_cut(
         return None
     program = _Program(load, c, limit, enough, handover)
     cut = program.solved(enough, rounds)
-    if not whole or cut.seconds >= enough or load.lightest is not None or program.count > _CHUNKS_WHOLE:
-        return cut  # parts of unlike layers are no whole ones
+    if not whole or cut.seconds >= enough or not has_whole(load, c):
+        return cut
     return _Program(load, c, limit, enough, handover, like=program).solved_whole(enough, cut)
+
+
+def has_whole(load: Load, c: Configuration) -> bool:
+    """Whether cuts into whole layers are looked for: of layers that are alike (parts of others are no whole ones), and
+    in few chunks."""
+    return load.lightest is None and c.pp * c.virtual_stages <= _CHUNKS_WHOLE
 
 
 class _Program:

@@ -20,7 +20,7 @@ from planner.evaluate import layout_of
 from planner.uniform.best import Scored
 from planner.uniform.by_stage import fewest_by_stage
 from planner.uniform.coarse import Coarse, ranks_of
-from planner.uniform.cuts import Cut, best_cut
+from planner.uniform.cuts import Cut, best_cut, has_whole
 from planner.uniform.families import dealt, held_evenly, least_once, least_seconds
 from planner.uniform.load import Load, least_handover, load_of
 from planner.uniform.refine import least_share, refined
@@ -131,14 +131,16 @@ class _Proof:
     def _whole_layers(self) -> bool:
         """Bounds the family with the least bound by cuts into whole layers, which takes longest; whether there is any
         that is worth it."""
-        if not self._closed or self.left >= self._near or self.whole == _WHOLE:
+        worth = [(bound, k) for k, (bound, _, c) in enumerate(self._closed) if c is not None and bound < self._near]
+        if not worth or self.whole == _WHOLE:
             return False
-        bound, number, c = self._closed[0]
-        if c is None:
-            return False
+        _, k = min(worth)
+        bound, number, c = self._closed[k]
+        assert c is not None
         self.whole += 1
         closer, cut = self._cut_exactly(c, whole=True)
-        heapq.heapreplace(self._closed, (max(bound, closer), number, None))
+        self._closed[k] = max(bound, closer), number, None
+        heapq.heapify(self._closed)
         if cut is not None and closer < self._step:
             self._seek(closer, c, cut)
         return True
@@ -315,7 +317,8 @@ class _Proof:
         bound = max(bound, closer)
         if bound >= self._step:
             return
-        self._close(bound, c if cut is not None else None)
+        load = self._load(c, exact=True)
+        self._close(bound, c if cut is not None and load is not None and has_whole(load, c) else None)
         if bound >= self._near or c in self._tried or len(self._tried) == _TRIED:
             return
         self._tried.add(c)
