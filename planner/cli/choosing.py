@@ -191,6 +191,8 @@ class Choosing:
         bound = min(step, *bounds)
         which = "configurations that treat layers alike"
         which += "" if self.one_by_one_s is None else ", and of plans of operators one by one"
+        if step < min(bounds):  # operators are laid out otherwise inside of it, which is not bounded
+            return bound, f"optimality  faster than all {which}: these take at least {time_text(min(bounds))}"
         gap = gap_of(step, bound)
         return bound, f"optimality  a step takes at least {time_text(bound)}: gap {gap:.2%} (of {which})"
 
