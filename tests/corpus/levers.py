@@ -57,7 +57,10 @@ LEVERS: Final[Mapping[str, tuple[str, ...]]] = {
     "zero": ("zero=0", "zero=1", "zero=2", "zero=3", "zero=2,shard=2", "zero=3,shard=2"),
     "copies": ("copies=1", "copies=2"),
     "offload": ("offload=0", "offload=0.5"),
-    "ranks": ("dp=2", "dp=4", "tp=2,sp=true", "dp=2,tp=2,sp=true", "dp=2,tp=2,sp=false", "dp=2,cp=2", "dp=4,ep=2"),
+    "ranks": (
+        "dp=2", "dp=4", "tp=2,sp=true", "dp=2,tp=2,sp=true", "dp=2,tp=2,sp=false", "dp=2,cp=2",
+        "dp=2,cp=2,context=all-to-all", "dp=4,ep=2",
+    ),
 }  # fmt: skip
 SIZES: Final[Mapping[str, Mapping[str, Any]]] = {
     "gpt": {"hidden": 16, "heads": 2, "vocab": 32, "seq": 8},
