@@ -17,6 +17,7 @@ from planner.planning.request import STRATEGY, source_of
 from planner.planning.schemes import parse_strategy, spelled
 from planner.planning.schemes.pins import constraints_of_configuration
 from planner.search.control import Control
+from planner.targets import BY_DEGREES
 from planner.uniform import Sample
 
 __all__ = ["operators_inside", "take_strategy"]
@@ -66,6 +67,11 @@ def operators_inside(
     from planner.uniform.inside import inside
 
     source = source_of(options.strategy or spelled(c), "operators")
+    if options.target in BY_DEGREES:
+        raise UsageError(
+            f"{source}: --target {options.target} takes degrees of parallelism, the same for all layers, and no "
+            "layouts of single operators; leave --space out, or use --target any"
+        )
     whole = load(options.batch)
     if whole.loss is None or options.mode == "inference":
         raise UsageError(

@@ -199,7 +199,7 @@ class _Search:
             self.refused["model"] += len(fitting)
             self.rejected["model"] += len(fitting)
             return
-        if self._dominated(smallest, held, together):
+        if self._dominated(smallest, held, together, fitting):
             self.refused["bound"] += len(fitting)
             return
         self._rates[ranks] = min(p.seconds / p.samples for p in together.values()) * ranks[0] * ranks[1]
@@ -210,10 +210,15 @@ class _Search:
                 self._at_once.append((least, c))
             self._push(least, self._schedule, c)
 
-    def _dominated(self, smallest: Configuration, held: Held, together: Mapping[int, Passed]) -> bool:
+    def _dominated(
+        self, smallest: Configuration, held: Held, together: Mapping[int, Passed], fitting: Sequence[Configuration]
+    ) -> bool:
         """Whether these ranks are in no respect better than those that differ in how attention goes about the sequence;
-        of two that are equal in all, the latter of the two kinds goes."""
+        of two that are equal in all, the latter of the two kinds goes.  `fitting`: their configurations, of which the
+        space must have the others."""
         for other in others(smallest):
+            if not all(self._has(c.with_(context=other.context)) for c in fitting):
+                continue
             try:
                 small = self.sample.estimated(alone(other))
             except (UsageError, InputError):
@@ -229,6 +234,10 @@ class _Search:
             ):
                 return True
         return False
+
+    def _has(self, c: Configuration) -> bool:
+        """Whether the space has the configuration, at the level of ZeRO that divides most or another one."""
+        return self.space.untold is None or next(levels(self.space, c), None) is not None
 
     def _seconds_at_once(self) -> float:
         """Of the fastest that passes the whole batch at once, where it is not slower than the best anyway."""

@@ -20,7 +20,7 @@ from planner.lowering import Program
 from planner.planning import read_plan
 from planner.planning.schemes import in_words, parse_strategy, spelled
 from planner.planning.schemes.pins import constraints_of_configuration
-from planner.uniform import Sample
+from planner.uniform import Sample, best_of
 from planner.uniform.coarse import alone
 from planner.uniform.dominance import no_better, others
 from planner.uniform.space import Space, configurations, levels, schedules
@@ -120,6 +120,21 @@ def test_launchers_are_told_how(kind: str, how: str, tmp_path: Path) -> None:
         )
         files = "\n".join(f.read_text() for f in (tmp_path / target).iterdir())
         assert word in files
+
+
+def test_what_the_target_has_no_words_for_takes_no_one_s_place() -> None:
+    """Where one way for attention is in no respect better than another, it stays where the other is not to be had."""
+    sizes = {**SIZES, "layers": 4, "hidden": 256, "seq": 512, "attention": "fused", "batch": 16}
+    model = import_bytes(build("llama", sizes).SerializeToString(), name="llama")
+    for machine in ("h100", "ascend-910b"):
+        for context in ("ring", "all-to-all"):
+
+            def untold(c: Configuration, context: str = context) -> str:
+                return "" if c.cp == 2 and c.context == context else "anything else"
+
+            sample = Sample(model, load_profile(machine))
+            found = best_of(sample, Space(2, 16, sample.layers, experts=False, untold=untold), None, 2)
+            assert found.best, (machine, context)
 
 
 @pytest.mark.parametrize("machine", ["h100", "ascend-910b"])

@@ -121,6 +121,12 @@ def test_a_search_of_the_whole_space_ends_with_it(tmp_path: Path, capsys: pytest
     assert "operators   laid out one by one inside of it: " in capsys.readouterr().out
 
 
+def test_a_target_that_takes_degrees_alone_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [str(SAMPLES / "gpt_tiny.onnx"), "--devices", "4", "--batch", "8", "--strategy", "zero1"]
+    assert main(["search", *arguments, "--space", "operators", "--target", "megatron", "--no-cache"]) != 0
+    assert "--target megatron takes degrees of parallelism" in capsys.readouterr().err
+
+
 def test_without_a_loss_it_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [
         str(SAMPLES / "mlp.onnx"),
