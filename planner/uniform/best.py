@@ -115,8 +115,10 @@ class _Search:
             first = self._promising(first)
         best = tuple(self.best) or (() if first is None else (first,))
         coarse = Coarse(self._coarse, self.profile)
-        rejected = {**self.rejected, "bound": self.considered - self.rejected.total() - self._looked_at}
-        found = Found(best, self.considered, self.played, dict(self.refused), 0.0, coarse, not self.stopped(), rejected)
+        ended = not self.stopped()
+        bounded = self.considered - self.rejected.total() - self._looked_at
+        rejected = {**self.rejected, **({"bound": bounded} if ended else {})}  # else some were never looked at
+        found = Found(best, self.considered, self.played, dict(self.refused), 0.0, coarse, ended, rejected)
         # Nothing is known yet of the whole batch at once where the first that fits is all there is.
         return replace(found, at_once_s=self._seconds_at_once()) if self.best or not self._open else found
 
