@@ -1,7 +1,7 @@
 """Program x machine -> when everything happens: the time a step takes."""
 
 from planner.clock.bound import compute_bound, least_of_choice, overhead, step_bound
-from planner.clock.configuration import CONTEXTS, Configuration
+from planner.clock.configuration import CONTEXTS, Configuration, Context
 from planner.clock.costs import convert_cost, run_cost
 from planner.clock.measured import extrapolated
 from planner.clock.memory import Held, held_by_rank
@@ -14,6 +14,7 @@ from planner.clock.timeline import Timeline, held_of_plan, levels_of_plan, play,
 __all__ = [
     "CONTEXTS",
     "Configuration",
+    "Context",
     "Held",
     "MixedPrediction",
     "Prediction",

@@ -20,6 +20,7 @@ __all__ = [
     "RECOMPUTES",
     "SCHEDULES",
     "Configuration",
+    "Context",
     "Loss",
     "MatrixType",
     "Recompute",
@@ -125,6 +126,11 @@ class Configuration:
                 raise UsageError(f"strategy: {name}: expected at least 1, found {getattr(self, name)}")
         if (self.dp * self.cp) % self.ep:
             raise UsageError(f"strategy: ep={self.ep}: expected a divisor of dp * cp = {self.dp * self.cp}")
+        if self.context != "ring" and self.cp == 1:
+            raise UsageError(
+                f"strategy: context={self.context} says how attention goes about positions that are divided, but cp=1; "
+                "give cp, or leave it out"
+            )
         if self.shard_ranks is not None and (self.dp * self.cp) % self.shard_ranks:
             raise UsageError(
                 f"strategy: shard_ranks={self.shard_ranks}: expected a divisor of dp * cp = {self.dp * self.cp}"
@@ -170,7 +176,7 @@ class Configuration:
     @property
     def exchanges_heads(self) -> bool:
         """Whether context-parallel ranks divide heads inside attention, in place of positions."""
-        return self.cp > 1 and self.context == "all-to-all"
+        return self.context == "all-to-all"
 
     @property
     def devices(self) -> int:

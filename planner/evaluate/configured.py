@@ -21,7 +21,7 @@ def layout_of(c: Configuration) -> Configuration:
         dp=c.dp,
         tp=c.tp,
         cp=c.cp,
-        context=c.context if c.cp > 1 else "ring",
+        context=c.context,
         ep=c.ep,
         zero=1 if c.zero else 0,
         shard_ranks=c.shard_ranks,

@@ -9,6 +9,7 @@ import pytest
 from cost_models import load_profile
 from planner.builder import build
 from planner.cli.main import main
+from planner.cli.uniform import _kinds
 from planner.clock import Configuration, predict
 from planner.emit.attention import context_by
 from planner.emit.scheme import scheme_of
@@ -72,6 +73,28 @@ def test_heads_that_do_not_divide_are_refused_by_name() -> None:
     c = Configuration(cp=8, context="all-to-all", zero=1, micro_batch=2)
     with pytest.raises(UsageError, match=r"context=all-to-all: model\.layers\.0\.self_attn\.attention .* 8 ranks"):
         program_of("fused", c)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("micro_batch", [1, 2])
+def test_samples_are_never_divided_in_place_of_heads(kind: str, micro_batch: int) -> None:
+    """Three heads, which two ranks cannot divide, beside two samples, which they could."""
+    sizes = {**SIZES, "hidden": 48, "heads": 3, "kv_heads": 3, **({"attention": "fused"} if kind == "fused" else {})}
+    model = import_bytes(build("llama", {**sizes, "batch": 2 * micro_batch}).SerializeToString(), name=kind)
+    c = Configuration(dp=2, cp=2, context="all-to-all", zero=1, micro_batch=micro_batch)
+    with pytest.raises(UsageError, match="cannot divide its heads among 2 ranks"):
+        program_of_configuration(model, c, load_profile("h100"))
+
+
+def test_beside_tensor_parallelism_ways_for_attention_are_not_compared() -> None:
+    """Data-parallel ranks lie otherwise then, so that gradients travel otherwise, too."""
+    assert not [*others(Configuration(cp=2, tp=2, context="all-to-all"))]
+    assert len([*others(Configuration(cp=2, context="all-to-all"))]) == 1
+
+
+def test_the_fastest_of_each_kind_is_sought_for_either_way_of_attention() -> None:
+    ring = Configuration(dp=2, cp=2, micro_batch=1)
+    assert _kinds(ring) != _kinds(ring.with_(context="all-to-all"))
 
 
 def test_a_model_without_attention_is_refused() -> None:

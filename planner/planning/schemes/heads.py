@@ -32,7 +32,7 @@ def by_heads(
         here: dict[str, Layout | None] = {}
         for op in ops:
             ways = ways_along(model.rules[op.name], mesh, outside[op.name])
-            way = _first(ways, op) if op is ops[0] else _following(ways, op, here)
+            way = _first(ways) if op is ops[0] else _following(ways, op, here)
             if way is None:
                 raise UsageError(
                     f"{source}: context=all-to-all: {op.name} cannot divide its heads among {ranks} ranks; leave "
@@ -55,20 +55,17 @@ def _attentions(graph: Graph, model: Model) -> Iterator[Sequence[Op]]:
         yield [graph.op(core.scores), *between, graph.op(core.output)]
 
 
-def _first(ways: Sequence[Way], op: Op) -> Way | None:
-    """Along what queries and keys have in common, and the result too: of samples and heads the latter, which is the
-    dimension further in."""
-    fitting = [w for w in ways if w.splits and not w.inner and _along_one(w) is not None]
-    return max(fitting, key=lambda w: _along_one(w) or 0, default=None)
+def _first(ways: Sequence[Way]) -> Way | None:
+    """Along what queries, keys and the result have in common, but for the first dimension: it is of samples, or of
+    samples with their heads, whose parts may be samples."""
+    return next((w for w in ways if w.splits and not w.inner and _divides_heads(w)), None)
 
 
-def _along_one(way: Way) -> int | None:
-    """The dimension of the first operand that is divided, where the second one and the result are divided as well."""
-    result, *_ = way.results
-    first, second = way.operands[:2]
-    if first is None or not (divided(first) and divided(second) and divided(result)) or (result and result.partial):
-        return None
-    return next(d for d, axes in enumerate(first.dims) if axes)
+def _divides_heads(way: Way) -> bool:
+    queries, keys, result = *way.operands[:2], way.results[0]
+    if queries is None or result is None or result.partial or not (divided(keys) and divided(result)):
+        return False
+    return divided(queries) and not queries.dims[0]
 
 
 def _following(ways: Sequence[Way], op: Op, here: Mapping[str, Layout | None]) -> Way | None:

@@ -137,11 +137,6 @@ def parse_strategy(
     if fields.get("virtual_stages", 1) > 1 and fields.get("pp", 1) == 1:
         raise UsageError(f"--strategy {text!r}: vpp={fields['virtual_stages']} cuts pipeline stages, but pp=1; give pp")
     fields["micro_batches"] = per_rank // micro
-    if "context" in fields and fields.get("cp", 1) == 1:
-        raise UsageError(
-            f"--strategy {text!r}: context={fields['context']} says how attention goes about positions that are "
-            "divided, but cp=1; give cp, or leave it out"
-        )
     if scheme == "megatron":
         fields.setdefault("sequence_parallel", fields.get("tp", 1) > 1)
     _check_schedule(text, fields)
