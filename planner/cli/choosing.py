@@ -17,7 +17,8 @@ from planner.targets import BY_DEGREES
 
 if TYPE_CHECKING:
     from planner.cli.search_run import Searcher
-    from planner.cli.uniform import Uniform, Uniforms
+    from planner.cli.uniform import Uniforms
+    from planner.cli.uniform_found import Uniform
     from planner.planning.constraints import Constraints
 
 __all__ = ["Choosing", "Chosen"]
@@ -253,6 +254,7 @@ class Choosing:
         options.recompute, options.top_k, options.devices, options.space = "auto", 1, str(self.devices), None
         if inside is not None:
             options.space = "operators"
-        watched = searcher.cancellation, searcher.watch
-        own = type(searcher)(options, None, None, *watched, graphs=searcher.graphs, inside=inside)
+        own = type(searcher)(
+            options, None, None, searcher.cancellation, searcher.watch, graphs=searcher.graphs, inside=inside
+        )
         return own.search(self.devices)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from cost_models import HardwareProfile, usable_memory_bytes
+from planner.cli.uniform_found import Uniform
 from planner.clock import Configuration, extrapolated
 from planner.emit import untold
 from planner.emit.uniform import Model
@@ -15,8 +15,7 @@ from planner.errors import InfeasibleError, InputError, NoPlanError, PlannerErro
 from planner.ir import Graph
 from planner.planning.constraints import Constraints
 from planner.planning.pipeline import global_batch
-from planner.planning.schemes import in_words, spelled
-from planner.report.words import time_text
+from planner.planning.schemes import spelled
 from planner.search.control import Control
 from planner.targets import BY_DEGREES, COPYING
 from planner.uniform import (
@@ -27,12 +26,11 @@ from planner.uniform import (
     best_of,
     configurations,
     prove,
-    recut,
     refined,
     time_memory_front,
 )
 
-__all__ = ["Uniform", "Uniforms", "uniforms"]
+__all__ = ["Uniforms", "uniforms"]
 
 _SHARE = 0.85  # of a time limit
 _SHORTEST = 10.0  # seconds of a time limit under which operators alone are searched, unless more is asked for
@@ -41,106 +39,14 @@ _WHY = {
     "target": "it has no words for",
     "model": "do not divide the model",
 }
-_REJECTED = {
-    "memory": "too large for a device",
-    "model": "that do not divide the model",
-    "target": "that the target has no words for",
-    "bound": "slower by a bound",
-}
 _BEGUN = 3  # of the fastest configurations, from which single changes begin
 _LAID_OUT = 2  # of these, the ones of which other layouts are tried
 _COPIES = (1, 2, 4)  # micro-batches that pass together
 _PARAMETER_BYTES = 16  # of Adam in mixed precision: weight, gradient, master copy, two moments
 
 
-_Kinds = tuple[bool, ...]  # whether there is tensor, context, pipeline, expert parallelism, and ZeRO
-
-
-@dataclass(frozen=True, slots=True)
-class Uniform:
-    """`found` has one configuration at least; `of_any_s`: seconds of the fastest configuration that some target can be
-    told, where this is for one `target`; `bound_s`: seconds that no uniform configuration takes less than, wherever
-    stages begin; None where that is not known; `front`: the fastest for ever less memory, where that was asked for;
-    `safer_than`: what is faster, and whose interval ends later, under `--risk upper`."""
-
-    found: Found
-    target: str = "any"
-    of_any_s: float | None = None
-    bound_s: float | None = None
-    front: tuple[Scored, ...] = ()
-    safer_than: Scored | None = None
-
-    @property
-    def strategy(self) -> str:
-        """As `--strategy` takes it."""
-        return spelled(self.found.best[0].configuration)
-
-    @property
-    def step_time_s(self) -> float:
-        return self.found.best[0].prediction.step_time_s
-
-    @property
-    def _changes(self) -> str:
-        c = self.found.best[0].configuration
-        uneven = c.stage_layers is not None, c.shard_ranks is not None, c.offloads
-        return ", and of changes to the best of them" if any(uneven) else ""
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """For `--json`."""
-        found = self.found
-        return {
-            "strategy": self.strategy,
-            "step_time_s": self.step_time_s,
-            "step_time_lower_bound_s": self.bound_s,
-            "considered": found.considered,
-            "played": found.played,
-            "refused": dict(found.refused),
-            "rejected": dict(found.rejected),
-            "best": [_document(s) for s in found.best],
-            **({"safer_than": _document(self.safer_than)} if self.safer_than else {}),
-            **({"front": [_document(s) for s in self.front]} if self.front else {}),
-            **({} if self.target == "any" else {"target": self.target, "step_time_any_s": self.of_any_s}),
-        }
-
-    def lines(self, *, chosen: bool, count: int = 1, answer_s: float = float("inf")) -> list[str]:
-        """Of the summary, with the `count` best; `answer_s`: seconds of the plan that is the answer."""
-        best, n = self.found.best[0], self.found.considered
-        if chosen:
-            out = [f"uniform     the fastest of {n:,} configurations that treat all layers alike{self._changes}"]
-        else:
-            step = time_text(best.prediction.step_time_s)
-            out = [
-                f"uniform     the best of {n:,} configurations that treat all layers alike takes {step}: "
-                f"{in_words(best.configuration)}"
-            ]
-        own = best.prediction.step_time_s
-        if chosen and answer_s < own:
-            saved = f"{1 - answer_s / own:.2%}"
-            out.append(f"operators   laid out one by one inside of it: {saved} faster than {time_text(own)}")
-        for s in self.found.best[1:count]:
-            out.append(f"also        {time_text(s.prediction.step_time_s)}: {in_words(s.configuration)}")
-        if self.safer_than is not None:
-            other = self.safer_than
-            out.append(
-                f"risk        at most {time_text(best.prediction.time_high_s)} in 9 of 10 cases; "
-                f"{in_words(other.configuration)} would take {time_text(other.prediction.step_time_s)}, at most "
-                f"{time_text(other.prediction.time_high_s)}"
-            )
-        words = _REJECTED if self.safer_than is None else _REJECTED | {"target": "unlike those that were measured"}
-        why = [f"{n:,} {words[reason]}" for reason, n in self.found.rejected.items() if n]
-        if why:
-            out.append(f"rejected    {', '.join(why)}; of the others {self.found.played:,} steps were played")
-        for s in self.front:
-            size, step = s.prediction.allocated_bytes / 2**30, time_text(s.prediction.step_time_s)
-            out.append(f"with        {size:.2f} GiB per device {step}: {in_words(s.configuration)}")
-        if self.of_any_s is not None:
-            more = best.prediction.step_time_s / self.of_any_s - 1
-            out.append(
-                f"target      {self.target}: {more:+.1%} against the fastest uniform configuration of any target "
-                f"({time_text(self.of_any_s)})"
-            )
-        return out
+# Whether there is tensor, context, pipeline, expert parallelism, and ZeRO; and how attention divides.
+_Kinds = tuple[bool, ...]
 
 
 class Uniforms:
@@ -206,6 +112,7 @@ class Uniforms:
     def _safer(self, found: Found) -> Found:
         """What is found among configurations like those that were measured, where `--risk upper` is asked for and the
         upper end of its interval is lower."""
+        self.safer_than = None
         if getattr(self.options, "risk", "expected") == "expected" or not found.best:
             return found
         if not extrapolated(found.best[0].configuration):
@@ -307,9 +214,10 @@ class Uniforms:
             better = refined(self.sample, space, self.limit, scored, self._stopped, layouts=n < _LAID_OUT)
             changed.setdefault(better.configuration, better)
         bound: float | None = None
-        if aloud and changed and found.ended:
+        if aloud and changed:  # of a search that was stopped, a short look at the best of what was met
             best = min(changed.values(), key=_step_of)
-            proven = prove(self.sample, space, self.limit, best, found.coarse, self._stopped)
+            stopped = self._stopped if found.ended else lambda: self.control.stopped
+            proven = prove(self.sample, space, self.limit, best, found.coarse, stopped, bounded=found.ended)
             changed.setdefault(proven.best.configuration, proven.best)
             if proven.bound_s:
                 bound = proven.bound_s
@@ -317,10 +225,6 @@ class Uniforms:
                     f"uniform configurations: none takes less than {bound:.6g} s; of {proven.families:,} families, and "
                     f"their ZeRO levels, {proven.opened:,} were opened"
                 )
-        elif aloud and changed:  # what a short look at the best of what was met brings
-            best = min(changed.values(), key=_step_of)
-            better = recut(self.sample, space, self.limit, best, found.coarse, lambda: self.control.stopped)
-            changed.setdefault(better.configuration, better)
         return replace(found, best=tuple(sorted(changed.values(), key=_step_of))), bound
 
     def _tell(self, first: Scored) -> None:
@@ -411,18 +315,9 @@ def _decided(options: argparse.Namespace) -> dict[str, bool]:
     }
 
 
-def _document(s: Scored) -> dict[str, Any]:
-    return {
-        "strategy": spelled(s.configuration),
-        "parallelism": in_words(s.configuration),
-        "step_time_s": s.prediction.step_time_s,
-        "peak_memory_bytes": round(s.prediction.allocated_bytes),
-    }
-
-
 def _step_of(scored: Scored) -> float:
     return scored.prediction.step_time_s
 
 
 def _kinds(c: Configuration) -> _Kinds:
-    return c.tp > 1, c.cp > 1, c.pp > 1, c.ep > 1, c.zero > 0
+    return c.tp > 1, c.cp > 1, c.exchanges_heads, c.pp > 1, c.ep > 1, c.zero > 0

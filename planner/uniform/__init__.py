@@ -3,7 +3,7 @@ all of them that there are for a job, which is the fastest that fits, and what s
 
 from planner.uniform.best import Found, Scored, best_of
 from planner.uniform.front import time_memory_front
-from planner.uniform.proof import Proven, prove, recut
+from planner.uniform.proof import Proven, prove
 from planner.uniform.refine import refined
 from planner.uniform.sample import Sample
 from planner.uniform.space import Space, configurations
@@ -17,7 +17,6 @@ __all__ = [
     "best_of",
     "configurations",
     "prove",
-    "recut",
     "refined",
     "time_memory_front",
 ]

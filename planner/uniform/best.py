@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from planner.clock import CONTEXTS, Configuration, Prediction, predict
+from planner.clock import CONTEXTS, Configuration, Context, Prediction, predict
 from planner.errors import InputError, UsageError
 from planner.trace import Workload
 from planner.uniform.coarse import Coarse, Ranks, alone, ranks_of
@@ -174,8 +174,7 @@ class _Search:
             self.considered += 1
             most = next(levels(self.space, c), None)
             if most is None:
-                self.refused["target"] += 1
-                self.rejected["target"] += 1
+                self._reject("target", 1)
             else:
                 there.append(most)
         if not there:
@@ -184,12 +183,10 @@ class _Search:
         try:
             held = Held(self.sample.estimated(alone(smallest)), smallest.micro_batch)
         except (UsageError, InputError):
-            self.refused["model"] += len(there)
-            self.rejected["model"] += len(there)
+            self._reject("model", len(there))
             return
         fitting = [c for c in there if self._fits(held, c)]
-        self.refused["memory"] += len(there) - len(fitting)
-        self.rejected["memory"] += len(there) - len(fitting)
+        self._reject("memory", len(there) - len(fitting))
         sizes = [self.space.batch, *sorted({c.micro_batch for c in fitting}, reverse=True)]
         together: dict[int, Passed] = {}
         for n in {c.copies for c in fitting}:
@@ -197,9 +194,8 @@ class _Search:
             passed = next((p for p in passes if p is not None), None)
             if passed is not None:
                 together[n] = passed
+        self._reject("model", sum(c.copies not in together for c in fitting))
         if not together:
-            self.refused["model"] += len(fitting)
-            self.rejected["model"] += len(fitting)
             return
         if self._dominated(smallest, held, together, fitting):
             self.refused["bound"] += len(fitting)
@@ -212,6 +208,11 @@ class _Search:
                 self._at_once.append((least, c))
             self._push(least, self._schedule, c)
 
+    def _reject(self, reason: str, count: int) -> None:
+        """Of configurations that are not looked at closer."""
+        self.refused[reason] += count
+        self.rejected[reason] += count
+
     def _dominated(
         self, smallest: Configuration, held: Held, together: Mapping[int, Passed], fitting: Sequence[Configuration]
     ) -> bool:
@@ -219,17 +220,14 @@ class _Search:
         of two that are equal in all, the latter of the two kinds goes.  `fitting`: their configurations, of which the
         space must have the others."""
         for other in others(smallest):
-            if not all(self._has(c.with_(context=other.context)) for c in fitting):
+            if not all(self._has_all_levels(c, other.context) for c in fitting):
                 continue
-            try:
-                small = self.sample.estimated(alone(other))
-            except (UsageError, InputError):
+            sizes = [alone(smallest), *(p.configuration.with_(micro_batch=p.samples) for p in together.values())]
+            mine = [held.workload, *(p.workload for p in together.values())]
+            theirs = [self._passes(size.with_(context=other.context)) for size in sizes]
+            pairs = [(a, b.workload, c) for a, b, c in zip(mine, theirs, sizes, strict=True) if b is not None]
+            if len(pairs) < len(sizes):  # a micro-batch that the other way does not admit
                 continue
-            pairs = [(held.workload, small, alone(smallest))]
-            for n, passed in together.items():
-                large = self._passes(other.with_(micro_batch=passed.samples, micro_batches=n, copies=n))
-                if large is not None:
-                    pairs.append((passed.workload, large.workload, passed.configuration))
             later = CONTEXTS.index(smallest.context) > CONTEXTS.index(other.context)
             if all(no_better(a, b, c, self.profile) for a, b, c in pairs) and (
                 later or not all(no_better(b, a, c, self.profile) for a, b, c in pairs)
@@ -237,9 +235,10 @@ class _Search:
                 return True
         return False
 
-    def _has(self, c: Configuration) -> bool:
-        """Whether the space has the configuration, at the level of ZeRO that divides most or another one."""
-        return self.space.untold is None or next(levels(self.space, c), None) is not None
+    def _has_all_levels(self, c: Configuration, context: Context) -> bool:
+        """Whether the space has the configuration with the other `context` at all levels of ZeRO that it has it at."""
+        untold = self.space.untold
+        return untold is None or not any(untold(level.with_(context=context)) for level in levels(self.space, c))
 
     def _seconds_at_once(self) -> float:
         """Of the fastest that passes the whole batch at once, where it is not slower than the best anyway."""
@@ -263,11 +262,11 @@ class _Search:
 
     def _schedule(self, bound: float, c: Configuration) -> None:
         """Bounds it by its own micro-batch."""
-        self._looked_at += 1
         passed = self._passes(c)
         if passed is None:
-            self.refused["model"] += 1
+            self._reject("model", 1)
             return
+        self._looked_at += 1
         least = self._step(passed, c)
         held, _ = self._coarse[ranks_of(c)]
         for level in levels(self.space, c):

@@ -32,6 +32,7 @@ _CHUNKS_WHOLE: Final = 32  # beyond that an integer program takes seconds for ea
 _ROUNDING_WHOLE: Final = 1e-5  # what an integer program takes for satisfied
 _SCIP: Final = "limits/nodes = 100\nlimits/gap = 1e-4\n"  # by nodes, so that it ends the same way every time
 _OTHERS: Final = 3
+_SHORTEST: Final = 1e-9  # seconds, of passes that take none
 _GIB: Final = 2.0**30
 _PASSES: Final = 60_000  # of all micro-batches, that are simulated in some hundredths of a second
 
@@ -87,8 +88,10 @@ class _Program:
         *,
         like: _Program | None = None,
     ) -> None:
-        """`like`: the program of parts of layers, whose paths are taken over."""
-        self.load, self.c, self.handover = load, c, handover
+        """`like`: the program of parts of layers, whose paths are taken over.  Its seconds are in `unit`s, of which
+        a step has a few, for the sake of numerics."""
+        self.unit = max(c.passes * sum(load.total) / c.pp, _SHORTEST)
+        self.load, self.c, self.handover = load, c, handover / self.unit
         self.count = c.pp * c.virtual_stages
         self.numbers = stage_numbers(c.order, c.pp, c.virtual_stages)  # (ranks, chunks of a rank)
         self.split = is_split(c.order)
@@ -100,10 +103,10 @@ class _Program:
         fixed[1:, 1] += scattered
         for at, pair, parts in ((0, first, load.split[1]), (self.count - 1, last, load.split[2])):
             fixed[at] += (pair[0], *parts) if self.split else pair
-        self.fixed = fixed
+        self.fixed = fixed / self.unit
         layer = (load.layer[0], *load.split[0]) if self.split else load.layer
-        self.layer = np.array(layer)  # seconds of a layer by kind of pass
-        self.again = np.array((0.0, load.again, 0.0)[: len(layer)])
+        self.layer = np.array(layer) / self.unit  # of a layer by kind of pass
+        self.again = np.array((0.0, load.again, 0.0)[: len(layer)]) / self.unit
         self.solver = pywraplp.Solver.CreateSolver("GLOP" if like is None else "SCIP")
         least = least_chunk(load, c)
         infinity = self.solver.infinity()
@@ -143,7 +146,7 @@ class _Program:
 
     def _copy(self) -> None:
         """Every rank copies what waits in the host's memory, there and back, in all passes."""
-        each = 2 * self.load.copied * self.c.passes
+        each = 2 * self.load.copied * self.c.passes / self.unit
         for row in self.numbers if each else ():
             copied = self.solver.Constraint(0, self.solver.infinity())
             copied.SetCoefficient(self.step, 1.0)
@@ -163,7 +166,7 @@ class _Program:
                 row = np.zeros(2 * self.count)
                 row[self.numbers[d]] = static + counts * load.kept
                 row[self.count + self.numbers[d]] = static + counts * load.kept_again
-                rows.append(row / _GIB)  # of the size that seconds have, for the sake of numerics
+                rows.append(row / _GIB)  # of the size that units have
                 rooms.append(room[d] / _GIB)
         return np.array(rows), np.array(rooms)
 
@@ -180,18 +183,18 @@ class _Program:
             if status != pywraplp.Solver.OPTIMAL:  # numerics: the bound of fewer paths holds as well
                 break
             bound = self.step.solution_value()
-            if bound >= enough or bound >= shortest * (1 - _CLOSE):
+            if bound * self.unit >= enough or bound >= shortest * (1 - _CLOSE):
                 break
             found = np.array([x.solution_value() for x in (*self.kept, *self.more)])
             between = _TOWARDS * found + (1 - _TOWARDS) * best
             seconds = self._meet(between)
             if seconds < shortest and self._holds(between):
                 best, shortest = between, seconds
-        return Cut(bound * (1 - _ROUNDING), self._whole(best[: self.count] + best[self.count :]))
+        return Cut(bound * self.unit * (1 - _ROUNDING), self._whole(best[: self.count] + best[self.count :]))
 
     def solved_whole(self, enough: float, parts: Cut) -> Cut:
         """With whole layers in every chunk; `parts`: the best cut without that."""
-        bound, met = parts.seconds, list[tuple[float, tuple[int, ...]]]()
+        bound, met = parts.seconds / self.unit, list[tuple[float, tuple[int, ...]]]()
         self.solver.SetSolverSpecificParametersAsString(_SCIP)
         for _ in range(_ROUNDS_WHOLE):
             status = self.solver.Solve()
@@ -204,17 +207,17 @@ class _Program:
             seconds = self._meet(found)
             if self._holds(found):
                 met.append((seconds, self._whole(found[: self.count] + found[self.count :])))
-            if bound >= enough or bound >= min(met, default=(float("inf"), ()))[0] * (1 - _CLOSE):
+            if bound * self.unit >= enough or bound >= min(met, default=(float("inf"), ()))[0] * (1 - _CLOSE):
                 break
         best = list(dict.fromkeys(layers for _, layers in sorted(met)))[:_OTHERS]
-        return Cut(bound * (1 - _ROUNDING_WHOLE), parts.layers, tuple(best))
+        return Cut(bound * self.unit * (1 - _ROUNDING_WHOLE), parts.layers, tuple(best))
 
     def _holds(self, layers: np.ndarray) -> bool:
         """Whether the ranks have room for it."""
         return bool((self.rows @ layers <= self.rooms).all()) if len(self.rows) else True
 
     def _meet(self, layers: np.ndarray) -> float:
-        """Simulates a cut, and adds the longest paths there."""
+        """Units that a cut takes, simulated; the longest paths there are added."""
         kept, more = layers[: self.count], layers[self.count :]
         times = self.fixed + np.outer(kept + more, self.layer) + np.outer(more, self.again)
         chunks = [[_chunk(np.maximum(times[k], 0.0)) for k in row] for row in self.numbers]
@@ -228,7 +231,7 @@ class _Program:
         return seconds
 
     def _path(self, passes: np.ndarray, sent: float) -> None:
-        """The step takes at least so many passes of each chunk and kind, and so many seconds of handing over."""
+        """The step takes at least so many passes of each chunk and kind, and so many units of handing over."""
         self.paths.append((passes, sent))
         row = self.solver.Constraint(float((passes * self.fixed).sum()) + sent, self.solver.infinity())
         row.SetCoefficient(self.step, 1.0)

@@ -1,9 +1,10 @@
 """Whether one way for attention to go about the sequence is in no respect better than another.
 
-The step of a schedule grows with the seconds of each pass and with nothing else that the two differ in, and so does
-what a device holds with the bytes of each unit.  Where the ranks of one way take at least as long, and hold at least as
-much, in every unit, in a small micro-batch and in a large one, each of its configurations is at best as good as the
-same one with the other way.
+Without tensor parallelism the two differ in the seconds of passes and the bytes of units alone, with which the step of
+a schedule and what a device holds grow: weights lie alike, and are exchanged alike.  Where the ranks of one way take
+at least as long, and hold at least as much, in every unit, in a small micro-batch and in a large one, each of its
+configurations is at best as good as the same one with the other way.  (Beside tensor parallelism heads are exchanged
+among neighbours, so that data-parallel ranks lie otherwise.)
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _KEPT: Final = ("none", "selective", "full")
 
 
 def others(c: Configuration) -> Iterator[Configuration]:
-    """The configuration with every other way for attention to go about the sequence."""
-    if c.cp > 1:
+    """The configuration with every other way for attention to go about the sequence, where they may be compared."""
+    if c.cp > 1 and c.tp == 1:
         yield from (c.with_(context=context) for context in CONTEXTS if context != c.context)
 
 

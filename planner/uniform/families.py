@@ -2,7 +2,7 @@
 
 A family holds the configurations that agree in degrees of parallelism, micro-batches, copies, schedule, ZeRO level and
 what runs again, and differ in where stages begin and in which blocks run again.  Every chunk of a pipeline has at least
-half of an even share of the layers.
+half of an even share of the layers, rounded down to whole ones.
 
 The bound: a rank of n layers, of which some run again, computes them in every pass, waits before that for what the
 ranks before it do first, and holds their weights with all that belongs to them and what the passes in flight keep.  So
@@ -12,6 +12,7 @@ together have not room for the model's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
@@ -34,7 +35,7 @@ __all__ = [
     "least_seconds",
 ]
 
-LEAST_CHUNK: Final = 0.5  # of an even share of the layers, that every chunk has
+LEAST_CHUNK: Final = 0.5  # of an even share of the layers, rounded down, that every chunk has
 _PASSES: Final = 4  # for each stage: more micro-batches are not in flight
 _ROUNDING: Final = 1e-9
 _CLOSE: Final = 5e-4  # relative, to what a bound is found
@@ -58,8 +59,9 @@ def least_once(load: Load, c: Configuration, profile: HardwareProfile) -> float:
 
 
 def least_chunk(load: Load, c: Configuration) -> float:
-    """Layers of every chunk."""
-    return (load.lightest or 1.0) * max(1.0, LEAST_CHUNK * load.layers / (c.pp * c.virtual_stages))
+    """Layers of every chunk: half of an even share, rounded down to whole ones where layers are alike, one at least."""
+    half = LEAST_CHUNK * load.layers / (c.pp * c.virtual_stages)
+    return max(1.0, math.floor(half)) if load.lightest is None else load.lightest * max(1.0, half)
 
 
 def _exposed(load: Load, c: Configuration, added: float) -> float:
@@ -141,14 +143,15 @@ class _Pipeline:
 
     def __init__(self, load: Load, c: Configuration, limit: float | None) -> None:
         static = static_bytes(load, c)
-        flying = _in_flight(c.order, c.pp, c.virtual_stages, min(c.passes, _PASSES * c.pp))
+        chunk = least_chunk(load, c)
+        share = min(1.0, chunk * c.pp * c.virtual_stages / load.layers)  # of an even one, that every chunk has
+        flying = _in_flight(c.order, c.pp, c.virtual_stages, min(c.passes, _PASSES * c.pp), share)
         self.passes, self.alike = c.passes, load.lightest is None
         self.room = np.array(room_of_ranks(load, c, limit))
         self.seconds, self.again = sum(load.layer), load.again  # of a layer, in a pass
         self.copied = 2 * load.copied
         self.on_the_way = 2 * load.kept * (load.lightest or 1.0)
         self.bytes, self.bytes_again = static + flying * load.kept, static + flying * load.kept_again  # of a layer
-        chunk = least_chunk(load, c)
         back = _goes_back(c)
         # Once, for the ranks before; and for each micro-batch, beside layers.
         self.waits = np.arange(c.pp) * (chunk * (load.layer[0] + (load.layer[1] if back else 0.0)))
@@ -229,9 +232,9 @@ def held_evenly(load: Load, c: Configuration) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _in_flight(order: str, ranks: int, chunks: int, passes: int) -> _Floats:
+def _in_flight(order: str, ranks: int, chunks: int, passes: int, share: float) -> _Floats:
     """Micro-batches of which each rank keeps all its layers at once, at least, however its layers are dealt to its
-    chunks, each of which has its least share."""
+    chunks, each of which has this `share` of an even one."""
     found = np.empty(ranks)
     for d in range(ranks):
         codes = device_order(order, ranks, chunks, passes, d)
@@ -241,6 +244,6 @@ def _in_flight(order: str, ranks: int, chunks: int, passes: int) -> _Floats:
             steps[codes == chunks + k, k] = -1.0
         held = steps.cumsum(axis=0)
         # Behind a step that frees, what runs back was held during it.
-        least = LEAST_CHUNK * held.mean(axis=1) + (1 - LEAST_CHUNK) * held.min(axis=1)
+        least = share * held.mean(axis=1) + (1 - share) * held.min(axis=1)
         found[d] = least.max()
     return found

@@ -27,7 +27,7 @@ from planner.uniform.refine import least_share, refined
 from planner.uniform.sample import Sample
 from planner.uniform.space import Space, configurations, levels, schedules
 
-__all__ = ["Proven", "prove", "recut"]
+__all__ = ["Proven", "prove"]
 
 _LONGER: Final = 0.01  # an estimate may be too long by this
 _LARGER: Final = 0.15  # or too large
@@ -62,24 +62,15 @@ def prove(
     best: Scored,
     coarse: Coarse,
     stopped: Callable[[], bool] = lambda: False,
+    *,
+    bounded: bool = True,
 ) -> Proven:
     """Bounds all families of the space, whose members hold at most `limit` bytes on a device, and looks for a member
-    that is faster than `best`.  `coarse`: of all ranks that may be near the best."""
-    return _Proof(sample, space, limit, best, coarse, stopped).run()
-
-
-def recut(
-    sample: Sample,
-    space: Space,
-    limit: int | None,
-    best: Scored,
-    coarse: Coarse,
-    stopped: Callable[[], bool] = lambda: False,
-) -> Scored:
-    """`best`, or what is faster of its own family: with other cuts of the model, and other blocks that run again."""
+    that is faster than `best`; of the family of `best` alone, and without a bound, where it is not to be `bounded`.
+    `coarse`: of all ranks that may be near the best."""
     proof = _Proof(sample, space, limit, best, coarse, stopped)
-    proof.start()
-    return proof.best
+    proof.recut()
+    return proof.run() if bounded else Proven(proof.best, 0.0, 0, 0)
 
 
 class _Proof:
@@ -104,7 +95,6 @@ class _Proof:
         self._tried: set[Configuration] = set()
 
     def run(self) -> Proven:
-        self.start()
         for c in self._families():
             self.families += 1
             if self.stopped():
@@ -145,14 +135,16 @@ class _Proof:
             self._seek(closer, c, cut)
         return True
 
-    def start(self) -> None:
-        """Looks for better cuts of the best: what is faster leaves fewer families in question."""
+    def recut(self) -> None:
+        """Looks for better cuts of the best, and for other blocks that run again: what is faster leaves fewer families
+        in question."""
         best = self.best.configuration
         if best.pp == 1 or best.offloads:
             return
         family = best.with_(stage_layers=None, recompute_layers=None)
-        for c in (family, family.with_(recompute="full", recompute_blocks=_PART)):
-            if self.stopped() or (c.recompute == "full" and self.space.recompute is not None):
+        part = family.with_(recompute="full", recompute_blocks=_PART)
+        for c in (family, part) if self.space.recompute is None else (family,):
+            if self.stopped():
                 return
             bound, cut = self._cut_exactly(c)
             if cut is not None and bound < self._step:
@@ -306,9 +298,7 @@ class _Proof:
             few = fewest_by_stage(self.sample.workload(c), c, self.profile, self.limit)
         except (UsageError, InputError):
             return None
-        if few is None or (self.space.untold is not None and self.space.untold(few)):
-            return None
-        return self._predicted(few)
+        return None if few is None else self._predicted(few)
 
     def _improve(self, bound: float, c: Configuration) -> None:
         """Bounds a family by the best cut, and looks for a member that is faster than the best; what is left of
@@ -367,7 +357,9 @@ class _Proof:
             self.best = found
 
     def _predicted(self, c: Configuration, *, exact: bool = True, slack: float = 0.0) -> Scored | None:
-        """None where it does not fit, or the model does not admit it."""
+        """None where it does not fit, or the model does not admit it, or the target cannot be told."""
+        if self.space.untold is not None and self.space.untold(c):
+            return None
         try:
             workload = self.sample.workload(c) if exact else self.sample.estimated(c)
             prediction = predict(workload, c, self.profile)

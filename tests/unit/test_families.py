@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import combinations
+from math import floor, inf
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from planner.cli.main import main
 from planner.clock import Configuration, Prediction, predict
 from planner.errors import InputError, UsageError
 from planner.frontends import import_bytes
-from planner.planning.schemes import spelled
+from planner.planning.schemes import parse_strategy, spelled
 from planner.uniform import Sample, Space, best_of, configurations, prove, refined
 from planner.uniform.cuts import best_cut
 from planner.uniform.families import LEAST_CHUNK, dealt, held_evenly, least_once, least_seconds
@@ -55,7 +56,7 @@ def families(space: Space, sample: Sample) -> Iterator[Configuration]:
 
 def cuts(layers: int, chunks: int) -> Iterator[tuple[int, ...]]:
     """All that leave every chunk its least share."""
-    least = max(1, LEAST_CHUNK * layers / chunks)
+    least = max(1, floor(LEAST_CHUNK * layers / chunks))
     for ends in combinations(range(1, layers), chunks - 1):
         cut = tuple(b - a for a, b in zip((0, *ends), (*ends, layers), strict=True))
         if min(cut) >= least:
@@ -129,6 +130,52 @@ def test_no_member_is_faster_than_the_bound_of_its_family(architecture: str, mac
         bound_by_memory += least[1] > least[0] * (1 + 1e-6)
     assert tried > 40
     assert bound_by_memory or architecture in ("vit", "resnet")
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+@pytest.mark.parametrize("micro_batch", [1, 4])
+def test_no_cut_into_whole_layers_is_faster_than_the_bound(schedule: str, micro_batch: int) -> None:
+    """Of all there are, where the logits weigh as much as several layers, so that the best cut is a very uneven one."""
+    profile = MACHINES["h100"]
+    sizes = {"layers": 9, "hidden": 1024, "heads": 16, "vocab": 128_000, "seq": 512, "attention": "fused", "batch": 32}
+    sample = Sample(import_bytes(build("gpt", sizes).SerializeToString(), name="gpt"), profile)
+    c = parse_strategy(f"megatron:dp=2,pp=4,micro_batch={micro_batch},schedule={schedule}", devices=8, batch=32)
+    load = load_of(sample.workload(c), c, profile)
+    every = [predict(sample.workload(c), c.with_(stage_layers=cut), profile) for cut in cuts(9, 4)]
+    assert len(every) == 56
+    once, handed = least_once(load, c, profile), least_handover(sample.workload(c), c, profile)
+    for limit in (None, round(sorted(p.allocated_bytes for p in every)[5])):
+        best = min(p.step_time_s for p in every if limit is None or round(p.allocated_bytes) <= limit)
+        for enough in (inf, best * 1.001 - once):
+            parts = best_cut(load, c, limit, enough, handed)
+            whole = best_cut(load, c, limit, enough, handed, whole=True)
+            assert parts is not None
+            assert whole is not None
+            assert parts.seconds * (1 - 2e-5) <= whole.seconds
+            assert whole.seconds + once <= best * (1 + 1e-9)
+
+
+def test_what_is_proven_names_no_configuration_that_is_ruled_out() -> None:
+    """Neither while other cuts of the best are tried, nor behind that."""
+    sizes = {"layers": 10, "hidden": 1024, "heads": 16, "vocab": 32000, "seq": 512, "attention": "fused"}
+    sample = Sample(
+        import_bytes(build("gpt", {**sizes, "batch": BATCH}).SerializeToString(), name="gpt"), MACHINES["h100"]
+    )
+    ruled_out = set[Configuration]()
+    for _ in range(3):
+
+        def untold(c: Configuration, out: frozenset[Configuration] = frozenset(ruled_out)) -> str:
+            return "taken" if c in out else ""
+
+        space = Space(8, BATCH, sample.layers, stages=4, experts=False, untold=untold)
+        found = best_of(sample, space, None)
+        best = min(found.best, key=lambda s: s.prediction.step_time_s)
+        for bounded in (True, False):
+            proven = prove(sample, space, None, best, found.coarse, bounded=bounded)
+            assert proven.best.configuration not in ruled_out
+            assert proven.best.prediction.step_time_s <= best.prediction.step_time_s
+        ruled_out.add(proven.best.configuration)
+    assert len(ruled_out) == 3
 
 
 def test_a_bound_without_room_for_the_weights_is_none() -> None:

@@ -271,9 +271,10 @@ def test_the_upper_end_of_the_interval_counts_where_that_is_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a configuration unlike all that were measured, and of the best that is like them."""
-    usual = searched(capsys, tmp_path, "--space", "whole", "--risk", "upper")
-    assert "safer_than" not in usual["uniform"]  # type: ignore[operator]
-    best = str(usual["uniform"]["strategy"])  # type: ignore[index]
+    usual = searched(capsys, tmp_path, "--space", "whole", "--risk", "upper")["uniform"]
+    assert isinstance(usual, dict)
+    assert "safer_than" not in usual
+    best = str(usual["strategy"])
 
     def outside(c: Configuration) -> tuple[str, ...]:
         return ("something new",) if spelled(c) == best else ()
