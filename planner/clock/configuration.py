@@ -121,9 +121,9 @@ class Configuration:
     optimizer: Literal["adam", "momentum", "sgd"] = "adam"
 
     def __post_init__(self) -> None:
-        for name in ("dp", "tp", "pp", "cp", "ep", "micro_batch", "micro_batches", "copies", "virtual_stages"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"strategy: {name}: expected at least 1, found {getattr(self, name)}")
+        if min(_COUNTED(self)) < 1:
+            name, found = next((n, v) for n, v in zip(_COUNTS, _COUNTED(self), strict=True) if v < 1)
+            raise UsageError(f"strategy: {name}: expected at least 1, found {found}")
         if (self.dp * self.cp) % self.ep:
             raise UsageError(f"strategy: ep={self.ep}: expected a divisor of dp * cp = {self.dp * self.cp}")
         if self.context != "ring" and self.cp == 1:
@@ -151,16 +151,15 @@ class Configuration:
                 f"strategy: stage_layers={'-'.join(map(str, self.stage_layers))}: expected {chunks} counts of at least "
                 "1, one for each chunk (pp * virtual_stages)"
             )
-        for name, wanted_too in (("recompute_layers", self.recompute == "full"), ("offload_layers", not self.offload)):
-            self._check_counts(name, chunks, alone=wanted_too)
-        for name in ("recompute_blocks", "offload"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UsageError(f"strategy: {name}: expected a fraction, found {getattr(self, name)}")
+        if self.recompute_layers is not None:
+            self._check_counts("recompute_layers", self.recompute_layers, chunks, alone=self.recompute == "full")
+        if self.offload_layers is not None:
+            self._check_counts("offload_layers", self.offload_layers, chunks, alone=not self.offload)
+        for name, share in (("recompute_blocks", self.recompute_blocks), ("offload", self.offload)):
+            if not 0 <= share <= 1:
+                raise UsageError(f"strategy: {name}: expected a fraction, found {share}")
 
-    def _check_counts(self, name: str, chunks: int, *, alone: bool) -> None:
-        counts: tuple[int, ...] | None = getattr(self, name)
-        if counts is None:
-            return
+    def _check_counts(self, name: str, counts: tuple[int, ...], chunks: int, *, alone: bool) -> None:
         text = f"strategy: {name}={'-'.join(map(str, counts))}: "
         if len(counts) != chunks or min(counts) < 0:
             raise UsageError(f"{text}expected {chunks} counts, one for each chunk (pp * virtual_stages)")
@@ -230,5 +229,7 @@ class Configuration:
         return Configuration(**(dict(zip(_NAMES, _VALUES(self), strict=True)) | changes))
 
 
+_COUNTS: Final = ("dp", "tp", "pp", "cp", "ep", "micro_batch", "micro_batches", "copies", "virtual_stages")
+_COUNTED: Final = attrgetter(*_COUNTS)
 _NAMES: Final = tuple(f.name for f in fields(Configuration))
 _VALUES: Final = attrgetter(*_NAMES)

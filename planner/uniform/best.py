@@ -1,10 +1,11 @@
 """The fastest uniform configurations that fit, best first.
 
-What is tried next is what could be the fastest.  A configuration is bounded three times, each time closer: devices
-never do more per second when tensors are divided further or micro-batches are smaller, so that what a rank does in a
-large micro-batch bounds, per sample, what it does in a smaller one; then the passes of its own micro-batch bound every
-schedule over them; then its step is played, first as of few data-parallel ranks and, where it may be among the best, as
-it is.  The search ends when no bound is below the steps that were found.
+What is tried next is what could be the fastest.  A configuration is bounded four times, each time closer: devices never
+do more per second when tensors are divided further or micro-batches are smaller, so that what a rank does in a large
+micro-batch bounds, per sample, what it does in a smaller one; then the passes of its own micro-batch bound every
+schedule over them; then these with what data-parallel ranks exchange bound every cut into stages.  Then its step is
+played, first as of few data-parallel ranks and, where it may be among the best, as it is.  The search ends when no
+bound is below the steps that were found.
 """
 
 from __future__ import annotations
@@ -21,17 +22,16 @@ from planner.errors import InputError, UsageError
 from planner.trace import Workload
 from planner.uniform.coarse import Coarse, Ranks, alone, ranks_of
 from planner.uniform.dominance import no_better, others
+from planner.uniform.families import least_seconds
 from planner.uniform.first import likely
 from planner.uniform.least import Held, Passed
+from planner.uniform.loads import LARGER, LONGER, Loads
 from planner.uniform.sample import Sample
 from planner.uniform.space import Space, configurations, levels, schedules
 
 __all__ = ["Found", "Scored", "best_of"]
 
 _Groups = Mapping[int, Sequence[Configuration]]  # by samples of a micro-batch
-# By so much an estimate may be too long, or too large, where it is laid out otherwise than the configuration itself.
-_LONGER: Final = 0.01
-_LARGER: Final = 0.15
 _PROMISING: Final = 16  # that are played where there is no time for more
 _TRIES: Final = 3  # at a first configuration that fits
 
@@ -93,6 +93,7 @@ class _Search:
         self._number = itertools.count()
         self._rates: dict[Ranks, float] = {}  # device-seconds of a sample, at least
         self._passed: dict[Configuration, Passed | None] = {}
+        self._loads = Loads(sample, self.profile)
         self._coarse: dict[Ranks, tuple[Held, Mapping[int, Passed]]] = {}
 
     def run(self, tell: Callable[[Scored], None]) -> Found:
@@ -114,7 +115,7 @@ class _Search:
         if not self.best and self._open:
             first = self._promising(first)
         best = tuple(self.best) or (() if first is None else (first,))
-        coarse = Coarse(self._coarse, self.profile)
+        coarse = Coarse(self._coarse, self.profile, self._loads)
         ended = not self.stopped()
         bounded = self.considered - self.rejected.total() - self._looked_at
         rejected = {**self.rejected, **({"bound": bounded} if ended else {})}  # else some were never looked at
@@ -136,7 +137,8 @@ class _Search:
     def _promising(self, first: Scored | None) -> Scored | None:
         """Where the search was stopped before anything was played: the fastest of those with the least bounds, that
         fits, if it is faster than the `first`."""
-        looked_at = [(b, n, c) for b, n, look, c in self._open if look in (self._schedule, self._estimate, self._play)]
+        singles = self._schedule, self._exchange, self._estimate, self._play
+        looked_at = [(b, n, c) for b, n, look, c in self._open if look in singles]
         estimates: list[tuple[float, Configuration]] = []
         for _, _, c in heapq.nsmallest(_PROMISING, looked_at):
             for level in levels(self.space, c):
@@ -247,7 +249,9 @@ class _Search:
             if least >= min(found, self._last()):
                 break
             for level in levels(self.space, c):
-                prediction = self._played(level, self.sample.estimated, slack=_LARGER)
+                if level.offloads:  # which plans of operators have no words for
+                    continue
+                prediction = self._played(level, self.sample.estimated, slack=LARGER)
                 if prediction is not None:
                     found = min(found, prediction.step_time_s)
         return found
@@ -271,19 +275,26 @@ class _Search:
         held, _ = self._coarse[ranks_of(c)]
         for level in levels(self.space, c):
             if self._fits(held, level):
-                self._push(max(bound, least + held.update(level, self.profile)), self._estimate, level)
+                self._push(max(bound, least + held.update(level, self.profile)), self._exchange, level)
+
+    def _exchange(self, bound: float, c: Configuration) -> None:
+        """Bounds it with what data-parallel ranks exchange, as all cuts of the model at its level of ZeRO."""
+        load = self._loads.of(c, exact=False)
+        if load is not None:
+            least = least_seconds(load, c, self.profile, self.limit, self._last() / (1 - LONGER)) * (1 - LONGER)
+            self._push(max(bound, least), self._estimate, c)
 
     @staticmethod
     def _step(passed: Passed, c: Configuration) -> float:
         try:
-            return passed.step(c) * (1 - _LONGER)
+            return passed.step(c) * (1 - LONGER)
         except UsageError:  # more chunks than layers
             return float("inf")
 
     def _estimate(self, bound: float, c: Configuration) -> None:
-        prediction = self._played(c, self.sample.estimated, slack=_LARGER)
+        prediction = self._played(c, self.sample.estimated, slack=LARGER)
         if prediction is not None:
-            self._push(max(bound, prediction.step_time_s * (1 - _LONGER)), self._play, c)
+            self._push(max(bound, prediction.step_time_s * (1 - LONGER)), self._play, c)
 
     def _play(self, _: float, c: Configuration) -> None:
         prediction = self._played(c, self.sample.workload)

@@ -9,6 +9,7 @@ from cost_models import HardwareProfile
 from planner.clock import Configuration
 from planner.uniform.least import ESTIMATED, Held, Passed
 from planner.uniform.load import Load, load_of
+from planner.uniform.loads import Loads
 
 __all__ = ["Coarse", "Ranks", "alone", "ranks_of"]
 
@@ -23,10 +24,12 @@ _AGAIN = (
 @dataclass(frozen=True, eq=False)
 class Coarse:
     """`known`: by ranks, what one of them holds for a small micro-batch, and, by the number of copies, its passes of a
-    large one: devices are taken to do no more per second in a smaller one."""
+    large one: devices are taken to do no more per second in a smaller one; `own`: what is known by micro-batches of
+    their own size."""
 
     known: Mapping[Ranks, tuple[Held, Mapping[int, Passed]]]
     profile: HardwareProfile
+    own: Loads
     _loads: dict[object, tuple[Load, Load]] = field(default_factory=dict)
 
     def load(self, c: Configuration) -> Load | None:

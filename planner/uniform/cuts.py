@@ -197,7 +197,7 @@ class _Program:
         bound, met = parts.seconds / self.unit, list[tuple[float, tuple[int, ...]]]()
         self.solver.SetSolverSpecificParametersAsString(_SCIP)
         for _ in range(_ROUNDS_WHOLE):
-            status = self.solver.Solve()
+            status, before = self.solver.Solve(), bound
             if status == pywraplp.Solver.INFEASIBLE:
                 return Cut(float("inf"), ())
             bound = max(bound, self.solver.Objective().BestBound())
@@ -208,6 +208,8 @@ class _Program:
             if self._holds(found):
                 met.append((seconds, self._whole(found[: self.count] + found[self.count :])))
             if bound * self.unit >= enough or bound >= min(met, default=(float("inf"), ()))[0] * (1 - _CLOSE):
+                break
+            if len(met) > 1 and bound < before * (1 + _CLOSE):  # more paths hardly say more
                 break
         best = list(dict.fromkeys(layers for _, layers in sorted(met)))[:_OTHERS]
         return Cut(bound * self.unit * (1 - _ROUNDING_WHOLE), parts.layers, tuple(best))

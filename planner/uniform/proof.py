@@ -11,26 +11,24 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from planner.clock import Configuration, predict
 from planner.errors import InputError, UsageError
-from planner.evaluate import layout_of
 from planner.uniform.best import Scored
 from planner.uniform.by_stage import fewest_by_stage
 from planner.uniform.coarse import Coarse, ranks_of
 from planner.uniform.cuts import Cut, best_cut, has_whole
 from planner.uniform.families import dealt, held_evenly, least_once, least_seconds
-from planner.uniform.load import Load, least_handover, load_of
+from planner.uniform.load import Load, least_handover
+from planner.uniform.loads import LARGER, LONGER, laid_out_as
 from planner.uniform.refine import least_share, refined
 from planner.uniform.sample import Sample
-from planner.uniform.space import Space, configurations, levels, schedules
+from planner.uniform.space import Space, configurations, copied, levels, schedules
 
 __all__ = ["Proven", "prove"]
 
-_LONGER: Final = 0.01  # an estimate may be too long by this
-_LARGER: Final = 0.15  # or too large
 _NEAR: Final = 0.005  # a bound so close to the best is not raised further
 _OPENED: Final = 40_000  # families, on the way to a bound
 _ROUNDS_ESTIMATED: Final = 20  # of the bound of a cut, by what is estimated
@@ -84,12 +82,11 @@ class _Proof:
         stopped: Callable[[], bool],
     ) -> None:
         self.sample, self.space, self.limit, self.best, self.stopped = sample, space, limit, best, stopped
-        self.coarse, self.profile = coarse, sample.profile
+        self.coarse, self.loads, self.profile = coarse, coarse.own, sample.profile
         self._closed: list[tuple[float, int, Configuration | None]] = []  # what is bounded closely, or closer later
         self.families = self.opened = self.cut = self.whole = 0
         self._open: list[tuple[float, int, Callable[[float, Configuration], None], Configuration]] = []
         self._number = itertools.count()
-        self._loads: dict[object, Load | None] = {}
         self._rates: dict[object, float] = {}
         self._laid_out: set[Configuration] = set()
         self._tried: set[Configuration] = set()
@@ -124,7 +121,9 @@ class _Proof:
         worth = [(bound, k) for k, (bound, _, c) in enumerate(self._closed) if c is not None and bound < self._near]
         if not worth or self.whole == _WHOLE:
             return False
-        _, k = min(worth)
+        least, k = min(worth)
+        if least > self.left:  # which another family has, that is not bounded closer
+            return False
         bound, number, c = self._closed[k]
         assert c is not None
         self.whole += 1
@@ -172,6 +171,8 @@ class _Proof:
     def _families(self) -> Iterator[Configuration]:
         """But for those that computing alone makes slower than the best."""
         for laid_out in configurations(self.space, self.profile):
+            if all(self._computing(c) >= self._step for c in copied(self.space, laid_out)):
+                continue
             for c in schedules(self.space, laid_out):
                 if c.recompute_blocks not in (_PART, 1.0) or c.offload not in (_PART, 0.0):
                     continue
@@ -196,36 +197,21 @@ class _Proof:
         """Bounds families that differ in their ZeRO level by their own workloads, as these are estimated."""
         for level in levels(self.space, c):
             self.opened += 1
-            load = self._load(level, exact=False)
+            load = self.loads.of(level, exact=False)
             if load is not None:
-                least = max(bound, self._least(load, level, _LONGER))
+                least = max(bound, self._least(load, level, LONGER))
                 self._push(least, self._estimate if c.pp == 1 else self._cut, level)
-
-    def _load(self, c: Configuration, *, exact: bool) -> Load | None:
-        kept = c.recompute, c.recompute_blocks, c.offload
-        key = _laid_out_as(c), kept, c.zero, c.scatters_every_pass, c.copies, exact
-        if key not in self._loads:
-            self._loads[key] = self._made(c, exact=exact)
-        return self._loads[key]
-
-    def _made(self, c: Configuration, *, exact: bool) -> Load | None:
-        try:
-            load = load_of(self.sample.workload(c) if exact else self.sample.estimated(c), c, self.profile)
-        except (UsageError, InputError):
-            return None
-        less = 1.0 if exact else 1 - _LARGER
-        return replace(load, kept=load.kept * less, kept_again=load.kept_again * less, beside=load.beside * less)
 
     def _cut(self, bound: float, c: Configuration) -> None:
         """Bounds a family by the best cut, as its workload is estimated."""
-        load = self._load(c, exact=False)
+        load = self.loads.of(c, exact=False)
         if load is not None and self.cut < _CUT:
             self.cut += 1
             once = least_once(load, c, self.profile)
-            below, handover = self._step / (1 - _LONGER) - once, self._handover(c, exact=False)
+            below, handover = self._step / (1 - LONGER) - once, self._handover(c, exact=False)
             cut = best_cut(load, c, self.limit, below, handover, rounds=_ROUNDS_ESTIMATED)
             if cut is not None:
-                bound = max(bound, (cut.seconds + once) * (1 - _LONGER))
+                bound = max(bound, (cut.seconds + once) * (1 - LONGER))
         self._push(bound, self._exactly, c)
 
     def _handover(self, c: Configuration, *, exact: bool) -> float:
@@ -234,7 +220,7 @@ class _Proof:
 
     def _may_lay_out(self, c: Configuration) -> bool:
         """Whether layouts of its own are still to be found for it, which takes longest."""
-        key = _laid_out_as(c)
+        key = laid_out_as(c)
         if key not in self._laid_out and len(self._laid_out) == _LAID_OUT:
             return False
         self._laid_out.add(key)
@@ -245,7 +231,7 @@ class _Proof:
         if not self._may_lay_out(c):
             self._close(bound)
             return
-        load = self._load(c, exact=True)
+        load = self.loads.of(c, exact=True)
         if load is not None:
             self._push(max(bound, self._least(load, c)), self._improve, c)
 
@@ -255,9 +241,9 @@ class _Proof:
 
     def _estimate(self, bound: float, c: Configuration) -> None:
         """Of a family on one stage: its fastest member."""
-        found = self._fastest(c, exact=False, slack=_LARGER)
+        found = self._fastest(c, exact=False, slack=LARGER)
         if found is not None:
-            self._push(max(bound, found.prediction.step_time_s * (1 - _LONGER)), self._play, c)
+            self._push(max(bound, found.prediction.step_time_s * (1 - LONGER)), self._play, c)
 
     def _play(self, bound: float, c: Configuration) -> None:
         if not self._may_lay_out(c):
@@ -307,7 +293,7 @@ class _Proof:
         bound = max(bound, closer)
         if bound >= self._step:
             return
-        load = self._load(c, exact=True)
+        load = self.loads.of(c, exact=True)
         self._close(bound, c if cut is not None and load is not None and has_whole(load, c) else None)
         if bound >= self._near or c in self._tried or len(self._tried) == _TRIED:
             return
@@ -316,7 +302,7 @@ class _Proof:
 
     def _cut_exactly(self, c: Configuration, *, whole: bool = False) -> tuple[float, Cut | None]:
         """Seconds that a step of the family takes at least, by its own workload and its best cut."""
-        load = self._load(c, exact=True)
+        load = self.loads.of(c, exact=True)
         if load is None:
             return 0.0, None
         once = least_once(load, c, self.profile)
@@ -331,7 +317,7 @@ class _Proof:
 
     def _members(self, bound: float, c: Configuration, cut: Cut | None) -> Iterator[Scored]:
         """Members that fit: with an even share of the layers on every rank, and with shares that the bound leaves."""
-        even, load = self._held(c), self._load(c, exact=True)
+        even, load = self._held(c), self.loads.of(c, exact=True)
         if even is None or load is None:
             return
         found = self._with_fewest(c)
@@ -371,11 +357,6 @@ class _Proof:
 
 def _step(scored: Scored) -> float:
     return scored.prediction.step_time_s
-
-
-def _laid_out_as(c: Configuration) -> Configuration:
-    whole = c.recompute == "full" and c.recompute_blocks == 1
-    return layout_of(c).with_(recompute="full" if whole else "none")
 
 
 def _in_part(c: Configuration) -> str | None:

@@ -15,7 +15,7 @@ from cost_models import HardwareProfile
 from planner.clock import CONTEXTS, Configuration
 from planner.planning.schemes import SCHEMES
 
-__all__ = ["Space", "configurations", "levels", "schedules"]
+__all__ = ["Space", "configurations", "copied", "levels", "schedules"]
 
 _MOST_TENSOR: Final = 16  # tensor-parallel ranks; beyond a server they exchange over the network
 _MOST_CONTEXT: Final = 8
@@ -103,13 +103,18 @@ def _usual(space: Space) -> dict[str, Any]:
 
 def schedules(space: Space, c: Configuration) -> Iterator[Configuration]:
     """The configuration with every number of copies, schedule, and way to keep activations or compute them again."""
-    for copied in (c.with_(copies=n) for n in space.copies if _copied(c, n)):
-        for schedule, chunks in _schedules(space, copied):
-            for kept in _kept(space):
-                yield copied.with_(schedule=schedule, virtual_stages=chunks, **kept)
+    kept = _kept(space)
+    for one in copied(space, c):
+        for schedule, chunks in _schedules(space, one):
+            yield from (one.with_(schedule=schedule, virtual_stages=chunks, **k) for k in kept)
 
 
-def _copied(c: Configuration, copies: int) -> bool:
+def copied(space: Space, c: Configuration) -> Iterator[Configuration]:
+    """The configuration with every number of copies."""
+    return (c.with_(copies=n) if n != c.copies else c for n in space.copies if _may_copy(c, n))
+
+
+def _may_copy(c: Configuration, copies: int) -> bool:
     """Whether so many micro-batches may pass together: one copy hides nothing where ranks exchange no activations."""
     return copies == 1 or (c.tp * c.cp * c.ep > 1 and c.micro_batches % copies == 0)
 

@@ -33,7 +33,7 @@ EVERY = (
 OF_LAYERS = (
     "megatron:tp=2,micro_batch=8", "megatron:tp=2,sp=false,zero=0,micro_batch=4", "megatron:pp=2,micro_batch=2",
     "megatron:tp=2,pp=2,micro_batch=4,recompute=full", "megatron:cp=2,micro_batch=4",
-    "megatron:cp=2,context=all-to-all,micro_batch=4", "megatron:cp=2,tp=2,context=all-to-all,sp=false,micro_batch=4",
+    "megatron:cp=2,context=all-to-all,micro_batch=4",
     "megatron:tp=2,micro_batch=4,recompute=selective,attention=unfused", "megatron:micro_batch=2,recompute=products",
     "megatron:micro_batch=2,recompute=full,recompute_blocks=0.5", "megatron:tp=2,micro_batch=4,parameter_bytes=4",
     "megatron:pp=2,micro_batch=2,stage_layers=1-1",
@@ -42,6 +42,7 @@ OF_LAYERS = (
     "megatron:tp=2,micro_batch=4,overlap_tensor=true,gradient_bytes=2",
     "megatron:tp=2,pp=2,micro_batch=4,frozen=true",
 )  # fmt: skip
+OF_FOUR_HEADS = ("megatron:cp=2,tp=2,context=all-to-all,sp=false,micro_batch=4",)  # of keys, too
 OF_SCHEDULES = (
     "megatron:pp=2,schedule=gpipe,micro_batch=2", "megatron:pp=4,schedule=zb-h1,micro_batch=2",
     "megatron:pp=2,vpp=2,micro_batch=2", "megatron:pp=2,tp=2,vpp=2,micro_batch=4,stage_layers=1-1-1-1,recompute=full",
@@ -50,7 +51,7 @@ OF_SCHEDULES = (
     "megatron:pp=2,schedule=zb-v,micro_batch=4,recompute=full,recompute_layers=1-0-0-1",
 )  # fmt: skip
 MODELS = {
-    "gpt_tiny": EVERY + OF_LAYERS,
+    "gpt_tiny": EVERY + OF_LAYERS + OF_FOUR_HEADS,
     "gpt4": OF_SCHEDULES,
     "llama_tiny": EVERY + OF_LAYERS,
     "moe_tiny": (*EVERY[:5], "megatron:ep=2,micro_batch=4"),

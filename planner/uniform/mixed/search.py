@@ -19,6 +19,7 @@ from planner.clock import Configuration, MixedPrediction, predict_mixed
 from planner.errors import InputError, UsageError
 from planner.trace import Workload
 from planner.uniform.coarse import Ranks, ranks_of
+from planner.uniform.loads import LONGER
 from planner.uniform.mixed.bound import Alone
 from planner.uniform.mixed.cluster import Cluster, Kind, stands
 from planner.uniform.mixed.cut import layers_cut
@@ -27,7 +28,6 @@ from planner.uniform.space import Space, configurations, levels, schedules
 
 __all__ = ["FoundMixed", "Mixed", "best_mixed", "changed"]
 
-_LONGER: Final = 0.01  # by so much an estimate may be too long, as of `planner.uniform.best`
 _ROUNDS: Final = 24  # of moves, one after the other
 _LEAST: Final = 1e-6  # of a step, that a move has to save
 
@@ -115,7 +115,7 @@ class _Search:
                 continue
             for order in orders:
                 stages = stands(order, c.devices // c.pp)
-                bound = alone.step(c, stages) * (1 - _LONGER)
+                bound = alone.step(c, stages) * (1 - LONGER)
                 if any(alone.may_fit(level, stages) for level in levels(self.space, c)):
                     least = min(least, bound)
                     self._push(bound, self._schedule, (c, stages))
@@ -140,9 +140,9 @@ class _Search:
         if alone is None:
             self.refused["model"] += 1
             return
-        bound = max(bound, alone.step(c, stages) * (1 - _LONGER))
+        bound = max(bound, alone.step(c, stages) * (1 - LONGER))
         for level in levels(self.space, c):
-            whole = alone.whole_layers(level, stages) * (1 - _LONGER)
+            whole = alone.whole_layers(level, stages) * (1 - LONGER)
             if whole < float("inf"):
                 self._push(max(bound, whole), self._estimate, (level, stages))
             else:
@@ -159,7 +159,7 @@ class _Search:
     def _estimate(self, bound: float, item: tuple[Configuration, tuple[Kind, ...]]) -> None:
         found = self._cut(*item, self.sample.estimated)
         if found is not None:
-            self._push(max(bound, found.step_time_s * (1 - _LONGER)), self._play, item)
+            self._push(max(bound, found.step_time_s * (1 - LONGER)), self._play, item)
 
     def _play(self, _: float, item: tuple[Configuration, tuple[Kind, ...]]) -> None:
         found = self._cut(*item, self.sample.workload)
