@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
 from cost_models import HardwareProfile
 from planner.clock import Configuration
+from planner.errors import InputError, PlannerError, UsageError
 from planner.evaluate import layout_of, program_of_configuration, traced_as
 from planner.frontends.rebind import batch_axes, rebind
 from planner.frontends.siblings import cut_layers, removable_runs
@@ -53,8 +54,8 @@ class Sample:
         self.elements = sum(math.prod(p.shape or ()) for p in graph.parameters if p.name in graph.consumers)
         self.layers = sum(units_of(graph).repeated)
         self._graphs: dict[int, Graph] = {}
-        self._workloads: dict[Configuration, Workload] = {}
-        self._estimated: dict[Configuration, Workload] = {}
+        self._workloads: dict[Configuration, Workload | PlannerError] = {}
+        self._estimated: dict[Configuration, Workload | PlannerError] = {}
         self._programs: dict[object, list[Program]] = defaultdict(list)
 
     def at(self, samples: int) -> Graph:
@@ -68,24 +69,19 @@ class Sample:
 
         UsageError, InputError where the configuration does not fit the model.
         """
-        key = _traced_by(c)
-        if key not in self._workloads:
-            self._workloads[key] = self.whole_of(traced_as(key, self._program(key)))
-        return self._workloads[key]
+        return _known(self._workloads, _traced_by(c), lambda key: self.whole_of(traced_as(key, self._program(key))))
 
     def estimated(self, c: Configuration) -> Workload:
         """The same, at less cost: how tensors travel is taken from a configuration of the same kinds of parallelism,
         and two data-parallel ranks stand for any number.  It is the workload of `c` itself where all weights divide as
         evenly, and sizes decide nothing.  Errors as of `workload`."""
-        key = _traced_by(c)
-        if key not in self._estimated:
-            few = key.with_(dp=min(c.dp, 2 * c.ep), shard_ranks=None)
-            if few == key:
-                self._estimated[key] = self.whole_of(traced_as(key, self._alike(key)))
-            else:
-                ranks, samples = c.dp // c.ep, c.micro_batch * c.dp
-                self._estimated[key] = _with_ranks(self.estimated(few), ranks, samples, divided=c.zero > 0)
-        return self._estimated[key]
+        return _known(self._estimated, _traced_by(c), self._as_estimated)
+
+    def _as_estimated(self, c: Configuration) -> Workload:
+        few = c.with_(dp=min(c.dp, 2 * c.ep), shard_ranks=None)
+        if few == c:
+            return self.whole_of(traced_as(c, self._alike(c)))
+        return _with_ranks(self.estimated(few), c.dp // c.ep, c.micro_batch * c.dp, divided=c.zero > 0)
 
     def _program(self, c: Configuration) -> Program:
         return program_of_configuration(self.at(c.micro_batch * c.dp), c, self.profile)
@@ -137,6 +133,21 @@ class Sample:
         tied = tuple(replace(t, units=tuple(sorted(u for s in t.units for u in places[s]))) for t in workload.tied)
         units = tuple(workload.units[s] for s in self._spread.of)
         return replace(workload, units=units, repeated=self._spread.repeated, tied=tied, parameters=self.elements)
+
+
+def _known(
+    found: dict[Configuration, Workload | PlannerError], key: Configuration, make: Callable[[Configuration], Workload]
+) -> Workload:
+    """What is made of the key, once: a refusal takes as long to find as a layout, and many ask for it."""
+    if key not in found:
+        try:
+            found[key] = make(key)
+        except (UsageError, InputError) as refused:
+            found[key] = refused.with_traceback(None)
+    known = found[key]
+    if isinstance(known, PlannerError):
+        raise known.with_traceback(None)
+    return known
 
 
 def _traced_by(c: Configuration) -> Configuration:
