@@ -115,10 +115,8 @@ class _Lifetimes:
         """What an operator reads and what it makes."""
         found = self._operands.get(op.name)
         if found is None:
-            s, key = self.program.strategies[op.name], self.key
-            reads = [key(n, x) if n else None for n, x in zip(op.inputs, s.operands, strict=True)]
-            writes = [key(n, x) if n else None for n, x in zip(op.outputs, s.results, strict=True)]
-            found = self._operands[op.name] = reads, writes
+            s, keys = self.program.strategies[op.name], self.layouts.keys
+            found = self._operands[op.name] = keys(op.inputs, s.operands), keys(op.outputs, s.results)
         return found
 
     # What is read when
@@ -356,18 +354,15 @@ class _Lifetimes:
         return max(0, max(pairs) - sizes[-1] - (0 if survives else sizes[0]))
 
     def _backward(self, i: int, op: Op) -> None:
-        s, active = self.program.strategies[op.name], self.active
-        results = [
-            self.key(n, x) if n in active and n not in self.at.facts.weights else None
-            for n, x in zip(op.outputs, s.result_gradients, strict=True)
-        ]
+        s, active, weights = self.program.strategies[op.name], self.active, self.at.facts.weights
+        made = self.layouts.keys(op.outputs, s.result_gradients)
+        results = [k if k is not None and k[0] in active and k[0] not in weights else None for k in made]
         given = [None if k is None else self._taken(k, i, inside=k[0] in self.what.inside) for k in results]
         self._inner(i, op, backward=True)
         wanted, kernel = self.program.rules[op.name].differentiable, self.what.kernel
-        for slot, (name, layout) in enumerate(zip(op.inputs, s.operand_gradients, strict=True)):
-            if name not in active or slot not in wanted or name in self.at.facts.weights:
+        for slot, key in enumerate(self.layouts.keys(op.inputs, s.operand_gradients)):
+            if key is None or (name := key[0]) not in active or slot not in wanted or name in weights:
                 continue
-            key = self.key(name, layout)
             producer = self.graph.producers.get(name)
             within = name in self.what.inside and producer is not None and kernel[producer.name] == kernel[op.name]
             if within and key not in self.brought:

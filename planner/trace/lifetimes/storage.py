@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from planner.ir import Layout
@@ -39,6 +40,7 @@ class Layouts:
         self.at, self.mesh, self.tensors = at, at.mesh, at.graph.tensors
         self._by_id: dict[int, int] = {}
         self._by_value: dict[Layout, int] = {}
+        self._numbers: dict[int, list[int | None]] = {}  # by the layouts of a strategy, which the program holds
         self.known: list[Layout] = []
         self._shards: list[int] = []
         self._sizes: dict[Key, int] = {}
@@ -57,6 +59,16 @@ class Layouts:
         if layout is None:
             layout = self._whole(name)
         return name, self.number(layout)
+
+    def keys(self, names: Sequence[str], layouts: Sequence[Layout | None]) -> list[Key | None]:
+        """Of tensors and their layouts, which operators of one strategy share; None where there is no tensor."""
+        numbers = self._numbers.get(id(layouts))
+        if numbers is None:
+            numbers = self._numbers[id(layouts)] = [None if x is None else self.number(x) for x in layouts]
+        return [
+            None if not n else (n, k) if k is not None else self.key(n, None)
+            for n, k in zip(names, numbers, strict=True)
+        ]
 
     def _whole(self, name: str) -> Layout:
         rank = self.tensors[name].rank
