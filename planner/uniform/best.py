@@ -32,7 +32,8 @@ from planner.uniform.space import Space, configurations, levels, schedules
 __all__ = ["Found", "Scored", "best_of"]
 
 _Groups = Mapping[int, Sequence[Configuration]]  # by samples of a micro-batch
-_PROMISING: Final = 16  # that are played where there is no time for more
+_PROMISING: Final = 100  # that are played where there is no time for more
+_FITTING: Final = 16  # of these that are laid out, until one fits
 _TRIES: Final = 3  # at a first configuration that fits
 
 
@@ -137,15 +138,23 @@ class _Search:
     def _promising(self, first: Scored | None) -> Scored | None:
         """Where the search was stopped before anything was played: the fastest of those with the least bounds, that
         fits, if it is faster than the `first`."""
-        singles = self._schedule, self._exchange, self._estimate, self._play
-        looked_at = [(b, n, c) for b, n, look, c in self._open if look in singles]
-        estimates: list[tuple[float, Configuration]] = []
-        for _, _, c in heapq.nsmallest(_PROMISING, looked_at):
-            for level in levels(self.space, c):
-                prediction = self._played(level, self.sample.estimated)
-                if prediction is not None:
-                    estimates.append((prediction.step_time_s, level))
-        for estimate, c in sorted(estimates, key=lambda e: e[0])[:_TRIES]:
+        open_: dict[object, list[tuple[float, int, Configuration]]] = defaultdict(list)
+        for bound, number, look, c in self._open:
+            open_[look].append((bound, number, c))
+        estimates = [(bound / (1 - LONGER), c) for bound, _, c in open_[self._play]]
+        looked_at = [c for _, _, c in heapq.nsmallest(_PROMISING, open_[self._estimate])]
+        kinds: set[object] = set()  # of each the most promising alone: the others are much like it
+        for _, _, c in (*sorted(open_[self._exchange]), *sorted(open_[self._schedule])):
+            if len(looked_at) >= _PROMISING:
+                break
+            if (kind := (c.tp, c.cp, c.pp, c.order, c.recompute)) not in kinds:
+                kinds.add(kind)
+                looked_at += levels(self.space, c)
+        for c in looked_at:
+            prediction = self._played(c, self.sample.estimated)
+            if prediction is not None:
+                estimates.append((prediction.step_time_s, c))
+        for estimate, c in sorted(estimates, key=lambda e: e[0])[:_FITTING]:
             if first is not None and estimate >= first.prediction.step_time_s:
                 break
             prediction = self._played(c, self.sample.workload)
