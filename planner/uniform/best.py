@@ -33,7 +33,8 @@ __all__ = ["Found", "Scored", "best_of"]
 
 _Groups = Mapping[int, Sequence[Configuration]]  # by samples of a micro-batch
 _PROMISING: Final = 100  # that are played where there is no time for more
-_FITTING: Final = 16  # of these that are laid out, until one fits
+_ALL_KINDS: Final = 16  # of these, whose kinds may be the same
+_LAID_OUT: Final = 16  # of these, until one fits
 _TRIES: Final = 3  # at a first configuration that fits
 
 
@@ -136,31 +137,37 @@ class _Search:
         return None
 
     def _promising(self, first: Scored | None) -> Scored | None:
-        """Where the search was stopped before anything was played: the fastest of those with the least bounds, that
-        fits, if it is faster than the `first`."""
-        open_: dict[object, list[tuple[float, int, Configuration]]] = defaultdict(list)
-        for bound, number, look, c in self._open:
-            open_[look].append((bound, number, c))
-        estimates = [(bound / (1 - LONGER), c) for bound, _, c in open_[self._play]]
-        looked_at = [c for _, _, c in heapq.nsmallest(_PROMISING, open_[self._estimate])]
-        kinds: set[object] = set()  # of each the most promising alone: the others are much like it
-        for _, _, c in (*sorted(open_[self._exchange]), *sorted(open_[self._schedule])):
-            if len(looked_at) >= _PROMISING:
-                break
-            if (kind := (c.tp, c.cp, c.pp, c.order, c.recompute)) not in kinds:
-                kinds.add(kind)
-                looked_at += levels(self.space, c)
-        for c in looked_at:
-            prediction = self._played(c, self.sample.estimated)
-            if prediction is not None:
-                estimates.append((prediction.step_time_s, c))
-        for estimate, c in sorted(estimates, key=lambda e: e[0])[:_FITTING]:
+        """Where the search was stopped before anything was played: of those that are estimated to be the fastest, the
+        first that fits, if it is faster than the `first`."""
+        met: set[object] = set()  # kinds of which one fits: others are much like it
+        estimates: list[tuple[float, Configuration]] = []
+        looked_at = 0
+        for look in (self._play, self._estimate, self._exchange, self._schedule):  # the closest bounds first
+            for place, (bound, c) in enumerate(self._of_look(look)):
+                if look == self._play:  # its bound is what was estimated
+                    estimates.append((bound / (1 - LONGER), c))
+                    continue
+                if place >= _ALL_KINDS and look != self._estimate and _kind(c) in met:
+                    continue
+                if looked_at >= _PROMISING:
+                    break
+                for level in levels(self.space, c) if look == self._schedule else (c,):
+                    looked_at += 1
+                    prediction = self._played(level, self.sample.estimated)
+                    if prediction is not None:
+                        estimates.append((prediction.step_time_s, level))
+                        met.add(_kind(c))
+        for estimate, c in sorted(estimates, key=lambda e: e[0])[:_LAID_OUT]:
             if first is not None and estimate >= first.prediction.step_time_s:
                 break
             prediction = self._played(c, self.sample.workload)
             if prediction is not None:
                 return Scored(c, prediction)
         return first
+
+    def _of_look(self, look: Callable[[float, Any], None]) -> list[tuple[float, Configuration]]:
+        """What waits for a look, with its bound, the least first."""
+        return [(b, c) for b, _, c in sorted((b, n, c) for b, n, next_look, c in self._open if next_look == look)]
 
     def _push(self, bound: float, look: Callable[[float, Any], None], item: Any) -> None:
         if bound < self._last():
@@ -343,3 +350,7 @@ def _divide(a: Ranks, b: Ranks) -> bool:
     # Without tensor parallelism there are no positions to divide between ranks; without context parallelism, no heads.
     alike = (a[3] == b[3] or a[0] == 1) and (a[4] == b[4] or a[1] == 1)
     return alike and all(y % x == 0 for x, y in zip(a[:3], b[:3], strict=True))
+
+
+def _kind(c: Configuration) -> object:
+    return c.tp, c.cp, c.pp, c.order, c.recompute
