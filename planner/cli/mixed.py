@@ -103,6 +103,7 @@ def _searched(
         micro_batches=options.micro_batches,
         recompute=None if options.recompute == "auto" else options.recompute,
         experts=sample.has_experts,
+        contexts=sample.contexts,
     )
     until = None if control.left is None else control.left * (1 - _SHARE)
 

@@ -46,7 +46,7 @@ _PARAMETER_BYTES = 16  # of Adam in mixed precision: weight, gradient, master co
 
 
 # Whether there is tensor, context, pipeline, expert parallelism, and ZeRO; and how attention divides.
-_Kinds = tuple[bool, ...]
+_Kinds = tuple[bool | str, ...]
 
 
 class Uniforms:
@@ -69,6 +69,7 @@ class Uniforms:
             micro_batches=options.micro_batches,
             recompute=None if options.recompute == "auto" else options.recompute,
             experts=self.sample.has_experts,
+            contexts=self.sample.contexts,
             offload=self.target == "any" and options.space == "whole" and profile.host.link_bytes_per_s is not None,
             copies=_COPIES if self._interleaves() else (1,),
         )
@@ -320,4 +321,4 @@ def _step_of(scored: Scored) -> float:
 
 
 def _kinds(c: Configuration) -> _Kinds:
-    return c.tp > 1, c.cp > 1, c.exchanges_heads, c.pp > 1, c.ep > 1, c.zero > 0
+    return c.tp > 1, c.cp > 1, c.context, c.pp > 1, c.ep > 1, c.zero > 0

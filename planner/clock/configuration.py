@@ -30,11 +30,11 @@ __all__ = [
 Recompute = Literal["none", "selective", "products", "full"]
 Attention = Literal["unfused", "fused", "native"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"]
-Context = Literal["ring", "all-to-all"]
+Context = Literal["ring", "all-to-all", "gather"]
 Loss = Literal["fused", "softmax", "operators", "one_hot"]
 MatrixType = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp8-row", "mxfp8", "fp4"]
 RECOMPUTES: Final[tuple[str, ...]] = get_args(Recompute)
-CONTEXTS: Final[tuple[str, ...]] = get_args(Context)
+CONTEXTS: Final[tuple[Context, ...]] = get_args(Context)
 ATTENTIONS: Final[tuple[str, ...]] = get_args(Attention)
 SCHEDULES: Final[tuple[str, ...]] = get_args(Schedule)
 LOSSES: Final[tuple[str, ...]] = get_args(Loss)
@@ -48,8 +48,8 @@ class Configuration:
     Attributes:
         dp, tp, pp, cp: ranks of data, tensor, pipeline and context (sequence of attention) parallelism.
         context: how attention goes about positions that are divided: keys and values are passed round among the ranks,
-            beside computing (or gathered, where attention is several operators), or an all-to-all before and one
-            behind attention divide its heads instead (DeepSpeed-Ulysses).
+            beside computing; or an all-to-all before and one behind attention divide its heads instead
+            (DeepSpeed-Ulysses); or keys and values are gathered, as always where attention is several operators.
         ep: ranks that share the experts of a layer; a divisor of dp · cp · tp's data part dp · cp.
         zero: what data-parallel ranks divide: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too.
         shard_ranks: data- and context-parallel ranks that divide it (hybrid sharding); None: all of them.
@@ -224,12 +224,19 @@ class Configuration:
         return ",".join(f"{k}={v}" for k, v in told if v != getattr(default, k)) or "single device"
 
     def with_(self, **changes: object) -> Configuration:
-        """With other values of some fields.  As `dataclasses.replace`, which takes three times as long: searches make a
+        """With other values of some fields.  As `dataclasses.replace`, which takes much longer: searches make some
         hundred thousand."""
-        return Configuration(**(dict(zip(_NAMES, _VALUES(self), strict=True)) | changes))
+        made = object.__new__(Configuration)
+        for put, value in zip(_PUT, _VALUES(self), strict=True):
+            put(made, value)
+        for name, value in changes.items():
+            object.__setattr__(made, name, value)
+        made.__post_init__()
+        return made
 
 
 _COUNTS: Final = ("dp", "tp", "pp", "cp", "ep", "micro_batch", "micro_batches", "copies", "virtual_stages")
 _COUNTED: Final = attrgetter(*_COUNTS)
 _NAMES: Final = tuple(f.name for f in fields(Configuration))
 _VALUES: Final = attrgetter(*_NAMES)
+_PUT: Final = tuple(getattr(Configuration, name).__set__ for name in _NAMES)  # by the slot: it is frozen

@@ -42,7 +42,7 @@ def _features(c: Configuration) -> Iterator[str]:
         if not c.sequence_parallel:
             yield "TP without sequence parallelism"
     if c.cp > 1:
-        yield "CP" if c.context == "ring" else "CP by all-to-all"
+        yield "CP" if c.context == "ring" else f"CP by {c.context}"
     if c.ep > 1:
         yield "expert parallelism"
     if c.pp > 1:

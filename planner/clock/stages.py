@@ -11,7 +11,10 @@ from planner.clock.configuration import Configuration
 from planner.errors import UsageError
 from planner.trace import Workload
 
-__all__ = ["chunks", "chunks_of", "counted_layers", "each_once", "in_chunk", "in_one_chunk", "kinds_of", "layers_of"]
+__all__ = [
+    "chunks", "chunks_of", "counted_kinds", "counted_layers", "each_once", "in_chunk", "in_one_chunk", "kinds_of",
+    "layers_of",
+]  # fmt: skip
 
 T = TypeVar("T")
 
@@ -88,11 +91,25 @@ def _with_shares(
     return c.with_(**changes)
 
 
+_KINDS: WeakKeyDictionary[Workload, list[int]] = WeakKeyDictionary()
+
+
 def kinds_of(workload: Workload) -> list[int]:
     """A number for each unit, the same for units that do the same: in a long pipeline most ranks do."""
-    numbers: dict[tuple[int, bool], int] = {}
-    pairs = zip(workload.units, workload.repeated, strict=True)
-    return [numbers.setdefault((id(unit), repeated), len(numbers)) for unit, repeated in pairs]
+    if workload not in _KINDS:
+        numbers: dict[tuple[int, bool], int] = {}
+        pairs = zip(workload.units, workload.repeated, strict=True)
+        _KINDS[workload] = [numbers.setdefault((id(unit), repeated), len(numbers)) for unit, repeated in pairs]
+    return _KINDS[workload]
+
+
+def counted_kinds(workload: Workload) -> dict[int, int]:
+    """One unit of each kind, and how many there are of it."""
+    if workload not in _ALL_COUNTED:
+        kinds = kinds_of(workload)
+        first = {kind: u for u, kind in reversed([*enumerate(kinds)])}
+        _ALL_COUNTED[workload] = {first[kind]: n for kind, n in Counter(kinds).items()}
+    return _ALL_COUNTED[workload]
 
 
 def each_once(kinds: Sequence[Hashable], make: Callable[[int], T]) -> list[T]:
@@ -106,6 +123,7 @@ def each_once(kinds: Sequence[Hashable], make: Callable[[int], T]) -> list[T]:
 
 _LAYERS: WeakKeyDictionary[Workload, list[int]] = WeakKeyDictionary()
 _COUNTED: WeakKeyDictionary[Workload, dict[int, int]] = WeakKeyDictionary()
+_ALL_COUNTED: WeakKeyDictionary[Workload, dict[int, int]] = WeakKeyDictionary()
 
 
 def layers_of(workload: Workload) -> list[int]:

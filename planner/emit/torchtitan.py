@@ -116,6 +116,8 @@ def untold(c: Configuration, model: Model) -> str:
         return "context or expert parallelism without ZeRO"
     if c.exchanges_heads:
         return "attention that exchanges heads among context-parallel ranks"
+    if c.context == "gather":  # what rotates keys and values is torch's own choice
+        return "that keys and values are gathered, and not passed round"
     if c.ep > 1 and c.tp > 1:
         return "experts and tensors divided"
     if c.pp > 1 and model.tied:

@@ -8,7 +8,8 @@ from planner.ir import DeviceMesh, Graph
 from planner.lowering import Program, lower
 from planner.planning.constraints import Constraints, Unfit, apply, contradiction, needed, resolve
 from planner.planning.lean import lean
-from planner.pricing import Machine, Settings, active_tensors, bind_rules, price
+from planner.planning.schemes.model import model_of
+from planner.pricing import Machine, Settings, price
 from planner.search.solve import solve
 
 __all__ = ["program_of_pins"]
@@ -19,8 +20,8 @@ def program_of_pins(graph: Graph, pins: Constraints, profile: HardwareProfile, s
 
     InputError where the pins do not fit the mesh.
     """
-    rules, _ = bind_rules(graph)
-    active = active_tensors(graph, rules) if settings.training else frozenset[str]()
+    model = model_of(graph)
+    rules, active = model.rules, model.active if settings.training else frozenset[str]()
     resolved = resolve(pins, graph, rules)
     (mesh,) = (DeviceMesh.of(*sizes) for sizes in pins.meshes)
     machine = Machine(profile, mesh, settings)

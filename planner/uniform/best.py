@@ -237,7 +237,7 @@ class _Search:
         """Whether these ranks are in no respect better than those that differ in how attention goes about the sequence;
         of two that are equal in all, the latter of the two kinds goes.  `fitting`: their configurations, of which the
         space must have the others."""
-        for other in others(smallest):
+        for other in others(smallest, self.space.contexts):
             if not all(self._has_all_levels(c, other.context) for c in fitting):
                 continue
             sizes = [alone(smallest), *(p.configuration.with_(micro_batch=p.samples) for p in together.values())]

@@ -1,10 +1,10 @@
 """Whether one way for attention to go about the sequence is in no respect better than another.
 
-Without tensor parallelism the two differ in the seconds of passes and the bytes of units alone, with which the step of
-a schedule and what a device holds grow: weights lie alike, and are exchanged alike.  Where the ranks of one way take
+The two differ in the seconds of passes and the bytes of units alone, with which the step of a schedule and what a
+device holds grow: weights lie alike, and are exchanged alike.  Where the ranks of one way take
 at least as long, and hold at least as much, in every unit, in a small micro-batch and in a large one, each of its
-configurations is at best as good as the same one with the other way.  (Beside tensor parallelism heads are exchanged
-among neighbours, so that data-parallel ranks lie otherwise.)
+configurations is at best as good as the same one with the other way.  But beside tensor parallelism heads are exchanged
+among neighbours, so that data-parallel ranks lie otherwise: an exchange of heads is compared without it alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from cost_models import HardwareProfile
-from planner.clock import CONTEXTS, Configuration
+from planner.clock import CONTEXTS, Configuration, Context
 from planner.clock.memory import chunk_activation_bytes
 from planner.clock.passes import passes_of
 from planner.trace import Workload
@@ -24,10 +24,12 @@ _ROUNDING: Final = 1e-9
 _KEPT: Final = ("none", "selective", "full")
 
 
-def others(c: Configuration) -> Iterator[Configuration]:
-    """The configuration with every other way for attention to go about the sequence, where they may be compared."""
-    if c.cp > 1 and c.tp == 1:
-        yield from (c.with_(context=context) for context in CONTEXTS if context != c.context)
+def others(c: Configuration, contexts: Iterable[Context] = CONTEXTS) -> Iterator[Configuration]:
+    """The configuration with every other of these ways for attention to go about the sequence, with which it may be
+    compared."""
+    for context in contexts if c.cp > 1 else ():
+        if context != c.context and (c.tp == 1 or "all-to-all" not in (context, c.context)):
+            yield c.with_(context=context)
 
 
 def no_better(mine: Workload, other: Workload, c: Configuration, profile: HardwareProfile) -> bool:

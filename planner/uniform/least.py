@@ -32,6 +32,7 @@ class Passed:
     _known: dict[object, _Ranks] = field(default_factory=dict)
     _paths: dict[object, float] = field(default_factory=dict)
     _times: dict[object, list[tuple[float, float]]] = field(default_factory=dict)
+    _cuts: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
 
     @cached_property
     def seconds(self) -> float:
@@ -55,12 +56,11 @@ class Passed:
         return max(one, alone) * c.micro_batch / self.samples + self.profile.host.step_overhead_s
 
     def _ranks(self, c: Configuration) -> _Ranks:
-        units, kinds = self._units(c.recompute, c.recompute_blocks), self._kinds
-        cut = chunks(self.workload, c.pp * c.virtual_stages)
-        parts = each_once(
-            [tuple(kinds[i] for i in chunk) for chunk in cut],
-            lambda k: self._both(c, units, cut[k]),
-        )
+        units, count = self._units(c.recompute, c.recompute_blocks), c.pp * c.virtual_stages
+        cut = chunks(self.workload, count)
+        if count not in self._cuts:
+            self._cuts[count] = [tuple(self._kinds[i] for i in chunk) for chunk in cut]
+        parts = each_once(self._cuts[count], lambda k: self._both(c, units, cut[k]))
         before, behind = (list(accumulate((p[way] for p in parts), initial=0.0)) for way in (0, 1))
         return [(before[d], behind[d], sum(sum(parts[k]) for k in chunks_of(c, d))) for d in range(c.pp)]
 
@@ -110,6 +110,7 @@ class Held:
     samples: int
     _units: dict[object, tuple[int, ...]] = field(default_factory=dict)
     _activations: dict[object, float] = field(default_factory=dict)
+    _weights: dict[tuple[int, ...], float] = field(default_factory=dict)
 
     def update(self, c: Configuration, profile: HardwareProfile) -> float:
         """Seconds in which the first rank updates its blocks.  UsageError where there are more chunks than layers."""
@@ -122,9 +123,9 @@ class Held:
 
     def _mine(self, c: Configuration) -> tuple[int, ...]:
         """Units on the first rank: all, or its blocks where there are several ranks."""
-        if c.pp == 1:
-            return tuple(range(len(self.workload.units)))
         key = c.pp, c.virtual_stages, c.order == "zb-v"
+        if c.pp == 1:
+            return self._units.setdefault(key, tuple(range(len(self.workload.units))))
         if key not in self._units:
             parts = chunks(self.workload, c.pp * c.virtual_stages)
             self._units[key] = tuple(u for k in chunks_of(c, 0) for u in parts[k] if self.workload.repeated[u])
@@ -132,7 +133,10 @@ class Held:
 
     def _elements(self, c: Configuration) -> float:
         """Of their weights."""
-        return sum(self.workload.units[u].weights for u in self._mine(c))
+        mine = self._mine(c)
+        if mine not in self._weights:
+            self._weights[mine] = sum(self.workload.units[u].weights for u in mine)
+        return self._weights[mine]
 
     def bytes(self, c: Configuration) -> float:
         """What the first rank of the pipeline holds at least: weights with all that belongs to them, and activations.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -12,7 +12,7 @@ from planner.clock.exchange import Exchanges
 from planner.clock.memory import STATE_BYTES, chunk_activation_bytes, made_bytes
 from planner.clock.passes import Passes, passes_of
 from planner.clock.ranks import handover_seconds
-from planner.clock.stages import chunks_of, counted_layers, each_once, kinds_of, layers_of
+from planner.clock.stages import chunks_of, counted_kinds, counted_layers, each_once, kinds_of, layers_of
 from planner.trace import Unit, Workload
 
 __all__ = ["Load", "Pair", "least_handover", "load_of", "room_of_ranks", "static_bytes"]
@@ -120,21 +120,24 @@ def load_of(workload: Workload, c: Configuration, profile: HardwareProfile) -> L
     passes = passes_of(workload, run, profile)
     exchanged = _Exchanged(workload, run, passes)
     times, units, layers = passes.units, workload.units, layers_of(workload)
+    every = counted_kinds(workload)
     plain = run.with_(recompute="none") if part else run
 
-    def back(of: Sequence[int]) -> float:
-        return sum(times[u].backward.seconds if part else times[u].back for u in of)
+    def back(u: int) -> float:
+        return times[u].backward.seconds if part else times[u].back
 
-    def spent(of: Sequence[int]) -> Pair:
-        """Of these units one after the other."""
-        return exchanged.beside(of, sum(times[u].forward.seconds for u in of), back(of))
+    def spent(of: Mapping[int, int]) -> Pair:
+        """Of so many of these units one after the other."""
+        return exchanged.beside(
+            of, sum(times[u].forward.seconds * n for u, n in of.items()), sum(back(u) * n for u, n in of.items())
+        )
 
     counted = counted_layers(workload)
     kinds = list(counted)
-    each = [spent([u]) for u in kinds]
+    each = [spent({u: 1}) for u in kinds]
     alike = _alike([f for f, _ in each]) and _alike([b for _, b in each])
     if not alike:  # of a chunk, the longer of computing and exchanging is less than that of each layer
-        each = [exchanged.slowed(u, times[u].forward.seconds, back([u])) for u in kinds]
+        each = [exchanged.slowed(u, times[u].forward.seconds, back(u)) for u in kinds]
     shares = [1.0] * len(kinds) if alike else _shares([f for f, _ in each], list(counted.values()))
 
     def least(of: Iterable[float]) -> float:
@@ -145,7 +148,8 @@ def load_of(workload: Workload, c: Configuration, profile: HardwareProfile) -> L
         return least(c.copies * chunk_activation_bytes(workload, way, (u,)) for u in kinds)
 
     values, of_weights = zip(*(exchanged.split(u, b) for u, (_, b) in zip(kinds, each, strict=True)), strict=True)
-    before, behind = range(layers[0]), range(layers[-1] + 1, len(units))
+    before, behind = (dict.fromkeys(ends, 1) for ends in (range(layers[0]), range(layers[-1] + 1, len(units))))
+    first, last = spent(before), spent(behind)
     return Load(
         layers=len(layers),
         lightest=None if alike else min(shares),
@@ -159,17 +163,19 @@ def load_of(workload: Workload, c: Configuration, profile: HardwareProfile) -> L
         beside=_beside(workload, c),
         ends=(_elements(workload, before), _elements(workload, behind)),
         chunk=exchanged.at_ends(kinds),
-        first=spent(before),
-        last=spent(behind),
-        total=spent(range(len(units))),
-        of_weights=sum(u.weight_seconds for u in times),
+        first=first,
+        last=last,
+        total=spent(every),
+        of_weights=sum(times[u].weight_seconds * n for u, n in every.items()),
         split=(
             (least(values), least(of_weights)),
-            exchanged.split_of(before, spent(before)[1]),
-            exchanged.split_of(behind, spent(behind)[1]),
+            exchanged.split_of(before, first[1]),
+            exchanged.split_of(behind, last[1]),
         ),
-        update=_update(sum(u.stored if c.zero else u.weights for u in units), c, profile),
-        once=(exchanged.once(range(len(units))), exchanged.once_at_ends(kinds)),
+        update=_update(
+            sum((units[u].stored if c.zero else units[u].weights) * n for u, n in every.items()), c, profile
+        ),
+        once=(exchanged.once(every), exchanged.once_at_ends(kinds)),
     )
 
 
@@ -239,10 +245,10 @@ class _Exchanged:
         self.sums = none if c.frozen else each(exchanges.summed)
         self.gathers_once = none if c.frozen or c.zero == 3 else gathers
 
-    def beside(self, units: Sequence[int], forward: float, back: float) -> Pair:
-        """The passes, with what is exchanged in them."""
-        gathered = sum(self.gathers[u] for u in units)
-        both = gathered + sum(self.scatters[u] for u in units)
+    def beside(self, units: Mapping[int, int], forward: float, back: float) -> Pair:
+        """The passes of so many of these units, with what is exchanged in them."""
+        gathered = sum(self.gathers[u] * n for u, n in units.items())
+        both = gathered + sum(self.scatters[u] * n for u, n in units.items())
         return max(forward + self.added * gathered, gathered), max(back + self.added * both, both)
 
     def adding(self, u: int) -> float:
@@ -258,7 +264,7 @@ class _Exchanged:
     def split(self, u: int, back: float) -> Pair:
         return self.split_of((u,), back)
 
-    def split_of(self, units: Sequence[int], back: float) -> Pair:
+    def split_of(self, units: Iterable[int], back: float) -> Pair:
         """A backward pass that takes so long, as gradients of values and of weights."""
         weights = min(back, sum(self.times[u].weight_seconds for u in units))
         return back - weights, weights
@@ -267,9 +273,10 @@ class _Exchanged:
         gathered, scattered = min(self.gathers[u] for u in layers), min(self.scatters[u] for u in layers)
         return (1 - self.added) * gathered, (1 - self.added) * scattered
 
-    def once(self, units: Sequence[int]) -> Pair:
-        """Gradients, and weights."""
-        return sum(self.sums[u] for u in units), sum(self.gathers_once[u] for u in units)
+    def once(self, units: Mapping[int, int]) -> Pair:
+        """Gradients, and weights, of so many of these units."""
+        gradients = sum(self.sums[u] * n for u, n in units.items())
+        return gradients, sum(self.gathers_once[u] * n for u, n in units.items())
 
     def once_at_ends(self, layers: Sequence[int]) -> Pair:
         """The least that is summed last and gathered first: of a layer, or of what stands before them."""

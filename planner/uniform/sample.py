@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Final
 
 from cost_models import HardwareProfile
-from planner.clock import Configuration
+from planner.clock import CONTEXTS, Configuration, Context
 from planner.errors import InputError, PlannerError, UsageError
 from planner.evaluate import layout_of, program_of_configuration, traced_as
 from planner.frontends.rebind import batch_axes, rebind
@@ -104,6 +104,14 @@ class Sample:
     def has_experts(self) -> bool:
         """Whether there are weights that expert parallelism divides."""
         return has_experts(self.graph, model_of(self.graph).rules)
+
+    @cached_property
+    def contexts(self) -> tuple[Context, ...]:
+        """The ways for attention to go about positions that ranks divide, of which no two are the same in the model: an
+        attention of several operators has no ring, and gathers keys and values where one is asked for."""
+        rules = model_of(self.graph).rules.values()
+        ring = any(rule.kind == "attention" and any(x.ring for x in rule.inner) for rule in rules)
+        return CONTEXTS if ring else tuple(context for context in CONTEXTS if context != "gather")
 
     @cached_property
     def times(self) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from cost_models import HardwareProfile
-from planner.clock import CONTEXTS, Configuration
+from planner.clock import CONTEXTS, Configuration, Context
 from planner.planning.schemes import SCHEMES
 
 __all__ = ["Space", "configurations", "copied", "levels", "schedules"]
@@ -39,7 +39,7 @@ class Space:
     `copies`: how many micro-batches may pass together, interleaved, where ranks exchange activations; `offload`:
     whether activations may wait in the host's memory; `usual`: a configuration whose way to run a step (types, widths,
     kernels, what overlaps) all have in place of the default, `precision` and `optimizer` among it, while what the space
-    varies counts for nothing in it."""
+    varies counts for nothing in it; `contexts`: the ways for attention to go about positions that ranks divide."""
 
     devices: int
     batch: int
@@ -54,6 +54,7 @@ class Space:
     copies: tuple[int, ...] = (1,)
     offload: bool = False
     usual: Configuration | None = None
+    contexts: tuple[Context, ...] = CONTEXTS
 
 
 def configurations(space: Space, profile: HardwareProfile) -> Iterator[Configuration]:
@@ -84,9 +85,9 @@ def configurations(space: Space, profile: HardwareProfile) -> Iterator[Configura
                             micro_batch=micro,
                             micro_batches=count,
                         )
-                        for context in CONTEXTS if cp > 1 else CONTEXTS[:1]:
+                        for context in space.contexts if cp > 1 else CONTEXTS[:1]:
                             # Heads that are exchanged among ranks do not go together with sequence parallelism.
-                            if tp == 1 or context == "ring":
+                            if tp == 1 or context != "all-to-all":
                                 yield c.with_(context=context)
                             if tp > 1:
                                 yield c.with_(context=context, sequence_parallel=False)

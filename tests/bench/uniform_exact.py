@@ -67,7 +67,9 @@ def row_of(job: Job) -> dict[str, Any]:
     graph = import_bytes(model.SerializeToString(), name=job.architecture)
     sample = Sample(graph, profile)
     precision: Literal["fp16", "bf16"] = "fp16" if job.hardware == "v100" else "bf16"
-    space = Space(job.devices, job.batch, sample.layers, precision, experts=sample.has_experts)
+    space = Space(
+        job.devices, job.batch, sample.layers, precision, experts=sample.has_experts, contexts=sample.contexts
+    )
     known: dict[Configuration, Prediction] = {}
     for c in (v for m in configurations(space, profile) for s in schedules(space, m) for v in levels(space, s)):
         try:

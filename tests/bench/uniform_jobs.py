@@ -67,7 +67,7 @@ def enumerated(job: Job, model: bytes) -> tuple[float | None, str, int]:
     profile = load_profile(job.hardware)
     sample = Sample(import_bytes(model, name=job.architecture), profile)
     space, limit = (
-        Space(job.devices, job.batch, sample.layers, experts=sample.has_experts),
+        Space(job.devices, job.batch, sample.layers, experts=sample.has_experts, contexts=sample.contexts),
         usable_memory_bytes(profile),
     )
     estimates: list[tuple[float, Configuration]] = []

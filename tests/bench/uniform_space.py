@@ -82,7 +82,7 @@ def row_of(name: str, job: Job, count: int, seed: int) -> dict[str, Any]:
     graph, limit = graph_of(job), usable_memory_bytes(profile)
     begun = time.process_time()
     sample = Sample(graph, profile)
-    space = Space(job.devices, job.batch, sample.layers, experts=sample.has_experts)
+    space = Space(job.devices, job.batch, sample.layers, experts=sample.has_experts, contexts=sample.contexts)
     found = best_of(sample, space, limit)
     took = time.process_time() - begun
     best = found.best[0] if found.best else None

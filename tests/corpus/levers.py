@@ -59,7 +59,7 @@ LEVERS: Final[Mapping[str, tuple[str, ...]]] = {
     "offload": ("offload=0", "offload=0.5"),
     "ranks": (
         "dp=2", "dp=4", "tp=2,sp=true", "dp=2,tp=2,sp=true", "dp=2,tp=2,sp=false", "dp=2,cp=2",
-        "dp=2,cp=2,context=all-to-all", "dp=4,ep=2",
+        "dp=2,cp=2,context=all-to-all", "dp=2,cp=2,context=gather", "dp=4,ep=2",
     ),
 }  # fmt: skip
 SIZES: Final[Mapping[str, Mapping[str, Any]]] = {

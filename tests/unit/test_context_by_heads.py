@@ -1,4 +1,4 @@
-"""Context parallelism in which attention exchanges heads for positions (DeepSpeed-Ulysses)."""
+"""How attention goes about positions that ranks divide: by exchanging heads (DeepSpeed-Ulysses), or gathering keys."""
 
 from __future__ import annotations
 
@@ -87,9 +87,29 @@ def test_samples_are_never_divided_in_place_of_heads(kind: str, micro_batch: int
 
 
 def test_beside_tensor_parallelism_ways_for_attention_are_not_compared() -> None:
-    """Data-parallel ranks lie otherwise then, so that gradients travel otherwise, too."""
+    """Where heads are exchanged data-parallel ranks lie otherwise then, so that gradients travel otherwise, too."""
     assert not [*others(Configuration(cp=2, tp=2, context="all-to-all"))]
-    assert len([*others(Configuration(cp=2, context="all-to-all"))]) == 1
+    assert [c.context for c in others(Configuration(cp=2, tp=2))] == ["gather"]
+    assert [c.context for c in others(Configuration(cp=2, context="all-to-all"))] == ["ring", "gather"]
+    assert not [*others(Configuration(cp=2, context="all-to-all"), ("all-to-all",))]
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_keys_are_gathered_or_passed_round(tp: int) -> None:
+    """An attention that is one operator does either; one of several gathers in any case."""
+    c = Configuration(dp=2, cp=2, tp=tp, sequence_parallel=tp > 1, context="gather", zero=1, micro_batch=2)
+    program, ring = program_of("fused", c), program_of("fused", c.with_(context="ring"))
+    assert verify_program(program).ok
+    assert _passed_round(ring)
+    assert not _passed_round(program)
+    apart, same = program_of("unfused", c), program_of("unfused", c.with_(context="ring"))
+    assert apart.instructions == same.instructions
+    assert Sample(llama("fused"), load_profile("h100")).contexts == ("ring", "all-to-all", "gather")
+    assert Sample(llama("unfused"), load_profile("h100")).contexts == ("ring", "all-to-all")
+
+
+def _passed_round(program: Program) -> bool:
+    return any(x.kind == "permute" for s in program.strategies.values() for x in s.inner)
 
 
 def test_the_fastest_of_each_kind_is_sought_for_either_way_of_attention() -> None:
@@ -121,10 +141,11 @@ def test_it_is_written_and_read_back() -> None:
     c = parse_strategy(text, devices=8, batch=4)
     assert spelled(c) == text
     assert in_words(c).startswith("DP 2 x CP by all-to-all 4 ")
+    assert in_words(c.with_(context="gather")).startswith("DP 2 x CP by gather 4 ")
 
 
 @pytest.mark.parametrize("kind", MODELS)
-@pytest.mark.parametrize("how", ["ring", "all-to-all"])
+@pytest.mark.parametrize("how", ["ring", "all-to-all", "gather"])
 def test_launchers_are_told_how(kind: str, how: str, tmp_path: Path) -> None:
     model = tmp_path / "model.onnx"
     sizes = {**SIZES, **({"attention": "fused"} if kind == "fused" else {}), "batch": 8}
@@ -150,7 +171,7 @@ def test_what_the_target_has_no_words_for_takes_no_one_s_place() -> None:
     sizes = {**SIZES, "layers": 4, "hidden": 256, "seq": 512, "attention": "fused", "batch": 16}
     model = import_bytes(build("llama", sizes).SerializeToString(), name="llama")
     for machine in ("h100", "ascend-910b"):
-        for context in ("ring", "all-to-all"):
+        for context in ("ring", "all-to-all", "gather"):
 
             def untold(c: Configuration, context: str = context) -> str:
                 return "" if c.cp == 2 and c.context == context else "anything else"

@@ -13,7 +13,7 @@ from planner.evaluate import Configuration
 from planner.frontends import import_bytes, load_model
 from planner.ir import DeviceMesh, Graph, Layout
 from planner.planning.schemes.arrival import KindOfAxis
-from planner.planning.schemes.context import CONTEXT
+from planner.planning.schemes.context import BY_RING
 from planner.planning.schemes.expert import EXPERT
 from planner.planning.schemes.layout import Along, lay_out
 from planner.planning.schemes.model import model_of
@@ -128,7 +128,7 @@ def test_ties_are_decided_by_bytes(left: list[int], right: list[int], followed: 
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("kind", [TENSOR, CONTEXT])
+@pytest.mark.parametrize("kind", [TENSOR, BY_RING])
 def test_no_product_is_repeated_that_could_be_divided_as_an_operand_arrives(name: str, kind: KindOfAxis) -> None:
     g = sample(name)
     m, layout = model_of(g), along(g, kind, 2)
@@ -167,7 +167,7 @@ def test_context_parallelism_repeats_no_output_layer(name: str) -> None:
     """Law: a table that inputs look up is a weight where the output layer multiplies by it, too: its product keeps the
     sequence divided."""
     g = sample(name)
-    m, layout = model_of(g), along(g, CONTEXT, 2)
+    m, layout = model_of(g), along(g, BY_RING, 2)
     products = [op for op in g.ops if m.rules[op.name].kind == "matmul" and op.inputs[1] in m.weights]
     assert all(layout.ways[op.name].splits for op in products)
 

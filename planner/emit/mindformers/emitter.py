@@ -52,6 +52,8 @@ def untold(c: Configuration, model: Model) -> str:
         return "experts divided beside tensors or positions"
     if c.sequence_parallel and c.cp > 1:
         return "sequence parallelism beside context parallelism"
+    if c.context == "gather":  # context_parallel_algo has one word for this and for a ring
+        return "that keys and values are gathered, and not passed round"
     if 1 < c.pp > c.passes:
         return "fewer micro-batches than stages"
     if c.zero > 1 and c.dp * c.cp > 1:

@@ -1,25 +1,36 @@
 """Context parallelism: inputs arrive divided along their second dimension, the sequence, and stay so.
 
 Weights are whole.  Attention that is one operator passes keys and values round, beside computing (Liu et al. 2023;
-Megatron's `--cp-comm-type p2p`); other products of two activations gather one of them.
+Megatron's `--cp-comm-type p2p`), or gathers them before it computes (Llama Team 2024; its `allgather`).  Other products
+of two activations gather one of them.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from planner.planning.schemes.arrival import Arrival, KindOfAxis, Ways
+from planner.planning.schemes.ways import Way
 
-__all__ = ["CONTEXT"]
+__all__ = ["BY_GATHER", "BY_RING"]
 
 
-def _admitted(at: Arrival, ways: Ways) -> Ways:
+def _by_ring(at: Arrival, ways: Ways) -> Ways:
     following = at.following(ways)
-    if at.rule.kind != "attention":
-        return following
-    return [w for w in following if any(c.kind == "permute" for c in w.inner)] or following
+    return [w for w in following if at.rule.kind != "attention" or _passes_round(w)] or following
 
 
-CONTEXT: Final = KindOfAxis(
-    "cp", 1, _admitted, False, "no input of the model has a second dimension (the sequence) that {} divides"
+def _by_gather(at: Arrival, ways: Ways) -> Ways:
+    following = at.following(ways)
+    return [w for w in following if at.rule.kind != "attention" or not _passes_round(w)] or following
+
+
+def _passes_round(way: Way) -> bool:
+    return any(c.kind == "permute" for c in way.inner)
+
+
+BY_RING: Final = KindOfAxis(
+    "cp", 1, _by_ring, False, "no input of the model has a second dimension (the sequence) that {} divides"
 )
+BY_GATHER: Final = replace(BY_RING, rule=_by_gather)

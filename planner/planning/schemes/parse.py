@@ -203,7 +203,7 @@ def in_words(c: Configuration) -> str:
 
 
 def _context(c: Configuration) -> str:
-    return "CP" if c.context == "ring" else "CP by all-to-all"
+    return "CP" if c.context == "ring" else f"CP by {c.context}"
 
 
 def _by_stage(c: Configuration, counts: Sequence[int]) -> str:

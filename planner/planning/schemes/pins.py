@@ -19,7 +19,7 @@ from planner.ir import DeviceMesh, Graph
 from planner.planning.constraints import Constraints
 from planner.planning.constraints.values import OperatorPin, StrategyPin
 from planner.planning.schemes.arrival import KindOfAxis
-from planner.planning.schemes.context import CONTEXT
+from planner.planning.schemes.context import BY_GATHER, BY_RING
 from planner.planning.schemes.expert import EXPERT
 from planner.planning.schemes.heads import by_heads
 from planner.planning.schemes.layout import Along, lay_out
@@ -81,7 +81,7 @@ def _axes(graph: Graph, c: Configuration, source: str) -> list[_Axis]:
         _Axis("copies", c.dp * c.cp // shards * (data // divided), None),
         _Axis("data", divided, None),
         _Axis("expert", c.ep, EXPERT),
-        _Axis("context", c.cp, CONTEXT),
+        _Axis("context", c.cp, BY_GATHER if c.context == "gather" else BY_RING),
         _Axis("tensor", c.tp, TENSOR),
     ]
     if c.exchanges_heads:  # of one tensor-parallel rank
@@ -110,7 +110,7 @@ def _strategies(
             )
             _check(graph, axis, along)
             ways = dict(along.ways)
-            if axis.kind is CONTEXT and c.exchanges_heads:
+            if axis.name == "context" and c.exchanges_heads:
                 ways |= by_heads(graph, model, within, roles, source)
             found = {name: way.role for name, way in ways.items()}
         if not any(r.kind == "split" for r in found.values()):
