@@ -33,7 +33,7 @@ from planner.uniform import (
 __all__ = ["Uniforms", "uniforms"]
 
 _SHARE = 0.85  # of a time limit
-_SHORTEST = 10.0  # seconds of a time limit under which operators alone are searched, unless more is asked for
+_SHORTEST = 1.0  # seconds of a time limit under which operators alone are searched, unless more is asked for
 _WHY = {
     "memory": "are too large for a device",
     "target": "it has no words for",
