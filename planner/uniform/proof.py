@@ -34,6 +34,7 @@ _OPENED: Final = 40_000  # families, on the way to a bound
 _ROUNDS_ESTIMATED: Final = 20  # of the bound of a cut, by what is estimated
 _CUT: Final = 48  # families whose best cut is found by what is estimated of them
 _WHOLE: Final = 4  # families whose best cut into whole layers is found
+_WHOLE_ABOVE: Final = 2  # of these, where that does not raise the least bound: their cuts may be faster
 _LAID_OUT: Final = 12  # layouts that are found in search of one that is faster
 _TRIED: Final = 12  # families of which a member is improved
 _LONGER_CUTS: Final = (0.001, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04)  # than the bound, that cuts are tried for
@@ -122,7 +123,7 @@ class _Proof:
         if not worth or self.whole == _WHOLE:
             return False
         least, k = min(worth)
-        if least > self.left:  # which another family has, that is not bounded closer
+        if least > self.left and self.whole >= _WHOLE_ABOVE:  # which another family has, that is not bounded closer
             return False
         bound, number, c = self._closed[k]
         assert c is not None
