@@ -32,11 +32,10 @@ __all__ = ["Proven", "prove"]
 _NEAR: Final = 0.005  # a bound so close to the best is not raised further
 _OPENED: Final = 40_000  # families, on the way to a bound
 _ROUNDS_ESTIMATED: Final = 20  # of the bound of a cut, by what is estimated
-_CUT: Final = 48  # families whose best cut is found by what is estimated of them
+_CUT: Final = 64  # families whose best cut is found by what is estimated of them
 _WHOLE: Final = 4  # families whose best cut into whole layers is found
-_WHOLE_ABOVE: Final = 2  # of these, where that does not raise the least bound: their cuts may be faster
-_LAID_OUT: Final = 12  # layouts that are found in search of one that is faster
-_TRIED: Final = 12  # families of which a member is improved
+_LAID_OUT: Final = 18  # layouts that are found in search of one that is faster
+_TRIED: Final = 18  # families of which a member is improved
 _LONGER_CUTS: Final = (0.001, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04)  # than the bound, that cuts are tried for
 _WORTH: Final = 0.03  # of the best step, that a member may be slower for that
 _LAYERS: Final = 2  # from which on a part of them may run again
@@ -117,14 +116,12 @@ class _Proof:
             look(bound, c)
 
     def _whole_layers(self) -> bool:
-        """Bounds the family with the least bound by cuts into whole layers, which takes longest; whether there is any
-        that is worth it."""
+        """Bounds the family with the least bound by cuts into whole layers, which takes longest, and looks for a faster
+        member near them; whether there is any that is worth it."""
         worth = [(bound, k) for k, (bound, _, c) in enumerate(self._closed) if c is not None and bound < self._near]
         if not worth or self.whole == _WHOLE:
             return False
-        least, k = min(worth)
-        if least > self.left and self.whole >= _WHOLE_ABOVE:  # which another family has, that is not bounded closer
-            return False
+        _, k = min(worth)
         bound, number, c = self._closed[k]
         assert c is not None
         self.whole += 1
