@@ -253,7 +253,7 @@ class _Outer:
             self._recompute(option)
             again = self.options[self.options.index(option) + 1]
             self._open(again, self.control)
-            if not again.infeasible:
+            if again.search is not None and not again.infeasible:  # else the plan that is known is faster
                 self._finish(again, place)
 
     @staticmethod

@@ -15,7 +15,7 @@ from cost_models import load_profile
 from planner.builder import build
 from planner.cli.main import main
 from planner.clock import Configuration, Prediction, predict
-from planner.errors import InputError, NotFasterError, UsageError
+from planner.errors import InfeasibleError, InputError, NotFasterError, UsageError
 from planner.evaluate import program_of_configuration, traced_as
 from planner.frontends import import_bytes
 from planner.frontends.rebind import batch_axes, rebind
@@ -205,6 +205,19 @@ def test_what_is_known_has_to_be_beaten() -> None:
         make_plan(graph("gpt", 8), Request(4, A100, Settings(True), known_step_s=free.step_time_s * 0.99))
     again = make_plan(graph("gpt", 8), Request(4, A100, Settings(True), known_step_s=free.step_time_s * 1.01))
     assert again.step_time_s == pytest.approx(free.step_time_s, rel=1e-3)
+
+
+def test_where_nothing_fits_a_known_step_ends_the_search_in_order() -> None:
+    """Under a limit that only blocks that run again may keep, plans with these are not searched where they are slower
+    than the known one."""
+    sizes = {"layers": 2, "hidden": 256, "heads": 4, "vocab": 512, "seq": 64, "batch": 16}
+    small = import_bytes(build("gpt", sizes).SerializeToString(), name="gpt")
+    free = make_plan(small, Request(8, A100, Settings(True)))
+    limit = int(0.15 * free.peak_memory_bytes)
+    for share in (1.01, 1.05, 1.2):
+        request = Request(8, A100, Settings(True), memory_limit=limit, known_step_s=share * free.step_time_s)
+        with pytest.raises((NotFasterError, InfeasibleError)):
+            make_plan(small, request)
 
 
 def test_configurations_are_said_in_words() -> None:
