@@ -11,7 +11,7 @@ from planner.cli.options import bindings
 from planner.errors import InputError
 from planner.planning.constraints import constraints_text, read_constraints
 from planner.planning.document import SCHEMA as PLAN_SCHEMA
-from planner.planning.document import FileDocument, RequestDocument
+from planner.planning.searched import FileDocument, RequestDocument
 
 __all__ = ["arguments_of", "asked", "profile_text"]
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from planner.ir import DeviceMesh
     from planner.planning import PlanDocument, Planned, Request
     from planner.planning.constraints import Constraints
-    from planner.planning.document import FileDocument, RequestDocument
     from planner.planning.pipeline import Pipelined
+    from planner.planning.searched import FileDocument, RequestDocument
     from planner.pricing import PriceTables
 
 __all__ = ["configure", "explanation", "run"]

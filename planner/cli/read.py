@@ -48,8 +48,8 @@ def run(options: argparse.Namespace) -> int:
     from planner.planning import Request, describe, make_plan, write_plan
     from planner.planning.compare import differences
     from planner.planning.constraints import constraints_text
-    from planner.planning.document import FileDocument, RequestDocument
     from planner.planning.pipeline import in_parts, plan_in_parts
+    from planner.planning.searched import FileDocument, RequestDocument
     from planner.pricing import Settings
 
     bind = bindings(options.bind)

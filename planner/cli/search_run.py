@@ -29,10 +29,10 @@ from planner.frontends import load_with_file
 from planner.ir import DeviceMesh, Graph
 from planner.planning import PlanDocument, Planned, Recall, Request, describe, make_plan, plan_text, read_plan
 from planner.planning.constraints import Constraints
-from planner.planning.document import RequestDocument
 from planner.planning.meshes import parse_mesh
 from planner.planning.pipeline import Parts, Pipelined, in_parts, plan_in_parts
 from planner.planning.planner import on_nodes
+from planner.planning.searched import RequestDocument
 from planner.pricing import PriceTables, Settings
 from planner.report.text import details, outcome
 from planner.search.control import Control

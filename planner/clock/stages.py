@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
@@ -92,6 +92,9 @@ def _with_shares(
 
 
 _KINDS: WeakKeyDictionary[Workload, list[int]] = WeakKeyDictionary()
+_LAYERS: WeakKeyDictionary[Workload, list[int]] = WeakKeyDictionary()
+_COUNTED: WeakKeyDictionary[Workload, dict[int, int]] = WeakKeyDictionary()
+_COUNTED_LAYERS: WeakKeyDictionary[Workload, dict[int, int]] = WeakKeyDictionary()
 
 
 def kinds_of(workload: Workload) -> list[int]:
@@ -105,11 +108,15 @@ def kinds_of(workload: Workload) -> list[int]:
 
 def counted_kinds(workload: Workload) -> dict[int, int]:
     """One unit of each kind, and how many there are of it."""
-    if workload not in _ALL_COUNTED:
-        kinds = kinds_of(workload)
-        first = {kind: u for u, kind in reversed([*enumerate(kinds)])}
-        _ALL_COUNTED[workload] = {first[kind]: n for kind, n in Counter(kinds).items()}
-    return _ALL_COUNTED[workload]
+    if workload not in _COUNTED:
+        _COUNTED[workload] = _counted(workload, range(len(workload.units)))
+    return _COUNTED[workload]
+
+
+def _counted(workload: Workload, units: Iterable[int]) -> dict[int, int]:
+    """The first of each kind among these units, and how many there are of it."""
+    kinds, first = kinds_of(workload), dict[int, int]()
+    return dict(Counter(first.setdefault(kinds[u], u) for u in units))
 
 
 def each_once(kinds: Sequence[Hashable], make: Callable[[int], T]) -> list[T]:
@@ -121,11 +128,6 @@ def each_once(kinds: Sequence[Hashable], make: Callable[[int], T]) -> list[T]:
     return [known[kind] for kind in kinds]
 
 
-_LAYERS: WeakKeyDictionary[Workload, list[int]] = WeakKeyDictionary()
-_COUNTED: WeakKeyDictionary[Workload, dict[int, int]] = WeakKeyDictionary()
-_ALL_COUNTED: WeakKeyDictionary[Workload, dict[int, int]] = WeakKeyDictionary()
-
-
 def layers_of(workload: Workload) -> list[int]:
     """Units that count as layers: blocks, and what stands before the last block and computes about as much as one."""
     if workload not in _LAYERS:
@@ -135,11 +137,9 @@ def layers_of(workload: Workload) -> list[int]:
 
 def counted_layers(workload: Workload) -> dict[int, int]:
     """One layer of each kind that does the same, and how many there are of it."""
-    if workload not in _COUNTED:
-        kinds, layers = kinds_of(workload), layers_of(workload)
-        first = {kinds[u]: u for u in reversed(layers)}
-        _COUNTED[workload] = dict(Counter(first[kinds[u]] for u in layers))
-    return _COUNTED[workload]
+    if workload not in _COUNTED_LAYERS:
+        _COUNTED_LAYERS[workload] = _counted(workload, layers_of(workload))
+    return _COUNTED_LAYERS[workload]
 
 
 def _found_layers(workload: Workload) -> list[int]:

@@ -15,7 +15,6 @@ from planner.lowering import Convert, Run
 from planner.planning.document import (
     MESH,
     AxisDocument,
-    CandidateDocument,
     ChunkDocument,
     ClusterDocument,
     CostDocument,
@@ -30,10 +29,8 @@ from planner.planning.document import (
     PlanDocument,
     ReaderDocument,
     RedistributionDocument,
-    RequestDocument,
     RunDocument,
     ScheduleDocument,
-    SearchDocument,
     StageDocument,
     StageSumDocument,
     StepDocument,
@@ -45,6 +42,7 @@ from planner.planning.pipeline.tied import StageSum, stages_of_parameters
 from planner.planning.planner import Planned
 from planner.planning.readers import readers_of
 from planner.planning.roles import role_to_text
+from planner.planning.searched import CandidateDocument, RequestDocument, SearchDocument
 from planner.rules.strategy import BoundCollective
 
 __all__ = ["describe"]

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from cost_models.pipeline import Schedule, stage_numbers
 from planner.ir import DeviceMesh, Layout, MeshAxis, Reduction
+from planner.planning.searched import SearchDocument
 from planner.targets import Target
 
 __all__ = [
     "SCHEMA",
     "ExecutedDocument",
-    "FileDocument",
     "LayoutDocument",
     "OperatorDocument",
     "ParameterDocument",
@@ -21,7 +21,6 @@ __all__ = [
     "PlanDocument",
     "ReaderDocument",
     "RedistributionDocument",
-    "RequestDocument",
     "RunDocument",
     "StepDocument",
     "TensorDocument",
@@ -290,73 +289,6 @@ class CostDocument(_Part):
     peak_memory_bytes: int
     memory_bytes: dict[str, int] = {}
     price_resolution_s: float = Field(default=0.0, ge=0)
-
-
-class CandidateDocument(_Part):
-    mesh: str
-    recompute: bool = False
-    status: str
-    objective_s: float | None
-    bound_s: float
-
-
-class FileDocument(_Part):
-    """A file that was named, with its text: the request is whole without it."""
-
-    name: str
-    text: str
-
-
-class RequestDocument(_Part):
-    """What was asked, in the words of `planner search`: what is None was left to its default.
-
-    memory_limit   bytes per device
-    time_limit     seconds, only where it may have cut the search short
-    profile        the file of a hardware that is not packaged
-    constraints    the file, or the pins that a plan or another system's strategy came to
-    space          only where it was given; else where memory decides
-    reproducible   nothing else had a say: no time limit, no cancellation, no plan to begin with
-    """
-
-    devices: int = Field(ge=1)
-    hardware: str
-    profile: FileDocument | None = None
-    nodes: int | None = None
-    mesh: str | None = None
-    mode: Literal["training", "inference"] | None = None
-    memory_limit: int | None = None
-    optimizer: Literal["adam", "momentum", "sgd"] = "adam"
-    precision: Literal["bf16", "fp16", "fp32"] = "bf16"
-    recompute: Literal["auto", "none", "blocks"] = "auto"
-    stages: int = Field(default=1, ge=1)
-    micro_batches: int | None = None
-    solver: Literal["auto", "dp", "ilp"] = "auto"
-    target: Target = "any"
-    strategy: str | None = None
-    constraints: FileDocument | None = None
-    pins: list[str] = []
-    bind: dict[str, int] = {}
-    batch: int | None = None
-    time_limit: float | None = None
-    space: Literal["whole", "operators"] | None = None
-    reproducible: bool = True
-
-    @model_serializer(mode="wrap")
-    def _without_space(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """As plans were written before there was a choice."""
-        written: dict[str, Any] = write(self)
-        if self.space is None:
-            written.pop("space", None)
-        return written
-
-
-class SearchDocument(_Part):
-    version: str
-    status: str
-    solver: str
-    candidates: list[CandidateDocument]
-    operators_replicated_for_want_of_a_rule: list[str]
-    request: RequestDocument | None = None
 
 
 class ExecutedDocument(_Part):

@@ -353,4 +353,5 @@ def _divide(a: Ranks, b: Ranks) -> bool:
 
 
 def _kind(c: Configuration) -> object:
+    """What configurations that behave much alike have in common."""
     return c.tp, c.cp, c.pp, c.order, c.recompute

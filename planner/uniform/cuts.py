@@ -28,7 +28,7 @@ _ROUNDING: Final = 1e-9
 _CLOSE: Final = 5e-4  # relative, between the bound and what is simulated
 _MOMENTS: Final = 6  # of a rank's memory, those at which most is held with an even cut
 _ROUNDS_WHOLE: Final = 6
-_CREEPING: Final = 5e-5  # relative, by which a round raises the bound of whole layers where others follow in vain
+_LEAST_RISE: Final = 5e-5  # relative: where a round of whole layers raises the bound by less, it is the last
 _CHUNKS_WHOLE: Final = 32  # beyond that an integer program takes seconds for each step of its bound
 _ROUNDING_WHOLE: Final = 1e-5  # what an integer program takes for satisfied
 _SCIP: Final = "limits/nodes = 100\nlimits/gap = 1e-4\n"  # by nodes, so that it ends the same way every time
@@ -210,7 +210,7 @@ class _Program:
                 met.append((seconds, self._whole(found[: self.count] + found[self.count :])))
             if bound * self.unit >= enough or bound >= min(met, default=(float("inf"), ()))[0] * (1 - _CLOSE):
                 break
-            if len(met) > 1 and bound < before * (1 + _CREEPING):  # more paths hardly say more
+            if len(met) > 1 and bound < before * (1 + _LEAST_RISE):
                 break
         best = list(dict.fromkeys(layers for _, layers in sorted(met)))[:_OTHERS]
         return Cut(bound * self.unit * (1 - _ROUNDING_WHOLE), parts.layers, tuple(best))

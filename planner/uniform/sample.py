@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -151,10 +152,10 @@ def _known(
         try:
             found[key] = make(key)
         except (UsageError, InputError) as refused:
-            found[key] = refused.with_traceback(None)
+            found[key] = copy(refused)
     known = found[key]
     if isinstance(known, PlannerError):
-        raise known.with_traceback(None)
+        raise copy(known)  # which does not hold on to where it was met
     return known
 
 

@@ -104,10 +104,10 @@ def _usual(space: Space) -> dict[str, Any]:
 
 def schedules(space: Space, c: Configuration) -> Iterator[Configuration]:
     """The configuration with every number of copies, schedule, and way to keep activations or compute them again."""
-    kept = _kept(space)
+    ways = _kept(space)
     for one in copied(space, c):
         for schedule, chunks in _schedules(space, one):
-            yield from (one.with_(schedule=schedule, virtual_stages=chunks, **k) for k in kept)
+            yield from (one.with_(schedule=schedule, virtual_stages=chunks, **kept) for kept in ways)
 
 
 def copied(space: Space, c: Configuration) -> Iterator[Configuration]:

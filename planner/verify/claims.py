@@ -8,9 +8,9 @@ from typing import Final
 from cost_models import usable_memory_bytes
 from planner.planning import PlanDocument, Planned
 from planner.planning.constraints import Constraints
-from planner.planning.document import CandidateDocument
 from planner.planning.meshes import logical_meshes
 from planner.planning.pipeline.plan import micro_batches
+from planner.planning.searched import CandidateDocument
 from planner.pricing.memory import recomputed_blocks
 from planner.verify.fields import Difference
 from planner.verify.label import verification_differences

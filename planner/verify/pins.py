@@ -11,8 +11,8 @@ from pathlib import Path
 from planner.planning import PlanDocument
 from planner.planning.constraints import Constraints, Pins, parse_constraints, parse_pin, resolve
 from planner.planning.constraints.values import LayoutPin, OperatorPin, ParameterPin, StrategyPin
-from planner.planning.document import FileDocument
 from planner.planning.request import source_of
+from planner.planning.searched import FileDocument
 from planner.pricing import PricedProblem
 from planner.rules.strategy import Strategy
 from planner.work.activity import made_of_parameters

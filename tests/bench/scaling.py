@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Point", "main", "measure"]
+__all__ = ["Point", "children_s", "main", "measure"]
 
 LAYERS = (8, 16, 24, 32, 48, 64, 96)
 DEVICES = (8, 16, 32, 64, 128, 256, 512, 1024)
@@ -70,9 +70,9 @@ def measure(layers: int, devices: int) -> Point:
         path = Path(folder) / "model.onnx"
         sizes = {"layers": layers, "batch": 4 * devices, "hidden": 2048, "heads": 16, "seq": 1024}
         onnx.save(build("gpt", sizes), path)
-        begun = time.process_time() + _children()
+        begun = time.process_time() + children_s()
         graph = load_model(path)
-        spent["import"] = time.process_time() + _children() - begun
+        spent["import"] = time.process_time() + children_s() - begun
     profile = load_profile("a100-80")
     planner_module = sys.modules["planner.planning.planner"]
     outer.price, planner_module.search_options = timed, searched  # type: ignore[attr-defined]
@@ -82,7 +82,8 @@ def measure(layers: int, devices: int) -> Point:
     return Point(layers, devices, len(graph.ops), len(plan.candidates), spent, plan.gap)
 
 
-def _children() -> float:
+def children_s() -> float:
+    """CPU seconds of the processes that this one began, and that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

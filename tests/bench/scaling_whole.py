@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from tests.bench.scaling import children_s
 
 __all__ = ["main"]
 
@@ -64,9 +65,9 @@ def measure(layers: int, devices: int) -> Point:
             "--json",
         ]
         alone = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        begun = _children()
+        begun = children_s()
         done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **alone})
-        spent = _children() - begun
+        spent = children_s() - begun
     plan: dict[str, Any] = json.loads(done.stdout)
     uniform = plan["uniform"]
     return Point(
@@ -80,11 +81,6 @@ def measure(layers: int, devices: int) -> Point:
         plan["step_time_s"],
         uniform["best"][0]["parallelism"],
     )
-
-
-def _children() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def _table(points: Sequence[Point]) -> str:
