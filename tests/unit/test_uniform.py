@@ -209,10 +209,10 @@ def test_what_the_model_does_not_admit_is_laid_out_once(monkeypatch: pytest.Monk
 
     monkeypatch.setattr("planner.uniform.sample.program_of_configuration", counted)
     sample = Sample(graph("gpt", 4), A100)
-    c = Configuration(cp=3, context="all-to-all", micro_batch=1)  # of four heads
+    c = Configuration(cp=8, context="all-to-all", micro_batch=1)  # of four heads
     for of in (sample.workload, sample.estimated):
         for pp in (1, 2):
-            with pytest.raises(UsageError, match="cannot divide its heads among 3 ranks"):
+            with pytest.raises(UsageError, match="cannot divide its heads among 8 ranks"):
                 of(c.with_(pp=pp))
         assert len(tried) == 1
         tried.clear()
