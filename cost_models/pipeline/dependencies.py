@@ -77,7 +77,7 @@ def dependencies(schedule: str, devices: int, chunks: int, micro_batches: int) -
         if d0 != d1:
             boundary[identity[d1, 0, c1]] = s
             boundary[identity[d0, 1, c0]] = s
-    sequence = _waves(source, p, count)
+    sequence = _sequence(source, p, count)
     if len(sequence) < p * count:
         raise ValueError(
             f"schedule {schedule}: {p} devices, {v} chunks, {m} micro-batches: {p * count - len(sequence)} passes "
@@ -105,23 +105,27 @@ def dependencies(schedule: str, devices: int, chunks: int, micro_batches: int) -
     )
 
 
-def _waves(source: NDArray[np.int64], devices: int, count: int) -> NDArray[np.int64]:
-    """Passes in waves: each device runs its next pass if its source ran in an earlier wave."""
-    first = np.arange(devices) * count
-    position = np.zeros(devices, np.int64)
-    done = np.zeros(devices * count + 1, np.bool_)
+def _sequence(source: NDArray[np.int64], devices: int, count: int) -> NDArray[np.int64]:
+    """Passes, each behind its source and the one before it on its device; without those that wait for each other."""
+    sources = source.tolist()
+    position = [d * count for d in range(devices)]
+    done = bytearray(len(sources) + 1)
     done[-1] = True  # what -1 finds
-    waves: list[NDArray[np.int64]] = []
-    while True:
-        open_devices = np.flatnonzero(position < count)
-        following = first[open_devices] + position[open_devices]
-        ready = done[source[following]]
-        wave = following[ready]
-        if not len(wave):
-            return np.concatenate(waves)
-        done[wave] = True
-        position[open_devices[ready]] += 1
-        waves.append(wave)
+    waiting: dict[int, list[int]] = {}  # pass -> devices whose next one waits for it
+    sequence: list[int] = []
+    free = list(range(devices))
+    while free:
+        device = free.pop()
+        at, end = position[device], (device + 1) * count
+        while at < end and done[sources[at]]:
+            done[at] = True
+            sequence.append(at)
+            free += waiting.pop(at, ())
+            at += 1
+        position[device] = at
+        if at < end:
+            waiting.setdefault(sources[at], []).append(device)
+    return np.array(sequence, np.int64)
 
 
 def _held(order: Codes, kinds: int, chunks: int) -> NDArray[np.int64]:
@@ -129,4 +133,4 @@ def _held(order: Codes, kinds: int, chunks: int) -> NDArray[np.int64]:
     forward = order < chunks
     peaks = np.flatnonzero(forward & ~np.append(forward[1:], False))
     ran = np.stack([np.cumsum(order == code)[peaks] for code in range(kinds * chunks)], axis=1)
-    return np.unique(ran[:, :-chunks] - ran[:, chunks:], axis=0)
+    return np.array(sorted(set(map(tuple, (ran[:, :-chunks] - ran[:, chunks:]).tolist()))))

@@ -9,7 +9,7 @@ from cost_models.pipeline import GradientBucket, gradient_sync, zero3_backward, 
 from planner.clock.configuration import Configuration
 from planner.clock.links import Links
 from planner.clock.passes import Passes
-from planner.clock.stages import chunks_of, kinds_of
+from planner.clock.stages import alike_chunks, chunks_of
 from planner.trace import Exchange, Unit, Workload
 
 __all__ = ["Exchanges"]
@@ -33,10 +33,8 @@ class Exchanges:
         self.contention = passes.profile.framework.contention
         self._known: dict[tuple[str, int], float] = {}  # blocks that do the same are one value
         self._after: dict[tuple[int, ...], float] = {}
-        kinds = kinds_of(workload)
-        by_chunk = [n for n in (c.recompute_layers, c.offload_layers) if n is not None]
         # What tells chunks, and ranks, apart.
-        self.alike = [(*(kinds[i] for i in part), *(-1 - n[k] for n in by_chunk)) for k, part in enumerate(chunks)]
+        self.alike = alike_chunks(workload, c, chunks)
         self.alike_ranks = [sum((self.alike[k] for k in chunks_of(c, d)), ()) for d in range(c.pp)]
 
     def gathered_pass(self, chunk: int, *, backward: bool) -> float:

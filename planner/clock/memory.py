@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from planner.clock.configuration import Configuration
-from planner.clock.stages import chunks_of, in_chunk
+from planner.clock.stages import alike_ranks, chunks_of, each_once, in_chunk
 from planner.trace import Workload
 
 __all__ = [
@@ -101,18 +101,19 @@ def _kept(workload: Workload, c: Configuration, i: int) -> float:
     return u.saved_bytes
 
 
-def _again(workload: Workload, c: Configuration, i: int) -> float:
-    """Bytes that unit i holds beside what it keeps once its backward pass has computed the rest again."""
+def _again(workload: Workload, c: Configuration, i: int, kept: float) -> float:
+    """Bytes that unit i holds beside what is `kept` once its backward pass has computed the rest again."""
     u = workload.units[i]
     whole = c.recompute == "full" and workload.repeated[i] and c.recompute_blocks > 0 and not workload.recomputed
-    return max(0.0, u.saved_bytes - (u.entering_bytes if whole else _kept(workload, c, i)))
+    return max(0.0, u.saved_bytes - (u.entering_bytes if whole else kept))
 
 
 def held_by_rank(
     workload: Workload, c: Configuration, chunks: Sequence[Sequence[int]], activations: Sequence[float]
 ) -> list[Held]:
     """Of every pipeline rank; `activations` in flight as the schedule's simulation says."""
-    return [held_bytes(workload, c, chunks, device, size) for device, size in enumerate(activations)]
+    ranks = each_once(alike_ranks(workload, c, chunks), lambda device: held_bytes(workload, c, chunks, device, 0.0))
+    return [replace(held, activations=size) for held, size in zip(ranks, activations, strict=True)]
 
 
 def fullest(held: Sequence[Held]) -> Held:
@@ -165,10 +166,10 @@ def _working(workload: Workload, c: Configuration, part: Sequence[int]) -> float
     """
     most = later = 0.0
     for i in reversed(part):
-        u = workload.units[i]
+        u, kept = workload.units[i], _kept(workload, c, i)
         loss = u.score_bytes / c.activation_bytes * LOSS_HELD_BYTES[c.loss]
-        most = max(most, max(_again(workload, c, i) + u.over_bytes, loss) - later)
-        later += _kept(workload, c, i) * (1 - c.offload * workload.repeated[i])
+        most = max(most, max(_again(workload, c, i, kept) + u.over_bytes, loss) - later)
+        later += kept * (1 - c.offload * workload.repeated[i])
     return most
 
 

@@ -12,6 +12,8 @@ from planner.errors import UsageError
 from planner.trace import Workload
 
 __all__ = [
+    "alike_chunks",
+    "alike_ranks",
     "chunks", "chunks_of", "counted_kinds", "counted_layers", "each_once", "in_chunk", "in_one_chunk", "kinds_of",
     "layers_of",
 ]  # fmt: skip
@@ -117,6 +119,25 @@ def _counted(workload: Workload, units: Iterable[int]) -> dict[int, int]:
     """The first of each kind among these units, and how many there are of it."""
     kinds, first = kinds_of(workload), dict[int, int]()
     return dict(Counter(first.setdefault(kinds[u], u) for u in units))
+
+
+def alike_chunks(workload: Workload, c: Configuration, chunks: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+    """What tells chunks apart: what they hold, and what of it runs again or waits in the host's memory."""
+    kinds = kinds_of(workload)
+    by_chunk = [n for n in (c.recompute_layers, c.offload_layers) if n is not None]
+    return [(*(kinds[i] for i in part), *(-1 - n[k] for n in by_chunk)) for k, part in enumerate(chunks)]
+
+
+def alike_ranks(workload: Workload, c: Configuration, chunks: Sequence[Sequence[int]]) -> list[Hashable]:
+    """What tells pipeline ranks apart: their chunks, and the weights in them that other units read as well."""
+    alike = alike_chunks(workload, c, chunks)
+    ranks: list[Hashable] = []
+    for device in range(c.pp):
+        mine = chunks_of(c, device)
+        held = {i for k in mine for i in chunks[k]} if workload.tied else set()
+        tied = tuple(n for n, t in enumerate(workload.tied) if not held.isdisjoint(t.units))
+        ranks.append((tied, *(alike[k] for k in mine)))
+    return ranks
 
 
 def each_once(kinds: Sequence[Hashable], make: Callable[[int], T]) -> list[T]:

@@ -19,7 +19,7 @@ from planner.clock.exchange import Exchanges
 from planner.clock.memory import chunk_activation_bytes, chunk_offloaded_bytes, elements
 from planner.clock.passes import Passes
 from planner.clock.ranks import Ranks
-from planner.clock.stages import chunks_of, each_once, in_chunk
+from planner.clock.stages import alike_ranks, chunks_of, each_once, in_chunk
 from planner.trace import Workload
 
 __all__ = ["StepTimes", "chunk_times", "step_of"]
@@ -67,7 +67,8 @@ def step_of(
     rows = [[times[k] for k in chunks_of(c, d)] for d in range(c.pp)]
     pipeline = _pipeline(c, rows, sent)
     after = [x.after(d) for d, x in enumerate(ranks.exchanges)]
-    update = [_update(workload, c, x.passes.profile, chunks, d) for d, x in enumerate(ranks.exchanges)]
+    kinds = list(zip(map(id, ranks.exchanges), alike_ranks(workload, c, chunks), strict=True))
+    update = each_once(kinds, lambda d: _update(workload, c, ranks.exchanges[d].passes.profile, chunks, d))
     once = [a + b for a, b in zip(after, update, strict=True)]
     last = once.index(max(once))
     overhead = ranks.step_overhead_s if _trains(workload) else 0.0

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from planner.ir import Graph, Op, Role
+from planner.ir.kept import kept
 
 __all__ = ["BlockRun", "repeated_blocks"]
 
@@ -42,8 +43,10 @@ class BlockRun:
         return len(self.blocks[0])
 
 
+@kept
 def repeated_blocks(graph: Graph) -> tuple[BlockRun, ...]:
-    """Maximal runs of at least two structurally identical consecutive blocks, in graph order."""
+    """Maximal runs of at least two structurally identical consecutive blocks, in graph order; found once as long as the
+    graph lives."""
     numbers: dict[str, int] = {}
     ops = _weighted(graph)
     signature = np.array([numbers.setdefault(_signature(graph, op), len(numbers)) for op in ops], dtype=np.int64)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from planner.lowering import Program
 from planner.pricing import Settings
+from planner.trace.alike import condensed
 from planner.trace.facts import facts_of
 from planner.trace.holding import workload_of
 from planner.trace.kernels import Kernels, count_core, count_operator, kernels_of
@@ -14,7 +15,7 @@ from planner.trace.placed import Placed, resting_layouts
 from planner.trace.tally import Tally
 from planner.trace.transfers import count_inner, count_redistributions, runs_again
 from planner.trace.workload import Workload
-from planner.work.fusion import fusion_of
+from planner.work.fusion import Fusion, fusion_of
 
 __all__ = ["trace", "trace_levels"]
 
@@ -40,8 +41,19 @@ def trace(
         stage_of: the pipeline stage of each operator, at whose ends units end.
         held_alone: whether only bytes held are wanted, and neither kernels nor transfers.
     """
-    at = _placed(program, settings, chains, attention, copies, stage_of)
-    graph, facts, fusion = at.graph, at.facts, at.fusion
+    few = condensed(program, stage_of)
+    if few is None:
+        at = _placed(program, settings, chains, attention, copies, stage_of)
+    else:
+        fusion = _fusion(few.program, chains, attention, copies)
+        at = Placed(few.program, few.facts, fusion, settings, resting_layouts(few.program))
+    found = _counted(at, gathered_again, held_alone)
+    return found if few is None else few.whole(found, program.graph)
+
+
+def _counted(at: Placed, gathered_again: bool, held_alone: bool) -> Workload:
+    """The workload of what is placed; arguments as of `trace`."""
+    program, graph, facts, fusion = at.program, at.graph, at.facts, at.fusion
     tally = Tally(len(facts.repeated))
     again = set[str]() if gathered_again else runs_again(program)
     made: Mapping[str, Kernels] = {}
@@ -51,7 +63,7 @@ def trace(
         made = kernels_of(at)
     cores = {name for core in fusion.cores for name in (core.scores, core.output)}
     cores |= {op.name for core in fusion.cores for op in fusion.members[core.region]}
-    for core in fusion.cores if attention else ():
+    for core in fusion.cores if fusion.attention else ():
         count_core(tally, at, core)
     for op in graph.ops:
         if op.name in fusion.parts:
@@ -86,5 +98,8 @@ def _placed(
     facts = facts_of(program.graph)
     if stage_of is not None:
         facts = facts.cut(stage_of)
-    fusion = fusion_of(program.graph, program.rules, program.active, chains=chains, attention=attention, copies=copies)
-    return Placed(program, facts, fusion, settings, resting_layouts(program))
+    return Placed(program, facts, _fusion(program, chains, attention, copies), settings, resting_layouts(program))
+
+
+def _fusion(program: Program, chains: bool, attention: bool, copies: bool) -> Fusion:
+    return fusion_of(program.graph, program.rules, program.active, chains=chains, attention=attention, copies=copies)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
@@ -10,7 +10,7 @@ from planner.ir import Graph
 from planner.work.activity import fixed_operators, made_of_parameters, trained_parameters
 from planner.work.units import bucket_shares, units_of
 
-__all__ = ["Facts", "facts_of"]
+__all__ = ["Facts", "cut_units", "facts_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,12 +33,19 @@ class Facts:
 
     def cut(self, stage_of: Mapping[str, int]) -> Facts:
         """With units that end where stages do, and are numbered stage by stage."""
-        numbers = sorted({(stage_of[name], unit) for name, unit in self.unit.items()})
-        number = {key: n for n, key in enumerate(numbers)}
-        unit = {name: number[stage_of[name], u] for name, u in self.unit.items()}
-        repeated = tuple(self.repeated[u] for _, u in numbers)
-        stages = tuple(stage for stage, _ in numbers)
+        unit, repeated, stages = cut_units(self.unit, self.repeated, stage_of)
         return replace(self, unit=unit, repeated=repeated, stages=stages)
+
+
+def cut_units(
+    unit: Mapping[str, int], repeated: Sequence[bool], stage_of: Mapping[str, int]
+) -> tuple[dict[str, int], tuple[bool, ...], tuple[int, ...]]:
+    """Units by operator that end where stages do, numbered stage by stage; by unit whether it is `repeated`, and its
+    stage."""
+    numbers = sorted({(stage_of[name], u) for name, u in unit.items()})
+    number = {key: n for n, key in enumerate(numbers)}
+    cut = {name: number[stage_of[name], u] for name, u in unit.items()}
+    return cut, tuple(repeated[u] for _, u in numbers), tuple(stage for stage, _ in numbers)
 
 
 _KNOWN: WeakKeyDictionary[Graph, Facts] = WeakKeyDictionary()

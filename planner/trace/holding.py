@@ -16,6 +16,7 @@ from planner.trace.lifetimes import Levels
 from planner.trace.placed import Placed
 from planner.trace.tally import ExchangeKey, Tally
 from planner.trace.workload import Exchange, Tied, Unit, Workload
+from planner.work.units import parameter_elements
 
 __all__ = ["workload_of"]
 
@@ -62,7 +63,7 @@ def workload_of(tally: Tally, at: Placed, levels: Levels, *, recomputed: bool) -
         tuple(units),
         repeated,
         tuple(held.tied),
-        held.total,
+        parameter_elements(at.graph),
         samples,
         at.facts.stages,
         recomputed=recomputed,
@@ -105,15 +106,14 @@ def _entering(at: Placed) -> list[tuple[float, tuple[str, ...]]]:
 
 @dataclass(slots=True)
 class _Held:
-    """Of weights, by unit: elements as read and as stored, and bytes of those that are never trained; weights that
-    several units share; elements of the whole model."""
+    """Of weights, by unit: elements as read and as stored, and bytes of those that are never trained; and weights
+    that several units share."""
 
     weights: list[float]
     stored: list[float]
     frozen: list[float]
     frozen_stored: list[float]
     tied: list[Tied]
-    total: int = 0
 
 
 def _held(at: Placed) -> _Held:
@@ -125,7 +125,6 @@ def _held(at: Placed) -> _Held:
         if not users or p.shape is None:
             continue
         elements = math.prod(p.shape)
-        held.total += elements
         rest = at.rest.get(p.name)
         stored = elements / (1 if rest is None else rest.shards(at.mesh))
         # What ranks read a part of without storing it so (a table of positions, of which each reads its own) is whole.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from cost_models.kernels import Kernel
 from planner.ir import DeviceMesh
@@ -131,3 +132,12 @@ class Workload:
         count = max(self.stages, default=0) + 1
         stages = self.stages or (0,) * len(self.units)
         return tuple(tuple(u for u, s in enumerate(stages) if s == stage) for stage in range(count))
+
+    def spread(self, of: Sequence[int], repeated: tuple[bool, ...], parameters: int) -> Workload:
+        """The workload of a model in which unit `of[u]` of this one stands for unit u."""
+        places: dict[int, list[int]] = defaultdict(list)
+        for u, s in enumerate(of):
+            places[s].append(u)
+        tied = tuple(replace(t, units=tuple(sorted(u for s in t.units for u in places[s]))) for t in self.tied)
+        units = tuple(self.units[s] for s in of)
+        return replace(self, units=units, repeated=repeated, tied=tied, parameters=parameters)

@@ -7,7 +7,6 @@ out, and the workload of the second one stands for all between.
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -28,7 +27,7 @@ from planner.planning.schemes.expert import has_experts
 from planner.planning.schemes.model import model_of
 from planner.trace import Unit, Workload
 from planner.uniform.resize import resized
-from planner.work.units import units_of
+from planner.work.units import parameter_elements, units_of
 
 __all__ = ["Sample"]
 
@@ -52,7 +51,7 @@ class Sample:
         spread = _spread(graph, cut)
         self.whole, self.graph = graph, graph if spread is None else cut
         self._spread = spread
-        self.elements = sum(math.prod(p.shape or ()) for p in graph.parameters if p.name in graph.consumers)
+        self.elements = parameter_elements(graph)
         self.layers = sum(units_of(graph).repeated)
         self._graphs: dict[int, Graph] = {}
         self._workloads: dict[Configuration, Workload | PlannerError] = {}
@@ -136,12 +135,7 @@ class Sample:
         """The model's, where `workload` is that of a program of the sample."""
         if self._spread is None:
             return workload
-        places: dict[int, list[int]] = defaultdict(list)
-        for u, s in enumerate(self._spread.of):
-            places[s].append(u)
-        tied = tuple(replace(t, units=tuple(sorted(u for s in t.units for u in places[s]))) for t in workload.tied)
-        units = tuple(workload.units[s] for s in self._spread.of)
-        return replace(workload, units=units, repeated=self._spread.repeated, tied=tied, parameters=self.elements)
+        return workload.spread(self._spread.of, self._spread.repeated, self.elements)
 
 
 def _known(

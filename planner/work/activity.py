@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from planner.frontends.quantized import is_quantisation_parameter
 from planner.ir import Graph, Op, Role
+from planner.ir.kept import kept
 from planner.rules.rule import Rule
-from planner.work.kept import kept
 
 __all__ = [
     "active_tensors",

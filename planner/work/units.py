@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 from planner.frontends.blocks import repeated_blocks
 from planner.ir import Graph
-from planner.work.kept import kept
+from planner.ir.kept import kept
 
-__all__ = ["Units", "bucket_shares", "units_of"]
+__all__ = ["Units", "bucket_shares", "parameter_elements", "units_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,17 +22,9 @@ class Units:
     repeated: tuple[bool, ...]
 
 
-_KNOWN: WeakKeyDictionary[Graph, Units] = WeakKeyDictionary()
-
-
+@kept
 def units_of(graph: Graph) -> Units:
     """Found once as long as the graph lives."""
-    if graph not in _KNOWN:
-        _KNOWN[graph] = _units(graph)
-    return _KNOWN[graph]
-
-
-def _units(graph: Graph) -> Units:
     runs = enumerate(repeated_blocks(graph))
     block = {name: (r, k) for r, run in runs for k, names in enumerate(run.blocks) for name in names}
     order: dict[object, int] = {}
@@ -64,3 +56,10 @@ def bucket_shares(graph: Graph) -> Mapping[str, float]:
     for name, unit in first.items():
         together[unit] += graph.tensors[name].elements
     return {name: graph.tensors[name].elements / together[unit] for name, unit in first.items()}
+
+
+@kept
+def parameter_elements(graph: Graph) -> int:
+    """Elements of all parameters that something reads."""
+    shapes = (p.shape for p in graph.parameters if p.name in graph.consumers)
+    return sum(math.prod(shape) for shape in shapes if shape is not None)

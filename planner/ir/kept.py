@@ -7,7 +7,7 @@ from functools import wraps
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
-from planner.ir import Graph
+from planner.ir.graph import Graph
 
 __all__ = ["kept"]
 
