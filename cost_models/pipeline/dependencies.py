@@ -111,7 +111,7 @@ def _sequence(source: NDArray[np.int64], devices: int, count: int) -> NDArray[np
     position = [d * count for d in range(devices)]
     done = bytearray(len(sources) + 1)
     done[-1] = True  # what -1 finds
-    waiting: dict[int, list[int]] = {}  # pass -> devices whose next one waits for it
+    waiting = [-1] * len(sources)  # by pass the device whose next one waits for it: one receives its result
     sequence: list[int] = []
     free = list(range(devices))
     while free:
@@ -120,11 +120,12 @@ def _sequence(source: NDArray[np.int64], devices: int, count: int) -> NDArray[np
         while at < end and done[sources[at]]:
             done[at] = True
             sequence.append(at)
-            free += waiting.pop(at, ())
+            if waiting[at] >= 0:
+                free.append(waiting[at])
             at += 1
         position[device] = at
         if at < end:
-            waiting.setdefault(sources[at], []).append(device)
+            waiting[sources[at]] = device
     return np.array(sequence, np.int64)
 
 

@@ -174,6 +174,8 @@ def _run(compute: list[Work], communication: list[Work], contention: float) -> O
 
 def _figures(name: str, values: Sequence[float]) -> list[float]:
     found = [float(v) for v in values]
+    if math.isfinite(sum(found)) and min(found, default=0.0) >= 0:
+        return found
     for index, value in enumerate(found):
         if not (math.isfinite(value) and value >= 0):
             raise ValueError(f"{name}[{index}]: expected a finite figure of at least 0, found {value}")

@@ -33,10 +33,12 @@ def run_streams(
     # Of the piece at the head of each stream, the seconds still to run alone.
     left_compute = compute[0].seconds if compute else 0.0
     left_communication = communication[0].seconds if communication else 0.0
-    while len(ends[0]) < len(compute) or len(ends[1]) < len(communication):
-        i, j = len(ends[0]), len(ends[1])
-        computing = i < len(compute) and compute[i].needs <= j
-        communicating = j < len(communication) and communication[j].needs <= i
+    computed, communicated = ends
+    i = j = 0
+    count, others = len(compute), len(communication)
+    while i < count or j < others:
+        computing = i < count and compute[i].needs <= j
+        communicating = j < others and communication[j].needs <= i
         if not (computing or communicating):
             raise ValueError(f"streams: after {i} compute and {j} communication pieces each waits for the other")
         slowed = left_compute * contention if communicating else left_compute
@@ -44,12 +46,14 @@ def run_streams(
             now += left_communication
             if computing:
                 left_compute = max(0.0, left_compute - left_communication / contention)
-            ends[1].append(now)
-            left_communication = communication[j + 1].seconds if j + 1 < len(communication) else 0.0
+            communicated.append(now)
+            j += 1
+            left_communication = communication[j].seconds if j < others else 0.0
         else:
             now += slowed
             if communicating:
                 left_communication -= slowed
-            ends[0].append(now)
-            left_compute = compute[i + 1].seconds if i + 1 < len(compute) else 0.0
+            computed.append(now)
+            i += 1
+            left_compute = compute[i].seconds if i < count else 0.0
     return ends

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from typing import Literal
 
 from cost_models.pipeline import GradientBucket, gradient_sync, zero3_backward, zero3_forward
 from planner.clock.configuration import Configuration
@@ -13,6 +14,8 @@ from planner.clock.stages import alike_chunks, chunks_of
 from planner.trace import Exchange, Unit, Workload
 
 __all__ = ["Exchanges"]
+
+_What = Literal["gather", "scatter", "sum"]
 
 
 class Exchanges:
@@ -31,7 +34,7 @@ class Exchanges:
         self.w, self.c, self.passes, self.links, self.chunks = workload, c, passes, links, chunks
         self.across = across or links.across
         self.contention = passes.profile.framework.contention
-        self._known: dict[tuple[str, int], float] = {}  # blocks that do the same are one value
+        self._known: dict[tuple[_What, int], float] = {}  # blocks that do the same are one value
         self._after: dict[tuple[int, ...], float] = {}
         # What tells chunks, and ranks, apart.
         self.alike = alike_chunks(workload, c, chunks)
@@ -63,23 +66,30 @@ class Exchanges:
 
     def gather(self, u: Unit) -> float:
         """Gathering the weights of a unit."""
-        return self._once("gather", u, lambda: self._seconds(u.gathers, self.c.weight_bytes))
+        return self._once("gather", u)
 
     def scatter(self, u: Unit) -> float:
         """What every micro-batch does to gradients that are scattered in every pass."""
-        scattered = (x for x in u.sums if x.kind != "all_reduce")
-        return self._once("scatter", u, lambda: self._seconds(scattered, self.c.gradient_bytes))
+        return self._once("scatter", u)
 
     def summed(self, u: Unit) -> float:
         """What is left once a step, which is not scattered within the passes: sums of the parts over replicas."""
-        left = (x for x in u.sums if not self.c.scatters_every_pass or x.kind == "all_reduce")
-        return self._once("sum", u, lambda: self._seconds(left, self.c.gradient_bytes))
+        return self._once("sum", u)
 
-    def _once(self, what: str, u: Unit, make: Callable[[], float]) -> float:
-        key = what, id(u)
-        if key not in self._known:
-            self._known[key] = make()
-        return self._known[key]
+    def _once(self, what: _What, u: Unit) -> float:
+        known = self._known.get((what, id(u)))
+        if known is None:
+            known = self._known[what, id(u)] = self._priced(what, u)
+        return known
+
+    def _priced(self, what: _What, u: Unit) -> float:
+        if what == "gather":
+            return self._seconds(u.gathers, self.c.weight_bytes)
+        if what == "scatter":
+            parts = [x for x in u.sums if x.kind != "all_reduce"]
+        else:
+            parts = [x for x in u.sums if not self.c.scatters_every_pass or x.kind == "all_reduce"]
+        return self._seconds(parts, self.c.gradient_bytes)
 
     def _seconds(self, exchanges: Iterable[Exchange], width: int) -> float:
         return sum(x.count * self.links.seconds(x.kind, x.axes, x.elements * width, x.share) for x in exchanges)
