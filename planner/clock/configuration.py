@@ -41,7 +41,7 @@ LOSSES: Final[tuple[str, ...]] = get_args(Loss)
 MATRIX_TYPES: Final[tuple[str, ...]] = get_args(MatrixType)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Configuration:
     """How a model is trained on `devices` = dp · cp · tp · pp ranks (tp innermost, then cp, dp, pp).
 
@@ -226,17 +226,20 @@ class Configuration:
     def with_(self, **changes: object) -> Configuration:
         """With other values of some fields.  As `dataclasses.replace`, which takes much longer: searches make some
         hundred thousand."""
+        if not _FIELDS.issuperset(changes):
+            raise TypeError(f"Configuration has no {', '.join(sorted(set(changes) - _FIELDS))}")
         made = object.__new__(Configuration)
-        for put, value in zip(_PUT, _VALUES(self), strict=True):
-            put(made, value)
-        for name, value in changes.items():
-            object.__setattr__(made, name, value)
-        made.__post_init__()
+        made.__dict__.update(self.__dict__)
+        made.__dict__.update(changes)
+        if not _CHECKED.isdisjoint(changes):
+            made.__post_init__()
         return made
 
 
 _COUNTS: Final = ("dp", "tp", "pp", "cp", "ep", "micro_batch", "micro_batches", "copies", "virtual_stages")
 _COUNTED: Final = attrgetter(*_COUNTS)
-_NAMES: Final = tuple(f.name for f in fields(Configuration))
-_VALUES: Final = attrgetter(*_NAMES)
-_PUT: Final = tuple(getattr(Configuration, name).__set__ for name in _NAMES)  # by the slot: it is frozen
+_CHECKED: Final = frozenset((
+    *_COUNTS, "context", "shard_ranks", "schedule", "recompute", "recompute_blocks", "offload", "recompute_layers",
+    "offload_layers", "stage_layers",
+))  # fmt: skip
+_FIELDS: Final = frozenset(f.name for f in fields(Configuration))

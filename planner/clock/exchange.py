@@ -83,13 +83,18 @@ class Exchanges:
         return known
 
     def _priced(self, what: _What, u: Unit) -> float:
-        if what == "gather":
-            return self._seconds(u.gathers, self.c.weight_bytes)
-        if what == "scatter":
-            parts = [x for x in u.sums if x.kind != "all_reduce"]
-        else:
-            parts = [x for x in u.sums if not self.c.scatters_every_pass or x.kind == "all_reduce"]
-        return self._seconds(parts, self.c.gradient_bytes)
+        """Kept with the links, which other schedules and levels of ZeRO share."""
+        width = self.c.weight_bytes if what == "gather" else self.c.gradient_bytes
+        key = what, id(u), width, self.c.scatters_every_pass
+        if key not in self.links.exchanged:
+            if what == "gather":
+                parts = u.gathers
+            elif what == "scatter":
+                parts = tuple(x for x in u.sums if x.kind != "all_reduce")
+            else:
+                parts = tuple(x for x in u.sums if not self.c.scatters_every_pass or x.kind == "all_reduce")
+            self.links.exchanged[key] = self._seconds(parts, width)
+        return self.links.exchanged[key]
 
     def _seconds(self, exchanges: Iterable[Exchange], width: int) -> float:
         return sum(x.count * self.links.seconds(x.kind, x.axes, x.elements * width, x.share) for x in exchanges)

@@ -23,6 +23,7 @@ class Links:
         self._groups: dict[tuple[str, ...], GroupShape] = {}
         self._known: dict[tuple[str, tuple[str, ...], float], float] = {}
         self._between: dict[tuple[tuple[int, ...], float], float] = {}
+        self.exchanged: dict[tuple[object, ...], float] = {}  # what units exchange, as `planner.clock.exchange` says
 
     def group(self, axes: tuple[str, ...]) -> GroupShape:
         if axes not in self._groups:

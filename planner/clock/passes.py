@@ -97,18 +97,9 @@ class Passes:
         self.c, self.profile, self.links, self.overlapped = c, profile, links, overlapped
         self.recomputed = workload.recomputed
         units = {(id(u), r): (u, r) for u, r in zip(workload.units, workload.repeated, strict=True)}
-        kernels = list({k: None for u, _ in units.values() for k in (*u.forward, *u.backward, *u.again)})
-        columns = KernelArrays.of(kernels)
 
         def priced(matrix_type: str, gathered: float = 1.0) -> _Prices:
-            seconds = kernel_seconds(
-                profile,
-                columns,
-                matrix_type=matrix_type,
-                type=c.precision,
-                native_attention=c.attention == "native",
-            )
-            return _Prices(dict(zip(kernels, seconds.tolist(), strict=True)), gathered)
+            return _Prices(_kernel_prices(workload, c, profile, matrix_type), gathered)
 
         # Recipes of 8 and 4 bits leave the embedding and the output layer out (Transformer Engine, torchao's filters).
         narrow = c.matrix in NARROW_BYTES and any(workload.repeated)
@@ -217,6 +208,28 @@ class Passes:
     def _beside(self, sent: float, computing: float) -> float:
         """Seconds that transfers add while products run beside them, slowed by them."""
         return max(0.0, sent - computing) + min(sent, computing) * self.profile.framework.collective_interference
+
+
+_Way = tuple[int, str, str, bool]
+_PRICED: WeakKeyDictionary[Workload, dict[_Way, tuple[HardwareProfile, Mapping[Kernel, float]]]] = WeakKeyDictionary()
+
+
+def _kernel_prices(
+    workload: Workload, c: Configuration, profile: HardwareProfile, matrix_type: str
+) -> Mapping[Kernel, float]:
+    """Seconds of every kernel of the workload, found once; what is known holds on to the profile, so that its id stays
+    its own."""
+    known, native = _PRICED.setdefault(workload, {}), c.attention == "native"
+    way = id(profile), matrix_type, c.precision, native
+    if way not in known:
+        units = {id(u): u for u in workload.units}.values()
+        kernels = list({k: None for u in units for k in (*u.forward, *u.backward, *u.again)})
+        columns = KernelArrays.of(kernels)
+        seconds = kernel_seconds(
+            profile, columns, matrix_type=matrix_type, type=c.precision, native_attention=native
+        ).tolist()
+        known[way] = profile, dict(zip(kernels, seconds, strict=True))
+    return known[way][1]
 
 
 _KNOWN: WeakKeyDictionary[Workload, dict[tuple[Configuration, int, bool], Passes]] = WeakKeyDictionary()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from cost_models import HardwareProfile
 from planner.clock import Configuration
 from planner.ir import Graph
@@ -15,9 +17,12 @@ from planner.trace import Workload, trace
 __all__ = ["layout_of", "program_of_configuration", "traced_as", "workload_of_configuration"]
 
 
+_DEFAULT: Final = Configuration()
+
+
 def layout_of(c: Configuration) -> Configuration:
     """What of a configuration decides its plan; the rest, which only the trace and the clock read, by default."""
-    return Configuration(
+    return _DEFAULT.with_(
         dp=c.dp,
         tp=c.tp,
         cp=c.cp,

@@ -39,6 +39,7 @@ LEAST_CHUNK: Final = 0.5  # of an even share of the layers, rounded down, that e
 _PASSES: Final = 4  # for each stage: more micro-batches are not in flight
 _ROUNDING: Final = 1e-9
 _CLOSE: Final = 5e-4  # relative, to what a bound is found
+_PARTS: Final = np.arange(1, 16) / 16  # of an interval, looked at together
 _Floats = NDArray[np.float64]
 
 
@@ -118,8 +119,11 @@ def _in_memory(load: Load, c: Configuration, limit: float | None, least: float, 
     else:
         low, high = _between(layers, load.layers, least)
     while high - low > _CLOSE * low and high != float("inf"):
-        middle = (low + high) / 2
-        low, high = (low, middle) if layers(middle) >= load.layers else (middle, high)
+        times = low + (high - low) * _PARTS
+        enough = pipeline.most(times[:, None]).sum(axis=1) >= load.layers
+        first = int(enough.argmax()) if enough.any() else len(times)
+        low = float(times[first - 1]) if first else low
+        high = float(times[first]) if first < len(times) else high
     return low if high != float("inf") else high
 
 
@@ -160,9 +164,9 @@ class _Pipeline:
         self.extra[0] += sum(load.first) - sum(load.chunk)
         self.extra[_last_rank(c)] += sum(load.last) - load.chunk[0]
 
-    def most(self, t: float) -> _Floats:
+    def most(self, t: float | _Floats) -> _Floats:
         """The most layers that each rank computes within t seconds, in its room: the best corner of what two numbers of
-        layers, those that are kept and those that run again, may be."""
+        layers, those that are kept and those that run again, may be.  A column of t makes a row for each."""
         seconds = np.maximum(0.0, (t - self.waits) / self.passes - self.extra)
         longer = self.seconds + self.again
         kept = np.minimum(seconds / self.seconds, self.room / self.bytes)

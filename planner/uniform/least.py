@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -29,7 +29,7 @@ class Passed:
     configuration: Configuration
     profile: HardwareProfile
     samples: int
-    _known: dict[object, _Ranks] = field(default_factory=dict)
+    _known: dict[object, list[tuple[float, float]]] = field(default_factory=dict)
     _paths: dict[object, float] = field(default_factory=dict)
     _times: dict[object, list[tuple[float, float]]] = field(default_factory=dict)
     _cuts: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
@@ -47,11 +47,13 @@ class Passed:
         nobody waits for, are what a rank does last.  And one micro-batch has to pass all chunks and come back.
         UsageError where there are more chunks than layers.
         """
-        key = c.pp, c.virtual_stages, c.order == "zb-v", c.recompute, c.recompute_blocks, c.offload
+        order = c.order
+        goes_back = order in ("1f1b", "gpipe", "interleaved")
+        key = c.pp, c.virtual_stages, goes_back, order == "zb-v", c.recompute, c.recompute_blocks, c.offload
         if key not in self._known:
-            self._known[key] = self._ranks(c)
-        goes_back = c.order in ("1f1b", "gpipe", "interleaved")
-        one = max(before + c.passes * own + (behind if goes_back else 0.0) for before, behind, own in self._known[key])
+            self._known[key] = _longest((a + behind if goes_back else a, own) for a, behind, own in self._ranks(c))
+        passes = c.passes
+        one = max(waits + passes * own for waits, own in self._known[key])
         alone = self._alone(c.recompute, c.recompute_blocks, goes_back)
         return max(one, alone) * c.micro_batch / self.samples + self.profile.host.step_overhead_s
 
@@ -102,6 +104,17 @@ class Passed:
         return [(u.forward.seconds, u.backward.seconds + again * u.again.seconds) for u in times]
 
 
+def _longest(ranks: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Of what ranks wait and compute, those that none waits as long as and computes as long as."""
+    found: list[tuple[float, float]] = []
+    most = -1.0
+    for waits, own in sorted(ranks, key=lambda r: (-r[1], -r[0])):
+        if waits > most:
+            found.append((waits, own))
+            most = waits
+    return found
+
+
 @dataclass(frozen=True, eq=False)
 class Held:
     """What a data-parallel rank holds for a micro-batch of `samples` samples."""
@@ -111,6 +124,7 @@ class Held:
     _units: dict[object, tuple[int, ...]] = field(default_factory=dict)
     _activations: dict[object, float] = field(default_factory=dict)
     _weights: dict[tuple[int, ...], float] = field(default_factory=dict)
+    _updates: dict[object, float] = field(default_factory=dict)
 
     def update(self, c: Configuration, profile: HardwareProfile) -> float:
         """Seconds in which the first rank updates its blocks.  UsageError where there are more chunks than layers."""
@@ -119,7 +133,11 @@ class Held:
         elements = self._elements(c)
         divided = elements / (c.dp * c.cp) if c.zero else elements
         precision = "fp32" if c.weight_bytes == 4 else c.precision
-        return float(optimizer_seconds(profile, divided, precision=precision, optimizer=c.optimizer, launches=0))
+        key = divided, precision, c.optimizer
+        if key not in self._updates:
+            seconds = optimizer_seconds(profile, divided, precision=precision, optimizer=c.optimizer, launches=0)
+            self._updates[key] = float(seconds)
+        return self._updates[key]
 
     def _mine(self, c: Configuration) -> tuple[int, ...]:
         """Units on the first rank: all, or its blocks where there are several ranks."""

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Final
 
 from cost_models import HardwareProfile
 from planner.clock import Configuration
 from planner.errors import InputError, UsageError
-from planner.evaluate import layout_of
 from planner.uniform.load import Load, load_of
 from planner.uniform.sample import Sample
 
 __all__ = ["LARGER", "LONGER", "Loads", "laid_out_as"]
 
 LONGER: Final = 0.01  # relative: estimated layouts may be too slow by this
+_LAID_OUT: Final = attrgetter(
+    "dp", "tp", "cp", "context", "ep", "shard_ranks", "sequence_parallel", "micro_batch", "precision", "optimizer"
+)
 LARGER: Final = 0.15  # relative: or hold too much
 
 
@@ -24,7 +28,7 @@ class Loads:
 
     sample: Sample
     profile: HardwareProfile
-    _known: dict[object, Load | None] = field(default_factory=dict)
+    _known: dict[Hashable, Load | None] = field(default_factory=dict)
 
     def of(self, c: Configuration, *, exact: bool) -> Load | None:
         """By the layouts of `c` where that is to be `exact`; else as they are estimated, with no more memory than they
@@ -44,7 +48,6 @@ class Loads:
         return replace(load, kept=load.kept * less, kept_again=load.kept_again * less, beside=load.beside * less)
 
 
-def laid_out_as(c: Configuration) -> Configuration:
-    """What of a configuration its layouts, and what runs again in them, depend on."""
-    whole = c.recompute == "full" and c.recompute_blocks == 1
-    return layout_of(c).with_(recompute="full" if whole else "none")
+def laid_out_as(c: Configuration) -> Hashable:
+    """What of a configuration its layouts, and what runs again in them, depend on (`planner.evaluate.layout_of`)."""
+    return _LAID_OUT(c), c.zero > 0, c.recompute == "full" and c.recompute_blocks == 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -88,7 +88,7 @@ class _Proof:
         self._open: list[tuple[float, int, Callable[[float, Configuration], None], Configuration]] = []
         self._number = itertools.count()
         self._rates: dict[object, float] = {}
-        self._laid_out: set[Configuration] = set()
+        self._laid_out: set[Hashable] = set()
         self._tried: set[Configuration] = set()
 
     def run(self) -> Proven:
