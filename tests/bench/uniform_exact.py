@@ -1,6 +1,6 @@
 """The fastest uniform configuration of random small jobs against all of them, each laid out by itself.
 
-    python -m tests.bench.uniform_exact [--jobs N] [--seed S] [--json OUT]
+    python -m tests.bench.uniform_exact [--jobs N] [--seed S] [--devices 2,4,8] [--batches 4,8] [--json OUT]
 
 A job is a small model of the builder on two to eight devices of some machine, with or without a limit of memory that
 binds.  `ratio` is the step of what the search chose over the shortest of all configurations that fit: one where nothing
@@ -31,12 +31,16 @@ from planner.uniform.space import levels, schedules
 __all__ = ["main"]
 
 _WIDTHS: Final = (256, 512, 1024, 2048)
+_DEVICES: Final = (2, 3, 4, 4, 6, 8)
+_BATCHES: Final = (4, 6, 8, 16)
 _ATTENTION: Final = ("fused", "unfused")
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """`share`: of what the fastest holds, how much a device may hold; None: all."""
+    """`share`: of what the fastest holds more than the one that holds least, how much a device may hold beside
+    that; None: all.  `copies`, `offload`: whether
+    micro-batches may pass together, and whether activations may wait in the host's memory."""
 
     architecture: str
     sizes: Mapping[str, Any]
@@ -44,9 +48,11 @@ class Job:
     devices: int
     hardware: str
     share: float | None
+    copies: bool = False
+    offload: bool = False
 
 
-def job_of(dice: random.Random) -> Job:
+def job_of(dice: random.Random, devices: Sequence[int] = _DEVICES, batches: Sequence[int] = _BATCHES) -> Job:
     architecture = dice.choice(("gpt", "llama", "llama", "moe", "bert", "vit"))
     hidden, heads, layers = dice.choice(_WIDTHS), dice.choice((4, 8)), dice.randint(2, 6)
     sizes: dict[str, Any] = {"layers": layers, "hidden": hidden, "heads": heads}
@@ -57,18 +63,27 @@ def job_of(dice: random.Random) -> Job:
     if architecture in ("llama", "moe"):
         sizes |= {"kv_heads": dice.choice((2, heads)), "ffn": hidden * dice.choice((2, 4))}
     hardware = dice.choice(("a100-80", "h100", "v100", "ascend-910b", "b200"))
-    batch, devices = dice.choice((4, 6, 8, 16)), dice.choice((2, 3, 4, 4, 6, 8))
-    return Job(architecture, sizes, batch, devices, hardware, dice.choice((None, 0.8, 0.6, 0.4)))
+    batch, count = dice.choice(batches), dice.choice(devices)
+    share = dice.choice((None, 0.8, 0.4, 0.1))
+    return Job(architecture, sizes, batch, count, hardware, share, dice.random() < 0.3, dice.random() < 0.3)
 
 
-def row_of(job: Job) -> dict[str, Any]:
+def row_of(job: Job) -> dict[str, Any] | None:
+    """None where the model admits no configuration."""
     profile = load_profile(job.hardware)
     model = build(job.architecture, {**job.sizes, "batch": job.batch})
     graph = import_bytes(model.SerializeToString(), name=job.architecture)
     sample = Sample(graph, profile)
     precision: Literal["fp16", "bf16"] = "fp16" if job.hardware == "v100" else "bf16"
     space = Space(
-        job.devices, job.batch, sample.layers, precision, experts=sample.has_experts, contexts=sample.contexts
+        job.devices,
+        job.batch,
+        sample.layers,
+        precision,
+        experts=sample.has_experts,
+        copies=(1, 2) if job.copies else (1,),
+        offload=job.offload and profile.host.link_bytes_per_s is not None,
+        contexts=sample.contexts,
     )
     known: dict[Configuration, Prediction] = {}
     for c in (v for m in configurations(space, profile) for s in schedules(space, m) for v in levels(space, s)):
@@ -76,8 +91,11 @@ def row_of(job: Job) -> dict[str, Any]:
             known[c] = predict(sample.workload(c), c, profile)
         except (UsageError, InputError):
             continue
-    most = min(known.values(), key=lambda p: p.step_time_s).allocated_bytes if known else 0.0
-    limit = None if job.share is None else round(most * job.share)
+    if not known:
+        return None
+    most = min(known.values(), key=lambda p: p.step_time_s).allocated_bytes
+    least = min(p.allocated_bytes for p in known.values())
+    limit = None if job.share is None else round(least + (most - least) * job.share)
     fitting = [c for c in known if limit is None or round(known[c].allocated_bytes) <= limit]
     begun = time.process_time()
     own = Sample(graph, profile)
@@ -85,8 +103,6 @@ def row_of(job: Job) -> dict[str, Any]:
     bound = prove(own, space, limit, found.best[0], found.coarse).bound_s if found.best else 0.0
     took = time.process_time() - begun
     row = asdict(job) | {"configurations": len(known), "fitting": len(fitting), "cpu_s": round(took, 2)}
-    if not fitting:
-        return row | {"ratio": 1.0 if not found.best else float("inf")}
     shortest = min(fitting, key=lambda c: known[c].step_time_s)
     row |= {"shortest": spelled(shortest), "shortest_s": known[shortest].step_time_s, "ratio": float("inf")}
     row["bound"] = bound / known[shortest].step_time_s
@@ -101,12 +117,18 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--devices", default=",".join(map(str, _DEVICES)), help="that are drawn from, with commas")
+    parser.add_argument("--batches", default=",".join(map(str, _BATCHES)), help="that are drawn from, with commas")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     dice = random.Random(options.seed)
-    rows = []
-    for number in range(options.jobs):
-        row = row_of(job_of(dice))
+    devices, batches = ([int(n) for n in text.split(",")] for text in (options.devices, options.batches))
+    rows: list[dict[str, Any]] = []
+    while len(rows) < options.jobs:
+        row = row_of(job_of(dice, devices, batches))
+        if row is None:
+            continue
+        number = len(rows)
         rows.append(row)
         high = row.get("bound", 0.0) > 1 + 1e-9
         missed = " BOUND" * high if row["ratio"] <= 1 + 1e-9 else f": {row.get('found')} instead of {row['shortest']}"
