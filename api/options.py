@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from api.errors import Problem
 from api.jobs.requests import evaluation_options, search_options
 from cost_models import profile_names
-from planner.cli.options import bindings
-from planner.cli.search import MOST_DEVICES
 from planner.errors import UsageError
+from planner.requests.search import MOST_DEVICES
+from planner.requests.values import bindings
 from planner.targets import Target
 
 __all__ = ["EvaluationQuery", "PlanQuery", "refuse_repeated"]
@@ -82,6 +82,10 @@ class PlanQuery(_Query):
     strategy: Annotated[
         Text | None, Field(description="Pin a known configuration: megatron:tp=4,pp=2,micro_batch=1, fsdp, …")
     ] = None
+    risk: Annotated[
+        Literal["expected", "upper"],
+        Field(description="upper: of uniform configurations, the one whose step most likely stays below the least."),
+    ] = "expected"
     space: Annotated[
         Literal["whole", "operators"] | None,
         Field(description="whole: stages, micro-batches, ZeRO and recomputation, too; default: where memory is short."),

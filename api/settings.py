@@ -11,8 +11,8 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from planner.cli.options import byte_size
 from planner.errors import UsageError
+from planner.requests.values import byte_size
 
 __all__ = ["Settings", "add_settings", "is_loopback", "settings_of"]
 

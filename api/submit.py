@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.cli.options import add_model_options, positive
-from planner.cli.search import MOST_DEVICES, add_request_options
 from planner.errors import InfeasibleError, InputError, NoPlanError, PlannerError, UsageError, VerificationError
+from planner.requests.search import MOST_DEVICES, SENT, add_options
+from planner.requests.values import positive
 
 if TYPE_CHECKING:
     from api.client import Client, Job, ServiceError
@@ -23,17 +23,12 @@ if TYPE_CHECKING:
 __all__ = ["configure", "run"]
 
 SERVER = "http://127.0.0.1:8080"
-# Options of the request by their names in the service.
-_SENT = (
-    "batch", "bind", "hardware", "memory_limit", "mesh", "micro_batches", "mode", "nodes", "optimizer", "pin",
-    "precision", "recompute", "solver", "stages", "strategy", "target", "time_limit", "top_k",
-)  # fmt: skip
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    add_model_options(parser)
+    parser.add_argument("model", type=Path, metavar="MODEL", help="ONNX file (weights are not needed)")
     parser.add_argument("--devices", required=True, type=positive, metavar="N", help="number of devices")
-    add_request_options(parser)
+    add_options(parser, SENT | {"constraints"})
     parser.add_argument(
         "--server",
         default=os.environ.get("PLANNER_SERVER") or SERVER,
@@ -87,7 +82,7 @@ def _submit(client: Client, options: argparse.Namespace) -> Job:
     whole = model.stat().st_size
     if len(data) < 0.99 * whole:
         _say(f"model       {_size(whole)} -> {_size(len(data))}: weights stay here")
-    given = {name: getattr(options, name) for name in _SENT}
+    given = {name: getattr(options, name) for name in SENT}
     given["reproducible"] = "true" if options.reproducible else None
     constraints = options.constraints
     if constraints is not None and not constraints.is_file():
@@ -118,7 +113,7 @@ def _finished(job: Job) -> Job:
 
 def _deliver(client: Client, options: argparse.Namespace, job: Job) -> int:
     """Writes and says what `planner search` does."""
-    from planner.cli.kept import KEPT, keep_model
+    from planner.requests.kept import KEPT, keep_model
 
     folder = options.out or Path(f"{options.model.stem}.plan")
     document = json.loads(client.artifact(job.plan_id, "search.json"))

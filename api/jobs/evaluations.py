@@ -7,7 +7,7 @@ import json
 from api.jobs.execute import Tell
 from api.jobs.requests import evaluation_options
 from api.jobs.work import Outcome, Work
-from planner.cli.evaluate import evaluated
+from planner.requests.evaluation import evaluated
 
 __all__ = ["evaluate"]
 

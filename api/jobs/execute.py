@@ -20,7 +20,7 @@ _FUNCTIONS: Final = {
 
 
 class Tell(Protocol):
-    """Who hears how far the work is: as `planner.cli.watch.Watch`."""
+    """Who hears how far the work is: as `planner.requests.watch.Watch`."""
 
     def phase(self, name: Any) -> None: ...
     def progress(self, incumbent_s: float, bound_s: float, gap: float, seconds: float) -> None: ...

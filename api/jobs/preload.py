@@ -23,7 +23,7 @@ if os.environ.get(PARENT) == str(os.getppid()):  # not where someone else import
         "api.jobs.explanations",
         "api.jobs.searches",
         "planner.cli.main",  # which a child runs again where `planner` is the script that began it all
-        "planner.cli.search_run",
+        "planner.requests.searcher",
         "planner.emit.registry",
         "planner.evaluate.plan",
         "planner.frontends.importer",

@@ -11,12 +11,12 @@ from api.jobs.execute import Tell
 from api.jobs.requests import CONSTRAINTS, search_options
 from api.jobs.work import Outcome, Work
 from planner.cache import Store
-from planner.cli.answer import Answer, finished
-from planner.cli.cancel import cancelled_by_signals
-from planner.cli.request_key import request_key
-from planner.cli.search_run import Searcher
 from planner.frontends.sandbox import Limits, run_limited
 from planner.frontends.strip import strip_file
+from planner.requests.answer import Answer, finished
+from planner.requests.cancel import cancelled_by_signals
+from planner.requests.key import request_key
+from planner.requests.searcher import Searcher
 from planner.terminal import plain
 
 __all__ = ["search"]
@@ -38,7 +38,7 @@ def search(work: Work, tell: Tell) -> Outcome:
         work.lay_out("constraints", CONSTRAINTS)
     store = Store(work.folder / "cache", CACHE_BYTES, note=tell.say)
     key = request_key(options)
-    devices = int(options.devices)
+    (devices,) = options.counts
     with cancelled_by_signals() as cancellation:
         answer = None if key is None else Answer.recall(store, key.of(devices))
         if answer is None:

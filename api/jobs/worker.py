@@ -34,8 +34,8 @@ from api.jobs.tasks import INTERACTIVE, SEARCH
 from api.jobs.work import Work
 from api.logs import log_to
 from api.settings import settings_of
-from planner.cli.options import byte_size, positive
 from planner.errors import UsageError
+from planner.requests.values import byte_size, positive
 
 __all__ = ["Worker", "configure", "run"]
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planner.cli.options import progress_to
 from planner.errors import UsageError
+from planner.requests.values import progress_to
 
 if TYPE_CHECKING:
     from planner.accuracy.metrics import Figures

@@ -8,8 +8,8 @@ from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
-from planner.cli.options import positive
 from planner.errors import UsageError
+from planner.requests.values import positive
 
 __all__ = ["configure", "run"]
 

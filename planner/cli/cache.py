@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 
 from planner.cache import Store, default_folder
-from planner.cli.options import byte_size
 from planner.errors import InputError, UsageError
+from planner.requests.values import byte_size
 
 __all__ = ["add_cache_options", "configure", "run", "size_limit"]
 

@@ -8,8 +8,8 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from planner.cli.options import positive, profile_of, progress_to
 from planner.errors import UsageError
+from planner.requests.values import positive, profile_of, progress_to
 
 __all__ = ["configure", "run"]
 

@@ -6,9 +6,9 @@ import argparse
 import json
 from pathlib import Path
 
-from planner.cli.options import plan_file, positive
 from planner.errors import InputError
 from planner.files import write_whole
+from planner.requests.values import plan_file, positive
 
 __all__ = ["configure", "run"]
 

@@ -7,9 +7,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from planner.cli.options import plan_file
 from planner.errors import InputError, UsageError
 from planner.files import write_whole
+from planner.requests.values import plan_file
 
 __all__ = ["configure", "emit_beside", "run"]
 

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from planner.cli.options import add_model_options, bindings, byte_size, plan_file, positive, profile_of
+from planner.cli.options import add_model_options
 from planner.errors import InfeasibleError, UsageError
+from planner.requests.evaluation import EvaluationRequest, evaluated
+from planner.requests.values import byte_size, plan_file, positive
 
-if TYPE_CHECKING:
-    from cost_models import HardwareProfile
-    from planner.evaluate import Configuration, Prediction
-    from planner.ir import Graph
-    from planner.lowering import Program
-
-__all__ = ["configure", "evaluated", "run"]
+__all__ = ["configure", "run"]
 
 GIB = 2**30
 
@@ -44,7 +39,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    found = evaluated(options)
+    request = EvaluationRequest(**{f.name: getattr(options, f.name) for f in fields(EvaluationRequest)})
+    found = evaluated(request)
     text = json.dumps(found, indent=1)
     if options.out is not None:
         try:
@@ -56,94 +52,8 @@ def run(options: argparse.Namespace) -> int:
     return 0 if found["fits"] else InfeasibleError.exit_status
 
 
-def evaluated(options: argparse.Namespace) -> dict[str, Any]:
-    """The document of `--json`."""
-    return _plan(options) if options.plan is not None else _strategy(options)
-
-
-def _strategy(options: argparse.Namespace) -> dict[str, Any]:
-    from planner.evaluate import predict, program_of_configuration, traced_as
-    from planner.frontends import load_model
-    from planner.planning.schemes import parse_strategy
-
-    if options.devices is None:
-        raise UsageError("--strategy needs --devices N")
-    profile = profile_of(options.hardware or "a100-80")
-    bound = bindings(options.bind)
-    graph = load_model(options.model, bind=bound, batch=options.batch)
-    batch = options.batch or _samples(graph)
-    c = parse_strategy(
-        options.strategy,
-        devices=options.devices,
-        batch=batch,
-        precision=options.precision or "bf16",
-        optimizer=options.optimizer or "adam",
-    )
-    if _samples(graph) != c.micro_batch * c.dp:
-        graph = load_model(options.model, bind=bound, batch=c.micro_batch * c.dp)
-    program = program_of_configuration(graph, c, profile, f"--strategy {options.strategy}")
-    return _document(options, c, predict(traced_as(c, program), c, profile), profile, program)
-
-
-def _samples(graph: Graph) -> int:
-    """Size of the first dimension of the first input: the batch."""
-    shape = next((graph.tensors[t].shape for t in graph.inputs if graph.tensors[t].shape), None)
-    if not shape:
-        raise UsageError("the model has no input with a batch dimension; give one that has")
-    return int(shape[0])
-
-
-def _document(
-    options: argparse.Namespace, c: Configuration, p: Prediction, profile: HardwareProfile, program: Program
-) -> dict[str, Any]:
-    from cost_models import usable_memory_bytes
-    from planner.clock import extrapolated
-    from planner.planning.schemes import spelled
-    from planner.pricing import Settings
-
-    limit = options.memory_limit or usable_memory_bytes(profile)
-    return {
-        "schema": "planner.evaluation/1",
-        "model": str(options.model),
-        "hardware": profile.name,
-        "devices": c.devices,
-        "batch": c.global_batch,
-        "strategy": options.strategy,
-        "configuration": spelled(c),
-        "step_time_s": p.step_time_s,
-        "step_time_interval_s": [p.time_low_s, p.time_high_s],
-        "extrapolated": list(extrapolated(c)),
-        "samples_per_s": c.global_batch / p.step_time_s,
-        "breakdown_s": dict(p.breakdown),
-        "peak_memory_bytes": round(p.allocated_bytes),
-        "reserved_memory_bytes": round(p.reserved_bytes),
-        "memory_bytes": dict(p.memory),
-        "memory_limit_bytes": limit,
-        "fits": limit is None or round(p.allocated_bytes) <= limit,
-        "collectives": {
-            kind: asdict(t) for kind, t in program.traffic(Settings(True, c.precision, c.optimizer)).items()
-        },
-    }
-
-
-def _plan(options: argparse.Namespace) -> dict[str, Any]:
-    from planner.evaluate.plan import evaluate_plan
-    from planner.frontends import load_model
-
-    for name in ("precision", "optimizer"):
-        if getattr(options, name) is not None:
-            raise UsageError(f"--{name} goes with --strategy; a plan says its own")
-
-    def load(batch: int | None, bind: Mapping[str, int]) -> Graph:
-        return load_model(options.model, bind=bindings(options.bind) or bind, batch=options.batch or batch)
-
-    profile = None if options.hardware is None else profile_of(options.hardware)
-    found = evaluate_plan(options.plan, load, profile, options.devices, options.memory_limit)
-    return {"schema": "planner.evaluation/1", "model": str(options.model), "strategy": str(options.plan), **found}
-
-
 def _text(d: dict[str, Any]) -> str:
-    from planner.cli.headline import extrapolation
+    from planner.requests.headline import extrapolation
 
     rate = f"   {d['samples_per_s']:.4g} samples/s" if d["samples_per_s"] else ""
     step = f"  step           {d['step_time_s']:.4g} s"

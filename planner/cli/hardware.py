@@ -7,7 +7,7 @@ import dataclasses
 import json
 from typing import Any
 
-from planner.cli.options import profile_of
+from planner.requests.values import profile_of
 
 __all__ = ["configure", "run"]
 

@@ -7,8 +7,9 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from planner.cli.options import add_model_options, bindings
+from planner.cli.options import add_model_options
 from planner.errors import UsageError
+from planner.requests.values import bindings
 
 if TYPE_CHECKING:
     from planner.rules.catalogue import CatalogueEntry

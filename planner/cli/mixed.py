@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from planner.cli.cancel import cancelled_by_signals
-from planner.cli.kinds import cluster_of
 from planner.cli.mixed_answer import document_of, lines_of
-from planner.cli.options import bindings, progress_to
 from planner.errors import InfeasibleError, InputError, NoPlanError, UsageError
 from planner.files import write_whole
 from planner.frontends import load_model
 from planner.ir import Graph
 from planner.planning.pipeline import global_batch
+from planner.requests.cancel import cancelled_by_signals
+from planner.requests.kinds import cluster_of
+from planner.requests.values import bindings, progress_to
 from planner.search.control import Control
 from planner.uniform import Sample, Space
 from planner.uniform.mixed import (

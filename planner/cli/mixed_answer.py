@@ -6,13 +6,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.cli.headline import tokens_of_sample
 from planner.frontends.inspect import flops
 from planner.planning.pipeline import global_batch
 from planner.planning.plan_file import MIXED_SCHEMA
 from planner.planning.planner import gap_of
 from planner.planning.schemes import in_words, spelled
 from planner.report.words import time_text
+from planner.requests.headline import tokens_of_sample
 
 if TYPE_CHECKING:
     from planner.cli.mixed import MixedAnswer

@@ -1,60 +1,13 @@
-"""Options that several commands share, and their parsers."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
 import argparse
-import re
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from planner.errors import InputError, UsageError
-from planner.terminal import plain
+from planner.requests.values import positive
 
-if TYPE_CHECKING:
-    from cost_models import HardwareProfile
-    from planner.planning.constraints import Constraints
-
-__all__ = [
-    "add_model_options",
-    "add_pin_options",
-    "bindings",
-    "byte_size",
-    "constraints_of",
-    "plan_file",
-    "positive",
-    "profile_of",
-    "progress_to",
-    "settle_target",
-]
-
-_UNITS = {"": 1, "b": 1, "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9, "t": 10**12}
-_UNITS |= {"tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
-
-
-def positive(text: str) -> int:
-    """argparse type: a positive integer."""
-    if not text.isascii() or not text.isdigit() or int(text) < 1 or int(text) > 10**9:
-        raise argparse.ArgumentTypeError(f"expected a positive integer, found {text!r}")
-    return int(text)
-
-
-def plan_file(text: str) -> Path:
-    """argparse type: a plan.json, or the folder that `planner search` wrote it to."""
-    path = Path(text)
-    return path / "plan.json" if path.is_dir() else path
-
-
-def byte_size(text: str) -> int:
-    """argparse type: `64GiB`, `80e9`, `512MB` → bytes."""
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?(?:e[0-9]{1,2})?)\s*([a-z]*)\s*", text.lower())
-    if match is None or match[2] not in _UNITS:
-        raise argparse.ArgumentTypeError(f"expected a size such as 64GiB or 512MB, found {text!r}")
-    size = int(float(match[1]) * _UNITS[match[2]])
-    if size < 1:
-        raise argparse.ArgumentTypeError(f"expected a size above zero, found {text!r}")
-    return size
+__all__ = ["add_model_options"]
 
 
 def add_model_options(parser: argparse.ArgumentParser, *, optional: bool = False, named: bool = False) -> None:
@@ -70,74 +23,3 @@ def add_model_options(parser: argparse.ArgumentParser, *, optional: bool = False
     parser.add_argument(
         "--batch", type=positive, metavar="B", help="global batch: binds the batch dimension, or rebinds a static one"
     )
-
-
-def add_pin_options(parser: argparse.ArgumentParser) -> None:
-    """--constraints and --pin."""
-    parser.add_argument(
-        "--constraints", type=Path, metavar="FILE", help="what the plan must hold to: YAML, JSON, or a plan.json"
-    )
-    parser.add_argument(
-        "--pin",
-        action="append",
-        default=[],
-        metavar="'PATTERN KEY=VALUE ...'",
-        help="one such pin, as '*.fc1.* m=x n=y', '*.weight stored=[_,x]' or rest=data_parallel; may be repeated",
-    )
-
-
-def settle_target(options: argparse.Namespace) -> None:
-    """Without --target, plans are for the one that they are emitted for, or for any."""
-    if options.target is None:
-        emitted = getattr(options, "emit", None) or []
-        options.target = emitted[0] if len(emitted) == 1 else "any"
-
-
-def constraints_of(options: argparse.Namespace) -> Constraints | None:
-    """The file and the pins together, None where there are neither.  InputError, UsageError as of their parsers."""
-    if options.constraints is None and not options.pin:
-        return None
-    from planner.planning.constraints import parse_pin, read_constraints
-
-    parts = [] if options.constraints is None else [read_constraints(options.constraints)]
-    parts += [parse_pin(text) for text in options.pin]
-    whole = parts[0]
-    for part in parts[1:]:
-        whole += part
-    return whole
-
-
-def bindings(items: list[str]) -> dict[str, int]:
-    """`["batch=8"]` → sizes by name.  UsageError for anything else."""
-    out: dict[str, int] = {}
-    for item in items:
-        name, separator, size = item.rpartition("=")
-        if not separator or not name or not size.isascii() or not size.isdigit() or int(size) < 1:
-            raise UsageError(f"--bind {item!r}: expected DIM=SIZE with a positive size, such as batch=8")
-        if out.get(name, int(size)) != int(size):
-            raise UsageError(f"--bind gives {name} two sizes, {out[name]} and {size}; keep one")
-        out[name] = int(size)
-    return out
-
-
-def profile_of(name: str) -> HardwareProfile:
-    """The profile of that name or file.  InputError where there is none or it is malformed; UsageError for a cluster of
-    several kinds of devices."""
-    from cost_models import ProfileError, load_profile
-    from planner.cli.kinds import refuse_kinds
-
-    refuse_kinds(name)
-    try:
-        return load_profile(name)
-    except ProfileError as e:
-        raise InputError(f"--hardware {name}: {e}") from e
-
-
-def progress_to(quiet: bool) -> Callable[[str], None]:
-    """Writes progress to standard error, where it does not disturb the result."""
-
-    def say(line: str) -> None:
-        if not quiet:
-            print(plain(line, "\n"), file=sys.stderr, flush=True)
-
-    return say

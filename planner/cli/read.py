@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.cli.options import add_model_options, bindings, positive, profile_of
+from planner.cli.options import add_model_options
 from planner.errors import InputError, UsageError
+from planner.requests.values import bindings, positive, profile_of
 
 if TYPE_CHECKING:
     from planner.ir import Graph
@@ -41,7 +42,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from planner.cli.asked import profile_text
     from planner.emit import read
     from planner.emit.wording import some
     from planner.frontends import load_model
@@ -51,6 +51,7 @@ def run(options: argparse.Namespace) -> int:
     from planner.planning.pipeline import in_parts, plan_in_parts
     from planner.planning.searched import FileDocument, RequestDocument
     from planner.pricing import Settings
+    from planner.requests.recorded import profile_text
 
     bind = bindings(options.bind)
 

@@ -6,8 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
-from planner.cli.options import plan_file
 from planner.errors import InputError
+from planner.requests.values import plan_file
 
 __all__ = ["configure", "run"]
 

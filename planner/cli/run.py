@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from planner.cli.options import plan_file, positive
+from planner.requests.values import plan_file, positive
 
 if TYPE_CHECKING:
     from planner.runtime.launch import Outcome

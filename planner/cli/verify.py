@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from planner.cli.kept import kept_model
-from planner.cli.options import add_model_options, bindings, plan_file, progress_to
+from planner.cli.options import add_model_options
 from planner.errors import InputError, VerificationError
+from planner.requests.kept import kept_model
+from planner.requests.values import bindings, plan_file, progress_to
 from planner.terminal import plain
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from planner.cli.explain import explanation
 from planner.explain.document import AlternativeDocument
 from planner.planning import read_plan
+from planner.requests.explanation import explanation
 
 GRAPHS = Path(__file__).parents[2] / "sample_graphs"
 CASES = {"gpt2_small": 16, "resnet50": 16, "moe_tiny": 8, "llama_tiny": 8}

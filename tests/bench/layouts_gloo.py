@@ -32,12 +32,12 @@ import numpy as np
 
 from cost_models import load_profile
 from planner.builder import build
-from planner.cli.options import progress_to
 from planner.frontends import load_model
 from planner.ir import Graph
 from planner.planning import Planned, Request, describe, make_plan, write_plan
 from planner.planning.constraints import parse_pin, read_constraints
 from planner.pricing import Settings
+from planner.requests.values import progress_to
 from planner.verify.check import relative_error
 
 __all__ = ["LAYOUTS", "MODELS", "Row", "main", "scores"]

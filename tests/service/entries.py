@@ -14,7 +14,7 @@ from typing import Any
 from api.jobs.child import main
 from api.jobs.execute import Tell
 from api.jobs.work import Outcome, Work
-from planner.cli.cancel import cancelled_by_signals
+from planner.requests.cancel import cancelled_by_signals
 
 __all__ = ["misbehaving"]
 

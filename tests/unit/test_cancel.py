@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from cost_models import load_profile
-from planner.cli.cancel import cancelled_by_signals
 from planner.cli.main import main
 from planner.errors import NoPlanError
 from planner.frontends import import_bytes
 from planner.planning import Request, make_plan, outer
 from planner.planning.interrupt import run_until_stopped
 from planner.pricing import Settings
+from planner.requests.cancel import cancelled_by_signals
 from planner.search.control import Control
 from planner.search.evaluate import evaluate
 from planner.search.solve import Search
@@ -148,7 +148,7 @@ def test_a_signal_before_the_search_ends_with_a_message(
     model = tmp_path / "transformer.onnx"
     model.write_bytes(transformer())
     before = signal.getsignal(number)
-    monkeypatch.setattr("planner.cli.search_run.load_with_file", lambda *_, **__: signal.raise_signal(number))
+    monkeypatch.setattr("planner.requests.searcher.load_with_file", lambda *_, **__: signal.raise_signal(number))
     assert main(["search", str(model), "--devices", "4", "--out", str(tmp_path)]) == 5
     assert "cancelled before the search began" in capsys.readouterr().err
     assert signal.getsignal(number) is before

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from planner.cli.main import main
-from planner.cli.options import bindings, byte_size
 from planner.errors import UsageError
+from planner.requests.values import bindings, byte_size
 from tests.unit.semantics_model import transformer
 
 SEARCH_KEYS = {
@@ -184,7 +184,9 @@ def test_help_is_light() -> None:
 
 
 def test_a_search_is_loaded_without_solvers_that_few_need() -> None:
-    code = "import sys, planner.cli.search_run, planner.cli.uniform; print([n for n in sys.modules if n in HEAVY])"
+    code = (
+        "import sys, planner.requests.searcher, planner.requests.uniform; print([n for n in sys.modules if n in HEAVY])"
+    )
     heavy = "HEAVY = {'ortools.sat.python.cp_model', 'ortools.math_opt', 'pandas', 'networkx'}\n"
     done = subprocess.run([sys.executable, "-c", heavy + code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"

@@ -9,7 +9,6 @@ import pytest
 from cost_models import load_profile
 from planner.builder import build
 from planner.cli.main import main
-from planner.cli.uniform import _kinds
 from planner.clock import Configuration, predict
 from planner.emit.attention import context_by
 from planner.emit.scheme import scheme_of
@@ -21,6 +20,7 @@ from planner.lowering import Program
 from planner.planning import read_plan
 from planner.planning.schemes import in_words, parse_strategy, spelled
 from planner.planning.schemes.pins import constraints_of_configuration
+from planner.requests.uniform import _kinds
 from planner.uniform import Sample, best_of
 from planner.uniform.coarse import alone
 from planner.uniform.dominance import no_better, others

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from functools import cache
 from itertools import pairwise
@@ -26,6 +25,7 @@ from planner.planning.schemes import in_words, parse_strategy, spelled
 from planner.report.interleaved import interleaved
 from planner.report.timeline import pipeline_run
 from planner.report.trace import trace_document
+from planner.targets import Target
 from planner.trace import Workload
 from planner.uniform import Sample, Space, best_of, configurations
 from planner.uniform.space import levels, schedules
@@ -148,15 +148,13 @@ def test_frameworks_are_told_of_copies(folder: Path, capsys: pytest.CaptureFixtu
     assert "copies=2" in capsys.readouterr().out, "Megatron-LM's launcher is not told, and the message says so"
 
 
-def _asked(target: str, hardware: str) -> Any:
-    from planner.cli.uniform import Uniforms
+def _asked(target: Target, hardware: str) -> Any:
+    from planner.requests.search import SearchRequest
+    from planner.requests.uniform import Uniforms
     from planner.search.control import Control
 
-    options = argparse.Namespace(
-        memory_limit=None, precision="bf16", optimizer="adam", stages=1, micro_batches=None, recompute="auto",
-        target=target, space=None, top_k=1,
-    )  # fmt: skip
-    return Uniforms(options, graph_of(16), 8, load_profile(hardware), Control(None)).space.copies
+    request = SearchRequest(Path("gpt.onnx"), "8", target=target)
+    return Uniforms(request, graph_of(16), 8, load_profile(hardware), Control(None)).space.copies
 
 
 def test_copies_are_searched_for_frameworks_that_have_them() -> None:

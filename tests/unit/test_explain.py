@@ -16,7 +16,6 @@ import pytest
 from onnx import TensorProto, helper
 
 from planner.builder import build
-from planner.cli.explain import explanation
 from planner.cli.main import main
 from planner.errors import InputError, PlannerError
 from planner.explain import ExplanationDocument
@@ -27,6 +26,7 @@ from planner.frontends import load_model
 from planner.ir import DeviceMesh
 from planner.planning import read_plan
 from planner.pricing import bind_rules
+from planner.requests.explanation import explanation
 from planner.rules.strategy import strategies
 
 MLP = Path(__file__).parents[2] / "sample_graphs" / "mlp.onnx"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from planner.builder import build
-from planner.cli.kinds import names_kinds
 from planner.cli.main import main
+from planner.requests.kinds import names_kinds
 
 TWO = "h100:2+a100-80:2"
 SIZES = {"layers": 8, "hidden": 2048, "heads": 16, "kv_heads": 16, "ffn": 4096, "vocab": 8192, "seq": 1024}

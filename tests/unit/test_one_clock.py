@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from functools import cache
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 
 from cost_models import HardwareProfile, load_profile
 from planner.builder import build
-from planner.cli.strategy import take_strategy
 from planner.clock import predict
 from planner.evaluate import program_of_configuration, traced_as
 from planner.frontends import import_bytes, load_model
@@ -20,6 +18,8 @@ from planner.planning import Request, make_plan
 from planner.planning.pipeline import Parts, plan_in_parts
 from planner.planning.schemes import parse_strategy
 from planner.pricing import Settings
+from planner.requests.search import SearchRequest
+from planner.requests.strategy import take_strategy
 
 SAMPLES = Path(__file__).parents[2] / "sample_graphs"
 MACHINES = ("a100-80", "h100", "v100", "b200", "ascend-910b")
@@ -73,16 +73,8 @@ def graph_of(model: str, batch: int | None) -> Graph:
 
 def searched(model: str, strategy: str, profile: HardwareProfile) -> tuple[float, dict[str, float], int, Program]:
     """Of `search --strategy`: the step, its parts, bytes of the fullest device, and the program of a micro-batch."""
-    options = argparse.Namespace(
-        strategy=strategy,
-        devices=DEVICES,
-        batch=BATCH,
-        precision="bf16",
-        optimizer="adam",
-        recompute="auto",
-        target="any",
-    )
-    stages, micro_batches, recompute, c, pins = take_strategy(options, lambda batch: graph_of(model, batch))
+    asked = SearchRequest(Path(f"{model}.onnx"), str(DEVICES), strategy=strategy, batch=BATCH)
+    stages, micro_batches, recompute, c, pins = take_strategy(asked, lambda batch: graph_of(model, batch))
     graph = graph_of(model, c.micro_batch * c.dp)
     request = Request(
         DEVICES // stages, profile, SETTINGS, recompute=recompute, constraints=pins, execution=c, memory_limit=1 << 50

@@ -85,7 +85,7 @@ def test_the_same_graph_in_another_file_hits_under_its_own_name(
 
 def test_changed_code_misses(model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     search(capsys, model)
-    monkeypatch.setattr("planner.cli.request_key.source_digest", lambda: "another")
+    monkeypatch.setattr("planner.requests.key.source_digest", lambda: "another")
     assert not search(capsys, model)["cached"]
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from planner.cli.asked import arguments_of
 from planner.cli.main import main
 from planner.frontends import load_model
 from planner.planning import read_plan
 from planner.planning.constraints import Constraints, constraints_text, parse_constraints, read_constraints
+from planner.requests.recorded import arguments_of, request_of
 
 MLP = Path(__file__).parents[2] / "sample_graphs" / "mlp.onnx"
 PINS = """schema: planner.constraints/1
@@ -67,7 +67,7 @@ def test_the_request_asks_for_the_same_plan_again(tmp_path: Path) -> None:
     assert request.constraints.text == pins.read_text()
     assert request.reproducible
     again = tmp_path / "again"
-    assert main(["search", *arguments_of(request, str(MLP)), "--no-cache", "--out", str(again)]) == 0
+    assert main(["search", *arguments_of(request_of(request, MLP)), "--no-cache", "--out", str(again)]) == 0
     assert (again / "plan.json").read_bytes() == first.read_bytes()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import math
@@ -15,9 +14,6 @@ import pytest
 
 from cost_models import load_profile
 from planner.cli.main import main
-from planner.cli.options import settle_target
-from planner.cli.search import configure
-from planner.cli.strategy import take_strategy
 from planner.emit.scheme import scheme_of
 from planner.errors import UsageError
 from planner.evaluate import Configuration
@@ -27,6 +23,8 @@ from planner.planning.execution import run_of
 from planner.planning.schemes import KEYS, parse_strategy
 from planner.planning.schemes.pins import constraints_of_configuration
 from planner.pricing import Settings
+from planner.requests.search import SearchRequest
+from planner.requests.strategy import take_strategy
 from tests.unit.evaluate_graphs import gpt
 
 SAMPLES = Path(__file__).parents[2] / "sample_graphs"
@@ -168,14 +166,10 @@ def test_every_key_changes_the_plan_or_is_refused(key: str) -> None:
         "recompute_layers": "pp=2,recompute=full",
         "offload_layers": "pp=2",
     }.get(key, "")
-    parser = argparse.ArgumentParser()
-    configure(parser)
 
     def taken(strategy: str) -> object:
-        arguments = [str(SAMPLES / "moe_tiny.onnx"), "--devices", "8", "--batch", "32", "--strategy", strategy]
-        options = parser.parse_args(arguments)
-        settle_target(options)
-        *said, run, pins = take_strategy(options, lambda batch: load_model(options.model, batch=batch))
+        request = SearchRequest(SAMPLES / "moe_tiny.onnx", "8", batch=32, strategy=strategy)
+        *said, run, pins = take_strategy(request, lambda batch: load_model(request.model, batch=batch))
         return (
             said,
             run_of(run),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from functools import lru_cache
 from pathlib import Path
@@ -11,16 +10,16 @@ from typing import Any
 import pytest
 
 from planner.builder import build
-from planner.cli.cancel import Cancellation
 from planner.cli.main import main
-from planner.cli.search import configure
-from planner.cli.search_run import Searcher
 from planner.emit import TARGETS, Given, emit, untold
 from planner.emit.uniform import Model
 from planner.errors import InputError
 from planner.frontends import load_model
 from planner.planning import PlanDocument
 from planner.planning.schemes import parse_strategy
+from planner.requests.cancel import Cancellation
+from planner.requests.search import SearchRequest
+from planner.requests.searcher import Searcher
 from planner.targets import BY_DEGREES, IN_PARTS, ONE_COPY, Target
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -69,10 +68,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @lru_cache
 def planned(path: Path, strategy: str) -> PlanDocument:
-    parser = argparse.ArgumentParser()
-    configure(parser)
-    options = parser.parse_args([str(path), "--devices", "8", "--strategy", strategy])
-    return PlanDocument.model_validate_json(Searcher(options, None, None, Cancellation()).search(8).plans[0])
+    request = SearchRequest(path, "8", strategy=strategy)
+    return PlanDocument.model_validate_json(Searcher(request, None, None, Cancellation()).search(8).plans[0])
 
 
 @pytest.mark.parametrize("architecture", list(SIZES))

@@ -321,7 +321,7 @@ def test_the_upper_end_of_the_interval_counts_where_that_is_asked_for(
     def outside(c: Configuration) -> tuple[str, ...]:
         return ("something new",) if spelled(c) == best else ()
 
-    for module in ("planner.cli.uniform", "planner.cli.headline", "planner.clock.predict"):
+    for module in ("planner.requests.uniform", "planner.requests.headline", "planner.clock.predict"):
         monkeypatch.setattr(import_module(module), "extrapolated", outside)
     monkeypatch.setattr(import_module("planner.clock.predict"), "FURTHER_OFF", 50.0)
     expected = searched(capsys, tmp_path, "--space", "whole")["uniform"]

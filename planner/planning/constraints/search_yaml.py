@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import Any, Final, NoReturn
+from typing import Any, Final, Literal, NoReturn
 
 from planner.errors import InputError
 from planner.planning.constraints.parse import Lines
@@ -207,9 +207,16 @@ class _Reader:
         if not isinstance(schedule, str) or schedule.lower() != "1f1b":
             self.refuse("pp_config.pipeline_schedule", f"expected 1F1B, found {schedule!r:.60}")
 
-    def recompute(self) -> str | None:
+    def recompute(self) -> Literal["none", "blocks"] | None:
         told = self.data.get("recompute")
-        kinds = {None: None, "none": "none", "off": "none", False: "none", "full": "blocks", True: "blocks"}
+        kinds: dict[object, Literal["none", "blocks"] | None] = {
+            None: None,
+            "none": "none",
+            "off": "none",
+            False: "none",
+            "full": "blocks",
+            True: "blocks",
+        }
         if isinstance(told, list | dict) or told not in kinds:
             self.refuse(
                 "recompute", f"expected none or full, found {told!r:.60}: plans run whole equal layers again, or none"

@@ -256,7 +256,7 @@ class Job:
     batch: int | None = None
     stages: tuple[int, ...] = ()
     micro_batches: tuple[int, ...] = ()
-    recompute: str | None = None
+    recompute: Literal["none", "blocks"] | None = None
     uniform_stages: bool = False
     notes: tuple[str, ...] = ()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from typing import Literal
 
@@ -16,6 +15,7 @@ from planner.planning.pipeline import global_batch
 from planner.planning.request import STRATEGY, source_of
 from planner.planning.schemes import parse_strategy, spelled
 from planner.planning.schemes.pins import constraints_of_configuration
+from planner.requests.search import SearchRequest
 from planner.search.control import Control
 from planner.targets import BY_DEGREES
 from planner.uniform import Sample
@@ -24,12 +24,13 @@ __all__ = ["operators_inside", "take_strategy"]
 
 
 def take_strategy(
-    options: argparse.Namespace, load: Callable[[int | None], Graph]
+    options: SearchRequest, load: Callable[[int | None], Graph]
 ) -> tuple[int, int, Literal["none", "blocks"], Configuration, Constraints]:
     """(stages, micro-batches, recomputation, how it is run, pins); `load` reads the model for a batch.
 
     UsageError where the configuration says something that no plan can, or does not fit devices and batch.
     """
+    assert options.strategy is not None
     text, source = options.strategy, f"{STRATEGY} {options.strategy}"
     if options.recompute != "auto":
         raise UsageError(
@@ -52,7 +53,7 @@ def take_strategy(
 
 
 def operators_inside(
-    options: argparse.Namespace,
+    options: SearchRequest,
     load: Callable[[int | None], Graph],
     c: Configuration,
     profile: HardwareProfile,

@@ -1,27 +1,21 @@
 """The key of a request of `planner search`: a digest of all that its answer depends on.
 
-Every option counts unless it is named here, so that an option added later cannot be forgotten.  A time limit does not
-count: only answers that no limit in seconds has touched are kept.
+Every option counts unless its field says otherwise, so that an option added later cannot be forgotten.  A time limit
+does not count: only answers that no limit in seconds has touched are kept.
 """
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from planner import __version__
 from planner.cache import digest_of, file_digest, source_digest
+from planner.requests.search import SearchRequest
 
 __all__ = ["RequestKey", "request_key"]
 
-NO_MATTER = frozenset(
-    (
-        *("command", "run", "out", "json", "cache", "no_cache", "time_limit", "reproducible", "devices", "model"),
-        *("save_problem", "save_all_meshes"),  # these are written by a search, and change nothing in its answer
-    )
-)
 FILES = ("constraints", "warm_start", "hardware")  # a packaged profile counts with the sources
 
 
@@ -41,9 +35,9 @@ class RequestKey:
         return digest_of(["graph", graph, self.rest, devices])
 
 
-def request_key(options: argparse.Namespace) -> RequestKey | None:
+def request_key(options: SearchRequest) -> RequestKey | None:
     """None where a file cannot be read: what reads it says so better."""
-    values: dict[str, Any] = {k: _plain(v) for k, v in vars(options).items() if k not in NO_MATTER}
+    values: dict[str, Any] = {k: _plain(v) for k, v in options.keyed.items()}
     values["bind"] = sorted(options.bind)
     try:
         model = digest_of([file_digest(options.model), options.model.stem])

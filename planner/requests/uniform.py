@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from dataclasses import replace
 
 from cost_models import HardwareProfile, usable_memory_bytes
-from planner.cli.uniform_found import Uniform
 from planner.clock import Configuration, extrapolated
 from planner.emit import untold
 from planner.emit.uniform import Model
@@ -16,6 +14,8 @@ from planner.ir import Graph
 from planner.planning.constraints import Constraints
 from planner.planning.pipeline import global_batch
 from planner.planning.schemes import spelled
+from planner.requests.search import SearchRequest
+from planner.requests.uniform_found import Uniform
 from planner.search.control import Control
 from planner.targets import BY_DEGREES, COPYING
 from planner.uniform import (
@@ -53,7 +53,7 @@ class Uniforms:
     """The uniform configurations for a request; `graph`: of the whole batch.  Tensors are laid out once for all."""
 
     def __init__(
-        self, options: argparse.Namespace, graph: Graph, devices: int, profile: HardwareProfile, control: Control
+        self, options: SearchRequest, graph: Graph, devices: int, profile: HardwareProfile, control: Control
     ) -> None:
         self.options, self.profile, self.control = options, profile, control
         self.limit = usable_memory_bytes(profile) if options.memory_limit is None else options.memory_limit
@@ -88,8 +88,7 @@ class Uniforms:
 
     @property
     def target(self) -> str:
-        target: str = self.options.target
-        return target
+        return self.options.target
 
     def best(self) -> Uniform | None:
         """The fastest that fits and that the target can be told; None where there is none, or time is up."""
@@ -114,7 +113,7 @@ class Uniforms:
         """What is found among configurations like those that were measured, where `--risk upper` is asked for and the
         upper end of its interval is lower."""
         self.safer_than = None
-        if getattr(self.options, "risk", "expected") == "expected" or not found.best:
+        if self.options.risk == "expected" or not found.best:
             return found
         if not extrapolated(found.best[0].configuration):
             return found
@@ -186,7 +185,7 @@ class Uniforms:
 
     def inside(self, uniform: Uniform) -> Constraints | None:
         """Pins of operators laid out one by one inside of the best configuration, where that is faster."""
-        from planner.cli.strategy import operators_inside
+        from planner.requests.strategy import operators_inside
 
         c = uniform.found.best[0].configuration
         self.control.say(f"uniform configurations: operators one by one inside of {uniform.strategy}")
@@ -237,7 +236,7 @@ class Uniforms:
 
 
 def uniforms(
-    options: argparse.Namespace,
+    options: SearchRequest,
     graph: Graph,
     devices: int,
     profile: HardwareProfile,
@@ -267,9 +266,9 @@ def uniforms(
     return found if _crowded(graph, devices, found.limit) and not short else None
 
 
-def _check_degrees(options: argparse.Namespace, graph: Graph, profile: HardwareProfile) -> None:
+def _check_degrees(options: SearchRequest, graph: Graph, profile: HardwareProfile) -> None:
     target = options.target
-    given = [name for name, value in _decided(options).items() if value]
+    given = [name for name, value in options.decided.items() if value]
     given += ["--space operators"] if options.space == "operators" else []
     if given:
         raise UsageError(
@@ -299,21 +298,9 @@ def _crowded(graph: Graph, devices: int, limit: int | None) -> bool:
     return (passed + stored) / devices > limit / 2
 
 
-def _in_question(options: argparse.Namespace) -> bool:
+def _in_question(options: SearchRequest) -> bool:
     """Whether the options leave open what a uniform configuration says."""
-    return options.strategy is None and options.space != "operators" and not any(_decided(options).values())
-
-
-def _decided(options: argparse.Namespace) -> dict[str, bool]:
-    """Options that decide on operators: whether they are given."""
-    return {
-        "--mesh": options.mesh is not None,
-        "--constraints": options.constraints is not None,
-        "--pin": bool(options.pin),
-        "--solver": options.solver != "auto",
-        "--warm-start": getattr(options, "warm_start", None) is not None,
-        "--save-problem": getattr(options, "save_problem", None) is not None,
-    }
+    return options.strategy is None and options.space != "operators" and not any(options.decided.values())
 
 
 def _step_of(scored: Scored) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from planner.cli.options import progress_to
+from planner.requests.values import progress_to
 from planner.search.control import Report
 
 __all__ = ["Lines", "Phase", "Watch", "reports_in_seconds"]

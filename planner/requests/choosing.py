@@ -6,20 +6,20 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from planner.cli.answer import Answer
 from planner.errors import InfeasibleError, InputError, NoPlanError, NotFasterError, UsageError
 from planner.planning import PlanDocument, Planned, Recall, Request
 from planner.planning.planner import gap_of
 from planner.planning.schemes import spelled
 from planner.report.words import time_text
+from planner.requests.answer import Answer
 from planner.search.control import Control
 from planner.targets import BY_DEGREES
 
 if TYPE_CHECKING:
-    from planner.cli.search_run import Searcher
-    from planner.cli.uniform import Uniforms
-    from planner.cli.uniform_found import Uniform
     from planner.planning.constraints import Constraints
+    from planner.requests.searcher import Searcher
+    from planner.requests.uniform import Uniforms
+    from planner.requests.uniform_found import Uniform
 
 __all__ = ["Choosing", "Chosen"]
 
@@ -82,7 +82,7 @@ class Choosing:
     @property
     def front(self) -> bool:
         """Whether what less memory costs is asked for."""
-        return bool(getattr(self.searcher.options, "front", False))
+        return self.searcher.options.front
 
     def _uniforms(self, *, always: bool = False) -> Uniforms | None:
         """Uniform configurations, where these are in question."""
@@ -92,7 +92,7 @@ class Choosing:
             raise UsageError("--front: configurations of training are searched for it; leave it out")
         if options.strategy is not None or not (searcher.training or options.target in BY_DEGREES):
             return None
-        from planner.cli.uniform import uniforms
+        from planner.requests.uniform import uniforms
 
         whole = searcher.load(options.batch)
         always = always or self.front

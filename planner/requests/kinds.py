@@ -38,7 +38,7 @@ def cluster_of(hardware: str, devices: str, memory_limit: int | None, precision:
     UsageError where it is not so named, or `devices` are not so many; InputError where a profile cannot be read, or
     prices no computing.
     """
-    from planner.cli.options import profile_of
+    from planner.requests.values import profile_of
     from planner.uniform.mixed import Cluster, Kind
 
     counts = _counts(hardware)

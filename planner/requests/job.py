@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
 from planner.errors import InputError
 from planner.planning.constraints import Job
+from planner.requests.search import SearchRequest
 
 __all__ = ["check_devices", "take_job"]
 
 
-def take_job(options: argparse.Namespace, job: Job) -> None:
+def take_job(options: SearchRequest, job: Job) -> None:
     """Sets what was left to its default.
 
     InputError where an option says otherwise, or the file leaves a choice that has to be made.
     """
-    options.stages = _one_of(job, "stages", "--stages", job.stages, options.stages, 1)
+    options.stages = _one_of(job, "stages", "--stages", job.stages, options.stages, 1) or 1
     options.micro_batches = _one_of(
         job, "micro-batches", "--micro-batches", job.micro_batches, options.micro_batches, None
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import time
@@ -13,16 +12,6 @@ from math import log
 from typing import Any
 
 from planner.cache import Store
-from planner.cli.answer import Answer
-from planner.cli.asked import asked
-from planner.cli.cancel import Cancellation
-from planner.cli.choosing import Choosing
-from planner.cli.headline import figures, headline
-from planner.cli.job import check_devices, take_job
-from planner.cli.options import bindings, constraints_of, profile_of, settle_target
-from planner.cli.request_key import RequestKey
-from planner.cli.search_proof import described, save_problem
-from planner.cli.watch import Lines, Watch, reports_in_seconds
 from planner.clock import Configuration
 from planner.errors import InputError, UsageError
 from planner.frontends import load_with_file
@@ -35,6 +24,17 @@ from planner.planning.planner import on_nodes
 from planner.planning.searched import RequestDocument
 from planner.pricing import PriceTables, Settings
 from planner.report.text import details, outcome
+from planner.requests.answer import Answer
+from planner.requests.cancel import Cancellation
+from planner.requests.choosing import Choosing
+from planner.requests.headline import figures, headline
+from planner.requests.job import check_devices, take_job
+from planner.requests.key import RequestKey
+from planner.requests.proof import described, save_problem
+from planner.requests.recorded import recorded
+from planner.requests.search import SearchRequest
+from planner.requests.values import bindings, constraints_of, profile_of
+from planner.requests.watch import Lines, Watch, reports_in_seconds
 from planner.search.control import Control
 
 __all__ = ["Searcher"]
@@ -47,7 +47,7 @@ UNTOUCHED = 0.25  # no part of a search is cut short before this share of its ti
 class Searcher:
     """Searches for the counts of devices of one command; model, profile and constraints are read once."""
 
-    options: argparse.Namespace
+    options: SearchRequest
     store: Store | None
     key: RequestKey | None
     cancellation: Cancellation
@@ -56,14 +56,14 @@ class Searcher:
     inside: Constraints | None = None  # the pins of --strategy with --space operators, where these are known
 
     def __post_init__(self) -> None:
-        settle_target(self.options)
+        self.options = replace(self.options)  # options are settled here
         self.watch.phase("import")
         self._file = b""  # the model's, without weights
         self.profile = profile_of(self.options.hardware)
-        self.constraints = constraints_of(self.options)
+        self.constraints = constraints_of(self.options.constraints, self.options.pin)
         self.configured: Constraints | None = None  # the pins of --strategy
         self.execution: Configuration | None = None  # and what it says of how a plan is run
-        self.asked = asked(self.options)  # before a configuration or a file's job becomes options
+        self.asked = recorded(self.options)  # before a configuration or a file's job becomes options
         if self.options.strategy is not None:
             self._take_strategy()
         self.job = None if self.constraints is None else self.constraints.job
@@ -78,7 +78,7 @@ class Searcher:
 
     def _take_strategy(self) -> None:
         """The configuration as options and constraints."""
-        from planner.cli.strategy import operators_inside, take_strategy
+        from planner.requests.strategy import operators_inside, take_strategy
 
         options = self.options
         given = self.constraints
@@ -186,6 +186,7 @@ class Searcher:
         """The answer with what was written for `planner check`."""
         options = self.options
         folder = options.save_problem
+        assert folder is not None
         document = save_problem(
             planned,
             folder / str(devices) if "," in options.devices else folder,

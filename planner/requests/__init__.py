@@ -1,0 +1,1 @@
+"""What is asked of the planner, and what answers it: the same for the command line and the service."""

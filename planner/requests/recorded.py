@@ -1,0 +1,92 @@
+"""A request as it stands in plan.json, and back as a value and as a command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Final
+
+from cost_models import profile_names
+from planner.errors import InputError
+from planner.planning.constraints import constraints_text, read_constraints
+from planner.planning.document import SCHEMA as PLAN_SCHEMA
+from planner.planning.searched import FileDocument, RequestDocument
+from planner.requests.search import SearchRequest
+from planner.requests.values import bindings
+
+__all__ = ["arguments_of", "profile_text", "recorded", "request_of"]
+
+
+# What a request and its record have in common; whether a plan is `reproducible`, the search finds out.
+_SAME: Final = tuple(
+    sorted(
+        (RequestDocument.model_fields.keys() & {f.name for f in fields(SearchRequest)})
+        - {"devices", "constraints", "bind", "reproducible"}
+    )
+)
+
+
+def recorded(request: SearchRequest) -> RequestDocument:
+    """What is asked for; devices are those of the first count.  InputError where a file cannot be read."""
+    same = {name: getattr(request, name) for name in _SAME}
+    return RequestDocument(
+        **same,
+        devices=request.counts[0],
+        profile=profile_text(request.hardware),
+        constraints=None if request.constraints is None else _constraints(request.constraints),
+        pins=request.pin,
+        bind=dict(sorted(bindings(request.bind).items())),
+    )
+
+
+def profile_text(hardware: str) -> FileDocument | None:
+    """The file of a hardware that is not packaged.  InputError where it cannot be read."""
+    return None if hardware in profile_names() else _file(Path(hardware), "--hardware")
+
+
+def _constraints(path: Path) -> FileDocument:
+    """A plan given as constraints is kept as the pins that it comes to."""
+    file = _file(path, "--constraints")
+    if f'"{PLAN_SCHEMA}"' in file.text[:200]:
+        return FileDocument(name=file.name, text=constraints_text(read_constraints(path)))
+    return file
+
+
+def _file(path: Path, option: str) -> FileDocument:
+    try:
+        return FileDocument(name=str(path), text=path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as e:
+        raise InputError(f"{option} {path}: cannot be read ({e}); give a text file in UTF-8") from e
+
+
+def request_of(document: RequestDocument, model: Path) -> SearchRequest:
+    """What asks the same of the model; files go by their names."""
+    return SearchRequest(
+        **{name: getattr(document, name) for name in _SAME},
+        model=model,
+        devices=str(document.devices),
+        constraints=None if document.constraints is None else Path(document.constraints.name),
+        pin=list(document.pins),
+        bind=[f"{name}={size}" for name, size in document.bind.items()],
+    )
+
+
+def arguments_of(request: SearchRequest, pins: Sequence[str] = ()) -> list[str]:
+    """Arguments of `planner search` that ask for it, with further `pins`."""
+    model = str(request.model)
+    found: list[str] = [f"./{model}" if model.startswith("-") else model, "--devices", request.devices]
+    for name, value in request.given.items():
+        option = f"--{name.replace('_', '-')}"
+        if value is True:
+            found.append(option)
+            continue
+        for item in value if isinstance(value, list) else [value]:
+            found += _said(option, str(item))
+    for pin in pins:
+        found += _said("--pin", pin)
+    return found
+
+
+def _said(option: str, text: str) -> tuple[str, ...]:
+    return (f"{option}={text}",) if text.startswith("-") else (option, text)

@@ -1,0 +1,250 @@
+"""What is asked of a search: one value, of which the options of the command line are made, those of the service, the
+key of the cache and what a plan says of itself."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final, Literal, cast, get_args
+
+from planner.errors import UsageError
+from planner.requests.values import byte_size, plan_file, positive
+from planner.targets import Target
+
+__all__ = ["MOST_DEVICES", "SENT", "SearchRequest", "add_options"]
+
+MOST_DEVICES: Final = 16384  # ranks are listed in the plan, group by group
+
+Mode = Literal["training", "inference"]
+Optimizer = Literal["adam", "momentum", "sgd"]
+Precision = Literal["bf16", "fp16", "fp32"]
+Recompute = Literal["auto", "none", "blocks"]
+Risk = Literal["expected", "upper"]
+Space = Literal["whole", "operators"]
+Solver = Literal["auto", "dp", "ilp"]
+
+
+def _option(default: Any = None, *, sent: bool = True, keyed: bool = True, **option: Any) -> Any:
+    """A field, and how the command line has it: arguments of `argparse.ArgumentParser.add_argument`.
+
+    `sent`: whether a service is asked for it; `keyed`: whether the answer depends on it.
+    """
+    metadata = {"option": option, "sent": sent, "keyed": keyed}
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass
+class SearchRequest:
+    """A model, devices, and what is wanted of the plan, as `planner search --help` says it.
+
+    `devices` is a number, or several with commas between; files are paths, and `bind` items such as `batch=8`.
+    """
+
+    model: Path
+    devices: str
+    bind: list[str] = _option(
+        [], action="append", metavar="DIM=SIZE", help="size of a symbolic dimension; may be repeated"
+    )
+    batch: int | None = _option(
+        type=positive, metavar="B", help="global batch: binds the batch dimension, or rebinds a static one"
+    )
+    hardware: str = _option(
+        "a100-80",
+        metavar="NAME|FILE",
+        help="profile (see `planner hardware`); of several kinds of devices NAME:COUNT+NAME:COUNT",
+    )
+    nodes: int | None = _option(type=positive, metavar="K", help="servers; default: as many as full servers need")
+    mesh: str | None = _option(metavar="AxB", help="only this logical mesh; default: all of one and two axes")
+    mode: Mode | None = _option(choices=get_args(Mode), help="default: training where there is a loss")
+    memory_limit: int | None = _option(
+        type=byte_size, metavar="SIZE", help="per device; default: what the profile leaves"
+    )
+    optimizer: Optimizer = _option("adam", choices=get_args(Optimizer))
+    precision: Precision = _option("bf16", choices=get_args(Precision))
+    recompute: Recompute = _option(
+        "auto",
+        choices=get_args(Recompute),
+        help="run equal layers again in the backward pass; auto: on meshes where nothing fits without",
+    )
+    stages: int = _option(1, type=positive, metavar="S", help="pipeline stages, each on an S-th of the devices")
+    micro_batches: int | None = _option(
+        type=positive, metavar="M", help="parts of the batch, one after the other; default: 1, up to 4 a stage"
+    )
+    constraints: Path | None = _option(
+        sent=False,
+        type=Path,
+        metavar="FILE",
+        help="what the plan must hold to: YAML, JSON, or a plan.json",
+    )
+    pin: list[str] = _option(
+        [],
+        action="append",
+        metavar="'PATTERN KEY=VALUE ...'",
+        help="one such pin, as '*.fc1.* m=x n=y', '*.weight stored=[_,x]' or rest=data_parallel; may be repeated",
+    )
+    strategy: str | None = _option(
+        metavar="SCHEME[:KEY=VALUE,…]",
+        help="pin a known configuration, as `planner evaluate` has it: megatron:tp=4,pp=2,micro_batch=1, fsdp, …",
+    )
+    risk: Risk = _option(
+        "expected",
+        choices=get_args(Risk),
+        help="upper: of uniform configurations, the one whose step most likely stays below the least: the upper end of "
+        "the interval counts, which is wider where no published step was measured with the like",
+    )
+    space: Space | None = _option(
+        choices=get_args(Space),
+        help="whole: stages, micro-batches, ZeRO and recomputation as well, the same for all layers; default: whole "
+        "where the batch at once hardly fits, else operators; operators with --strategy: these are laid out one by "
+        "one inside of the strategy's micro-batches and stages, as far as the step gets shorter",
+    )
+    solver: Solver = _option("auto", choices=get_args(Solver))
+    time_limit: float | None = _option(keyed=False, type=float, metavar="S", help="seconds for the whole search")
+    target: Target = _option(
+        "any",
+        choices=get_args(Target),
+        help="only plans that it can be told; default: the one of --emit, else any",
+    )
+    reproducible: bool = _option(
+        False, keyed=False, action="store_true", help="no limits in seconds: the same bytes every time"
+    )
+    top_k: int = _option(1, type=positive, metavar="K", help="the best plan of each of the K best meshes")
+    front: bool = _option(
+        False,
+        sent=False,
+        action="store_true",
+        help="also list the fastest configurations for ever less memory per device",
+    )
+    warm_start: Path | None = _option(
+        sent=False, type=plan_file, metavar="PLAN", help="begin with a plan.json made before"
+    )
+    save_problem: Path | None = _option(
+        sent=False,
+        keyed=False,  # it is written by a search, and changes nothing in its answer
+        type=Path,
+        metavar="DIR",
+        help="also write problem.json.gz and certificate.json, with which `planner check` proves objective and bound; "
+        "they speak of the chosen mesh only, and the cache is not asked",
+    )
+    save_all_meshes: bool = _option(
+        False,
+        sent=False,
+        keyed=False,
+        action="store_true",
+        help="with --save-problem: one pair of files per other mesh as well",
+    )
+
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> SearchRequest:
+        """What the options of the command line ask for, parsed by `add_options`."""
+        return cls(**{f.name: getattr(options, f.name) for f in fields(cls) if hasattr(options, f.name)})
+
+    @classmethod
+    def sent(cls, model: Path, options: Mapping[str, Any], constraints: Path | None = None) -> SearchRequest:
+        """What is asked of a service: texts are read as the command line reads them, other values are as they are.
+
+        UsageError where there is no such option, or it has no such value.
+        """
+        for name in options:
+            if name not in SENT and name != "devices":
+                raise UsageError(f"{name}: no such option; there are {', '.join(sorted({*SENT, 'devices'}))}")
+        if "devices" not in options:
+            raise UsageError("--devices: expected a number of devices, found none")
+        given = {name: _read(name, value) for name, value in options.items() if value is not None}
+        return cls(**{**given, "devices": str(options["devices"]), "model": model, "constraints": constraints})
+
+    @property
+    def counts(self) -> list[int]:
+        """The counts of devices.  UsageError where they are not so written, or too many."""
+        try:
+            counts = [positive(part) for part in self.devices.split(",")]
+        except argparse.ArgumentTypeError as e:
+            raise UsageError(f"--devices {self.devices}: {e}") from e
+        if max(counts) > MOST_DEVICES:
+            raise UsageError(f"--devices {max(counts)}: expected at most {MOST_DEVICES}; plan one replica of the job")
+        return counts
+
+    def check(self) -> None:
+        """UsageError where options contradict each other."""
+        counts = self.counts
+        if self.mesh and len(counts) > 1:
+            raise UsageError("--mesh fits one number of devices; give one --devices with it")
+        if self.time_limit is not None and not 0 < self.time_limit < 10**7:
+            raise UsageError(f"--time-limit {self.time_limit:g}: expected a positive number of seconds")
+        if self.reproducible and self.time_limit is not None:
+            raise UsageError("--reproducible forbids --time-limit: a limit in seconds gives other plans on other days")
+        if self.strategy is not None and (self.stages > 1 or self.micro_batches or self.mesh):
+            raise UsageError(
+                "--strategy says stages, micro-batches and mesh itself (pp, micro_batch); leave the others out"
+            )
+        if self.strategy is not None and len(counts) > 1:
+            raise UsageError("--strategy fits one number of devices; give one --devices with it")
+        for devices in counts:
+            if devices % self.stages:
+                raise UsageError(f"--stages {self.stages}: expected a divisor of --devices {devices}")
+        if self.save_all_meshes and self.save_problem is None:
+            raise UsageError("--save-all-meshes says what --save-problem writes; give --save-problem DIR with it")
+
+    @property
+    def keyed(self) -> dict[str, Any]:
+        """What the answer depends on beside the model and the devices, by name."""
+        return {f.name: getattr(self, f.name) for f in _OPTIONS if f.metadata["keyed"]}
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Options that are not left to their defaults, by name."""
+        return {f.name: value for f in _OPTIONS if (value := getattr(self, f.name)) != _default(f)}
+
+    @property
+    def decided(self) -> dict[str, bool]:
+        """Options that decide on operators: whether they are given."""
+        return {
+            "--mesh": self.mesh is not None,
+            "--constraints": self.constraints is not None,
+            "--pin": bool(self.pin),
+            "--solver": self.solver != "auto",
+            "--warm-start": self.warm_start is not None,
+            "--save-problem": self.save_problem is not None,
+        }
+
+
+_OPTIONS: Final[tuple[Field[Any], ...]] = tuple(f for f in fields(SearchRequest) if "option" in f.metadata)
+_BY_NAME: Final = {f.name: f for f in _OPTIONS}
+SENT: Final = frozenset(f.name for f in _OPTIONS if f.metadata["sent"])  # beside the devices, those of a service
+
+
+def add_options(parser: argparse.ArgumentParser, names: Iterable[str] | None = None) -> None:
+    """Options of a request to the command line, or those of these names, in their order here."""
+    wanted = _BY_NAME if names is None else set(names)
+    for f in _OPTIONS:
+        if f.name in wanted:
+            parser.add_argument(f"--{f.name.replace('_', '-')}", default=_default(f), **f.metadata["option"])
+
+
+def _default(f: Field[Any]) -> Any:
+    return f.default if f.default_factory is MISSING else f.default_factory()
+
+
+def _read(name: str, value: Any) -> Any:
+    if name == "devices":
+        return value
+    option = _BY_NAME[name].metadata["option"]
+    if isinstance(value, list | tuple):
+        if option.get("action") != "append":
+            raise UsageError(f"--{name.replace('_', '-')}: expected one value, found {len(value)}")
+        return [str(v) for v in value]
+    try:
+        read = option["type"](value) if "type" in option and isinstance(value, str) else value
+    except (argparse.ArgumentTypeError, ValueError) as e:
+        raise UsageError(f"argument --{name.replace('_', '-')}: {e}") from e
+    choices = cast("tuple[str, ...] | None", option.get("choices"))
+    if choices is not None and read not in choices:
+        raise UsageError(
+            f"argument --{name.replace('_', '-')}: invalid choice: {read!r} (choose from "
+            f"{', '.join(map(repr, choices))})"
+        )
+    return read

@@ -1,0 +1,99 @@
+"""A request of a search is one value, on which command line, service, cache and plan.json agree."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.options import PlanQuery
+from planner.cli.search import configure
+from planner.errors import UsageError
+from planner.planning.searched import RequestDocument
+from planner.requests.key import request_key
+from planner.requests.recorded import arguments_of, recorded, request_of
+from planner.requests.search import SENT, SearchRequest
+
+MODEL = Path(__file__).resolve().parents[2] / "sample_graphs" / "mlp.onnx"
+# A value of every option that is not its default.
+OTHER: dict[str, Any] = {
+    "bind": ["n=3"], "batch": 8, "hardware": "h100", "nodes": 2, "mesh": "2x2", "mode": "training",
+    "memory_limit": 1 << 30, "optimizer": "sgd", "precision": "fp32", "recompute": "blocks", "stages": 2,
+    "micro_batches": 4, "constraints": MODEL, "pin": ["*.w stored=[x,_]"], "strategy": "ddp", "risk": "upper",
+    "space": "whole", "solver": "dp", "time_limit": 3.0, "target": "megatron", "reproducible": True, "top_k": 3,
+    "front": True, "warm_start": MODEL, "save_problem": Path("p"), "save_all_meshes": True,
+}  # fmt: skip
+
+
+def parsed(arguments: list[str]) -> SearchRequest:
+    parser = argparse.ArgumentParser()
+    configure(parser)
+    options = parser.parse_args(arguments)
+    if options.target is None:
+        options.target = "any"
+    return SearchRequest.of(options)
+
+
+def test_every_option_has_another_value_here() -> None:
+    plain = SearchRequest(MODEL, "4")
+    assert OTHER.keys() == {f.name for f in fields(SearchRequest)} - {"model", "devices"}
+    assert all(getattr(plain, name) != value for name, value in OTHER.items())
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_the_command_line_says_what_the_value_says(name: str) -> None:
+    request = replace(SearchRequest(MODEL, "4"), **{name: OTHER[name]})
+    assert parsed(arguments_of(request)) == request
+
+
+@pytest.mark.parametrize("name", sorted(SENT))
+def test_a_service_is_asked_for_the_same(name: str) -> None:
+    assert SearchRequest.sent(MODEL, {"devices": 4, name: OTHER[name]}) == replace(
+        SearchRequest(MODEL, "4"), **{name: OTHER[name]}
+    )
+
+
+def test_the_service_takes_what_is_sent() -> None:
+    assert set(PlanQuery.model_fields) == {*SENT, "devices", "name"}
+    plain = SearchRequest(MODEL, "4")
+    given = {name: PlanQuery.model_fields[name].get_default() for name in SENT}
+    assert given == {name: getattr(plain, name) for name in SENT}
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_answers_that_may_differ_have_keys_that_differ(name: str) -> None:
+    """A limit in seconds aside: only answers are kept that none has touched."""
+    plain, other = SearchRequest(MODEL, "4"), replace(SearchRequest(MODEL, "4"), **{name: OTHER[name]})
+    differs = name not in ("time_limit", "reproducible", "save_problem", "save_all_meshes")
+    assert (request_key(plain) != request_key(other)) == differs
+
+
+def test_a_record_asks_for_the_same_again() -> None:
+    document = recorded(SearchRequest(MODEL, "4", bind=["a=2"], pin=["mesh=2x2"], batch=8, target="torch"))
+    again = request_of(document, MODEL)
+    assert recorded(again) == document
+    assert again.bind == ["a=2"]
+    assert again.target == "torch"
+
+
+def test_what_a_record_says_is_an_option() -> None:
+    names = {f.name for f in fields(SearchRequest)}
+    assert set(RequestDocument.model_fields) - names == {"profile", "pins"}
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, "--devices"),
+        ({"devices": 2, "optimizer": "lion"}, "invalid choice: 'lion'"),
+        ({"devices": 2, "memory_limit": "much"}, "expected a size such as 64GiB"),
+        ({"devices": 2, "front": True}, "no such option"),
+        ({"devices": 2, "mesh": ["2x2", "4"]}, "expected one value"),
+    ],
+)
+def test_what_no_request_can_say_is_refused(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        SearchRequest.sent(MODEL, options)
