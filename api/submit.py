@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planner.errors import InfeasibleError, InputError, NoPlanError, PlannerError, UsageError, VerificationError
-from planner.requests.search import MOST_DEVICES, SENT, add_options
+from planner.requests.options import add_options, default_of, options_of
+from planner.requests.search import MOST_DEVICES, SENT, SearchRequest
 from planner.requests.values import positive
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ SERVER = "http://127.0.0.1:8080"
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, metavar="MODEL", help="ONNX file (weights are not needed)")
     parser.add_argument("--devices", required=True, type=positive, metavar="N", help="number of devices")
-    add_options(parser, SENT | {"constraints"})
+    add_options(parser, SearchRequest, {*SENT, "constraints"})
     parser.add_argument(
         "--server",
         default=os.environ.get("PLANNER_SERVER") or SERVER,
@@ -82,8 +83,11 @@ def _submit(client: Client, options: argparse.Namespace) -> Job:
     whole = model.stat().st_size
     if len(data) < 0.99 * whole:
         _say(f"model       {_size(whole)} -> {_size(len(data))}: weights stay here")
-    given = {name: getattr(options, name) for name in SENT}
-    given["reproducible"] = "true" if options.reproducible else None
+    # Defaults are the service's: one of another version may not know the latest options.
+    defaults = {f.name: default_of(f) for f in options_of(SearchRequest)}
+    given = {n: value for n in SENT if (value := getattr(options, n)) != defaults[n]}
+    if options.reproducible:
+        given["reproducible"] = "true"
     constraints = options.constraints
     if constraints is not None and not constraints.is_file():
         raise InputError(f"constraints {constraints}: no such file")

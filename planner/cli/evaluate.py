@@ -11,7 +11,8 @@ from typing import Any
 from planner.cli.options import add_model_options
 from planner.errors import InfeasibleError, UsageError
 from planner.requests.evaluation import EvaluationRequest, evaluated
-from planner.requests.values import byte_size, plan_file, positive
+from planner.requests.options import add_options
+from planner.requests.values import plan_file
 
 __all__ = ["configure", "run"]
 
@@ -20,7 +21,7 @@ GIB = 2**30
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
-    parser.add_argument("--devices", type=positive, metavar="N", help="devices to train on; of a plan, its own")
+    add_options(parser, EvaluationRequest, ("devices",))
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
         "--strategy",
@@ -28,12 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="ddp, zero1, zero2, zero3, fsdp, hsdp:shard=8, megatron:tp=8,pp=4,zero=1,recompute=full,micro_batch=1,…",
     )
     what.add_argument("--plan", type=plan_file, metavar="PLAN", help="a plan.json, or its folder: priced as it stands")
-    parser.add_argument(
-        "--hardware", metavar="NAME|FILE", help="profile (see `planner hardware`); default: a100-80; of a plan, its own"
-    )
-    parser.add_argument("--precision", choices=("bf16", "fp16", "fp32"), help="default: bf16; of a plan, its own")
-    parser.add_argument("--optimizer", choices=("adam", "sgd", "momentum"), help="default: adam; of a plan, its own")
-    parser.add_argument("--memory-limit", type=byte_size, metavar="SIZE", help="default: the device's less its reserve")
+    add_options(parser, EvaluationRequest, ("hardware", "precision", "optimizer", "memory_limit"))
     parser.add_argument("--out", type=Path, metavar="DIR", help="write evaluation.json there")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
 

@@ -18,7 +18,8 @@ from planner.requests.answer import Answer, finished, write_plans
 from planner.requests.cancel import cancelled_by_signals
 from planner.requests.kept import keep_model
 from planner.requests.kinds import names_kinds
-from planner.requests.search import SENT, SearchRequest, add_options
+from planner.requests.options import add_options
+from planner.requests.search import SENT, SearchRequest
 
 __all__ = ["add_request_options", "configure", "run"]
 
@@ -27,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
     parser.add_argument("--devices", required=True, metavar="N[,N...]", help="number of devices, or several")
     add_request_options(parser)
-    add_options(parser, ("front", "warm_start", "save_problem", "save_all_meshes"))
+    add_options(parser, SearchRequest, ("front", "warm_start", "save_problem", "save_all_meshes"))
     add_cache_options(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="directory for plan.json; default: MODEL.plan")
     parser.add_argument(
@@ -44,8 +45,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def add_request_options(parser: argparse.ArgumentParser) -> None:
     """What is asked for, beside the model and the devices."""
-    add_options(parser, SENT - {"bind", "batch"} | {"constraints"})
-    parser.set_defaults(target=None)
+    add_options(parser, SearchRequest, {*SENT, "constraints"} - {"bind", "batch"})
+    parser.set_defaults(target=None)  # not given: `_request` settles it
 
 
 def run(options: argparse.Namespace) -> int:
@@ -92,7 +93,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _request(options: argparse.Namespace) -> SearchRequest:
-    """Without --target, plans are for the one that they are emitted for, or for any."""
+    """What the options ask for.  Without --target, plans are for the one that they are emitted for, or for any.
+    UsageError where options contradict each other."""
     request = SearchRequest.of(options)
     if options.target is None:
         request.target = options.emit[0] if len(options.emit) == 1 else "any"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from planner.errors import UsageError
-from planner.requests.values import bindings, byte_size, profile_of
+from planner.requests.options import option, options_of, read, refuse_others
+from planner.requests.values import bindings, byte_size, positive, profile_of
 
 if TYPE_CHECKING:
     from cost_models import HardwareProfile
@@ -20,38 +20,42 @@ if TYPE_CHECKING:
 __all__ = ["EvaluationRequest", "evaluated"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EvaluationRequest:
-    """A model with a `strategy`, or with a `plan`, as `planner evaluate --help` says it; what is None is the plan's."""
+    """A model with a `strategy`, or with a `plan`, as `planner evaluate --help` says it.
+
+    What is left open a plan says itself; with a strategy it is an A100 of 80 GB, bf16 and Adam.
+    """
 
     model: Path
-    devices: int | None = None
-    strategy: str | None = None
+    bind: list[str] = option([], action="append", metavar="DIM=SIZE")
+    batch: int | None = option(type=positive)
+    devices: int | None = option(type=positive, metavar="N", help="devices to train on; of a plan, its own")
+    strategy: str | None = option()
     plan: Path | None = None
-    hardware: str | None = None
-    bind: Sequence[str] = ()
-    batch: int | None = None
-    precision: Literal["bf16", "fp16", "fp32"] | None = None
-    optimizer: Literal["adam", "momentum", "sgd"] | None = None
-    memory_limit: int | None = None
+    hardware: str | None = option(
+        metavar="NAME|FILE", help="profile (see `planner hardware`); default: a100-80; of a plan, its own"
+    )
+    precision: Literal["bf16", "fp16", "fp32"] | None = option(
+        choices=("bf16", "fp16", "fp32"), help="default: bf16; of a plan, its own"
+    )
+    optimizer: Literal["adam", "momentum", "sgd"] | None = option(
+        choices=("adam", "sgd", "momentum"), help="default: adam; of a plan, its own"
+    )
+    memory_limit: int | None = option(type=byte_size, metavar="SIZE", help="default: the device's less its reserve")
 
     @classmethod
     def sent(cls, model: Path, options: Mapping[str, Any], plan: Path | None = None) -> EvaluationRequest:
-        """What is asked of a service: texts are read as the command line reads them.
+        """What is asked of a service: values are read as the command line reads them.
 
         UsageError where there is no such option, or it has no such value.
         """
-        names = {f.name for f in fields(cls)} - {"model", "plan"}
-        for name in options.keys() - names:
-            raise UsageError(f"{name}: no such option; there are {', '.join(sorted(names))}")
-        if (plan is None) == ("strategy" not in options):
-            raise UsageError("one of the arguments --strategy --plan is required, and one alone")
-        limit = options.get("memory_limit")
-        try:
-            read = byte_size(limit) if isinstance(limit, str) else limit
-        except argparse.ArgumentTypeError as e:
-            raise UsageError(f"argument --memory-limit: {e}") from e
-        return cls(**{**options, "memory_limit": read, "model": model, "plan": plan})
+        refuse_others(options, [f.name for f in options_of(cls)])
+        if plan is None and "strategy" not in options:
+            raise UsageError("one of the arguments --strategy --plan is required")
+        if plan is not None and "strategy" in options:
+            raise UsageError("argument --plan: not allowed with argument --strategy")
+        return cls(model=model, plan=plan, **{name: read(cls, name, value) for name, value in options.items()})
 
 
 def evaluated(options: EvaluationRequest) -> dict[str, Any]:

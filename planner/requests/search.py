@@ -4,16 +4,17 @@ key of the cache and what a plan says of itself."""
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final, Literal, cast, get_args
+from typing import Any, Final, Literal, get_args
 
 from planner.errors import UsageError
+from planner.requests.options import default_of, option, options_of, read, refuse_others
 from planner.requests.values import byte_size, plan_file, positive
 from planner.targets import Target
 
-__all__ = ["MOST_DEVICES", "SENT", "SearchRequest", "add_options"]
+__all__ = ["MOST_DEVICES", "SENT", "SearchRequest"]
 
 MOST_DEVICES: Final = 16384  # ranks are listed in the plan, group by group
 
@@ -26,17 +27,6 @@ Space = Literal["whole", "operators"]
 Solver = Literal["auto", "dp", "ilp"]
 
 
-def _option(default: Any = None, *, sent: bool = True, keyed: bool = True, **option: Any) -> Any:
-    """A field, and how the command line has it: arguments of `argparse.ArgumentParser.add_argument`.
-
-    `sent`: whether a service is asked for it; `keyed`: whether the answer depends on it.
-    """
-    metadata = {"option": option, "sent": sent, "keyed": keyed}
-    if isinstance(default, list):
-        return field(default_factory=lambda: list(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
-
-
 @dataclass
 class SearchRequest:
     """A model, devices, and what is wanted of the plan, as `planner search --help` says it.
@@ -46,83 +36,83 @@ class SearchRequest:
 
     model: Path
     devices: str
-    bind: list[str] = _option(
+    bind: list[str] = option(
         [], action="append", metavar="DIM=SIZE", help="size of a symbolic dimension; may be repeated"
     )
-    batch: int | None = _option(
+    batch: int | None = option(
         type=positive, metavar="B", help="global batch: binds the batch dimension, or rebinds a static one"
     )
-    hardware: str = _option(
+    hardware: str = option(
         "a100-80",
         metavar="NAME|FILE",
         help="profile (see `planner hardware`); of several kinds of devices NAME:COUNT+NAME:COUNT",
     )
-    nodes: int | None = _option(type=positive, metavar="K", help="servers; default: as many as full servers need")
-    mesh: str | None = _option(metavar="AxB", help="only this logical mesh; default: all of one and two axes")
-    mode: Mode | None = _option(choices=get_args(Mode), help="default: training where there is a loss")
-    memory_limit: int | None = _option(
+    nodes: int | None = option(type=positive, metavar="K", help="servers; default: as many as full servers need")
+    mesh: str | None = option(metavar="AxB", help="only this logical mesh; default: all of one and two axes")
+    mode: Mode | None = option(choices=get_args(Mode), help="default: training where there is a loss")
+    memory_limit: int | None = option(
         type=byte_size, metavar="SIZE", help="per device; default: what the profile leaves"
     )
-    optimizer: Optimizer = _option("adam", choices=get_args(Optimizer))
-    precision: Precision = _option("bf16", choices=get_args(Precision))
-    recompute: Recompute = _option(
+    optimizer: Optimizer = option("adam", choices=get_args(Optimizer))
+    precision: Precision = option("bf16", choices=get_args(Precision))
+    recompute: Recompute = option(
         "auto",
         choices=get_args(Recompute),
         help="run equal layers again in the backward pass; auto: on meshes where nothing fits without",
     )
-    stages: int = _option(1, type=positive, metavar="S", help="pipeline stages, each on an S-th of the devices")
-    micro_batches: int | None = _option(
+    stages: int = option(1, type=positive, metavar="S", help="pipeline stages, each on an S-th of the devices")
+    micro_batches: int | None = option(
         type=positive, metavar="M", help="parts of the batch, one after the other; default: 1, up to 4 a stage"
     )
-    constraints: Path | None = _option(
+    constraints: Path | None = option(
         sent=False,
         type=Path,
         metavar="FILE",
         help="what the plan must hold to: YAML, JSON, or a plan.json",
     )
-    pin: list[str] = _option(
+    pin: list[str] = option(
         [],
         action="append",
         metavar="'PATTERN KEY=VALUE ...'",
         help="one such pin, as '*.fc1.* m=x n=y', '*.weight stored=[_,x]' or rest=data_parallel; may be repeated",
     )
-    strategy: str | None = _option(
+    strategy: str | None = option(
         metavar="SCHEME[:KEY=VALUE,…]",
         help="pin a known configuration, as `planner evaluate` has it: megatron:tp=4,pp=2,micro_batch=1, fsdp, …",
     )
-    risk: Risk = _option(
+    risk: Risk = option(
         "expected",
         choices=get_args(Risk),
         help="upper: of uniform configurations, the one whose step most likely stays below the least: the upper end of "
         "the interval counts, which is wider where no published step was measured with the like",
     )
-    space: Space | None = _option(
+    space: Space | None = option(
         choices=get_args(Space),
         help="whole: stages, micro-batches, ZeRO and recomputation as well, the same for all layers; default: whole "
         "where the batch at once hardly fits, else operators; operators with --strategy: these are laid out one by "
         "one inside of the strategy's micro-batches and stages, as far as the step gets shorter",
     )
-    solver: Solver = _option("auto", choices=get_args(Solver))
-    time_limit: float | None = _option(keyed=False, type=float, metavar="S", help="seconds for the whole search")
-    target: Target = _option(
+    solver: Solver = option("auto", choices=get_args(Solver))
+    time_limit: float | None = option(keyed=False, type=float, metavar="S", help="seconds for the whole search")
+    target: Target = option(
         "any",
         choices=get_args(Target),
         help="only plans that it can be told; default: the one of --emit, else any",
     )
-    reproducible: bool = _option(
+    reproducible: bool = option(
         False, keyed=False, action="store_true", help="no limits in seconds: the same bytes every time"
     )
-    top_k: int = _option(1, type=positive, metavar="K", help="the best plan of each of the K best meshes")
-    front: bool = _option(
+    top_k: int = option(1, type=positive, metavar="K", help="the best plan of each of the K best meshes")
+    front: bool = option(
         False,
         sent=False,
         action="store_true",
         help="also list the fastest configurations for ever less memory per device",
     )
-    warm_start: Path | None = _option(
+    warm_start: Path | None = option(
         sent=False, type=plan_file, metavar="PLAN", help="begin with a plan.json made before"
     )
-    save_problem: Path | None = _option(
+    save_problem: Path | None = option(
         sent=False,
         keyed=False,  # it is written by a search, and changes nothing in its answer
         type=Path,
@@ -130,7 +120,7 @@ class SearchRequest:
         help="also write problem.json.gz and certificate.json, with which `planner check` proves objective and bound; "
         "they speak of the chosen mesh only, and the cache is not asked",
     )
-    save_all_meshes: bool = _option(
+    save_all_meshes: bool = option(
         False,
         sent=False,
         keyed=False,
@@ -149,13 +139,11 @@ class SearchRequest:
 
         UsageError where there is no such option, or it has no such value.
         """
-        for name in options:
-            if name not in SENT and name != "devices":
-                raise UsageError(f"{name}: no such option; there are {', '.join(sorted({*SENT, 'devices'}))}")
+        refuse_others(options, {*SENT, "devices"})
         if "devices" not in options:
             raise UsageError("--devices: expected a number of devices, found none")
-        given = {name: _read(name, value) for name, value in options.items() if value is not None}
-        return cls(**{**given, "devices": str(options["devices"]), "model": model, "constraints": constraints})
+        given = {name: read(cls, name, value) for name, value in options.items() if name != "devices"}
+        return cls(**given, devices=str(options["devices"]), model=model, constraints=constraints)
 
     @property
     def counts(self) -> list[int]:
@@ -192,12 +180,12 @@ class SearchRequest:
     @property
     def keyed(self) -> dict[str, Any]:
         """What the answer depends on beside the model and the devices, by name."""
-        return {f.name: getattr(self, f.name) for f in _OPTIONS if f.metadata["keyed"]}
+        return {f.name: getattr(self, f.name) for f in options_of(SearchRequest) if f.metadata["keyed"]}
 
     @property
     def given(self) -> dict[str, Any]:
         """Options that are not left to their defaults, by name."""
-        return {f.name: value for f in _OPTIONS if (value := getattr(self, f.name)) != _default(f)}
+        return {f.name: value for f in options_of(SearchRequest) if (value := getattr(self, f.name)) != default_of(f)}
 
     @property
     def decided(self) -> dict[str, bool]:
@@ -212,39 +200,5 @@ class SearchRequest:
         }
 
 
-_OPTIONS: Final[tuple[Field[Any], ...]] = tuple(f for f in fields(SearchRequest) if "option" in f.metadata)
-_BY_NAME: Final = {f.name: f for f in _OPTIONS}
-SENT: Final = frozenset(f.name for f in _OPTIONS if f.metadata["sent"])  # beside the devices, those of a service
-
-
-def add_options(parser: argparse.ArgumentParser, names: Iterable[str] | None = None) -> None:
-    """Options of a request to the command line, or those of these names, in their order here."""
-    wanted = _BY_NAME if names is None else set(names)
-    for f in _OPTIONS:
-        if f.name in wanted:
-            parser.add_argument(f"--{f.name.replace('_', '-')}", default=_default(f), **f.metadata["option"])
-
-
-def _default(f: Field[Any]) -> Any:
-    return f.default if f.default_factory is MISSING else f.default_factory()
-
-
-def _read(name: str, value: Any) -> Any:
-    if name == "devices":
-        return value
-    option = _BY_NAME[name].metadata["option"]
-    if isinstance(value, list | tuple):
-        if option.get("action") != "append":
-            raise UsageError(f"--{name.replace('_', '-')}: expected one value, found {len(value)}")
-        return [str(v) for v in value]
-    try:
-        read = option["type"](value) if "type" in option and isinstance(value, str) else value
-    except (argparse.ArgumentTypeError, ValueError) as e:
-        raise UsageError(f"argument --{name.replace('_', '-')}: {e}") from e
-    choices = cast("tuple[str, ...] | None", option.get("choices"))
-    if choices is not None and read not in choices:
-        raise UsageError(
-            f"argument --{name.replace('_', '-')}: invalid choice: {read!r} (choose from "
-            f"{', '.join(map(repr, choices))})"
-        )
-    return read
+# Beside the devices, the options of a service.
+SENT: Final = tuple(f.name for f in options_of(SearchRequest) if f.metadata["sent"])

@@ -1,9 +1,12 @@
 """A program without the blocks that do what their neighbours do: what is traced of the others holds for these as well.
 
-Of consecutive equal blocks the first, the second and the last stay, and the second stands for all between: it follows
-an equal one and is followed by one, and so reads, sends and holds what they do.  Blocks are equal where they are in one
-run of the graph, where nothing but themselves and the next one reads what they make, where they read the same from
-outside, and where they have the same instructions with the same strategies and layouts.
+Of consecutive equal blocks the first, the second and the last stay.  The first and the last have other neighbours than
+the rest; the second has equal blocks before and behind it, as all blocks between have, and is counted for each of them.
+
+Blocks are equal where they are in one run of the graph, only they and the next block read what they make, they read
+the same tensors of earlier parts of the graph, their operators are joined to kernels in the same way, and they have the
+same instructions with the same strategies and layouts.  The kernels of the smaller graph have to be those of the whole
+one.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -24,6 +27,7 @@ from planner.rules.strategy import Strategy
 from planner.trace.facts import Facts, cut_units
 from planner.trace.workload import Workload
 from planner.work.activity import fixed_operators, made_of_parameters, trained_parameters
+from planner.work.fusion import Fusion, fusion_of
 from planner.work.units import bucket_shares, parameter_elements, units_of
 
 __all__ = ["Condensed", "condensed"]
@@ -34,8 +38,8 @@ _NONE: Final = -1  # the block of what is in none
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Condensed:
-    """`program` and `facts` of the blocks that stay; `of[u]`: the unit of these that stands for unit u of the model,
-    whose `repeated` and `stages` are as of `Workload`."""
+    """A `program` without some blocks, and the `facts` of its graph.  `of[u]` is the unit of the program that is
+    counted for unit u of the model; `repeated` and `stages` are those of the model's units, as of `Workload`."""
 
     program: Program
     facts: Facts
@@ -52,15 +56,23 @@ class Condensed:
         )
 
 
-def condensed(program: Program, stage_of: Mapping[str, int] | None) -> Condensed | None:
-    """None where no block can be left out.  `stage_of` as of `planner.trace.trace`."""
+def condensed(
+    program: Program, stage_of: Mapping[str, int] | None, *, chains: bool, attention: bool, copies: bool
+) -> Condensed | None:
+    """None where no block can be left out.  Arguments as of `planner.trace.trace`; instructions have to be those of
+    `program.active`, as `planner.lowering.lower` makes them."""
     graph, places = program.graph, _places(program.graph)
-    if not places.runs:
+    if not places.runs or (stage_of is not None and not _grows([stage_of[op.name] for op in graph.ops])):
         return None
-    blocks, codes = _read(program, places, stage_of)
+
+    def fusion(graph: Graph) -> Fusion:
+        return fusion_of(graph, program.rules, program.active, chains=chains, attention=attention, copies=copies)
+
+    joined = _joined(fusion(graph), places, range(len(places.names)))
+    blocks, codes = _read(program, places, joined, stage_of)
     cuts = [c for run in places.runs if (c := _cut(run.run, codes[run.first : run.first + run.run.count])) is not None]
     few = _few(graph, cuts) if cuts else None
-    if few is None:
+    if few is None or not _same_kernels(fusion(graph), fusion(few.graph), joined, few, places):
         return None
     instructions = tuple(
         _renamed(i, few.renamed)
@@ -138,19 +150,20 @@ def _marks(
     graph: Graph, runs: Sequence[_Run], block: Mapping[str, int], home: Mapping[str, int]
 ) -> tuple[tuple[Hashable, ...], ...]:
     """What tells blocks apart: what they make for others than themselves and the next one, inputs of their own, and
-    what they read from outside that others do not.  Of what comes before a run the first block may read more, and the
-    last one may be read by anything: these stay."""
+    what they read from outside that others do not.  The first block of a run may read more, and anything may read what
+    the last one makes, without a mark: they stay in any case."""
     begins, ends = {r.first for r in runs}, {r.first + r.run.count - 1 for r in runs}
     marks: list[list[Hashable]] = [[] for r in runs for _ in r.run.blocks]
     shared: dict[frozenset[int], int] = {}
     for t, readers in graph.consumers.items():
         here = {block.get(op.name, _NONE) for op, _ in readers}
         b = home.get(t)
-        if b is None:
-            if not here <= {_NONE, *begins}:
-                shared.setdefault(frozenset(here - {_NONE}), len(shared))
-        elif graph.tensors[t].role is Role.INPUT or (b not in ends and not here <= {b, b + 1}):
-            marks[b].append(t)
+        if b is not None:
+            here -= {b} if b in ends else {b, b + 1}
+            if graph.tensors[t].role is Role.INPUT or (b not in ends and here):
+                marks[b].append(t)
+        if not here <= {_NONE, *begins}:
+            shared.setdefault(frozenset(here - {_NONE}), len(shared))
     for blocks, number in shared.items():
         for b in blocks:
             marks[b].append(number)
@@ -171,6 +184,7 @@ class _Few:
     facts: Facts
 
 
+_PATTERNS: Final = 8  # of blocks that stay, for which smaller graphs are remembered
 _Pattern = tuple[tuple[tuple[str, ...], tuple[int, ...]], ...]
 _KNOWN: WeakKeyDictionary[Graph, dict[_Pattern, _Few | None]] = WeakKeyDictionary()
 
@@ -179,6 +193,8 @@ def _few(graph: Graph, cuts: Sequence[BlockCut]) -> _Few | None:
     """None where operators would go that are in no block; found once as long as the graph lives."""
     known, pattern = _KNOWN.setdefault(graph, {}), tuple((c.run.blocks[0], c.kept) for c in cuts)
     if pattern not in known:
+        if len(known) == _PATTERNS:
+            del known[next(iter(known))]
         known[pattern] = _without(graph, cuts)
     return known[pattern]
 
@@ -224,7 +240,7 @@ class _Numbers:
 
 
 def _read(
-    program: Program, places: _Places, stage_of: Mapping[str, int] | None
+    program: Program, places: _Places, joined: Mapping[str, Hashable], stage_of: Mapping[str, int] | None
 ) -> tuple[list[int], list[tuple[Hashable, ...]]]:
     """By instruction the block that it belongs to, and by block what it does, in values that equal blocks share.
 
@@ -254,8 +270,42 @@ def _read(
         blocks.append(b)
     numbers = _strategy_numbers(program, places)
     for (op, b), n in zip(block.items(), numbers, strict=True):
-        codes[b].append(n if stage_of is None else (n, stage_of[op]))
+        codes[b].append((n, joined.get(op), None if stage_of is None else stage_of[op]))
     return blocks, [(*marks, *code) for marks, code in zip(places.marks, codes, strict=True)]
+
+
+def _joined(fusion: Fusion, places: _Places, number: Sequence[int]) -> dict[str, Hashable]:
+    """By operator of a block: what it does for its kernel, and which operators are in that, where blocks go by their
+    numbers."""
+    block, place = places.block, places.place
+    found: dict[str, Hashable] = {}
+
+    def add(members: Sequence[str]) -> None:
+        mine = [name for name in members if name in block]
+        least = min((number[block[name]] for name in mine), default=0)
+        kernel = tuple((place[name], number[block[name]] - least) if name in block else name for name in members)
+        for name in mine:
+            found[name] = found.get(name), fusion.parts.get(name), kernel, number[block[name]] - least
+
+    for members in fusion.members:
+        add([op.name for op in members])
+    for core in fusion.cores:
+        add([core.scores, fusion.members[core.region][0].name, core.output])
+    return found
+
+
+def _same_kernels(whole: Fusion, few: Fusion, joined: Mapping[str, Hashable], graph: _Few, places: _Places) -> bool:
+    """Whether the operators that stay are joined in the smaller graph as they are in the whole one."""
+    ops = [op.name for op in graph.graph.ops]
+    number = [0] * len(places.names)
+    for n, b in enumerate(sorted({places.block[name] for name in ops if name in places.block})):
+        number[b] = n
+    again = _joined(few, places, number)
+    return all(whole.parts.get(name) == few.parts.get(name) and joined.get(name) == again.get(name) for name in ops)
+
+
+def _grows(stages: Sequence[int]) -> bool:
+    return all(a <= b for a, b in pairwise(stages))
 
 
 def _strategy_numbers(program: Program, places: _Places) -> list[int]:

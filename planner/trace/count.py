@@ -41,7 +41,7 @@ def trace(
         stage_of: the pipeline stage of each operator, at whose ends units end.
         held_alone: whether only bytes held are wanted, and neither kernels nor transfers.
     """
-    few = condensed(program, stage_of)
+    few = condensed(program, stage_of, chains=chains, attention=attention, copies=copies)
     if few is None:
         at = _placed(program, settings, chains, attention, copies, stage_of)
     else:

@@ -8,7 +8,10 @@ from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from cost_models import load_profile
 from planner.builder import build
@@ -33,6 +36,7 @@ MODELS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "moe": ("moe", {}),
     "vit": ("vit", {}),
 }
+FUSED = {"chains": True, "attention": True, "copies": False}
 WAYS: tuple[dict[str, bool], ...] = (
     {},
     {"gathered_again": True},
@@ -78,7 +82,7 @@ def both(
 ) -> tuple[Workload, Workload]:
     few = trace(program, settings, **way)
     with monkeypatch.context() as patch:
-        patch.setattr(count, "condensed", lambda *_: None)
+        patch.setattr(count, "condensed", lambda *_, **__: None)
         return few, trace(program, settings, **way)
 
 
@@ -100,7 +104,7 @@ def same(few: Workload, all_: Workload) -> bool:
 def test_equal_blocks_are_traced_once(monkeypatch: pytest.MonkeyPatch, name: str, training: bool) -> None:
     settings = Settings(training)
     program = program_of(name, (2, 2), settings, 0, 0)
-    few = condensed(program, None)
+    few = condensed(program, None, **FUSED)
     assert few is not None
     assert len(few.program.graph.ops) < len(program.graph.ops) * 5.5 / LAYERS
     for way in WAYS:
@@ -137,7 +141,7 @@ def test_configurations_are_traced_by_few_blocks(
 ) -> None:
     c = Configuration(**way)
     program = program_of_configuration(graph_of(name), c, A100)
-    assert condensed(program, None) is not None
+    assert condensed(program, None, **FUSED) is not None
     assert same(*both(monkeypatch, program, Settings(True), gathered_again=True))
 
 
@@ -158,7 +162,7 @@ def test_an_instruction_that_one_block_alone_has_keeps_it(monkeypatch: pytest.Mo
     for extra in extras:
         at = program.instructions.index(extra)
         other = replace(program, instructions=(*program.instructions[:at], extra, *program.instructions[at:]))
-        few = condensed(other, None)
+        few = condensed(other, None, **FUSED)
         assert few is None or set(run.blocks[block]) <= few.program.graph.producers.keys()
         assert same(*both(monkeypatch, other, settings, gathered_again=True))
 
@@ -262,3 +266,94 @@ def test_what_tells_blocks_apart_in_the_graph_keeps_them(
     program = lower(graph, priced.machine.mesh, rules, active, priced.decode(choice))
     for way in WAYS:
         assert same(*both(monkeypatch, program, settings, **way))
+
+
+class _Net:
+    """A small network of matrix products, written operator by operator."""
+
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.weights: list[onnx.TensorProto] = []
+
+    def weight(self, *shape: int) -> str:
+        name = f"w{len(self.weights)}"
+        self.weights.append(numpy_helper.from_array(np.ones(shape, np.float32), name))
+        return name
+
+    def op(self, kind: str, *inputs: str) -> str:
+        name = f"t{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, list(inputs), [name]))
+        return name
+
+    def product(self, x: str) -> str:
+        return self.op("MatMul", x, self.weight(64, 64))
+
+    def block(self, x: str) -> str:
+        return self.op("Add", x, self.product(self.op("Relu", self.product(x))))
+
+    def graph(self, output: str) -> Graph:
+        info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, (32, 64)) for n in ("x", output)]
+        graph = helper.make_graph(self.nodes, "net", info[:1], info[1:], self.weights)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+        return import_bytes(model.SerializeToString(), name="net")
+
+
+def _skips_across() -> Graph:
+    """Blocks of one run read what those of another run made, the last of them first."""
+    net, x, skips = _Net(), "x", list[str]()
+    for _ in range(8):
+        x = net.block(x)
+        skips.append(x)
+    x = net.op("Tanh", net.product(x))
+    for skip in reversed(skips):
+        x = net.block(net.op("Add", x, net.product(skip)))
+    return net.graph(x)
+
+
+def _two_of_the_last() -> Graph:
+    """Some blocks read one result of the last block of another run, the rest read another of its results."""
+    net, x, y = _Net(), "x", ""
+    for _ in range(6):
+        y = net.product(net.op("Relu", net.product(x)))
+        x = net.op("Add", x, y)
+    ends = [x, y]
+    x = net.op("Tanh", net.product("x"))
+    for k in range(8):
+        x = net.block(net.op("Add", x, net.product(ends[k >= 3])))
+    return net.graph(x)
+
+
+def _two_streams() -> Graph:
+    """Equal blocks are joined to kernels otherwise near the beginning, where one of two paths is longer."""
+    net, x, y = _Net(), "x", "x"
+    for _ in range(3):
+        y = net.product(y)
+    for _ in range(12):
+        x = net.op("Relu", net.product(x))
+        y = net.op("Add", y, net.op("Mul", x, net.weight(64)))
+    return net.graph(net.op("Add", net.product(x), y))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("make", [_skips_across, _two_of_the_last, _two_streams], ids=lambda f: f.__name__.strip("_"))
+def test_blocks_that_are_told_apart_by_what_is_around_them(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[], Graph], training: bool
+) -> None:
+    graph = make()
+    rules, _ = bind_rules(graph)
+    settings = Settings(training)
+    active = active_tensors(graph, rules) if training else frozenset[str]()
+    priced = price(graph, Machine(A100, DeviceMesh.of(2, 2), settings), rules, active, None)
+    choice = solve(priced.problem).choice
+    assert choice is not None
+    program = lower(graph, priced.machine.mesh, rules, active, priced.decode(choice))
+    for way in WAYS:
+        assert same(*both(monkeypatch, program, settings, **way))
+
+
+def test_stages_that_go_back_are_traced_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(True)
+    program = program_of("gpt", (2, 2), settings, 0, 0)
+    ops = [op.name for op in program.graph.ops]
+    stage_of = {op: int(k < len(ops) // 2) for k, op in enumerate(ops)}
+    assert same(*both(monkeypatch, program, settings, stage_of=stage_of))

@@ -13,6 +13,7 @@ from api.options import PlanQuery
 from planner.cli.search import configure
 from planner.errors import UsageError
 from planner.planning.searched import RequestDocument
+from planner.requests.evaluation import EvaluationRequest
 from planner.requests.key import request_key
 from planner.requests.recorded import arguments_of, recorded, request_of
 from planner.requests.search import SENT, SearchRequest
@@ -92,8 +93,37 @@ def test_what_a_record_says_is_an_option() -> None:
         ({"devices": 2, "memory_limit": "much"}, "expected a size such as 64GiB"),
         ({"devices": 2, "front": True}, "no such option"),
         ({"devices": 2, "mesh": ["2x2", "4"]}, "expected one value"),
+        ({"devices": 2, "stages": 0}, "argument --stages: expected a positive integer"),
+        ({"devices": 2, "micro_batches": 2.5}, "expected a positive integer"),
+        ({"devices": 2, "time_limit": True}, "expected one value"),
+        ({"devices": 2, "time_limit": "soon"}, "invalid float value: 'soon'"),
+        ({"devices": 2, "reproducible": "false"}, "expected true or false"),
     ],
 )
 def test_what_no_request_can_say_is_refused(options: dict[str, Any], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         SearchRequest.sent(MODEL, options)
+
+
+def test_one_text_is_a_list_of_one() -> None:
+    assert SearchRequest.sent(MODEL, {"devices": 2, "bind": "n=3", "pin": "mesh=2"}).bind == ["n=3"]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, "--strategy --plan is required"),
+        ({"strategy": "ddp", "precision": "fp64"}, "invalid choice: 'fp64'"),
+        ({"strategy": "ddp", "batch": -3}, "expected a positive integer"),
+        ({"strategy": "ddp", "devices": 0}, "expected a positive integer"),
+        ({"strategy": "ddp", "mesh": "2x2"}, "no such option"),
+    ],
+)
+def test_what_no_evaluation_can_say_is_refused(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        EvaluationRequest.sent(MODEL, options)
+
+
+def test_an_evaluation_reads_numbers_in_texts() -> None:
+    found = EvaluationRequest.sent(MODEL, {"strategy": "ddp", "devices": "8", "bind": "n=3", "memory_limit": "1GiB"})
+    assert (found.devices, found.bind, found.memory_limit) == (8, ["n=3"], 1 << 30)
