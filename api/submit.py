@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planner.errors import InfeasibleError, InputError, NoPlanError, PlannerError, UsageError, VerificationError
-from planner.requests.options import add_options, default_of, options_of
+from planner.requests.options import add_options
 from planner.requests.search import MOST_DEVICES, SENT, SearchRequest
 from planner.requests.values import positive
 
@@ -83,9 +83,8 @@ def _submit(client: Client, options: argparse.Namespace) -> Job:
     whole = model.stat().st_size
     if len(data) < 0.99 * whole:
         _say(f"model       {_size(whole)} -> {_size(len(data))}: weights stay here")
-    # Defaults are the service's: one of another version may not know the latest options.
-    defaults = {f.name: default_of(f) for f in options_of(SearchRequest)}
-    given = {n: value for n in SENT if (value := getattr(options, n)) != defaults[n]}
+    # Defaults are left out: a service of another version may not know the latest options.
+    given = {name: value for name, value in SearchRequest.of(options).given.items() if name in SENT}
     if options.reproducible:
         given["reproducible"] = "true"
     constraints = options.constraints

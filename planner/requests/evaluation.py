@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, get_args
 
 from planner.errors import UsageError
 from planner.requests.options import option, options_of, read, refuse_others
+from planner.requests.search import Optimizer, Precision
 from planner.requests.values import bindings, byte_size, positive, profile_of
 
 if TYPE_CHECKING:
@@ -36,12 +37,8 @@ class EvaluationRequest:
     hardware: str | None = option(
         metavar="NAME|FILE", help="profile (see `planner hardware`); default: a100-80; of a plan, its own"
     )
-    precision: Literal["bf16", "fp16", "fp32"] | None = option(
-        choices=("bf16", "fp16", "fp32"), help="default: bf16; of a plan, its own"
-    )
-    optimizer: Literal["adam", "momentum", "sgd"] | None = option(
-        choices=("adam", "sgd", "momentum"), help="default: adam; of a plan, its own"
-    )
+    precision: Precision | None = option(choices=get_args(Precision), help="default: bf16; of a plan, its own")
+    optimizer: Optimizer | None = option(choices=get_args(Optimizer), help="default: adam; of a plan, its own")
     memory_limit: int | None = option(type=byte_size, metavar="SIZE", help="default: the device's less its reserve")
 
     @classmethod

@@ -14,7 +14,7 @@ from planner.requests.options import default_of, option, options_of, read, refus
 from planner.requests.values import byte_size, plan_file, positive
 from planner.targets import Target
 
-__all__ = ["MOST_DEVICES", "SENT", "SearchRequest"]
+__all__ = ["MOST_DEVICES", "SENT", "Optimizer", "Precision", "SearchRequest"]
 
 MOST_DEVICES: Final = 16384  # ranks are listed in the plan, group by group
 
@@ -135,7 +135,7 @@ class SearchRequest:
 
     @classmethod
     def sent(cls, model: Path, options: Mapping[str, Any], constraints: Path | None = None) -> SearchRequest:
-        """What is asked of a service: texts are read as the command line reads them, other values are as they are.
+        """What is asked of a service: values are read as the command line reads them.
 
         UsageError where there is no such option, or it has no such value.
         """

@@ -1,4 +1,4 @@
-"""A program without the blocks that do what their neighbours do: what is traced of the others holds for these as well.
+"""A program without most of the blocks that do the same: the rest is traced, and counted for those left out.
 
 Of consecutive equal blocks the first, the second and the last stay.  The first and the last have other neighbours than
 the rest; the second has equal blocks before and behind it, as all blocks between have, and is counted for each of them.
@@ -49,11 +49,7 @@ class Condensed:
 
     def whole(self, few: Workload, graph: Graph) -> Workload:
         """The workload of the model, whose graph is given, by that of the blocks that stay."""
-        shapes = (graph.tensors[t].shape for t in graph.inputs)
-        samples = next((shape[0] for shape in shapes if shape), 1)
-        return replace(
-            few.spread(self.of, self.repeated, parameter_elements(graph)), samples=samples, stages=self.stages
-        )
+        return replace(few.spread(self.of, self.repeated, parameter_elements(graph)), stages=self.stages)
 
 
 def condensed(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any
@@ -51,15 +51,22 @@ def graph_of(name: str) -> Graph:
     return import_bytes(build(architecture, {"layers": LAYERS, "batch": 8, **sizes}).SerializeToString(), name=name)
 
 
-@lru_cache
-def priced_of(name: str, mesh: tuple[int, ...], settings: Settings) -> tuple[PricedProblem, tuple[int, ...]]:
-    graph = graph_of(name)
+def solved(graph: Graph, mesh: tuple[int, ...], settings: Settings) -> tuple[PricedProblem, tuple[int, ...]]:
     rules, _ = bind_rules(graph)
     active = active_tensors(graph, rules) if settings.training else frozenset[str]()
     priced = price(graph, Machine(A100, DeviceMesh.of(*mesh), settings), rules, active, None)
     choice = solve(priced.problem).choice
     assert choice is not None
     return priced, tuple(choice)
+
+
+def lowered(priced: PricedProblem, choice: Sequence[int]) -> Program:
+    return lower(priced.graph, priced.machine.mesh, priced.rules, priced.active, priced.decode(choice))
+
+
+@lru_cache
+def priced_of(name: str, mesh: tuple[int, ...], settings: Settings) -> tuple[PricedProblem, tuple[int, ...]]:
+    return solved(graph_of(name), mesh, settings)
 
 
 def program_of(name: str, mesh: tuple[int, ...], settings: Settings, changes: int, seed: int) -> Program:
@@ -74,7 +81,7 @@ def program_of(name: str, mesh: tuple[int, ...], settings: Settings, changes: in
             costs = priced.problem.nodes[priced.op_nodes[op]].costs
             open_ = [k for k, cost in enumerate(costs) if cost < FORBIDDEN]
             choice[priced.op_nodes[op]] = open_[other % len(open_)]
-    return lower(priced.graph, priced.machine.mesh, priced.rules, priced.active, priced.decode(choice))
+    return lowered(priced, choice)
 
 
 def both(
@@ -257,13 +264,8 @@ def test_what_tells_blocks_apart_in_the_graph_keeps_them(
     plain = import_bytes(build("gpt", {"layers": 9, "batch": 8}).SerializeToString(), name="gpt")
     (run,) = repeated_blocks(plain)
     graph = edit(plain, run.blocks[3], run.blocks[6])
-    rules, _ = bind_rules(graph)
     settings = Settings(training)
-    active = active_tensors(graph, rules) if training else frozenset[str]()
-    priced = price(graph, Machine(A100, DeviceMesh.of(2, 2), settings), rules, active, None)
-    choice = solve(priced.problem).choice
-    assert choice is not None
-    program = lower(graph, priced.machine.mesh, rules, active, priced.decode(choice))
+    program = lowered(*solved(graph, (2, 2), settings))
     for way in WAYS:
         assert same(*both(monkeypatch, program, settings, **way))
 
@@ -340,13 +342,8 @@ def test_blocks_that_are_told_apart_by_what_is_around_them(
     monkeypatch: pytest.MonkeyPatch, make: Callable[[], Graph], training: bool
 ) -> None:
     graph = make()
-    rules, _ = bind_rules(graph)
     settings = Settings(training)
-    active = active_tensors(graph, rules) if training else frozenset[str]()
-    priced = price(graph, Machine(A100, DeviceMesh.of(2, 2), settings), rules, active, None)
-    choice = solve(priced.problem).choice
-    assert choice is not None
-    program = lower(graph, priced.machine.mesh, rules, active, priced.decode(choice))
+    program = lowered(*solved(graph, (2, 2), settings))
     for way in WAYS:
         assert same(*both(monkeypatch, program, settings, **way))
 
