@@ -1,7 +1,7 @@
 """The state of one rebinding: old and new shapes, factors of dimensions, resized constants.
 
 See `planner.frontends.rebind` for the method; the knowledge of single operator types is in
-`planner.frontends.carry_rules`.
+`sizes.py` of each family in `planner.operators`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from planner.errors import InputError
 from planner.frontends.infer import infer_op
 from planner.frontends.resize import repeat_blocks, resize_value
+from planner.frontends.sizes import handle
 from planner.ir import Graph, Op, Role, Tensor
 
 __all__ = ["Carrier", "Factors", "join"]
@@ -152,8 +153,6 @@ class Carrier:
     # -- the walk -------------------------------------------------------------------------------
 
     def walk(self) -> bool:
-        from planner.frontends.carry_rules import handle
-
         self.again, self.unmet = False, ""
         self.tensors = dict(self.old) | self.resized
         self.factors, self.ops, self.clones = {}, [], {}

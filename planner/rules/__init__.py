@@ -1,39 +1,6 @@
-"""Sharding rules, one file per operator family.  Importing the package registers them all."""
+"""Sharding rules: what a rule says, how it is written, and what follows from it.  The rules themselves stand with their
+operators in `planner.operators`."""
 
-from planner.rules import (  # noqa: F401  imported for what they register
-    attention,
-    attention_microsoft,
-    classical,
-    contraction,
-    convolution,
-    creation,
-    elementwise,
-    embedding,
-    experts,
-    flex_attention,
-    gated,
-    gradient,
-    gradient_indexing,
-    gradient_window,
-    indexing,
-    layout,
-    linear_attention,
-    loss,
-    normalization,
-    opaque,
-    optimizer,
-    pooling,
-    qlinear,
-    quantized,
-    random,
-    recurrent,
-    reduction,
-    resize,
-    rotary,
-    sampling,
-    scatter,
-    signal,
-)
 from planner.rules.localize import local_op
 from planner.rules.registry import opaque_reason, registered_types, replicated, rule_for
 from planner.rules.rule import Combine, Dims, InnerCollective, Rule

@@ -6,7 +6,7 @@
     def _scaled_matmul(o: Operator) -> Rule:
         return sharded(o, "b... m k, k n, n -> b... m n", kind="matmul", linear=[(0,), (1,), (2,)])
 
-`planner verify` executes operators that no runtime knows with `planner.verify.kernels.local_kernel`.
+`planner verify` executes operators that no runtime knows with `planner.kernels.local_kernel`.
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable, Iterable
 
 from planner.ir import Graph, Op
+from planner.plugins import load_operators
 from planner.rules.notation import MismatchError
 from planner.rules.operator import KeepWholeError, Operator
 from planner.rules.parts import with_parts
-from planner.rules.plugins import load_plugins
 from planner.rules.rule import Dims, Rule
 
 __all__ = ["RuleFunction", "opaque", "opaque_reason", "registered_types", "replicated", "rule", "rule_for"]
@@ -55,7 +55,7 @@ def rule_for(op: Op, graph: Graph) -> Rule | None:
 
     A rule without splittable factors says in `text` why.
     """
-    load_plugins("planner.rules")
+    load_operators("rule")
     if op.type in _OPAQUE:
         return replicated(op, graph, _OPAQUE[op.type])
     function = _RULES.get(op.type)
@@ -95,11 +95,11 @@ def _whole(shape: tuple[int, ...] | None) -> Dims | None:
 
 def opaque_reason(type: str) -> str | None:
     """Why operators of this type stay whole, where that was registered."""
-    load_plugins("planner.rules")
+    load_operators("rule")
     return _OPAQUE.get(type)
 
 
 def registered_types() -> frozenset[str]:
     """Operator types with a rule or a stated reason for having none."""
-    load_plugins("planner.rules")
+    load_operators("rule")
     return frozenset(_RULES) | frozenset(_OPAQUE)

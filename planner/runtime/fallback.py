@@ -15,9 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from planner.ir import Op
-from planner.rules.rule import Rule
-from planner.runtime.collectives import Inside
-from planner.verify.kernels import (
+from planner.kernels import (
     AllGather,
     AllReduce,
     Exchange,
@@ -27,8 +25,10 @@ from planner.verify.kernels import (
     spmd_backward,
     spmd_forward,
 )
-from planner.verify.shards import Array
-from planner.verify.vjp import vjp
+from planner.kernels.gradients import vjp
+from planner.kernels.shards import Array
+from planner.rules.rule import Rule
+from planner.runtime.collectives import Inside
 
 __all__ = ["NumpyCall", "run_with_numpy"]
 

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from planner.errors import UsageError, VerificationError
 from planner.frontends import load_model
 from planner.ir import Graph
+from planner.kernels.shards import Array
 from planner.planning import PlanDocument
 from planner.planning.programs import program_of
 from planner.runtime.session import Results, Session, Traffic
@@ -22,7 +23,6 @@ from planner.runtime.workers import Workers, device_of, join_group
 from planner.verify.check import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_error
 from planner.verify.data import random_tensors
 from planner.verify.reference import gradients, run_ops
-from planner.verify.shards import Array
 
 __all__ = ["Outcome", "run_plan", "under_torchrun"]
 

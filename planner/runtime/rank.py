@@ -16,6 +16,8 @@ from torch import Tensor
 
 from planner.errors import VerificationError
 from planner.ir import Layout, Op, Role
+from planner.kernels import ShardContext
+from planner.kernels.shards import Array
 from planner.lowering import Convert, Instruction, Load, Program, Run, Seed
 from planner.rules.localize import local_op
 from planner.runtime.collectives import Inside, apply
@@ -23,9 +25,7 @@ from planner.runtime.fallback import NumpyCall, run_with_numpy
 from planner.runtime.lifetimes import last_uses
 from planner.runtime.registry import Call, Function, torch_function
 from planner.runtime.workers import Context
-from planner.verify.kernels import ShardContext
 from planner.verify.reference import incoming_gradient
-from planner.verify.shards import Array
 from planner.work.activity import fixed_operators
 
 __all__ = ["Rank", "Watch"]

@@ -17,8 +17,9 @@ from typing import Any
 from torch import Tensor
 
 from planner.ir import Op
+from planner.kernels import ShardContext
+from planner.plugins import load_operators
 from planner.runtime.collectives import Inside
-from planner.verify.kernels import ShardContext
 
 __all__ = ["Call", "Function", "operator", "operator_types", "torch_function"]
 
@@ -97,7 +98,7 @@ def operator(*types: str, aware: bool = False) -> Callable[[Function], Function]
 
 def torch_function(type_: str, *, aware: bool) -> Function | None:
     """The function of an operator type; None where there is none, or none that heeds splits it must be told of."""
-    import planner.runtime.operators  # noqa: F401  registers them all
+    load_operators("torch")
 
     found = _FUNCTIONS.get(type_)
     return None if found is None or (aware and not found.aware) else found.function
@@ -105,6 +106,6 @@ def torch_function(type_: str, *, aware: bool) -> Function | None:
 
 def operator_types() -> frozenset[str]:
     """Operator types that have a function."""
-    import planner.runtime.operators  # noqa: F401  registers them all
+    load_operators("torch")
 
     return frozenset(_FUNCTIONS)

@@ -19,13 +19,13 @@ import torch.distributed as dist
 from planner.errors import UsageError, VerificationError
 from planner.frontends import load_model
 from planner.ir import Graph, Layout
+from planner.kernels.shards import Array, assemble
 from planner.lowering import Instruction
 from planner.planning import PlanDocument
 from planner.planning.programs import program_of
 from planner.runtime.rank import Rank
 from planner.runtime.workers import Context, Workers
 from planner.verify.data import random_tensors
-from planner.verify.shards import Array, assemble
 
 __all__ = ["Results", "Session", "Traffic"]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.verify.shards import Array
+from planner.kernels.shards import Array
 
 __all__ = ["Outcome", "error_of", "moved_by_rounding"]
 

@@ -15,9 +15,9 @@ from typing import Final
 import numpy as np
 
 from planner.ir import Op, Role
+from planner.kernels.shards import Array
 from planner.rules.rule import Rule
 from planner.verify.compare import sampled
-from planner.verify.shards import Array
 from planner.verify.whole import Whole
 
 __all__ = ["calibrate"]

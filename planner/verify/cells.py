@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.ir import Layout, Op
+from planner.kernels.shards import Array, Shards
 from planner.lowering import Free, Host, Program
 from planner.lowering.program import StageInstruction
 from planner.lowering.touched import Key
 from planner.verify.proof import Proof
-from planner.verify.shards import Array, Shards
 from planner.verify.terms import summed
 from planner.verify.whole import Whole
 

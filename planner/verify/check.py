@@ -14,14 +14,14 @@ from typing import Literal
 
 import numpy as np
 
+from planner.kernels import NoKernelError
+from planner.kernels.gradients import NoVjpError
+from planner.kernels.shards import Array
 from planner.lowering import Program
 from planner.verify.data import Drawn, random_tensors
 from planner.verify.double import in_double
 from planner.verify.findings import Report
-from planner.verify.kernels import NoKernelError
 from planner.verify.proof import Proof
-from planner.verify.shards import Array
-from planner.verify.vjp import NoVjpError
 
 __all__ = ["FORWARD_TOLERANCE", "GRADIENT_TOLERANCE", "Verdict", "relative_error", "verdict_of", "verify_program"]
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from planner.errors import VerificationError
 from planner.ir import DeviceMesh, Reduction
+from planner.kernels.shards import Array, Shards, combine, once_each
 from planner.redistribute import Step, StepKind, folded, permute_sources
-from planner.verify.shards import Array, Shards, combine, once_each
 
 __all__ = ["apply"]
 

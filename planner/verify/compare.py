@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from planner.ir import DeviceMesh, Layout
-from planner.verify.shards import Array, Region, Shards, combine, regions, unfolded
+from planner.kernels.shards import Array, Region, Shards, combine, regions, unfolded
 
 __all__ = [
     "CAP",

@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from planner.ir import Graph, Role, Tensor
-from planner.verify.shards import Array
+from planner.kernels.shards import Array
 from planner.verify.uses import Use, uses
 
 __all__ = ["Drawn", "numpy_dtype", "random_tensors"]

@@ -12,14 +12,14 @@ import numpy as np
 
 from planner.errors import VerificationError
 from planner.ir import Layout, Op
+from planner.kernels import Performed, ShardContext, run_local, run_ranks, spmd_backward, spmd_forward
+from planner.kernels.gradients import vjp
+from planner.kernels.shards import Array, Shards
 from planner.lowering import Convert, Program
 from planner.lowering.touched import Key
 from planner.rules.localize import local_op
 from planner.rules.strategy import Strategy
 from planner.verify.collectives import apply
-from planner.verify.kernels import Performed, ShardContext, run_local, run_ranks, spmd_backward, spmd_forward
-from planner.verify.shards import Array, Shards
-from planner.verify.vjp import vjp
 
 __all__ = ["VirtualDevices"]
 

@@ -13,13 +13,13 @@ import numpy as np
 
 from planner.errors import VerificationError
 from planner.ir import Op
+from planner.kernels import NoKernelError, run_local
+from planner.kernels.shards import Array, shard
 from planner.lowering import Convert, Program
 from planner.verify.collectives import apply
 from planner.verify.compare import Difference, difference
 from planner.verify.execute import VirtualDevices
-from planner.verify.kernels import NoKernelError, run_local
 from planner.verify.respond import silence
-from planner.verify.shards import Array, shard
 
 __all__ = ["Freed"]
 

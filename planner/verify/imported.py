@@ -28,15 +28,15 @@ import numpy as np
 
 from planner.errors import PlannerError
 from planner.ir import Graph, Op
+from planner.kernels import NoKernelError, run_local
+from planner.kernels.shards import Array
 from planner.pricing import bind_rules
 from planner.verify.agreement import Outcome, error_of, moved_by_rounding
 from planner.verify.calibrate import calibrate
 from planner.verify.data import Drawn, numpy_dtype, random_tensors
 from planner.verify.double import in_double
-from planner.verify.kernels import NoKernelError, run_local
 from planner.verify.model_file import ModelFile, Session
 from planner.verify.reference import run_ops
-from planner.verify.shards import Array
 from planner.verify.stated import contradiction_with
 from planner.verify.whole import Whole
 from planner.verify.work import most_held

@@ -21,8 +21,8 @@ from onnx import helper, numpy_helper
 
 from planner.errors import InputError
 from planner.frontends.dtypes import dtype_name
-from planner.verify.kernels.session import RUNTIME_FAILURES, NoKernelError
-from planner.verify.shards import Array
+from planner.kernels.session import RUNTIME_FAILURES, NoKernelError
+from planner.kernels.shards import Array
 
 __all__ = ["Fed", "ModelFile"]
 

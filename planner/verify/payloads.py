@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from planner.kernels import Performed
 from planner.rules.strategy import BoundCollective, Strategy
-from planner.verify.kernels import Performed
 
 __all__ = ["misstated"]
 

@@ -18,6 +18,9 @@ import numpy as np
 
 from planner.errors import VerificationError
 from planner.ir import Role
+from planner.kernels import NoKernelError
+from planner.kernels.gradients import NoVjpError
+from planner.kernels.shards import Array
 from planner.lowering import Convert, Event, Staged, Transfer
 from planner.lowering.program import StageInstruction
 from planner.lowering.touched import Key
@@ -27,11 +30,8 @@ from planner.verify.check import Verdict, verdict_of
 from planner.verify.data import Drawn, random_tensors
 from planner.verify.double import in_double
 from planner.verify.findings import Report
-from planner.verify.kernels import NoKernelError
 from planner.verify.lifetimes import Departures, deaths
-from planner.verify.shards import Array
 from planner.verify.totals import Totals
-from planner.verify.vjp import NoVjpError
 from planner.verify.whole import Whole
 
 __all__ = ["PipelineProof", "verify_pipeline"]

@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 
 from planner.ir import Op
-from planner.verify.shards import Array
-from planner.verify.vjp.registry import unbroadcast
+from planner.kernels.gradients import unbroadcast
+from planner.kernels.shards import Array
 
 __all__ = ["are_product_gradients", "is_product"]
 

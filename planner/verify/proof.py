@@ -20,6 +20,9 @@ import numpy as np
 
 from planner.errors import VerificationError
 from planner.ir import Layout, Op, Reduction
+from planner.kernels import NoKernelError
+from planner.kernels.gradients import NoVjpError
+from planner.kernels.shards import Array, Shards, light_terms, put_together, shard, views
 from planner.lowering import Convert, Load, Program, Run, Seed
 from planner.lowering.program import GradientPart, StageInstruction
 from planner.lowering.touched import Key
@@ -29,14 +32,11 @@ from planner.verify.double import in_double
 from planner.verify.execute import VirtualDevices, last_uses
 from planner.verify.findings import Report
 from planner.verify.freed import Freed
-from planner.verify.kernels import NoKernelError
 from planner.verify.payloads import misstated
 from planner.verify.projection import is_product
 from planner.verify.reference import incoming_gradient
 from planner.verify.respond import silence
-from planner.verify.shards import Array, Shards, light_terms, put_together, shard, views
 from planner.verify.terms import Contributions, names, reader, summed, with_terms
-from planner.verify.vjp import NoVjpError
 from planner.verify.whole import Whole
 from planner.work.activity import fixed_operators, made_of_parameters
 

@@ -15,11 +15,11 @@ import onnxruntime as ort
 from planner.errors import VerificationError
 from planner.frontends.export import to_model
 from planner.ir import Graph, Op
+from planner.kernels import NoKernelError, run_local
+from planner.kernels.gradients import vjp
+from planner.kernels.session import RUNTIME_FAILURES
+from planner.kernels.shards import Array
 from planner.verify.data import numpy_dtype
-from planner.verify.kernels import NoKernelError, run_local
-from planner.verify.kernels.session import RUNTIME_FAILURES
-from planner.verify.shards import Array
-from planner.verify.vjp import vjp
 from planner.work.activity import gradient_sources
 
 __all__ = ["active_tensors", "differentiable_operands", "gradients", "incoming_gradient", "run_ops", "run_whole"]

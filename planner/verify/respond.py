@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from planner.ir import DeviceMesh, Layout
+from planner.kernels.shards import Array, views
 from planner.rules.rule import Rule
 from planner.verify.compare import alike, nonzero, typical_size
-from planner.verify.shards import Array, views
 
 __all__ = ["silence"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from planner.kernels.shards import Array, Shards
 from planner.lowering import Convert
 from planner.verify.compare import Rounding
-from planner.verify.shards import Array, Shards
 
 __all__ = ["Contributions", "names", "reader", "summed", "with_terms"]
 

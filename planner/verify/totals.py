@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from planner.ir import Graph, Layout, Reduction
+from planner.kernels.shards import Array, Shards, combine
 from planner.lowering import Staged
 from planner.verify.compare import Rounding, difference
 from planner.verify.findings import Report
 from planner.verify.proof import Proof
-from planner.verify.shards import Array, Shards, combine
 from planner.verify.terms import names, summed
 from planner.verify.whole import Whole
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.ir import Graph, Op
-from planner.verify.vjp.attributes import normalise_axis, string
+from planner.kernels.attributes import normalise_axis, string
 
 __all__ = ["Use", "uses"]
 

@@ -13,13 +13,13 @@ import numpy as np
 
 from planner.errors import PlannerError, VerificationError
 from planner.ir import Graph, Op
+from planner.kernels import run_local
+from planner.kernels.gradients import NoVjpError, vjp
+from planner.kernels.session import attribute_key
+from planner.kernels.shards import Array
 from planner.rules.rule import Rule
-from planner.verify.kernels import run_local
-from planner.verify.kernels.session import attribute_key
 from planner.verify.projection import are_product_gradients, is_product
 from planner.verify.reference import incoming_gradient
-from planner.verify.shards import Array
-from planner.verify.vjp import NoVjpError, vjp
 from planner.verify.witness import DISAGREES, witness
 from planner.work.activity import gradient_sources, trained_parameters
 

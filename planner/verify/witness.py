@@ -20,9 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.ir import Op
-from planner.verify.kernels import run_local
-from planner.verify.vjp.attributes import Array
-from planner.verify.vjp.pieces import pieces
+from planner.kernels import run_local
+from planner.kernels.attributes import Array
+from planner.kernels.pieces import pieces
 
 __all__ = ["DISAGREES", "witness"]
 

@@ -9,6 +9,7 @@ from unittest.mock import patch
 import numpy as np
 
 from planner.ir import Graph, Layout, Role
+from planner.kernels.shards import Array, Shards
 from planner.lowering import Staged
 from planner.lowering.program import StageInstruction
 from planner.lowering.touched import Key
@@ -16,7 +17,6 @@ from planner.verify import pipeline as module
 from planner.verify.cells import Part
 from planner.verify.double import in_double
 from planner.verify.reference import gradients, run_ops
-from planner.verify.shards import Array, Shards
 
 __all__ = ["wrong_gradients"]
 

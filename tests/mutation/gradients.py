@@ -8,9 +8,9 @@ from unittest import mock
 
 import numpy as np
 
+from planner.kernels.gradients import Call, registry
+from planner.kernels.shards import Array
 from planner.lowering import Run
-from planner.verify.shards import Array
-from planner.verify.vjp import Call, registry
 from tests.mutation.collectives import shuffled
 from tests.mutation.faults import Effect, Fault, Mutant, kind
 from tests.mutation.subjects import Subject

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from planner.ir import DeviceMesh, Op
+from planner.kernels import AllGather, AllReduce, Exchange, ShardContext, spmd_backward, spmd_forward
+from planner.kernels.session import NoKernelError
+from planner.kernels.shards import Array, Shards
 from planner.lowering import Run
 from planner.redistribute import Step, StepKind
 from planner.rules.localize import local_op
-from planner.verify.kernels import AllGather, AllReduce, Exchange, ShardContext, spmd_backward, spmd_forward
-from planner.verify.kernels.session import NoKernelError
-from planner.verify.shards import Array, Shards
 from tests.mutation.collectives import shuffled
 from tests.mutation.faults import Mutant, kind
 from tests.mutation.patches import Patch, during, during_redistribution
@@ -22,7 +22,7 @@ from tests.mutation.subjects import Subject
 
 __all__: list[str] = []
 
-_MEET = "planner.verify.kernels.spmd._meet"
+_MEET = "planner.kernels.spmd._meet"
 _COMBINE = "planner.verify.collectives.combine"
 _APPLY = "planner.verify.execute.apply"
 

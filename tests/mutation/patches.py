@@ -10,9 +10,9 @@ from typing import Any
 from unittest import mock
 
 from planner.ir import DeviceMesh, Layout, Op
+from planner.kernels.shards import Shards
 from planner.lowering import Convert
 from planner.verify.execute import VirtualDevices
-from planner.verify.shards import Shards
 from tests.mutation.faults import Effect, Fault
 from tests.mutation.produced import reduced
 

@@ -12,12 +12,12 @@ from dataclasses import replace
 import numpy as np
 
 from planner.ir import DeviceMesh, Graph, Layout
+from planner.kernels.shards import Array, Shards, combine, shard
 from planner.lowering import Convert, Load, Program, Run, Seed
 from planner.verify.data import random_tensors
 from planner.verify.double import in_double
 from planner.verify.execute import VirtualDevices
 from planner.verify.reference import incoming_gradient
-from planner.verify.shards import Array, Shards, combine, shard
 
 __all__ = ["alike", "places", "produced", "reduced"]
 

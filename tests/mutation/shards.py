@@ -15,9 +15,9 @@ from unittest import mock
 import numpy as np
 
 from planner.ir import DeviceMesh, Layout, Op
+from planner.kernels.shards import Array, Shards
 from planner.lowering import Convert, Run
 from planner.verify.execute import VirtualDevices
-from planner.verify.shards import Array, Shards
 from tests.mutation.collectives import shuffled
 from tests.mutation.faults import KINDS, Effect, Fault, Kind, Mutant
 from tests.mutation.produced import reduced

@@ -12,13 +12,13 @@ from functools import partial
 from typing import Any, Final
 
 from planner.ir import Layout, Role
+from planner.kernels.shards import Shards
 from planner.lowering import Convert, Event, Free, Host, Load, Run, Seed, Staged
 from planner.lowering.program import StageInstruction
 from planner.lowering.staged import Phase
 from planner.redistribute import StepKind
 from planner.verify.cells import Part
 from planner.verify.pipeline import PipelineProof
-from planner.verify.shards import Shards
 
 __all__ = ["KINDS", "Kind"]
 

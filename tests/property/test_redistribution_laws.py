@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from planner.ir import DeviceMesh, Layout, Reduction
+from planner.kernels.shards import assemble, shard
 from planner.redistribute import Redistributions, StepKind
 from planner.verify.collectives import apply
-from planner.verify.shards import assemble, shard
 
 
 class LinearPrices:

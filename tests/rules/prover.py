@@ -14,8 +14,7 @@ import numpy as np
 
 from planner.errors import VerificationError
 from planner.ir import DeviceMesh, Graph, Layout, Op, Role, Tensor
-from planner.rules import Rule, Strategy, local_op, rule_for, strategies
-from planner.verify.kernels import (
+from planner.kernels import (
     NoKernelError,
     Performed,
     ShardContext,
@@ -24,8 +23,9 @@ from planner.verify.kernels import (
     spmd_backward,
     spmd_forward,
 )
-from planner.verify.shards import Array, assemble, shard
-from planner.verify.vjp import NoVjpError, vjp
+from planner.kernels.gradients import NoVjpError, vjp
+from planner.kernels.shards import Array, assemble, shard
+from planner.rules import Rule, Strategy, local_op, rule_for, strategies
 
 __all__ = [
     "MESHES",

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from planner.ir import DeviceMesh
+from planner.kernels.gradients import differentiable_types, vjp
+from planner.kernels.shards import Array
 from planner.rules import rule_for
-from planner.verify.shards import Array
-from planner.verify.vjp import differentiable_types, vjp
 from tests.rules.cases import FAMILIES
 from tests.rules.prover import prove
 from tests.rules.torch_gradients.golden import GOLDEN, Record, read

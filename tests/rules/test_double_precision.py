@@ -12,10 +12,10 @@ from functools import cache
 import numpy as np
 import pytest
 
+from planner.kernels import NoKernelError, run_local
+from planner.kernels.gradients import vjp
+from planner.kernels.shards import Array
 from planner.verify.double import double_op
-from planner.verify.kernels import NoKernelError, run_local
-from planner.verify.shards import Array
-from planner.verify.vjp import vjp
 from tests.rules.cases import FAMILIES
 from tests.rules.cases.values import restart
 from tests.rules.node_cases import node_cases

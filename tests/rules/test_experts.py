@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from planner.ir import DeviceMesh
+from planner.kernels import ShardContext, run_ranks, spmd_backward, spmd_forward
+from planner.kernels.gradients import vjp
 from planner.rules import local_op, strategies
-from planner.verify.kernels import ShardContext, run_ranks, spmd_backward, spmd_forward
-from planner.verify.vjp import vjp
 from tests.rules.cases.values import f, n
 from tests.rules.prover import case, compare, cut
 

@@ -14,9 +14,9 @@ import pytest
 
 from planner.emit.onnx.domain import register
 from planner.emit.onnx.ranks.index import entry_of, index_text
-from planner.emit.onnx.ranks.inner.registry import lowered_types
 from planner.emit.onnx.ranks.model import model_of
 from planner.emit.onnx.ranks.rank import RankGraph
+from planner.emit.onnx.ranks.registry import lowered_types
 from planner.errors import InputError
 from planner.ir import DeviceMesh, Layout
 from planner.lowering import Convert, Instruction, Load, Program, Run

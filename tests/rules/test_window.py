@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from planner.rules.resize import Resampling, taps
+from planner.operators.resize.rule import Resampling, taps
 from planner.rules.window import Reading, Space, Window, needs, received, sent, size
 
 WINDOWS = [

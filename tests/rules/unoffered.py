@@ -17,9 +17,9 @@ import numpy as np
 
 from planner.errors import VerificationError
 from planner.ir import DeviceMesh, Layout, Reduction
+from planner.kernels import NoKernelError, run_local
+from planner.kernels.shards import Array
 from planner.rules import Rule, strategies
-from planner.verify.kernels import NoKernelError, run_local
-from planner.verify.shards import Array
 from tests.rules.prover import Case, Cuts, compare, cut, is_floating
 from tests.rules.variants import redrawn
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from planner.verify.kernels import NoKernelError, run_local
-from planner.verify.shards import Array
+from planner.kernels import NoKernelError, run_local
+from planner.kernels.shards import Array
 from tests.rules.prover import Case, from_values, is_floating
 
 __all__ = ["doubled", "redrawn"]

@@ -17,14 +17,14 @@ from planner.pricing import Machine, Settings, bind_rules, price
 pytest.importorskip("torch")
 pytestmark = pytest.mark.peer
 
+from planner.kernels import run_local  # noqa: E402
+from planner.kernels.gradients import vjp  # noqa: E402
 from planner.runtime.measure.cases import Case, operator_cases  # noqa: E402
 from planner.runtime.measure.operators import alone, work  # noqa: E402
 from planner.runtime.rank import Rank  # noqa: E402
 from planner.runtime.registry import operator_types  # noqa: E402
 from planner.runtime.workers import Context  # noqa: E402
 from planner.verify.data import random_tensors  # noqa: E402
-from planner.verify.kernels import run_local  # noqa: E402
-from planner.verify.vjp import vjp  # noqa: E402
 
 CASES = [c for c in operator_cases(128, quick=True) if max(map(np.prod, c.operands)) < 1 << 18]
 

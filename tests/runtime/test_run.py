@@ -20,13 +20,13 @@ from planner.builder import build
 from planner.cli.main import main
 from planner.frontends import load_model
 from planner.ir import Graph
+from planner.kernels.shards import Array
 from planner.planning import PlanDocument, Request, describe, make_plan, write_plan
 from planner.planning.constraints import parse_pin
 from planner.pricing import Settings
 from planner.verify.check import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_error
 from planner.verify.data import random_tensors
 from planner.verify.reference import gradients, run_ops
-from planner.verify.shards import Array
 from tests.unit.fused_models import FUSED, fused_model
 
 torch = pytest.importorskip("torch")

@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 
 from planner.ir import Op
-from planner.verify.draws import global_index, kept_by_dropout, normal, uniform
-from planner.verify.kernels import run_local
+from planner.kernels import run_local
+from planner.kernels.draws import global_index, kept_by_dropout, normal, uniform
 
 OP = Op("y", "RandomUniform", (), ("y",), {"shape": (64, 96)}, 22)
 

@@ -24,8 +24,8 @@ def scaled_matmul(o: Operator) -> Rule:
                    differentiable=(0, 1, 2), saved=(0, 1, 2), flops=2.0 * o.shape(0)[-1] * o.result()[-1])
 ''',
     "example_kernels.py": """
-from planner.verify.kernels import local_kernel
-from planner.verify.vjp import register, unbroadcast
+from planner.kernels import local_kernel
+from planner.kernels.gradients import register, unbroadcast
 
 @local_kernel("example::ScaledMatMul")
 def scaled_matmul(op, inputs):

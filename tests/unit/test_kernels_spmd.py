@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from planner.errors import VerificationError
 from planner.ir import DeviceMesh, Op
+from planner.kernels import NoKernelError, Performed, ShardContext, run_ranks, spmd_backward, spmd_forward
+from planner.kernels.spmd import all_gather, all_reduce, exchange
+from planner.kernels.transport import collect, give_back
 from planner.rules import Rule
-from planner.verify.kernels import NoKernelError, Performed, ShardContext, run_ranks, spmd_backward, spmd_forward
-from planner.verify.kernels.inner.transport import collect, give_back
-from planner.verify.kernels.spmd import all_gather, all_reduce, exchange
 
 GRID = DeviceMesh.of(2, 2)
 COLUMNS = {"n": ("x",)}

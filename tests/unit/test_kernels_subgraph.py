@@ -11,8 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from planner.frontends import import_bytes
 from planner.ir import Graph, Op
+from planner.kernels import NoKernelError, run_local
 from planner.verify.double import double_op, in_double
-from planner.verify.kernels import NoKernelError, run_local
 from planner.verify.reference import run_ops, run_whole
 
 FLOAT, BOOL, INT64 = TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT64

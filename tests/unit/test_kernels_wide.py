@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from planner.ir import Op
-from planner.verify.kernels import NoKernelError, run_local
-from planner.verify.vjp import vjp
-from planner.verify.vjp.elementwise import erf
-from planner.verify.vjp.pieces import by_elements, by_rows, pieces
+from planner.kernels import NoKernelError, run_local
+from planner.kernels.gradients import vjp
+from planner.kernels.pieces import by_elements, by_rows, pieces
+from planner.operators.elementwise.gradient import erf
 
 RNG = np.random.default_rng(8)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from planner.ir import Op
+from planner.kernels.gradients import vjp
 from planner.verify.pipeline import verify_pipeline
-from planner.verify.vjp import vjp
 from tests.unit.test_verify_pipeline import plan_of, staged_of
 
 

@@ -14,6 +14,8 @@ from cost_models import load_profile
 from planner.cli.main import main
 from planner.frontends import import_bytes, load_model
 from planner.ir import DeviceMesh, Graph, Layout, Role
+from planner.kernels import run_local
+from planner.kernels.shards import assemble, shard
 from planner.planning import PlanDocument, Request, make_plan, read_plan
 from planner.planning.constraints.notation import parse_layout
 from planner.planning.document import LayoutDocument
@@ -21,8 +23,6 @@ from planner.planning.roles import role_from_text, role_to_text
 from planner.pricing import Settings
 from planner.pricing.operators import bind_rules
 from planner.verify.data import random_tensors
-from planner.verify.kernels import run_local
-from planner.verify.shards import assemble, shard
 from tests.rules.prover import Case, prove
 from tests.unit.fused_models import FUSED, fused_model
 from tests.unit.rank_graphs import run_ranks, run_whole

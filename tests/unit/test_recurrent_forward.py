@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.verify.kernels.session import run_node
-from planner.verify.vjp.recurrent import recurrent_forward
+from planner.kernels.session import run_node
+from planner.operators.recurrent.gradient import recurrent_forward
 from tests.rules.cases.recurrent import recurrent
 from tests.rules.prover import Case
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from planner.ir import DeviceMesh, Layout, Reduction
+from planner.kernels.shards import light_terms, shard, views
 from planner.verify.compare import difference, typical_size
-from planner.verify.shards import light_terms, shard, views
 
 MESH = DeviceMesh.of(2, 2)
 SPLIT = Layout((("x",), ("y",)))

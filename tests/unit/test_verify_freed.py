@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from planner.ir import Layout, Op, Role
+from planner.kernels.shards import Shards
 from planner.lowering import Convert, Program
 from planner.redistribute import Step, StepKind
 from planner.verify import collectives
 from planner.verify.check import verify_program
 from planner.verify.execute import VirtualDevices
-from planner.verify.shards import Shards
 from tests.unit.test_verify_proof import graph, op, rows
 
 ROWS, WHOLE = Layout((("x",),)), Layout.replicated(1)

@@ -18,6 +18,7 @@ from planner.builder import build
 from planner.cli.main import main
 from planner.frontends import import_bytes, load_model
 from planner.ir import DeviceMesh, Graph, Layout, MeshAxis, Role
+from planner.kernels.shards import Array
 from planner.lowering import ChunkProgram, Convert, Event, Load, Passes, Run, Staged, passes
 from planner.lowering.staged import Phase
 from planner.planning import PlanDocument, Request, describe, make_plan
@@ -33,7 +34,6 @@ from planner.verify.label import labelled
 from planner.verify.pipeline import PipelineProof, verify_pipeline
 from planner.verify.pipelined import affordable, fewest_micro_batches, in_parts, pipeline_of
 from planner.verify.reference import gradients, run_ops
-from planner.verify.shards import Array
 from planner.verify.terms import summed
 from planner.verify.verification import verify
 from planner.verify.work import Budget, Work

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from planner.ir import Op
-from planner.verify.kernels import run_local
+from planner.kernels import run_local
+from planner.kernels.gradients import vjp
 from planner.verify.projection import are_product_gradients
-from planner.verify.vjp import vjp
 
 CASES: list[tuple[str, tuple[tuple[int, ...], ...], dict[str, Any]]] = [
     ("MatMul", ((4, 8, 16), (16, 32)), {}),

@@ -225,7 +225,7 @@ def test_a_contribution_made_twice_is_an_error() -> None:
 
 def test_a_wrong_vector_jacobian_product_is_noticed_by_finite_differences(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole and sharded model share it, so that only a second witness can."""
-    from planner.verify.vjp import registry
+    from planner.kernels.gradients import registry
 
     right = registry._REGISTRY["MatMul"]
     monkeypatch.setitem(registry._REGISTRY, "MatMul", lambda c: [None if g is None else g / 2 for g in right(c)])

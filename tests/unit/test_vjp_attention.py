@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from planner.ir import Op
-from planner.verify.kernels import run_local
-from planner.verify.vjp import vjp
+from planner.kernels import run_local
+from planner.kernels.gradients import vjp
 
 RNG = np.random.default_rng(5)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from planner.ir import Op
-from planner.verify.kernels import run_local
-from planner.verify.vjp import NoVjpError, differentiable_types, unbroadcast, vjp
+from planner.kernels import run_local
+from planner.kernels.gradients import NoVjpError, differentiable_types, unbroadcast, vjp
 from tests.unit.vjp_cases import CASES, Case
 
 # Covered by tests of their own: contributed types without a public float64 kernel.

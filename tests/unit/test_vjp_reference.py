@@ -7,8 +7,8 @@ import pytest
 
 from planner.errors import VerificationError
 from planner.ir import Graph, Op, Role, Tensor
+from planner.kernels import NoKernelError
 from planner.verify.data import random_tensors
-from planner.verify.kernels import NoKernelError
 from planner.verify.reference import active_tensors, gradients, run_ops, run_whole
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from planner.ir import Op
-from planner.verify.kernels import run_local
-from planner.verify.vjp import vjp
+from planner.kernels import run_local
+from planner.kernels.gradients import vjp
 from planner.verify.witness import DISAGREES, witness
 from tests.unit.vjp_cases import CASES, Case
 

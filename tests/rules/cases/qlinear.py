@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from planner.ir import Op
-from planner.verify.kernels import run_local
+from planner.kernels import run_local
 from tests.rules.cases.values import f, n, p
 from tests.rules.prover import Case, case, from_values
 

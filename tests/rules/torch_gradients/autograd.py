@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from planner.verify.shards import Array
+from planner.kernels.shards import Array
 from tests.rules.prover import is_floating
 from tests.rules.torch_gradients.golden import Record
 from tests.rules.torch_gradients.subject import Subject

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from planner.ir import Op
-from planner.verify.kernels import run_local
-from planner.verify.shards import Array
+from planner.kernels import run_local
+from planner.kernels.shards import Array
 from tests.rules.prover import Case, from_values, is_floating
 
 __all__ = ["GOLDEN", "Record", "read", "write"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.verify.shards import Array
+from planner.kernels.shards import Array
 from tests.rules.prover import Case, case
 
 __all__ = ["Subject", "apart", "f", "i", "indices", "named", "p", "subject"]

@@ -10,8 +10,8 @@ from planner.emit.onnx.domain import DOMAIN
 from planner.emit.onnx.ranks.writer import Array, Shape, Value, Writer
 from planner.errors import InputError
 from planner.ir import Op
+from planner.kernels import ShardContext
 from planner.rules.rule import Rule
-from planner.verify.kernels import ShardContext
 
 __all__ = ["Local", "all_gather", "all_reduce", "all_to_all", "all_to_all_v", "refusal"]
 

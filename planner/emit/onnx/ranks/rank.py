@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from planner.emit.onnx.ranks.inner import lowering
 from planner.emit.onnx.ranks.local import Local
+from planner.emit.onnx.ranks.registry import lowering
 from planner.emit.onnx.ranks.steps import apply, group_of
 from planner.emit.onnx.ranks.writer import Array, Shape, Value, Writer
 from planner.errors import InputError
@@ -18,9 +18,9 @@ from planner.frontends.draft import captured_by, split_type
 from planner.frontends.experts import EXPERT_MATMUL, spelled_out
 from planner.frontends.nodes import node_of
 from planner.ir import Graph, Layout, Op, Role, Tensor
+from planner.kernels import ShardContext
 from planner.lowering import Convert, Instruction, Load, Program, Run, Seed
 from planner.rules.localize import local_op
-from planner.verify.kernels import ShardContext
 
 __all__ = ["Held", "RankGraph", "forward", "versions"]
 

@@ -1,0 +1,123 @@
+"""Halos: the ranges of split space that a shard's windows need (see `planner.rules.window`).
+
+Dimensions are fetched one after the other, so that corners come along; gradients go back in the opposite order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from planner.ir import Op
+from planner.kernels.shards import Array
+from planner.kernels.spmd import ShardContext
+from planner.kernels.transport import Indices, Transfer, collect, give_back
+from planner.rules.window import Range, Reading, Side, Window, needs, size, transposed_windows, windows
+
+__all__ = ["FIRST", "Reach", "explicit", "fetch", "fit", "local_space", "release"]
+
+FIRST = 2  # the first spatial dimension
+
+R = TypeVar("R", bound=Reading)
+
+
+@dataclass(frozen=True, slots=True)
+class Reach(Generic[R]):
+    """Dimension `dim` on this rank, split by `factor`."""
+
+    window: R
+    dim: int
+    factor: str
+    shards: int
+    index: int
+
+    @classmethod
+    def at(cls, place: ShardContext, window: R, dim: int, factor: str) -> Reach[R]:
+        return Reach(window, dim, factor, place.shards.get(factor, 1), place.index.get(factor, 0))
+
+    def own(self, side: Side) -> Range:
+        mine = size(self.window, side) // self.shards
+        return self.index * mine, (self.index + 1) * mine
+
+    def needed(self, side: Side) -> Range:
+        """What this shard needs; of an unsplit dimension all there is."""
+        return needs(self.window, self.shards, side)[self.index] if self.shards > 1 else self.own(side)
+
+    def wanted(self, side: Side) -> list[Indices]:
+        """The same for all shards; empty where each has what it needs."""
+        each = size(self.window, side) // self.shards
+        ranges = needs(self.window, self.shards, side) if self.shards > 1 else ()
+        if all(first >= j * each and stop <= (j + 1) * each for j, (first, stop) in enumerate(ranges)):
+            return []
+        return [np.arange(*r) for r in ranges]
+
+
+def local_space(
+    op: Op, kernel: Sequence[int], place: ShardContext, *, transposed: bool = False, first: int = FIRST
+) -> tuple[Reach[Window], ...]:
+    """The spatial dimensions, from dimension `first` on, of an operator of which `op` is a rank's part."""
+    assert place.rule is not None
+    factors, rank = place.rule.factors, len(kernel)
+    elements = [factors[f"y{d}"] * factors[f"u{d}"] for d in range(rank)]
+    positions = [factors[f"y{d}"] * factors[f"v{d}"] for d in range(rank)]
+    found = (
+        transposed_windows(op.attributes, kernel, positions, elements)
+        if transposed
+        else windows(op.attributes, kernel, elements, positions)
+    )
+    return tuple(Reach.at(place, w, first + d, f"y{d}") for d, w in enumerate(found))
+
+
+def fetch(x: Array, space: Sequence[Reach[R]], side: Side, place: ShardContext) -> Transfer:
+    """The shard `x` grown to all that this rank needs."""
+    for reach in space:
+        wanted = reach.wanted(side)
+        if wanted:
+            x = yield from collect(x, reach.dim, wanted, reach.factor, place)
+        else:
+            (first, stop), (start, _) = reach.needed(side), reach.own(side)
+            x = x[(*(slice(None),) * reach.dim, slice(first - start, stop - start))]
+    return x
+
+
+def release(g: Array, space: Sequence[Reach[R]], side: Side, place: ShardContext) -> Transfer:
+    """The transpose of `fetch`."""
+    for reach in reversed(space):
+        wanted, (start, stop) = reach.wanted(side), reach.own(side)
+        if wanted:
+            g = yield from give_back(g, reach.dim, wanted, stop - start, reach.factor, place)
+        else:
+            g = fit(g, reach.dim, reach.needed(side), (start, stop))
+    return g
+
+
+def fit(x: Array, dim: int, have: Range, want: Range) -> Array:
+    """The range `want` of a tensor that is zero outside the range `have`, which `x` holds."""
+    first, stop = max(have[0], want[0]), min(have[1], want[1])
+    kept = x[(*(slice(None),) * dim, slice(first - have[0], max(stop, first) - have[0]))]
+    if (first, stop) == want:
+        return kept
+    if stop <= first:
+        return np.zeros((*x.shape[:dim], want[1] - want[0], *x.shape[dim + 1 :]), dtype=x.dtype)
+    widths = [(0, 0)] * x.ndim
+    widths[dim] = first - want[0], want[1] - stop
+    return np.pad(kept, widths)
+
+
+def explicit(op: Op, space: Sequence[Reach[Window]]) -> Op:
+    """`op` on fetched elements: padded where they lie at the border of the whole."""
+    begin, end = [], []
+    for reach in space:
+        w = reach.window
+        if reach.shards == 1:
+            begin.append(w.begin)
+            end.append(w.end)
+            continue
+        first, stop = w.read_by(reach.own("positions"))
+        begin.append(max(-first, 0))
+        end.append(max(min(stop, w.elements + w.end) - w.elements, 0))
+    kept = {k: v for k, v in op.attributes.items() if k != "auto_pad"}
+    return replace(op, attributes={**kept, "pads": (*begin, *end)})

@@ -1,0 +1,1 @@
+"""Attention: ONNX's own, those of ONNX Runtime, and FlexAttention."""

@@ -1,0 +1,195 @@
+"""Attention while queries stand in a whole sequence, and while keys are split: flash-decoding and ring attention."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.ir import Op
+from planner.kernels.attributes import Array
+from planner.kernels.split import kernel
+from planner.kernels.spmd import Collective, Coroutine, Received, ShardContext, all_gather, all_reduce, exchange
+from planner.operators.attention.gradient import Attention, attention_backward, attention_forward, mask_gradient
+from planner.operators.attention.masked import (
+    Indices,
+    attend,
+    attend_back,
+    merge,
+    merge_heads,
+    merge_lse,
+    split_heads,
+    weighted,
+)
+from planner.operators.attention.rule import RING
+
+__all__ = ["attention_backward_ranks", "attention_forward_ranks"]
+
+Operands = Sequence["Array | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """Some keys and their values; `positions` are their indices in the whole, `owner` the rank of the ring that
+    holds them (−1: past keys, which do not travel)."""
+
+    k: Array
+    v: Array
+    positions: Indices
+    owner: int = -1
+
+
+def attention_forward_ranks(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
+    here = _bound(op, inputs, place)
+    queries = _span(place, "s", here.q.shape[3])
+    if not _alone(place) and RING not in place.shards:
+        return attention_forward(op, inputs, here, queries)
+    x = inputs[0]
+    assert x is not None
+    y, lse = _attended(here, (yield from _blocks(here, inputs, place)), queries)
+    for factor in _alone(place):
+        whole = merge_lse((yield from all_gather(lse, factor)))
+        y = (yield from all_reduce(weighted(y, lse, whole).astype(x.dtype), "sum", factor)).astype(lse.dtype)
+        lse = whole
+    flat = y.reshape(y.shape[0], -1, *y.shape[3:])
+    results = [merge_heads(flat, x.ndim), here.k, here.v]
+    return [r.astype(x.dtype) if name else None for r, name in zip(results, op.outputs, strict=False)]
+
+
+def attention_backward_ranks(
+    op: Op, inputs: Operands, outputs: Operands, gradients: Operands, wanted: Sequence[bool], place: ShardContext
+) -> Coroutine:
+    """The normalisers are computed again; a runtime would have kept them."""
+    here = _bound(op, inputs, place)
+    queries = _span(place, "s", here.q.shape[3])
+    dy, *handed_on = _shared_out(gradients, place)
+    if not _alone(place) and RING not in place.shards:
+        return _asked(attention_backward(op, inputs, [dy, *handed_on], wanted, here, queries), wanted, inputs)
+    x, y = inputs[0], outputs[0]
+    assert x is not None
+    assert y is not None
+    y, dy = (_like(here, op, g) for g in (y, np.zeros_like(y) if dy is None else dy))
+    blocks = yield from _blocks(here, inputs, place)
+    _, lse = _attended(here, blocks, queries)
+    for factor in _alone(place):
+        lse = merge_lse((yield from all_gather(lse, factor)))
+    dq, dk, dv = np.zeros_like(here.q), np.zeros_like(here.k), np.zeros_like(here.v)
+    past = None if here.past is None else [np.zeros_like(p) for p in here.past]
+    mask = here.mask
+    dmask = None if mask is None else np.zeros((*here.q.shape[:4], mask.shape[-1]), dtype=dq.dtype)
+    home: list[Array | None] = [None] * place.shards.get(RING, 1)
+    for block in blocks:
+        bias = here.bias(queries, block.positions)
+        found = attend_back(here.q, block.k, block.v, bias, here.scoring, lse, y, dy)
+        dq += found.q
+        if dmask is not None:
+            inside = block.positions < dmask.shape[-1]
+            dmask[..., block.positions[inside]] += found.biased[..., inside]
+        if block.owner == -1:
+            past = [found.k, found.v]
+        elif block.owner == place.index.get(RING, 0):
+            dk, dv = found.k, found.v
+        else:
+            home[block.owner] = np.concatenate([found.k, found.v], axis=-1).astype(x.dtype)
+    if RING in place.shards:
+        for piece in (yield from exchange(home, RING)):
+            if piece is not None:
+                dk, dv = dk + piece[..., : dk.shape[-1]], dv + piece[..., dk.shape[-1] :]
+    dk, dv = (
+        d if g is None else d + g.astype(d.dtype) for d, g in zip((dk, dv), (*handed_on, None, None), strict=False)
+    )
+    rank = x.ndim
+    results = [
+        merge_heads(dq.reshape(dq.shape[0], -1, *dq.shape[3:]), rank),
+        merge_heads(dk, rank),
+        merge_heads(dv, rank),
+        None if dmask is None or mask is None else mask_gradient(dmask, mask.shape),
+        *(past or (None, None)),
+    ]
+    return _asked(results, wanted, inputs)
+
+
+def _asked(gradients: Operands, wanted: Sequence[bool], inputs: Operands) -> list[Array | None]:
+    """The wanted ones, in the precision of the operands."""
+    found = [*gradients, *[None] * len(inputs)]
+    return [
+        None if g is None or not w or x is None or x.dtype.kind in "iub" else g.astype(x.dtype)
+        for g, w, x in zip(found, wanted, inputs, strict=False)
+    ]
+
+
+def _bound(op: Op, inputs: Operands, place: ShardContext) -> Attention:
+    assert place.rule is not None
+    factors = place.rule.factors
+    return Attention.of(op, inputs, queries=factors["s"], past=factors.get("p", 0))
+
+
+def _alone(place: ShardContext) -> list[str]:
+    """Key factors that are split without the queries: new keys, past keys."""
+    return [f for f in ("t", "p") if f in place.shards and not (f == "t" and RING in place.shards)]
+
+
+def _span(place: ShardContext, factor: str, count: int) -> Indices:
+    return np.arange(count) + place.offset.get(factor, 0)
+
+
+def _attended(here: Attention, blocks: Sequence[_Keys], queries: Indices) -> tuple[Array, Array]:
+    """(output, lse) over the blocks; zeros and −∞ over none."""
+    none = np.zeros((*here.q.shape[:4], here.v.shape[-1]), here.q.dtype), np.full(here.q.shape[:4], -np.inf)
+    parts = [attend(here.q, b.k, b.v, here.bias(queries, b.positions), here.scoring) for b in blocks]
+    return merge(parts or [(none[0], none[1].astype(here.q.dtype))])
+
+
+def _blocks(here: Attention, inputs: Operands, place: ShardContext) -> Generator[Collective, Received, list[_Keys]]:
+    """The keys that this rank's queries attend to.  Past keys that all holders of new ones share are counted by the
+    first of these, and new keys that all holders of past ones share likewise."""
+    assert place.rule is not None
+    alone = _alone(place)
+    past = place.rule.factors.get("p", 0)
+    if RING in place.shards:
+        new = yield from _ring(here, inputs, place, past)
+    else:
+        new = [_Keys(here.k, here.v, _span(place, "t", here.k.shape[2]) + past, 0)]
+    blocks = [] if "p" in alone and place.index["p"] else new
+    if here.past is not None and not ("t" in alone and place.index["t"]):
+        blocks = [_Keys(*here.past, _span(place, "p", here.past[0].shape[2])), *blocks]
+    return blocks
+
+
+def _ring(
+    here: Attention, inputs: Operands, place: ShardContext, before: int
+) -> Generator[Collective, Received, list[_Keys]]:
+    """In each step every rank hands the keys and values that it holds to the next one."""
+    me, ranks = place.index[RING], place.shards[RING]
+    first = inputs[1]
+    assert first is not None
+    count, depth = here.k.shape[2], here.k.shape[3]
+    held = np.concatenate([here.k, here.v], axis=-1).astype(first.dtype)
+    found = []
+    for step in range(ranks):
+        owner = (me - step) % ranks
+        k, v = (part.astype(here.q.dtype) for part in np.split(held, [depth], axis=-1))
+        found.append(_Keys(k, v, np.arange(count) + owner * count + before, owner))
+        if step + 1 < ranks:
+            received = yield from exchange([held if j == (me + 1) % ranks else None for j in range(ranks)], RING)
+            passed = received[(me - 1) % ranks]
+            assert passed is not None
+            held = passed
+    return found
+
+
+def _like(here: Attention, op: Op, y: Array) -> Array:
+    """[b, h, g, s, f], in the precision of the scores."""
+    return split_heads(y, op.attributes.get("q_num_heads", 1)).reshape(*here.q.shape[:4], -1).astype(here.q.dtype)
+
+
+def _shared_out(gradients: Operands, place: ShardContext) -> list[Array | None]:
+    """Keys handed on are the same on all ranks that split queries or groups: each takes its part of their gradient,
+    for that of K and V is a pending sum there."""
+    ranks = place.shards.get("s", 1) // place.shards.get(RING, 1) * place.shards.get("g", 1)
+    shared = [None if g is None else (g / ranks).astype(g.dtype) for g in gradients[1:3]]
+    return [*gradients[:1], *shared, *gradients[3:]]
+
+
+kernel(["Attention", "ai.onnx.preview::FlexAttention"], attention_forward_ranks, attention_backward_ranks)

@@ -1,0 +1,1 @@
+"""Gradient operators that exporters of training graphs write."""

@@ -1,0 +1,1 @@
+"""Operators that create a tensor."""

@@ -1,0 +1,1 @@
+"""Embeddings with their normalisation fused in."""

@@ -1,0 +1,18 @@
+"""How embeddings carry a new size."""
+
+from __future__ import annotations
+
+from planner.frontends.broadcasting import carry_first, share
+from planner.frontends.carry import Carrier
+from planner.frontends.sizes import carries
+from planner.ir import Op
+
+__all__: list[str] = []
+
+
+@carries("com.microsoft::EmbedLayerNormalization")
+def _embedding(c: Carrier, op: Op) -> None:
+    """Ids, segments and positions share batch and length."""
+    for dimension in (0, 1):
+        share(c, op, {0: dimension, 1: dimension, 7: dimension})
+    carry_first(c, op)

@@ -1,0 +1,219 @@
+"""Pools while space is split, and while anything is split that MaxPool's indices into the whole tensor count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.ir import Op
+from planner.kernels.gradients import vjp
+from planner.kernels.local import run_local
+from planner.kernels.shards import Array
+from planner.kernels.split import kernel
+from planner.kernels.spmd import Coroutine, ShardContext, all_reduce
+from planner.kernels.window import FIRST, Reach, explicit, fetch, local_space, release
+from planner.operators.pooling.gradient import lp_gradient, lp_sum
+from planner.rules.window import Window
+
+__all__: list[str] = []
+
+Operands = Sequence["Array | None"]
+
+
+def _forward(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
+    x = inputs[0]
+    assert x is not None
+    space = local_space(op, op.attributes["kernel_shape"], place)
+    grown = yield from fetch(x, space, "elements", place)
+    results = run_local(explicit(op, space), [grown])
+    if len(results) > 1 and (indices := results[1]) is not None:
+        results[1] = _global_indices(
+            indices, grown.shape, space, place, transposed=op.attributes.get("storage_order", 0)
+        )
+    return results
+
+
+def _quantized_forward(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
+    """Pools of bytes, channels first or last."""
+    x = inputs[0]
+    assert x is not None
+    last = op.type == "com.microsoft::NhwcMaxPool" or op.attributes.get("channels_last", 0)
+    space = local_space(op, op.attributes["kernel_shape"], place, first=FIRST - 1 if last else FIRST)
+    grown = yield from fetch(x, space, "elements", place)
+    return run_local(explicit(op, space), [grown, *inputs[1:]])
+
+
+def _global_indices(
+    indices: Array, local: tuple[int, ...], space: Sequence[Reach[Window]], place: ShardContext, *, transposed: int
+) -> Array:
+    """Indices into the flattened local elements, counted in the whole tensor instead."""
+    assert place.rule is not None
+    order = range(len(space))[::-1] if transposed else range(len(space))
+    coordinates = np.unravel_index(indices, (*local[:FIRST], *(local[FIRST + d] for d in order)))
+    starts = [space[d].needed("elements")[0] for d in order]
+    whole = [place.rule.factors["n"], place.rule.factors["c"], *(space[d].window.elements for d in order)]
+    offsets = [place.offset.get("n", 0), place.offset.get("c", 0), *starts]
+    moved = tuple(c + offset for c, offset in zip(coordinates, offsets, strict=True))
+    return np.ravel_multi_index(moved, whole).astype(np.int64)
+
+
+def _backward(
+    op: Op, inputs: Operands, outputs: Operands, gradients: Operands, wanted: Sequence[bool], place: ShardContext
+) -> Coroutine:
+    """The local product on elements with their halo, whose gradient goes back to its owners."""
+    x, y, dy = inputs[0], outputs[0], gradients[0]
+    assert x is not None
+    assert y is not None
+    if dy is None or not wanted[0]:
+        return [None]
+    space = local_space(op, op.attributes["kernel_shape"], place)
+    if op.type == "AveragePool":  # reads no values
+        sizes = [stop - first for first, stop in (r.needed("elements") for r in space)]
+        grown = np.zeros((*x.shape[:FIRST], *sizes), dtype=x.dtype)
+    else:
+        grown = yield from fetch(x, space, "elements", place)
+    plain = replace(explicit(op, space), outputs=op.outputs[:1])
+    dx = vjp(plain, [grown], [y], [dy], [True])[0]
+    assert dx is not None
+    mine = yield from release(dx, space, "elements", place)
+    return [mine]
+
+
+def _average_gradient(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
+    """dY → dX in exported training graphs."""
+    dy = inputs[0]
+    assert dy is not None
+    space = local_space(op, op.attributes["kernel_shape"], place)
+    shape = (*dy.shape[:FIRST], *(stop - first for first, stop in (r.needed("elements") for r in space)))
+    dx = run_local(explicit(op, space), [dy], output_shapes=[shape])[0]
+    assert dx is not None
+    mine = yield from release(dx, space, "elements", place)
+    return [mine]
+
+
+def _local_indices(
+    indices: Array, whole: Sequence[int], starts: Sequence[int], local: Sequence[int]
+) -> NDArray[np.int64]:
+    """Indices into the flattened whole tensor, counted in the box of sizes `local` that begins at `starts`."""
+    coordinates = np.unravel_index(indices, tuple(whole))
+    moved = tuple(c - start for c, start in zip(coordinates, starts, strict=True))
+    return np.asarray(np.ravel_multi_index(moved, tuple(local)), dtype=np.int64)
+
+
+def _max_gradient(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
+    """dY and the indices that MaxPool gave → dX in exported training graphs."""
+    dy, indices = inputs
+    assert dy is not None
+    assert indices is not None
+    assert place.rule is not None
+    factors, result = place.rule.factors, place.rule.results[0]
+    assert result is not None
+    rank = dy.ndim - FIRST
+    start = [place.offset.get("n", 0), place.offset.get("c", 0)]
+    if "kernel_shape" not in op.attributes or "y0" not in factors:
+        sizes = [factors[f"s{d}"] for d in range(rank)]
+        local = (*dy.shape[:FIRST], *sizes)
+        rebased = _local_indices(indices, (factors["n"], factors["c"], *sizes), (*start, *(0,) * rank), local)
+        return [_scatter(dy, rebased, local)]
+    space = local_space(op, op.attributes["kernel_shape"], place)
+    ranges = [r.needed("elements") for r in space]
+    local = (*dy.shape[:FIRST], *(stop - first for first, stop in ranges))
+    whole = (factors["n"], factors["c"], *(r.window.elements for r in space))
+    rebased = _local_indices(indices, whole, (*start, *(first for first, _ in ranges)), local)
+    mine = yield from release(_scatter(dy, rebased, local), space, "elements", place)
+    return [mine]
+
+
+def _scatter(values: Array, indices: NDArray[np.int64], shape: tuple[int, ...]) -> Array:
+    out = np.zeros(int(np.prod(shape)), dtype=values.dtype)
+    np.add.at(out, indices.reshape(-1), values.reshape(-1))
+    return out.reshape(shape)
+
+
+def _unpool_forward(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
+    """Indices into the whole result become those into this rank's batch and channels."""
+    x, indices = inputs[0], inputs[1]
+    assert x is not None
+    assert indices is not None
+    return run_local(op, [x, _unpool_indices(x, indices, place), *inputs[2:]])
+    yield  # a generator that never communicates
+
+
+def _unpool_backward(
+    op: Op, inputs: Operands, outputs: Operands, gradients: Operands, wanted: Sequence[bool], place: ShardContext
+) -> Coroutine:
+    x, indices = inputs[0], inputs[1]
+    assert x is not None
+    assert indices is not None
+    rebased = [x, _unpool_indices(x, indices, place), *inputs[2:]]
+    return vjp(op, rebased, outputs, gradients, wanted)
+    yield  # a generator that never communicates
+
+
+def _unpool_indices(x: Array, indices: Array, place: ShardContext) -> NDArray[np.int64]:
+    assert place.rule is not None
+    factors, rank = place.rule.factors, x.ndim - FIRST
+    image = [factors[f"s{d}"] for d in range(rank)]
+    whole, starts = (factors["n"], factors["c"], *image), (place.offset.get("n", 0), place.offset.get("c", 0))
+    return _local_indices(indices, whole, (*starts, *(0,) * rank), (*x.shape[:FIRST], *image))
+
+
+def _global_max_forward(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
+    """Modes `^x…` reduce the maximum inside."""
+    y = run_local(op, inputs)[0]
+    assert y is not None
+    for mode in (f for f in place.shards if f.startswith("^")):
+        y = yield from all_reduce(y, "max", mode)
+    return [y]
+
+
+def _global_max_backward(
+    op: Op, inputs: Operands, outputs: Operands, gradients: Operands, wanted: Sequence[bool], place: ShardContext
+) -> Coroutine:
+    """All elements that hold the maximum, on any rank, share its gradient."""
+    x, y, dy = inputs[0], outputs[0], gradients[0]
+    assert x is not None
+    assert y is not None
+    if dy is None or not wanted[0]:
+        return [None]
+    held = x == y
+    count = held.sum(axis=tuple(range(FIRST, x.ndim)), keepdims=True).astype(x.dtype)
+    for mode in (f for f in place.shards if f.startswith("^")):
+        count = yield from all_reduce(count, "sum", mode)
+    return [(held * (dy / count)).astype(x.dtype)]
+
+
+def _global_lp_forward(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
+    """The p-th root of a sum over all ranks."""
+    x = inputs[0]
+    assert x is not None
+    p = int(op.attributes.get("p", 2))
+    total = lp_sum(x, p)
+    for factor in (f for f in place.shards if f.startswith("x")):
+        total = yield from all_reduce(total, "sum", factor)
+    return [(total ** (1 / p)).astype(x.dtype)]
+
+
+def _global_lp_backward(
+    op: Op, inputs: Operands, outputs: Operands, gradients: Operands, wanted: Sequence[bool], place: ShardContext
+) -> Coroutine:
+    """Every rank knows the norm."""
+    x, y, dy = inputs[0], outputs[0], gradients[0]
+    assert x is not None
+    assert y is not None
+    if dy is None or not wanted[0]:
+        return [None]
+    return [lp_gradient(x, y, dy, int(op.attributes.get("p", 2))).astype(x.dtype)]
+    yield  # a generator that never communicates
+
+
+kernel(["AveragePool", "LpPool", "MaxPool"], _forward, _backward)
+kernel(["com.microsoft::NhwcMaxPool", "com.microsoft::QLinearAveragePool"], _quantized_forward)
+kernel(["AveragePoolGrad", "com.microsoft::AveragePoolGrad"], _average_gradient)
+kernel(["MaxPoolGrad", "com.microsoft::MaxPoolGrad"], _max_gradient)
+kernel(["MaxUnpool"], _unpool_forward, _unpool_backward)
+kernel(["GlobalMaxPool"], _global_max_forward, _global_max_backward)
+kernel(["GlobalLpPool"], _global_lp_forward, _global_lp_backward)

@@ -1,0 +1,241 @@
+"""Reductions, running sums and extrema while the dimension that they run along is split."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Sequence
+
+import numpy as np
+
+from planner.ir import Op
+from planner.kernels.attributes import Array, axes_of, normalise_axis
+from planner.kernels.local import run_local
+from planner.kernels.precision import widen
+from planner.kernels.split import kernel
+from planner.kernels.spmd import Collective, Coroutine, Received, ShardContext, all_gather, all_reduce
+from planner.operators.reduction.gradient import cumulated_product_gradient, product_of_others
+from planner.rules import Combine
+
+__all__: list[str] = []
+
+Operands = Sequence["Array | None"]
+Reduced = Generator[Collective, Received, Array]
+
+
+def _need(values: Operands, i: int = 0) -> Array:
+    x = values[i]
+    assert x is not None
+    return x
+
+
+def _inside(place: ShardContext) -> list[str]:
+    """Factors (or modes) that are reduced inside the operator."""
+    assert place.rule is not None
+    return [f for f in place.shards if place.rule.combine.get(f) is Combine.INNER]
+
+
+def _axes(op: Op, inputs: Operands) -> tuple[int, ...]:
+    rank = _need(inputs).ndim
+    return tuple(dict.fromkeys(axes_of(op, inputs, 1, rank) or range(rank)))
+
+
+def _shaped(op: Op, value: Array, axes: tuple[int, ...]) -> Array:
+    """From kept dimensions of size one to what the operator returns."""
+    return value if op.attributes.get("keepdims", 1) else np.squeeze(value, axes)
+
+
+def _over_all(value: Array, reduction: str, place: ShardContext) -> Reduced:
+    for factor in _inside(place):
+        value = yield from all_reduce(value, reduction, factor)
+    return value
+
+
+def _function_of_sum(
+    before: Callable[[Array], Array], after: Callable[[Array], Array]
+) -> Callable[[Op, Operands, ShardContext], Coroutine]:
+    """`after` applied to the sum over all shards of `before`."""
+
+    def forward(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
+        x, axes = _need(inputs), _axes(op, inputs)
+        total = yield from _over_all(before(widen(x)).sum(axis=axes, keepdims=True), "sum", place)
+        return [_shaped(op, after(total).astype(x.dtype), axes)]
+
+    return forward
+
+
+def _log_sum_exp(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
+    x, axes = _need(inputs), _axes(op, inputs)
+    wide = widen(x)
+    largest = yield from _over_all(wide.max(axis=axes, keepdims=True), "max", place)
+    base = np.where(np.isfinite(largest), largest, np.zeros((), dtype=wide.dtype))
+    total = yield from _over_all(np.exp(wide - base).sum(axis=axes, keepdims=True), "sum", place)
+    with np.errstate(divide="ignore"):
+        return [_shaped(op, (np.log(total) + base).astype(x.dtype), axes)]
+
+
+def _integer_mean(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
+    x, axes = _need(inputs), _axes(op, inputs)
+    total = yield from _over_all(x.sum(axis=axes, keepdims=True, dtype=x.dtype), "sum", place)
+    count = math.prod(x.shape[a] for a in axes) * math.prod(place.shards[f] for f in _inside(place))
+    return [_shaped(op, (np.sign(total) * (np.abs(total) // count)).astype(x.dtype), axes)]
+
+
+def _local_vjp(
+    product: Callable[[Array, Array, Array], Array],
+) -> Callable[[Op, Operands, Operands, Operands, Sequence[bool], ShardContext], Coroutine]:
+    """A gradient that follows from local elements and the whole result: `product` of (x, y, dy)."""
+
+    def backward(
+        op: Op, inputs: Operands, outputs: Operands, gradients: Operands, wanted: Sequence[bool], place: ShardContext
+    ) -> Coroutine:
+        x, dy, axes = _need(inputs), gradients[0], _axes(op, inputs)
+        if dy is None or not wanted[0]:
+            return [None] * len(inputs)
+        kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
+        g = product(widen(x), widen(_need(outputs)).reshape(kept), widen(dy).reshape(kept))
+        return [np.broadcast_to(g, x.shape).astype(x.dtype), *[None] * (len(inputs) - 1)]
+        yield  # never communicates
+
+    return backward
+
+
+def _product(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
+    x, axes = _need(inputs), _axes(op, inputs)
+    value = x.prod(axis=axes, keepdims=True, dtype=x.dtype)
+    for factor in _inside(place):
+        value = np.prod(np.stack((yield from all_gather(value, factor))), axis=0, dtype=x.dtype)
+    return [_shaped(op, value, axes)]
+
+
+def _product_back(
+    op: Op, inputs: Operands, outputs: Operands, gradients: Operands, wanted: Sequence[bool], place: ShardContext
+) -> Coroutine:
+    """dX is dY times the product of all other elements: those here, and the products of the other ranks."""
+    x, dy, axes = _need(inputs), gradients[0], _axes(op, inputs)
+    mine = x.prod(axis=axes, keepdims=True, dtype=x.dtype)
+    others = np.ones_like(mine)
+    for factor in _inside(place):
+        parts = yield from all_gather(mine, factor)
+        others = others * np.prod(np.stack([p for j, p in enumerate(parts) if j != place.index[factor]]), axis=0)
+        mine = np.prod(np.stack(parts), axis=0, dtype=x.dtype)
+    if dy is None or not wanted[0]:
+        return [None] * len(inputs)
+    dx = dy.reshape(others.shape) * others * product_of_others(x, axes)
+    return [dx.astype(x.dtype), *[None] * (len(inputs) - 1)]
+
+
+def _extremum(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
+    local = _need(run_local(op, inputs))
+    found = yield from _over_all(local, "max" if op.type == "ReduceMax" else "min", place)
+    return [found]
+
+
+def _extremum_back(
+    op: Op, inputs: Operands, outputs: Operands, gradients: Operands, wanted: Sequence[bool], place: ShardContext
+) -> Coroutine:
+    """Elements that tie share the gradient, those of other ranks included."""
+    x, y, dy, axes = _need(inputs), _need(outputs), gradients[0], _axes(op, inputs)
+    kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
+    held = widen((x == y.reshape(kept)).astype(x.dtype))
+    ties = yield from _over_all(held.sum(axis=axes, keepdims=True), "sum", place)
+    if dy is None or not wanted[0]:
+        return [None] * len(inputs)
+    return [(held * (dy.reshape(kept) / ties)).astype(x.dtype), *[None] * (len(inputs) - 1)]
+
+
+def _arg(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
+    """Candidates of all ranks in the order of their shards: the first of equals wins, or the last on request."""
+    x = _need(inputs)
+    axis = normalise_axis(op.attributes.get("axis", 0), x.ndim)
+    factor = f"d{axis}"
+    kept = Op(op.name, op.type, op.inputs, op.outputs, {**op.attributes, "keepdims": 1}, op.opset)
+    at = _need(run_local(kept, [x]))
+    values = yield from all_gather(np.take_along_axis(x, at, axis), factor)
+    places = yield from all_gather(at + place.offset[factor], factor)
+    order = -1 if op.attributes.get("select_last_index", 0) else 1
+    choose = np.argmax if op.type == "ArgMax" else np.argmin
+    winner = choose(np.stack(values[::order]), axis=0)
+    found = np.take_along_axis(np.stack(places[::order]), winner[None], 0)[0]
+    return [_shaped(op, found, (axis,))]
+
+
+def _cumulate(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
+    x, local = _need(inputs), _need(run_local(op, inputs))
+    axis, factor = _running(op, inputs)
+    join = np.add if op.type == "CumSum" else np.multiply
+    parts = yield from all_gather(join.reduce(x, axis=axis, keepdims=True, dtype=x.dtype), factor)
+    me = place.index[factor]
+    for part in parts[me + 1 :] if op.attributes.get("reverse", 0) else parts[:me]:
+        local = join(local, part)
+    return [local.astype(x.dtype)]
+
+
+def _running(op: Op, inputs: Operands) -> tuple[int, str]:
+    """The axis and its factor."""
+    axis = normalise_axis(int(_need(inputs, 1).reshape(())), _need(inputs).ndim)
+    return axis, f"d{axis}"
+
+
+def _cumulated_sum_back(
+    op: Op, inputs: Operands, outputs: Operands, gradients: Operands, wanted: Sequence[bool], place: ShardContext
+) -> Coroutine:
+    """A running sum from the other end."""
+    dy = gradients[0]
+    g = np.zeros_like(_need(inputs)) if dy is None else dy
+    turned = {**op.attributes, "reverse": 1 - op.attributes.get("reverse", 0)}
+    found = yield from _cumulate(Op(op.name, op.type, op.inputs, op.outputs, turned, op.opset), [g, inputs[1]], place)
+    return [found[0] if wanted[0] else None, None]
+
+
+def _cumulated_product_back(
+    op: Op, inputs: Operands, outputs: Operands, gradients: Operands, wanted: Sequence[bool], place: ShardContext
+) -> Coroutine:
+    """Gradients run through a shard as g → a + p·g, where p is the product of its elements."""
+    x = _need(inputs)
+    axis, factor = _running(op, inputs)
+    dy = np.zeros_like(x) if gradients[0] is None else gradients[0]
+    reverse, exclusive = bool(op.attributes.get("reverse", 0)), bool(op.attributes.get("exclusive", 0))
+    product = x.prod(axis=axis, keepdims=True, dtype=x.dtype)
+    one, zero = np.ones_like(product), np.zeros_like(product)
+    _, through = cumulated_product_gradient(x, dy, axis, one, zero, reverse=reverse, exclusive=exclusive)
+    gathered = yield from all_gather(np.stack([product, through.astype(x.dtype)]), factor)
+    order = list(range(len(gathered)))[:: -1 if reverse else 1]
+    me = order.index(place.index[factor])
+    before, after = one, zero
+    for j in order[:me]:
+        before = before * gathered[j][0]
+    for j in reversed(order[me + 1 :]):
+        after = gathered[j][1] + gathered[j][0] * after
+    dx, _ = cumulated_product_gradient(x, dy, axis, before, after, reverse=reverse, exclusive=exclusive)
+    return [dx.astype(x.dtype) if wanted[0] else None, None]
+
+
+def _dynamic_quantize(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
+    """The local operator sees the extrema of all ranks beside its own elements."""
+    x = _need(inputs)
+    range_ = np.array([-x.min(), x.max()], dtype=x.dtype)
+    for factor in _inside(place):
+        range_ = yield from all_reduce(range_, "max", factor)
+    seen = np.concatenate([x.reshape(-1), [-range_[0], range_[1]]]).astype(x.dtype)
+    y, scale, zero = run_local(op, [seen])
+    return [None if y is None else y[:-2].reshape(x.shape), scale, zero]
+
+
+kernel(
+    ["ReduceL2"],
+    _function_of_sum(np.square, np.sqrt),
+    _local_vjp(lambda x, y, dy: dy * x / np.where(y == 0, 1, y)),
+)
+kernel(
+    ["ReduceLogSum"],
+    _function_of_sum(lambda x: x, np.log),
+    _local_vjp(lambda x, y, dy: dy * np.exp(-y)),
+)
+kernel(["ReduceLogSumExp"], _log_sum_exp, _local_vjp(lambda x, y, dy: dy * np.exp(x - y)))
+kernel(["ReduceMean"], _integer_mean)
+kernel(["ReduceProd"], _product, _product_back)
+kernel(["ReduceMax", "ReduceMin"], _extremum, _extremum_back)
+kernel(["ArgMax", "ArgMin"], _arg)
+kernel(["CumSum"], _cumulate, _cumulated_sum_back)
+kernel(["CumProd"], _cumulate, _cumulated_product_back)
+kernel(["DynamicQuantizeLinear"], _dynamic_quantize)

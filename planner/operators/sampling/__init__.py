@@ -1,0 +1,1 @@
+"""Sampling of a grid, and regions of interest."""

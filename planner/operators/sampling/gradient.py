@@ -1,0 +1,210 @@
+"""Operators that read features at computed places, and those that fold or slide along one sequence.
+
+A feature at a place between elements is interpolated from the corners of its cell; corners outside count as zero.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.kernels.attributes import Array, Window, integers, string
+from planner.kernels.gradients import Call, NoVjpError, register
+from planner.operators.convolution.gradient import im2col
+from planner.operators.elementwise.gradient import sigmoid
+
+__all__ = ["affine_base", "affine_gradient"]
+
+Gradients = list["Array | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Corner:
+    """Flat element, weight, and the weight's derivative by each coordinate, per place."""
+
+    element: NDArray[np.int64]
+    weight: Array
+    slopes: tuple[Array, ...]
+
+
+def _corners(at: Array, sizes: Sequence[int]) -> Iterator[_Corner]:
+    """Corners of the cells around places `at` [N, Q, D], given in elements."""
+    low = np.floor(at)
+    part = at - low
+    for bits in itertools.product((0, 1), repeat=len(sizes)):
+        index = low.astype(np.int64) + np.array(bits)
+        inside = np.all((index >= 0) & (index < np.array(sizes)), axis=-1)
+        shares = [part[..., d] if bit else 1 - part[..., d] for d, bit in enumerate(bits)]
+        element = np.ravel_multi_index(tuple(np.moveaxis(index, -1, 0)), tuple(sizes), mode="clip")
+        slopes = tuple(
+            inside * (1.0 if bit else -1.0) * math.prod(s for e, s in enumerate(shares) if e != d)
+            for d, bit in enumerate(bits)
+        )
+        yield _Corner(element, inside * math.prod(shares), slopes)
+
+
+def _read(x: Array, corner: _Corner) -> Array:
+    """x [N, C, …] at the corner of every place: [N, C, Q]."""
+    flat = x.reshape(*x.shape[:2], -1)
+    return np.take_along_axis(flat, corner.element[:, None, :], axis=2)
+
+
+def _interpolate(x: Array, at: Array) -> Array:
+    return np.asarray(sum(_read(x, c) * c.weight[:, None] for c in _corners(at, x.shape[2:])))
+
+
+def _interpolate_gradient(x: Array, at: Array, g: Array) -> tuple[Array, Array]:
+    """Gradients of features and places from that of the interpolated features [N, C, Q]."""
+    dx = np.zeros((*x.shape[:2], math.prod(x.shape[2:])), dtype=g.dtype)
+    d_at = np.zeros(at.shape, dtype=g.dtype)
+    batch, channel = np.arange(x.shape[0])[:, None, None], np.arange(x.shape[1])[:, None]
+    for c in _corners(at, x.shape[2:]):
+        np.add.at(dx, (batch, channel, c.element[:, None, :]), g * c.weight[:, None])
+        met = (g * _read(x, c)).sum(axis=1)
+        for d, slope in enumerate(c.slopes):
+            d_at[..., d] += met * slope
+    return dx.reshape(x.shape), d_at
+
+
+@register("GridSample")
+def _grid_sample(c: Call) -> Gradients:
+    """Places are given from −1 to 1, the last dimension first."""
+    x, grid = c.x, c.operand(1)
+    mode, padding = string(c.attr("mode"), "linear"), string(c.attr("padding_mode"), "zeros")
+    if mode not in ("bilinear", "linear", "nearest") or padding not in ("zeros", "border"):
+        raise NoVjpError(
+            f"operator {c.op.name} (GridSample): linear and nearest sampling, padded with zeros or the border, have a "
+            f"vector-Jacobian product, not {mode} with {padding}"
+        )
+    sizes = np.array(x.shape[2:])
+    places = grid.reshape(grid.shape[0], -1, grid.shape[-1])[..., ::-1]
+    slope = ((sizes - 1) if c.attr("align_corners", 0) else sizes) / 2
+    at = (places + 1) * slope - (0.0 if c.attr("align_corners", 0) else 0.5)
+    if padding == "border":
+        slope = slope * ((at >= 0) & (at <= sizes - 1))
+        at = np.clip(at, 0, sizes - 1)
+    if mode == "nearest":
+        at, slope = np.rint(at), np.zeros(())
+    g = c.dy.reshape(*c.dy.shape[:2], -1)
+    dx, d_at = _interpolate_gradient(x, at, g)
+    return [dx, (d_at * slope)[..., ::-1].reshape(grid.shape)]
+
+
+@register("RoiAlign")
+def _roi_align(c: Call) -> Gradients:
+    """Every bin of a region averages samples of its image; those more than one element outside count as zero."""
+    if string(c.attr("mode"), "avg") != "avg":
+        raise NoVjpError(f"operator {c.op.name} (RoiAlign): only averages have a vector-Jacobian product")
+    x, regions, images = c.x, c.operand(1), c.operand(2)
+    aligned = string(c.attr("coordinate_transformation_mode"), "half_pixel" if c.op.opset >= 16 else "") == "half_pixel"
+    sizes = np.array(x.shape[2:])
+    bins = np.array(c.dy.shape[2:])
+    dx = np.zeros(x.shape, dtype=c.dy.dtype)
+    for r, image in enumerate(images):
+        x0, y0, x1, y1 = regions[r, :4] * c.attr("spatial_scale", 1.0) - (0.5 if aligned else 0.0)
+        start, extent = np.array([y0, x0]), np.array([y1 - y0, x1 - x0])
+        each = (extent if aligned else np.maximum(extent, 1.0)) / bins
+        ratio = int(c.attr("sampling_ratio", 0))
+        samples = np.array([ratio] * 2) if ratio > 0 else np.ceil(each).astype(np.int64)
+        lines = [s + (np.arange(b * n) + 0.5) * e / n for s, b, n, e in zip(start, bins, samples, each, strict=True)]
+        at = np.stack(np.meshgrid(*lines, indexing="ij"), axis=-1)
+        held = np.all((at >= -1) & (at <= sizes), axis=-1)
+        shares = np.repeat(np.repeat(c.dy[r], samples[0], axis=1), samples[1], axis=2) / max(samples.prod(), 1)
+        at = np.clip(at, 0, sizes - 1).reshape(1, -1, 2)
+        g = (shares * held).reshape(1, x.shape[1], -1)
+        dx[image] += _interpolate_gradient(x[image : image + 1], at, g)[0][0]
+    return [dx]
+
+
+@register("DeformConv")
+def _deform_conv(c: Call) -> Gradients:
+    """The columns of a convolution, each element of the kernel read at its own displaced place."""
+    x, weight, offset, mask = c.x, c.operand(1), c.operand(2), c.maybe(4)
+    n, channels, groups, parts = *x.shape[:2], c.attr("group", 1), c.attr("offset_group", 1)
+    kernel, out = weight.shape[2:], c.dy.shape[2:]
+    rank, taps, count = len(kernel), math.prod(kernel), math.prod(out)
+    strides, dilations = c.attr("strides") or (1,) * rank, c.attr("dilations") or (1,) * rank
+    begin = (c.attr("pads") or (0,) * 2 * rank)[:rank]
+    first = np.stack(np.meshgrid(*(np.arange(o) * s - b for o, s, b in zip(out, strides, begin, strict=True)),
+                                 indexing="ij"), axis=-1)  # fmt: skip
+    moved = offset.reshape(n, parts, taps, rank, count)
+    scaled = np.ones((n, parts, taps, count)) if mask is None else mask.reshape(n, parts, taps, count)
+    g = c.dy.reshape(n, groups, -1, count)
+    d_columns = np.einsum("gok,ngop->ngkp", weight.reshape(groups, g.shape[2], -1), g).reshape(n, channels, taps, count)
+    read = np.empty((n, channels, taps, count), dtype=c.dy.dtype)
+    dx, d_offset = np.zeros(x.shape, dtype=c.dy.dtype), np.empty(moved.shape, dtype=c.dy.dtype)
+    d_mask = np.empty((n, parts, taps, count), dtype=c.dy.dtype)
+    for q, t in itertools.product(range(parts), range(taps)):
+        mine = slice(q * channels // parts, (q + 1) * channels // parts)
+        place = first.reshape(count, rank) + np.array(np.unravel_index(t, kernel)) * np.array(dilations)
+        at = place + np.swapaxes(moved[:, q, t], 1, 2)
+        sampled = _interpolate(x[:, mine], at)
+        read[:, mine, t] = sampled * scaled[:, q, t, None]
+        d_mask[:, q, t] = (d_columns[:, mine, t] * sampled).sum(axis=1)
+        share, d_at = _interpolate_gradient(x[:, mine], at, d_columns[:, mine, t] * scaled[:, q, t, None])
+        dx[:, mine] += share
+        d_offset[:, q, t] = np.swapaxes(d_at, 1, 2)
+    d_weight = np.einsum("ngop,ngkp->gok", g, read.reshape(n, groups, -1, count)).reshape(weight.shape)
+    bias = c.dy.sum(axis=(0, *range(2, c.dy.ndim)))
+    return [dx, d_weight, d_offset.reshape(offset.shape), bias, None if mask is None else d_mask.reshape(mask.shape)]
+
+
+@register("Col2Im")
+def _col2im(c: Call) -> Gradients:
+    """The columns of dY, as a convolution would read them."""
+    block, rank = integers(c.op, c.inputs, 2, "block_shape") or (), c.y.ndim - 2
+    strides, dilations = c.attr("strides") or (1,) * rank, c.attr("dilations") or (1,) * rank
+    pads = c.attr("pads") or (0,) * 2 * rank
+    counts = tuple(
+        (size + pads[d] + pads[d + rank] - (block[d] - 1) * dilations[d] - 1) // strides[d] + 1
+        for d, size in enumerate(c.y.shape[2:])
+    )
+    w = Window(block, tuple(strides), tuple(dilations), tuple(pads[:rank]), tuple(pads[rank:]), counts)
+    return [im2col(c.dy, w, 1).reshape(c.x.shape)]
+
+
+@register("CausalConvWithState")
+def _causal_conv(c: Call) -> Gradients:
+    """y_t = f(b + Σ_k w_k·x_{t−K+1+k}) with the past before x_0; the present state is the end of past and operand."""
+    x, weight, past = c.x, c.operand(1), c.maybe(3)
+    steps, kernel = c.y.shape[2], weight.shape[2]
+    before = np.zeros((*x.shape[:2], kernel - 1), dtype=x.dtype) if past is None else past
+    line = np.concatenate([before, x], axis=2)
+    g = c.dy
+    if string(c.attr("activation"), "none") in ("silu", "swish"):
+        z = sum(weight[:, 0, k, None] * line[:, :, k : k + steps] for k in range(kernel))
+        z = np.asarray(z if (bias := c.maybe(2)) is None else z + bias[:, None])
+        s = sigmoid(z)
+        g = g * s * (1 + z * (1 - s))
+    d_line = np.zeros_like(line)
+    d_weight = np.zeros_like(weight)
+    for k in range(kernel):
+        d_line[:, :, k : k + steps] += g * weight[:, 0, k, None]
+        d_weight[:, 0, k] = (g * line[:, :, k : k + steps]).sum(axis=(0, 2))
+    if len(c.outputs) > 1 and c.outputs[1] is not None and kernel > 1:
+        d_line[:, :, -(kernel - 1) :] += c.gradient(1)
+    known = before.shape[2]
+    return [d_line[:, :, known:], d_weight, g.sum(axis=(0, 2)), d_line[:, :, :known]]
+
+
+def affine_base(image: Sequence[int], *, align: bool) -> Array:
+    """The places of all elements of an image from −1 to 1, the last dimension first, and a one."""
+    lines = [np.linspace(-1, 1, n) if align else (2 * np.arange(n) + 1) / n - 1 for n in image]
+    places = np.stack(np.meshgrid(*lines, indexing="ij")[::-1], axis=-1)
+    return np.concatenate([places, np.ones((*image, 1))], axis=-1)
+
+
+def affine_gradient(base: Array, dy: Array) -> Array:
+    """Gradient of the maps θ of grids θ·base."""
+    g = dy.reshape(dy.shape[0], -1, dy.shape[-1])
+    return np.asarray(np.swapaxes(g, 1, 2) @ base.reshape(-1, base.shape[-1]))
+
+
+@register("AffineGrid")
+def _affine_grid(c: Call) -> Gradients:
+    return [affine_gradient(affine_base(c.dy.shape[1:-1], align=bool(c.attr("align_corners", 0))), c.dy)]
