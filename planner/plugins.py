@@ -3,7 +3,8 @@
 A family is a module of `planner.operators`, or a folder with one module for each aspect of its operators:
 
     rule       how its tensors may be cut (`planner.rules`)
-    sizes      how it carries a new batch, and the shapes of its results (`planner.frontends`)
+    shapes     element types and shapes of its results, where ONNX does not say (`planner.frontends`)
+    sizes      how it carries another batch
     local      how it is executed on arrays of any local shape (`planner.kernels`)
     split      how it is executed where it must know that it is split
     gradient   its vector-Jacobian product
@@ -31,11 +32,12 @@ from planner.errors import UsageError
 
 __all__ = ["Aspect", "load_operators"]
 
-Aspect = Literal["rule", "sizes", "local", "split", "gradient", "torch", "onnx"]
+Aspect = Literal["rule", "shapes", "sizes", "local", "split", "gradient", "torch", "onnx"]
 
 _FAMILIES: Final = "planner.operators"
 _GROUPS: Final[dict[Aspect, tuple[str, ...]]] = {
     "rule": ("planner.operators", "planner.rules"),
+    "shapes": ("planner.operators",),
     "sizes": ("planner.operators",),
     "local": ("planner.operators", "planner.kernels"),
     "split": ("planner.operators", "planner.kernels"),
