@@ -10,7 +10,7 @@ from fastapi.openapi.utils import get_openapi
 
 from api.errors import MEDIA_TYPE, PROBLEMS, Problem
 from api.schemas import FieldError, ProblemDocument, SessionRequest
-from planner import __version__
+from planner.version import __version__
 
 __all__ = ["BINARY", "describe", "header", "link", "model_body", "problems", "text"]
 

@@ -15,10 +15,10 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 
-from planner import __version__
 from planner.errors import PlannerError
 from planner.garbage import collect_seldom
 from planner.terminal import Shown, plain
+from planner.version import __version__
 
 __all__ = ["main"]
 

@@ -134,14 +134,16 @@ def _deliver(options: argparse.Namespace, answer: Answer, devices: int, several:
             print(f"plan written to {path}")
     document = finished(answer, [str(p) for p in paths])
     if options.emit:
-        from planner.cli.emit import emit_beside
+        from planner.planning import read_plan
+        from planner.requests.emission import emitted_beside, write_emission
 
         suffix = f"-{devices}" if several else ""
         document["emitted"] = {}
         for target in options.emit:
             at = folder / f"{target}{suffix}"
             try:
-                files, lost = emit_beside(paths[0], target, options.model, at)
+                emission = emitted_beside(read_plan(paths[0]), target, options.model)
+                files, lost = [str(p) for p in write_emission(emission, at)], list(emission.lost)
             except InputError as e:
                 document["emitted"][target] = {"files": [], "lost": [], "refused": str(e)}
                 _say(f"not emitted {target}: {e}")

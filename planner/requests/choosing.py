@@ -255,6 +255,13 @@ class Choosing:
         if inside is not None:
             options.space = "operators"
         own = type(searcher)(
-            options, None, None, searcher.cancellation, searcher.watch, graphs=searcher.graphs, inside=inside
+            options,
+            None,
+            None,
+            searcher.cancellation,
+            searcher.watch,
+            graphs=searcher.graphs,
+            inside=inside,
+            source=searcher.source,
         )
         return own.search(self.devices)

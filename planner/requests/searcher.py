@@ -14,7 +14,6 @@ from typing import Any
 from planner.cache import Store
 from planner.clock import Configuration
 from planner.errors import InputError, UsageError
-from planner.frontends import load_with_file
 from planner.ir import DeviceMesh, Graph
 from planner.planning import PlanDocument, Planned, Recall, Request, describe, make_plan, plan_text, read_plan
 from planner.planning.constraints import Constraints
@@ -30,6 +29,7 @@ from planner.requests.choosing import Choosing
 from planner.requests.headline import figures, headline
 from planner.requests.job import check_devices, take_job
 from planner.requests.key import RequestKey
+from planner.requests.model import ModelSource
 from planner.requests.proof import described, save_problem
 from planner.requests.recorded import recorded
 from planner.requests.search import SearchRequest
@@ -45,7 +45,10 @@ UNTOUCHED = 0.25  # no part of a search is cut short before this share of its ti
 
 @dataclass
 class Searcher:
-    """Searches for the counts of devices of one command; model, profile and constraints are read once."""
+    """Searches for the counts of devices of one command; model, profile and constraints are read once.
+
+    `source`: where the model is read, if not from the file that the options name.
+    """
 
     options: SearchRequest
     store: Store | None
@@ -54,10 +57,12 @@ class Searcher:
     watch: Watch = field(default_factory=Lines)
     graphs: dict[int | None, tuple[Graph, bytes]] = field(default_factory=dict)  # by batch, with the file they are of
     inside: Constraints | None = None  # the pins of --strategy with --space operators, where these are known
+    source: ModelSource | None = None
 
     def __post_init__(self) -> None:
         self.options = replace(self.options)  # options are settled here
         self.watch.phase("import")
+        self._source = self.source or ModelSource(self.options.model)
         self._file = b""  # the model's, without weights
         self.profile = profile_of(self.options.hardware)
         self.constraints = constraints_of(self.options.constraints, self.options.pin)
@@ -97,7 +102,7 @@ class Searcher:
         """The model for a batch: importing it again would take as long again."""
         if batch not in self.graphs:
             bind = bindings(self.options.bind)
-            self.graphs[batch] = load_with_file(self.options.model, bind=bind, batch=batch)
+            self.graphs[batch] = self._source.load_with_file(bind=bind, batch=batch)
         graph, self._file = self.graphs[batch]
         return graph
 
