@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.cache import Store, default_folder
-from planner.cli.cache import add_cache_options, size_limit
+from planner.cli.cache import add_cache_options
 from planner.cli.options import add_model_options
 from planner.emit import TARGETS
 from planner.errors import InputError
@@ -20,6 +20,7 @@ from planner.requests.kept import keep_model
 from planner.requests.kinds import names_kinds
 from planner.requests.options import add_options
 from planner.requests.search import SENT, SearchRequest
+from planner.requests.values import cache_size
 
 __all__ = ["add_request_options", "configure", "run"]
 
@@ -62,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     counts = request.counts
     from planner.requests.key import request_key
 
-    store = None if options.no_cache else Store(options.cache or default_folder(), size_limit(), note=_say)
+    store = None if options.no_cache else Store(options.cache or default_folder(), cache_size(), note=_say)
     key = None if store is None else request_key(request)
     several = len(counts) > 1
     later: Any = None  # what searches is loaded only where a search is due

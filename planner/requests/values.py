@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "bindings",
     "byte_size",
+    "cache_size",
     "constraints_of",
     "plan_file",
     "positive",
@@ -52,6 +54,15 @@ def byte_size(text: str) -> int:
     if size < 1:
         raise argparse.ArgumentTypeError(f"expected a size above zero, found {text!r}")
     return size
+
+
+def cache_size() -> int:
+    """Bytes that the plans kept on disk may take, from PLANNER_CACHE_SIZE (1GiB).  UsageError where that is no size."""
+    text = os.environ.get("PLANNER_CACHE_SIZE")
+    try:
+        return byte_size(text or "1GiB")
+    except argparse.ArgumentTypeError as e:
+        raise UsageError(f"PLANNER_CACHE_SIZE: {e}") from e
 
 
 def constraints_of(file: Path | None, pins: Sequence[str]) -> Constraints | None:
