@@ -61,13 +61,15 @@ def build(architecture: str, *, name: str | None = None, **sizes: int | bool | s
         UsageError: there is no such architecture, or sizes do not fit each other.
 
     >>> planner.build("gpt", layers=4, hidden=256, heads=8, seq=128)
-    <Model gpt: 118 operators, 16,153,088 weights, loss loss>
+    <Model gpt: 113 operators, 16,058,112 weights, loss loss>
     """
     from planner.builder import ARCHITECTURES
     from planner.builder import build as built
 
     if architecture in ARCHITECTURES:
-        refuse_unknown(f'build("{architecture}")', sizes, list(ARCHITECTURES[architecture].sizes.__dataclass_fields__))
+        refuse_unknown(
+            f'build("{architecture}", …)', sizes, list(ARCHITECTURES[architecture].sizes.__dataclass_fields__)
+        )
     data = built(architecture, sizes).SerializeToString(deterministic=True)
     return Model(_named(ModelSource(Path(f"{architecture}.onnx"), data), name))
 

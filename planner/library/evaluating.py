@@ -72,6 +72,7 @@ class Evaluation:
         return evaluation_text(dict(self.document))
 
     def to_dict(self) -> dict[str, Any]:
+        """As the command prints it with --json."""
         return dict(self.document)
 
     def __str__(self) -> str:
@@ -92,7 +93,7 @@ class Evaluation:
 
 
 @worded
-@documented(EvaluationRequest, _OPTIONS)
+@documented(EvaluationRequest, EvaluationOptions)
 def evaluate(
     model: Model | str | os.PathLike[str] | bytes | Proto,
     machine: Machine | None = None,
@@ -122,7 +123,7 @@ def evaluate(
             "evaluate() needs either strategy=… or plan=…, found " + ("neither" if plan is None else "both")
         )
     model = model_of(model)
-    given = given_options("evaluate", EvaluationRequest, options, _OPTIONS)
+    given = given_options("evaluate()", EvaluationRequest, options, _OPTIONS)
     if machine is not None or hardware is not None:
         settled = settled_machine(machine, devices, hardware)
         given["hardware"], devices = settled.hardware, settled.devices

@@ -5,9 +5,11 @@ from __future__ import annotations
 import difflib
 import inspect
 import os
+import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import Field
 from pathlib import Path
-from typing import Any, Literal, TypedDict, TypeVar, cast
+from typing import Any, Final, ForwardRef, Literal, TypedDict, TypeVar, cast
 
 from planner.errors import OptionError, UsageError
 from planner.library.wording import in_keywords
@@ -67,7 +69,7 @@ def refuse_unknown(function: str, given: Collection[str], known: Collection[str]
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             told = f"did you mean {near[0]}?" if near else f"it has {', '.join(sorted(known))}"
-            raise OptionError(f"{function}() has no option {name!r}; {told}")
+            raise OptionError(f"{function} has no option {name!r}; {told}")
 
 
 def given_options(
@@ -103,15 +105,19 @@ def _read(request: type[Any], name: str, value: Any) -> Any:
         raise OptionError(in_keywords(str(e))) from None
 
 
-def documented(request: type[Any], names: Collection[str]) -> Callable[[F], F]:
-    """Gives a function that takes `**options` the signature that it stands for, and its docstring what each means."""
+def documented(request: type[Any], options: type[Any]) -> Callable[[F], F]:
+    """Gives a function that takes `**options` the signature that it stands for, and its docstring what each means.
+
+    `options`: the TypedDict of the keywords; `request` says what each is by default, and for.
+    """
+    types = {name: _spelled(kind) for name, kind in options.__annotations__.items()}
 
     def wrap(function: F) -> F:
         own = inspect.signature(function)
         kept = [p for p in own.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-        fields = [f for f in options_of(request) if f.name in names and f.name not in own.parameters]
+        fields = [f for f in options_of(request) if f.name in types and f.name not in own.parameters]
         more = [
-            inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=_shown(default_of(f)), annotation=f.type)
+            inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=_default(f), annotation=types[f.name])
             for f in fields
         ]
         cast(Any, function).__signature__ = own.replace(parameters=[*kept, *more])
@@ -122,22 +128,31 @@ def documented(request: type[Any], names: Collection[str]) -> Callable[[F], F]:
     return wrap
 
 
-def _shown(default: Any) -> Any:
+def _spelled(kind: Any) -> str:
+    return kind.__forward_arg__ if isinstance(kind, ForwardRef) else str(kind)
+
+
+def _default(f: Field[Any]) -> Any:
+    default = default_of(f)
     return tuple(default) if isinstance(default, list) else default
 
 
 def _line(name: str, argument: Mapping[str, Any]) -> str:
-    parts = []
-    if "help" in argument:
-        parts.append(in_keywords(argument["help"]))
-    if "choices" in argument:
-        parts.append(f"one of {', '.join(argument['choices'])}")
-    return f"        {name}: {'; '.join(parts) or _PLAIN.get(name, 'as on the command line')}"
+    told = _OWN.get(name) or in_keywords(argument.get("help", ""))
+    choices = f"one of {', '.join(argument['choices'])}" if "choices" in argument else ""
+    text = "; ".join(part for part in (told, choices) if part)
+    return textwrap.fill(
+        f"{name}: {text}", 100, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False
+    )
 
 
-# Of options that the command line describes elsewhere, beside the model.
-_PLAIN = {
-    "bind": "sizes of symbolic dimensions, a mapping such as {'batch': 8}",
-    "batch": "global batch: binds the batch dimension, or rebinds a static one",
-    "strategy": "a known configuration: ddp, zero1, fsdp, megatron:tp=8,pp=4,recompute=full, …",
+# Of options that are given otherwise here than on the command line, or described there beside the model.
+_OWN: Final = {
+    "bind": "sizes of symbolic dimensions, a mapping such as {'sequence': 128}; default: those of the model",
+    "batch": "global batch: binds the batch dimension, or rebinds a static one; default: that of the model",
+    "memory_limit": "bytes per device, or a text such as 64GiB; default: what the profile leaves",
+    "pin": "what to pin, or several: '*.fc1.* m=x n=y', '*.weight stored=[_,x]', 'rest=data_parallel'",
+    "strategy": "a known configuration: ddp, zero1, fsdp, hsdp:shard=8, megatron:tp=8,pp=4,recompute=full, …",
+    "target": "only plans that this runtime can be told",
+    "front": "also list the fastest configurations for ever less memory per device, in `figures['uniform']`",
 }

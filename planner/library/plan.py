@@ -255,10 +255,6 @@ class Plan:
 
         return diff(self, other)
 
-    def with_told(self, *, summary: str, messages: tuple[str, ...], others: tuple[Plan, ...]) -> Plan:
-        """The plan with what its search said."""
-        return replace(self, summary=summary, messages=messages, others=others)
-
     def __eq__(self, other: object) -> bool:
         return self.text == other.text if isinstance(other, Plan) else NotImplemented
 

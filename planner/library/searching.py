@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -23,7 +24,7 @@ _OPTIONS = tuple(SearchOptions.__annotations__)
 
 
 @worded
-@documented(SearchRequest, _OPTIONS)
+@documented(SearchRequest, SearchOptions)
 def search(
     model: Model | str | os.PathLike[str] | bytes | Proto,
     machine: Machine | None = None,
@@ -59,7 +60,7 @@ def search(
     """
     model = model_of(model)
     settled = settled_machine(machine, devices, hardware, options.get("nodes"))
-    given = given_options("search", SearchRequest, {**options, "nodes": settled.nodes}, _OPTIONS)
+    given = given_options("search()", SearchRequest, {**options, "nodes": settled.nodes}, _OPTIONS)
     if options.get("bind") is None:
         given["bind"] = [f"{name}={size}" for name, size in model.bind.items()]
     if options.get("batch") is None:
@@ -135,7 +136,8 @@ def _searched(
         )
         for text, document in zip(answer.plans, answer.documents, strict=True)
     ]
-    return plans[0].with_told(
+    return replace(
+        plans[0],
         summary=in_keywords(answer.summary),
         messages=tuple(in_keywords(m) for m in answer.messages),
         others=tuple(plans[1:]),

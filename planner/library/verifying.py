@@ -54,6 +54,7 @@ class Verification:
         return verification_text(self.document)
 
     def to_dict(self) -> dict[str, Any]:
+        """As the command prints it with --json."""
         return dict(self.document)
 
     def __bool__(self) -> bool:

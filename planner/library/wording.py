@@ -1,36 +1,18 @@
-"""Messages in the words of Python.
-
-Messages of the core name an option as the command line does, `--memory-limit 8GiB`, which is a notation: the name, and
-behind it perhaps a value.  Here it is read as such, and written as a keyword: `memory_limit=8GiB`.  What belongs to
-launchers of other systems (`--tensor-model-parallel-size 4`) is no option of ours, and stays.
-"""
+"""Errors of functions in the words of Python."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from dataclasses import fields
-from functools import cache, wraps
-from typing import Final, ParamSpec, TypeVar
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 from planner.errors import PlannerError
+from planner.requests.wording import in_keywords
 
 __all__ = ["in_keywords", "worded"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-# Options that no request has: of the files that are written and read, and of the model.
-_OTHERS: Final = ("devices", "out", "names", "hosts", "model", "plan", "format", "alternatives", "details", "json")
-_FREE: Final = ("hardware", "constraints", "warm_start", "save_problem", "names", "hosts", "out", "strategy", "mesh")
-# A value is a quoted text, what holds a digit, `=` or a colon between letters, or a word in capitals.
-_VALUE: Final = r"'[^']*'|\"[^\"]*\"|[^\s,;()']*[\d=][^\s,;()']*[^\s,;:()'.]|\d|[A-Z][A-Z|]+\b"
-_OPTION: Final = re.compile(rf"(?:\bthe |\b)?(?:argument )?(?<![\w-])--([a-z][a-z-]*)(?:([ =])({_VALUE}|[\w./+-]+))?")
-
-
-def in_keywords(text: str) -> str:
-    """The text with options as keywords: `--batch 8` is `batch=8`, `--time-limit` is `time_limit`."""
-    return _OPTION.sub(_keyword, text).replace(" (details)", "")
 
 
 def worded(function: Callable[P, R]) -> Callable[P, R]:
@@ -46,39 +28,3 @@ def worded(function: Callable[P, R]) -> Callable[P, R]:
             raise
 
     return told
-
-
-def _keyword(found: re.Match[str]) -> str:
-    name, between, value = found[1].replace("-", "_"), found[2], found[3]
-    known = _options()
-    if name not in known:
-        return found[0]
-    if value is None:
-        return name
-    after = found.string[found.end() : found.end() + 2]
-    if name == "bind" and "=" in value:
-        dimension, _, size = value.strip("'").partition("=")
-        return f"bind={{{dimension!r}: {size}}}"
-    given = between == "=" or re.fullmatch(_VALUE, value) or value in known[name]
-    if given or (name in _FREE and after in (":", ": ")):
-        return f"{name}={value}"
-    return f"{name}{between}{value}"
-
-
-@cache
-def _options() -> dict[str, tuple[str, ...]]:
-    """Options by name, with the values that they may have where these are few."""
-    from planner.builder.architectures import ARCHITECTURES
-    from planner.emit import TARGETS
-    from planner.requests.evaluation import EvaluationRequest
-    from planner.requests.options import options_of
-    from planner.requests.search import SearchRequest
-
-    found: dict[str, tuple[str, ...]] = dict.fromkeys(_OTHERS, ())
-    for request in (EvaluationRequest, SearchRequest):
-        for f in options_of(request):
-            found[f.name] = tuple(f.metadata["option"].get("choices", ()))
-    for architecture in ARCHITECTURES.values():
-        found |= {f.name: f.metadata.get("choices", ()) for f in fields(architecture.sizes) if f.name not in found}
-    found["target"] = (*found["target"], *TARGETS)
-    return found

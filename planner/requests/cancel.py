@@ -19,8 +19,10 @@ __all__ = ["Cancellation", "cancelled_by_interrupt", "cancelled_by_signals"]
 
 @dataclass(slots=True)
 class Cancellation:
-    """`asked` for by a signal, or by `cancel` from any thread; a search comes back with what it has, and before there
-    is any (`searching`) there is nothing to wait for."""
+    """The end of a search, which any thread may ask for with `cancel`.
+
+    The search comes back with the best plan so far; before it has begun (`searching`) there is nothing to wait for, and
+    it is NoPlanError."""
 
     asked: threading.Event = field(default_factory=threading.Event)
     searching: bool = False
