@@ -47,13 +47,13 @@ def file(model: planner.Model, folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def plan(model: planner.Model) -> planner.Plan:
-    return planner.search(model, devices=8, hardware="h100", target="megatron", cache=False)
+    return planner.search(model, devices=8, hardware="h100", strategy="zero1", cache=False)
 
 
 @pytest.fixture(scope="module")
 def written(file: Path, folder: Path) -> tuple[Path, dict[str, Any]]:
     """The plan that the command line writes for the same request, and its document."""
-    return command(file, folder / "command", "--devices", 8, "--hardware", "h100", "--target", "megatron")
+    return command(file, folder / "command", "--devices", 8, "--hardware", "h100", "--strategy", "zero1")
 
 
 def command(model: Path, out: Path, *options: object) -> tuple[Path, dict[str, Any]]:
@@ -115,6 +115,7 @@ def test_the_plan_is_that_of_the_command(plan: planner.Plan, written: tuple[Path
 
 OTHERS: list[tuple[dict[str, Any], list[object]]] = [
     ({"devices": 4}, ["--devices", 4]),
+    ({"devices": 2, "target": "megatron"}, ["--devices", 2, "--target", "megatron"]),
     ({"devices": 4, "time_limit": 60, "hardware": "v100"}, ["--devices", 4, "--time-limit", 60, "--hardware", "v100"]),
     (
         {"devices": 4, "batch": 8, "pin": "*.c_fc.* replicated", "memory_limit": "8GiB"},
@@ -146,8 +147,8 @@ def test_options_are_those_of_the_command(
 
 def test_a_machine_says_what_to_plan_for(model: planner.Model, plan: planner.Plan) -> None:
     machine = planner.Machine("h100", devices=8)
-    assert planner.search(model, machine, target="megatron", cache=False) == plan
-    assert planner.search(model, hardware=machine, target="megatron", cache=False) == plan
+    assert planner.search(model, machine, strategy="zero1", cache=False) == plan
+    assert planner.search(model, hardware=machine, strategy="zero1", cache=False) == plan
     assert machine.memory == plan.memory_limit
     assert {"h100", "ascend-910b"} < set(planner.machines()["name"])
     for wrong in ({"devices": 4}, {"hardware": "v100"}):
