@@ -21,7 +21,7 @@ from planner.kernels import ShardContext
 from planner.plugins import load_operators
 from planner.runtime.collectives import Inside
 
-__all__ = ["Call", "Function", "operator", "operator_types", "torch_function"]
+__all__ = ["Call", "Function", "operator", "operator_types", "registered"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +96,9 @@ def operator(*types: str, aware: bool = False) -> Callable[[Function], Function]
     return register
 
 
-def torch_function(type_: str, *, aware: bool) -> Function | None:
+def registered(type_: str, *, aware: bool) -> Function | None:
     """The function of an operator type; None where there is none, or none that heeds splits it must be told of."""
     load_operators("torch")
-
     found = _FUNCTIONS.get(type_)
     return None if found is None or (aware and not found.aware) else found.function
 
@@ -107,5 +106,4 @@ def torch_function(type_: str, *, aware: bool) -> Function | None:
 def operator_types() -> frozenset[str]:
     """Operator types that have a function."""
     load_operators("torch")
-
     return frozenset(_FUNCTIONS)
