@@ -123,7 +123,7 @@ class ModelFile:
         options.log_severity_level = 4
         options.enable_cpu_mem_arena = False
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        refused = (*runtime_failures(), ValueError)
+        refused: tuple[type[Exception], ...] = (*runtime_failures(), ValueError)
         try:
             made = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         except refused as error:
@@ -146,7 +146,7 @@ class Session:
         names = [o.name for o in self._session.get_outputs()] if asked is None else list(asked)
         if not names:
             return {}
-        refused = (*runtime_failures(), ValueError)
+        refused: tuple[type[Exception], ...] = (*runtime_failures(), ValueError)
         try:
             found = self._session.run(names, feed)
         except refused as error:

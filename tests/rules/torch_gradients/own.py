@@ -32,7 +32,7 @@ def _deformed() -> Iterator[Subject]:
     """Every element of the kernel reads its own displaced volume; the columns are those of a plain convolution."""
 
     def meaning(x: Any, w: Any, offset: Any, b: Any, mask: Any) -> torch.Tensor:
-        n, _, *space = x.shape
+        space = x.shape[2:]
         lines = [torch.arange(-1, size - 1) for size in space]  # the first element of a kernel of three lies one before
         taps = []
         for t, element in enumerate(torch.cartesian_prod(*[torch.arange(3)] * 3)):
