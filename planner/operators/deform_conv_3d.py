@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from planner.frontends.broadcasting import share
+from planner.frontends.flops import Shape, counts
 from planner.frontends.shapes import UNKNOWN, Inferred, Operands, infers, shape_of
 from planner.frontends.sizes import carries
 from planner.ir import Op
@@ -102,6 +103,13 @@ def _shape(op: Op, operands: Operands) -> list[Inferred]:
     if x is None or weight is None or first is None or len(x) != 2 + SPACE or len(weight) != 2 + SPACE:
         return [UNKNOWN]
     return [(first.dtype, (x[0], weight[0], *_space(op, x[2:], weight[2:])))]
+
+
+@counts(TYPE)
+def _work(op: Op, shapes: Sequence[Shape | None], out: Shape | None) -> int:
+    """That of the convolution."""
+    weight = shapes[1]
+    return 0 if weight is None or out is None else 2 * math.prod(out) * math.prod(weight[1:])
 
 
 @carries(TYPE)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from planner.frontends.flops import Shape, counts
 from planner.frontends.shapes import UNKNOWN, Inferred, Operands, given, infers
 from planner.frontends.sizes import carries
 from planner.ir import Op
@@ -70,6 +71,13 @@ def _shape(op: Op, operands: Operands) -> list[Inferred]:
     if x is None or gate is None or not x.shape or not gate.shape:
         return [UNKNOWN]
     return [(x.dtype, (*x.shape[:-1], gate.shape[-1]))]
+
+
+@counts(TYPE)
+def _work(op: Op, shapes: Sequence[Shape | None], out: Shape | None) -> int:
+    """Both products."""
+    x = shapes[0]
+    return 0 if x is None or out is None else 4 * math.prod(out) * x[-1]
 
 
 @carries(TYPE)
