@@ -21,6 +21,7 @@ from planner.ir import Op
 from planner.kernels.attributes import Array
 from planner.kernels.gradients import Call, register
 from planner.kernels.local import local_kernel
+from planner.kernels.precision import widen
 from planner.kernels.split import kernel
 from planner.kernels.spmd import Coroutine, ShardContext
 from planner.rules.operator import Operator, sharded
@@ -76,11 +77,12 @@ def _sizes(c: Carrier, op: Op) -> None:
 
 
 def _sums(data: Array, segments: Array, count: int, first: int) -> Array:
-    """The sums of `count` segments, of which `first` is the number of the first."""
+    """The sums of `count` segments, of which `first` is the number of the first; half precision is summed in single."""
     held, at = _held(segments, count, first)
-    out = np.zeros((count, *data.shape[1:]), dtype=data.dtype)
-    np.add.at(out, at[held], data[held])
-    return out
+    rows = widen(data)
+    out = np.zeros((count, *data.shape[1:]), dtype=rows.dtype)
+    np.add.at(out, at[held], rows[held])
+    return out.astype(data.dtype, copy=False)
 
 
 def _held(segments: Array, count: int, first: int) -> tuple[Array, Array]:
