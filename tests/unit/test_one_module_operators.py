@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import pytest
 
+import planner
 from planner.cli.main import main
 from planner.frontends import import_bytes
 from planner.frontends.rebind import batch_axes, rebind
@@ -201,3 +202,12 @@ def test_a_plan_that_splits_it_is_found_and_verified(
     verdict = json.loads(capsys.readouterr().out)
     assert verdict["ok"]
     assert verdict["checked"] == ["forward", "gradients"]
+
+
+@pytest.mark.parametrize("kind", SPLITS)
+def test_one_file_of_the_planner_names_it(kind: str) -> None:
+    """No list elsewhere has to know of it; operators.json is written by the proof."""
+    name = kind.removeprefix("planner::")
+    package = Path(planner.__file__).parent
+    named = [p for p in package.rglob("*.py") if name in p.read_text(encoding="utf-8")]
+    assert [p.parent for p in named] == [package / "operators"]
