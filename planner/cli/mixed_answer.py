@@ -6,7 +6,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.frontends.inspect import flops
+from planner.frontends.flops import flops
 from planner.planning.pipeline import global_batch
 from planner.planning.plan_file import MIXED_SCHEMA
 from planner.planning.planner import gap_of

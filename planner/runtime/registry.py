@@ -5,21 +5,24 @@
         return functional.relu(c.x)
 
 A function may decline (return None) where the operands, attributes or split lie outside what it covers; the operator
-then runs with the numpy kernels that prove plans (`fallback`).
+then runs with the numpy kernels that prove plans (`fallback`).  Importing this does not import PyTorch: a family that
+is one module registers its functions here and imports PyTorch inside them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from planner.ir import Op
 from planner.kernels import ShardContext
 from planner.plugins import load_operators
-from planner.runtime.collectives import Inside
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from planner.runtime.collectives import Inside
 
 __all__ = ["Call", "Function", "operator", "operator_types", "registered"]
 
