@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
+from planner.search import solvers as _solvers  # noqa: F401 (they register)
+from planner.search.solver import SOLVERS, SolverName
 from planner.targets import Target
 
 __all__ = ["CandidateDocument", "FileDocument", "RequestDocument", "SearchDocument"]
@@ -28,6 +30,12 @@ class FileDocument(_Part):
 
     name: str
     text: str
+
+
+def _known(solver: SolverName) -> SolverName:
+    if solver not in SOLVERS:
+        raise ValueError(f"expected one of {', '.join(SOLVERS)}")
+    return solver
 
 
 class RequestDocument(_Part):
@@ -53,7 +61,7 @@ class RequestDocument(_Part):
     recompute: Literal["auto", "none", "blocks"] = "auto"
     stages: int = Field(default=1, ge=1)
     micro_batches: int | None = None
-    solver: Literal["auto", "dp", "ilp"] = "auto"
+    solver: Annotated[SolverName, AfterValidator(_known)] = "auto"
     target: Target = "any"
     strategy: str | None = None
     constraints: FileDocument | None = None

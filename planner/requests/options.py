@@ -13,7 +13,8 @@ __all__ = ["add_options", "default_of", "option", "options_of", "read", "refuse_
 
 
 def option(default: Any = None, *, sent: bool = True, keyed: bool = True, **argument: Any) -> Any:
-    """A field, and how the command line has it: arguments of `argparse.ArgumentParser.add_argument`.
+    """A field, and how the command line has it: arguments of `argparse.ArgumentParser.add_argument`; `help` may be
+    what makes the text, and `choices` what may still grow.
 
     `sent`: whether a service is asked for it; `keyed`: whether the answer depends on it.
     """
@@ -33,7 +34,10 @@ def add_options(parser: argparse.ArgumentParser, request: type[Any], names: Iter
     wanted = None if names is None else set(names)
     for f in options_of(request):
         if wanted is None or f.name in wanted:
-            parser.add_argument(f"--{f.name.replace('_', '-')}", default=default_of(f), **f.metadata["option"])
+            argument = dict(f.metadata["option"])
+            if callable(argument.get("help")):
+                argument["help"] = argument["help"]()
+            parser.add_argument(f"--{f.name.replace('_', '-')}", default=default_of(f), **argument)
 
 
 def default_of(f: Field[Any]) -> Any:

@@ -12,6 +12,8 @@ from typing import Any, Final, Literal, get_args
 from planner.errors import UsageError
 from planner.requests.options import default_of, option, options_of, read, refuse_others
 from planner.requests.values import byte_size, plan_file, positive
+from planner.search import solvers as _solvers  # noqa: F401 (they register)
+from planner.search.solver import SOLVERS, SolverName, told
 from planner.targets import Target
 
 __all__ = ["MOST_DEVICES", "SENT", "Optimizer", "Precision", "SearchRequest"]
@@ -24,7 +26,6 @@ Precision = Literal["bf16", "fp16", "fp32"]
 Recompute = Literal["auto", "none", "blocks"]
 Risk = Literal["expected", "upper"]
 Space = Literal["whole", "operators"]
-Solver = Literal["auto", "dp", "ilp"]
 
 
 @dataclass
@@ -92,7 +93,7 @@ class SearchRequest:
         "where the batch at once hardly fits, else operators; operators with --strategy: these are laid out one by "
         "one inside of the strategy's micro-batches and stages, as far as the step gets shorter",
     )
-    solver: Solver = option("auto", choices=get_args(Solver))
+    solver: SolverName = option("auto", choices=SOLVERS, help=lambda: told(SOLVERS))
     time_limit: float | None = option(keyed=False, type=float, metavar="S", help="seconds for the whole search")
     target: Target = option(
         "any",

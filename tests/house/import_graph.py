@@ -121,10 +121,15 @@ class _Reader(ast.NodeVisitor):
         self._within("deferred", ast.iter_child_nodes(node))
 
     def visit_Call(self, node: ast.Call) -> None:
-        """`import_module("planner.search.ilp")` is an import, too."""
+        """`import_module("planner.search.ilp")` is an import, too; a package that hands on its `__path__` for all its
+        modules to be loaded imports each of them."""
         called = ast.unparse(node.func)
         if called.endswith(("import_module", "__import__")) and node.args and isinstance(node.args[0], ast.Constant):
             self._add(str(node.args[0].value), node.lineno)
+        if any(isinstance(a, ast.Name) and a.id == "__path__" for a in node.args):
+            for name in self.files:
+                if name.rpartition(".")[0] == self.name:
+                    self._add(name, node.lineno)
         self.generic_visit(node)
 
     def _within(self, when: When, nodes: Iterable[ast.AST]) -> None:

@@ -1,0 +1,5 @@
+"""The solvers, one file each, which holds a `SOLVER`.  Nothing heavy is loaded before one of them runs."""
+
+from planner.search.solver import load
+
+load(__name__, __path__)

@@ -1,0 +1,5 @@
+"""Further solvers of problems as they were saved, one file each, as in `planner.search.solvers`."""
+
+from planner.search.solver import load
+
+load(__name__, __path__)
