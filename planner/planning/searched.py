@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
 from planner.search import solvers as _solvers  # noqa: F401 (they register)
 from planner.search.solver import SOLVERS, SolverName
@@ -46,6 +54,7 @@ class RequestDocument(_Part):
     profile        the file of a hardware that is not packaged
     constraints    the file, or the pins that a plan or another system's strategy came to
     space          only where it was given; else where memory decides
+    options        those that have no key of their own here and were not left to their default
     reproducible   nothing else had a say: no time limit, no cancellation, no plan to begin with
     """
 
@@ -70,14 +79,17 @@ class RequestDocument(_Part):
     batch: int | None = None
     time_limit: float | None = None
     space: Literal["whole", "operators"] | None = None
+    options: dict[str, JsonValue] = {}
     reproducible: bool = True
 
     @model_serializer(mode="wrap")
-    def _without_space(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """As plans were written before there was a choice."""
+    def _without_what_was_not_said(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """As plans were written before there was a choice, or a further option."""
         written: dict[str, Any] = write(self)
         if self.space is None:
             written.pop("space", None)
+        if not self.options:
+            written.pop("options", None)
         return written
 
 

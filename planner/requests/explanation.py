@@ -53,8 +53,8 @@ def _case(plan: PlanDocument, model: Path, hardware: str | None, folder: Path, q
     from planner.search.control import Control
 
     asked = _request(plan, hardware)
-    wanted, options = request_of(asked, model), request_of(_with_files(asked, folder), model)
     try:
+        wanted, options = request_of(asked, model), request_of(_with_files(asked, folder), model)
         options.check()
     except UsageError as e:
         raise InputError(f"plan: at search.request: {e}; search again") from e
