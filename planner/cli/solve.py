@@ -18,9 +18,8 @@ from typing import Any, TextIO
 
 from planner.cli.solve_watch import Outcome, started, watch
 from planner.errors import InputError, UsageError
-from planner.search import solvers as _solvers  # noqa: F401 (they register)
-from planner.search import whole as _whole  # noqa: F401
-from planner.search.solver import SOLVERS, WHOLE, told
+from planner.search.solvers import SOLVERS, told
+from planner.search.whole import WHOLE
 
 __all__ = ["configure", "run"]
 

@@ -20,7 +20,7 @@ from planner.search.control import Control
 from planner.search.evaluate import evaluate, least_memory, peak_memory
 from planner.search.memory import minimum_memory
 from planner.search.solve import Search
-from planner.search.solver import SolverName
+from planner.search.solvers import SolverName
 from planner.search.tables import TooLarge
 
 __all__ = ["Fitted", "fit", "fullest_instant", "leanest", "lowered", "program_of_choice"]

@@ -10,7 +10,7 @@ from planner.planning.options import Option
 from planner.pricing import PricedProblem
 from planner.search.control import Control
 from planner.search.solve import Search
-from planner.search.solver import SolverName
+from planner.search.solvers import SolverName
 
 __all__ = ["LARGE", "cheapest", "closed_gap", "least_step", "search_relaxed"]
 

@@ -10,7 +10,7 @@ from planner.clock import Configuration
 from planner.ir import DeviceMesh
 from planner.planning.constraints import Constraints
 from planner.pricing import Settings
-from planner.search.solver import SolverName
+from planner.search.solvers import SolverName
 
 __all__ = ["STRATEGY", "Request", "source_of"]
 

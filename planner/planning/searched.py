@@ -14,8 +14,7 @@ from pydantic import (
     model_serializer,
 )
 
-from planner.search import solvers as _solvers  # noqa: F401 (they register)
-from planner.search.solver import SOLVERS, SolverName
+from planner.search.solvers import SOLVERS, SolverName
 from planner.targets import Target
 
 __all__ = ["CandidateDocument", "FileDocument", "RequestDocument", "SearchDocument"]

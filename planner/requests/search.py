@@ -12,8 +12,7 @@ from typing import Any, Final, Literal, get_args
 from planner.errors import UsageError
 from planner.requests.options import default_of, option, options_of, read, refuse_others, sent_of
 from planner.requests.values import byte_size, plan_file, positive
-from planner.search import solvers as _solvers  # noqa: F401 (they register)
-from planner.search.solver import SOLVERS, SolverName, told
+from planner.search.solvers import SOLVERS, SolverName, told
 from planner.targets import Target
 
 __all__ = ["MOST_DEVICES", "SENT", "Optimizer", "Precision", "SearchRequest"]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from planner.search import whole as _whole  # noqa: F401 (they register)
 from planner.search.control import Control
 from planner.search.problem import Problem, Solution
 from planner.search.solve import Search
-from planner.search.solver import WHOLE
+from planner.search.whole import WHOLE
 
 __all__ = ["is_large", "search"]
 

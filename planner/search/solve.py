@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from planner.search import solvers as _solvers  # noqa: F401 (they register)
 from planner.search.control import Control
 from planner.search.evaluate import evaluate
 from planner.search.problem import IntArray, Problem, Solution
 from planner.search.reduced import Infeasible, Reduced
-from planner.search.solver import SOLVERS, SolverName, find
+from planner.search.solvers import SOLVERS, SolverName, find
 from planner.search.state import State
 from planner.search.tables import TooLarge
 
