@@ -18,8 +18,8 @@ from typing import Any, TextIO
 
 from planner.cli.solve_watch import Outcome, started, watch
 from planner.errors import InputError, UsageError
+from planner.search.saved.whole import WHOLE
 from planner.search.solvers import SOLVERS, told
-from planner.search.whole import WHOLE
 
 __all__ = ["configure", "run"]
 

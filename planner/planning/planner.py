@@ -25,7 +25,7 @@ from planner.planning.request import Request
 from planner.pricing import Assignment, PricedProblem, PriceTables
 from planner.search.control import Control
 from planner.search.evaluate import least_memory
-from planner.search.memory import minimum_memory
+from planner.search.prices.memory import minimum_memory
 from planner.search.problem import Solution
 
 __all__ = ["Candidate", "Planned", "Request", "make_plan", "on_nodes", "too_large"]

@@ -54,7 +54,7 @@ class Searcher:
                 return _renamed(known, graph.name)
         recall, automatic = self._recall(graph, request)
         if request.time_limit is not None:
-            import_module("planner.search.ilp")  # which takes half a second, before the clock is set
+            import_module("planner.search.program.ilp")  # which takes half a second, before the clock is set
         control = prepared.begin(request)
         found = Choosing(prepared, devices, request, control, recall).run()
         planned, answer, untouched = found.planned, found.answer, found.untouched

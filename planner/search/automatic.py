@@ -7,15 +7,15 @@ import time
 
 import numpy as np
 
-from planner.search.eliminated import eliminated
-from planner.search.lagrangian import Lagrangian
-from planner.search.local import LocalSearch
-from planner.search.memory import Bounded
-from planner.search.reduced import Infeasible, Reduced
-from planner.search.restricted import Rounds
+from planner.search.elimination.complete import eliminated
+from planner.search.elimination.tables import TableStore, TooLarge
+from planner.search.messages.restricted import Rounds
+from planner.search.prices.lagrangian import Lagrangian
+from planner.search.prices.local import LocalSearch
+from planner.search.prices.memory import Bounded
+from planner.search.reduction.reduced import Infeasible, Reduced
 from planner.search.solver import Found
 from planner.search.state import State
-from planner.search.tables import TableStore, TooLarge
 
 __all__ = ["glance", "solve"]
 
@@ -81,7 +81,9 @@ def solve(state: State, reduced: Reduced, cutoff: float) -> Found:
     if first.bounded.choice is not None and not small:
         return first
     state.control.say(f"gap left at {cost - first.bounded.bound:.0f}: integer program from there")
-    from planner.search.ilp import solve_ilp  # OR-Tools takes half a second to load, and most searches need none of it
+    from planner.search.program.ilp import (
+        solve_ilp,  # OR-Tools takes half a second to load, and most searches need none of it
+    )
 
     second = solve_ilp(reduced, time_limit=state.control.left, hint=first.bounded.choice)
     other = math.inf if second.choice is None else reduced.cost(second.choice)

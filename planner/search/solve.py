@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from planner.search.control import Control
+from planner.search.elimination.tables import TooLarge
 from planner.search.evaluate import evaluate
 from planner.search.problem import IntArray, Problem, Solution
-from planner.search.reduced import Infeasible, Reduced
+from planner.search.reduction.reduced import Infeasible, Reduced
 from planner.search.solvers import SOLVERS, SolverName, find
 from planner.search.state import State
-from planner.search.tables import TooLarge
 
 __all__ = ["SOLVERS", "Search", "SolverName", "solve"]
 

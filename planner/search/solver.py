@@ -1,7 +1,7 @@
 """What a solver is, and the registry of their names: command line, requests, service and plans know these alone.
 
-A solver is one file: `planner.search.solvers` has those of plans and of saved problems, `planner.search.whole` those of
-saved problems alone.
+A solver is one file: `planner.search.solvers` has those of plans and of saved problems, `planner.search.saved.whole`
+those of saved problems alone.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from planner.errors import UsageError
 
 if TYPE_CHECKING:
     from planner.search.control import Control
-    from planner.search.memory import Bounded
+    from planner.search.prices.memory import Bounded
     from planner.search.problem import Problem, Solution
-    from planner.search.reduced import Reduced
+    from planner.search.reduction.reduced import Reduced
     from planner.search.state import State
 
 __all__ = ["SOLVERS", "WHOLE", "Found", "Glance", "Solver", "SolverName", "find", "load", "register", "told"]

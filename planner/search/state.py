@@ -6,14 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 
 from planner.search.control import Control
+from planner.search.elimination.tables import TooLarge
 from planner.search.evaluate import evaluate, least_memory
 from planner.search.goal import Goal
-from planner.search.memory import minimum_memory
-from planner.search.presolve import presolve
+from planner.search.messages.restricted import Rounds
+from planner.search.prices.memory import minimum_memory
 from planner.search.problem import Edge, Node, Problem, Solution, Status
-from planner.search.reduced import Infeasible, Reduced
-from planner.search.restricted import Rounds
-from planner.search.tables import TooLarge
+from planner.search.reduction.presolve import presolve
+from planner.search.reduction.reduced import Infeasible, Reduced
 
 __all__ = ["State"]
 

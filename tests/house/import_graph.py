@@ -121,7 +121,7 @@ class _Reader(ast.NodeVisitor):
         self._within("deferred", ast.iter_child_nodes(node))
 
     def visit_Call(self, node: ast.Call) -> None:
-        """`import_module("planner.search.ilp")` is an import, too; a package that hands on its `__path__` for all its
+        """`import_module("package.module")` is an import, too; a package that hands on its `__path__` for all its
         modules to be loaded imports each of them."""
         called = ast.unparse(node.func)
         if called.endswith(("import_module", "__import__")) and node.args and isinstance(node.args[0], ast.Constant):

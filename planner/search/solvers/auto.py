@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from planner.search.solver import Found, Solver
 
 if TYPE_CHECKING:
-    from planner.search.reduced import Reduced
+    from planner.search.reduction.reduced import Reduced
     from planner.search.state import State
 
 __all__ = ["SOLVER"]

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from planner.search.solver import Found, Solver
 
 if TYPE_CHECKING:
-    from planner.search.reduced import Reduced
+    from planner.search.reduction.reduced import Reduced
     from planner.search.state import State
 
 __all__ = ["SOLVER"]
 
 
 def _solve(state: State, reduced: Reduced, cutoff: float) -> Found:
-    from planner.search.eliminated import eliminated
+    from planner.search.elimination.complete import eliminated
 
     return eliminated(state, reduced, cutoff)
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from planner.search.solver import Found, Solver
 
 if TYPE_CHECKING:
-    from planner.search.reduced import Reduced
+    from planner.search.reduction.reduced import Reduced
     from planner.search.state import State
 
 __all__ = ["SOLVER"]
 
 
 def _solve(state: State, reduced: Reduced, cutoff: float) -> Found:
-    from planner.search.ilp import solve_ilp
+    from planner.search.program.ilp import solve_ilp
 
     return Found(solve_ilp(reduced, time_limit=state.control.left), "ilp")
 

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.arrays import Array, row_classes
 from planner.search.native.tables import min_sum
-from planner.search.reduced import Infeasible
+from planner.search.reduction.arrays import Array, row_classes
+from planner.search.reduction.reduced import Infeasible
 
 __all__ = ["Elimination", "TableStore", "TooLarge"]
 

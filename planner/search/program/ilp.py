@@ -10,9 +10,9 @@ from typing import Literal
 from ortools.math_opt.python import mathopt
 from ortools.sat.python import cp_model
 
-from planner.search.linear import LinearProgram, linearise
-from planner.search.memory import Bounded
-from planner.search.reduced import Infeasible, Reduced
+from planner.search.prices.memory import Bounded
+from planner.search.program.linear import LinearProgram, linearise
+from planner.search.reduction.reduced import Infeasible, Reduced
 
 __all__ = ["Backend", "solve_ilp"]
 

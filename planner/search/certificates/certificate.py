@@ -14,7 +14,7 @@ nodes in `order` exactly, one after the other, and shifting what is left by `mes
     theta_u[i] += to_u[i],   theta_v[j] += to_v[j],   theta_uv[i, j] -= to_u[i] + to_v[j]
 
 whereafter every table contributes its least entry.  Both may be empty.  States and pairs that cannot be part of a valid
-choice (`planner.search.check_fit`) are left out first.  A leaf with `costs=False` leaves the costs out
+choice (`planner.search.checks.fit`) are left out first.  A leaf with `costs=False` leaves the costs out
 (forbidden entries stay): a positive bound, or none finite, proves that no choice below it is valid.
 
 Nodes, states and edges are those of the original problem, before any presolve; parallel edges count as one, added up.

@@ -19,9 +19,9 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.arrays import Array, row_classes
 from planner.search.native.sweeps import EdgeLayout, certify, sweep
-from planner.search.reduced import Factor, Reduced
+from planner.search.reduction.arrays import Array, row_classes
+from planner.search.reduction.reduced import Factor, Reduced
 
 __all__ = ["Certified", "Messages"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from planner.search.control import Control
 from planner.search.problem import Problem, Solution
+from planner.search.saved.whole import WHOLE
 from planner.search.solve import Search
-from planner.search.whole import WHOLE
 
 __all__ = ["is_large", "search"]
 

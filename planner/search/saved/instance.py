@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import InputError
-from planner.search.instance_text import Numbers, decode, read_bytes
 from planner.search.problem import Edge, IntArray, Node, Problem
+from planner.search.saved.text import Numbers, decode, read_bytes
 
 __all__ = ["parse_instance", "read_instance", "write_instance"]
 

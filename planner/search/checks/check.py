@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.certificate import Certificate, Leaf, Proof, Split, problem_digest
-from planner.search.check_dual import Arithmetic, Overflow, Refused, Work, leaf_minimum
+from planner.search.certificates.certificate import Certificate, Leaf, Proof, Split, problem_digest
+from planner.search.checks.dual import Arithmetic, Overflow, Refused, Work, leaf_minimum
 from planner.search.problem import FORBIDDEN, Edge, Node, Problem
 
 __all__ = ["Verdict", "check", "proven_bound"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from planner.search.lagrangian import Lagrangian
-from planner.search.memory import CLOSE_WORK, Bounded, branch_and_bound
-from planner.search.reduced import Reduced
+from planner.search.elimination.tables import TableStore
+from planner.search.prices.lagrangian import Lagrangian
+from planner.search.prices.memory import CLOSE_WORK, Bounded, branch_and_bound
+from planner.search.reduction.reduced import Reduced
 from planner.search.solver import Found
 from planner.search.state import State
-from planner.search.tables import TableStore
 
 __all__ = ["eliminated"]
 

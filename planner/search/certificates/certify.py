@@ -15,15 +15,15 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.certificate import LARGEST, Leaf, Proof, Split, rounded_prices
-from planner.search.certify_messages import leaf_by_messages
-from planner.search.check_fit import Nothing, fitting, without
-from planner.search.lagrangian import Dual, Lagrangian, Masks
-from planner.search.master import Cut
-from planner.search.presolve import presolve
+from planner.search.certificates.certificate import LARGEST, Leaf, Proof, Split, rounded_prices
+from planner.search.certificates.messages import leaf_by_messages
+from planner.search.checks.fit import Nothing, fitting, without
+from planner.search.elimination.tables import TableStore, TooLarge
+from planner.search.prices.lagrangian import Dual, Lagrangian, Masks
+from planner.search.prices.master import Cut
 from planner.search.problem import Problem
-from planner.search.reduced import Infeasible, Reduced
-from planner.search.tables import TableStore, TooLarge
+from planner.search.reduction.presolve import presolve
+from planner.search.reduction.reduced import Infeasible, Reduced
 
 __all__ = ["certify"]
 

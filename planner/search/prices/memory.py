@@ -18,15 +18,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.search.elimination.tables import TableStore
 from planner.search.evaluate import peak_memory
 from planner.search.goal import Goal
-from planner.search.lagrangian import Dual, Lagrangian, Masks
-from planner.search.local import LocalSearch
-from planner.search.master import Cut, game_weights
-from planner.search.presolve import presolve
+from planner.search.prices.lagrangian import Dual, Lagrangian, Masks
+from planner.search.prices.local import LocalSearch
+from planner.search.prices.master import Cut, game_weights
 from planner.search.problem import FORBIDDEN, Problem
-from planner.search.reduced import Infeasible, Reduced
-from planner.search.tables import TableStore
+from planner.search.reduction.presolve import presolve
+from planner.search.reduction.reduced import Infeasible, Reduced
 
 __all__ = ["Bounded", "MinimumMemory", "branch_and_bound", "minimum_memory"]
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.search.elimination.tables import TableStore, TooLarge
 from planner.search.goal import Goal
-from planner.search.lagrangian import Lagrangian
-from planner.search.memory import Bounded, branch_and_bound
-from planner.search.messages import Certified, Messages
-from planner.search.reduced import Factor, Infeasible, Reduced
-from planner.search.tables import TableStore, TooLarge
+from planner.search.messages.trws import Certified, Messages
+from planner.search.prices.lagrangian import Lagrangian
+from planner.search.prices.memory import Bounded, branch_and_bound
+from planner.search.reduction.reduced import Factor, Infeasible, Reduced
 
 __all__ = ["Rounds", "restrict", "solve_restricted"]
 

@@ -2,7 +2,7 @@
 
 Variables are eliminated greedily, the one with the smallest resulting table first (ties: the smaller joint
 table, then position), which in a deep network repeats from layer to layer; equal eliminations are computed
-once (`planner.search.tables`).  Costs O(n d^(w+1)) with w the width of the order and d the number of
+once (`planner.search.elimination.tables`).  Costs O(n d^(w+1)) with w the width of the order and d the number of
 *classes* of states, usually far below the number of states.
 """
 
@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from planner.search.tables import Elimination, Key, TableStore
+from planner.search.elimination.tables import Elimination, Key, TableStore
 
 __all__ = ["Leaf", "Optimum", "eliminate"]
 

@@ -20,17 +20,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.search.elimination.tables import TableStore, TooLarge
 from planner.search.evaluate import evaluate
 from planner.search.goal import Goal
-from planner.search.lagrangian import Lagrangian
-from planner.search.master import Cut, Master
-from planner.search.memory import branch_and_bound
-from planner.search.presolve import presolve
+from planner.search.messages.restricted import Rounds
+from planner.search.prices.lagrangian import Lagrangian
+from planner.search.prices.master import Cut, Master
+from planner.search.prices.memory import branch_and_bound
 from planner.search.problem import FORBIDDEN, Edge, IntArray, Node, Problem, alive_intervals
-from planner.search.reduced import Infeasible
-from planner.search.restricted import Rounds
+from planner.search.reduction.presolve import presolve
+from planner.search.reduction.reduced import Infeasible
 from planner.search.rows import clique_instants, covered_rows
-from planner.search.tables import TableStore, TooLarge
 
 __all__ = ["Repriced", "best_among", "restricted"]
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.certificate import LARGEST, Leaf, Messages, rounded_prices
-from planner.search.messages import Messages as Passing
-from planner.search.reduced import Reduced
+from planner.search.certificates.certificate import LARGEST, Leaf, Messages, rounded_prices
+from planner.search.messages.trws import Messages as Passing
+from planner.search.reduction.reduced import Reduced
 
 __all__ = ["leaf_by_messages"]
 

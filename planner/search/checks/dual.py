@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.certificate import Leaf
-from planner.search.check_fit import Nothing, fitting
+from planner.search.certificates.certificate import Leaf
+from planner.search.checks.fit import Nothing, fitting
 from planner.search.problem import FORBIDDEN, Edge, Node, Problem
 
 __all__ = ["Arithmetic", "Overflow", "Refused", "Work", "leaf_minimum"]

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.elimination import Leaf, eliminate
-from planner.search.master import Cut, Master
-from planner.search.reduced import Factor, Infeasible, Reduced
-from planner.search.tables import TableStore
+from planner.search.elimination.eliminate import Leaf, eliminate
+from planner.search.elimination.tables import TableStore
+from planner.search.prices.master import Cut, Master
+from planner.search.reduction.reduced import Factor, Infeasible, Reduced
 
 __all__ = ["Dual", "Lagrangian", "Masks"]
 

@@ -19,10 +19,10 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.arrays import Array, Interner, row_classes
 from planner.search.native.tables import row_difference
 from planner.search.problem import FORBIDDEN, Edge, Node, Problem, alive_intervals
-from planner.search.reduced import Factor, Infeasible, Reduced, Usage
+from planner.search.reduction.arrays import Array, Interner, row_classes
+from planner.search.reduction.reduced import Factor, Infeasible, Reduced, Usage
 from planner.search.rows import clique_instants, covered_rows
 
 __all__ = ["presolve"]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.lagrangian import Masks
-from planner.search.reduced import Factor, Reduced
+from planner.search.prices.lagrangian import Masks
+from planner.search.reduction.reduced import Factor, Reduced
 
 __all__ = ["LocalSearch"]
 

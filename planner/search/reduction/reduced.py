@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.arrays import Interner
+from planner.search.reduction.arrays import Interner
 
 __all__ = ["Factor", "Infeasible", "Reduced", "Usage"]
 

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from planner.errors import InputError
-from planner.search.certificate import Certificate, Leaf, Messages, Split
-from planner.search.instance_text import Numbers, decode, read_bytes
+from planner.search.certificates.certificate import Certificate, Leaf, Messages, Split
 from planner.search.problem import IntArray
+from planner.search.saved.text import Numbers, decode, read_bytes
 
 __all__ = ["read_certificate", "write_certificate"]
 
