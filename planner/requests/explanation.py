@@ -48,30 +48,30 @@ def explanation(
 def _case(plan: PlanDocument, model: Path, hardware: str | None, folder: Path, quiet: bool) -> Case:
     from planner.explain import Case
     from planner.requests.cancel import Cancellation
+    from planner.requests.prepared import Prepared
     from planner.requests.recorded import arguments_of, request_of
-    from planner.requests.searcher import Searcher
     from planner.search.control import Control
 
     asked = _request(plan, hardware)
-    wanted, options = request_of(asked, model), request_of(_with_files(asked, folder), model)
     try:
+        wanted, options = request_of(asked, model), request_of(_with_files(asked, folder), model)
         options.check()
     except UsageError as e:
         raise InputError(f"plan: at search.request: {e}; search again") from e
-    searcher = Searcher(options, None, None, Cancellation())
-    request = searcher.request(asked.devices)
+    prepared = Prepared(options, Cancellation())
+    request = prepared.request(asked.devices)
 
     def find(request: Request, tables: dict[DeviceMesh, PriceTables]) -> tuple[Planned, Pipelined | None]:
-        return searcher.plan(request, Control(request.time_limit), tables=tables)
+        return prepared.plan(request, Control(request.time_limit), tables=tables)
 
     def command(pins: Sequence[str]) -> str:
         return shlex.join(["planner", "search", *arguments_of(wanted, pins)])
 
     return Case(
         plan,
-        searcher.graph,
+        prepared.graph,
         request,
-        _parts(options, searcher.configured),
+        _parts(options, prepared.configured),
         find,
         command,
         say=progress_to(quiet=quiet),
