@@ -17,16 +17,14 @@ from api.limits import Buckets
 from api.observe import Metrics
 from api.pages import Signer, own_secret
 from api.respond import Packed
-from api.routes import artifacts, diffs, evaluations, explanations, hardware, health, jobs, page, plans, sessions
+from api.routes import routers
 from api.service import Service
 from api.settings import Settings
-from api.told import describe
+from api.told import describe, takes_model
 from api.watch import Changes
 from planner.version import __version__
 
 __all__ = ["create_app"]
-
-_ROUTERS = (plans, jobs, artifacts, diffs, evaluations, explanations, hardware, sessions, health, page)
 
 
 class _Described(FastAPI):
@@ -58,15 +56,13 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
     app.state.packed = Packed()
     app.add_exception_handler(HTTPException, _bare)
     app.add_exception_handler(RequestValidationError, _malformed)
-    app.add_middleware(Edge, settings=settings, metrics=service.metrics)
-    for module in _ROUTERS:
-        app.include_router(module.router)
-    app.state.allowed = [
-        (route.path_regex, route.path, route.methods)
-        for module in _ROUTERS
-        for route in module.router.routes
-        if isinstance(route, APIRoute)
-    ]
+    mounted = routers()
+    routes = [route for router in mounted for route in router.routes if isinstance(route, APIRoute)]
+    uploads = frozenset(route.path for route in routes if takes_model(route))
+    app.add_middleware(Edge, settings=settings, metrics=service.metrics, uploads=uploads)
+    for router in mounted:
+        app.include_router(router)
+    app.state.allowed = [(route.path_regex, route.path, route.methods) for route in routes]
     return app
 
 

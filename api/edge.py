@@ -26,7 +26,6 @@ __all__ = ["Edge"]
 _log = logging.getLogger("planner.service")
 
 SMALL_BODY: Final = 64 * 2**10  # of requests that carry no model
-UPLOADS: Final = ("/v1/plans", "/v1/evaluations")
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 NOTHING: Final = "default-src 'none'; base-uri 'none'; frame-ancestors 'none'; form-action 'none'"
 _EVERYWHERE: Final = {
@@ -44,10 +43,11 @@ _UNSAFE: Final = ("POST", "PUT", "PATCH", "DELETE")
 
 
 class Edge:
-    """ASGI middleware, inside the framework's own and outside of everything else."""
+    """ASGI middleware, inside the framework's own and outside of everything else.  `uploads`: paths that may be sent a
+    model, and as many bytes as that takes."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
-        self.app, self.settings, self.metrics = app, settings, metrics
+    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics, uploads: frozenset[str]) -> None:
+        self.app, self.settings, self.metrics, self.uploads = app, settings, metrics, uploads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -108,7 +108,7 @@ class _Exchange:
         scope, settings = self.scope, self.edge.settings
         try:
             self.edge.check(self.headers, self.method)
-            limit = settings.upload_limit if scope["path"] in UPLOADS else SMALL_BODY
+            limit = settings.upload_limit if scope["path"] in self.edge.uploads else SMALL_BODY
             check_length(self.headers.get(b"content-length"), limit)
             if self.method == "HEAD":
                 scope = self.asked = {**scope, "method": "GET"}

@@ -84,9 +84,7 @@ def _submit(client: Client, options: argparse.Namespace) -> Job:
     if len(data) < 0.99 * whole:
         _say(f"model       {_size(whole)} -> {_size(len(data))}: weights stay here")
     # Defaults are left out: a service of another version may not know the latest options.
-    given = {name: value for name, value in SearchRequest.of(options).given.items() if name in SENT}
-    if options.reproducible:
-        given["reproducible"] = "true"
+    given = SearchRequest.of(options).asked_of_a_service
     constraints = options.constraints
     if constraints is not None and not constraints.is_file():
         raise InputError(f"constraints {constraints}: no such file")

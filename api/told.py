@@ -7,12 +7,14 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
 
 from api.errors import MEDIA_TYPE, PROBLEMS, Problem
-from api.schemas import FieldError, ProblemDocument, SessionRequest
+from api.schemas import FieldError, ProblemDocument
 from planner.version import __version__
 
-__all__ = ["BINARY", "describe", "header", "link", "model_body", "problems", "text"]
+__all__ = ["BINARY", "describe", "header", "json_body", "link", "model_body", "problems", "takes_model", "text"]
 
 EVERYWHERE: Final = ("bad-request", "head-too-large", "host-unknown", "internal", "unavailable")
 BEHIND_KEYS: Final = ("unauthorised", "rate-limited")
@@ -27,6 +29,8 @@ _MORE: Final[Mapping[str, Mapping[str, Any]]] = {
 _FIELDS: Final = {
     "validation": [{"in": "query", "name": "devices", "detail": "Input should be greater than or equal to 1"}]
 }
+
+_BODIES: list[type[BaseModel]] = []  # of `json_body`
 
 
 def problems(*names: str, keys: bool = True) -> dict[int | str, dict[str, Any]]:
@@ -80,6 +84,19 @@ def model_body(*, required: bool, constraints: bool) -> dict[str, Any]:
     }
 
 
+def json_body(model: type[BaseModel]) -> dict[str, Any]:
+    """The request body that is a JSON object of this model, which is described beside it."""
+    if model not in _BODIES:
+        _BODIES.append(model)
+    return {"required": True, "content": {"application/json": {"schema": _ref(model)}}}
+
+
+def takes_model(route: APIRoute) -> bool:
+    """Whether its request body is a `model_body`."""
+    body = (route.openapi_extra or {}).get("requestBody", {})
+    return BINARY in body.get("content", {}).values()
+
+
 def _ref(model: type) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{model.__name__}"}
 
@@ -89,7 +106,8 @@ def describe(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         found = get_openapi(title="planner", version=__version__, routes=app.routes, description=_ABOUT)
         schemas = found.setdefault("components", {}).setdefault("schemas", {})
-        for model in (ProblemDocument, FieldError, SessionRequest):
+        described: tuple[type[BaseModel], ...] = (ProblemDocument, FieldError, *_BODIES)
+        for model in described:
             schemas[model.__name__] = _schema(model)
         for unused in ("HTTPValidationError", "ValidationError"):
             schemas.pop(unused, None)

@@ -32,19 +32,20 @@ from planner.version import __version__
 if TYPE_CHECKING:
     from planner.ir import Graph
     from planner.library.building import build, load
-    from planner.library.comparing import Diff, diff
-    from planner.library.emitting import Emission, emit
+    from planner.library.comparing import Diff
+    from planner.library.emitting import Emission
     from planner.library.evaluating import Evaluation, evaluate
-    from planner.library.explaining import Explanation, explain
+    from planner.library.explaining import Explanation
+    from planner.library.functions import diff, emit, explain, report, verify
     from planner.library.machine import Machine, machines
     from planner.library.model import Model
     from planner.library.plan import Plan, load_plan
     from planner.library.progress import Progress
     from planner.library.reading import read
-    from planner.library.reporting import Report, report
+    from planner.library.reporting import Report
     from planner.library.searching import search
     from planner.library.table import Table
-    from planner.library.verifying import Verification, verify
+    from planner.library.verifying import Verification
     from planner.requests.cancel import Cancellation
 
 # Read when ONNX Runtime is imported, which then sends nothing home.
@@ -102,17 +103,17 @@ _HOME: Final = {
     "Table": "planner.library.table",
     "Verification": "planner.library.verifying",
     "build": "planner.library.building",
-    "diff": "planner.library.comparing",
-    "emit": "planner.library.emitting",
+    "diff": "planner.library.functions",
+    "emit": "planner.library.functions",
     "evaluate": "planner.library.evaluating",
-    "explain": "planner.library.explaining",
+    "explain": "planner.library.functions",
     "load": "planner.library.building",
     "load_plan": "planner.library.plan",
     "machines": "planner.library.machine",
     "read": "planner.library.reading",
-    "report": "planner.library.reporting",
+    "report": "planner.library.functions",
     "search": "planner.library.searching",
-    "verify": "planner.library.verifying",
+    "verify": "planner.library.functions",
 }
 
 

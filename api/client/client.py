@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import time
 import uuid
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import quote
 
 import httpx
 
+from api.client.connection import Connection
 from api.client.job import Job
-from api.client.problems import ConnectionFailed, WaitTimeout
 from api.client.transport import Transport
-from api.client.values import Artifact, Hardware, JobState, PlanEntry
+from api.client.values import Hardware, JobState, PlanEntry
 from api.client.wire import JSON, OCTETS, Option, document_of, file_bytes, list_of, model_bytes, query_of
-from planner.files import write_whole
 
 __all__ = ["Client"]
 
-WAIT = 30  # seconds that the service may hold an answer back
 
-
-class Client:
+class Client(Connection):
     """One service.  `key`: a secret of `planner keys create`, where the service asks for one.
 
     `timeout`: seconds for one answer; `patience`: seconds for which a request is repeated while the service is away,
@@ -42,20 +35,7 @@ class Client:
         patience: float = 30.0,
         http: httpx.Client | None = None,
     ) -> None:
-        self._transport = Transport(url, key, timeout, patience, http)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._transport.close()
-
-    @property
-    def url(self) -> str:
-        return self._transport.url
+        super().__init__(Transport(url, key, timeout, patience, http))
 
     # Jobs
 
@@ -103,16 +83,16 @@ class Client:
         query = query_of(options)
         if constraints is None:
             headers["Content-Type"] = OCTETS
-            response = self._transport.send("POST", path, query=query, headers=headers, content=body)
+            response = self.transport.send("POST", path, query=query, headers=headers, content=body)
         else:
             held, stem = (constraints, "constraints") if isinstance(constraints, bytes) else file_bytes(constraints)
             files = {"model": ("model.onnx", body, OCTETS), "constraints": (stem, held, OCTETS)}
-            response = self._transport.send("POST", path, query=query, headers=headers, files=files)
+            response = self.transport.send("POST", path, query=query, headers=headers, files=files)
         return Job(self, JobState.of(document_of(response)))
 
     def job(self, job_id: str) -> Job:
         """A job of this key.  NotFound where there is none."""
-        return Job(self, JobState.of(self._get(f"/v1/jobs/{quote(job_id, safe='')}")))
+        return Job(self, JobState.of(self.document(f"/v1/jobs/{quote(job_id, safe='')}")))
 
     def jobs(self, status: str | None = None) -> Iterator[Job]:
         """All jobs of this key, the newest first."""
@@ -125,74 +105,32 @@ class Client:
         """All plans of this key, the newest first."""
         return map(PlanEntry.of, self._pages("/v1/plans", {}))
 
-    def plan(self, plan_id: str) -> bytes:
-        """plan.json, byte for byte.  ConnectionFailed where what came is not what the id stands for."""
-        path = f"/v1/plans/{quote(plan_id, safe='')}"
-        content = self._transport.send("GET", path, headers={"Accept": JSON}).content
-        if hashlib.sha256(content).hexdigest()[: len(plan_id)] != plan_id:
-            raise ConnectionFailed(f"plan {plan_id}: what came is another file, altered on its way")
-        return content
-
     def forget(self, plan_id: str) -> None:
         """Removes the plan from this key's list."""
-        self._transport.send("DELETE", f"/v1/plans/{quote(plan_id, safe='')}")
-
-    def artifacts(self, plan_id: str) -> list[Artifact]:
-        """What can be had of a plan."""
-        return [Artifact.of(d) for d in self._get(f"/v1/plans/{quote(plan_id, safe='')}/artifacts")["items"]]
-
-    def artifact(
-        self, plan_id: str, name: str, to: str | os.PathLike[str] | None = None, *, timeout: float = 600.0
-    ) -> bytes:
-        """One of them, made now if need be, and written to `to`, whole or not at all.
-
-        TargetRefuses where a target has no words for the plan, WaitTimeout where it takes longer than `timeout`.
-        """
-        path = f"/v1/plans/{quote(plan_id, safe='')}/artifacts/{quote(name, safe='')}"
-        content = self._made(path, "*/*", timeout).content
-        if to is not None:
-            write_whole(Path(to), content)
-        return content
+        self.transport.send("DELETE", f"/v1/plans/{quote(plan_id, safe='')}")
 
     def diff(self, a: str, b: str, *, timeout: float = 600.0) -> Mapping[str, Any]:
         """The document of `planner diff` between two plans, by their ids."""
-        return document_of(self._made(f"/v1/diffs/{quote(a, safe='')}/{quote(b, safe='')}", JSON, timeout))
+        return document_of(self.made(f"/v1/diffs/{quote(a, safe='')}/{quote(b, safe='')}", JSON, timeout))
 
     def diff_html(self, a: str, b: str, *, timeout: float = 600.0) -> str:
         """The same as one HTML page."""
-        return self._made(f"/v1/diffs/{quote(a, safe='')}/{quote(b, safe='')}", "text/html", timeout).text
+        return self.made(f"/v1/diffs/{quote(a, safe='')}/{quote(b, safe='')}", "text/html", timeout).text
 
     # Hardware
 
     def hardware(self) -> list[Hardware]:
         """The machines that the service plans for."""
-        return [Hardware.of(d) for d in list_of(self._transport.send("GET", "/v1/hardware", headers={"Accept": JSON}))]
+        return [Hardware.of(d) for d in list_of(self.transport.send("GET", "/v1/hardware", headers={"Accept": JSON}))]
 
     # Inside
-
-    def _get(self, path: str) -> Mapping[str, Any]:
-        return document_of(self._transport.send("GET", path, headers={"Accept": JSON}))
 
     def _pages(self, path: str, options: Mapping[str, Option]) -> Iterator[Mapping[str, Any]]:
         cursor: str | None = None
         while True:
             query = query_of({**options, "cursor": cursor})
-            page = document_of(self._transport.send("GET", path, query=query, headers={"Accept": JSON}))
+            page = document_of(self.transport.send("GET", path, query=query, headers={"Accept": JSON}))
             yield from page["items"]
             cursor = page.get("next")
             if cursor is None:
                 return
-
-    def _made(self, path: str, accept: str, timeout: float) -> httpx.Response:
-        """The answer to something that may have to be made first."""
-        until = time.monotonic() + timeout
-        while True:
-            left = until - time.monotonic()
-            if left <= 0:
-                raise WaitTimeout(f"{path}: not made within {timeout:g} s")
-            wait = max(1, min(WAIT, int(left)))
-            headers = {"Accept": accept, "Prefer": f"wait={wait}"}
-            response = self._transport.send("GET", path, headers=headers, timeout=wait + 30.0)
-            if response.status_code != 202:
-                return response
-            time.sleep(min(0.2, left))

@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import httpx
 
+from api.client.connection import Connection
 from api.client.problems import ConnectionFailed, ServiceError, TooMany, Unavailable, WaitTimeout, problem_error
 from api.client.stream import read_events
 from api.client.values import ENDED, Artifact, Event, JobState, Progress
 from api.client.wire import JSON, document_of
-
-if TYPE_CHECKING:
-    from api.client.client import Client
 
 __all__ = ["Job"]
 
@@ -26,8 +24,8 @@ PAUSE = 0.5  # seconds between two attempts at a stream
 class Job:
     """One job; `state` is what the service last said of it."""
 
-    def __init__(self, client: Client, state: JobState) -> None:
-        self._client = client
+    def __init__(self, connection: Connection, state: JobState) -> None:
+        self._connection = connection
         self.state = state
         self._heard = ""  # the last event that `wait` has seen: it goes on behind it when it is called again
 
@@ -42,7 +40,7 @@ class Job:
     @property
     def url(self) -> str:
         """Of the service."""
-        return self._client.url
+        return self._connection.url
 
     @property
     def plan_id(self) -> str:
@@ -53,12 +51,12 @@ class Job:
 
     def refresh(self) -> JobState:
         """Asks the service."""
-        self.state = JobState.of(self._client._get(f"/v1/jobs/{self.id}"))
+        self.state = JobState.of(self._connection.document(f"/v1/jobs/{self.id}"))
         return self.state
 
     def cancel(self) -> JobState:
         """Asks for the end; the job ends as `cancelled`, with the best plan so far where there is one."""
-        transport = self._client._transport
+        transport = self._connection.transport
         response = transport.send("POST", f"/v1/jobs/{self.id}:cancel", headers={"Accept": JSON})
         self.state = JobState.of(document_of(response))
         return self.state
@@ -92,7 +90,7 @@ class Job:
 
     def _events(self, last: str, until: float | None) -> Iterator[Event | None]:
         """Events and signs of life (None), to the last event or the deadline."""
-        transport = self._client._transport
+        transport = self._connection.transport
         broken_since: float | None = None
         while True:
             left = SILENCE if until is None else until - time.monotonic()
@@ -125,10 +123,10 @@ class Job:
 
     def plan(self) -> bytes:
         """plan.json, byte for byte."""
-        return self._client.plan(self.plan_id)
+        return self._connection.plan(self.plan_id)
 
     def artifacts(self) -> list[Artifact]:
-        return self._client.artifacts(self.plan_id)
+        return self._connection.artifacts(self.plan_id)
 
     def artifact(self, name: str, to: str | os.PathLike[str] | None = None) -> bytes:
-        return self._client.artifact(self.plan_id, name, to)
+        return self._connection.artifact(self.plan_id, name, to)

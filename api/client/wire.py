@@ -45,7 +45,7 @@ def query_of(options: Mapping[str, Option]) -> list[tuple[str, str]]:
     out: list[tuple[str, str]] = []
     for name, value in options.items():
         listed = value if isinstance(value, (list, tuple)) else [] if value is None else [value]
-        out += [(name, str(v)) for v in listed]
+        out += [(name, str(v).lower() if isinstance(v, bool) else str(v)) for v in listed]
     return out
 
 

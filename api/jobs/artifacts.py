@@ -6,17 +6,17 @@ import io
 import json
 import zipfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from api.jobs.execute import Tell
-from api.jobs.requests import model_file
+from api.jobs.explanations import explain
+from api.jobs.plan_model import lay_out_model
 from api.jobs.work import Outcome, Work
 from planner.emit import TARGETS, Given, emit
 from planner.errors import InputError, UsageError
 from planner.planning import PlanDocument, read_plan
 
-__all__ = ["ARTIFACTS", "Refused", "artifact", "diff", "lay_out_model"]
+__all__ = ["ARTIFACTS", "Refused", "artifact", "diff"]
 
 HTML: Final = "text/html; charset=utf-8"
 JSON: Final = "application/json"
@@ -61,8 +61,6 @@ def artifact(work: Work, tell: Tell) -> Outcome:
     if name not in ARTIFACTS:
         raise UsageError(f"artifact {name[:80]!r}: expected one of {', '.join(ARTIFACTS)}")
     if name == EXPLANATION:
-        from api.jobs.explanations import explain
-
         return explain(work, tell)
     plan = read_plan(work.lay_out("plan.json", "plan.json"))
     if name in _PICTURES:
@@ -78,16 +76,6 @@ def artifact(work: Work, tell: Tell) -> Outcome:
         raise Refused(str(e)) from e
     files = {**emission.files, "lost.txt": "".join(f"{line}\n" for line in emission.lost).encode()}
     return Outcome({name: (_zip(files), "application/zip")}, {"files": sorted(files), "lost": list(emission.lost)})
-
-
-def lay_out_model(work: Work, plan: PlanDocument, what: str) -> Path:
-    """The plan's model as a file of its name.  UsageError where it was not kept."""
-    if "model.onnx" not in work.inputs:
-        raise UsageError(f"{what}: needs the model, which was not kept beside this plan; send it again")
-    try:
-        return work.lay_out("model.onnx", str(model_file({"name": plan.model.name})))
-    except UsageError:
-        return work.lay_out("model.onnx", "model.onnx")
 
 
 def diff(work: Work, tell: Tell) -> Outcome:

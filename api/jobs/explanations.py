@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from api.jobs.artifacts import lay_out_model
 from api.jobs.execute import Tell
+from api.jobs.plan_model import lay_out_model
 from api.jobs.work import Outcome, Work
 from planner.planning import read_plan
 from planner.requests.explanation import explanation

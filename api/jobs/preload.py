@@ -34,9 +34,9 @@ if os.environ.get(PARENT) == str(os.getppid()):  # not where someone else import
         "planner.report.document",
         "planner.report.pages",
         "planner.report.trace",
-        "planner.search.ilp",
+        "planner.search.program.ilp",
         "planner.search.large.program",
-        "planner.search.master",
+        "planner.search.prices.master",
         "planner.search.native.library",
     ):
         importlib.import_module(_module)

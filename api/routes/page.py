@@ -9,6 +9,7 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 
 from api.errors import Problem
+from api.form import with_fields
 from api.respond import constant
 from api.security import page_policy
 
@@ -39,7 +40,10 @@ async def _file(request: Request, name: str) -> Response:
     if path is None:
         raise Problem("not-found", f"there is no file {name[:100]!r}")
     headers = {"content-security-policy": page_policy(), "cache-control": "no-cache", "vary": "Accept-Encoding"}
-    return await constant(request, path.read_bytes(), _TYPES[path.suffix], headers)
+    content = path.read_bytes()
+    if path.suffix == ".html":
+        content = with_fields(content.decode()).encode()
+    return await constant(request, content, _TYPES[path.suffix], headers)
 
 
 @router.get("/")

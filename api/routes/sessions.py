@@ -10,7 +10,7 @@ from api.errors import Problem
 from api.respond import document
 from api.schemas import Session, SessionRequest
 from api.service import service_of
-from api.told import header, problems
+from api.told import header, json_body, problems
 
 __all__ = ["router"]
 
@@ -35,13 +35,7 @@ async def get_session(request: Request, tenant: Tenant) -> Response:
         200: {"model": Session, "headers": {"Set-Cookie": header("The session.", required=False)}},
         **problems("origin-forbidden", "body-timeout", "too-large", "unsupported-media-type", "validation"),
     },
-    openapi_extra={
-        "security": [],
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/SessionRequest"}}},
-        },
-    },
+    openapi_extra={"security": [], "requestBody": json_body(SessionRequest)},
 )
 async def create_session(request: Request) -> Response:
     """The cookie is HttpOnly, is sent from this site alone, and ends with the key or after twelve hours."""

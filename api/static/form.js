@@ -87,7 +87,7 @@ async function take(file) {
 function query(form) {
   const out = new URLSearchParams();
   for (const field of form.elements) {
-    if (!field.name || !field.value.trim()) continue;
+    if (!field.name || !field.value.trim() || (field.type === "checkbox" && !field.checked)) continue;
     const lines = field.tagName === "TEXTAREA" ? field.value.split("\n") : [field.value];
     for (const line of lines) if (line.trim()) out.append(field.name, line.trim());
   }

@@ -9,9 +9,9 @@ import argparse
 import json
 from pathlib import Path
 
-from planner.search.certificate_file import read_certificate
-from planner.search.check import check
-from planner.search.instance import read_instance
+from planner.search.certificates.file import read_certificate
+from planner.search.checks.check import check
+from planner.search.saved.instance import read_instance
 
 __all__ = ["configure", "run"]
 

@@ -5,53 +5,26 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from planner.cli.mixed_answer import document_of, lines_of
+from planner.cli.mixed_answer import MixedAnswer, document_of, lines_of
 from planner.errors import InfeasibleError, InputError, NoPlanError, UsageError
 from planner.files import write_whole
 from planner.frontends import load_model
 from planner.ir import Graph
 from planner.planning.pipeline import global_batch
 from planner.requests.cancel import cancelled_by_signals
-from planner.requests.kinds import cluster_of
+from planner.requests.cluster import cluster_of
 from planner.requests.values import bindings, progress_to
 from planner.search.control import Control
 from planner.uniform import Sample, Space
-from planner.uniform.mixed import (
-    Cluster,
-    Compared,
-    FoundMixed,
-    Mixed,
-    alone,
-    assumed,
-    best_mixed,
-    changed,
-    even_layers,
-)
+from planner.uniform.mixed import Cluster, FoundMixed, alone, assumed, best_mixed, changed, even_layers
 
-__all__ = ["MixedAnswer", "run_mixed"]
+__all__ = ["run_mixed"]
 
 _SHARE: Final = 0.5  # of a time limit, for the pipeline; the rest is for what it is compared with
 _BEGUN: Final = 2  # of the fastest configurations, from which moves of layers begin
-
-
-@dataclass(frozen=True, slots=True)
-class MixedAnswer:
-    """`best`: the configuration; `alone`: the best on each kind; `assumed`: the best homogeneous assumption; `even`:
-    seconds of the same configuration with even layers, and whether it fits."""
-
-    cluster: Cluster
-    graph: Graph
-    found: FoundMixed
-    best: tuple[Mixed, ...]
-    alone: tuple[Compared, ...]
-    assumed: Compared
-    even: tuple[float, bool] | None
-    seconds: float
-    cancelled: bool
 
 
 def run_mixed(options: argparse.Namespace) -> int:

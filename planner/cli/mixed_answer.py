@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from planner.frontends.inspect import flops
+from planner.frontends.flops import flops
+from planner.ir import Graph
 from planner.planning.pipeline import global_batch
 from planner.planning.plan_file import MIXED_SCHEMA
 from planner.planning.planner import gap_of
 from planner.planning.schemes import in_words, spelled
 from planner.report.words import time_text
 from planner.requests.headline import tokens_of_sample
+from planner.uniform.mixed import Cluster, Compared, FoundMixed, Mixed
 
-if TYPE_CHECKING:
-    from planner.cli.mixed import MixedAnswer
-    from planner.uniform.mixed import Compared, Mixed
-
-__all__ = ["document_of", "lines_of"]
+__all__ = ["MixedAnswer", "document_of", "lines_of"]
 
 _GIB = 2**30
 _PASSES = 3  # the backward pass computes twice as much as the forward pass
 _NOT_YET = "no plan.json: `verify`, `emit`, `report` and `run` know one kind of devices"
+
+
+@dataclass(frozen=True, slots=True)
+class MixedAnswer:
+    """`best`: the configuration; `alone`: the best on each kind; `assumed`: the best homogeneous assumption; `even`:
+    seconds of the same configuration with even layers, and whether it fits."""
+
+    cluster: Cluster
+    graph: Graph
+    found: FoundMixed
+    best: tuple[Mixed, ...]
+    alone: tuple[Compared, ...]
+    assumed: Compared
+    even: tuple[float, bool] | None
+    seconds: float
+    cancelled: bool
 
 
 def document_of(answer: MixedAnswer, model: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from planner.requests.answer import Answer, finished, write_plans
 from planner.requests.cancel import cancelled_by_signals
 from planner.requests.kept import keep_model
 from planner.requests.kinds import names_kinds
-from planner.requests.options import add_options
+from planner.requests.options import add_options, options_of
 from planner.requests.search import SENT, SearchRequest
 from planner.requests.values import cache_size
 
@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
     parser.add_argument("--devices", required=True, metavar="N[,N...]", help="number of devices, or several")
     add_request_options(parser)
-    add_options(parser, SearchRequest, ("front", "warm_start", "save_problem", "save_all_meshes"))
+    add_options(parser, SearchRequest, {f.name for f in options_of(SearchRequest)} - {*SENT, "constraints"})
     add_cache_options(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="directory for plan.json; default: MODEL.plan")
     parser.add_argument(

@@ -18,6 +18,8 @@ from typing import Any, TextIO
 
 from planner.cli.solve_watch import Outcome, started, watch
 from planner.errors import InputError, UsageError
+from planner.search.saved.whole import WHOLE
+from planner.search.solvers import SOLVERS, told
 
 __all__ = ["configure", "run"]
 
@@ -36,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--time-limit", type=float, metavar="S", help=f"seconds from the start; default: {DEFAULT_LIMIT:g}"
     )
-    parser.add_argument("--solver", choices=("auto", "dp", "ilp", "large"), default="auto")
+    parser.add_argument("--solver", choices=(*SOLVERS, *WHOLE), default="auto", help=told(SOLVERS, WHOLE))
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random choices a search makes")
     parser.add_argument("--reproducible", action="store_true", help="limits in work: the same answer every time")
     parser.add_argument("--solution", type=Path, metavar="FILE", help="start from this choice (output of --json)")

@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from planner.errors import InputError
-from planner.search.certificate import Certificate, problem_digest
-from planner.search.certificate_file import write_certificate
-from planner.search.certify import certify
-from planner.search.check import proven_bound
-from planner.search.check_dual import Refused
+from planner.search.certificates.certificate import Certificate, problem_digest
+from planner.search.certificates.certify import certify
+from planner.search.certificates.file import write_certificate
+from planner.search.checks.check import proven_bound
+from planner.search.checks.dual import Refused
 from planner.search.control import Control, Report
 from planner.search.evaluate import evaluate, peak_memory
-from planner.search.instance import read_instance
-from planner.search.instance_text import Numbers, decode, read_bytes
 from planner.search.problem import Problem, Solution
-from planner.search.route import search
+from planner.search.saved.instance import read_instance
+from planner.search.saved.route import search
+from planner.search.saved.text import Numbers, decode, read_bytes
 
 __all__ = ["main"]
 

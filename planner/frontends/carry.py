@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,6 @@ import numpy as np
 from planner.errors import InputError
 from planner.frontends.infer import infer_op
 from planner.frontends.resize import repeat_blocks, resize_value
-from planner.frontends.sizes import handle
 from planner.ir import Graph, Op, Role, Tensor
 
 __all__ = ["Carrier", "Factors", "join"]
@@ -152,7 +151,8 @@ class Carrier:
 
     # -- the walk -------------------------------------------------------------------------------
 
-    def walk(self) -> bool:
+    def walk(self, handle: Callable[[Carrier, Op], None]) -> bool:
+        """`handle` says how an operator carries sizes (`planner.frontends.sizes`)."""
         self.again, self.unmet = False, ""
         self.tensors = dict(self.old) | self.resized
         self.factors, self.ops, self.clones = {}, [], {}

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from typing import Any
 
 from planner.frontends.blocks import repeated_blocks
 from planner.frontends.draft import split_type
-from planner.ir import Graph, Op, Role, Tensor
+from planner.frontends.flops import flops
+from planner.ir import Graph, Role, Tensor
 
-__all__ = ["flops", "inspect_graph"]
+__all__ = ["inspect_graph"]
 
 
 def inspect_graph(graph: Graph) -> dict[str, Any]:
@@ -46,50 +46,6 @@ def inspect_graph(graph: Graph) -> dict[str, Any]:
             for run in repeated_blocks(graph)
         ],
     }
-
-
-def flops(graph: Graph, op: Op) -> int:
-    """Floating-point operations of matrix products, convolutions, attention and recurrence; 0 for others.
-
-    A multiply-add counts two.  Zero, too, where a shape depends on data.
-    """
-    shapes = [graph.tensors[t].shape if t else None for t in op.inputs]
-    out = graph.tensors[op.outputs[0]].shape if op.outputs[0] else None
-    if not shapes or shapes[0] is None:
-        return 0
-    name = split_type(op.type)[1]
-    first, second = shapes[0], shapes[1] if len(shapes) > 1 else None
-    if name in ("MatMul", "MatMulInteger", "FusedMatMul", "Gemm", "QLinearMatMul") and out is not None and first:
-        transposed = op.attributes.get("transA", 0) and len(first) > 1
-        return 2 * math.prod(out) * (first[-2] if transposed else first[-1])
-    if name == "ExpertMatMul" and out is not None:
-        return 2 * math.prod(out) * first[-1]
-    if name in ("Conv", "ConvInteger", "QLinearConv") and out is not None:
-        weight = second if name != "QLinearConv" else shapes[3]
-        return 0 if weight is None else 2 * math.prod(out) * math.prod(weight[1:])
-    if name == "ConvTranspose" and second is not None:
-        return 2 * math.prod(first) * math.prod(second[1:])
-    if name == "ConvGrad" and second is not None and len(shapes) > 2 and shapes[2] is not None:
-        directions = sum(bool(o) for o in op.outputs[:2])
-        return 2 * directions * math.prod(first) * math.prod(shapes[2][1:])
-    if name == "Einsum" and all(s is not None for s in shapes):
-        return _einsum(op, [s for s in shapes if s is not None])
-    if name == "Attention" and second is not None and len(first) == 4 and len(second) == 4:
-        value = shapes[2] or second
-        return 2 * math.prod(first[:3]) * second[2] * (first[3] + value[-1])
-    if name in ("LSTM", "GRU", "RNN") and second is not None and shapes[2] is not None and len(first) == 3:
-        return 2 * first[0] * first[1] * (math.prod(second) + math.prod(shapes[2]))
-    return 0
-
-
-def _einsum(op: Op, shapes: list[tuple[int, ...]]) -> int:
-    terms = str(op.attributes.get("equation", "")).replace(" ", "").split("->")[0].split(",")
-    sizes: dict[str, int] = {}
-    for term, shape in zip(terms, shapes, strict=False):
-        if "." in term:
-            return 0
-        sizes.update(zip(term, shape, strict=False))
-    return (2 if len(shapes) > 1 else 1) * math.prod(sizes.values())
 
 
 def _describe(t: Tensor) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from dataclasses import replace
 
 from planner.errors import InputError, UsageError
 from planner.frontends.carry import Carrier
+from planner.frontends.sizes import handle
 from planner.ir import Graph, Role
 
 __all__ = ["batch_axes", "rebind"]
@@ -64,6 +65,6 @@ def rebind(graph: Graph, sizes: Mapping[tuple[str, int], int]) -> Graph:
     for (name, axis), size in changes.items():
         carrier.set_source(name, axis, size)
     for _ in range(MAX_WALKS):
-        if carrier.walk():
+        if carrier.walk(handle):
             return replace(graph, ops=tuple(carrier.ops), tensors=carrier.result())
     raise InputError(f"{graph.name}: the new sizes do not settle after {MAX_WALKS} walks through the graph.")

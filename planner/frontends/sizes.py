@@ -9,18 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
+from planner.frontends.carry import Carrier
 from planner.frontends.draft import split_type
 from planner.ir import Op
 from planner.plugins import load_operators
 
-if TYPE_CHECKING:
-    from planner.frontends.carry import Carrier
-
 __all__ = ["Handler", "carries", "handle", "shaped_like_first"]
 
-Handler = Callable[["Carrier", Op], None]
+Handler = Callable[[Carrier, Op], None]
 
 _HANDLERS: dict[str, Handler] = {}
 _SHARED_DOMAINS = ("com.microsoft", "planner")  # whose types carry sizes as ONNX's own of the same name do

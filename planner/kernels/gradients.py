@@ -80,10 +80,13 @@ _REGISTRY: dict[str, Vjp] = {}
 
 
 def register(*types: str) -> Callable[[Vjp], Vjp]:
-    """Decorator: the function is the vector-Jacobian product of these operator types."""
+    """Decorator: the function is the vector-Jacobian product of these operator types.  ValueError for a type that has
+    one already."""
 
     def add(function: Vjp) -> Vjp:
         for t in types:
+            if t in _REGISTRY:
+                raise ValueError(f"operator {t} has two vector-Jacobian products; keep one")
             _REGISTRY[t] = function
         return function
 

@@ -1,7 +1,8 @@
 """One operator as a one-node ONNX model, run by ONNX Runtime or by the ONNX reference evaluator.
 
 Graph optimisations are off: they may fuse or reorder arithmetic.  Inputs are declared by element type and
-rank alone, so that one session serves every local shape.
+rank alone, so that one session serves every local shape.  Both runtimes are imported when the first operator runs:
+a family that is one module registers its kernels where a search reads its rules, and a search runs none.
 """
 
 from __future__ import annotations
@@ -11,26 +12,24 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from onnx import helper
-from onnx.reference import ReferenceEvaluator
 
 from planner.errors import PlannerError
 from planner.ir import Op
 from planner.kernels.shards import Array
 
 __all__ = [
-    "RUNTIME_FAILURES",
     "NoKernelError",
     "attribute_key",
     "attribute_proto",
     "failure",
     "run_node",
+    "runtime_failures",
     "split_type",
     "without",
 ]
@@ -43,17 +42,18 @@ _IR_VERSION = 10
 _HEAVY = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum", "Attention", "LSTM", "GRU", "FusedMatMul"})
 # onnx 1.23's reference sums LRN's window over the batch, and lays grouped transposed convolutions out wrongly.
 _WRONG_IN_REFERENCE = frozenset({"ConvTranspose", "LRN"})
-RUNTIME_FAILURES = (
-    ort.capi.onnxruntime_pybind11_state.NotImplemented,
-    ort.capi.onnxruntime_pybind11_state.InvalidGraph,
-    ort.capi.onnxruntime_pybind11_state.InvalidArgument,
-    ort.capi.onnxruntime_pybind11_state.Fail,
-    ort.capi.onnxruntime_pybind11_state.RuntimeException,
-)
 
 
 class NoKernelError(PlannerError):
     """No kernel can run this operator on these operands."""
+
+
+@cache
+def runtime_failures() -> tuple[type[Exception], ...]:
+    """What ONNX Runtime raises of models that it cannot run."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as raised
+
+    return (raised.NotImplemented, raised.InvalidGraph, raised.InvalidArgument, raised.Fail, raised.RuntimeException)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +105,8 @@ def _runner(signature: _Signature) -> Runner:
     supported = not any(s is not None and s[0].isbuiltin == 2 for s in signature.inputs)
     reason: Exception | None = None
     if supported:
+        import onnxruntime as ort
+
         options = ort.SessionOptions()
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = 4
@@ -117,10 +119,12 @@ def _runner(signature: _Signature) -> Runner:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:
             session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        except RUNTIME_FAILURES as error:
+        except runtime_failures() as error:
             reason = error
         else:
             return lambda feed: list(session.run(None, feed))
+    from onnx.reference import ReferenceEvaluator
+
     try:
         if split_type(signature.type)[1] in _WRONG_IN_REFERENCE:
             raise NotImplementedError("something else than the operator means")

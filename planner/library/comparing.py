@@ -8,14 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.library.plan import Plan, plan_of
 from planner.library.reporting import framed, written
 from planner.library.wording import worded
 
 if TYPE_CHECKING:
+    from planner.planning import PlanDocument
     from planner.report.diff import Diff as Found
 
-__all__ = ["Diff", "diff"]
+__all__ = ["Diff"]
 
 _GROUPS = 10  # of changes, in text
 
@@ -24,15 +24,15 @@ _GROUPS = 10  # of changes, in text
 class Diff:
     """Two plans, and what `b` does otherwise than `a`.  A notebook shows them side by side; `print` as text."""
 
-    a: Plan
-    b: Plan
+    a: PlanDocument
+    b: PlanDocument
     names: tuple[str, str] = ("A", "B")
 
     @cached_property
     def _found(self) -> Found:
         from planner.report.diff import diff as compared
 
-        return compared(self.a.document, self.b.document)
+        return compared(self.a, self.b)
 
     @property
     def identical(self) -> bool:
@@ -70,29 +70,8 @@ class Diff:
     def __repr__(self) -> str:
         if self.identical:
             return f"<Diff: {self.names[0]} and {self.names[1]} are the same plan>"
-        a, b = self.a.step_time, self.b.step_time
+        a, b = self.a.cost.step_time_s, self.b.cost.step_time_s
         return f"<Diff: a step of {self.names[1]} takes {b:.4g} s, of {self.names[0]} {a:.4g} s>"
 
     def _repr_html_(self) -> str:
         return framed(self.html)
-
-
-@worded
-def diff(
-    a: Plan | str | os.PathLike[str], b: Plan | str | os.PathLike[str], out: str | os.PathLike[str] | None = None
-) -> Diff:
-    """What plan `b` does otherwise than plan `a`, and what that costs or saves, as `planner diff` says it.
-
-    Args:
-        a, b: of `planner.search`, or plan.json files, or their folders.
-        out: file to write the page to.
-
-    Raises:
-        InputError: one is no plan, or the file cannot be written.
-    """
-    names = tuple("AB"[i] if isinstance(p, Plan) else os.fspath(p) for i, p in enumerate((a, b)))
-    found = Diff(plan_of(a), plan_of(b), (names[0], names[1]))
-    _ = found.identical  # what cannot be compared is said here
-    if out is not None:
-        found.save(out)
-    return found

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from planner.errors import InputError, UsageError
-from planner.library.model import Model, Proto
-from planner.library.options import refuse_unknown
-from planner.library.plan import Plan, plan_of
-from planner.library.wording import in_keywords, worded
+from planner.errors import UsageError
+from planner.library.model import Model
 
-__all__ = ["Emission", "emit"]
+if TYPE_CHECKING:
+    from planner.planning import PlanDocument
+
+__all__ = ["Emission", "emission"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,54 +56,29 @@ class Emission:
         return f"<pre>{escape(str(self))}</pre>"
 
 
-@worded
-def emit(
-    plan: Plan | str | os.PathLike[str],
+def emission(
+    plan: PlanDocument,
+    model: Model | None,
     target: str,
-    out: str | os.PathLike[str] | None = None,
-    *,
-    names: str | os.PathLike[str] | None = None,
-    hosts: str | os.PathLike[str] | None = None,
-    model: Model | str | os.PathLike[str] | bytes | Proto | None = None,
+    out: str | os.PathLike[str] | None,
+    names: str | os.PathLike[str] | None,
+    hosts: str | os.PathLike[str] | None,
 ) -> Emission:
-    """Writes a plan for a runtime, as `planner emit` does.
-
-    Args:
-        plan: of `planner.search`, or a plan.json, or its folder.
-        target: mindspore, mindformers, hyper-parallel, torch, huggingface, torchtitan, deepspeed, megatron, onnx or
-            onnx-ranks.
-        out: folder to write to; None: the files are in the answer alone.
-        names: JSON file with the names of the network's parameters.
-        hosts: file with lines of SERVER DEVICE_IP… or SERVER slots=N.
-        model: for the ONNX targets; the plan's own unless given.
-
-    Raises:
-        InputError: the target has no words for the plan, or the files cannot be written.
-        UsageError: there is no such target, or it lacks the model.
-    """
-    from planner.emit import TARGETS, Given
-    from planner.emit import emit as emitted
+    """What `planner.emit` gives, of a plan and its model, where that is known."""
+    from planner.emit import TARGETS, Given, emit
     from planner.requests.emission import other_files, write_emission
 
     if target not in TARGETS:
-        try:
-            refuse_unknown("emit", [target], list(TARGETS))
-        except UsageError as e:
-            raise UsageError(f"target={target}: {str(e).partition('; ')[2]}") from None
-    found = plan_of(plan, model)
-    known = found.model
-    needs = "model" in TARGETS[target].needs and known is not None
-    with known.source.file() if needs and known is not None else nullcontext() as file:
-        given = Given(found.document, _path(names), _path(hosts), file)
-        try:
-            emission = emitted(target, given)
-        except InputError as e:
-            e.args = (in_keywords(str(e)),)
-            raise
+        near = difflib.get_close_matches(target, TARGETS, 1)
+        told = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(TARGETS)}"
+        raise UsageError(f"target={target}: {told}")
+    needed = model if "model" in TARGETS[target].needs else None
+    with nullcontext() if needed is None else needed.source.file() as file:
+        found = emit(target, Given(plan, _path(names), _path(hosts), file))
     if out is None:
-        return Emission(target, emission.files, emission.lost)
-    written = write_emission(emission, Path(out))
-    return Emission(target, emission.files, emission.lost, Path(out), tuple(other_files(Path(out), written)))
+        return Emission(target, found.files, found.lost)
+    written = write_emission(found, Path(out))
+    return Emission(target, found.files, found.lost, Path(out), tuple(other_files(Path(out), written)))
 
 
 def _path(value: str | os.PathLike[str] | None) -> Path | None:

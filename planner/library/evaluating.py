@@ -19,8 +19,6 @@ from planner.requests.evaluation import EvaluationRequest
 
 __all__ = ["Evaluation", "evaluate"]
 
-_OPTIONS = tuple(EvaluationOptions.__annotations__)
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
@@ -123,7 +121,7 @@ def evaluate(
             "evaluate() needs either strategy=… or plan=…, found " + ("neither" if plan is None else "both")
         )
     model = model_of(model)
-    given = given_options("evaluate()", EvaluationRequest, options, _OPTIONS)
+    given = given_options("evaluate()", EvaluationRequest, options)
     if machine is not None or hardware is not None:
         settled = settled_machine(machine, devices, hardware)
         given["hardware"], devices = settled.hardware, settled.devices

@@ -16,7 +16,7 @@ from planner.library.wording import in_keywords
 from planner.requests.options import default_of, options_of, read
 from planner.targets import Target
 
-__all__ = ["EvaluationOptions", "SearchOptions", "documented", "given_options", "refuse_unknown"]
+__all__ = ["EvaluationOptions", "SearchOptions", "documented", "given_options", "keywords_of", "refuse_unknown"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 Files = str | os.PathLike[str]
@@ -72,15 +72,18 @@ def refuse_unknown(function: str, given: Collection[str], known: Collection[str]
             raise OptionError(f"{function} has no option {name!r}; {told}")
 
 
-def given_options(
-    function: str, request: type[Any], given: Mapping[str, Any], known: Collection[str]
-) -> dict[str, Any]:
+def keywords_of(request: type[Any]) -> tuple[str, ...]:
+    """Names of the options that are keywords: all but what a `Machine` says."""
+    return tuple(f.name for f in options_of(request) if f.name not in ("hardware", "devices"))
+
+
+def given_options(function: str, request: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of `request`, as its options are on the command line: sizes may be numbers or texts such as `64GiB`,
     `bind` a mapping or a list of `DIM=SIZE`, None is the default.
 
     OptionError for an unknown keyword and for a value of another type.
     """
-    refuse_unknown(function, given, known)
+    refuse_unknown(function, given, keywords_of(request))
     found = {}
     for f in options_of(request):
         if f.name in given:
@@ -111,13 +114,16 @@ def documented(request: type[Any], options: type[Any]) -> Callable[[F], F]:
     `options`: the TypedDict of the keywords; `request` says what each is by default, and for.
     """
     types = {name: _spelled(kind) for name, kind in options.__annotations__.items()}
+    known = keywords_of(request)
 
     def wrap(function: F) -> F:
         own = inspect.signature(function)
         kept = [p for p in own.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-        fields = [f for f in options_of(request) if f.name in types and f.name not in own.parameters]
+        fields = [f for f in options_of(request) if f.name in known and f.name not in own.parameters]
         more = [
-            inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=_default(f), annotation=types[f.name])
+            inspect.Parameter(
+                f.name, inspect.Parameter.KEYWORD_ONLY, default=_default(f), annotation=types.get(f.name, f.type)
+            )
             for f in fields
         ]
         cast(Any, function).__signature__ = own.replace(parameters=[*kept, *more])
@@ -138,7 +144,8 @@ def _default(f: Field[Any]) -> Any:
 
 
 def _line(name: str, argument: Mapping[str, Any]) -> str:
-    told = _OWN.get(name) or in_keywords(argument.get("help", ""))
+    own = argument.get("help", "")
+    told = _OWN.get(name) or in_keywords(own() if callable(own) else own)
     choices = f"one of {', '.join(argument['choices'])}" if "choices" in argument else ""
     text = "; ".join(part for part in (told, choices) if part)
     return textwrap.fill(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from planner.library.verifying import Verification
     from planner.planning import PlanDocument
 
-__all__ = ["Plan", "load_plan", "plan_of"]
+__all__ = ["Plan", "compared", "load_plan", "plan_of"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -209,6 +210,7 @@ class Plan:
             keep_model(self.stripped or self.model.stripped(), file.parent, self.model.source.path)
         return file
 
+    @worded
     def emit(
         self,
         target: str,
@@ -218,24 +220,42 @@ class Plan:
         hosts: str | os.PathLike[str] | None = None,
     ) -> Emission:
         """As `planner.emit`."""
-        from planner.library.emitting import emit
+        from planner.library.emitting import emission
 
-        return emit(self, target, out, names=names, hosts=hosts)
+        return emission(self.document, self.model, target, out, names, hosts)
 
+    @worded
     def report(self, out: str | os.PathLike[str] | None = None) -> Report:
         """As `planner.report`."""
-        from planner.library.reporting import report
+        from planner.library.reporting import Report
 
-        return report(self, out)
+        found = Report(self.document)
+        if out is not None:
+            found.save(out)
+        return found
 
+    @worded
     def explain(
-        self, op: str | None = None, *, alternatives: int = 3, progress: Listener | bool | None = None
+        self,
+        op: str | None = None,
+        *,
+        alternatives: int = 3,
+        hardware: str | None = None,
+        progress: Listener | bool | None = None,
     ) -> Explanation:
         """As `planner.explain`."""
-        from planner.library.explaining import explain
+        from planner.library.explaining import Explanation
+        from planner.library.progress import watch_of
+        from planner.requests.cancel import Cancellation
+        from planner.requests.explanation import explained
 
-        return explain(self, op, alternatives=alternatives, progress=progress)
+        source = self._known_model().source
+        watch = watch_of(progress, Cancellation())
+        found = explained(self.document, source, op, most=alternatives, hardware=hardware, say=watch.say)
+        watch.raise_failure()
+        return Explanation(found)
 
+    @worded
     def verify(
         self,
         model: Model | str | os.PathLike[str] | bytes | Proto | None = None,
@@ -243,17 +263,28 @@ class Plan:
         seed: int = 0,
         whole: bool = False,
         progress: bool | None = None,
-    ) -> Verification:
+    ) -> Verification[Plan]:
         """As `planner.verify`."""
-        from planner.library.verifying import verify
+        from planner.library.verifying import Verification
+        from planner.planning import plan_text
+        from planner.requests.verification import recorded_in, said_by_children, verification_document, verified
 
-        return verify(self, model, seed=seed, whole=whole, progress=progress)
+        source = (self._known_model() if model is None else model_of(model)).source
+        with said_by_children() if progress else nullcontext(_nobody) as say:
+            found = verified(self.document, source, seed=seed, whole=whole, say=say)
+        record = recorded_in(self.document, found, seed)
+        proved = self if record is None else replace(self, text=plan_text(record))
+        return Verification(proved, verification_document(found))
 
     def diff(self, other: Plan | str | os.PathLike[str]) -> Diff:
         """What `other` does otherwise, as `planner.diff`."""
-        from planner.library.comparing import diff
+        return compared(self, other)
 
-        return diff(self, other)
+    def _known_model(self) -> Model:
+        """InputError where it is not known."""
+        if self.model is None:
+            raise InputError(f"plan of {self.name}: no model lies beside it; give the one that was planned as model=…")
+        return self.model
 
     def __eq__(self, other: object) -> bool:
         return self.text == other.text if isinstance(other, Plan) else NotImplemented
@@ -274,8 +305,30 @@ class Plan:
 
     def _repr_html_(self) -> str:
         from planner.library.card import card
+        from planner.report.words import MEMORY_NAMES, PART_NAMES, memory_text, time_text
 
-        return card(self)
+        cost, schedule = self.document.cost, self.document.schedule
+        batch = "" if self.batch is None else f", batch {self.batch:,}"
+        limit = "" if self.memory_limit is None else f" of {memory_text(self.memory_limit)}"
+        rates = [
+            "" if self.samples_per_s is None else f"{self.samples_per_s:,.4g} samples/s",
+            "" if self.tokens_per_s is None else f"{self.tokens_per_s:,.0f} tokens/s",
+            "" if self.mfu is None else f"MFU {self.mfu:.1%}",
+        ]
+        rows = {
+            "plan": self.parallelism,
+            "step": f"{time_text(self.step_time)}, at least {time_text(self.lower_bound)}: gap {self.gap:.2%}",
+            "rate": ", ".join(filter(None, rates)),
+            "memory": f"{memory_text(self.memory)}{limit} per device",
+            "verified": "" if self.verification == "none" else self.verification,
+            "note": "; ".join((*self.messages, *(["the search was cancelled"] if self.cancelled else []))),
+        }
+        return card(
+            f"{self.name}: {schedule.mode} on {self.devices:,} x {self.hardware}{batch}, {schedule.precision}",
+            rows,
+            {PART_NAMES.get(part, part): s for part, s in (cost.step_parts_s or cost.parts_s).items()},
+            {MEMORY_NAMES.get(kind, kind): float(size) for kind, size in cost.memory_bytes.items()},
+        )
 
 
 @worded
@@ -304,3 +357,15 @@ def plan_of(value: Any, model: Any = None) -> Plan:
     """The plan that a user means: a `Plan`, or a file or folder; with the model, where it is given."""
     plan = value if isinstance(value, Plan) else load_plan(value)
     return plan if model is None else replace(plan, model=model_of(model))
+
+
+def compared(a: Plan | str | os.PathLike[str], b: Plan | str | os.PathLike[str]) -> Diff:
+    """Two plans, by their places where these are files.  InputError where one is no plan."""
+    from planner.library.comparing import Diff
+
+    first, second = ("AB"[i] if isinstance(p, Plan) else os.fspath(p) for i, p in enumerate((a, b)))
+    return Diff(plan_of(a).document, plan_of(b).document, (first, second))
+
+
+def _nobody(line: str) -> None:
+    pass

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planner.errors import InputError
-from planner.library.plan import Plan, plan_of
 from planner.library.wording import worded
+from planner.terminal import plain
 
 if TYPE_CHECKING:
+    from planner.planning import PlanDocument
     from planner.report.view import View
 
-__all__ = ["Report", "framed", "report", "written"]
+__all__ = ["Report", "framed", "written"]
 
 _HEIGHT = 720  # pixels of a page inside a notebook
 
@@ -47,21 +48,20 @@ class Report:
     A notebook shows it as a page; `print` as text.
     """
 
-    plan: Plan
-    out: Path | None = None
+    document: PlanDocument
 
     @cached_property
     def _view(self) -> View:
         from planner.report.view import view
 
-        return view(self.plan.document)
+        return view(self.document)
 
     @cached_property
     def html(self) -> str:
         """One page that needs nothing else."""
         from planner.report.pages import report_html
 
-        return report_html(self.plan.document)
+        return report_html(self.document)
 
     @cached_property
     def text(self) -> str:
@@ -80,7 +80,7 @@ class Report:
         """The simulated step for Perfetto or chrome://tracing."""
         from planner.report.trace import trace_document
 
-        return trace_document(self.plan.document)
+        return trace_document(self.document)
 
     @worded
     def save(self, out: str | os.PathLike[str]) -> Path:
@@ -91,22 +91,8 @@ class Report:
         return self.text
 
     def __repr__(self) -> str:
-        return f"<Report of {self.plan!r}>"
+        cluster = self.document.cluster
+        return plain(f"<Report of {self.document.model.name} on {cluster.devices} x {cluster.hardware}>")
 
     def _repr_html_(self) -> str:
         return framed(self.html)
-
-
-@worded
-def report(plan: Plan | str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> Report:
-    """Shows a plan, as `planner report` does: inline in a notebook, and as one HTML file where `out` is given.
-
-    Args:
-        plan: of `planner.search`, or a plan.json, or its folder.
-        out: file to write the page to.
-
-    Raises:
-        InputError: it is no plan, or the file cannot be written.
-    """
-    found = Report(plan_of(plan))
-    return found if out is None else Report(found.plan, written(found.html, out, "report"))

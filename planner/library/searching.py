@@ -20,8 +20,6 @@ from planner.requests.search import SearchRequest
 
 __all__ = ["search"]
 
-_OPTIONS = tuple(SearchOptions.__annotations__)
-
 
 @worded
 @documented(SearchRequest, SearchOptions)
@@ -60,7 +58,7 @@ def search(
     """
     model = model_of(model)
     settled = settled_machine(machine, devices, hardware, options.get("nodes"))
-    given = given_options("search()", SearchRequest, {**options, "nodes": settled.nodes}, _OPTIONS)
+    given = given_options("search()", SearchRequest, {**options, "nodes": settled.nodes})
     if options.get("bind") is None:
         given["bind"] = [f"{name}={size}" for name, size in model.bind.items()]
     if options.get("batch") is None:
@@ -116,7 +114,7 @@ def _searched(
                     graphs=model.graphs if same else {},
                     source=model.source,
                 )
-                _ = searcher.graph
+                _ = searcher.prepared.graph
                 if cancellation.cancelled:
                     raise NoPlanError("cancelled before the search began: there is no plan yet")
                 answer = searcher.search(devices)

@@ -17,10 +17,11 @@ from planner.lowering import Program, Run, lower
 from planner.planning.lean import lean
 from planner.pricing import PricedProblem
 from planner.search.control import Control
+from planner.search.elimination.tables import TooLarge
 from planner.search.evaluate import evaluate, least_memory, peak_memory
-from planner.search.memory import minimum_memory
-from planner.search.solve import Search, SolverName
-from planner.search.tables import TooLarge
+from planner.search.prices.memory import minimum_memory
+from planner.search.solve import Search
+from planner.search.solvers import SolverName
 
 __all__ = ["Fitted", "fit", "fullest_instant", "leanest", "lowered", "program_of_choice"]
 

@@ -10,24 +10,22 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 
 from planner.clock import step_bound
-from planner.ir import DeviceMesh, Graph
 from planner.planning.constraints import Pins, Unfit, apply, contradiction, needed
+from planner.planning.context import SearchContext
 from planner.planning.fit import Fitted, fit, lowered
 from planner.planning.interrupt import run_until_stopped
 from planner.planning.options import Found, Option
-from planner.planning.recall import Recall, plain_choice
+from planner.planning.recall import plain_choice
 from planner.planning.relaxed import closed_gap, least_step
-from planner.planning.request import Request
 from planner.planning.shapes import shapes
 from planner.planning.walk import CLOCKED, walk
 from planner.pricing import Machine, PricedProblem, PriceTables, price
 from planner.pricing.memory import recomputed_blocks
-from planner.rules.rule import Rule
 from planner.search.control import Control
 from planner.search.evaluate import evaluate
 from planner.search.solve import Search
@@ -43,49 +41,24 @@ _WORTH = 5e-2  # of a known step, that a mesh whose memory binds, and which take
 _WORTH_CLOSE = 1e-2  # the same, and of one that is too wide for elimination, by a bound that tells it more closely
 
 
-def search_options(
-    graph: Graph,
-    request: Request,
-    meshes: tuple[DeviceMesh, ...],
-    rules: Mapping[str, Rule],
-    active: frozenset[str],
-    limit: int | None,
-    control: Control,
-    pins: Pins | None = None,
-    recall: Recall | None = None,
-    tables: dict[DeviceMesh, PriceTables] | None = None,
-) -> Found:
-    """Searches all meshes until `control` says stop, for plans that hold the `pins`; `recall` gives a choice to begin
-    with, `tables` what an earlier search of this graph with the same settings has priced, and keeps it."""
-    tables = {} if tables is None else tables
-    outer = _Outer(graph, request, meshes, rules, active, limit, control, pins, recall, tables)
+def search_options(context: SearchContext, control: Control) -> Found:
+    """Searches all meshes until `control` says stop, for plans that hold the pins."""
+    outer = _Outer(context, control)
     if not run_until_stopped(outer.run, control):
         outer.settle()
     return outer.found()
 
 
 class _Outer:
-    def __init__(
-        self,
-        graph: Graph,
-        request: Request,
-        meshes: tuple[DeviceMesh, ...],
-        rules: Mapping[str, Rule],
-        active: frozenset[str],
-        limit: int | None,
-        control: Control,
-        pins: Pins | None,
-        recall: Recall | None,
-        tables: dict[DeviceMesh, PriceTables],
-    ) -> None:
-        self.graph, self.request, self.rules, self.active = graph, request, rules, active
-        self.limit, self.control, self.pins, self.recall = limit, control, pins, recall
+    def __init__(self, context: SearchContext, control: Control) -> None:
+        self.context, self.request, self.control = context, context.request, control
+        request = context.request
         self.unit_s = request.profile.price_resolution_s
         self.known_step = None if request.known_step_s is None else request.known_step_s / self.unit_s
         always = request.recompute == "blocks" and request.settings.training
-        self.options = [Option(mesh, always) for mesh in meshes]
-        self.tables = tables
-        self.can_recompute = request.recompute == "auto" and bool(active) and bool(recomputed_blocks(graph))
+        self.options = [Option(mesh, always) for mesh in context.meshes]
+        blocks = request.recompute == "auto" and bool(context.active)
+        self.can_recompute = blocks and bool(recomputed_blocks(context.graph))
         self.best: Option | None = None
         self.wide_from = MOST_AXES  # axes of a mesh from which on elimination has shown to be too wide
 
@@ -116,7 +89,7 @@ class _Outer:
     def _worth_searching(self, option: Option, control: Control) -> bool:
         """Whether a plan on this mesh may be faster than the one that is known, by a bound on the step of all there
         are; true where none is known."""
-        if self.known_step is None or self.pins is not None:
+        if self.known_step is None or self.context.pins is not None:
             return True
         assert option.priced is not None
         axes, inner = len(option.mesh.axes), Control(control.left, cancel=control.cancel)
@@ -167,9 +140,9 @@ class _Outer:
 
     def _open(self, option: Option, control: Control) -> None:
         """Prices the option and looks at it once; while no plan is known, for some plan as well."""
-        if self.pins is None:
+        if self.context.pins is None:
             option.priced = self._priced(option)
-        elif not self._pin(option, self.pins):
+        elif not self._pin(option, self.context.pins):
             return
         assert option.priced is not None
         first = self.best is None and self.known_step is None  # some plan is needed
@@ -178,7 +151,7 @@ class _Outer:
         if not self._worth_searching(option, control):
             return
         inner = Control(control.left, cancel=control.cancel, say=self._say_of(option))
-        start = None if self.recall is None else self.recall.choice(option.priced, control)
+        start = None if self.context.recall is None else self.context.recall.choice(option.priced, control)
         option.search = Search(option.priced.problem, inner, solver=self.request.solver, start=start)
         axes = len(option.mesh.axes)
         option.search.glance(choose=first, narrow=axes < self.wide_from)
@@ -200,8 +173,10 @@ class _Outer:
                 self._walk(option, brief=True)
 
     def _priced(self, option: Option) -> PricedProblem:
-        tables = self.tables.setdefault(option.mesh, PriceTables())
-        return price(self.graph, self._machine(option), self.rules, self.active, self.limit, tables)
+        context = self.context
+        tables = context.tables.setdefault(option.mesh, PriceTables())
+        machine = self._machine(option)
+        return price(context.graph, machine, context.rules, context.active, context.room, tables)
 
     def _machine(self, option: Option) -> Machine:
         settings = replace(self.request.settings, recompute=option.recompute)
@@ -212,8 +187,8 @@ class _Outer:
         option.whole = cache(partial(self._priced, option))
         pinned: PricedProblem | Unfit | None = None
         if self.request.execution is not None:  # hardly anything is left open
-            machine, way = self._machine(option), needed(pins)
-            few = price(self.graph, machine, self.rules, self.active, self.limit, allowed=way)
+            context, machine, way = self.context, self._machine(option), needed(pins)
+            few = price(context.graph, machine, context.rules, context.active, context.room, allowed=way)
             pinned = apply(few, pins)
         if pinned is None or isinstance(pinned, Unfit):
             pinned = apply(option.whole(), pins)
@@ -226,8 +201,8 @@ class _Outer:
 
     def _contradicted(self, option: Option) -> bool:
         """Whether it is the pins that leave nothing, and not memory."""
-        if self.pins is not None and option.whole is not None and option.unfit is None:
-            option.unfit = contradiction(option.whole(), self.pins)
+        if self.context.pins is not None and option.whole is not None and option.unfit is None:
+            option.unfit = contradiction(option.whole(), self.context.pins)
             if option.unfit is not None:
                 self.control.say(f"{option}: {option.unfit.status}")
         return option.unfit is not None
@@ -263,7 +238,7 @@ class _Outer:
     def _binds(self, option: Option) -> bool:
         """Whether memory rules out some choices, on a problem too large to be searched to the end under a limit."""
         reduced = None if option.search is None else option.search.reduced
-        if self.limit is None or reduced is None or len(reduced.nodes) <= EXACT_NODES:
+        if self.context.room is None or reduced is None or len(reduced.nodes) <= EXACT_NODES:
             return False
         return len(reduced.limits) > 0 or option.over is not None
 
@@ -312,8 +287,8 @@ class _Outer:
 
     def _take(self, option: Option, found: Fitted) -> None:
         """Takes a choice where it fits and is better than what was known of the option; it is in hand from here on."""
-        assert self.limit is not None
-        if found.held <= self.limit and (option.fitted is None or found.cost < option.fitted.cost):
+        assert self.context.room is not None
+        if found.held <= self.context.room and (option.fitted is None or found.cost < option.fitted.cost):
             option.fitted = found
             self._compare(option)
 
@@ -345,7 +320,7 @@ class _Outer:
             option.looked_at = search.choice
             found = fit(priced, search.choice)
             assert found is not None, "a search offers valid choices"
-            if self.limit is None or found.held <= self.limit:
+            if self.context.room is None or found.held <= self.context.room:
                 if option.fitted is None or found.cost < option.fitted.cost:
                     option.fitted = found
                 return

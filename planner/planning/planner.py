@@ -7,26 +7,25 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from cost_models import HardwareProfile, usable_memory_bytes
+from cost_models import HardwareProfile
 from planner.clock import Held, Timeline, device_for
 from planner.errors import InfeasibleError, NoPlanError, NotFasterError, UsageError
 from planner.ir import DeviceMesh, Graph
 from planner.lowering import Program
 from planner.planning.breakdown import CostBreakdown
-from planner.planning.constraints import Pins, memory_note, no_mesh_left, resolve
+from planner.planning.constraints import Pins, memory_note, no_mesh_left
+from planner.planning.context import SearchContext
 from planner.planning.finalists import Finalist, Judged, judged
 from planner.planning.fit import Fitted, leanest
 from planner.planning.interrupt import run_until_stopped
-from planner.planning.meshes import logical_meshes
 from planner.planning.options import Candidate, Found, Option
 from planner.planning.outer import search_options
 from planner.planning.recall import Recall
 from planner.planning.request import Request
-from planner.planning.targets import said_by
-from planner.pricing import Assignment, PricedProblem, PriceTables, active_tensors, bind_rules
+from planner.pricing import Assignment, PricedProblem, PriceTables
 from planner.search.control import Control
 from planner.search.evaluate import least_memory
-from planner.search.memory import minimum_memory
+from planner.search.prices.memory import minimum_memory
 from planner.search.problem import Solution
 
 __all__ = ["Candidate", "Planned", "Request", "make_plan", "on_nodes", "too_large"]
@@ -136,18 +135,11 @@ def make_plan(
     started = time.monotonic()
     if control is None:
         control = Control(request.time_limit, say=progress or (lambda _: None))
-    graph = said_by(request.settings.target, graph)
-    rules, without_rule = bind_rules(graph)
-    active = active_tensors(graph, rules) if request.settings.training else frozenset()
-    limit = usable_memory_bytes(request.profile) if request.memory_limit is None else request.memory_limit
-    pins = None if request.constraints is None else resolve(request.constraints, graph, rules)
-    meshes = request.meshes or logical_meshes(request.devices)
-    if pins is not None and pins.constraints.meshes:
-        meshes = pins.meshes(request.devices, request.meshes)
+    context = SearchContext.of(graph, request, recall, tables)
+    limit, pins = context.limit, context.pins
     if request.execution is not None:
         device_for(request.execution, request.profile)
-    room = limit if request.configured is None else None
-    found = search_options(graph, request, meshes, rules, active, room, control, pins, recall, tables)
+    found = search_options(context, control)
     if found.best is None and request.known_step_s is None:
         unfit = [o.unfit for o in found.options if o.unfit is not None]
         if pins is not None and unfit and len(unfit) == len(found.options):
@@ -162,7 +154,7 @@ def make_plan(
         unpinned = [p for o in found.options if o.infeasible and not o.unfit and (p := o.unpinned) is not None]
         note = "" if pins is None else memory_note(unpinned, pins, limit or 0)
         raise _infeasible(request, infeasible, limit, note, control)
-    outcome = judged(found, request, control, room)
+    outcome = judged(found, request, control, context.room)
     known = request.known_step_s
     if known is not None and not any(
         f.timeline.end * request.profile.price_resolution_s < known for f in outcome.finalists
@@ -170,25 +162,13 @@ def make_plan(
         raise _not_faster(request, found, outcome)
     if request.configured is not None and limit is not None and outcome.finalists[0].memory.peak > limit:
         raise too_large(outcome.finalists[0].memory.peak, limit)
-    first, *others = (
-        _planned(request, found, f, outcome, without_rule, limit, started, pins)
-        for f in outcome.finalists[: request.top_k]
-    )
+    first, *others = (_planned(context, found, f, outcome, started) for f in outcome.finalists[: request.top_k])
     return replace(first, others=tuple(others)) if others else first
 
 
-def _planned(
-    request: Request,
-    found: Found,
-    best: Finalist,
-    outcome: Judged,
-    without_rule: list[str],
-    limit: int | None,
-    started: float,
-    pins: Pins | None,
-) -> Planned:
+def _planned(context: SearchContext, found: Found, best: Finalist, outcome: Judged, started: float) -> Planned:
     assert best.option.priced is not None
-    priced, memory = best.option.priced, best.memory
+    priced, memory, limit = best.option.priced, best.memory, context.limit
     if limit is not None and memory.peak > limit:
         raise AssertionError(f"a plan of {memory.peak} bytes was let through a limit of {limit}")
     unit_s = priced.machine.unit_s
@@ -205,7 +185,7 @@ def _planned(
     # Infeasible meshes hold no plan, so they do not lower the bounds.
     open_ = [(o, bound) for o, bound in zip(found.options, outcome.bounds, strict=True) if not o.infeasible]
     return Planned(
-        request,
+        context.request,
         priced,
         best.solution,
         priced.decode(best.choice),
@@ -216,10 +196,10 @@ def _planned(
         memory,
         limit,
         tuple(map(candidate, found.options)),
-        tuple(without_rule),
+        context.without_rule,
         time.monotonic() - started,
         _warnings(priced),
-        pins,
+        context.pins,
         options=found.options,
         step_bound_s=min(best.timeline.end, *(bound for _, bound in open_)) * unit_s,
     )

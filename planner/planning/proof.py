@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from planner.planning.options import Option
 from planner.planning.planner import Planned
-from planner.search.certificate import Certificate, problem_digest
-from planner.search.certify import certify
-from planner.search.check import proven_bound
-from planner.search.check_dual import Refused
+from planner.search.certificates.certificate import Certificate, problem_digest
+from planner.search.certificates.certify import certify
+from planner.search.checks.check import proven_bound
+from planner.search.checks.dual import Refused
 from planner.search.problem import Problem, Solution
 
 __all__ = ["Certified", "certify_chosen", "certify_others"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Final
 
 from planner.clock import Relaxation, Weights, held_up, relaxation
 from planner.planning.options import Option
 from planner.pricing import PricedProblem
 from planner.search.control import Control
 from planner.search.solve import Search
+from planner.search.solvers import SolverName
 
 __all__ = ["LARGE", "cheapest", "closed_gap", "least_step", "search_relaxed"]
 
@@ -23,9 +24,7 @@ def closed_gap(priced: PricedProblem) -> float:
     return _CLOSED if len(priced.op_nodes) < LARGE else _CLOSED_LARGE
 
 
-def search_relaxed(
-    option: Option, relaxed: Relaxation, control: Control, solver: Literal["auto", "dp", "ilp"] = "auto"
-) -> Search:
+def search_relaxed(option: Option, relaxed: Relaxation, control: Control, solver: SolverName = "auto") -> Search:
     """The search of an objective of other weights.  Where memory rules something out, or that is not known, its rows
     are left out: what is best without them bounds all the more."""
     reduced = None if option.search is None else option.search.reduced

@@ -10,6 +10,7 @@ from planner.clock import Configuration
 from planner.ir import DeviceMesh
 from planner.planning.constraints import Constraints
 from planner.pricing import Settings
+from planner.search.solvers import SolverName
 
 __all__ = ["STRATEGY", "Request", "source_of"]
 
@@ -36,7 +37,7 @@ class Request:
     settings: Settings
     meshes: tuple[DeviceMesh, ...] | None = None
     memory_limit: int | None = None
-    solver: Literal["auto", "dp", "ilp"] = "auto"
+    solver: SolverName = "auto"
     time_limit: float | None = None
     recompute: Literal["auto", "none", "blocks"] = "auto"
     constraints: Constraints | None = None

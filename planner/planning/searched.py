@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
+from planner.search.solvers import SOLVERS, SolverName
 from planner.targets import Target
 
 __all__ = ["CandidateDocument", "FileDocument", "RequestDocument", "SearchDocument"]
@@ -30,6 +39,12 @@ class FileDocument(_Part):
     text: str
 
 
+def _known(solver: SolverName) -> SolverName:
+    if solver not in SOLVERS:
+        raise ValueError(f"expected one of {', '.join(SOLVERS)}")
+    return solver
+
+
 class RequestDocument(_Part):
     """What was asked, in the words of `planner search`: what is None was left to its default.
 
@@ -38,6 +53,7 @@ class RequestDocument(_Part):
     profile        the file of a hardware that is not packaged
     constraints    the file, or the pins that a plan or another system's strategy came to
     space          only where it was given; else where memory decides
+    options        those that have no key of their own here and were not left to their default
     reproducible   nothing else had a say: no time limit, no cancellation, no plan to begin with
     """
 
@@ -53,7 +69,7 @@ class RequestDocument(_Part):
     recompute: Literal["auto", "none", "blocks"] = "auto"
     stages: int = Field(default=1, ge=1)
     micro_batches: int | None = None
-    solver: Literal["auto", "dp", "ilp"] = "auto"
+    solver: Annotated[SolverName, AfterValidator(_known)] = "auto"
     target: Target = "any"
     strategy: str | None = None
     constraints: FileDocument | None = None
@@ -62,14 +78,17 @@ class RequestDocument(_Part):
     batch: int | None = None
     time_limit: float | None = None
     space: Literal["whole", "operators"] | None = None
+    options: dict[str, JsonValue] = {}
     reproducible: bool = True
 
     @model_serializer(mode="wrap")
-    def _without_space(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """As plans were written before there was a choice."""
+    def _without_what_was_not_said(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """As plans were written before there was a choice, or a further option."""
         written: dict[str, Any] = write(self)
         if self.space is None:
             written.pop("space", None)
+        if not self.options:
+            written.pop("options", None)
         return written
 
 

@@ -22,10 +22,10 @@ from planner.planning.constraints.batch import follow_batch
 from planner.planning.recall import narrowed
 from planner.pricing import PricedProblem
 from planner.rules.strategy import Strategy
+from planner.search.elimination.tables import TooLarge
+from planner.search.prices.repriced import Repriced
 from planner.search.problem import FORBIDDEN
-from planner.search.reduced import Infeasible
-from planner.search.repriced import Repriced
-from planner.search.tables import TooLarge
+from planner.search.reduction.reduced import Infeasible
 
 __all__ = ["shapes"]
 

@@ -1,7 +1,7 @@
 """Prices on memory, raised until the program fits, and what lies between the choices met on the way.
 
-Lower bounds come from the dual of the Problem's rows (`planner.search.repriced`).  What fits is decided by the program
-alone: every choice met is lowered and weighed at once, and handed on where it is the best that fits so far.
+Lower bounds come from the dual of the Problem's rows (`planner.search.prices.repriced`).  What fits is decided by the
+program alone: every choice met is lowered and weighed at once, and handed on where it is the best that fits so far.
 
 1. Choices that are known already, those of `planner.planning.shapes` among them, are weighed.
 2. The dual of the limit is maximised, which bounds the cost of all that fits.
@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 from planner.planning.fit import Fitted, fit, fullest_instant
 from planner.pricing import PricedProblem
 from planner.search.control import Control
+from planner.search.elimination.tables import TooLarge
 from planner.search.evaluate import peak_memory
+from planner.search.prices.repriced import Repriced, best_among, restricted
 from planner.search.problem import Problem
-from planner.search.reduced import Infeasible
-from planner.search.repriced import Repriced, best_among, restricted
-from planner.search.tables import TooLarge
+from planner.search.reduction.reduced import Infeasible
 
 __all__ = ["CLOCKED", "Walked", "walk"]
 

@@ -12,12 +12,12 @@ from planner.planning.planner import gap_of
 from planner.planning.schemes import spelled
 from planner.report.words import time_text
 from planner.requests.answer import Answer
+from planner.requests.prepared import Prepared
 from planner.search.control import Control
 from planner.targets import BY_DEGREES
 
 if TYPE_CHECKING:
     from planner.planning.constraints import Constraints
-    from planner.requests.searcher import Searcher
     from planner.requests.uniform import Uniforms
     from planner.requests.uniform_found import Uniform
 
@@ -43,7 +43,7 @@ class Chosen:
 class Choosing:
     """Of one request, with a limit and cancellation in `control`."""
 
-    searcher: Searcher
+    prepared: Prepared
     devices: int
     request: Request
     control: Control
@@ -69,7 +69,7 @@ class Choosing:
                 uniform = None if uniforms is None else uniforms.best()
             if uniform is not None:  # else its refusal is said where it is emitted
                 planned = answer = None
-        untouched = self.searcher.untouched(self.control)
+        untouched = self.prepared.untouched(self.control)
         if uniforms is not None and uniform is not None:
             answer = self._faster(answer, uniforms, uniform)
         if answer is None and uniforms is not None and not uniforms.by_degrees:  # no plan of a configuration will do
@@ -82,19 +82,19 @@ class Choosing:
     @property
     def front(self) -> bool:
         """Whether what less memory costs is asked for."""
-        return self.searcher.options.front
+        return self.prepared.options.front
 
     def _uniforms(self, *, always: bool = False) -> Uniforms | None:
         """Uniform configurations, where these are in question."""
-        searcher = self.searcher
-        options = searcher.options
-        if self.front and (options.strategy is not None or not searcher.training):
+        prepared = self.prepared
+        options = prepared.options
+        if self.front and (options.strategy is not None or not prepared.training):
             raise UsageError("--front: configurations of training are searched for it; leave it out")
-        if options.strategy is not None or not (searcher.training or options.target in BY_DEGREES):
+        if options.strategy is not None or not (prepared.training or options.target in BY_DEGREES):
             return None
         from planner.requests.uniform import uniforms
 
-        whole = searcher.load(options.batch)
+        whole = prepared.load(options.batch)
         always = always or self.front
         found = uniforms(options, whole, self.devices, self.request.profile, self.control, always=always)
         if self.front and found is None:
@@ -107,11 +107,11 @@ class Choosing:
     def _of_operators(self, uniform: Uniform | None) -> tuple[Planned | None, Answer | None]:
         """What the search finds that decides on every operator; nothing where that is not faster than the uniform
         configuration, or the target takes degrees alone."""
-        searcher, request, control = self.searcher, self.request, self.control
-        if searcher.options.target in BY_DEGREES and searcher.options.strategy is None:
+        prepared, request, control = self.prepared, self.request, self.control
+        if prepared.options.target in BY_DEGREES and prepared.options.strategy is None:
             return None, None
         if uniform is not None and len(uniform.found.best) >= request.top_k:
-            if uniform.found.at_once_s * (1 - _ONE_BY_ONE) > uniform.step_time_s and not searcher.parted:
+            if uniform.found.at_once_s * (1 - _ONE_BY_ONE) > uniform.step_time_s and not prepared.parted:
                 control.say(
                     "operators are not searched one by one: the whole batch at once takes longer, or does not fit"
                 )
@@ -119,7 +119,7 @@ class Choosing:
             if request.top_k == 1:
                 request = replace(request, known_step_s=uniform.step_time_s)
         try:
-            planned, pipeline = searcher.plan(request, control, self.recall)
+            planned, pipeline = prepared.plan(request, control, self.recall)
         except (InfeasibleError, NoPlanError) as e:
             if uniform is None:
                 raise
@@ -129,15 +129,15 @@ class Choosing:
                 self.one_by_one_s = float("inf")
             return None, None
         self.one_by_one_s = planned.step_bound_s if pipeline is None else pipeline.step_bound_s
-        untouched = searcher.untouched(control)
+        untouched = prepared.untouched(control)
         alone = untouched and self.recall is None and not control.cancel.is_set()
-        said = searcher.asked_so(self.devices, untouched, alone)
-        return planned, searcher.answer(planned, control, pipeline, said)
+        said = prepared.asked_so(self.devices, untouched, alone)
+        return planned, prepared.answer(planned, control, pipeline, said)
 
     def _faster(self, answer: Answer | None, uniforms: Uniforms, uniform: Uniform) -> Answer | None:
         """The answer, or the plan of the fastest uniform configuration where its step is shorter and the target takes
         it; both say what was tried.  None where there is neither."""
-        say = self.searcher.watch.say
+        say = self.prepared.watch.say
         chosen = within = False
         best: Uniform | None = uniform
         while best is not None and (answer is None or answer.documents[0]["step_time_s"] > best.step_time_s):
@@ -151,9 +151,9 @@ class Choosing:
                 best = uniforms.best()
                 continue
             except InputError as e:  # a parameter that the target keeps in one layout, and operators read in two
-                if self.searcher.options.target == "any":
+                if self.prepared.options.target == "any":
                     raise
-                say(f"{self.searcher.options.target} refuses {best.strategy}: {e}")
+                say(f"{self.prepared.options.target} refuses {best.strategy}: {e}")
                 uniforms.leave_out(best, str(e))
                 best = uniforms.best()
                 continue
@@ -163,7 +163,7 @@ class Choosing:
                     within = own.documents[0]["step_time_s"] < best.step_time_s
                     answer, uniform, chosen = self._before(own, best, answer), best, True
                 break
-            say(f"{self.searcher.options.target} refuses {best.strategy}: {refusal}")
+            say(f"{self.prepared.options.target} refuses {best.strategy}: {refusal}")
             uniforms.leave_out(best, refusal)
             best = uniforms.best()
         if answer is None:
@@ -214,17 +214,17 @@ class Choosing:
 
     def _refused(self, answer: Answer) -> bool:
         """Whether the target refuses a plan of operators, which is said; not where a configuration is prescribed."""
-        options = self.searcher.options
+        options = self.prepared.options
         refusal = None if options.strategy is not None else self._refusal(answer)
         if refusal is not None:
-            self.searcher.watch.say(f"{options.target} refuses the plan of operators one by one: {refusal}")
+            self.prepared.watch.say(f"{options.target} refuses the plan of operators one by one: {refusal}")
         return refusal is not None
 
     def _refusal(self, answer: Answer) -> str | None:
         """Why the target refuses the plan, with the model's own names; None where it takes it."""
         from planner.emit import TARGETS, Given, emit
 
-        target = self.searcher.options.target
+        target = self.prepared.options.target
         if target == "any" or TARGETS[target].needs:
             return None
         try:
@@ -235,33 +235,26 @@ class Choosing:
 
     def _inside(self, uniforms: Uniforms, uniform: Uniform) -> Answer | None:
         """The plan with operators laid out one by one inside of the configuration, where that is faster."""
-        if self.searcher.options.target != "any" or self.control.stopped:
+        if self.prepared.options.target != "any" or self.control.stopped:
             return None
         try:
             pins = uniforms.inside(uniform)
             own = None if pins is None else self._of_configuration(uniform.strategy, pins)
         except (InfeasibleError, NoPlanError, UsageError, InputError) as e:
-            self.searcher.watch.say(f"operators inside of {uniform.strategy}: {e}")
+            self.prepared.watch.say(f"operators inside of {uniform.strategy}: {e}")
             return None
         return own if own is not None and own.documents[0]["step_time_s"] < uniform.step_time_s else None
 
     def _of_configuration(self, strategy: str, inside: Constraints | None = None) -> Answer:
         """What `--strategy` gives; `inside`: with `--space operators`, its pins."""
-        searcher = self.searcher
-        options = copy(searcher.options)
+        prepared = self.prepared
+        options = copy(prepared.options)
         options.strategy, options.stages, options.micro_batches = strategy, 1, None
         options.front = False
         options.recompute, options.top_k, options.devices, options.space = "auto", 1, str(self.devices), None
         if inside is not None:
             options.space = "operators"
-        own = type(searcher)(
-            options,
-            None,
-            None,
-            searcher.cancellation,
-            searcher.watch,
-            graphs=searcher.graphs,
-            inside=inside,
-            source=searcher.source,
-        )
-        return own.search(self.devices)
+        own = Prepared(options, prepared.cancellation, prepared.watch, prepared.graphs, inside, prepared.source)
+        own.check_job(self.devices)
+        request = own.request(self.devices)
+        return Choosing(own, self.devices, request, own.begin(request), own.recall).run().answer

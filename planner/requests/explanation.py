@@ -65,30 +65,30 @@ def _case(
 ) -> Case:
     from planner.explain import Case
     from planner.requests.cancel import Cancellation
+    from planner.requests.prepared import Prepared
     from planner.requests.recorded import arguments_of, request_of
-    from planner.requests.searcher import Searcher
     from planner.search.control import Control
 
     asked = _request(plan, hardware)
-    wanted, options = request_of(asked, source.path), request_of(_with_files(asked, folder), source.path)
     try:
+        wanted, options = request_of(asked, source.path), request_of(_with_files(asked, folder), source.path)
         options.check()
     except UsageError as e:
         raise InputError(f"plan: at search.request: {e}; search again") from e
-    searcher = Searcher(options, None, None, Cancellation(), source=source)
-    request = searcher.request(asked.devices)
+    prepared = Prepared(options, Cancellation(), source=source)
+    request = prepared.request(asked.devices)
 
     def find(request: Request, tables: dict[DeviceMesh, PriceTables]) -> tuple[Planned, Pipelined | None]:
-        return searcher.plan(request, Control(request.time_limit), tables=tables)
+        return prepared.plan(request, Control(request.time_limit), tables=tables)
 
     def command(pins: Sequence[str]) -> str:
         return shlex.join(["planner", "search", *arguments_of(wanted, pins)])
 
     return Case(
         plan,
-        searcher.graph,
+        prepared.graph,
         request,
-        _parts(options, searcher.configured),
+        _parts(options, prepared.configured),
         find,
         command,
         say=say,

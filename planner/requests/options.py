@@ -9,15 +9,25 @@ from typing import Any
 
 from planner.errors import UsageError
 
-__all__ = ["add_options", "default_of", "option", "options_of", "read", "refuse_others"]
+__all__ = ["add_options", "default_of", "option", "options_of", "read", "refuse_others", "sent_of"]
 
 
-def option(default: Any = None, *, sent: bool = True, keyed: bool = True, **argument: Any) -> Any:
-    """A field, and how the command line has it: arguments of `argparse.ArgumentParser.add_argument`.
+def option(
+    default: Any = None,
+    *,
+    sent: bool | Mapping[str, Any] = True,
+    keyed: bool = True,
+    recorded: bool = True,
+    **argument: Any,
+) -> Any:
+    """A field, and how the command line has it: arguments of `argparse.ArgumentParser.add_argument`; `help` may be
+    what makes the text, and `choices` what may still grow.
 
-    `sent`: whether a service is asked for it; `keyed`: whether the answer depends on it.
+    `sent`: whether a service is asked for it, and what that says of it beyond this: `description` where `help` speaks
+    of the command line, `examples`, limits as of `pydantic.Field` (`ge`, `le`, `pattern`, …; of a list `max_length`);
+    `keyed`: whether the answer depends on it; `recorded`: whether a plan says that it was asked for.
     """
-    metadata = {"option": argument, "sent": sent, "keyed": keyed}
+    metadata = {"option": argument, "sent": sent, "keyed": keyed, "recorded": recorded}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -28,12 +38,20 @@ def options_of(request: type[Any]) -> tuple[Field[Any], ...]:
     return tuple(f for f in fields(request) if "option" in f.metadata)
 
 
+def sent_of(request: type[Any]) -> tuple[str, ...]:
+    """Names of the options that a service is asked for, beside the devices."""
+    return tuple(f.name for f in options_of(request) if f.metadata["sent"])
+
+
 def add_options(parser: argparse.ArgumentParser, request: type[Any], names: Iterable[str] | None = None) -> None:
     """The options of a request to the command line, or those of these names."""
     wanted = None if names is None else set(names)
     for f in options_of(request):
         if wanted is None or f.name in wanted:
-            parser.add_argument(f"--{f.name.replace('_', '-')}", default=default_of(f), **f.metadata["option"])
+            argument = dict(f.metadata["option"])
+            if callable(argument.get("help")):
+                argument["help"] = argument["help"]()
+            parser.add_argument(f"--{f.name.replace('_', '-')}", default=default_of(f), **argument)
 
 
 def default_of(f: Field[Any]) -> Any:

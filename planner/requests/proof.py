@@ -9,8 +9,8 @@ from typing import Any
 from planner.errors import InputError
 from planner.planning import Planned
 from planner.planning.proof import Certified, certify_chosen, certify_others
-from planner.search.certificate_file import write_certificate
-from planner.search.instance import write_instance
+from planner.search.certificates.file import write_certificate
+from planner.search.saved.instance import write_instance
 
 __all__ = ["described", "save_problem"]
 

@@ -7,24 +7,28 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
+from pydantic import JsonValue
+
 from cost_models import profile_names
 from planner.errors import InputError
 from planner.planning.constraints import constraints_text, read_constraints
 from planner.planning.document import SCHEMA as PLAN_SCHEMA
 from planner.planning.searched import FileDocument, RequestDocument
+from planner.requests.options import options_of, read, refuse_others
 from planner.requests.search import SearchRequest
 from planner.requests.values import bindings
 
 __all__ = ["arguments_of", "profile_text", "recorded", "request_of"]
 
 
-# What a request and its record have in common; whether a plan is `reproducible`, the search finds out.
+# What a request and its record have in common by the same name; whether a plan is `reproducible`, the search finds out.
 _SAME: Final = tuple(
     sorted(
         (RequestDocument.model_fields.keys() & {f.name for f in fields(SearchRequest)})
         - {"devices", "constraints", "bind", "reproducible"}
     )
 )
+_OTHERWISE: Final = ("pin", "constraints", "bind", "reproducible")  # stands there in another form
 
 
 def recorded(request: SearchRequest) -> RequestDocument:
@@ -37,7 +41,14 @@ def recorded(request: SearchRequest) -> RequestDocument:
         constraints=None if request.constraints is None else _constraints(request.constraints),
         pins=request.pin,
         bind=dict(sorted(bindings(request.bind).items())),
+        options=_further(request),
     )
+
+
+def _further(request: SearchRequest) -> dict[str, JsonValue]:
+    """Options that the record has no key for, as JSON; a file goes by its name."""
+    wanted = {f.name for f in options_of(type(request)) if f.metadata["recorded"]} - {*_SAME, *_OTHERWISE}
+    return {n: str(v) if isinstance(v, Path) else v for n, v in request.given.items() if n in wanted}
 
 
 def profile_text(hardware: str) -> FileDocument | None:
@@ -60,10 +71,13 @@ def _file(path: Path, option: str) -> FileDocument:
         raise InputError(f"{option} {path}: cannot be read ({e}); give a text file in UTF-8") from e
 
 
-def request_of(document: RequestDocument, model: Path) -> SearchRequest:
-    """What asks the same of the model; files go by their names."""
-    return SearchRequest(
+def request_of(document: RequestDocument, model: Path, request: type[SearchRequest] = SearchRequest) -> SearchRequest:
+    """What asks the same of the model, as a `request`; files go by their names.  UsageError where it has no such option
+    or value."""
+    refuse_others(document.options, {f.name for f in options_of(request)} - {*_SAME, *_OTHERWISE})
+    return request(
         **{name: getattr(document, name) for name in _SAME},
+        **{name: read(request, name, value) for name, value in document.options.items()},
         model=model,
         devices=str(document.devices),
         constraints=None if document.constraints is None else Path(document.constraints.name),

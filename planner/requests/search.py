@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from planner.errors import UsageError
-from planner.requests.options import default_of, option, options_of, read, refuse_others
+from planner.requests.options import default_of, option, options_of, read, refuse_others, sent_of
 from planner.requests.values import byte_size, plan_file, positive
+from planner.search.solvers import SOLVERS, SolverName, told
 from planner.targets import Target
 
 __all__ = ["MOST_DEVICES", "SENT", "Optimizer", "Precision", "SearchRequest"]
@@ -24,7 +25,6 @@ Precision = Literal["bf16", "fp16", "fp32"]
 Recompute = Literal["auto", "none", "blocks"]
 Risk = Literal["expected", "upper"]
 Space = Literal["whole", "operators"]
-Solver = Literal["auto", "dp", "ilp"]
 
 
 @dataclass
@@ -37,21 +37,37 @@ class SearchRequest:
     model: Path
     devices: str
     bind: list[str] = option(
-        [], action="append", metavar="DIM=SIZE", help="size of a symbolic dimension; may be repeated"
+        [],
+        sent={
+            "description": "Sizes of symbolic dimensions, DIM=SIZE; may be repeated.",
+            "pattern": r"^[^= \x00-\x1f\x7f]{1,100}=[1-9][0-9]{0,8}$",
+            "max_length": 50,
+        },
+        action="append",
+        metavar="DIM=SIZE",
+        help="size of a symbolic dimension; may be repeated",
     )
     batch: int | None = option(
         type=positive, metavar="B", help="global batch: binds the batch dimension, or rebinds a static one"
     )
     hardware: str = option(
         "a100-80",
+        sent={"description": "A name of GET /v1/hardware."},
         metavar="NAME|FILE",
         help="profile (see `planner hardware`); of several kinds of devices NAME:COUNT+NAME:COUNT",
     )
     nodes: int | None = option(type=positive, metavar="K", help="servers; default: as many as full servers need")
-    mesh: str | None = option(metavar="AxB", help="only this logical mesh; default: all of one and two axes")
+    mesh: str | None = option(
+        sent={"pattern": r"^[1-9][0-9]{0,4}(x[1-9][0-9]{0,4}){0,3}$", "examples": ["2x8"]},
+        metavar="AxB",
+        help="only this logical mesh; default: all of one and two axes",
+    )
     mode: Mode | None = option(choices=get_args(Mode), help="default: training where there is a loss")
     memory_limit: int | None = option(
-        type=byte_size, metavar="SIZE", help="per device; default: what the profile leaves"
+        sent={"examples": ["64GiB"]},
+        type=byte_size,
+        metavar="SIZE",
+        help="per device; default: what the profile leaves",
     )
     optimizer: Optimizer = option("adam", choices=get_args(Optimizer))
     precision: Precision = option("bf16", choices=get_args(Precision))
@@ -60,7 +76,13 @@ class SearchRequest:
         choices=get_args(Recompute),
         help="run equal layers again in the backward pass; auto: on meshes where nothing fits without",
     )
-    stages: int = option(1, type=positive, metavar="S", help="pipeline stages, each on an S-th of the devices")
+    stages: int = option(
+        1,
+        sent={"le": MOST_DEVICES},
+        type=positive,
+        metavar="S",
+        help="pipeline stages, each on an S-th of the devices",
+    )
     micro_batches: int | None = option(
         type=positive, metavar="M", help="parts of the batch, one after the other; default: 1, up to 4 a stage"
     )
@@ -72,6 +94,7 @@ class SearchRequest:
     )
     pin: list[str] = option(
         [],
+        sent={"description": "As `planner search --pin`; may be repeated.", "max_length": 200},
         action="append",
         metavar="'PATTERN KEY=VALUE ...'",
         help="one such pin, as '*.fc1.* m=x n=y', '*.weight stored=[_,x]' or rest=data_parallel; may be repeated",
@@ -82,6 +105,7 @@ class SearchRequest:
     )
     risk: Risk = option(
         "expected",
+        recorded=False,
         choices=get_args(Risk),
         help="upper: of uniform configurations, the one whose step most likely stays below the least: the upper end of "
         "the interval counts, which is wider where no published step was measured with the like",
@@ -92,28 +116,40 @@ class SearchRequest:
         "where the batch at once hardly fits, else operators; operators with --strategy: these are laid out one by "
         "one inside of the strategy's micro-batches and stages, as far as the step gets shorter",
     )
-    solver: Solver = option("auto", choices=get_args(Solver))
-    time_limit: float | None = option(keyed=False, type=float, metavar="S", help="seconds for the whole search")
+    solver: SolverName = option("auto", choices=SOLVERS, help=lambda: told(SOLVERS))
+    time_limit: float | None = option(
+        sent={"gt": 0, "le": 86400}, keyed=False, type=float, metavar="S", help="seconds for the whole search"
+    )
     target: Target = option(
         "any",
+        sent={"description": "Only plans that this runtime can express."},
         choices=get_args(Target),
         help="only plans that it can be told; default: the one of --emit, else any",
     )
     reproducible: bool = option(
         False, keyed=False, action="store_true", help="no limits in seconds: the same bytes every time"
     )
-    top_k: int = option(1, type=positive, metavar="K", help="the best plan of each of the K best meshes")
+    top_k: int = option(
+        1,
+        sent={"le": 16},
+        recorded=False,
+        type=positive,
+        metavar="K",
+        help="the best plan of each of the K best meshes",
+    )
     front: bool = option(
         False,
         sent=False,
+        recorded=False,
         action="store_true",
         help="also list the fastest configurations for ever less memory per device",
     )
     warm_start: Path | None = option(
-        sent=False, type=plan_file, metavar="PLAN", help="begin with a plan.json made before"
+        sent=False, recorded=False, type=plan_file, metavar="PLAN", help="begin with a plan.json made before"
     )
     save_problem: Path | None = option(
         sent=False,
+        recorded=False,
         keyed=False,  # it is written by a search, and changes nothing in its answer
         type=Path,
         metavar="DIR",
@@ -123,6 +159,7 @@ class SearchRequest:
     save_all_meshes: bool = option(
         False,
         sent=False,
+        recorded=False,
         keyed=False,
         action="store_true",
         help="with --save-problem: one pair of files per other mesh as well",
@@ -139,7 +176,7 @@ class SearchRequest:
 
         UsageError where there is no such option, or it has no such value.
         """
-        refuse_others(options, {*SENT, "devices"})
+        refuse_others(options, {*sent_of(cls), "devices"})
         if "devices" not in options:
             raise UsageError("--devices: expected a number of devices, found none")
         given = {name: read(cls, name, value) for name, value in options.items() if name != "devices"}
@@ -180,12 +217,17 @@ class SearchRequest:
     @property
     def keyed(self) -> dict[str, Any]:
         """What the answer depends on beside the model and the devices, by name."""
-        return {f.name: getattr(self, f.name) for f in options_of(SearchRequest) if f.metadata["keyed"]}
+        return {f.name: getattr(self, f.name) for f in options_of(type(self)) if f.metadata["keyed"]}
 
     @property
     def given(self) -> dict[str, Any]:
         """Options that are not left to their defaults, by name."""
-        return {f.name: value for f in options_of(SearchRequest) if (value := getattr(self, f.name)) != default_of(f)}
+        return {f.name: value for f in options_of(type(self)) if (value := getattr(self, f.name)) != default_of(f)}
+
+    @property
+    def asked_of_a_service(self) -> dict[str, Any]:
+        """Of these, those that a service is asked for."""
+        return {name: value for name, value in self.given.items() if name in sent_of(type(self))}
 
     @property
     def decided(self) -> dict[str, bool]:
@@ -201,4 +243,4 @@ class SearchRequest:
 
 
 # Beside the devices, the options of a service.
-SENT: Final = tuple(f.name for f in options_of(SearchRequest) if f.metadata["sent"])
+SENT: Final = sent_of(SearchRequest)

@@ -4,50 +4,34 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
-from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from math import log
-from typing import Any
 
 from planner.cache import Store
-from planner.clock import Configuration
-from planner.errors import InputError, UsageError
-from planner.ir import DeviceMesh, Graph
-from planner.planning import PlanDocument, Planned, Recall, Request, describe, make_plan, plan_text, read_plan
-from planner.planning.constraints import Constraints
-from planner.planning.meshes import parse_mesh
-from planner.planning.pipeline import Parts, Pipelined, in_parts, plan_in_parts
-from planner.planning.planner import on_nodes
-from planner.planning.searched import RequestDocument
-from planner.pricing import PriceTables, Settings
-from planner.report.text import details, outcome
+from planner.ir import Graph
+from planner.planning import PlanDocument, Planned, Recall, Request, plan_text
 from planner.requests.answer import Answer
 from planner.requests.cancel import Cancellation
 from planner.requests.choosing import Choosing
-from planner.requests.headline import figures, headline
-from planner.requests.job import check_devices, take_job
 from planner.requests.key import RequestKey
 from planner.requests.model import ModelSource
+from planner.requests.prepared import Prepared, first_size
 from planner.requests.proof import described, save_problem
-from planner.requests.recorded import recorded
 from planner.requests.search import SearchRequest
-from planner.requests.values import bindings, constraints_of, profile_of
-from planner.requests.watch import Lines, Watch, reports_in_seconds
+from planner.requests.watch import Lines, Watch
 from planner.search.control import Control
 
 __all__ = ["Searcher"]
 
 WARM_SECONDS = 2.0  # for finding an earlier plan again in a search under a time limit
-UNTOUCHED = 0.25  # no part of a search is cut short before this share of its time limit is over
 
 
 @dataclass
 class Searcher:
     """Searches for the counts of devices of one command; model, profile and constraints are read once.
 
-    `source`: where the model is read, if not from the file that the options name.
+    `graphs`, `source`: as of `Prepared`.
     """
 
     options: SearchRequest
@@ -55,88 +39,19 @@ class Searcher:
     key: RequestKey | None
     cancellation: Cancellation
     watch: Watch = field(default_factory=Lines)
-    graphs: dict[int | None, tuple[Graph, bytes]] = field(default_factory=dict)  # by batch, with the file they are of
-    inside: Constraints | None = None  # the pins of --strategy with --space operators, where these are known
+    graphs: dict[int | None, tuple[Graph, bytes]] = field(default_factory=dict)
     source: ModelSource | None = None
 
     def __post_init__(self) -> None:
-        self.options = replace(self.options)  # options are settled here
-        self.watch.phase("import")
-        self._source = self.source or ModelSource(self.options.model)
-        self._file = b""  # the model's, without weights
-        self.profile = profile_of(self.options.hardware)
-        self.constraints = constraints_of(self.options.constraints, self.options.pin)
-        self.configured: Constraints | None = None  # the pins of --strategy
-        self.execution: Configuration | None = None  # and what it says of how a plan is run
-        self.asked = recorded(self.options)  # before a configuration or a file's job becomes options
-        if self.options.strategy is not None:
-            self._take_strategy()
-        self.job = None if self.constraints is None else self.constraints.job
-        if self.job is not None:
-            take_job(self.options, self.job)
-        self.parted = self.options.stages > 1 or (self.options.micro_batches or 1) > 1
-        if self.options.top_k > 1 and self.parted:
-            raise UsageError("--top-k: plans in stages or micro-batches are one at a time; leave it out")
-        self.recall = None
-        if self.options.warm_start is not None:
-            self.recall = Recall(read_plan(self.options.warm_start))
-
-    def _take_strategy(self) -> None:
-        """The configuration as options and constraints."""
-        from planner.requests.strategy import operators_inside, take_strategy
-
-        options = self.options
-        given = self.constraints
-        options.stages, options.micro_batches, options.recompute, self.execution, pins = take_strategy(
-            options, self.load
-        )
-        if options.space == "operators":
-            profile = on_nodes(self.profile, int(options.devices), options.nodes)
-            control = Control(options.time_limit, cancel=self.cancellation.asked)
-            found = self.inside or operators_inside(options, self.load, self.execution, profile, control)
-            pins = pins if found is None else found
-        self.configured = pins
-        self.constraints = pins if given is None else pins + given
-
-    def load(self, batch: int | None) -> Graph:
-        """The model for a batch: importing it again would take as long again."""
-        if batch not in self.graphs:
-            bind = bindings(self.options.bind)
-            self.graphs[batch] = self._source.load_with_file(bind=bind, batch=batch)
-        graph, self._file = self.graphs[batch]
-        return graph
-
-    @cached_property
-    def _loaded(self) -> tuple[Graph, Parts]:
-        """The graph of a micro-batch, and into how many the batch goes."""
-        options = self.options
-        per_stage = min(map(int, options.devices.split(","))) // options.stages
-        return in_parts(self.load, options.batch, options.stages, options.micro_batches, max(1, per_stage))
-
-    @property
-    def parts(self) -> Parts:
-        return self._loaded[1]
-
-    @cached_property
-    def graph(self) -> Graph:
-        graph = self._loaded[0]
-        if self.recall is not None:
-            self.recall.check([op.name for op in graph.ops])
-        return graph
-
-    @property
-    def training(self) -> bool:
-        mode = self.options.mode
-        return self.graph.loss is not None if mode is None else mode == "training"
+        self.prepared = Prepared(self.options, self.cancellation, self.watch, self.graphs, source=self.source)
+        self.options = self.prepared.options  # as a configuration or a file's job settles them
 
     def search(self, devices: int) -> Answer:
         """The answer for one count of devices, kept where it may be."""
-        if self.job is not None:
-            check_devices(self.job, devices, self.profile.name)
-            if devices % self.options.stages:
-                raise InputError(f"constraints {self.job.where}: {self.options.stages} stages do not divide {devices}")
-        graph = self.graph
-        request = self.request(devices)
+        prepared = self.prepared
+        prepared.check_job(devices)
+        graph = prepared.graph
+        request = prepared.request(devices)
         key = None if self.key is None else self.key.of_graph(_content(graph), devices)
         if self.store is not None and key is not None and self.options.save_problem is None:
             known = Answer.read(self.store, key)
@@ -145,12 +60,9 @@ class Searcher:
                 return _renamed(known, graph.name)
         recall, automatic = self._recall(graph, request)
         if request.time_limit is not None:
-            import_module("planner.search.ilp")  # which takes half a second, before the clock is set
-        report = reports_in_seconds(self.watch, request.profile.price_resolution_s)
-        control = Control(request.time_limit, cancel=self.cancellation.asked, say=self.watch.say, report=report)
-        self.watch.phase("search")
-        self.cancellation.searching = True
-        found = Choosing(self, devices, request, control, recall).run()
+            import_module("planner.search.program.ilp")  # which takes half a second, before the clock is set
+        control = prepared.begin(request)
+        found = Choosing(prepared, devices, request, control, recall).run()
         planned, answer, untouched = found.planned, found.answer, found.untouched
         if self.store is not None and key is not None and untouched and not automatic and not answer.cancelled:
             answer.keep(self.store, key)
@@ -159,33 +71,6 @@ class Searcher:
         if self.options.save_problem is None or planned is None:
             return answer
         return self._saved(answer, planned, control, devices)
-
-    @staticmethod
-    def untouched(control: Control) -> bool:
-        """Whether no part of the search was cut short."""
-        took = time.monotonic() - control.started
-        return control.time_limit is None or took < UNTOUCHED * control.time_limit
-
-    def plan(
-        self,
-        request: Request,
-        control: Control,
-        recall: Recall | None = None,
-        tables: dict[DeviceMesh, PriceTables] | None = None,
-    ) -> tuple[Planned, Pipelined | None]:
-        """Searches for what is requested of the graph, in stages and micro-batches where the options say so."""
-        parts = self.parts
-        if parts.stages > 1 or parts.micro_batches > 1:
-            return plan_in_parts(self.graph, request, parts, control=control, recall=recall, tables=tables)
-        return make_plan(self.graph, request, control=control, recall=recall, tables=tables), None
-
-    def asked_so(self, devices: int, untouched: bool, alone: bool) -> RequestDocument:
-        """What stands in plan.json: a limit that cut nothing short is left out, since plans do not depend on it."""
-        limit = None if untouched else self.options.time_limit
-        update = {"devices": devices, "time_limit": limit, "reproducible": alone}
-        if "," in self.options.devices and self.asked.stages > 1:
-            update["micro_batches"] = self.parts.micro_batches  # for the least of several counts
-        return self.asked.model_copy(update=update)
 
     def _saved(self, answer: Answer, planned: Planned, control: Control, devices: int) -> Answer:
         """The answer with what was written for `planner check`."""
@@ -202,57 +87,6 @@ class Searcher:
         documents = ({**answer.documents[0], "certified": document}, *answer.documents[1:])
         return replace(answer, documents=documents, summary="\n".join([answer.summary, *described(document)]))
 
-    def request(self, devices: int) -> Request:
-        """What the options ask for."""
-        options = self.options
-        return Request(
-            devices=devices // options.stages,
-            profile=on_nodes(self.profile, devices, options.nodes),
-            settings=Settings(self.training, options.precision, options.optimizer, options.target),
-            meshes=(parse_mesh(options.mesh, devices // options.stages),) if options.mesh else None,
-            memory_limit=options.memory_limit,
-            solver=options.solver,
-            time_limit=options.time_limit,
-            recompute=options.recompute,
-            constraints=self.constraints,
-            top_k=options.top_k,
-            execution=self.execution,
-        )
-
-    def answer(
-        self, planned: Planned, control: Control, pipeline: Pipelined | None, request: RequestDocument
-    ) -> Answer:
-        self.watch.phase("write")
-        plans = (planned, *planned.others)
-        # Each of the others is what a search of its own mesh finds.
-        requests = (request, *(request.model_copy(update={"mesh": str(p.mesh)}) for p in planned.others))
-        texts = [plan_text(self._describe(p, pipeline, r)) for p, r in zip(plans, requests, strict=True)]
-        cancelled = control.cancel.is_set()
-        asked_so = self.options.strategy is not None or pipeline is not None
-        messages = [] if asked_so else [f"warning: {w}" for w in planned.warnings]
-        if self.job is not None:
-            messages += [f"note: {self.job.where}: {line}" for line in self.job.notes]
-        if self.training and self.graph.loss is None:
-            messages.insert(0, "note: the graph ends before its loss; gradients are taken to enter at its outputs")
-        samples = self.parts.batch or _batch(self.graph) or 0
-        read = [PlanDocument.model_validate_json(text) for text in texts]
-        documents = tuple(self._figured(p, pipeline, plan, samples) for p, plan in zip(plans, read, strict=True))
-        lines = [*headline(planned, read[0], documents[0]), *outcome(planned, pipeline)]
-        shown = details(planned, pipeline)
-        return Answer(
-            tuple(texts), documents, "\n".join(lines), tuple(messages), shown, cancelled=cancelled, model=self._file
-        )
-
-    def _figured(
-        self, planned: Planned, pipeline: Pipelined | None, plan: PlanDocument, samples: int
-    ) -> dict[str, Any]:
-        document = _document(planned, pipeline, samples)
-        return document | figures(planned, plan, document, self.execution)
-
-    def _describe(self, planned: Planned, pipeline: Pipelined | None, request: RequestDocument) -> PlanDocument:
-        bind = bindings(self.options.bind)
-        return describe(planned, bind=bind, batch=self.parts.batch, pipeline=pipeline, request=request)
-
     # The cache beyond this very request
 
     def _point(self, devices: int, key: str) -> None:
@@ -262,7 +96,7 @@ class Searcher:
     def _index(self, graph: Graph, request: Request, key: str) -> None:
         """Lists the answer among those on graphs of this structure."""
         assert self.store is not None
-        about = {"devices": request.devices, "batch": _batch(graph), "settings": repr(request.settings)}
+        about = {"devices": request.devices, "batch": first_size(graph), "settings": repr(request.settings)}
         self.store.write(f"structures/{_structure(graph)}", key, json.dumps(about).encode())
 
     def _recall(self, graph: Graph, request: Request) -> tuple[Recall | None, bool]:
@@ -270,8 +104,8 @@ class Searcher:
 
         Without a time limit a search ends the same way whatever was searched before, so nothing is taken unasked.
         """
-        if self.recall is not None:
-            return self.recall, False
+        if self.prepared.recall is not None:
+            return self.prepared.recall, False
         if self.store is None or request.time_limit is None:
             return None, False
         kind = f"structures/{_structure(graph)}"
@@ -279,7 +113,7 @@ class Searcher:
         for key in self.store.keys(kind):
             about = json.loads(self.store.read(kind, key) or b"{}")
             if about.get("settings") == repr(request.settings):
-                distances = (_ratio(about["devices"], request.devices), _ratio(about["batch"], _batch(graph)))
+                distances = (_ratio(about["devices"], request.devices), _ratio(about["batch"], first_size(graph)))
                 near.append((*distances, key))
         for _, _, key in sorted(near):
             known = Answer.read(self.store, key)
@@ -288,65 +122,6 @@ class Searcher:
                 self.watch.say(f"note: begins with a plan found before, on mesh {plan.mesh}")
                 return Recall(plan, WARM_SECONDS), True
         return None, False
-
-
-def _document(planned: Planned, pipeline: Pipelined | None, batch: int) -> dict[str, Any]:
-    """`batch`: samples of a micro-batch."""
-    settings, graph = planned.request.settings, planned.priced.graph
-    traffic = planned.program.traffic(settings)
-    out = {
-        "devices": planned.mesh.devices,
-        "mesh": str(planned.mesh),
-        "batch": _batch(graph),
-        "objective_s": planned.objective_s,
-        "objective_lower_bound_s": planned.bound_s,
-        "gap": planned.gap,
-        "step_time_s": planned.step_time_s,
-        "step_time_lower_bound_s": planned.step_bound_s,
-        "status": planned.status,
-        "peak_memory_bytes": planned.peak_memory_bytes,
-        "memory_limit_bytes": planned.memory_limit,
-        "search_seconds": planned.search_seconds,
-        "operators": len(graph.ops),
-        "operators_replicated_for_want_of_a_rule": list(planned.without_rule),
-        "collectives": {kind: asdict(t) for kind, t in traffic.items()},
-        "parts_s": planned.parts.seconds(planned.priced.machine.unit_s),
-        "step_parts_s": {k: n * planned.priced.machine.unit_s for k, n in planned.timeline.parts.items()},
-        "candidates": [
-            {
-                "mesh": str(c.mesh),
-                "recompute": c.recompute,
-                "status": c.status,
-                "objective_s": c.objective_s,
-                "bound_s": c.bound_s,
-                "step_time_s": c.step_time_s,
-            }
-            for c in planned.candidates
-        ],
-        "warnings": list(planned.warnings),
-        "solver": planned.solution.solver,
-    }
-    if pipeline is not None:
-        out |= {
-            "devices": pipeline.devices,
-            "batch": batch * pipeline.micro_batches,
-            "stages": pipeline.stages,
-            "micro_batches": pipeline.micro_batches,
-            "schedule": pipeline.order,
-            "chunks": pipeline.chunks,
-            "gap": pipeline.gap,
-            "step_parts_s": {},
-            "step_time_s": pipeline.step_time_s,
-            "step_time_lower_bound_s": pipeline.step_bound_s,
-            "status": pipeline.status,
-            "bubble": pipeline.run.bubble_fraction,
-            "peak_memory_bytes": max(pipeline.memory),
-        }
-    return out
-
-
-def _batch(graph: Graph) -> int | None:
-    return next((s[0] for t in graph.inputs if (s := graph.tensors[t].shape)), None)
 
 
 def _ratio(a: int | None, b: int | None) -> float:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planner.errors import InputError, UsageError
+from planner.requests.kinds import refuse_kinds
 from planner.terminal import plain
 
 if TYPE_CHECKING:
@@ -96,7 +97,6 @@ def profile_of(name: str) -> HardwareProfile:
     """The profile of that name or file.  InputError where there is none or it is malformed; UsageError for a cluster of
     several kinds of devices."""
     from cost_models import ProfileError, load_profile
-    from planner.requests.kinds import refuse_kinds
 
     refuse_kinds(name)
     try:

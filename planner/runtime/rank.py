@@ -20,10 +20,11 @@ from planner.kernels import ShardContext
 from planner.kernels.shards import Array
 from planner.lowering import Convert, Instruction, Load, Program, Run, Seed
 from planner.rules.localize import local_op
+from planner.runtime.arrays import torch_function
 from planner.runtime.collectives import Inside, apply
 from planner.runtime.fallback import NumpyCall, run_with_numpy
 from planner.runtime.lifetimes import last_uses
-from planner.runtime.registry import Call, Function, torch_function
+from planner.runtime.registry import Call, Function
 from planner.runtime.workers import Context
 from planner.verify.reference import incoming_gradient
 from planner.work.activity import fixed_operators
@@ -233,11 +234,11 @@ class Rank:
                 found = b.function(Call(b.op, leaves, b.shapes, b.place, b.inside, b.reduced, b.weights_only))
                 results = [found] if isinstance(found, Tensor) else found
                 if results is not None and b.scale != 1.0:
-                    results = [y * b.scale for y in results]
+                    results = [y if y is None else y * b.scale for y in results]
             if results is not None:
                 if followed:
                     self.records[b.op.name] = _Recorded(leaves, results)
-                self._store(b, [y.detach() for y in results])
+                self._store(b, [y if y is None else y.detach() for y in results])
                 return
         self.fallbacks.add(b.op.type)
         rule = self.program.rules[b.op.name]

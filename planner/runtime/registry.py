@@ -5,23 +5,26 @@
         return functional.relu(c.x)
 
 A function may decline (return None) where the operands, attributes or split lie outside what it covers; the operator
-then runs with the numpy kernels that prove plans (`fallback`).
+then runs with the numpy kernels that prove plans (`fallback`).  Importing this does not import PyTorch: a family that
+is one module registers its functions here and imports PyTorch inside them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from planner.ir import Op
 from planner.kernels import ShardContext
 from planner.plugins import load_operators
-from planner.runtime.collectives import Inside
 
-__all__ = ["Call", "Function", "operator", "operator_types", "torch_function"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from planner.runtime.collectives import Inside
+
+__all__ = ["Call", "Function", "operator", "operator_types", "registered"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +99,9 @@ def operator(*types: str, aware: bool = False) -> Callable[[Function], Function]
     return register
 
 
-def torch_function(type_: str, *, aware: bool) -> Function | None:
+def registered(type_: str, *, aware: bool) -> Function | None:
     """The function of an operator type; None where there is none, or none that heeds splits it must be told of."""
     load_operators("torch")
-
     found = _FUNCTIONS.get(type_)
     return None if found is None or (aware and not found.aware) else found.function
 
@@ -107,5 +109,4 @@ def torch_function(type_: str, *, aware: bool) -> Function | None:
 def operator_types() -> frozenset[str]:
     """Operator types that have a function."""
     load_operators("torch")
-
     return frozenset(_FUNCTIONS)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from planner.search.certificate import Proof
+    from planner.search.certificates.certificate import Proof
 
 __all__ = ["Control", "Report"]
 

@@ -211,7 +211,7 @@ class _Search:
             passes = (self._passes(smallest.with_(micro_batch=m, micro_batches=n, copies=n)) for m in sizes)
             passed = next((p for p in passes if p is not None), None)
             if passed is not None:
-                together[n] = passed
+                together[n] = self._faster_alone(passed, smallest)
         self._reject("model", sum(c.copies not in together for c in fitting))
         if not together:
             return
@@ -225,6 +225,15 @@ class _Search:
             if c.pp == c.micro_batches == 1:
                 self._at_once.append((least, c))
             self._push(least, self._schedule, c)
+
+    def _faster_alone(self, large: Passed, smallest: Configuration) -> Passed:
+        """The passes of a large micro-batch, or of one sample where these take less for it: positions that ranks divide
+        may stay divided in one sample alone (`Sample.estimated`)."""
+        if smallest.micro_batch > 1 or not (smallest.cp > 1 or smallest.sequence_parallel):
+            return large
+        copies = large.configuration.copies
+        one = self._passes(smallest.with_(micro_batches=copies, copies=copies))
+        return large if one is None or large.seconds / large.samples <= one.seconds / one.samples else one
 
     def _reject(self, reason: str, count: int) -> None:
         """Of configurations that are not looked at closer."""

@@ -88,7 +88,10 @@ class Sample:
 
     def _alike(self, c: Configuration) -> Program:
         """The program of `c`, by that of a configuration of the same kinds of parallelism where there is one."""
-        kinds = c.tp > 1, c.cp > 1, c.context, c.ep > 1, c.dp > c.ep, c.zero, c.sequence_parallel, c.recompute
+        # Positions of several samples are not divided where samples and positions have become one dimension, as before
+        # a loss; those of one sample are.
+        one = c.micro_batch == 1 and (c.cp > 1 or c.sequence_parallel)
+        kinds = c.tp > 1, c.cp > 1, c.context, c.ep > 1, c.dp > c.ep, c.zero, c.sequence_parallel, c.recompute, one
         inner = (c.tp, c.cp) if c.exchanges_heads else (c.cp, c.tp)
         sizes = [n for n in (c.dp // c.ep, c.ep, *inner) if n > 1] or [1]
         graph, mesh = self.at(c.micro_batch * c.dp), DeviceMesh.of(*sizes)

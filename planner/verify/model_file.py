@@ -21,7 +21,7 @@ from onnx import helper, numpy_helper
 
 from planner.errors import InputError
 from planner.frontends.dtypes import dtype_name
-from planner.kernels.session import RUNTIME_FAILURES, NoKernelError
+from planner.kernels.session import NoKernelError, runtime_failures
 from planner.kernels.shards import Array
 
 __all__ = ["Fed", "ModelFile"]
@@ -123,9 +123,10 @@ class ModelFile:
         options.log_severity_level = 4
         options.enable_cpu_mem_arena = False
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        refused: tuple[type[Exception], ...] = (*runtime_failures(), ValueError)
         try:
             made = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        except (*RUNTIME_FAILURES, ValueError) as error:
+        except refused as error:
             raise NoKernelError(f"ONNX Runtime cannot run the file: {_line(error)}") from error
         return Session(made, lifted)
 
@@ -145,9 +146,10 @@ class Session:
         names = [o.name for o in self._session.get_outputs()] if asked is None else list(asked)
         if not names:
             return {}
+        refused: tuple[type[Exception], ...] = (*runtime_failures(), ValueError)
         try:
             found = self._session.run(names, feed)
-        except (*RUNTIME_FAILURES, ValueError) as error:
+        except refused as error:
             raise NoKernelError(f"ONNX Runtime cannot run the file: {_line(error)}") from error
         return {n: v for n, v in zip(names, found, strict=True) if isinstance(v, np.ndarray)}
 

@@ -17,7 +17,7 @@ from planner.frontends.export import to_model
 from planner.ir import Graph, Op
 from planner.kernels import NoKernelError, run_local
 from planner.kernels.gradients import vjp
-from planner.kernels.session import RUNTIME_FAILURES
+from planner.kernels.session import runtime_failures
 from planner.kernels.shards import Array
 from planner.verify.data import numpy_dtype
 from planner.work.activity import gradient_sources
@@ -47,7 +47,7 @@ def run_whole(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    except RUNTIME_FAILURES as error:
+    except runtime_failures() as error:
         raise NoKernelError(f"ONNX Runtime cannot run {graph.name or 'the model'} as a whole: {error}") from error
     names = [i.name for i in session.get_inputs()]
     missing = [n for n in names if n not in values]

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from planner.search.evaluate import peak_memory
-from planner.search.memory import minimum_memory
+from planner.search.prices.memory import minimum_memory
 from planner.search.problem import FORBIDDEN, Edge, Node, Problem
 from planner.search.solve import SolverName, solve
 

@@ -10,9 +10,9 @@ import pytest
 
 from planner.cli.main import main
 from planner.errors import InputError
-from planner.search import instance_text
-from planner.search.certificate_file import read_certificate
-from planner.search.instance import parse_instance, read_instance
+from planner.search.certificates.file import read_certificate
+from planner.search.saved import text as instance_text
+from planner.search.saved.instance import parse_instance, read_instance
 from tests.hostile.make_instances import FOLDER, GOOD, contents
 
 CONTENTS = contents()

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from planner.search.brute import brute_force
-from planner.search.certificate import Certificate, Leaf, Messages, Proof, Split, problem_digest
-from planner.search.certificate_file import read_certificate, write_certificate
-from planner.search.certify import certify
-from planner.search.check import check, proven_bound
-from planner.search.check_dual import Refused
+from planner.search.certificates.certificate import Certificate, Leaf, Messages, Proof, Split, problem_digest
+from planner.search.certificates.certify import certify
+from planner.search.certificates.file import read_certificate, write_certificate
+from planner.search.checks.check import check, proven_bound
+from planner.search.checks.dual import Refused
 from planner.search.evaluate import evaluate
 from planner.search.problem import Problem
 from tests.property.random_problems import random_problem

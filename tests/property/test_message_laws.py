@@ -10,13 +10,13 @@ import pytest
 from planner.search.control import Control
 from planner.search.evaluate import evaluate, least_memory, peak_memory
 from planner.search.goal import Goal
-from planner.search.lagrangian import Lagrangian
-from planner.search.messages import Messages
+from planner.search.messages.restricted import restrict, solve_restricted
+from planner.search.messages.trws import Messages
 from planner.search.native import sweeps
-from planner.search.presolve import presolve
+from planner.search.prices.lagrangian import Lagrangian
 from planner.search.problem import Edge, Node, Problem
-from planner.search.reduced import Infeasible, Reduced
-from planner.search.restricted import restrict, solve_restricted
+from planner.search.reduction.presolve import presolve
+from planner.search.reduction.reduced import Infeasible, Reduced
 from planner.search.solve import Search, solve
 
 

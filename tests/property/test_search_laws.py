@@ -11,11 +11,11 @@ import pytest
 from planner.search.brute import brute_force, least_peak
 from planner.search.evaluate import evaluate, peak_memory
 from planner.search.goal import Goal
-from planner.search.ilp import solve_ilp
-from planner.search.memory import Bounded, branch_and_bound, minimum_memory
-from planner.search.presolve import presolve
+from planner.search.prices.memory import Bounded, branch_and_bound, minimum_memory
 from planner.search.problem import FORBIDDEN, Edge, Problem, Solution, alive_intervals
-from planner.search.reduced import Infeasible, Reduced
+from planner.search.program.ilp import solve_ilp
+from planner.search.reduction.presolve import presolve
+from planner.search.reduction.reduced import Infeasible, Reduced
 from planner.search.rows import clique_instants
 from planner.search.solve import SolverName, solve
 from tests.property.random_problems import random_problem

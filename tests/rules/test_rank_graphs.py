@@ -131,12 +131,16 @@ def proved(subject: Case, most: int | None = None) -> Iterator[str]:
 
 @pytest.mark.parametrize("kind", sorted(lowered_types()))
 def test_what_is_written_for_ranks_means_the_operator(kind: str) -> None:
+    """Of types that the runtime lacks nothing can be run; their kernels are those of `planner verify`."""
     found: list[str] = []
+    runs = False
     for subject in CASES[kind]:
+        values = {n: v for n, v in zip(subject.op.inputs, subject.inputs, strict=True) if n and v is not None}
+        runs = runs or runs_whole(subject, values)
         found += filter(None, proved(subject, FEW))
         if len(found) >= 2 * FEW:
             break
-    assert found, f"{kind}: no case proves what is written for it"
+    assert found or not runs, f"{kind}: no case proves what is written for it"
 
 
 @pytest.mark.slow

@@ -388,11 +388,33 @@ TABLE: list[tuple[str, str, str, dict[str, Any], str]] = [
         "n=12 c=6: scalar, n c, n -> n c | linear 0",
     ),
     (
+        "planner::DeformConv3D",
+        "8x16x4x12x12 32x16x3x3x3 8x81x4x12x12 32 8x27x4x12x12",
+        "8x32x4x12x12",
+        {"pads": (1, 1, 1, 1, 1, 1)},
+        "n=8 i=16 o=32 y0=4 y1=12 y2=12: n i _ _ _, o i _ _ _, n _ y0 y1 y2, +o, n _ y0 y1 y2 -> n o y0 y1 y2 | i sum | "
+        "linear 0 3; 1 3; 3 4 | d 0 1 2 3 4",
+    ),
+    (
         "planner::ExpertMatMul",
         "128x64 8x256x64 i128x1 8x256",
         "128x256",
         {"transB": 1},
         "t0=128 k=64 e=8 n=256: t0 k, e n k, t0 _, +e n -> t0 n | k sum, e sum | linear 0 3; 1 3 | d 0 1 3",
+    ),
+    (
+        "planner::SegmentSum",
+        "512x64 i512",
+        "32x64",
+        {"num_segments": 32},
+        "n=512 d0=64 s=32: n d0, n -> s d0 | n sum | linear 0 | d 0",
+    ),
+    (
+        "planner::SwiGLUMatMul",
+        "2x16x64 64x256 64x256",
+        "2x16x256",
+        {},
+        "t0=2 t1=16 k=64 n=256: t0 t1 k, k n, k n -> t0 t1 n | k inner | linear 2 | d 0 1 2",
     ),
 ]
 

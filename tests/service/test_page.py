@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
+from api.form import with_fields
+from api.options import PlanQuery, plan_query
+from planner.requests.options import option
+from planner.requests.search import SearchRequest
+from planner.search.solver import SOLVERS
 from tests.service.http import Service
 
 STATIC = Path(__file__).parents[2] / "api" / "static"
+PAGE = (STATIC / "index.html").read_text()
+
+
+@dataclass
+class More(SearchRequest):
+    colour: str | None = option(choices=("red", "<b>"), help="which colour")
+    fine_grain: bool = option(False, action="store_true")
+    hints: list[str] = option([], action="append")
 
 
 def test_every_file_of_the_page_is_served_with_its_type_and_a_strict_policy(service: Service):
@@ -15,11 +29,11 @@ def test_every_file_of_the_page_is_served_with_its_type_and_a_strict_policy(serv
         name = path.relative_to(STATIC).as_posix()
         answer = service.client.get(f"/static/{name}")
         assert answer.status_code == 200, name
-        assert answer.content == path.read_bytes()
+        assert answer.content == path.read_bytes() or path.suffix == ".html"  # which has fields filled in
         policy = dict(part.strip().partition(" ")[::2] for part in answer.headers["content-security-policy"].split(";"))
         assert policy["default-src"] == "'none'"
         assert "unsafe" not in " ".join(policy.values())
-    assert service.client.get("/").content == (STATIC / "index.html").read_bytes()
+    assert service.client.get("/").content == service.client.get("/static/index.html").content
 
 
 def test_the_page_holds_no_inline_scripts_styles_or_foreign_addresses():
@@ -44,6 +58,30 @@ def test_what_the_page_names_is_there(service: Service):
 def test_the_form_offers_what_a_request_takes(service: Service):
     document = service.client.get("/openapi.json").json()
     taken = {p["name"] for p in document["paths"]["/v1/plans"]["post"]["parameters"] if p["in"] == "query"}
-    offered = set(re.findall(r'\sname="([a-z_]+)"', (STATIC / "index.html").read_text())) - {"viewport"}
-    assert offered - {"color"} <= taken
-    assert taken - offered <= {"name", "reproducible", "top_k"}
+    page = service.client.get("/").text
+    offered = re.findall(r'\s(?:id|for)="[a-z_]+" name="([a-z_]+)"', page)
+    assert sorted(offered) == sorted(taken - {"name", "reproducible", "top_k"})
+    assert all(f'<label for="{name}">' in page for name in offered)
+
+
+def test_an_option_more_is_a_field_more():
+    more = with_fields(PAGE, plan_query(More))
+    usual = with_fields(PAGE)
+    fresh = [line.strip() for line in more.splitlines() if line not in usual.splitlines()]
+    assert fresh == [
+        '<div class="field"><label for="colour">Colour</label><select id="colour" name="colour" title="Which colour.">'
+        '<option value="">by the planner</option><option value="red">red</option>'
+        '<option value="&lt;b&gt;">&lt;b&gt;</option></select></div>',
+        '<div class="field"><label for="fine_grain">Fine grain</label><input id="fine_grain" name="fine_grain" '
+        'type="checkbox" value="true"></div>',
+        '<div class="field wide"><label for="hints">Hints</label><textarea id="hints" name="hints" rows="2" '
+        'spellcheck="false"></textarea></div>',
+    ]
+
+
+def test_a_form_begins_with_what_is_asked_for_where_nothing_is_said():
+    page = with_fields(PAGE)
+    for name, field in PlanQuery.model_fields.items():
+        chosen = re.search(rf'<select id="{name}"[^>]*><option value="([^"]*)"', page)
+        assert chosen is None or chosen[1] == (field.default or "")
+    assert re.search(r'<select id="solver".*?</select>', page)[0].count("<option") == len(SOLVERS)

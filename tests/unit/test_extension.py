@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+
+from planner.kernels.gradients import differentiable_types, register
 
 PACKAGE = {
     "example_rules.py": '''
@@ -45,6 +48,22 @@ def scaled_matmul_vjp(c):
     ),
 }
 
+RULES = Path(__file__).resolve().parents[2] / "docs" / "rules.md"
+METADATA = "example-1.0.dist-info/METADATA"
+
+
+def one_module() -> dict[str, str]:
+    """The package that the documentation shows."""
+    section = RULES.read_text(encoding="utf-8").partition("## Operators of your own")[2]
+    (entry,) = re.findall(r"```toml\n(.*?)```", section, re.DOTALL)
+    (source,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    points = re.sub(r'\[project\.entry-points\."(.*?)"\]', r"[\1]", entry).replace('"', "")
+    return {
+        "example_operators.py": source,
+        METADATA: PACKAGE[METADATA],
+        "example-1.0.dist-info/entry_points.txt": points,
+    }
+
 
 def install(folder: Path, files: dict[str, str]) -> dict[str, str]:
     """The environment of a process that finds the package."""
@@ -55,8 +74,8 @@ def install(folder: Path, files: dict[str, str]) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in paths if p)}
 
 
-def model(folder: Path) -> Path:
-    """The mean of ReLU(ScaledMatMul(x, w, s))."""
+def model(folder: Path, *, stated: bool = True) -> Path:
+    """The mean of ReLU(ScaledMatMul(x, w, s)); `stated`: the file has the shape of the product."""
     rng = np.random.default_rng(0)
     weights = [
         onnx.numpy_helper.from_array(rng.standard_normal((64, 128)).astype(np.float32), "w"),
@@ -73,7 +92,7 @@ def model(folder: Path) -> Path:
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [16, 64])],
         [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
         weights,
-        value_info=[helper.make_tensor_value_info("h", TensorProto.FLOAT, [16, 128])],
+        value_info=[helper.make_tensor_value_info("h", TensorProto.FLOAT, [16, 128])] if stated else [],
     )
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("example", 1)]
     path = folder / "scaled.onnx"
@@ -86,9 +105,11 @@ def planner(environment: dict[str, str], *arguments: str) -> subprocess.Complete
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_a_registered_operator_is_sharded_and_verified(tmp_path: Path) -> None:
-    environment = install(tmp_path / "site", PACKAGE)
-    path = model(tmp_path)
+@pytest.mark.parametrize("apart", [True, False], ids=["rules and kernels", "one module"])
+def test_a_registered_operator_is_sharded_and_verified(tmp_path: Path, *, apart: bool) -> None:
+    """Rules and kernels by two entry points, or all by one, as the documentation shows."""
+    environment = install(tmp_path / "site", PACKAGE if apart else one_module())
+    path = model(tmp_path, stated=apart)
     options = ["--devices", "4", "--mode", "training", "--out", str(tmp_path / "out"), "--json"]
     searched = planner(environment, "search", str(path), *options)
     assert searched.returncode == 0, searched.stderr
@@ -96,6 +117,24 @@ def test_a_registered_operator_is_sharded_and_verified(tmp_path: Path) -> None:
     verified = planner(environment, "verify", json.loads(searched.stdout)["plan"], str(path), "--json")
     assert verified.returncode == 0, verified.stderr
     assert json.loads(verified.stdout)["checked"] == ["forward", "gradients"]
+
+
+def test_the_documented_function_for_torch_is_registered(tmp_path: Path) -> None:
+    """Registering it imports no torch."""
+    environment = install(tmp_path / "site", one_module())
+    code = (
+        "import sys; from planner.plugins import load_operators; load_operators('rule'); "
+        "assert 'torch' not in sys.modules; import example_operators as e; from planner.runtime import registry; "
+        "print(registry._FUNCTIONS[e.TYPE].function is e.on_torch)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "True", done.stderr
+
+
+def test_a_gradient_registered_twice_is_refused() -> None:
+    differentiable_types()
+    with pytest.raises(ValueError, match="MatMul has two vector-Jacobian products"):
+        register("MatMul")(lambda c: [])
 
 
 def test_without_the_package_the_operator_is_named_as_replicated(tmp_path: Path) -> None:

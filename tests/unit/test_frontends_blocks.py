@@ -12,7 +12,8 @@ import pytest
 from planner.frontends import import_bytes
 from planner.frontends.blocks import repeated_blocks
 from planner.frontends.export import to_model
-from planner.frontends.inspect import flops, inspect_graph
+from planner.frontends.flops import flops
+from planner.frontends.inspect import inspect_graph
 from planner.frontends.siblings import cut_layers
 
 from .frontends_models import external, imported, node, transformer, value

@@ -14,12 +14,12 @@ import pytest
 from planner.search.brute import brute_force
 from planner.search.control import Control, Report
 from planner.search.evaluate import evaluate
-from planner.search.instance import read_instance
 from planner.search.large import solve_large
 from planner.search.large.contract import contract
 from planner.search.large.exact import Evaluator
 from planner.search.problem import FORBIDDEN, Edge, Node, Problem, Solution
-from planner.search.reduced import Infeasible
+from planner.search.reduction.reduced import Infeasible
+from planner.search.saved.instance import read_instance
 from planner.search.solve import solve
 from tests.property.random_problems import random_problem
 from tests.unit.layered_problems import layered_problem

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import planner
-from planner.requests import searcher as searchers
+from planner.requests.prepared import Prepared
 
 SMALL = {"layers": 2, "hidden": 64, "heads": 4, "seq": 32, "vocab": 128, "batch": 64}
 
@@ -127,7 +127,7 @@ def test_what_a_listener_raises_ends_the_search(model: planner.Model) -> None:
 def endless(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Searches that go on, with a plan in hand, until they are told to end; set as soon as one waits."""
     waits = threading.Event()
-    planned = searchers.Searcher.plan
+    planned = Prepared.plan
 
     def plan(self: Any, request: Any, control: Any, *args: Any, **kwargs: Any) -> Any:
         found = planned(self, request, control, *args, **kwargs)
@@ -138,7 +138,7 @@ def endless(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
             time.sleep(0.01)
         return found
 
-    monkeypatch.setattr(searchers.Searcher, "plan", plan)
+    monkeypatch.setattr(Prepared, "plan", plan)
     yield waits
     assert waits.is_set()
 
@@ -205,7 +205,7 @@ def test_a_second_interrupt_is_one_as_ever(model: planner.Model, monkeypatch: py
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(5)
 
-    monkeypatch.setattr(searchers.Searcher, "plan", stuck)
+    monkeypatch.setattr(Prepared, "plan", stuck)
     with pytest.raises(KeyboardInterrupt):
         planner.search(model, devices=8, space="operators", cache=False)
     assert signal.getsignal(signal.SIGINT) is before

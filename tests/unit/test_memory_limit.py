@@ -23,8 +23,8 @@ from planner.planning.walk import walk
 from planner.pricing import Machine, PricedProblem, Settings, active_tensors, bind_rules, price
 from planner.search.control import Control
 from planner.search.evaluate import evaluate
+from planner.search.prices.repriced import Repriced
 from planner.search.problem import Edge, Node, Problem
-from planner.search.repriced import Repriced
 
 MODELS = Path(__file__).parents[2] / "sample_graphs"
 PROFILE = load_profile("a100-80")
@@ -76,7 +76,7 @@ def test_no_configuration_below_the_cutoff_is_left_out(
 ) -> None:
     """`wide`: by message passing, as where elimination is too wide; what is left out costs no less than the cutoff."""
     if wide:
-        monkeypatch.setattr(import_module("planner.search.repriced"), "LIGHT", 0)
+        monkeypatch.setattr(import_module("planner.search.prices.repriced"), "LIGHT", 0)
     problem = priced(graph, DeviceMesh.of(2, 2), None)
 
     def costs(cutoff: float) -> list[int]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.search.arrays import Interner
-from planner.search.messages import Messages
-from planner.search.reduced import Factor, Reduced
+from planner.search.messages.trws import Messages
+from planner.search.reduction.arrays import Interner
+from planner.search.reduction.reduced import Factor, Reduced
 
 
 def single_node(costs: list[float], usages: list[tuple[tuple[int, int], list[float]]], limits: list[float]) -> Reduced:

@@ -9,13 +9,13 @@ import pytest
 
 from planner.search.evaluate import evaluate
 from planner.search.large.core import flatten
-from planner.search.messages import Messages
+from planner.search.messages.trws import Messages
 from planner.search.native import sweeps
 from planner.search.native.forest import Forest, Graph
 from planner.search.native.library import library
-from planner.search.presolve import presolve
 from planner.search.problem import Edge, Node, Problem
-from planner.search.reduced import Reduced
+from planner.search.reduction.presolve import presolve
+from planner.search.reduction.reduced import Reduced
 from tests.unit.layered_problems import layered_problem
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no compiled kernels and no compiler")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from planner.search.evaluate import evaluate, peak_memory
+from planner.search.prices.repriced import Repriced, best_among
 from planner.search.problem import Edge, Node, Problem
-from planner.search.repriced import Repriced, best_among
 
 
 def chain(seed: int, limit: int | None) -> Problem:

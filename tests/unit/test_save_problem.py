@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from planner.cli.main import main
-from planner.search.certificate import Leaf
-from planner.search.certify import certify
-from planner.search.check import proven_bound
+from planner.search.certificates.certificate import Leaf
+from planner.search.certificates.certify import certify
+from planner.search.checks.check import proven_bound
 from planner.search.problem import Edge, Node, Problem
 from planner.search.solve import solve
 from tests.unit.semantics_model import transformer

@@ -82,7 +82,7 @@ def test_a_record_asks_for_the_same_again() -> None:
 
 def test_what_a_record_says_is_an_option() -> None:
     names = {f.name for f in fields(SearchRequest)}
-    assert set(RequestDocument.model_fields) - names == {"profile", "pins"}
+    assert set(RequestDocument.model_fields) - names == {"profile", "pins", "options"}
 
 
 @pytest.mark.parametrize(

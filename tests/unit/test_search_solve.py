@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from planner.search.brute import brute_force
-from planner.search.ilp import solve_ilp
-from planner.search.lagrangian import Lagrangian
-from planner.search.presolve import presolve
+from planner.search.elimination.tables import TableStore, TooLarge
+from planner.search.prices.lagrangian import Lagrangian
 from planner.search.problem import FORBIDDEN, Edge, Node, Problem
-from planner.search.reduced import Infeasible
+from planner.search.program.ilp import solve_ilp
+from planner.search.reduction.presolve import presolve
+from planner.search.reduction.reduced import Infeasible
 from planner.search.solve import SOLVERS, solve
-from planner.search.tables import TableStore, TooLarge
 
 
 def costs(*values: int) -> np.ndarray:
@@ -28,21 +28,21 @@ def chain(length: int, states: int, seed: int = 0) -> Problem:
 
 @pytest.mark.parametrize("solver", list(SOLVERS))
 def test_no_nodes(solver: str) -> None:
-    found = solve(Problem([], []), solver=solver)  # type: ignore[arg-type]  # parametrised names
+    found = solve(Problem([], []), solver=solver)
     assert (found.status, found.choice, found.cost) == ("optimal", (), 0)
 
 
 @pytest.mark.parametrize("solver", list(SOLVERS))
 def test_memory_forces_the_dearer_state(solver: str) -> None:
     node = Node(costs(0, 10), usage=costs(8, 4), interval=(0, 2))
-    found = solve(Problem([node, node], [], limit=12), solver=solver)  # type: ignore[arg-type]  # as above
+    found = solve(Problem([node, node], [], limit=12), solver=solver)
     assert (found.status, found.cost, sorted(found.choice)) == ("optimal", 10, [0, 1])
 
 
 @pytest.mark.parametrize("solver", list(SOLVERS))
 def test_disjoint_intervals_do_not_compete(solver: str) -> None:
     nodes = [Node(costs(0, 10), costs(8, 4), (0, 2)), Node(costs(0, 10), costs(8, 4), (2, 3))]
-    found = solve(Problem(nodes, [], limit=8), solver=solver)  # type: ignore[arg-type]  # as above
+    found = solve(Problem(nodes, [], limit=8), solver=solver)
     assert (found.status, found.cost) == ("optimal", 0)
 
 
@@ -112,7 +112,7 @@ def test_tables_above_the_cap_are_refused_and_left_to_the_ilp() -> None:
         Lagrangian(reduced, store=TableStore(size_cap=100)).evaluate({}, {})
     reference = brute_force(problem)
     for backend in ("cp-sat", "highs"):
-        found = solve_ilp(reduced, time_limit=30.0, backend=backend)  # type: ignore[arg-type]  # names of back ends
+        found = solve_ilp(reduced, time_limit=30.0, backend=backend)
         assert found.choice is not None
         assert reduced.cost(found.choice) == reference.cost
         assert found.bound <= reference.cost  # type: ignore[operator]  # feasible by construction

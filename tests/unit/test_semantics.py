@@ -22,7 +22,7 @@ from planner.redistribute import Redistributions
 from planner.redistribute.steps import FREE
 from planner.search.brute import brute_force
 from planner.search.evaluate import peak_memory
-from planner.search.memory import minimum_memory
+from planner.search.prices.memory import minimum_memory
 from planner.search.problem import FORBIDDEN, Edge, Node, Problem
 from planner.search.solve import solve
 from planner.verify.check import verify_program

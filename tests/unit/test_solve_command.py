@@ -18,8 +18,8 @@ import pytest
 from planner.cli import solve_watch
 from planner.cli.main import main
 from planner.search.brute import brute_force
-from planner.search.instance import read_instance, write_instance
 from planner.search.problem import FORBIDDEN, Edge, Node, Problem
+from planner.search.saved.instance import read_instance, write_instance
 
 
 def array(*values: int) -> np.ndarray:

@@ -168,6 +168,17 @@ def test_an_estimate_of_other_sizes_is_that_of_their_own_layout() -> None:
     assert sum(map(len, sample._programs.values())) < 3
 
 
+@pytest.mark.parametrize("strategy", ["megatron:cp=2", "megatron:tp=2,sp=true", "megatron:cp=2,tp=2"])
+def test_positions_of_one_sample_are_laid_out_by_themselves(strategy: str) -> None:
+    """Before the loss samples and positions are one dimension, in which positions of one sample alone stay divided."""
+    sample = Sample(graph("llama", 8), A100)
+    for micro_batch in (2, 1):  # an estimate of one sample is not made of the layout of two
+        c = parse_strategy(f"{strategy},micro_batch={micro_batch}", devices=4, batch=8)
+        estimated, own = predict(sample.estimated(c), c, A100), predict(sample.workload(c), c, A100)
+        assert estimated.step_time_s == pytest.approx(own.step_time_s, rel=1e-4)
+        assert estimated.allocated_bytes == pytest.approx(own.allocated_bytes, rel=1e-2)
+
+
 def test_prescribed_stages_micro_batches_and_recomputation_are_kept() -> None:
     sample = Sample(graph("gpt", 8), A100)
     space = Space(4, 8, sample.layers, stages=2, micro_batches=4, recompute="blocks", untold=_one_order)

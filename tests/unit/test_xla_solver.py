@@ -18,8 +18,8 @@ from planner.builder.graph import GraphBuilder
 from planner.frontends import import_bytes
 from planner.ir import Graph
 from planner.search.brute import brute_force
-from planner.search.certify import certify
-from planner.search.check import proven_bound
+from planner.search.certificates.certify import certify
+from planner.search.checks.check import proven_bound
 from planner.search.evaluate import evaluate, peak_memory
 from planner.search.problem import FORBIDDEN, Edge, Node, Problem
 from planner.search.solve import SolverName, solve

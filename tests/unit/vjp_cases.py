@@ -429,3 +429,12 @@ case("RotaryEmbedding", normal(2, 5, 3, 4), *_CACHE, _AT, opset=23, skipped=(1, 
 case("RotaryEmbedding", normal(2, 5, 3, 6), *_CACHE, _AT, opset=23, interleaved=1, rotary_embedding_dim=4,
      skipped=(1, 2), name="interleaved partial")  # fmt: skip
 case("RotaryEmbedding", normal(2, 3, 20), *(x[_AT] for x in _CACHE), opset=23, num_heads=5, skipped=(1, 2), name="3d")
+
+# Of one module each.  Places keep away from the borders of cells.
+_SHIFTS = _RNG.uniform(0.2, 0.8, (2, 24, 1, 3, 3)) + _RNG.integers(-1, 2, (2, 24, 1, 3, 3))
+_VOLUME = (normal(2, 2, 2, 4, 4), normal(3, 2, 2, 2, 2), _SHIFTS)
+case("planner::DeformConv3D", *_VOLUME, normal(3), normal(2, 8, 1, 3, 3), opset=1)
+case("planner::DeformConv3D", normal(2, 4, 1, 4, 4), normal(4, 2, 1, 2, 2), _SHIFTS, opset=1, group=2, offset_group=2,
+     name="groups")  # fmt: skip
+case("planner::SegmentSum", normal(6, 3), ints(0, 3, 1, 0, -1, 4), opset=1, num_segments=4)
+case("planner::SwiGLUMatMul", normal(2, 3, 4), normal(4, 5), normal(4, 5), opset=1)

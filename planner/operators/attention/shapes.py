@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 
 from planner.frontends.draft import split_type
+from planner.frontends.flops import Shape, counts
 from planner.frontends.shapes import (
     UNKNOWN,
     Inferred,
@@ -79,3 +83,12 @@ def _group_query(op: Op, operands: Operands) -> list[Inferred]:
         length = max(past[2], int(np.max(total)))
     present = (q[0], None if length is None else (b, key_heads, length, depth))
     return [(q[0], (b, s, heads * depth)), present, present]
+
+
+@counts("Attention")
+def _work(op: Op, shapes: Sequence[Shape | None], out: Shape | None) -> int:
+    """Of heads apart (b, h, s, e): queries with keys, and what they attend to with values."""
+    q, k, v = (*shapes, None)[:3]
+    if q is None or k is None or len(q) != 4 or len(k) != 4:
+        return 0
+    return 2 * math.prod(q[:3]) * k[2] * (q[3] + (v or k)[-1])

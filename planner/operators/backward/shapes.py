@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from planner.frontends.draft import split_type
+from planner.frontends.flops import Shape, counts
 from planner.frontends.shapes import (
     Inferred,
     Operands,
@@ -25,6 +29,15 @@ def _conv_grad(op: Op, operands: Operands) -> list[Inferred]:
         (dtype_of(operands, 2, "float32"), shape_of(operands, 2)),
         (None if dy is None else dy.dtype, bias),
     ]
+
+
+@counts("ConvGrad")
+def _conv_grad_work(op: Op, shapes: Sequence[Shape | None], out: Shape | None) -> int:
+    """A convolution for each of the gradients of elements and weights that are asked for."""
+    dy, x, weight = (*shapes, None, None)[:3]
+    if dy is None or x is None or weight is None:
+        return 0
+    return 2 * sum(bool(o) for o in op.outputs[:2]) * math.prod(dy) * math.prod(weight[1:])
 
 
 @infers("com.microsoft::GatherGrad", "com.microsoft::SliceGrad")

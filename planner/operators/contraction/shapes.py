@@ -1,9 +1,13 @@
-"""Shapes of what products give, where ONNX does not say."""
+"""Shapes of what products give, where ONNX does not say, and how their work is counted."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 
+from planner.frontends.flops import Shape, counts
 from planner.frontends.shapes import (
     Inferred,
     Operands,
@@ -43,3 +47,23 @@ infers("com.microsoft::FusedGemm", "com.microsoft::GemmFastGelu", "com.microsoft
     product(1, lambda operands: dtype_of(operands, 0, "float32"))
 )
 shaped_like((0,), "com.microsoft::Inverse")
+
+
+@counts("FusedMatMul", "Gemm", "MatMul", "MatMulInteger", "QLinearMatMul")
+def _product_work(op: Op, shapes: Sequence[Shape | None], out: Shape | None) -> int:
+    first = shapes[0]
+    if out is None or not first:
+        return 0
+    transposed = op.attributes.get("transA", 0) and len(first) > 1
+    return 2 * math.prod(out) * (first[-2] if transposed else first[-1])
+
+
+@counts("Einsum")
+def _einsum_work(op: Op, shapes: Sequence[Shape | None], out: Shape | None) -> int:
+    terms = str(op.attributes.get("equation", "")).replace(" ", "").split("->")[0].split(",")
+    sizes: dict[str, int] = {}
+    for term, shape in zip(terms, shapes, strict=False):
+        if shape is None or "." in term:
+            return 0
+        sizes.update(zip(term, shape, strict=False))
+    return (2 if len(shapes) > 1 else 1) * math.prod(sizes.values())

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 
+from planner.frontends.flops import Shape, counts
 from planner.frontends.shapes import (
     Inferred,
     Operands,
@@ -22,6 +26,12 @@ def _expert_matmul(op: Op, operands: Operands) -> list[Inferred]:
         return [(None if x is None else x.dtype, None)]
     tokens = np.broadcast_shapes(x.shape[:-1], indices.shape[: len(x.shape) - 1])
     return [(x.dtype, (*tokens, w.shape[1 if op.attributes["transB"] else 2]))]
+
+
+@counts("ExpertMatMul")
+def _work(op: Op, shapes: Sequence[Shape | None], out: Shape | None) -> int:
+    x = shapes[0]
+    return 0 if x is None or out is None else 2 * math.prod(out) * x[-1]
 
 
 shaped_like((0,), "com.microsoft::MoE", "com.microsoft::QMoE")

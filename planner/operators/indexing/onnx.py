@@ -28,17 +28,6 @@ def _local(w: Writer, indices: Value, rows: int, whole: int, offset: int) -> tup
     return w.where(held, local, integer(0)), held
 
 
-@lowers("Gather")
-def _gather(w: Writer, here: Local, operands: Operands) -> list[Value]:
-    table, indices = needed(operands[0]), needed(operands[1])
-    axis = here.axis(0, table.rank)
-    rows = table.dims[axis]
-    at, held = _local(w, indices, rows, here.rule.factors["v"], here.place.offset["v"])
-    found = w.gather(table, at, axis)
-    mask = w.reshape(held, (*held.dims, *(1,) * (table.rank - axis - 1)))
-    return [w.where(mask, found, w.number(0, found))]
-
-
 @lowers("GatherElements")
 def _gather_elements(w: Writer, here: Local, operands: Operands) -> list[Value]:
     """Along the axis; where the data is split along a dimension that the indices do not cover, places would count."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from planner.ir import Op
 from planner.kernels.attributes import Array, normalise_axis, string
+from planner.kernels.shared import Call, shared
 from planner.kernels.split import kernel
 from planner.kernels.spmd import Coroutine, ShardContext
 from planner.operators.indexing.gradient import (
@@ -36,17 +37,6 @@ def _given(inputs: Operands, index: int) -> Array:
     return value
 
 
-def _gather_forward(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
-    """Rows that other ranks hold read as zero: the result is a pending sum."""
-    table, indices = _given(inputs, 0), _given(inputs, 1)
-    axis = normalise_axis(op.attributes.get("axis", 0), table.ndim)
-    local, held = _local_rows(indices, table.shape[axis], place)
-    found = np.take(table, np.where(held, local, 0), axis=axis)
-    mask = held.reshape(held.shape + (1,) * (table.ndim - axis - 1))
-    return [np.where(mask, found, np.zeros((), dtype=table.dtype))]
-    yield  # a generator that never communicates
-
-
 def _gather_backward(
     op: Op, inputs: Operands, outputs: Operands, gradients: Operands, wanted: Sequence[bool], place: ShardContext
 ) -> Coroutine:
@@ -55,6 +45,20 @@ def _gather_backward(
     if dy is None or not wanted[0]:
         return [None, None]
     return [_rows_gradient(dy, _given(inputs, 1), op.attributes.get("axis", 0), table.shape, place), None]
+    yield  # a generator that never communicates
+
+
+@shared("Gather", backward=_gather_backward)
+def _gather(c: Call) -> Coroutine:
+    """Rows that other ranks hold read as zero: the result is a pending sum."""
+    table, indices, xp = c.operand(0), c.operand(1), c.xp
+    axis = c.axis(0, table.ndim)
+    rows, whole = table.shape[axis], table.shape[axis] * c.place.shards.get("v", 1)
+    local = xp.where(indices < 0, indices + whole, indices) - c.place.offset.get("v", 0)
+    held = (local > -1) & (local < rows)
+    found = xp.take(table, xp.where(held, local, 0), axis=axis)
+    mask = xp.reshape(held, (*held.shape, *(1,) * (table.ndim - axis - 1)))
+    return [xp.where(mask, found, xp.asarray(0, dtype=table.dtype))]
     yield  # a generator that never communicates
 
 
@@ -203,7 +207,6 @@ def _reduction(op: Op) -> str:
     return string(op.attributes.get("reduction"), "none")
 
 
-kernel(["Gather"], _gather_forward, _gather_backward)
 kernel(["com.microsoft::GatherGrad"], _gather_grad)
 kernel(["GatherElements", "GatherND"], _look_up_forward, _look_up_backward)
 kernel(["com.microsoft::GatherElementsGrad", "com.microsoft::GatherNDGrad"], _look_up_gradient)

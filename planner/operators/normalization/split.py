@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from planner.ir import Op
 from planner.kernels.attributes import Array, normalise_axis
 from planner.kernels.gradients import unbroadcast
 from planner.kernels.precision import widen
+from planner.kernels.shared import Call, numpy_call, shared
 from planner.kernels.split import kernel
 from planner.kernels.spmd import Collective, Coroutine, Received, ShardContext, all_reduce
 from planner.operators.elementwise.gradient import sigmoid
@@ -45,18 +47,18 @@ def total(value: Array, place: ShardContext, reduction: str = "sum") -> Reductio
 class _Rows:
     """A normalisation seen as one over `axes` of `x`; `scale` and `bias` broadcast against `x`.
 
-    `restore` gives a result its own shape; `centred` is False for root mean squares; `silu` follows where it is fused.
+    `shape` is that of the result; `centred` is False for root mean squares; `silu` follows where it is fused.
     """
 
-    x: Array
+    x: Any
     axes: Axes
-    scale: Array | None
-    bias: Array | None
+    scale: Any
+    bias: Any
     epsilon: float
+    shape: tuple[int, ...]
     centred: bool = True
     silu: bool = False
     outside: float = 0.0  # added to the deviation, where ε is added to the variance
-    restore: Callable[[Array], Array] = np.asarray
 
     def count(self, place: ShardContext) -> int:
         """Elements of a row of the whole."""
@@ -66,33 +68,29 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Moments:
-    mean: Array
-    inverse: Array  # 1/√(variance + ε), or 1/(√variance + ε)
-    centred: Array
-    variance: Array | None = None  # of the forward alone
+    mean: Any  # None where rows are not centred
+    inverse: Any  # 1/√(variance + ε), or 1/(√variance + ε)
+    centred: Any
+    variance: Any = None  # of the forward alone
 
 
-def _moments(rows: _Rows, place: ShardContext) -> Generator[Collective, Received, _Moments]:
+def _moments(c: Call, rows: _Rows) -> Generator[Collective, Any, _Moments]:
     """Two passes, so that nothing cancels: the mean, then the mean square of what is left."""
-    n = rows.count(place)
-    mean = np.zeros((), dtype=rows.x.dtype)
+    n, xp = rows.count(c.place), c.xp
+    mean, centred = None, rows.x
     if rows.centred:
-        mean = (yield from total(rows.x.sum(axis=rows.axes, keepdims=True), place)) / n
-    centred = rows.x - mean
-    squares = yield from total(np.square(centred).sum(axis=rows.axes, keepdims=True), place)
-    variance = np.asarray(squares / n, dtype=rows.x.dtype)
-    inverse = np.asarray(1 / (np.sqrt(variance + rows.epsilon) + rows.outside), dtype=rows.x.dtype)
-    return _Moments(np.asarray(mean, dtype=rows.x.dtype), inverse, centred, variance)
+        mean = (yield from c.total(xp.sum(rows.x, axis=rows.axes, keepdims=True))) / n
+        centred = rows.x - mean
+    squares = yield from c.total(xp.sum(xp.square(centred), axis=rows.axes, keepdims=True))
+    variance = squares / n
+    deviation = xp.sqrt(variance + rows.epsilon)
+    return _Moments(mean, 1 / (deviation + rows.outside if rows.outside else deviation), centred, variance)
 
 
-def _normalised(rows: _Rows, m: _Moments) -> Array:
+def _normalised(rows: _Rows, m: _Moments) -> Any:
     y = m.centred * m.inverse
     y = y if rows.scale is None else y * rows.scale
     return y if rows.bias is None else y + rows.bias
-
-
-def _activated(rows: _Rows, y: Array) -> Array:
-    return y * sigmoid(y) if rows.silu else y
 
 
 def _back(rows: _Rows, m: _Moments, dy: Array, place: ShardContext) -> Reduction:
@@ -107,86 +105,71 @@ def _back(rows: _Rows, m: _Moments, dy: Array, place: ShardContext) -> Reduction
     return np.asarray(m.inverse * (g - along - (means[1] if rows.centred else 0)))
 
 
-def _float(inputs: Operands, index: int) -> Array | None:
-    return widen(inputs[index]) if index < len(inputs) and inputs[index] is not None else None
+def _epsilon(c: Call, default: float = 1e-5) -> float:
+    return float(c.attr("epsilon", default))
 
 
-def _layer_rows(op: Op, inputs: Operands) -> _Rows:
-    x = widen(inputs[0])
-    first = normalise_axis(op.attributes.get("axis", -1), x.ndim)
-    plain = op.type == "LayerNormalization"
-    return _Rows(
-        x,
-        tuple(range(first, x.ndim)),
-        _float(inputs, 1),
-        _float(inputs, 2) if plain else None,
-        float(op.attributes.get("epsilon", 1e-5)),
-        centred=plain,
-    )
+def _layer_rows(c: Call) -> _Rows:
+    x = c.widened()
+    axes = tuple(range(c.axis(-1, x.ndim), x.ndim))
+    plain = c.op.type == "LayerNormalization"
+    bias = c.maybe_widened(2) if plain else None
+    return _Rows(x, axes, c.maybe_widened(1), bias, _epsilon(c), x.shape, centred=plain)
 
 
-def _skip_rows(op: Op, inputs: Operands) -> _Rows:
-    simplified = "Simplified" in op.type
-    at = 3 if simplified else 4
-    x = widen(inputs[0]) + widen(inputs[1])
-    bias = _float(inputs, at)
-    return _Rows(
-        x if bias is None else x + bias,
-        (x.ndim - 1,),
-        _float(inputs, 2),
-        None if simplified else _float(inputs, 3),
-        float(op.attributes.get("epsilon", 1e-12)),
-        centred=not simplified,
-    )
+def _skip_rows(c: Call) -> _Rows:
+    """norm(X + skip + bias)."""
+    simplified = "Simplified" in c.op.type
+    x, added = c.widened(0) + c.widened(1), c.maybe_widened(3 if simplified else 4)
+    x = x if added is None else x + added
+    bias = None if simplified else c.maybe_widened(3)
+    axes = (x.ndim - 1,)
+    return _Rows(x, axes, c.maybe_widened(2), bias, _epsilon(c, 1e-12), x.shape, centred=not simplified)
 
 
-def _column(v: Array | None, ndim: int) -> Array | None:
-    return None if v is None else v.reshape(1, -1, *(1,) * (ndim - 2))
+def _column(c: Call, index: int, ndim: int) -> Any:
+    """A parameter of channels, to broadcast against them."""
+    v = c.maybe_widened(index)
+    return None if v is None else c.xp.reshape(v, (1, v.shape[0], *(1,) * (ndim - 2)))
 
 
-def _instance_rows(op: Op, inputs: Operands) -> _Rows:
-    x = widen(inputs[0])
-    scale, bias = (_column(_float(inputs, i), x.ndim) for i in (1, 2))
-    return _Rows(x, tuple(range(2, x.ndim)), scale, bias, float(op.attributes.get("epsilon", 1e-5)))
+def _instance_rows(c: Call) -> _Rows:
+    x = c.widened()
+    scale, bias = (_column(c, i, x.ndim) for i in (1, 2))
+    return _Rows(x, tuple(range(2, x.ndim)), scale, bias, _epsilon(c), x.shape)
 
 
-def _group_rows(op: Op, inputs: Operands) -> _Rows:
+def _group_rows(c: Call) -> _Rows:
     """x with its channels as (groups, channels of a group); one parameter per channel or, before version 21, per group.
     ONNX Runtime's own form has channels last and may fuse an activation."""
-    x = widen(inputs[0])
-    own = op.type == "com.microsoft::GroupNorm"
-    groups = int(op.attributes["groups" if own else "num_groups"])
-    at = x.ndim - 1 if own and op.attributes.get("channels_last", 1) else 1
+    x = c.widened()
+    own = c.op.type == "com.microsoft::GroupNorm"
+    groups = int(c.attr("groups" if own else "num_groups"))
+    at = x.ndim - 1 if own and c.attr("channels_last", 1) else 1
     shape = (*x.shape[:at], groups, x.shape[at] // groups, *x.shape[at + 1 :])
 
-    def parameter(v: Array | None) -> Array | None:
-        return None if v is None else v.reshape(groups, -1, *(1,) * (x.ndim - 1 - at))
+    def parameter(v: Any) -> Any:
+        return None if v is None else c.xp.reshape(v, (groups, v.shape[0] // groups, *(1,) * (x.ndim - 1 - at)))
 
-    scale, bias = (parameter(_float(inputs, i)) for i in (1, 2))
-    return _Rows(
-        x.reshape(shape),
-        tuple(a for a in range(1, len(shape)) if a != at),
-        scale,
-        bias,
-        float(op.attributes.get("epsilon", 1e-5)),
-        silu=own and bool(op.attributes.get("activation", 0)),
-        restore=lambda y: y.reshape(x.shape),
-    )
+    scale, bias = (parameter(c.maybe_widened(i)) for i in (1, 2))
+    axes = tuple(a for a in range(1, len(shape)) if a != at)
+    silu = own and bool(c.attr("activation", 0))
+    return _Rows(c.xp.reshape(x, shape), axes, scale, bias, _epsilon(c), x.shape, silu=silu)
 
 
-def _batch_rows(op: Op, inputs: Operands) -> _Rows:
-    x = widen(inputs[0])
-    scale, bias = (_column(_float(inputs, i), x.ndim) for i in (1, 2))
-    return _Rows(x, (0, *range(2, x.ndim)), scale, bias, float(op.attributes.get("epsilon", 1e-5)))
+def _batch_rows(c: Call) -> _Rows:
+    x = c.widened()
+    scale, bias = (_column(c, i, x.ndim) for i in (1, 2))
+    return _Rows(x, (0, *range(2, x.ndim)), scale, bias, _epsilon(c), x.shape)
 
 
-def _mean_variance_rows(op: Op, inputs: Operands) -> _Rows:
-    x = widen(inputs[0])
-    axes = tuple(sorted(normalise_axis(int(a), x.ndim) for a in op.attributes.get("axes", (0, 2, 3))))
-    return _Rows(x, axes, None, None, 0.0, outside=1e-9)
+def _mean_variance_rows(c: Call) -> _Rows:
+    x = c.widened()
+    axes = tuple(sorted(normalise_axis(int(a), x.ndim) for a in c.attr("axes", (0, 2, 3))))
+    return _Rows(x, axes, None, None, 0.0, x.shape, outside=1e-9)
 
 
-_ROWS: dict[str, Callable[[Op, Operands], _Rows]] = {
+_ROWS: dict[str, Callable[[Call], _Rows]] = {
     "BatchNormalization": _batch_rows,
     "GroupNormalization": _group_rows,
     "InstanceNormalization": _instance_rows,
@@ -202,46 +185,13 @@ _ROWS: dict[str, Callable[[Op, Operands], _Rows]] = {
 }
 
 
-def _forward(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
-    rows = _ROWS[op.type](op, inputs)
-    m = yield from _moments(rows, place)
-    results: list[Array | None] = [rows.restore(_activated(rows, _normalised(rows, m)))]
-    if op.type in ("BatchNormalization", "com.microsoft::BatchNormInternal"):
-        results += [*_running(op, inputs, m), m.mean.reshape(-1), m.inverse.reshape(-1)]
-    elif "Skip" in op.type:
-        results += [m.mean, m.inverse, rows.x]
-    elif op.type == "LayerNormalization":
-        results += [m.mean, m.inverse]
-    else:
-        results.append(m.inverse)
-    assert inputs[0] is not None
-    kept = [r if name else None for name, r in zip(op.outputs, results, strict=False)]
-    kept += [None] * (len(op.outputs) - len(kept))
-    # Statistics stay in single precision; what has the shape of the operand has its type, too.
-    kept = [r if r is None or r.shape != inputs[0].shape else r.astype(inputs[0].dtype) for r in kept]
-    return [*kept, m.mean, m.inverse]  # the backward reads the statistics, results or not
-
-
-def _running(op: Op, inputs: Operands, m: _Moments) -> list[Array]:
-    """Running mean and variance."""
-    momentum = float(op.attributes.get("momentum", 0.9))
-    mean, variance = widen(inputs[3]), widen(inputs[4])
-    assert inputs[3] is not None
-    assert m.variance is not None
-    batch = m.mean.reshape(-1), m.variance.reshape(-1)
-    return [
-        (old * momentum + new * (1 - momentum)).astype(inputs[3].dtype)
-        for old, new in zip((mean, variance), batch, strict=True)
-    ]
-
-
 def _backward(
     op: Op, inputs: Operands, outputs: Operands, gradients: Operands, wanted: Sequence[bool], place: ShardContext
 ) -> Coroutine:
     """One or two sums per row travel."""
-    rows = _ROWS[op.type](op, inputs)
-    mean, inverse = widen(outputs[-2]), widen(outputs[-1])
-    m = _Moments(mean, inverse, rows.x - mean)
+    rows = _ROWS[op.type](numpy_call(op, inputs, place))
+    inverse = widen(outputs[-1])
+    m = _Moments(None, inverse, rows.x - widen(outputs[-2]) if rows.centred else rows.x)
     dy = np.zeros_like(rows.x) if gradients[0] is None else widen(gradients[0]).reshape(rows.x.shape)
     if rows.silu:
         y = _normalised(rows, m)
@@ -250,7 +200,7 @@ def _backward(
     further = gradients[3] if "Skip" in op.type and len(gradients) > 3 else None
     if further is not None:
         dx = dx + widen(further)
-    dx = rows.restore(dx)
+    dx = dx.reshape(rows.shape)
     found: list[Array | None] = [dx]
     if "Skip" in op.type:
         found.append(dx)
@@ -275,7 +225,37 @@ def _fit(gradient: Array, operand: Array) -> Array:
     return gradient.reshape(operand.shape).astype(operand.dtype)
 
 
-kernel(list(_ROWS), _forward, _backward)
+@shared(*_ROWS, backward=_backward)
+def _normalise(c: Call) -> Coroutine:
+    op, xp = c.op, c.xp
+    rows = _ROWS[op.type](c)
+    m = yield from _moments(c, rows)
+    y = _normalised(rows, m)
+    results = [xp.reshape(y / (1 + xp.exp(-y)) if rows.silu else y, rows.shape)]
+    mean = m.inverse * 0 if m.mean is None and any(op.outputs[1:2]) else m.mean
+    if op.type in ("BatchNormalization", "com.microsoft::BatchNormInternal"):
+        batch = [xp.reshape(v, (v.size if isinstance(v.size, int) else v.numel(),)) for v in (m.mean, m.variance)]
+        results += [*_running(c, batch), batch[0], xp.reshape(m.inverse, batch[0].shape)]
+    elif "Skip" in op.type:
+        results += [mean, m.inverse, rows.x]
+    elif op.type == "LayerNormalization":
+        results += [mean, m.inverse]
+    else:
+        results.append(m.inverse)
+    kept = [r if name else None for name, r in zip(op.outputs, results, strict=False)]
+    kept += [None] * (len(op.outputs) - len(kept))
+    # Statistics stay in single precision; what has the shape of the operand has its type, too.
+    kept = [r if r is None or r.shape != c.operand().shape else c.like(r) for r in kept]
+    return [*kept, m.mean, m.inverse]  # the backward reads the statistics, results or not
+
+
+def _running(c: Call, batch: Sequence[Any]) -> list[Any]:
+    """Running mean and variance."""
+    momentum = float(c.attr("momentum", 0.9))
+    return [
+        c.like(c.widened(i) * momentum + new * (1 - momentum), 3) if any(c.op.outputs[i - 2 : i - 1]) else None
+        for i, new in zip((3, 4), batch, strict=True)
+    ]
 
 
 def _layer_norm_gradient_operator(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
@@ -285,10 +265,9 @@ def _layer_norm_gradient_operator(op: Op, inputs: Operands, place: ShardContext)
     axes = tuple(range(first, x.ndim))
     kept = (*x.shape[:first], *(1,) * len(axes))
     centred = "Simplified" not in op.type
-    mean = widen(inputs[3]).reshape(kept) if centred else np.zeros((), dtype=x.dtype)
     inverse = widen(inputs[4 if centred else 3]).reshape(kept)
-    rows = _Rows(x, axes, scale, None, 0.0, centred=centred)
-    m = _Moments(mean, inverse, x - mean)
+    rows = _Rows(x, axes, scale, None, 0.0, x.shape, centred=centred)
+    m = _Moments(None, inverse, x - widen(inputs[3]).reshape(kept) if centred else x)
     dx = yield from _back(rows, m, dy, place)
     results: list[Array | None] = [dx, unbroadcast(dy * m.centred * inverse, scale.shape)]
     if centred:
@@ -307,11 +286,12 @@ kernel(
 def _batch_norm_gradient_operator(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
     """dY, X, scale, mean, 1/deviation of exported training graphs: dScale and dBias are the sums that dX needs."""
     dy, x = widen(inputs[0]), widen(inputs[1])
-    scale, mean, inverse = (widen(_column(v, x.ndim)) for v in inputs[2:5])
+    channels = (1, -1, *(1,) * (x.ndim - 2))
+    scale, mean, inverse = (widen(v).reshape(channels) for v in inputs[2:5])
     axes = (0, *range(2, x.ndim))
     unit = (x - mean) * inverse
     dscale, dbias = yield from total(np.stack([np.sum(g, axis=axes, keepdims=True) for g in (dy * unit, dy)]), place)
-    n = _Rows(x, axes, None, None, 0.0).count(place)
+    n = _Rows(x, axes, None, None, 0.0, x.shape).count(place)
     found = [scale * inverse * (dy - (unit * dscale + dbias) / n), dscale.reshape(-1), dbias.reshape(-1)]
     pairs = zip(op.outputs, found, (inputs[1], inputs[2], inputs[2]), strict=False)
     return [r.astype(like.dtype) if name and like is not None else None for name, r, like in pairs]
@@ -320,21 +300,12 @@ def _batch_norm_gradient_operator(op: Op, inputs: Operands, place: ShardContext)
 kernel(["com.microsoft::BatchNormalizationGrad"], _batch_norm_gradient_operator)
 
 
-def _power_norm_forward(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
-    """x / ‖x‖ₚ with p = 1 or 2, zero where the norm is."""
-    x, p, axis = _power_norm(op, inputs)
-    powers = yield from total(np.sum(np.abs(x) ** p, axis=axis, keepdims=True), place)
-    norm = np.asarray(powers ** (1 / p), dtype=x.dtype)
-    y = np.divide(x, norm, out=np.zeros_like(x), where=norm != 0)
-    assert inputs[0] is not None
-    return [y.astype(inputs[0].dtype), norm]
-
-
 def _power_norm_backward(
     op: Op, inputs: Operands, outputs: Operands, gradients: Operands, wanted: Sequence[bool], place: ShardContext
 ) -> Coroutine:
     """dx = (dy − d‖x‖/dx · Σ dy·y) / ‖x‖."""
-    x, p, axis = _power_norm(op, inputs)
+    x, p = widen(inputs[0]), int(op.attributes.get("p", 2))
+    axis = normalise_axis(op.attributes.get("axis", -1), x.ndim)
     y, norm, dy = widen(outputs[0]), widen(outputs[-1]), widen(gradients[0])
     along = yield from total(np.sum(dy * y, axis=axis, keepdims=True), place)
     slope = np.sign(x) if p == 1 else y
@@ -343,9 +314,13 @@ def _power_norm_backward(
     return [dx.astype(inputs[0].dtype)]
 
 
-def _power_norm(op: Op, inputs: Operands) -> tuple[Array, int, int]:
-    x = widen(inputs[0])
-    return x, int(op.attributes.get("p", 2)), normalise_axis(op.attributes.get("axis", -1), x.ndim)
-
-
-kernel(["LpNormalization"], _power_norm_forward, _power_norm_backward)
+@shared("LpNormalization", backward=_power_norm_backward)
+def _power_norm(c: Call) -> Coroutine:
+    """x / ‖x‖ₚ with p = 1 or 2, zero where the norm is."""
+    x, xp, p = c.widened(), c.xp, int(c.attr("p", 2))
+    axis = c.axis(-1, x.ndim)
+    powers = yield from c.total(xp.sum(xp.abs(x) if p == 1 else xp.square(x), axis=axis, keepdims=True))
+    norm = powers if p == 1 else xp.sqrt(powers)
+    none = norm == 0
+    y = xp.where(none, 0, x / xp.where(none, 1, norm))
+    return [c.like(y), norm]

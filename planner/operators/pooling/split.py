@@ -12,10 +12,11 @@ from planner.ir import Op
 from planner.kernels.gradients import vjp
 from planner.kernels.local import run_local
 from planner.kernels.shards import Array
+from planner.kernels.shared import Call, shared
 from planner.kernels.split import kernel
 from planner.kernels.spmd import Coroutine, ShardContext, all_reduce
 from planner.kernels.window import FIRST, Reach, explicit, fetch, local_space, release
-from planner.operators.pooling.gradient import lp_gradient, lp_sum
+from planner.operators.pooling.gradient import lp_gradient
 from planner.rules.window import Window
 
 __all__: list[str] = []
@@ -161,15 +162,6 @@ def _unpool_indices(x: Array, indices: Array, place: ShardContext) -> NDArray[np
     return _local_indices(indices, whole, (*starts, *(0,) * rank), (*x.shape[:FIRST], *image))
 
 
-def _global_max_forward(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
-    """Modes `^x…` reduce the maximum inside."""
-    y = run_local(op, inputs)[0]
-    assert y is not None
-    for mode in (f for f in place.shards if f.startswith("^")):
-        y = yield from all_reduce(y, "max", mode)
-    return [y]
-
-
 def _global_max_backward(
     op: Op, inputs: Operands, outputs: Operands, gradients: Operands, wanted: Sequence[bool], place: ShardContext
 ) -> Coroutine:
@@ -184,17 +176,6 @@ def _global_max_backward(
     for mode in (f for f in place.shards if f.startswith("^")):
         count = yield from all_reduce(count, "sum", mode)
     return [(held * (dy / count)).astype(x.dtype)]
-
-
-def _global_lp_forward(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
-    """The p-th root of a sum over all ranks."""
-    x = inputs[0]
-    assert x is not None
-    p = int(op.attributes.get("p", 2))
-    total = lp_sum(x, p)
-    for factor in (f for f in place.shards if f.startswith("x")):
-        total = yield from all_reduce(total, "sum", factor)
-    return [(total ** (1 / p)).astype(x.dtype)]
 
 
 def _global_lp_backward(
@@ -215,5 +196,20 @@ kernel(["com.microsoft::NhwcMaxPool", "com.microsoft::QLinearAveragePool"], _qua
 kernel(["AveragePoolGrad", "com.microsoft::AveragePoolGrad"], _average_gradient)
 kernel(["MaxPoolGrad", "com.microsoft::MaxPoolGrad"], _max_gradient)
 kernel(["MaxUnpool"], _unpool_forward, _unpool_backward)
-kernel(["GlobalMaxPool"], _global_max_forward, _global_max_backward)
-kernel(["GlobalLpPool"], _global_lp_forward, _global_lp_backward)
+
+
+@shared("GlobalMaxPool", backward=_global_max_backward, autograd=False)
+def _global_max(c: Call) -> Coroutine:
+    """Modes `^x…` reduce the maximum inside; other splits leave it pending."""
+    x = c.operand()
+    local = c.xp.max(x, axis=tuple(range(FIRST, x.ndim)), keepdims=True)
+    return [(yield from c.over(local, [f for f in c.place.shards if f.startswith("^")], "max"))]
+
+
+@shared("GlobalLpPool", backward=_global_lp_backward)
+def _global_norm(c: Call) -> Coroutine:
+    """The p-th root of a sum over all ranks."""
+    x, p, xp = c.widened(), int(c.attr("p", 2)), c.xp
+    powers = xp.sum(xp.abs(x) ** p, axis=tuple(range(FIRST, x.ndim)), keepdims=True)
+    total = yield from c.over(powers, [f for f in c.place.shards if f.startswith("x")])
+    return [c.like(total ** (1 / p))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from planner.ir import Op
 from planner.kernels.attributes import Array, axes_of, normalise_axis
 from planner.kernels.local import run_local
 from planner.kernels.precision import widen
+from planner.kernels.shared import Call, shared
 from planner.kernels.split import kernel
 from planner.kernels.spmd import Collective, Coroutine, Received, ShardContext, all_gather, all_reduce
 from planner.operators.reduction.gradient import cumulated_product_gradient, product_of_others
@@ -39,45 +41,20 @@ def _axes(op: Op, inputs: Operands) -> tuple[int, ...]:
     return tuple(dict.fromkeys(axes_of(op, inputs, 1, rank) or range(rank)))
 
 
-def _shaped(op: Op, value: Array, axes: tuple[int, ...]) -> Array:
-    """From kept dimensions of size one to what the operator returns."""
-    return value if op.attributes.get("keepdims", 1) else np.squeeze(value, axes)
-
-
 def _over_all(value: Array, reduction: str, place: ShardContext) -> Reduced:
     for factor in _inside(place):
         value = yield from all_reduce(value, reduction, factor)
     return value
 
 
-def _function_of_sum(
-    before: Callable[[Array], Array], after: Callable[[Array], Array]
-) -> Callable[[Op, Operands, ShardContext], Coroutine]:
-    """`after` applied to the sum over all shards of `before`."""
-
-    def forward(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
-        x, axes = _need(inputs), _axes(op, inputs)
-        total = yield from _over_all(before(widen(x)).sum(axis=axes, keepdims=True), "sum", place)
-        return [_shaped(op, after(total).astype(x.dtype), axes)]
-
-    return forward
+def _axes_of(c: Call) -> tuple[int, ...]:
+    rank = c.operand().ndim
+    return tuple(dict.fromkeys(a % rank for a in c.integers(1, "axes") or ())) or tuple(range(rank))
 
 
-def _log_sum_exp(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
-    x, axes = _need(inputs), _axes(op, inputs)
-    wide = widen(x)
-    largest = yield from _over_all(wide.max(axis=axes, keepdims=True), "max", place)
-    base = np.where(np.isfinite(largest), largest, np.zeros((), dtype=wide.dtype))
-    total = yield from _over_all(np.exp(wide - base).sum(axis=axes, keepdims=True), "sum", place)
-    with np.errstate(divide="ignore"):
-        return [_shaped(op, (np.log(total) + base).astype(x.dtype), axes)]
-
-
-def _integer_mean(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
-    x, axes = _need(inputs), _axes(op, inputs)
-    total = yield from _over_all(x.sum(axis=axes, keepdims=True, dtype=x.dtype), "sum", place)
-    count = math.prod(x.shape[a] for a in axes) * math.prod(place.shards[f] for f in _inside(place))
-    return [_shaped(op, (np.sign(total) * (np.abs(total) // count)).astype(x.dtype), axes)]
+def _shaped(c: Call, value: Any, axes: tuple[int, ...]) -> Any:
+    """From kept dimensions of size one to what the operator returns."""
+    return value if c.attr("keepdims", 1) else c.xp.squeeze(value, axis=axes)
 
 
 def _local_vjp(
@@ -99,12 +76,37 @@ def _local_vjp(
     return backward
 
 
-def _product(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
-    x, axes = _need(inputs), _axes(op, inputs)
-    value = x.prod(axis=axes, keepdims=True, dtype=x.dtype)
-    for factor in _inside(place):
-        value = np.prod(np.stack((yield from all_gather(value, factor))), axis=0, dtype=x.dtype)
-    return [_shaped(op, value, axes)]
+@shared("ReduceL2", backward=_local_vjp(lambda x, y, dy: dy * x / np.where(y == 0, 1, y)))
+def _norm(c: Call) -> Coroutine:
+    x, axes, xp = c.widened(), _axes_of(c), c.xp
+    total = yield from c.over(xp.sum(xp.square(x), axis=axes, keepdims=True), c.inside())
+    return [_shaped(c, c.like(xp.sqrt(total)), axes)]
+
+
+@shared("ReduceLogSum", backward=_local_vjp(lambda x, y, dy: dy * np.exp(-y)))
+def _log_sum(c: Call) -> Coroutine:
+    x, axes, xp = c.widened(), _axes_of(c), c.xp
+    total = yield from c.over(xp.sum(x, axis=axes, keepdims=True), c.inside())
+    return [_shaped(c, c.like(xp.log(total)), axes)]
+
+
+@shared("ReduceLogSumExp", backward=_local_vjp(lambda x, y, dy: dy * np.exp(x - y)))
+def _log_sum_exp(c: Call) -> Coroutine:
+    """An infinite maximum is not subtracted."""
+    x, axes, xp = c.widened(), _axes_of(c), c.xp
+    largest = yield from c.over(xp.max(x, axis=axes, keepdims=True), c.inside(), "max")
+    base = xp.where(xp.isfinite(largest), largest, xp.asarray(0, dtype=x.dtype))
+    total = yield from c.over(xp.sum(xp.exp(x - base), axis=axes, keepdims=True), c.inside())
+    return [_shaped(c, c.like(xp.log(total) + base), axes)]
+
+
+@shared("ReduceMean")
+def _integer_mean(c: Call) -> Coroutine:
+    """Of integers, whose quotient is cut off towards zero; a mean of floats is a pending sum instead."""
+    x, axes, xp = c.operand(), _axes_of(c), c.xp
+    total = yield from c.over(xp.sum(x, axis=axes, keepdims=True, dtype=x.dtype), c.inside())
+    count = math.prod(x.shape[a] for a in axes) * c.shards(c.inside())
+    return [_shaped(c, c.like(xp.sign(total) * (xp.abs(total) // count)), axes)]
 
 
 def _product_back(
@@ -124,10 +126,14 @@ def _product_back(
     return [dx.astype(x.dtype), *[None] * (len(inputs) - 1)]
 
 
-def _extremum(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
-    local = _need(run_local(op, inputs))
-    found = yield from _over_all(local, "max" if op.type == "ReduceMax" else "min", place)
-    return [found]
+@shared("ReduceProd", backward=_product_back, autograd=False)
+def _product(c: Call) -> Coroutine:
+    x, axes, xp = c.operand(), _axes_of(c), c.xp
+    value = xp.prod(x, axis=axes, keepdims=True, dtype=x.dtype)
+    for factor in c.inside():
+        parts = yield from c.gathered(value, factor)
+        value = xp.prod(xp.stack(parts, axis=0), axis=0, dtype=x.dtype)
+    return [_shaped(c, value, axes)]
 
 
 def _extremum_back(
@@ -143,20 +149,38 @@ def _extremum_back(
     return [(held * (dy.reshape(kept) / ties)).astype(x.dtype), *[None] * (len(inputs) - 1)]
 
 
-def _arg(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
+@shared("ReduceMax", "ReduceMin", backward=_extremum_back, autograd=False)
+def _extremum(c: Call) -> Coroutine:
+    x, axes, largest = c.operand(), _axes_of(c), c.op.type == "ReduceMax"
+    local = (c.xp.max if largest else c.xp.min)(x, axis=axes, keepdims=True)
+    found = yield from c.over(local, c.inside(), "max" if largest else "min")
+    return [_shaped(c, found, axes)]
+
+
+@shared("ArgMax", "ArgMin")
+def _arg(c: Call) -> Coroutine:
     """Candidates of all ranks in the order of their shards: the first of equals wins, or the last on request."""
-    x = _need(inputs)
-    axis = normalise_axis(op.attributes.get("axis", 0), x.ndim)
+    x, xp = c.operand(), c.xp
+    axis, last = c.axis(0, x.ndim), bool(c.attr("select_last_index", 0))
     factor = f"d{axis}"
-    kept = Op(op.name, op.type, op.inputs, op.outputs, {**op.attributes, "keepdims": 1}, op.opset)
-    at = _need(run_local(kept, [x]))
-    values = yield from all_gather(np.take_along_axis(x, at, axis), factor)
-    places = yield from all_gather(at + place.offset[factor], factor)
-    order = -1 if op.attributes.get("select_last_index", 0) else 1
-    choose = np.argmax if op.type == "ArgMax" else np.argmin
-    winner = choose(np.stack(values[::order]), axis=0)
-    found = np.take_along_axis(np.stack(places[::order]), winner[None], 0)[0]
-    return [_shaped(op, found, (axis,))]
+    choose = xp.argmax if c.op.type == "ArgMax" else xp.argmin
+
+    def place(values: Any, along: int) -> Any:
+        if not last:
+            return choose(values, axis=along, keepdims=True)
+        return values.shape[along] - 1 - choose(xp.flip(values, axis=along), axis=along, keepdims=True)
+
+    at = place(x, axis)
+    values = yield from c.gathered(xp.take_along_axis(x, at, axis=axis), factor)
+    places = yield from c.gathered(at + c.place.offset[factor], factor)
+    winner = place(xp.concat(values, axis=axis), axis)
+    return [_shaped(c, xp.take_along_axis(xp.concat(places, axis=axis), winner, axis=axis), (axis,))]
+
+
+def _running(op: Op, inputs: Operands) -> tuple[int, str]:
+    """The axis and its factor."""
+    axis = normalise_axis(int(_need(inputs, 1).reshape(())), _need(inputs).ndim)
+    return axis, f"d{axis}"
 
 
 def _cumulate(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
@@ -168,12 +192,6 @@ def _cumulate(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
     for part in parts[me + 1 :] if op.attributes.get("reverse", 0) else parts[:me]:
         local = join(local, part)
     return [local.astype(x.dtype)]
-
-
-def _running(op: Op, inputs: Operands) -> tuple[int, str]:
-    """The axis and its factor."""
-    axis = normalise_axis(int(_need(inputs, 1).reshape(())), _need(inputs).ndim)
-    return axis, f"d{axis}"
 
 
 def _cumulated_sum_back(
@@ -210,6 +228,20 @@ def _cumulated_product_back(
     return [dx.astype(x.dtype) if wanted[0] else None, None]
 
 
+@shared("CumSum", backward=_cumulated_sum_back, autograd=False)
+def _running_sum(c: Call) -> Coroutine:
+    """The local one, and the sums of the shards before it (behind it, in reverse)."""
+    x, xp = c.operand(), c.xp
+    (axis,) = (a % x.ndim for a in c.integers(1, "axis") or (0,))
+    factor = f"d{axis}"
+    (local,) = c.run(c.op, c.inputs)
+    parts = yield from c.gathered(xp.sum(x, axis=axis, keepdims=True, dtype=x.dtype), factor)
+    me = c.place.index[factor]
+    for part in parts[me + 1 :] if c.attr("reverse", 0) else parts[:me]:
+        local = local + part
+    return [c.like(local)]
+
+
 def _dynamic_quantize(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
     """The local operator sees the extrema of all ranks beside its own elements."""
     x = _need(inputs)
@@ -221,21 +253,5 @@ def _dynamic_quantize(op: Op, inputs: Operands, place: ShardContext) -> Coroutin
     return [None if y is None else y[:-2].reshape(x.shape), scale, zero]
 
 
-kernel(
-    ["ReduceL2"],
-    _function_of_sum(np.square, np.sqrt),
-    _local_vjp(lambda x, y, dy: dy * x / np.where(y == 0, 1, y)),
-)
-kernel(
-    ["ReduceLogSum"],
-    _function_of_sum(lambda x: x, np.log),
-    _local_vjp(lambda x, y, dy: dy * np.exp(-y)),
-)
-kernel(["ReduceLogSumExp"], _log_sum_exp, _local_vjp(lambda x, y, dy: dy * np.exp(x - y)))
-kernel(["ReduceMean"], _integer_mean)
-kernel(["ReduceProd"], _product, _product_back)
-kernel(["ReduceMax", "ReduceMin"], _extremum, _extremum_back)
-kernel(["ArgMax", "ArgMin"], _arg)
-kernel(["CumSum"], _cumulate, _cumulated_sum_back)
 kernel(["CumProd"], _cumulate, _cumulated_product_back)
 kernel(["DynamicQuantizeLinear"], _dynamic_quantize)

@@ -10,7 +10,7 @@ from planner.planning.constraints.masks import Demand, demands_of
 from planner.planning.constraints.resolve import Pins
 from planner.planning.constraints.select import counted
 from planner.pricing import PricedProblem
-from planner.search.memory import minimum_memory
+from planner.search.prices.memory import minimum_memory
 
 __all__ = ["memory_note"]
 

@@ -23,10 +23,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.arrays import Array
-from planner.search.presolve import _View
 from planner.search.problem import Problem
-from planner.search.reduced import Factor, Reduced
+from planner.search.reduction.arrays import Array
+from planner.search.reduction.presolve import _View
+from planner.search.reduction.reduced import Factor, Reduced
 
 __all__ = ["Contracted", "Interrupted", "contract"]
 

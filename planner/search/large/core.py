@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.search.native.forest import Graph
-from planner.search.reduced import Reduced
+from planner.search.reduction.reduced import Reduced
 
 __all__ = ["flatten"]
 

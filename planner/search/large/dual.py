@@ -16,10 +16,10 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.messages import Messages
+from planner.search.messages.trws import Messages
 from planner.search.native.forest import Forest
 from planner.search.native.sweeps import decode, sweep
-from planner.search.reduced import Reduced
+from planner.search.reduction.reduced import Reduced
 
 __all__ = ["Dual"]
 

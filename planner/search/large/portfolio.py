@@ -21,7 +21,7 @@ from planner.search.large.incumbent import Incumbent
 from planner.search.large.workers import Team, take_turns
 from planner.search.native.library import library
 from planner.search.problem import Problem, Solution
-from planner.search.reduced import Infeasible
+from planner.search.reduction.reduced import Infeasible
 from planner.search.solve import Search
 
 __all__ = ["solve_large"]

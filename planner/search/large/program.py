@@ -1,6 +1,6 @@
 """The integer program of a contracted problem with lazy memory rows.
 
-`planner.search.linear` linearises the costs; memory rows are added only where a solution exceeds them, round by
+`planner.search.program.linear` linearises the costs; memory rows are added only where a solution exceeds them, round by
 round, until it fits everywhere.  Every round's bound holds for the whole problem, because rows left out only relax it.
 """
 
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from ortools.math_opt.python import mathopt
 
 from planner.search.large.core import flatten
-from planner.search.linear import LinearProgram, linearise
 from planner.search.native.forest import Graph
-from planner.search.reduced import Factor, Reduced
+from planner.search.program.linear import LinearProgram, linearise
+from planner.search.reduction.reduced import Factor, Reduced
 
 __all__ = ["Lazy", "prepare", "solve_lazily"]
 

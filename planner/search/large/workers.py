@@ -8,18 +8,18 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.search.elimination.tables import TableStore, TooLarge
 from planner.search.goal import Goal
-from planner.search.lagrangian import Lagrangian
 from planner.search.large.core import flatten
 from planner.search.large.dual import Dual
 from planner.search.large.helper import Helper
 from planner.search.large.incumbent import Incumbent
 from planner.search.large.primal import Primal
 from planner.search.large.program import prepare
-from planner.search.memory import branch_and_bound
 from planner.search.native.forest import Forest
-from planner.search.reduced import Infeasible, Reduced
-from planner.search.tables import TableStore, TooLarge
+from planner.search.prices.lagrangian import Lagrangian
+from planner.search.prices.memory import branch_and_bound
+from planner.search.reduction.reduced import Infeasible, Reduced
 
 __all__ = ["Team", "take_turns"]
 

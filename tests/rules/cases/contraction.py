@@ -52,6 +52,8 @@ def contractions() -> Iterator[Case]:
         well = f(*shape) + 4 * np.eye(shape[-1], dtype=np.float32)
         yield case("Det", [well])
         yield case("com.microsoft::Inverse", [well], opset=1)
+    for x in (f(2, 6, 4), f(6, 4), f(2, 3, 2, 4)):
+        yield case("planner::SwiGLUMatMul", [x, f(4, 12), f(4, 12)], opset=1)
 
 
 def _sums() -> Iterator[Case]:

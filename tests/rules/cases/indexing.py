@@ -18,6 +18,7 @@ def indexing() -> Iterator[Case]:
     yield case("OneHot", [n(4, 4, 6), np.int64(4), f(2)], constants=[1])
     yield case("OneHot", [n(4, 4, 6), np.int64(4), f(2)], constants=[1], axis=1)
     yield from _best()
+    yield from _segments()
 
 
 def _look_ups() -> Iterator[Case]:
@@ -84,3 +85,11 @@ def _best() -> Iterator[Case]:
     yield case("TopK", [f(4, 12)], opset=9, k=2, results=2)
     yield case("TopK", [p(2, 12, 4).astype(np.float16), i(1)], results=2, axis=-2)
     yield case("TopK", [f(4, 12), i(12)], constants=[1], results=2)
+
+
+def _segments() -> Iterator[Case]:
+    """The segments -1, 6 and 7 of six are none."""
+    yield case("planner::SegmentSum", [f(12, 4), n(6, 12)], opset=1, num_segments=6)
+    yield case("planner::SegmentSum", [f(12, 2, 3), n(9, 12) - 1], opset=1, num_segments=6)
+    yield case("planner::SegmentSum", [f(12), n(4, 12)], opset=1, num_segments=4)
+    yield case("planner::SegmentSum", [n(9, 12, 4), n(6, 12)], opset=1, num_segments=6)

@@ -34,6 +34,7 @@ def sampling() -> Iterator[Case]:
     regions = np.concatenate([n(4, 6)[:, None].astype(np.float32), corners], axis=1)
     yield case("MaxRoiPool", [f(4, 6, 12, 12), regions], pooled_shape=(2, 2))
     yield from _deformed()
+    yield from _deformed_volumes()
 
 
 def _deformed() -> Iterator[Case]:
@@ -43,3 +44,14 @@ def _deformed() -> Iterator[Case]:
     yield case("DeformConv", [x, f(6, 4, 2, 2), f(2, 16, 4, 3), f(6), f(2, 8, 4, 3)], opset=22, offset_group=2)
     yield case("DeformConv", [x, f(4, 2, 2, 2), f(2, 8, 2, 2)], opset=22, group=2, strides=(2, 2))
     yield case("DeformConv", [x, f(4, 2, 2, 2), f(2, 32, 4, 3)], opset=22, group=2, offset_group=4)
+
+
+def _deformed_volumes() -> Iterator[Case]:
+    t, x = "planner::DeformConv3D", f(2, 4, 4, 2, 6)
+    yield case(t, [x, f(6, 4, 2, 3, 3), f(2, 54, 2, 2, 6)], opset=1, strides=(2, 1, 1), pads=(0, 1, 1, 0, 1, 1))
+    yield case(t, [x, f(6, 4, 2, 1, 2), f(2, 12, 3, 2, 3), f(6), f(2, 4, 3, 2, 3)], opset=1, strides=(1, 1, 2))
+    several = {"group": 2, "dilations": (1, 1, 2)}
+    yield case(t, [x, f(4, 2, 1, 2, 2), f(2, 24, 4, 1, 4), f(4), f(2, 8, 4, 1, 4)], opset=1, offset_group=2, **several)
+    yield case(t, [x, f(6, 4, 1, 2, 1), f(2, 12, 4, 1, 6), f(6), f(2, 4, 4, 1, 6)], opset=1, offset_group=2)
+    yield case(t, [x, f(4, 2, 1, 2, 1), f(2, 24, 4, 1, 6)], opset=1, group=2, offset_group=4)
+    yield case("DeformConv", [x, f(6, 4, 1, 2, 1), f(2, 6, 4, 1, 6), f(6)], opset=22)

@@ -11,6 +11,7 @@ from tests.rules.torch_gradients.fused import fused
 from tests.rules.torch_gradients.indexing import indexing
 from tests.rules.torch_gradients.layout import layouts
 from tests.rules.torch_gradients.normalization import normalizations
+from tests.rules.torch_gradients.own import own
 from tests.rules.torch_gradients.pooling import pools
 from tests.rules.torch_gradients.recurrent import recurrent
 from tests.rules.torch_gradients.reduction import reductions
@@ -35,5 +36,6 @@ def subjects() -> Iterator[Subject]:
         sampling,
         contributed,
         fused,
+        own,
     ):
         yield from family()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
+from planner.emit.onnx.ranks.arrays import write_shared
 from planner.emit.onnx.ranks.local import Local, refusal
 from planner.emit.onnx.ranks.writer import Value, Writer
+from planner.kernels.shared import shared_kernel, shared_types
 from planner.plugins import load_operators
 
 __all__ = ["Lowering", "Operands", "lowered_types", "lowering", "lowers", "needed"]
@@ -35,7 +38,7 @@ def lowers(*types: str) -> Callable[[Lowering], Lowering]:
 def lowered_types() -> frozenset[str]:
     """Operator types that are written."""
     load_operators("onnx")
-    return frozenset(_LOWERINGS)
+    return frozenset(_LOWERINGS) | shared_types()
 
 
 def lowering(here: Local) -> Lowering | None:
@@ -46,6 +49,9 @@ def lowering(here: Local) -> Lowering | None:
     if not any(f in here.rule.aware for f in here.place.shards):
         return None
     load_operators("onnx")
+    written = shared_kernel(op.type)
+    if written is not None:
+        return partial(write_shared, written.function)
     if op.type not in _LOWERINGS:
         raise refusal(op, here.place, "what its ranks exchange is not among what is written so far")
     return _LOWERINGS[op.type]

@@ -1,0 +1,279 @@
+"""Arrays that write the nodes of a rank's graph: kernels that are written once run on them (`planner.kernels.shared`).
+
+As much of the Python array API standard as these kernels use.  An element type is its name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from planner.emit.onnx.ranks.local import Local, all_gather, all_reduce
+from planner.emit.onnx.ranks.writer import Value, Writer
+from planner.frontends.infer import infer_op
+from planner.frontends.nodes import node_of
+from planner.ir import Op, Role, Tensor
+from planner.kernels.shared import Call
+from planner.kernels.spmd import AllGather, AllReduce, Coroutine
+from planner.verify.data import numpy_dtype
+
+__all__ = ["GraphArray", "GraphNamespace", "write_shared"]
+
+Axis = int | Sequence[int] | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GraphArray:
+    """A value of the graph that is written."""
+
+    writer: Writer
+    value: Value
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.value.dims
+
+    @property
+    def ndim(self) -> int:
+        return self.value.rank
+
+    @property
+    def dtype(self) -> str:
+        return self.value.dtype
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def __array_namespace__(self, api_version: str | None = None) -> GraphNamespace:
+        return GraphNamespace(self.writer)
+
+    def _join(self, kind: str, other: Any, dtype: str = "", *, turned: bool = False) -> GraphArray:
+        b = other.value if isinstance(other, GraphArray) else self.writer.number(other, self.value)
+        pair = (b, self.value) if turned else (self.value, b)
+        return GraphArray(self.writer, self.writer.join(kind, *pair, dtype))
+
+    def __add__(self, other: Any) -> GraphArray:
+        return self._join("Add", other)
+
+    def __radd__(self, other: Any) -> GraphArray:
+        return self._join("Add", other, turned=True)
+
+    def __sub__(self, other: Any) -> GraphArray:
+        return self._join("Sub", other)
+
+    def __rsub__(self, other: Any) -> GraphArray:
+        return self._join("Sub", other, turned=True)
+
+    def __mul__(self, other: Any) -> GraphArray:
+        return self._join("Mul", other)
+
+    def __rmul__(self, other: Any) -> GraphArray:
+        return self._join("Mul", other, turned=True)
+
+    def __truediv__(self, other: Any) -> GraphArray:
+        return self._join("Div", other)
+
+    def __rtruediv__(self, other: Any) -> GraphArray:
+        if not isinstance(other, GraphArray) and other == 1:
+            return GraphArray(self.writer, self.writer.each("Reciprocal", self.value))
+        return self._join("Div", other, turned=True)
+
+    def __floordiv__(self, other: Any) -> GraphArray:
+        """Of integers that are not negative."""
+        return self._join("Div", other)
+
+    def __pow__(self, other: Any) -> GraphArray:
+        return self._join("Pow", other)
+
+    def __neg__(self) -> GraphArray:
+        return GraphArray(self.writer, self.writer.each("Neg", self.value))
+
+    def __and__(self, other: Any) -> GraphArray:
+        return self._join("And", other, "bool")
+
+    def __invert__(self) -> GraphArray:
+        return GraphArray(self.writer, self.writer.each("Not", self.value))
+
+    def __lt__(self, other: Any) -> GraphArray:
+        return self._join("Less", other, "bool")
+
+    def __gt__(self, other: Any) -> GraphArray:
+        return self._join("Greater", other, "bool")
+
+    def __ge__(self, other: Any) -> GraphArray:
+        return ~self._join("Less", other, "bool")
+
+    def __eq__(self, other: object) -> GraphArray:  # type: ignore[override]  # elementwise, as the standard has it
+        return self._join("Equal", other, "bool")
+
+    def __ne__(self, other: object) -> GraphArray:  # type: ignore[override]
+        return ~self._join("Equal", other, "bool")
+
+
+class GraphNamespace:
+    """Functions of the standard, each of which writes its nodes."""
+
+    float32 = "float32"
+    int64 = "int64"
+
+    def __init__(self, writer: Writer) -> None:
+        self._w = writer
+
+    def _new(self, value: Value) -> GraphArray:
+        return GraphArray(self._w, value)
+
+    def _each(self, kind: str, x: GraphArray) -> GraphArray:
+        return self._new(self._w.each(kind, x.value))
+
+    # Elementwise
+
+    def exp(self, x: GraphArray) -> GraphArray:
+        return self._each("Exp", x)
+
+    def log(self, x: GraphArray) -> GraphArray:
+        return self._each("Log", x)
+
+    def sqrt(self, x: GraphArray) -> GraphArray:
+        return self._each("Sqrt", x)
+
+    def abs(self, x: GraphArray) -> GraphArray:
+        return self._each("Abs", x)
+
+    def sign(self, x: GraphArray) -> GraphArray:
+        return self._each("Sign", x)
+
+    def square(self, x: GraphArray) -> GraphArray:
+        return x * x
+
+    def isfinite(self, x: GraphArray) -> GraphArray:
+        """Of what is no NaN."""
+        return ~self._new(self._w.op("IsInf", [x.value], "bool", x.shape))
+
+    def where(self, condition: GraphArray, a: Any, b: Any) -> GraphArray:
+        like = a if isinstance(a, GraphArray) else b
+        x, y = (v.value if isinstance(v, GraphArray) else self._w.number(v, like.value) for v in (a, b))
+        return self._new(self._w.where(condition.value, x, y))
+
+    def astype(self, x: GraphArray, dtype: str, *, copy: bool = True) -> GraphArray:
+        return self._new(self._w.cast(x.value, dtype))
+
+    # Reductions
+
+    def _reduce(self, kind: str, x: GraphArray, axis: Axis, keepdims: bool) -> GraphArray:
+        axes = tuple(range(x.ndim)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
+        axes = tuple(a % max(x.ndim, 1) for a in axes)
+        found = self._w.reduce(kind, x.value, axes)
+        return self._new(found if keepdims else self._w.reshape(found, _without(found.dims, axes)))
+
+    def sum(self, x: GraphArray, *, axis: Axis = None, dtype: str | None = None, keepdims: bool = False) -> GraphArray:
+        return self._reduce("ReduceSum", x, axis, keepdims)
+
+    def prod(self, x: GraphArray, *, axis: Axis = None, dtype: str | None = None, keepdims: bool = False) -> GraphArray:
+        return self._reduce("ReduceProd", x, axis, keepdims)
+
+    def max(self, x: GraphArray, *, axis: Axis = None, keepdims: bool = False) -> GraphArray:
+        return self._reduce("ReduceMax", x, axis, keepdims)
+
+    def min(self, x: GraphArray, *, axis: Axis = None, keepdims: bool = False) -> GraphArray:
+        return self._reduce("ReduceMin", x, axis, keepdims)
+
+    def argmax(self, x: GraphArray, *, axis: int, keepdims: bool = False) -> GraphArray:
+        return self._place("ArgMax", x, axis, keepdims)
+
+    def argmin(self, x: GraphArray, *, axis: int, keepdims: bool = False) -> GraphArray:
+        return self._place("ArgMin", x, axis, keepdims)
+
+    def _place(self, kind: str, x: GraphArray, axis: int, keepdims: bool) -> GraphArray:
+        axis %= x.ndim
+        kept = tuple(1 if d == axis else n for d, n in enumerate(x.shape))
+        found = self._w.op(kind, [x.value], "int64", kept, axis=axis, keepdims=1)
+        return self._new(found if keepdims else self._w.reshape(found, _without(kept, (axis,))))
+
+    # Shapes and places
+
+    def reshape(self, x: GraphArray, shape: Sequence[int]) -> GraphArray:
+        return self._new(self._w.reshape(x.value, tuple(int(n) for n in shape)))
+
+    def squeeze(self, x: GraphArray, axis: Axis) -> GraphArray:
+        axes = (axis,) if isinstance(axis, int) else tuple(axis or ())
+        return self.reshape(x, _without(x.shape, tuple(a % x.ndim for a in axes)))
+
+    def expand_dims(self, x: GraphArray, *, axis: int = 0) -> GraphArray:
+        return self._new(self._w.expand(x.value, axis % (x.ndim + 1)))
+
+    def concat(self, arrays: Sequence[GraphArray], *, axis: int = 0) -> GraphArray:
+        return self._new(self._w.concat([x.value for x in arrays], axis % arrays[0].ndim))
+
+    def stack(self, arrays: Sequence[GraphArray], *, axis: int = 0) -> GraphArray:
+        return self.concat([self.expand_dims(x, axis=axis) for x in arrays], axis=axis)
+
+    def flip(self, x: GraphArray, *, axis: int) -> GraphArray:
+        return self._new(self._w.take(x.value, np.arange(x.shape[axis])[::-1], axis % x.ndim))
+
+    def take(self, x: GraphArray, indices: GraphArray, *, axis: int) -> GraphArray:
+        """Of indices in any shape, as numpy has it."""
+        return self._new(self._w.gather(x.value, indices.value, axis % x.ndim))
+
+    def take_along_axis(self, x: GraphArray, indices: GraphArray, *, axis: int) -> GraphArray:
+        found = self._w.op("GatherElements", [x.value, indices.value], x.dtype, indices.shape, axis=axis % x.ndim)
+        return self._new(found)
+
+    def arange(self, stop: int) -> GraphArray:
+        limits = [self._w.constant(np.array(v, dtype=np.int64)) for v in (0, stop, 1)]
+        self._w.need()
+        return self._new(self._w.op("Range", limits, "int64", (stop,)))
+
+    def asarray(self, value: Any, *, dtype: str) -> GraphArray:
+        """A constant of the graph."""
+        return self._new(self._w.constant(np.asarray(value, dtype=numpy_dtype(dtype))))
+
+
+def _without(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
+    return tuple(n for d, n in enumerate(shape) if d not in axes)
+
+
+def write_shared(
+    function: Callable[[Call], Coroutine], w: Writer, here: Local, operands: Sequence[Value | None]
+) -> list[Value | None]:
+    """Writes the nodes of a kernel, and those of the collectives that it yields."""
+
+    def run(op: Op, inputs: Sequence[Any]) -> list[GraphArray]:
+        """A node of the operator on local operands."""
+        read = [None if x is None else x.value for x in inputs]
+        tensors = {x.name: Tensor(x.name, x.dims, x.dtype, Role.ACTIVATION) for x in read if x is not None}
+        names = tuple(x.name if x is not None else "" for x in read)
+        node = replace(op, inputs=names, outputs=tuple(w.fresh(f"{op.name}/local") for _ in op.outputs))
+        found = infer_op(node, tensors)
+        w.raw(node_of(node))
+        return [
+            GraphArray(w, w.declare(n, dtype or "", shape))
+            for n, (dtype, shape) in zip(node.outputs, found, strict=True)
+        ]
+
+    inputs = [None if x is None else GraphArray(w, x) for x in operands]
+    routine = function(Call(here.op, inputs, here.place, GraphNamespace(w), run, here.known))
+    received: Any = None
+    while True:
+        try:
+            asked: Any = routine.send(received)
+        except StopIteration as stop:
+            found: list[GraphArray | None] = stop.value
+            return [None if r is None else r.value for r in found[: len(here.op.outputs)]]
+        received = _meet(asked, w, here)
+
+
+def _meet(asked: Any, w: Writer, here: Local) -> Any:
+    if isinstance(asked, AllReduce):
+        value: Any = asked.value
+        return GraphArray(w, all_reduce(w, value.value, here.groups[asked.factor], asked.reduction))
+    if isinstance(asked, AllGather):
+        mine: Any = asked.value
+        ranks = here.groups[asked.factor]
+        joined = all_gather(w, w.expand(mine.value, 0), ranks, 0)
+        return tuple(GraphArray(w, w.reshape(part, mine.shape)) for part in w.parts(joined, 0, [1] * len(ranks)))
+    raise NotImplementedError(f"{type(asked).__name__} of a kernel that is written once")

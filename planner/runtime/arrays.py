@@ -1,0 +1,113 @@
+"""Kernels that are written once (`planner.kernels.shared`) on tensors of one rank, with its collectives.
+
+A sum over ranks passes gradients back: where the ranks compute parts of a result of it, what they find as its gradient
+adds up; where all make the same result, it is known to all.  Other collectives pass none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import array_api_compat.torch
+from torch import Tensor
+
+from planner.ir import Op
+from planner.kernels import AllGather, AllReduce, NoKernelError
+from planner.kernels.shared import Call as SharedCall
+from planner.kernels.shared import SharedKernel, shared_kernel
+from planner.rules import Rule
+from planner.runtime.collectives import Inside, all_gather
+from planner.runtime.registry import Call, Function, registered
+
+__all__ = ["torch_function"]
+
+
+class _Namespace(ModuleType):
+    """torch's functions as the standard has them, and look-ups by indices of any shape, as numpy's."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(array_api_compat.torch, name)
+
+    @staticmethod
+    def take(x: Tensor, indices: Tensor, /, *, axis: int) -> Tensor:
+        axis %= x.ndim
+        rows = x.index_select(axis, indices.reshape(-1))
+        return rows.reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+
+
+_XP = _Namespace("planner.runtime.arrays.torch")
+
+
+class _Known(Sequence[Any]):
+    """Values of operands on the host, fetched where they are read."""
+
+    def __init__(self, inputs: Sequence[Tensor | None]) -> None:
+        self._inputs = inputs
+
+    def __len__(self) -> int:
+        return len(self._inputs)
+
+    def __getitem__(self, index: Any) -> Any:
+        value = self._inputs[index]
+        return None if value is None else value.detach().cpu().numpy()
+
+
+def torch_function(type_: str, *, aware: bool) -> Function | None:
+    """How PyTorch runs an operator type: the function of its family, or the kernel that is written once.
+
+    None where there is neither.  `aware`: a factor is split of which the operator must be told."""
+    found = registered(type_, aware=aware)
+    if found is not None:
+        return found
+    written = shared_kernel(type_)
+    return None if written is None else _torch_call(written)
+
+
+def _torch_call(kernel: SharedKernel) -> Callable[[Call], Sequence[Tensor | None] | None]:
+    """The kernel as a function of the registry; it declines where a gradient would be lost."""
+
+    def run(c: Call) -> Sequence[Tensor | None] | None:
+        followed = any(x is not None and x.requires_grad for x in c.inputs)
+        if followed and not kernel.autograd:
+            return None
+        routine = kernel.function(SharedCall(c.op, c.inputs, c.place, _XP, _declined, _Known(c.inputs)))
+        received: Any = None
+        while True:
+            try:
+                asked = routine.send(received)
+            except StopIteration as stop:
+                return [r if name else None for name, r in zip(c.op.outputs, stop.value, strict=False)]
+            except NoKernelError:
+                return None
+            received = _meet(asked, c)
+
+    return run
+
+
+def _declined(op: Op, operands: Sequence[Any]) -> Sequence[Any]:
+    raise NoKernelError(f"operator {op.name}: {op.type} inside of a kernel has no PyTorch function")
+
+
+def _meet(asked: Any, c: Call) -> Any:
+    inside: Inside = c.inside
+    if isinstance(asked, AllReduce):
+        value: Any = asked.value
+        if asked.reduction != "sum" or not value.requires_grad:
+            return inside.reduced(value, asked.factor, asked.reduction)
+        assert c.place.rule is not None
+        in_parts = _carries(c.place.rule, asked.factor)
+        return inside.summed(value, asked.factor) if in_parts else inside.total(value, asked.factor)
+    if isinstance(asked, AllGather):
+        mine: Any = asked.value
+        group, ranks = inside.group(asked.factor)
+        inside.tell("all_gather", mine.nbytes * len(ranks))
+        return tuple(all_gather(mine.detach()[None], len(ranks), 0, group))
+    raise NoKernelError(f"operator {c.op.name}: {type(asked).__name__} inside of a kernel has no PyTorch form")
+
+
+def _carries(rule: Rule, factor: str) -> bool:
+    """Whether the first result is split by the factor."""
+    members = set(rule.members(factor))
+    return any(not members.isdisjoint(dim) for dim in rule.results[0] or ())

@@ -1,0 +1,1 @@
+"""Certificates of bounds, and how they are made: whoever has one need not trust a solver."""

@@ -1,0 +1,1 @@
+"""The checker of certificates: exact integers, and no code shared with the solvers."""

@@ -1,0 +1,1 @@
+"""Exact elimination of variables over tables of classes of states."""

@@ -1,0 +1,1 @@
+"""Problems in files, and which solver answers them."""

@@ -1,0 +1,7 @@
+"""The solvers, one file each, which holds a `SOLVER`.  Nothing heavy is loaded before one of them runs."""
+
+from planner.search.solver import SOLVERS, SolverName, find, load, told
+
+__all__ = ["SOLVERS", "SolverName", "find", "told"]
+
+load(__name__, __path__)
