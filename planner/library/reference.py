@@ -23,10 +23,10 @@ Made of the docstrings (`python -m planner.library.reference > docs/python.md`);
 ```python
 import planner
 
-model = planner.build("gpt", layers=4, batch=64)            # or planner.load("model.onnx")
-plan = planner.search(model, devices=8, hardware="h100")    # the plan that `planner search` writes
+model = planner.build("gpt", layers=4, batch=64)  # or planner.load("model.onnx")
+plan = planner.search(model, devices=8, hardware="h100")  # the plan that `planner search` writes
 plan.parallelism, plan.step_time, plan.memory, plan.gap
-plan.report("report.html")                                  # in a notebook, plan.report() is shown inline
+plan.report("report.html")  # in a notebook, plan.report() is shown inline
 plan.emit("torch", "out/")
 ```
 
@@ -42,7 +42,7 @@ Searches can be watched and ended:
 token = planner.Cancellation()
 threading.Timer(20, token.cancel).start()
 plan = planner.search(model, devices=64, progress=lambda p: print(p.seconds, p.gap), cancellation=token)
-plan.cancelled    # whether it is the best plan so far, rather than the last word
+plan.cancelled  # whether it is the best plan so far, rather than the last word
 ```
 
 `plan.operators()`, `plan.parameters()` and `plan.collectives()` are tables: iterate over their rows, take a column
