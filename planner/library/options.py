@@ -14,6 +14,7 @@ from typing import Any, Final, ForwardRef, Literal, TypedDict, TypeVar, cast
 from planner.errors import OptionError, UsageError
 from planner.library.wording import in_keywords
 from planner.requests.options import default_of, options_of, read
+from planner.search.solvers import SolverName
 from planner.targets import Target
 
 __all__ = ["EvaluationOptions", "SearchOptions", "documented", "given_options", "keywords_of", "refuse_unknown"]
@@ -41,7 +42,7 @@ class SearchOptions(TypedDict, total=False):
     strategy: str | None
     risk: Literal["expected", "upper"]
     space: Literal["whole", "operators"] | None
-    solver: Literal["auto", "dp", "ilp"]
+    solver: SolverName
     time_limit: float | None
     target: Target
     reproducible: bool

@@ -97,13 +97,13 @@ def test_keywords_are_the_fields_of_the_request(
 
 
 def test_typed_choices_are_those_of_the_request() -> None:
-    """A type checker refuses what the request refuses."""
+    """A type checker refuses what the request refuses, but for solvers, of which there may be more."""
     from typing import get_args, get_type_hints
 
     hints = get_type_hints(SearchOptions)
     for f in fields(SearchRequest):
         choices = f.metadata.get("option", {}).get("choices")
-        if choices:
+        if choices and f.name != "solver":
             found = {
                 c for part in (hints[f.name], *get_args(hints[f.name])) for c in get_args(part) if isinstance(c, str)
             }
