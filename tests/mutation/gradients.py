@@ -8,7 +8,8 @@ from unittest import mock
 
 import numpy as np
 
-from planner.kernels.gradients import Call, registry
+from planner.kernels import gradients as registry
+from planner.kernels.gradients import Call
 from planner.kernels.shards import Array
 from planner.lowering import Run
 from tests.mutation.collectives import shuffled

@@ -21,6 +21,7 @@ from planner.planning.searched import RequestDocument
 from planner.requests.search import SearchRequest
 from planner.search import solvers
 from planner.search.problem import Problem
+from planner.search.saved import whole  # noqa: F401  registers the solvers of saved problems
 from planner.search.solve import solve
 from planner.search.solver import SOLVERS, WHOLE, Solver, load, register
 
