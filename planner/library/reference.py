@@ -23,10 +23,10 @@ Made of the docstrings (`python -m planner.library.reference > docs/python.md`);
 ```python
 import planner
 
-model = planner.build("gpt", layers=4, batch=64)            # or planner.load("model.onnx")
-plan = planner.search(model, devices=8, hardware="h100")    # the plan that `planner search` writes
+model = planner.build("gpt", layers=4, batch=64)  # or planner.load("model.onnx")
+plan = planner.search(model, devices=8, hardware="h100")  # the plan that `planner search` writes
 plan.parallelism, plan.step_time, plan.memory, plan.gap
-plan.report("report.html")                                  # in a notebook, plan.report() is shown inline
+plan.report("report.html")  # in a notebook, plan.report() is shown inline
 plan.emit("torch", "out/")
 ```
 
@@ -42,7 +42,7 @@ Searches can be watched and ended:
 token = planner.Cancellation()
 threading.Timer(20, token.cancel).start()
 plan = planner.search(model, devices=64, progress=lambda p: print(p.seconds, p.gap), cancellation=token)
-plan.cancelled    # whether it is the best plan so far, rather than the last word
+plan.cancelled  # whether it is the best plan so far, rather than the last word
 ```
 
 `plan.operators()`, `plan.parameters()` and `plan.collectives()` are tables: iterate over their rows, take a column
@@ -73,7 +73,7 @@ def reference() -> str:
     parts = [_HEAD, "## Functions\n"]
     for name in _FUNCTIONS:
         function = getattr(planner, name)
-        parts += [f"### planner.{name}\n", f"```python\n{_signature(name, function)}\n```\n", _text(function)]
+        parts += [f"### planner.{name}\n", f"```text\n{_signature(name, function)}\n```\n", _text(function)]
     parts.append("## Values\n")
     for name in _VALUES:
         parts += [f"### planner.{name}\n", _text(getattr(planner, name)), *_members(getattr(planner, name))]
@@ -120,7 +120,7 @@ def _fenced(text: str) -> str:
     for block in text.split("\n\n"):
         lines = block.split("\n")
         if block.startswith(">>>"):
-            blocks.append(f"```python\n{block}\n```")
+            blocks.append(f"```pycon\n{block}\n```")
         elif all(re.match(r"\w+  +\S", line) or line.startswith("  ") for line in lines) and "**" not in block:
             blocks.append("\n".join(re.sub(r"^(\w+)  +", r"- `\1`: ", line) for line in lines))
         else:
