@@ -73,7 +73,7 @@ def reference() -> str:
     parts = [_HEAD, "## Functions\n"]
     for name in _FUNCTIONS:
         function = getattr(planner, name)
-        parts += [f"### planner.{name}\n", f"```python\n{_signature(name, function)}\n```\n", _text(function)]
+        parts += [f"### planner.{name}\n", f"```text\n{_signature(name, function)}\n```\n", _text(function)]
     parts.append("## Values\n")
     for name in _VALUES:
         parts += [f"### planner.{name}\n", _text(getattr(planner, name)), *_members(getattr(planner, name))]
@@ -120,7 +120,7 @@ def _fenced(text: str) -> str:
     for block in text.split("\n\n"):
         lines = block.split("\n")
         if block.startswith(">>>"):
-            blocks.append(f"```python\n{block}\n```")
+            blocks.append(f"```pycon\n{block}\n```")
         elif all(re.match(r"\w+  +\S", line) or line.startswith("  ") for line in lines) and "**" not in block:
             blocks.append("\n".join(re.sub(r"^(\w+)  +", r"- `\1`: ", line) for line in lines))
         else:

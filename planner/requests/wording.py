@@ -19,7 +19,7 @@ _OTHERS: Final = ("devices", "out", "names", "hosts", "model", "plan", "format",
 _FREE: Final = ("hardware", "constraints", "warm_start", "save_problem", "names", "hosts", "out", "strategy", "mesh")
 # A value is a quoted text, what holds a digit, `=` or a colon between letters, or a word in capitals.
 _VALUE: Final = r"'[^']*'|\"[^\"]*\"|[^\s,;()']*[\d=][^\s,;()']*[^\s,;:()'.]|-?\d|[A-Z][A-Z|]*\b"
-_OPTION: Final = re.compile(rf"(?:\bthe |\b)?(?:argument )?(?<![\w-])--([a-z][a-z-]*)(?:([ =])({_VALUE}|[\w./+-]+))?")
+_OPTION: Final = re.compile(rf"(?:argument )?(?<![\w-])--([a-z][a-z-]*)(?:([ =])({_VALUE}|[\w./+-]+))?")
 
 
 def in_keywords(text: str) -> str:

@@ -14,6 +14,7 @@ CASES = {
         "Raise memory_limit, use more devices, a smaller batch, or an optimizer with less"
     ),
     "--reproducible forbids --time-limit: a limit": "reproducible forbids time_limit: a limit",
+    "links are those of the --hardware profile": "links are those of the hardware profile",
     "--time-limit -1: expected": "time_limit=-1: expected",
     "search with --recompute none": "search with recompute=none",
     "search with --mode training": "search with mode=training",
