@@ -15,6 +15,7 @@ Arrays are Any here: they are of whichever library runs the kernel, and `c.xp` i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,7 @@ from planner.kernels.local import run_local
 from planner.kernels.split import kernel
 from planner.kernels.spmd import Collective, Coroutine, ShardContext, SpmdBackward, all_gather, all_reduce
 from planner.plugins import load_operators
-from planner.rules import Combine, Rule
+from planner.rules import Rule
 
 __all__ = ["Call", "SharedKernel", "numpy_call", "shared", "shared_kernel", "shared_types"]
 
@@ -104,15 +105,6 @@ class Call:
 
     # Factors and collectives
 
-    def reduced_factors(self) -> tuple[str, ...]:
-        """The split factors over which the operator communicates, in the order of its rule."""
-        communicates = {c.factor for c in self.rule.inner}
-        return tuple(f for f in (*self.rule.factors, *self.rule.modes) if f in communicates and self.place.splits(f))
-
-    def inside(self) -> tuple[str, ...]:
-        """The split factors (or modes) that are reduced inside the operator."""
-        return tuple(f for f in self.place.shards if self.rule.combine.get(f) is Combine.INNER)
-
     def over(self, value: Any, factors: Iterable[str], reduction: str = "sum") -> Values:
         """`value` reduced over the ranks that split each of the factors."""
         for factor in factors:
@@ -121,7 +113,7 @@ class Call:
 
     def total(self, value: Any, reduction: str = "sum") -> Values:
         """`value` reduced over all factors over which the operator communicates."""
-        return (yield from self.over(value, self.reduced_factors(), reduction))
+        return (yield from self.over(value, self.place.reduced_factors(), reduction))
 
     def gathered(self, value: Any, factor: str) -> Generator[Collective, Any, list[Any]]:
         """The values of all ranks that split `factor`, in the order of their shards."""
@@ -129,10 +121,7 @@ class Call:
 
     def shards(self, factors: Iterable[str]) -> int:
         """How many ranks split the factors together."""
-        count = 1
-        for f in factors:
-            count *= self.place.shards.get(f, 1)
-        return count
+        return math.prod(self.place.shards.get(f, 1) for f in factors)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import numpy as np
 from planner.errors import VerificationError
 from planner.ir import DeviceMesh, Op, Reduction
 from planner.kernels.shards import Array, combine
-from planner.rules import Rule
+from planner.rules import Combine, Rule
 
 __all__ = [
     "AllGather",
@@ -128,6 +128,17 @@ class ShardContext:
 
     def splits(self, factor: str) -> bool:
         return factor in self.shards
+
+    def reduced_factors(self) -> tuple[str, ...]:
+        """The split factors (or modes) over which the operator communicates, in the order of its rule."""
+        assert self.rule is not None
+        communicates = {c.factor for c in self.rule.inner}
+        return tuple(f for f in (*self.rule.factors, *self.rule.modes) if f in communicates and self.splits(f))
+
+    def inside(self) -> tuple[str, ...]:
+        """The split factors (or modes) that are reduced inside the operator."""
+        assert self.rule is not None
+        return tuple(f for f in self.shards if self.rule.combine.get(f) is Combine.INNER)
 
 
 Coroutine = Generator[Collective, Received, "list[Array | None]"]

@@ -12,9 +12,8 @@ cell around it (trilinear); corners outside of x count as zero.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,6 +30,7 @@ from planner.kernels.local import in_place_of_runtime, local_kernel
 from planner.kernels.precision import widen
 from planner.kernels.split import kernel
 from planner.kernels.spmd import Coroutine, ShardContext
+from planner.operators.sampling.gradient import Corner, corners
 from planner.rules.operator import Operator, sharded
 from planner.rules.registry import rule
 from planner.rules.rule import Rule
@@ -168,7 +168,7 @@ def _sample(op: Op, inputs: Given, start: Start) -> _Sampled:
     moved = np.moveaxis(offset.reshape(n, parts, taps, SPACE, -1), 3, -1)
     at = (places + moved).reshape(n, parts, -1, SPACE)
     columns = np.zeros((n, parts, x.shape[1] // parts, at.shape[2]), dtype=x.dtype)
-    for corner in _corners(at, x.shape[2:]):
+    for corner in corners(at, x.shape[2:]):
         columns += _read(x, corner, parts) * corner.weight[:, :, None]
     scale = np.ones((1, 1, 1, 1), dtype=x.dtype) if mask is None else mask.reshape(n, parts, 1, -1)
     return _Sampled(at, columns, scale, taps)
@@ -179,32 +179,7 @@ def _grid(lines: Sequence[Array]) -> Array:
     return np.stack(np.meshgrid(*lines, indexing="ij"), axis=-1).reshape(-1, SPACE)
 
 
-@dataclass(frozen=True, slots=True)
-class _Corner:
-    """Of every place: an element of x (flat), its weight, and the weight's derivative by each coordinate."""
-
-    element: Array
-    weight: Array
-    slopes: tuple[Array, ...]
-
-
-def _corners(at: Array, sizes: Sequence[int]) -> Iterator[_Corner]:
-    low = np.floor(at)
-    part = at - low
-    first = np.clip(low, -2, np.array(sizes)).astype(np.int64)  # beyond, all corners are outside
-    for bits in itertools.product((0, 1), repeat=SPACE):
-        index = first + np.array(bits)
-        inside = np.all((index >= 0) & (index < np.array(sizes)), axis=-1)
-        shares = [part[..., d] if bit else 1 - part[..., d] for d, bit in enumerate(bits)]
-        element = np.ravel_multi_index(tuple(np.moveaxis(index, -1, 0)), tuple(sizes), mode="clip")
-        slopes = tuple(
-            inside * (1 if bit else -1) * math.prod(s for e, s in enumerate(shares) if e != d)
-            for d, bit in enumerate(bits)
-        )
-        yield _Corner(element, inside * math.prod(shares), slopes)
-
-
-def _read(x: Array, corner: _Corner, parts: int) -> Array:
+def _read(x: Array, corner: Corner, parts: int) -> Array:
     """The corner's elements in every channel: [n, q, C/q, reads]."""
     flat = x.reshape(len(x), parts, x.shape[1] // parts, -1)
     return np.take_along_axis(flat, corner.element[:, :, None], axis=3)
@@ -232,7 +207,7 @@ def _gradients(op: Op, inputs: Given, dy: Array, start: Start) -> list[Array | N
     d_x, d_at = np.zeros(x.size), np.zeros(s.at.shape)
     parts, elements = s.columns.shape[1], math.prod(x.shape[2:])
     channel = np.arange(len(x) * x.shape[1]).reshape(*s.columns.shape[:3], 1) * elements
-    for corner in _corners(s.at, x.shape[2:]):
+    for corner in corners(s.at, x.shape[2:]):
         where = (channel + corner.element[:, :, None]).reshape(-1)
         shares = (d_columns * corner.weight[:, :, None]).reshape(-1)
         d_x += np.bincount(where, shares, minlength=x.size)

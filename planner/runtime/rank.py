@@ -124,7 +124,7 @@ class Rank:
         split = strategy.split
         reads = tuple(self._key(n, x) for n, x in zip(op.inputs, strategy.operands, strict=True))
         writes = tuple(self._key(n, x) for n, x in zip(op.outputs, strategy.results, strict=True))
-        communicates = {c.factor for c in rule.inner}
+        place = ShardContext.of(rule, split, self.mesh, self.context.rank)
         fixed = (Role.PARAMETER, Role.CONSTANT)
         return _Bound(
             local_op(op, rule, strategy, self.mesh),
@@ -135,9 +135,9 @@ class Rank:
             tuple(self._key(n, x) for n, x in zip(op.inputs, strategy.operand_gradients, strict=True)),
             tuple(n in self.program.active and i in rule.differentiable for i, n in enumerate(op.inputs)),
             tuple(self._local_shape(k) for k in writes),
-            ShardContext.of(rule, split, self.mesh, self.context.rank),
+            place,
             Inside(self.context, self.mesh, split),
-            tuple(f for f in (*rule.factors, *rule.modes) if f in communicates and f in split),
+            place.reduced_factors(),
             strategy.scale,
             rule.shape_operand if strategy.results and strategy.results[0] is not None else None,
             all(self.graph.tensors[n].role in fixed for n in op.inputs if n),

@@ -32,6 +32,10 @@ register()
 
 # ONNX Runtime 1.31 takes the process down on some of these as they are, whole.
 CRASHES = {"com.microsoft::Attention"}
+# It has no kernel for these; what is written for them is the text that `planner verify` runs.
+LACKING = {
+    f"com.microsoft::{t}" for t in ("BatchNormInternal", "BiasSoftmax", "GroupNorm", "SimplifiedLayerNormalization")
+}
 MESHES = (DeviceMesh.of(2), DeviceMesh.of(2, 2), DeviceMesh.of(3))
 FEW = 3  # cases of a type, and strategies of each, in the short form
 
@@ -131,16 +135,12 @@ def proved(subject: Case, most: int | None = None) -> Iterator[str]:
 
 @pytest.mark.parametrize("kind", sorted(lowered_types()))
 def test_what_is_written_for_ranks_means_the_operator(kind: str) -> None:
-    """Of types that the runtime lacks nothing can be run; their kernels are those of `planner verify`."""
     found: list[str] = []
-    runs = False
     for subject in CASES[kind]:
-        values = {n: v for n, v in zip(subject.op.inputs, subject.inputs, strict=True) if n and v is not None}
-        runs = runs or runs_whole(subject, values)
         found += filter(None, proved(subject, FEW))
         if len(found) >= 2 * FEW:
             break
-    assert found or not runs, f"{kind}: no case proves what is written for it"
+    assert bool(found) != (kind in LACKING), f"{kind}: {len(found)} cases prove what is written for it"
 
 
 @pytest.mark.slow

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.emit.onnx.ranks.local import Local
-from planner.emit.onnx.ranks.reduced import over
+from planner.emit.onnx.ranks.local import Local, over
 from planner.emit.onnx.ranks.registry import Operands, lowers, needed
 from planner.emit.onnx.ranks.writer import Value, Writer
 from planner.verify.data import numpy_dtype

@@ -22,23 +22,16 @@ from planner.kernels.split import kernel
 from planner.kernels.spmd import Collective, Coroutine, Received, ShardContext, all_reduce
 from planner.operators.elementwise.gradient import sigmoid
 
-__all__ = ["Operands", "Reduction", "reduced_factors", "total"]
+__all__ = ["Operands", "Reduction", "total"]
 
 Operands = Sequence["Array | None"]
 Reduction = Generator[Collective, Received, Array]
 Axes = tuple[int, ...]
 
 
-def reduced_factors(place: ShardContext) -> tuple[str, ...]:
-    """The split factors over which the operator reduces, in the order of its rule."""
-    assert place.rule is not None
-    communicates = {c.factor for c in place.rule.inner}
-    return tuple(f for f in (*place.rule.factors, *place.rule.modes) if f in communicates and place.splits(f))
-
-
 def total(value: Array, place: ShardContext, reduction: str = "sum") -> Reduction:
     """`value` reduced over all factors that the operator reduces over."""
-    for factor in reduced_factors(place):
+    for factor in place.reduced_factors():
         value = yield from all_reduce(value, reduction, factor)
     return value
 
@@ -63,7 +56,7 @@ class _Rows:
     def count(self, place: ShardContext) -> int:
         """Elements of a row of the whole."""
         local = math.prod(self.x.shape[a] for a in self.axes)
-        return local * math.prod(place.shards[f] for f in reduced_factors(place))
+        return local * math.prod(place.shards[f] for f in place.reduced_factors())
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +227,7 @@ def _normalise(c: Call) -> Coroutine:
     results = [xp.reshape(y / (1 + xp.exp(-y)) if rows.silu else y, rows.shape)]
     mean = m.inverse * 0 if m.mean is None and any(op.outputs[1:2]) else m.mean
     if op.type in ("BatchNormalization", "com.microsoft::BatchNormInternal"):
-        batch = [xp.reshape(v, (v.size if isinstance(v.size, int) else v.numel(),)) for v in (m.mean, m.variance)]
+        batch = [xp.reshape(v, (math.prod(v.shape),)) for v in (m.mean, m.variance)]
         results += [*_running(c, batch), batch[0], xp.reshape(m.inverse, batch[0].shape)]
     elif "Skip" in op.type:
         results += [mean, m.inverse, rows.x]

@@ -94,7 +94,7 @@ def _hardmax(c: Call) -> Coroutine:
     """One where the row has its first maximum.  Shards follow each other in the order of their ranks, so that of equal
     maxima the first rank's is the first."""
     x, xp = c.operand(), c.xp
-    (factor,) = c.reduced_factors()
+    (factor,) = c.place.reduced_factors()
     axes = _softmax_axes(c.op, x.ndim)
     first, length = axes[0], math.prod(x.shape[a] for a in axes)
     flat = xp.reshape(x, (*x.shape[:first], length, *x.shape[axes[-1] + 1 :]))

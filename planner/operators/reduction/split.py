@@ -16,7 +16,6 @@ from planner.kernels.shared import Call, shared
 from planner.kernels.split import kernel
 from planner.kernels.spmd import Collective, Coroutine, Received, ShardContext, all_gather, all_reduce
 from planner.operators.reduction.gradient import cumulated_product_gradient, product_of_others
-from planner.rules import Combine
 
 __all__: list[str] = []
 
@@ -30,19 +29,13 @@ def _need(values: Operands, i: int = 0) -> Array:
     return x
 
 
-def _inside(place: ShardContext) -> list[str]:
-    """Factors (or modes) that are reduced inside the operator."""
-    assert place.rule is not None
-    return [f for f in place.shards if place.rule.combine.get(f) is Combine.INNER]
-
-
 def _axes(op: Op, inputs: Operands) -> tuple[int, ...]:
     rank = _need(inputs).ndim
     return tuple(dict.fromkeys(axes_of(op, inputs, 1, rank) or range(rank)))
 
 
 def _over_all(value: Array, reduction: str, place: ShardContext) -> Reduced:
-    for factor in _inside(place):
+    for factor in place.inside():
         value = yield from all_reduce(value, reduction, factor)
     return value
 
@@ -79,14 +72,14 @@ def _local_vjp(
 @shared("ReduceL2", backward=_local_vjp(lambda x, y, dy: dy * x / np.where(y == 0, 1, y)))
 def _norm(c: Call) -> Coroutine:
     x, axes, xp = c.widened(), _axes_of(c), c.xp
-    total = yield from c.over(xp.sum(xp.square(x), axis=axes, keepdims=True), c.inside())
+    total = yield from c.over(xp.sum(xp.square(x), axis=axes, keepdims=True), c.place.inside())
     return [_shaped(c, c.like(xp.sqrt(total)), axes)]
 
 
 @shared("ReduceLogSum", backward=_local_vjp(lambda x, y, dy: dy * np.exp(-y)))
 def _log_sum(c: Call) -> Coroutine:
     x, axes, xp = c.widened(), _axes_of(c), c.xp
-    total = yield from c.over(xp.sum(x, axis=axes, keepdims=True), c.inside())
+    total = yield from c.over(xp.sum(x, axis=axes, keepdims=True), c.place.inside())
     return [_shaped(c, c.like(xp.log(total)), axes)]
 
 
@@ -94,9 +87,9 @@ def _log_sum(c: Call) -> Coroutine:
 def _log_sum_exp(c: Call) -> Coroutine:
     """An infinite maximum is not subtracted."""
     x, axes, xp = c.widened(), _axes_of(c), c.xp
-    largest = yield from c.over(xp.max(x, axis=axes, keepdims=True), c.inside(), "max")
+    largest = yield from c.over(xp.max(x, axis=axes, keepdims=True), c.place.inside(), "max")
     base = xp.where(xp.isfinite(largest), largest, xp.asarray(0, dtype=x.dtype))
-    total = yield from c.over(xp.sum(xp.exp(x - base), axis=axes, keepdims=True), c.inside())
+    total = yield from c.over(xp.sum(xp.exp(x - base), axis=axes, keepdims=True), c.place.inside())
     return [_shaped(c, c.like(xp.log(total) + base), axes)]
 
 
@@ -104,8 +97,8 @@ def _log_sum_exp(c: Call) -> Coroutine:
 def _integer_mean(c: Call) -> Coroutine:
     """Of integers, whose quotient is cut off towards zero; a mean of floats is a pending sum instead."""
     x, axes, xp = c.operand(), _axes_of(c), c.xp
-    total = yield from c.over(xp.sum(x, axis=axes, keepdims=True, dtype=x.dtype), c.inside())
-    count = math.prod(x.shape[a] for a in axes) * c.shards(c.inside())
+    total = yield from c.over(xp.sum(x, axis=axes, keepdims=True, dtype=x.dtype), c.place.inside())
+    count = math.prod(x.shape[a] for a in axes) * c.shards(c.place.inside())
     return [_shaped(c, c.like(xp.sign(total) * (xp.abs(total) // count)), axes)]
 
 
@@ -116,7 +109,7 @@ def _product_back(
     x, dy, axes = _need(inputs), gradients[0], _axes(op, inputs)
     mine = x.prod(axis=axes, keepdims=True, dtype=x.dtype)
     others = np.ones_like(mine)
-    for factor in _inside(place):
+    for factor in place.inside():
         parts = yield from all_gather(mine, factor)
         others = others * np.prod(np.stack([p for j, p in enumerate(parts) if j != place.index[factor]]), axis=0)
         mine = np.prod(np.stack(parts), axis=0, dtype=x.dtype)
@@ -130,7 +123,7 @@ def _product_back(
 def _product(c: Call) -> Coroutine:
     x, axes, xp = c.operand(), _axes_of(c), c.xp
     value = xp.prod(x, axis=axes, keepdims=True, dtype=x.dtype)
-    for factor in c.inside():
+    for factor in c.place.inside():
         parts = yield from c.gathered(value, factor)
         value = xp.prod(xp.stack(parts, axis=0), axis=0, dtype=x.dtype)
     return [_shaped(c, value, axes)]
@@ -153,7 +146,7 @@ def _extremum_back(
 def _extremum(c: Call) -> Coroutine:
     x, axes, largest = c.operand(), _axes_of(c), c.op.type == "ReduceMax"
     local = (c.xp.max if largest else c.xp.min)(x, axis=axes, keepdims=True)
-    found = yield from c.over(local, c.inside(), "max" if largest else "min")
+    found = yield from c.over(local, c.place.inside(), "max" if largest else "min")
     return [_shaped(c, found, axes)]
 
 
@@ -246,7 +239,7 @@ def _dynamic_quantize(op: Op, inputs: Operands, place: ShardContext) -> Coroutin
     """The local operator sees the extrema of all ranks beside its own elements."""
     x = _need(inputs)
     range_ = np.array([-x.min(), x.max()], dtype=x.dtype)
-    for factor in _inside(place):
+    for factor in place.inside():
         range_ = yield from all_reduce(range_, "max", factor)
     seen = np.concatenate([x.reshape(-1), [-range_[0], range_[1]]]).astype(x.dtype)
     y, scale, zero = run_local(op, [seen])

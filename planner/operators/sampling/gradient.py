@@ -18,13 +18,13 @@ from planner.kernels.gradients import Call, NoVjpError, register
 from planner.operators.convolution.gradient import im2col
 from planner.operators.elementwise.gradient import sigmoid
 
-__all__ = ["affine_base", "affine_gradient"]
+__all__ = ["Corner", "affine_base", "affine_gradient", "corners"]
 
 Gradients = list["Array | None"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Corner:
+class Corner:
     """Flat element, weight, and the weight's derivative by each coordinate, per place."""
 
     element: NDArray[np.int64]
@@ -32,12 +32,13 @@ class _Corner:
     slopes: tuple[Array, ...]
 
 
-def _corners(at: Array, sizes: Sequence[int]) -> Iterator[_Corner]:
+def corners(at: Array, sizes: Sequence[int]) -> Iterator[Corner]:
     """Corners of the cells around places `at` [N, Q, D], given in elements."""
     low = np.floor(at)
     part = at - low
+    first = np.clip(low, -2, np.array(sizes)).astype(np.int64)  # beyond, all corners are outside
     for bits in itertools.product((0, 1), repeat=len(sizes)):
-        index = low.astype(np.int64) + np.array(bits)
+        index = first + np.array(bits)
         inside = np.all((index >= 0) & (index < np.array(sizes)), axis=-1)
         shares = [part[..., d] if bit else 1 - part[..., d] for d, bit in enumerate(bits)]
         element = np.ravel_multi_index(tuple(np.moveaxis(index, -1, 0)), tuple(sizes), mode="clip")
@@ -45,17 +46,17 @@ def _corners(at: Array, sizes: Sequence[int]) -> Iterator[_Corner]:
             inside * (1.0 if bit else -1.0) * math.prod(s for e, s in enumerate(shares) if e != d)
             for d, bit in enumerate(bits)
         )
-        yield _Corner(element, inside * math.prod(shares), slopes)
+        yield Corner(element, inside * math.prod(shares), slopes)
 
 
-def _read(x: Array, corner: _Corner) -> Array:
+def _read(x: Array, corner: Corner) -> Array:
     """x [N, C, …] at the corner of every place: [N, C, Q]."""
     flat = x.reshape(*x.shape[:2], -1)
     return np.take_along_axis(flat, corner.element[:, None, :], axis=2)
 
 
 def _interpolate(x: Array, at: Array) -> Array:
-    return np.asarray(sum(_read(x, c) * c.weight[:, None] for c in _corners(at, x.shape[2:])))
+    return np.asarray(sum(_read(x, c) * c.weight[:, None] for c in corners(at, x.shape[2:])))
 
 
 def _interpolate_gradient(x: Array, at: Array, g: Array) -> tuple[Array, Array]:
@@ -63,7 +64,7 @@ def _interpolate_gradient(x: Array, at: Array, g: Array) -> tuple[Array, Array]:
     dx = np.zeros((*x.shape[:2], math.prod(x.shape[2:])), dtype=g.dtype)
     d_at = np.zeros(at.shape, dtype=g.dtype)
     batch, channel = np.arange(x.shape[0])[:, None, None], np.arange(x.shape[1])[:, None]
-    for c in _corners(at, x.shape[2:]):
+    for c in corners(at, x.shape[2:]):
         np.add.at(dx, (batch, channel, c.element[:, None, :]), g * c.weight[:, None])
         met = (g * _read(x, c)).sum(axis=1)
         for d, slope in enumerate(c.slopes):

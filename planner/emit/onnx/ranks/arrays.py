@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.emit.onnx.ranks.local import Local, all_gather, all_reduce
+from planner.emit.onnx.ranks.local import Local, all_gather, all_reduce, refusal
 from planner.emit.onnx.ranks.writer import Value, Writer
 from planner.frontends.infer import infer_op
 from planner.frontends.nodes import node_of
@@ -189,6 +189,7 @@ class GraphNamespace:
         return self._place("ArgMin", x, axis, keepdims)
 
     def _place(self, kind: str, x: GraphArray, axis: int, keepdims: bool) -> GraphArray:
+        self._w.need()
         axis %= x.ndim
         kept = tuple(1 if d == axis else n for d, n in enumerate(x.shape))
         found = self._w.op(kind, [x.value], "int64", kept, axis=axis, keepdims=1)
@@ -220,6 +221,7 @@ class GraphNamespace:
         return self._new(self._w.gather(x.value, indices.value, axis % x.ndim))
 
     def take_along_axis(self, x: GraphArray, indices: GraphArray, *, axis: int) -> GraphArray:
+        self._w.need()
         found = self._w.op("GatherElements", [x.value, indices.value], x.dtype, indices.shape, axis=axis % x.ndim)
         return self._new(found)
 
@@ -276,4 +278,4 @@ def _meet(asked: Any, w: Writer, here: Local) -> Any:
         ranks = here.groups[asked.factor]
         joined = all_gather(w, w.expand(mine.value, 0), ranks, 0)
         return tuple(GraphArray(w, w.reshape(part, mine.shape)) for part in w.parts(joined, 0, [1] * len(ranks)))
-    raise NotImplementedError(f"{type(asked).__name__} of a kernel that is written once")
+    raise refusal(here.op, here.place, "what its ranks exchange is not among what is written so far")

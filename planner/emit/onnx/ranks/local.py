@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from planner.ir import Op
 from planner.kernels import ShardContext
 from planner.rules.rule import Rule
 
-__all__ = ["Local", "all_gather", "all_reduce", "all_to_all", "all_to_all_v", "refusal"]
+__all__ = ["Local", "all_gather", "all_reduce", "all_to_all", "all_to_all_v", "over", "refusal"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,13 @@ def all_reduce(w: Writer, x: Value, ranks: Sequence[int], op: str = "sum", name:
     if len(ranks) == 1:
         return x
     return w.op("AllReduce", [x], x.dtype, x.shape, domain=DOMAIN, name=name, ranks=list(ranks), op=op)
+
+
+def over(w: Writer, x: Value, factors: Iterable[str], here: Local, op: str = "sum") -> Value:
+    """`x` reduced over the ranks that split each of the factors."""
+    for f in factors:
+        x = all_reduce(w, x, here.groups[f], op)
+    return x
 
 
 def all_gather(w: Writer, x: Value, ranks: Sequence[int], axis: int, name: str = "") -> Value:

@@ -1,0 +1,92 @@
+"""Kernels that are written once, on gloo processes: autograd goes through their sums over ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from planner.frontends import load_model
+from planner.verify.check import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_error
+from planner.verify.data import random_tensors
+from planner.verify.reference import gradients, run_ops
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.peer
+
+from planner.runtime.session import Session  # noqa: E402  they import torch
+from planner.runtime.workers import Workers  # noqa: E402
+from tests.runtime.test_programs import plan  # noqa: E402
+
+# Operator, its parameters, its attributes, the factor that two ranks split, and whether ranks compute parts of its
+# result (their gradients of a sum add up) or all of it alike (it is known to all).
+CASES: tuple[tuple[str, Sequence[int], dict[str, Any], str], ...] = (
+    ("RMSNormalization", (16,), {}, "d2"),
+    ("LayerNormalization", (16, 16), {}, "d2"),
+    ("LogSoftmax", (), {}, "d2"),
+    ("Softmax", (), {}, "d2"),
+    ("InstanceNormalization", (8, 8), {}, "x0"),
+    ("LpNormalization", (), {"axis": -1, "p": 2}, "d2"),
+    ("ReduceL2", (), {"keepdims": 1}, "d2"),
+    ("ReduceLogSumExp", (), {"keepdims": 0}, "d1"),
+    ("GlobalLpPool", (), {"p": 2}, "x0"),
+)
+
+
+def model(kind: str, parameters: Sequence[int], attributes: dict[str, Any]) -> onnx.ModelProto:
+    """A product before the operator, whose weight learns through it, and the mean square of the distance to a
+    label behind it."""
+    opset = 23 if kind == "RMSNormalization" else 21  # since which the operator is, and of which ONNX Runtime has all
+    rng = np.random.default_rng(0)
+    weights = {"w": (16, 16), **{f"p{i}": (n,) for i, n in enumerate(parameters)}}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node(kind, ["h", *[f"p{i}" for i in range(len(parameters))]], ["y"], name="it", **attributes),
+        helper.make_node("Sub", ["y", "labels"], ["moved"]),
+        helper.make_node("Mul", ["moved", "moved"], ["square"]),
+        helper.make_node("ReduceMean", ["square"], ["loss"], keepdims=0),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "shared",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, (4, 8, 16)),
+            helper.make_tensor_value_info("labels", TensorProto.FLOAT, (1,)),
+        ],
+        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
+        [numpy_helper.from_array(rng.standard_normal(s).astype(np.float32) / 2, n) for n, s in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=11)
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    with Workers(2) as started:
+        yield started
+
+
+@pytest.mark.parametrize(("kind", "parameters", "attributes", "factor"), CASES, ids=[c[0] for c in CASES])
+def test_gradients_through_sums_over_ranks_are_those_of_the_whole_model(
+    workers: Workers, tmp_path: Path, kind: str, parameters: Sequence[int], attributes: dict[str, Any], factor: str
+) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(model(kind, parameters, attributes), path)
+    graph = load_model(path)
+    values = random_tensors(graph, 0)
+    whole = run_ops(graph, values)
+    truth = gradients(graph, values, whole, [p.name for p in graph.parameters])
+    assert "w" in truth
+    session = Session(workers, path, plan(graph, (f"type={kind} {factor}=2",), 2))
+    found = session.results()
+    session.close()
+    assert kind not in found.fallbacks
+    for name in graph.outputs:
+        assert relative_error(found.outputs[name], whole[name]) < FORWARD_TOLERANCE, name
+    floor = 1e-3 * float(np.median([np.abs(g).max() for g in truth.values()]))
+    for name, gradient in truth.items():
+        assert relative_error(found.gradients[name], gradient, floor) < GRADIENT_TOLERANCE, name
