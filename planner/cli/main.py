@@ -6,7 +6,6 @@ Exit status: 0 ok · 1 verification failed, a claim refused, or plans differ · 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import errno
 import importlib
@@ -16,6 +15,7 @@ from collections.abc import Sequence
 from importlib.metadata import entry_points
 
 from planner import __version__
+from planner.cli.parser import Parser
 from planner.errors import PlannerError
 from planner.garbage import collect_seldom
 from planner.terminal import Shown, plain
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str] | None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(prog="planner", description="Plan how a model trains or serves on many devices.")
+    parser = Parser(prog="planner", description="Plan how a model trains or serves on many devices.")
     parser.add_argument("--version", action="version", version=f"planner {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     chosen = next((a for a in arguments if not a.startswith("-")), None)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planner.errors import InputError, UsageError
+from planner.nearest import did_you_mean
 from planner.requests.kinds import refuse_kinds
 from planner.terminal import plain
 
@@ -25,10 +26,13 @@ __all__ = [
     "positive",
     "profile_of",
     "progress_to",
+    "seconds",
+    "size_with_unit",
 ]
 
 _UNITS = {"": 1, "b": 1, "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9, "t": 10**12}
 _UNITS |= {"tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+_LEAST_BARE = 10**6  # bytes; less without a unit is meant otherwise
 
 
 def positive(text: str) -> int:
@@ -45,7 +49,7 @@ def plan_file(text: str) -> Path:
 
 
 def byte_size(text: str) -> int:
-    """argparse type: `64GiB`, `80e9`, `512MB` → bytes."""
+    """`64GiB`, `80e9`, `512MB` → bytes; ArgumentTypeError."""
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?(?:e[0-9]{1,2})?)\s*([a-z]*)\s*", text.lower())
     if match is None or match[2] not in _UNITS:
         raise argparse.ArgumentTypeError(f"expected a size such as 64GiB or 512MB, found {text!r}")
@@ -53,6 +57,27 @@ def byte_size(text: str) -> int:
     if size < 1:
         raise argparse.ArgumentTypeError(f"expected a size above zero, found {text!r}")
     return size
+
+
+def size_with_unit(text: str) -> int:
+    """argparse type: a size in bytes as people write it, who forget the unit of small numbers."""
+    size = byte_size(text)
+    if size < _LEAST_BARE and text.strip()[-1] in "0123456789.":
+        raise argparse.ArgumentTypeError(
+            f"expected a size with its unit, found {text!r}, which would be bytes: write {text}GiB, {text}MiB or {text}B"
+        )
+    return size
+
+
+def seconds(text: str) -> float:
+    """argparse type: a positive number of seconds."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 10**7:
+        raise argparse.ArgumentTypeError(f"expected a positive number of seconds, such as 300, found {text!r}")
+    return value
 
 
 def constraints_of(file: Path | None, pins: Sequence[str]) -> Constraints | None:
