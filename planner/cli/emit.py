@@ -9,6 +9,7 @@ from pathlib import Path
 
 from planner.errors import InputError, UsageError
 from planner.files import write_whole
+from planner.requests.occupied import refuse_inputs
 from planner.requests.values import plan_file
 
 __all__ = ["configure", "emit_beside", "run"]
@@ -32,6 +33,8 @@ def run(options: argparse.Namespace) -> int:
 
     given = Given(read_plan(options.plan), options.names, options.hosts, options.model)
     emission = emit(options.target, given)
+    for name in emission.files:
+        refuse_inputs(options.out / name, options.plan, options.model)
     written = [_write(options.out / name, content) for name, content in emission.files.items()]
     others = _others(options.out, written)
     if options.json:

@@ -85,11 +85,11 @@ class Parser(argparse.ArgumentParser):
     def _unknown_option(self, name: str, commands: argparse._SubParsersAction[Any] | None) -> str:
         hint = did_you_mean(name, (k for k in self._option_string_actions if k.startswith("--")))
         if not hint and commands is not None:
-            hint = f"; options follow the {(commands.metavar or 'command').lower()}"
+            hint = f"; options follow the {str(commands.metavar or 'command').lower()}"
         return f"unknown option {name}{hint}"
 
     def _refuse_command(self, given: Sequence[str], commands: argparse._SubParsersAction[Any]) -> None:
-        word, kind = given[0], (commands.metavar or "COMMAND").lower()
+        word, kind = given[0], str(commands.metavar or "COMMAND").lower()
         names = list(commands.choices)
         if "search" in names and (Path(word).suffix == ".onnx" or Path(word).is_file()):
             options = " ".join(given[1:]) or "--devices N"

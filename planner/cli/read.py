@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from planner.cli.options import add_model_options
 from planner.errors import InputError, UsageError
-from planner.requests.values import bindings, positive, profile_of
+from planner.requests.occupied import FORCE, refuse_other_plan
+from planner.requests.values import bindings, plan_file, positive, profile_of
 
 if TYPE_CHECKING:
     from planner.ir import Graph
@@ -25,7 +26,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("file", type=Path, metavar="FILE", help="strategy file, .ckpt or .json")
     parser.add_argument("--format", required=True, choices=tuple(FORMATS), help="what wrote it")
-    parser.add_argument("--out", type=Path, required=True, metavar="PLAN", help="plan.json to write")
+    parser.add_argument("--out", type=plan_file, required=True, metavar="PLAN", help="plan.json to write")
+    parser.add_argument("--force", action="store_true", help=FORCE)
     parser.add_argument("--names", type=Path, metavar="FILE", help="JSON: names of the model's parameters in the file")
     parser.add_argument("--hardware", default="ascend-910b", metavar="NAME|FILE", help="profile; default: ascend-910b")
     parser.add_argument(
@@ -97,6 +99,8 @@ def run(options: argparse.Namespace) -> int:
         planned, plan = planned_for(request, found.stages or None)
     except InputError as e:
         raise InputError(f"{options.file}: {e}") from e
+    if not options.force:
+        refuse_other_plan(options.out, plan)
     write_plan(plan, options.out)
     document: dict[str, Any] = {
         "plan": str(options.out),

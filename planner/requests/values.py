@@ -64,7 +64,7 @@ def size_with_unit(text: str) -> int:
     size = byte_size(text)
     if size < _LEAST_BARE and text.strip()[-1] in "0123456789.":
         raise argparse.ArgumentTypeError(
-            f"expected a size with its unit, found {text!r}, which would be bytes: write {text}GiB, {text}MiB or {text}B"
+            f"expected a size with its unit, found {text!r}, which is bytes: write {text}GiB, {text}MiB or {text}B"
         )
     return size
 
@@ -110,11 +110,15 @@ def bindings(items: Sequence[str]) -> dict[str, int]:
 def profile_of(name: str) -> HardwareProfile:
     """The profile of that name or file.  InputError where there is none or it is malformed; UsageError for a cluster of
     several kinds of devices."""
-    from cost_models import ProfileError, load_profile
+    from cost_models import ProfileError, UnknownProfileError, load_profile, profile_names
 
     refuse_kinds(name)
     try:
         return load_profile(name)
+    except UnknownProfileError as e:
+        hint = did_you_mean(name, profile_names(), before="")
+        told = f"no such profile; {hint} (`planner hardware` lists all)" if hint else str(e)
+        raise InputError(f"--hardware {name}: {told}") from e
     except ProfileError as e:
         raise InputError(f"--hardware {name}: {e}") from e
 

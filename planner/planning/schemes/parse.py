@@ -114,7 +114,8 @@ def parse_strategy(
     """
     scheme, _, rest = text.partition(":")
     if scheme not in SCHEMES:
-        raise UsageError(f"--strategy {text!r}: expected one of {', '.join(SCHEMES)}, found {scheme!r}{did_you_mean(scheme, SCHEMES)}")
+        hint = did_you_mean(scheme, SCHEMES)
+        raise UsageError(f"--strategy {text!r}: expected one of {', '.join(SCHEMES)}, found {scheme!r}{hint}")
     given = _given(text, rest)
     if scheme == "hsdp" and "shard_ranks" not in given:
         raise UsageError(f"--strategy {text!r}: hsdp needs shard=N, the ranks that divide the weights")
