@@ -6,6 +6,7 @@ Exit status: 0 ok · 1 verification failed, a claim refused, or plans differ · 
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import errno
 import importlib
@@ -18,7 +19,7 @@ from planner import __version__
 from planner.cli.parser import Parser
 from planner.errors import PlannerError
 from planner.garbage import collect_seldom
-from planner.terminal import Shown, plain
+from planner.terminal import Shown, plain, takes_colour
 
 __all__ = ["main"]
 
@@ -65,7 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
     collect_seldom()
     # Whatever is printed may have names in it that a stranger chose.
-    with contextlib.redirect_stdout(Shown(sys.stdout)), contextlib.redirect_stderr(Shown(sys.stderr)):
+    out, error = (Shown(stream, coloured=takes_colour(stream)) for stream in (sys.stdout, sys.stderr))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
         return _main(argv)
 
 
@@ -86,7 +88,8 @@ def _main(argv: Sequence[str] | None) -> int:
         parser.print_help()
         return 0
     try:
-        status = int(options.run(options))
+        with _progress(options):
+            status = int(options.run(options))
         sys.stdout.flush()
         return status
     except PlannerError as e:
@@ -105,6 +108,16 @@ def _main(argv: Sequence[str] | None) -> int:
     except KeyboardInterrupt:
         print(f"planner {options.command}: interrupted", file=sys.stderr)
         return 130
+
+
+def _progress(options: argparse.Namespace) -> contextlib.AbstractContextManager[None]:
+    """The line that says how far the command is, where somebody looks at it."""
+    from planner.status import shown
+
+    piped = getattr(options, "json", False) and not sys.stdout.isatty()
+    told = getattr(options, "quiet", False) or getattr(options, "events", None) == "-"
+    first = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun starts
+    return shown(options.command, wanted=options.command in COMMANDS and first and not piped and not told)
 
 
 if __name__ == "__main__":

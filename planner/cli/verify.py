@@ -15,6 +15,7 @@ from planner.cli.options import add_model_options
 from planner.errors import InputError, VerificationError
 from planner.requests.kept import kept_model
 from planner.requests.values import bindings, plan_file, progress_to
+from planner.status import CLEAR, is_shown, told
 from planner.terminal import plain
 
 if TYPE_CHECKING:
@@ -115,7 +116,8 @@ def _progress() -> Iterator[Callable[[str], None]]:
 
     def say(line: str) -> None:
         with suppress(OSError):
-            os.write(error, f"{plain(line, chr(10))}\n".encode())
+            told(line)
+            os.write(error, f"{CLEAR if is_shown() else ''}{plain(line, chr(10))}\n".encode())
 
     try:
         yield say
@@ -157,6 +159,8 @@ def _meter(say: Callable[[str], None]) -> Callable[[int, int], None]:
     def tick(done: int, total: int) -> None:
         nonlocal begun, last
         now = time.monotonic()
+        if told("executing on every device", done / total):
+            return
         if begun is None or done < begun[1]:  # the first, or the first of another run
             begun = now, done
         elif now - last > _PAUSE and done > begun[1]:

@@ -23,6 +23,7 @@ from typing import Any
 from planner import errors
 from planner.ir import Graph
 from planner.processes import die_with
+from planner.status import told
 
 __all__ = ["Limits", "load_model", "load_with_file", "run_limited"]
 
@@ -78,6 +79,7 @@ def _load(file: Path, bind: Mapping[str, int], batch: int | None, limits: Limits
         graph = importer.import_bytes(data, name=file.stem, bind=bind, batch=batch)
         return graph, strip_model(data, file.name) if keep else b""
 
+    told(f"reading {file.name}")
     graph, kept = run_limited(work, limits=limits, what=f"importing {file.name}")
     if not isinstance(graph, Graph):
         raise TypeError(f"the importer returned {type(graph).__name__}, not a Graph")

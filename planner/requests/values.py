@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from planner.errors import InputError, UsageError
 from planner.nearest import did_you_mean
 from planner.requests.kinds import refuse_kinds
+from planner.status import told
 from planner.terminal import plain
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ __all__ = [
 _UNITS = {"": 1, "b": 1, "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9, "t": 10**12}
 _UNITS |= {"tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 _LEAST_BARE = 10**6  # bytes; less without a unit is meant otherwise
+_COUNTED = re.compile(r"(?:\w+ )?(\d+) of (\d+)\b")  # progress that says how much there is
 
 
 def positive(text: str) -> int:
@@ -127,7 +129,9 @@ def progress_to(quiet: bool) -> Callable[[str], None]:
     """Writes progress to standard error, where it does not disturb the result."""
 
     def say(line: str) -> None:
-        if not quiet:
+        counted = _COUNTED.match(line)
+        drawn = told(line, int(counted[1]) / int(counted[2]) if counted and int(counted[2]) else None)
+        if not quiet and not (drawn and counted):
             print(plain(line, "\n"), file=sys.stderr, flush=True)
 
     return say
