@@ -63,21 +63,20 @@ def run(options: argparse.Namespace) -> int:
     request = _request(options)
     counts = request.counts
     several = len(counts) > 1
-    if not options.force:
-        for devices in counts:
-            for k, path in enumerate(_paths(options, devices, several, request.top_k)):
-                refuse_other_request(path, request, devices, further=k > 0)
     from planner.requests.key import request_key
 
     store = None if options.no_cache else Store(options.cache or default_folder(), size_limit(), note=_say)
     key = None if store is None else request_key(request)
+    ask = store is not None and key is not None and request.save_problem is None
+    known = {n: Answer.recall(store, key.of(n)) if ask and store and key else None for n in counts}
+    if not options.force:
+        for devices, answer in known.items():
+            _refuse_others(options, request, devices, several, answer)
     later: Any = None  # what searches is loaded only where a search is due
     documents: list[dict[str, Any]] = []
     with cancelled_by_signals() as cancellation:
         for devices in counts:
-            answer = None
-            if store is not None and key is not None and request.save_problem is None:
-                answer = Answer.recall(store, key.of(devices))
+            answer = known[devices]
             if answer is None:
                 if later is None:
                     from planner.requests.searcher import Searcher
@@ -119,6 +118,17 @@ def _paths(options: argparse.Namespace, devices: int, several: bool, count: int)
     """Of so many plans for one count of devices, the best first."""
     stem = f"plan-{devices}" if several else "plan"
     return [_folder(options) / (f"{stem}.json" if k == 1 else f"{stem}-{k}.json") for k in range(1, count + 1)]
+
+
+def _refuse_others(
+    options: argparse.Namespace, request: SearchRequest, devices: int, several: bool, known: Answer | None
+) -> None:
+    """UsageError where plans would be written over those of another request; not where the very same are there."""
+    paths = _paths(options, devices, several, request.top_k)
+    if known is not None and all(p.is_file() and p.read_text() == t for p, t in zip(paths, known.plans, strict=False)):
+        return
+    for k, path in enumerate(paths):
+        refuse_other_request(path, request, devices, further=k > 0)
 
 
 def _say(line: str) -> None:

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from planner.errors import UsageError
 from planner.requests.kept import KEPT, is_of, kept_content
-from planner.requests.recorded import recorded
-from planner.requests.search import SearchRequest
 
 if TYPE_CHECKING:
     from planner.planning import PlanDocument
+    from planner.requests.search import SearchRequest
 
 __all__ = [
     "FORCE",
@@ -49,6 +48,8 @@ def refuse_other_request(path: Path, request: SearchRequest, devices: int, *, fu
         raise UsageError(f"{path}: is there already, and does not say what request it is of; {_WAY}")
     if model != request.model.stem:
         raise UsageError(f"{path}: holds a plan of another model, {model}, not {request.model.stem}; {_WAY}")
+    from planner.requests.recorded import recorded  # only now: it loads the planner, a known answer does not need it
+
     here = recorded(request).model_dump(mode="json") | {"devices": devices}
     ignored = set(_HOW)
     if further:
