@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planner.errors import InfeasibleError, InputError, NoPlanError, PlannerError, UsageError, VerificationError
-from planner.requests.occupied import FORCE, refuse_other_model, refuse_other_request
+from planner.requests.occupied import FORCE, refuse_other_model, refuse_other_request, refuse_unwritable
 from planner.requests.options import add_options
 from planner.requests.search import MOST_DEVICES, SENT, SearchRequest
 from planner.requests.values import positive
@@ -64,8 +64,10 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"--hardware {options.hardware}: the service knows its profiles by name, not by file")
     if options.detach and options.artifact:
         raise UsageError("--detach does not wait for the plan that --artifact is made of; leave one out")
-    if not options.force and not options.detach:
-        _refuse_others(options)
+    if not options.detach:
+        refuse_unwritable(_folder(options))
+        if not options.force:
+            _refuse_others(options)
     try:
         with Client(options.server, options.key or os.environ.get("PLANNER_KEY")) as client:
             job = _submit(client, options)

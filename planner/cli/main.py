@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from importlib.metadata import entry_points
 
 from planner import __version__
+from planner.cli.completion import complete, typed
 from planner.cli.parser import Parser
 from planner.errors import PlannerError
 from planner.garbage import collect_seldom
@@ -40,6 +41,7 @@ COMMANDS = {
     "run": ("planner.cli.run", "execute a plan with PyTorch, one process per device"),
     "diff": ("planner.cli.diff", "compare two plans: what one does otherwise, and what that costs"),
     "read": ("planner.cli.read", "read another system's strategy as a plan of ours"),
+    "completion": ("planner.cli.completion", "print what completes commands and options in bash, zsh or fish"),
     "check": ("planner.cli.check", "check a solver's choice and bound by its certificate"),
     "solve": ("planner.cli.solve", "solve a saved problem and prove how good the answer is"),
 }
@@ -76,13 +78,17 @@ def _main(argv: Sequence[str] | None) -> int:
     parser = Parser(prog="planner", description="Plan how a model trains or serves on many devices.")
     parser.add_argument("--version", action="version", version=f"planner {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    chosen = next((a for a in arguments if not a.startswith("-")), None)
+    completing = "_ARGCOMPLETE" in os.environ
+    words = typed() if completing else arguments
+    chosen = next((a for a in words if not a.startswith("-")), None)
     for name, (module, line) in _commands().items():
         sub = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
         if name == chosen:
             loaded = importlib.import_module(module)
             loaded.configure(sub)
             sub.set_defaults(run=loaded.run)
+    if completing:
+        complete(parser)
     options = parser.parse_args(arguments)
     if options.command is None:
         parser.print_help()

@@ -18,7 +18,7 @@ from planner.requests.answer import Answer, finished, write_plans
 from planner.requests.cancel import cancelled_by_signals
 from planner.requests.kept import keep_model
 from planner.requests.kinds import names_kinds
-from planner.requests.occupied import FORCE, refuse_other_model, refuse_other_request
+from planner.requests.occupied import FORCE, refuse_other_model, refuse_other_request, refuse_unwritable
 from planner.requests.options import add_options, options_of
 from planner.requests.search import SENT, SearchRequest
 
@@ -69,6 +69,7 @@ def run(options: argparse.Namespace) -> int:
     key = None if store is None else request_key(request)
     ask = store is not None and key is not None and request.save_problem is None
     known = {n: Answer.recall(store, key.of(n)) if ask and store and key else None for n in counts}
+    refuse_unwritable(_folder(options))
     if not options.force:
         for devices, answer in known.items():
             _refuse_others(options, request, devices, several, answer)

@@ -187,7 +187,10 @@ def _read(file: Path) -> bytes:
     try:
         size = file.stat().st_size
         if not file.is_file():
-            raise errors.InputError(f"{file}: expected a file with an ONNX model, found a directory or device.")
+            raise errors.InputError(
+                f"{file}: expected a file with an ONNX model, found a directory or device. "
+                "Give the path of an ONNX model."
+            )
         if size > MAX_FILE_BYTES:
             raise errors.InputError(
                 f"{file}: {size} bytes, but protobuf holds at most 2 GiB. Save the weights as external data; "

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from planner.errors import UsageError
+from planner.errors import InputError, UsageError
 from planner.requests.kept import KEPT, is_of, kept_content
+from planner.requests.values import profile_of
 
 if TYPE_CHECKING:
     from planner.planning import PlanDocument
@@ -23,6 +24,7 @@ __all__ = [
     "refuse_other_model",
     "refuse_other_plan",
     "refuse_other_request",
+    "refuse_unwritable",
 ]
 
 FORCE: Final = "replace what is there, whatever request it is of"
@@ -50,6 +52,7 @@ def refuse_other_request(path: Path, request: SearchRequest, devices: int, *, fu
         raise UsageError(f"{path}: holds a plan of another model, {model}, not {request.model.stem}; {_WAY}")
     from planner.requests.recorded import recorded  # only now: it loads the planner, a known answer does not need it
 
+    profile_of(request.hardware)  # what is no request at all is not another one
     here = recorded(request).model_dump(mode="json") | {"devices": devices}
     ignored = set(_HOW)
     if further:
@@ -102,6 +105,16 @@ def refuse_other_document(path: Path, document: Mapping[str, Any], names: tuple[
     ]
     if found:
         raise UsageError(f"{path}: is of another request ({'; '.join(found[:3])}); {_WAY}")
+
+
+def refuse_unwritable(folder: Path) -> None:
+    """InputError where files cannot be written to a folder, which may have to be made: said before a long search."""
+    at = folder.absolute()
+    while not at.exists() and at != at.parent:
+        at = at.parent
+    if not at.is_dir() or not os.access(at, os.W_OK | os.X_OK):
+        why = "you may not write there" if at.is_dir() else "it is a file"
+        raise InputError(f"--out {folder}: cannot be written to, {at}: {why}; give another directory with --out")
 
 
 def refuse_inputs(path: Path, *inputs: Path | None) -> None:

@@ -88,9 +88,9 @@ class SearchRequest:
     )
     constraints: Path | None = option(
         sent=False,
-        type=Path,
+        type=plan_file,
         metavar="FILE",
-        help="what the plan must hold to: YAML, JSON, or a plan.json",
+        help="what the plan must hold to: YAML, JSON, or a plan.json or its folder",
     )
     pin: list[str] = option(
         [],
