@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import UsageError
-from planner.requests.values import positive
+from planner.requests.values import not_negative, positive
 
 __all__ = ["configure", "run"]
 
@@ -44,11 +44,6 @@ def _add_option(parser: argparse.ArgumentParser, name: str, size: Field[Any]) ->
     else:
         number = positive if size.metadata["least"] else not_negative
         parser.add_argument(name, type=number, default=size.default, metavar="N", help=text)
-
-
-def not_negative(text: str) -> int:
-    """argparse type: an integer of at least zero."""
-    return 0 if text == "0" else positive(text)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -30,8 +30,7 @@ __all__ = [
 FORCE: Final = "replace what is there, whatever request it is of"
 _WAY: Final = "name another place with --out, or replace it with --force"
 # How is searched, and not what for: the same request may be repeated with more time, or from where it ended.
-_HOW: Final = {"solver", "time_limit", "reproducible", "options"}
-_ALSO_WHAT: Final = ("risk",)  # of `options`
+_HOW: Final = {"solver", "time_limit", "reproducible"}
 # A plan of a configuration that was found says this one's strategy, in full, and none of these.
 _OF_FOUND: Final = {"strategy", "stages", "micro_batches", "recompute", "space", "mesh"}
 
@@ -45,8 +44,8 @@ def refuse_other_request(path: Path, request: SearchRequest, devices: int, *, fu
     if there is None:
         return
     model = there.get("model", {}).get("name") if isinstance(there.get("model"), dict) else None
-    asked = there.get("search", {}).get("request") if isinstance(there.get("search"), dict) else None
-    if model is None or not isinstance(asked, dict):
+    asked = _asked(there)
+    if model is None or asked is None:
         raise UsageError(f"{path}: is there already, and does not say what request it is of; {_WAY}")
     if model != request.model.stem:
         raise UsageError(f"{path}: holds a plan of another model, {model}, not {request.model.stem}; {_WAY}")
@@ -132,12 +131,25 @@ def refuse_inputs_and_models(path: Path, *inputs: Path | None) -> None:
         raise UsageError(f"{path}: a {kind} is there, and would be written over; name another place")
 
 
+def _asked(plan: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The request that a plan says it answers, with all its fields."""
+    from pydantic import ValidationError
+
+    from planner.planning.searched import RequestDocument
+
+    try:
+        asked = RequestDocument.model_validate(plan["search"]["request"])
+    except (KeyError, TypeError, ValidationError):
+        return None
+    return asked.model_dump(mode="json")
+
+
 def _model(plan: Mapping[str, Any]) -> Any:
     return plan["model"].get("digest") if isinstance(plan.get("model"), dict) else None
 
 
 def _what_for(plan: Mapping[str, Any]) -> Any:
-    asked = plan.get("search", {}).get("request") if isinstance(plan.get("search"), dict) else None
+    asked = _asked(plan)
     return None if asked is None else {name: _content(value) for name, value in asked.items() if name not in _HOW}
 
 
@@ -172,7 +184,6 @@ def _differences(asked: Mapping[str, Any], here: Mapping[str, Any], ignored: set
     names = [name for name in here if name not in {*ignored, "hardware", "profile"}]
     pairs = [("hardware", _hardware(asked), _hardware(here))]
     pairs += [(name, asked.get(name), here.get(name)) for name in names]
-    pairs += [(name, asked.get("options", {}).get(name), here.get("options", {}).get(name)) for name in _ALSO_WHAT]
     return [(name, theirs, ours) for name, theirs, ours in pairs if _content(theirs) != _content(ours)]
 
 

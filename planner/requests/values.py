@@ -23,6 +23,7 @@ __all__ = [
     "bindings",
     "byte_size",
     "constraints_of",
+    "not_negative",
     "plan_file",
     "positive",
     "profile_of",
@@ -41,6 +42,13 @@ def positive(text: str) -> int:
     """argparse type: a positive integer."""
     if not text.isascii() or not text.isdigit() or int(text) < 1 or int(text) > 10**9:
         raise argparse.ArgumentTypeError(f"expected a positive integer, found {text!r}")
+    return int(text)
+
+
+def not_negative(text: str) -> int:
+    """argparse type: an integer of at least zero."""
+    if not text.isascii() or not text.isdigit() or int(text) > 10**9:
+        raise argparse.ArgumentTypeError(f"expected an integer from 0 on, found {text!r}")
     return int(text)
 
 
