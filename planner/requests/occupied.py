@@ -47,7 +47,7 @@ def refuse_other_request(path: Path, request: SearchRequest, devices: int, *, fu
     asked = _asked(there)
     if model is None or asked is None:
         raise UsageError(f"{path}: is there already, and does not say what request it is of; {_WAY}")
-    if model != request.model.stem:
+    if model != request.model.stem and not _same_file(path.parent / KEPT, request.model):
         raise UsageError(f"{path}: holds a plan of another model, {model}, not {request.model.stem}; {_WAY}")
     from planner.requests.recorded import recorded  # only now: it loads the planner, a known answer does not need it
 
@@ -119,7 +119,7 @@ def refuse_unwritable(folder: Path) -> None:
 def refuse_inputs(path: Path, *inputs: Path | None) -> None:
     """UsageError where a result would be written over what it is made of."""
     for given in inputs:
-        if given is not None and given.is_file() and path.is_file() and path.samefile(given):
+        if given is not None and _same_file(path, given):
             raise UsageError(f"{path}: is what is read here, and would be written over; name another place")
 
 
@@ -129,6 +129,10 @@ def refuse_inputs_and_models(path: Path, *inputs: Path | None) -> None:
     if path.is_file() and (path.suffix == ".onnx" or _is_plan(path)):
         kind = "model" if path.suffix == ".onnx" else "plan"
         raise UsageError(f"{path}: a {kind} is there, and would be written over; name another place")
+
+
+def _same_file(a: Path, b: Path) -> bool:
+    return a.is_file() and b.is_file() and a.samefile(b)
 
 
 def _asked(plan: Mapping[str, Any]) -> dict[str, Any] | None:
