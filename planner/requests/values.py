@@ -73,8 +73,9 @@ def size_with_unit(text: str) -> int:
     """argparse type: a size in bytes as people write it, who forget the unit of small numbers."""
     size = byte_size(text)
     if size < _LEAST_BARE and text.strip()[-1] in "0123456789.":
+        meant = ", ".join(f"{text}{unit}" for unit in (("GiB", "MiB") if size < 1000 else ("MiB",)))
         raise argparse.ArgumentTypeError(
-            f"expected a size with its unit, found {text!r}, which is bytes: write {text}GiB, {text}MiB or {text}B"
+            f"expected a size with its unit, found {text!r}, which is bytes: write {meant} or {text}B"
         )
     return size
 
