@@ -22,7 +22,7 @@ from api.service import Service
 from api.settings import Settings
 from api.told import describe, takes_model
 from api.watch import Changes
-from planner import __version__
+from planner.version import __version__
 
 __all__ = ["create_app"]
 

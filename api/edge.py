@@ -19,6 +19,7 @@ from api.logs import request_id_of
 from api.observe import Metrics
 from api.settings import Settings, is_loopback
 from planner.errors import UsageError
+from planner.requests.wording import in_keywords
 
 __all__ = ["Edge"]
 
@@ -126,7 +127,7 @@ class _Exchange:
         if isinstance(e, StoreError):
             return from_store(e)
         if isinstance(e, UsageError):
-            return Problem("usage", str(e).replace("--", ""))  # options are parameters here
+            return Problem("usage", in_keywords(str(e)))
         if isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT):
             return Problem("storage-full", "the disk is full; nothing was accepted", headers={"Retry-After": "60"})
         return Problem("internal", f"request {self.id} met a fault of the service; it is in the log")

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from api.errors import MEDIA_TYPE, PROBLEMS, Problem
 from api.schemas import FieldError, ProblemDocument
-from planner import __version__
+from planner.version import __version__
 
 __all__ = ["BINARY", "describe", "header", "json_body", "link", "model_body", "problems", "takes_model", "text"]
 

@@ -11,6 +11,7 @@ __all__ = [
     "InputError",
     "NoPlanError",
     "NotFasterError",
+    "OptionError",
     "PlannerError",
     "UsageError",
     "VerificationError",
@@ -33,6 +34,10 @@ class UsageError(PlannerError):
     """An option is unknown, malformed or inconsistent with another."""
 
     exit_status = 2
+
+
+class OptionError(UsageError, TypeError):
+    """A function of `planner` was called with an option that it does not have, or with a value of another type."""
 
 
 class InputError(PlannerError):

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 
 from api.client.problems import ConnectionFailed, problem_error
-from planner import __version__
 from planner.errors import UsageError
+from planner.version import __version__
 
 __all__ = ["Transport"]
 

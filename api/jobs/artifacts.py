@@ -12,7 +12,6 @@ from api.jobs.execute import Tell
 from api.jobs.explanations import explain
 from api.jobs.plan_model import lay_out_model
 from api.jobs.work import Outcome, Work
-from planner import report
 from planner.emit import TARGETS, Given, emit
 from planner.errors import InputError, UsageError
 from planner.planning import PlanDocument, read_plan
@@ -30,15 +29,21 @@ class Refused(InputError):
 
 
 def _html(plan: PlanDocument) -> bytes:
-    return report.report_html(plan).encode()
+    from planner.report import report_html
+
+    return report_html(plan).encode()
 
 
 def _report(plan: PlanDocument) -> bytes:
-    return _text(report.report_document(plan))
+    from planner.report import report_document
+
+    return _text(report_document(plan))
 
 
 def _trace(plan: PlanDocument) -> bytes:
-    return _text(report.trace_document(plan))
+    from planner.report import trace_document
+
+    return _text(trace_document(plan))
 
 
 _PICTURES: Final[Mapping[str, tuple[Callable[[PlanDocument], bytes], str]]] = {
@@ -75,12 +80,14 @@ def artifact(work: Work, tell: Tell) -> Outcome:
 
 def diff(work: Work, tell: Tell) -> Outcome:
     """diff.json or diff.html of plans `a` and `b`."""
+    from planner.report import diff_document, diff_html
+
     a, b = (read_plan(work.lay_out(name, f"{name}.json")) for name in ("a", "b"))
     match work.options.get("form"):
         case "json":
-            return Outcome({"diff.json": (_text(report.diff_document(a, b)), JSON)})
+            return Outcome({"diff.json": (_text(diff_document(a, b)), JSON)})
         case "html":
-            return Outcome({"diff.html": (report.diff_html(a, b).encode(), HTML)})
+            return Outcome({"diff.html": (diff_html(a, b).encode(), HTML)})
         case form:
             raise UsageError(f"form {form!r}: expected json or html")
 

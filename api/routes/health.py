@@ -14,7 +14,7 @@ from api.respond import document
 from api.schemas import Health
 from api.service import service_of
 from api.told import problems, text
-from planner import __version__
+from planner.version import __version__
 
 __all__ = ["router"]
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from pathlib import Path
 
 from planner.cache import Store, default_folder
-from planner.errors import InputError, UsageError
-from planner.requests.values import byte_size
+from planner.errors import InputError
+from planner.requests.values import cache_size
 
-__all__ = ["add_cache_options", "configure", "run", "size_limit"]
+__all__ = ["add_cache_options", "configure", "run"]
 
 
 def add_cache_options(parser: argparse.ArgumentParser) -> None:
@@ -25,15 +24,6 @@ def add_cache_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-cache", action="store_true", help="neither look for a kept answer nor keep this one")
 
 
-def size_limit() -> int:
-    """Bytes that the cache may take, from PLANNER_CACHE_SIZE (1GiB).  UsageError where that is no size."""
-    text = os.environ.get("PLANNER_CACHE_SIZE")
-    try:
-        return byte_size(text or "1GiB")
-    except argparse.ArgumentTypeError as e:
-        raise UsageError(f"PLANNER_CACHE_SIZE: {e}") from e
-
-
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=("info", "clear"), help="show what is kept, or remove it")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="default: as of `planner search`")
@@ -41,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    store = Store(options.cache or default_folder(), size_limit())
+    store = Store(options.cache or default_folder(), cache_size())
     try:
         found = store.clear() if options.action == "clear" else store.contents()
     except OSError as e:

@@ -15,12 +15,12 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 
-from planner import __version__
 from planner.cli.completion import complete, typed
 from planner.cli.parser import Parser
 from planner.errors import PlannerError
 from planner.garbage import collect_seldom
 from planner.terminal import Shown, plain, takes_colour
+from planner.version import __version__
 
 __all__ = ["main"]
 

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from planner.cli.options import add_model_options
-from planner.errors import InputError, UsageError
+from planner.requests.model import ModelSource
 from planner.requests.occupied import FORCE, refuse_other_plan
-from planner.requests.values import bindings, plan_file, positive, profile_of
-
-if TYPE_CHECKING:
-    from planner.ir import Graph
-    from planner.planning import PlanDocument, Planned, Request
+from planner.requests.reading import HARDWARE, strategy_file
+from planner.requests.values import bindings, plan_file, positive
 
 __all__ = ["configure", "run"]
 
@@ -29,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=plan_file, required=True, metavar="PLAN", help="plan.json to write")
     parser.add_argument("--force", action="store_true", help=FORCE)
     parser.add_argument("--names", type=Path, metavar="FILE", help="JSON: names of the model's parameters in the file")
-    parser.add_argument("--hardware", default="ascend-910b", metavar="NAME|FILE", help="profile; default: ascend-910b")
+    parser.add_argument("--hardware", default=HARDWARE, metavar="NAME|FILE", help="profile; default: %(default)s")
     parser.add_argument(
         "--micro-batches",
         type=positive,
@@ -44,70 +39,31 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from planner.emit import read
     from planner.emit.wording import some
-    from planner.frontends import load_model
-    from planner.planning import Request, describe, make_plan, write_plan
+    from planner.planning import write_plan
     from planner.planning.compare import differences
-    from planner.planning.constraints import constraints_text
-    from planner.planning.pipeline import in_parts, plan_in_parts
-    from planner.planning.searched import FileDocument, RequestDocument
-    from planner.pricing import Settings
-    from planner.requests.recorded import profile_text
 
-    bind = bindings(options.bind)
-
-    def load(batch: int | None) -> Graph:
-        return load_model(options.model, bind=bind, batch=batch)
-
-    graph = load(options.batch)
-    found = read(options.format, options.file, graph, options.names)
-    mesh, unused = found.mesh, found.unused
-    stages = max(found.stages.values(), default=0) + 1
-    if stages == 1 and options.micro_batches is not None:
-        raise UsageError(f"--micro-batches: {options.file} has no pipeline stages; leave it out")
-    asked = options.micro_batches or found.micro_batches
-    graph, parts = in_parts(load, options.batch, stages, asked, mesh.devices)
-    settings = Settings(training=graph.loss is not None, target=found.target)
-    request = Request(
-        mesh.devices, profile_of(options.hardware), settings, meshes=(mesh,), constraints=found.constraints
-    )
-
-    asked_again = RequestDocument(
-        devices=mesh.devices * stages,
+    read = strategy_file(
+        options.file,
+        options.format,
+        ModelSource(options.model),
+        names=options.names,
         hardware=options.hardware,
-        profile=profile_text(options.hardware),
-        mesh=str(mesh),
-        stages=stages,
-        micro_batches=parts.micro_batches if stages > 1 else None,
-        target=found.target,
-        constraints=FileDocument(name="constraints.json", text=constraints_text(found.constraints)),
-        bind=dict(sorted(bind.items())),
+        bind=bindings(options.bind),
         batch=options.batch,
+        micro_batches=options.micro_batches,
     )
-
-    def planned_for(request: Request, held: Mapping[str, int] | None) -> tuple[Planned, PlanDocument]:
-        pipeline = None
-        if parts.stages > 1 or parts.micro_batches > 1:
-            planned, pipeline = plan_in_parts(graph, request, parts, held=held)
-        else:
-            planned = make_plan(graph, request)
-        as_read = None if request.constraints is None else asked_again
-        return planned, describe(planned, bind=bind, batch=parts.batch, pipeline=pipeline, request=as_read)
-
-    try:
-        planned, plan = planned_for(request, found.stages or None)
-    except InputError as e:
-        raise InputError(f"{options.file}: {e}") from e
+    unused = read.found.unused
+    planned, plan = read.plan()
     if not options.force:
         refuse_other_plan(options.out, plan)
     write_plan(plan, options.out)
     document: dict[str, Any] = {
         "plan": str(options.out),
-        "mesh": str(mesh),
-        "devices": mesh.devices * stages,
-        "stages": stages,
-        "micro_batches": parts.micro_batches,
+        "mesh": str(read.mesh),
+        "devices": plan.cluster.devices,
+        "stages": read.stages,
+        "micro_batches": read.parts.micro_batches,
         "objective_s": planned.objective_s,
         "gap": planned.gap,
         "step_time_s": plan.cost.step_time_s,
@@ -115,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
         "unused": list(unused),
     }
     if options.compare:
-        _, own = planned_for(replace(request, meshes=None, constraints=None), None)
+        own = read.free()
         other = differences(plan, own)
         document["ours"] = {
             "mesh": str(own.mesh),
@@ -129,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(document, indent=1))
     else:
         print(
-            f"{options.out}: {f'{stages} stages, ' if stages > 1 else ''}mesh {mesh}, "
+            f"{options.out}: {f'{read.stages} stages, ' if read.stages > 1 else ''}mesh {read.mesh}, "
             f"step {document['step_time_s']:.4g} s, "
             f"gap {planned.gap:.2%} under the file's layouts"
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.cache import Store, default_folder
-from planner.cli.cache import add_cache_options, size_limit
+from planner.cli.cache import add_cache_options
 from planner.cli.options import add_model_options
 from planner.emit import TARGETS
 from planner.errors import InputError
@@ -21,6 +21,7 @@ from planner.requests.kinds import names_kinds
 from planner.requests.occupied import FORCE, refuse_other_model, refuse_other_request, refuse_unwritable
 from planner.requests.options import add_options, options_of
 from planner.requests.search import SENT, SearchRequest
+from planner.requests.values import cache_size
 
 __all__ = ["add_request_options", "configure", "run"]
 
@@ -65,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     several = len(counts) > 1
     from planner.requests.key import request_key
 
-    store = None if options.no_cache else Store(options.cache or default_folder(), size_limit(), note=_say)
+    store = None if options.no_cache else Store(options.cache or default_folder(), cache_size(), note=_say)
     key = None if store is None else request_key(request)
     ask = store is not None and key is not None and request.save_problem is None
     known = {n: Answer.recall(store, key.of(n)) if ask and store and key else None for n in counts}
@@ -165,14 +166,16 @@ def _deliver(options: argparse.Namespace, answer: Answer, devices: int, several:
             print(f"plan written to {path}")
     document = finished(answer, [str(p) for p in paths])
     if options.emit:
-        from planner.cli.emit import emit_beside
+        from planner.planning import read_plan
+        from planner.requests.emission import emitted_beside, write_emission
 
         suffix = f"-{devices}" if several else ""
         document["emitted"] = {}
         for target in options.emit:
             at = folder / f"{target}{suffix}"
             try:
-                files, lost = emit_beside(paths[0], target, options.model, at)
+                emission = emitted_beside(read_plan(paths[0]), target, options.model)
+                files, lost = [str(p) for p in write_emission(emission, at)], list(emission.lost)
             except InputError as e:
                 document["emitted"][target] = {"files": [], "lost": [], "refused": str(e)}
                 _say(f"not emitted {target}: {e}")

@@ -17,7 +17,7 @@ from planner.planning.plan_file import read_plan
 from planner.planning.rebuild import pipeline_of_plan, planned_of_plan, profile_of_plan
 from planner.planning.restore import restore_part
 
-__all__ = ["evaluate_plan"]
+__all__ = ["evaluate_plan", "price_plan"]
 
 Load = Callable[[int | None, Mapping[str, int]], Graph]
 
@@ -29,22 +29,33 @@ def evaluate_plan(
     devices: int | None = None,
     memory_limit: int | None = None,
 ) -> dict[str, Any]:
+    """As `price_plan`, of a file.  InputError where it is no plan."""
+    return price_plan(read_plan(path), load, profile, devices, memory_limit, name=f"plan {os.fspath(path)}")
+
+
+def price_plan(
+    plan: PlanDocument,
+    load: Load,
+    profile: HardwareProfile | None = None,
+    devices: int | None = None,
+    memory_limit: int | None = None,
+    *,
+    name: str = "plan",
+) -> dict[str, Any]:
     """What the plan costs on `profile` (None: the machine it was made for): seconds, bytes per device, collectives.
     Nothing is searched.
 
     `load(batch, bind)` reads the model with these sizes, which are the plan's own (batch None: as the file has it).
     On the hardware that the plan was made for the figures are those of its `cost`, to the last digit; servers are then
     as full as planned and the limit is the planned one.  Elsewhere the profile says both.  `memory_limit` in bytes
-    overrides.
+    overrides.  `name`: what errors call the plan.
 
-    UsageError where `devices` are not the plan's; InputError where the file is no plan of the model or the profile
-    cannot price its mesh.
+    UsageError where `devices` are not the plan's; InputError where it is no plan of the model or the profile cannot
+    price its mesh.
     """
-    plan = read_plan(path)
-    source = f"plan {os.fspath(path)}"
     if devices is not None and devices != plan.cluster.devices:
         raise UsageError(
-            f"{source}: at cluster.devices: expected {devices} as of --devices, found {plan.cluster.devices}; "
+            f"{name}: at cluster.devices: expected {devices} as of --devices, found {plan.cluster.devices}; "
             f"leave --devices out, or search for {devices}"
         )
     own = None if profile is not None else profile_of_plan(plan)
@@ -55,7 +66,7 @@ def evaluate_plan(
         memory_limit = plan.cluster.memory_limit_bytes if at_home else usable_memory_bytes(machine)
     if at_home and own is None:
         machine = _servers_as_planned(machine, plan)
-    restored = restore_part(plan, load(plan.model.batch, plan.model.bind), machine, source)
+    restored = restore_part(plan, load(plan.model.batch, plan.model.bind), machine, name)
     planned = planned_of_plan(plan, restored, machine, as_written=True)
     return _document(plan, planned, pipeline_of_plan(plan, planned), memory_limit)
 

@@ -25,7 +25,7 @@ from planner.ir import Graph
 from planner.processes import die_with
 from planner.status import told
 
-__all__ = ["Limits", "load_model", "load_with_file", "run_limited"]
+__all__ = ["Limits", "load_data", "load_model", "load_with_file", "run_limited"]
 
 MAX_FILE_BYTES = 2 * 1024**3 - 1  # protobuf cannot hold more in one message
 
@@ -56,7 +56,8 @@ def load_model(
     data is never read.  Raises InputError for anything wrong with the file and UsageError for a name in
     `bind` that the model does not have.
     """
-    return _load(Path(path), dict(bind or {}), batch, limits, keep=False)[0]
+    file = Path(path)
+    return _load(lambda: _read(file), file.name, dict(bind or {}), batch, limits, keep=False)[0]
 
 
 def load_with_file(
@@ -67,20 +68,37 @@ def load_with_file(
     limits: Limits = DEFAULT_LIMITS,
 ) -> tuple[Graph, bytes]:
     """As `load_model`, with the file's bytes less the weights, which give the same graph again."""
-    return _load(Path(path), dict(bind or {}), batch, limits, keep=True)
+    file = Path(path)
+    return _load(lambda: _read(file), file.name, dict(bind or {}), batch, limits, keep=True)
 
 
-def _load(file: Path, bind: Mapping[str, int], batch: int | None, limits: Limits, *, keep: bool) -> tuple[Graph, bytes]:
+def load_data(
+    data: bytes,
+    name: str,
+    *,
+    bind: Mapping[str, int] | None = None,
+    batch: int | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+    keep: bool = False,
+) -> tuple[Graph, bytes]:
+    """As `load_with_file`, of a serialised ModelProto and the name that its graph is to have; `keep`: with the bytes
+    less the weights, which else are empty."""
+    return _load(lambda: data, f"{name}.onnx", dict(bind or {}), batch, limits, keep=keep)
+
+
+def _load(
+    content: Callable[[], bytes], file: str, bind: Mapping[str, int], batch: int | None, limits: Limits, *, keep: bool
+) -> tuple[Graph, bytes]:
     def work() -> tuple[Graph, bytes]:
         from planner.frontends import importer
         from planner.frontends.strip import strip_model
 
-        data = _read(file)
-        graph = importer.import_bytes(data, name=file.stem, bind=bind, batch=batch)
-        return graph, strip_model(data, file.name) if keep else b""
+        data = content()
+        graph = importer.import_bytes(data, name=Path(file).stem, bind=bind, batch=batch)
+        return graph, strip_model(data, file) if keep else b""
 
-    told(f"reading {file.name}")
-    graph, kept = run_limited(work, limits=limits, what=f"importing {file.name}")
+    told(f"reading {Path(file).name}")
+    graph, kept = run_limited(work, limits=limits, what=f"importing {file}")
     if not isinstance(graph, Graph):
         raise TypeError(f"the importer returned {type(graph).__name__}, not a Graph")
     return graph, kept

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Literal
 
-from planner import __version__
 from planner.clock import convert_cost, run_cost
 from planner.frontends.blocks import repeated_blocks
 from planner.ir import Graph, Layout, Op
@@ -44,6 +43,7 @@ from planner.planning.readers import readers_of
 from planner.planning.roles import role_to_text
 from planner.planning.searched import CandidateDocument, RequestDocument, SearchDocument
 from planner.rules.strategy import BoundCollective
+from planner.version import __version__
 
 __all__ = ["describe"]
 

@@ -1,4 +1,6 @@
-"""Ctrl-C and SIGTERM: the first asks for the best plan so far, the second ends the program at once."""
+"""Ends that are asked for: of a command by Ctrl-C and SIGTERM, of a function by another thread or Ctrl-C.
+
+The first time asks for the best plan so far, a second one ends at once."""
 
 from __future__ import annotations
 
@@ -12,16 +14,27 @@ from types import FrameType
 
 from planner.errors import NoPlanError
 
-__all__ = ["Cancellation", "cancelled_by_signals"]
+__all__ = ["Cancellation", "cancelled_by_interrupt", "cancelled_by_signals"]
 
 
 @dataclass(slots=True)
 class Cancellation:
-    """`asked` for by a signal; a search comes back with what it has, and before there is any (`searching`) there is
-    nothing to wait for."""
+    """The end of a search, which any thread may ask for with `cancel`.
+
+    The search comes back with the best plan so far; before it has begun (`searching`) there is nothing to wait for, and
+    it is NoPlanError."""
 
     asked: threading.Event = field(default_factory=threading.Event)
     searching: bool = False
+
+    def cancel(self) -> None:
+        """Asks the search to end with the best plan so far."""
+        self.asked.set()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the end was asked for."""
+        return self.asked.is_set()
 
 
 @contextmanager
@@ -46,3 +59,26 @@ def cancelled_by_signals() -> Iterator[Cancellation]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def cancelled_by_interrupt(cancellation: Cancellation) -> Iterator[None]:
+    """While a search runs in the main thread, the first Ctrl-C asks for its end; before it, and a second time, it is
+    KeyboardInterrupt as ever.  Elsewhere nothing changes."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if cancellation.asked.is_set() or not cancellation.searching:
+            before(number, frame)
+            return
+        cancellation.cancel()
+        print("interrupted: ending with the best plan so far", file=sys.stderr, flush=True)
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -254,7 +254,7 @@ class Choosing:
         options.recompute, options.top_k, options.devices, options.space = "auto", 1, str(self.devices), None
         if inside is not None:
             options.space = "operators"
-        own = Prepared(options, prepared.cancellation, prepared.watch, prepared.graphs, inside)
+        own = Prepared(options, prepared.cancellation, prepared.watch, prepared.graphs, inside, prepared.source)
         own.check_job(self.devices)
         request = own.request(self.devices)
         return Choosing(own, self.devices, request, own.begin(request), own.recall).run().answer

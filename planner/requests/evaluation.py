@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from planner.errors import UsageError
+from planner.requests.model import ModelSource
 from planner.requests.options import option, options_of, read, refuse_others
 from planner.requests.search import Optimizer, Precision
 from planner.requests.values import bindings, byte_size, positive, profile_of
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from planner.evaluate import Configuration, Prediction
     from planner.ir import Graph
     from planner.lowering import Program
+    from planner.planning import PlanDocument
 
 __all__ = ["EvaluationRequest", "evaluated"]
 
@@ -55,21 +57,28 @@ class EvaluationRequest:
         return cls(model=model, plan=plan, **{name: read(cls, name, value) for name, value in options.items()})
 
 
-def evaluated(options: EvaluationRequest) -> dict[str, Any]:
-    """The document of `--json`."""
-    return _strategy(options) if options.plan is None else _plan(options, options.plan)
+def evaluated(
+    options: EvaluationRequest, source: ModelSource | None = None, plan: PlanDocument | None = None
+) -> dict[str, Any]:
+    """The document of `--json`.  `source`: where the model is read, if not from the file that is named; `plan`: of one
+    that was read before."""
+    source = source or ModelSource(options.model)
+    if options.plan is None:
+        return _strategy(options, source)
+    from planner.planning import read_plan
+
+    return _plan(options, source, read_plan(options.plan) if plan is None else plan, str(options.plan))
 
 
-def _strategy(options: EvaluationRequest) -> dict[str, Any]:
+def _strategy(options: EvaluationRequest, source: ModelSource) -> dict[str, Any]:
     from planner.evaluate import predict, program_of_configuration, traced_as
-    from planner.frontends import load_model
     from planner.planning.schemes import parse_strategy
 
     if options.devices is None or options.strategy is None:
         raise UsageError("--strategy needs --devices N")
     profile = profile_of(options.hardware or "a100-80")
     bound = bindings(options.bind)
-    graph = load_model(options.model, bind=bound, batch=options.batch)
+    graph = source.load(bind=bound, batch=options.batch)
     batch = options.batch or _samples(graph)
     c = parse_strategy(
         options.strategy,
@@ -79,7 +88,7 @@ def _strategy(options: EvaluationRequest) -> dict[str, Any]:
         optimizer=options.optimizer or "adam",
     )
     if _samples(graph) != c.micro_batch * c.dp:
-        graph = load_model(options.model, bind=bound, batch=c.micro_batch * c.dp)
+        graph = source.load(bind=bound, batch=c.micro_batch * c.dp)
     program = program_of_configuration(graph, c, profile, f"--strategy {options.strategy}")
     return _document(options, c, predict(traced_as(c, program), c, profile), profile, program)
 
@@ -125,17 +134,16 @@ def _document(
     }
 
 
-def _plan(options: EvaluationRequest, plan: Path) -> dict[str, Any]:
-    from planner.evaluate.plan import evaluate_plan
-    from planner.frontends import load_model
+def _plan(options: EvaluationRequest, source: ModelSource, plan: PlanDocument, name: str) -> dict[str, Any]:
+    from planner.evaluate.plan import price_plan
 
-    for name in ("precision", "optimizer"):
-        if getattr(options, name) is not None:
-            raise UsageError(f"--{name} goes with --strategy; a plan says its own")
+    for setting in ("precision", "optimizer"):
+        if getattr(options, setting) is not None:
+            raise UsageError(f"--{setting} goes with --strategy; a plan says its own")
 
     def load(batch: int | None, bind: Mapping[str, int]) -> Graph:
-        return load_model(options.model, bind=bindings(options.bind) or bind, batch=options.batch or batch)
+        return source.load(bind=bindings(options.bind) or bind, batch=options.batch or batch)
 
     profile = None if options.hardware is None else profile_of(options.hardware)
-    found = evaluate_plan(plan, load, profile, options.devices, options.memory_limit)
-    return {"schema": "planner.evaluation/1", "model": str(options.model), "strategy": str(plan), **found}
+    found = price_plan(plan, load, profile, options.devices, options.memory_limit, name=f"plan {name}")
+    return {"schema": "planner.evaluation/1", "model": str(options.model), "strategy": name, **found}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planner.errors import InputError, UsageError
 from planner.requests.kept import kept_model
+from planner.requests.model import ModelSource
 from planner.requests.values import progress_to
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from planner.pricing import PriceTables
     from planner.requests.search import SearchRequest
 
-__all__ = ["explanation"]
+__all__ = ["explained", "explanation"]
 
 
 def explanation(
@@ -36,16 +37,32 @@ def explanation(
 ) -> ExplanationDocument:
     """The explanation of a plan file.  InputError where the plan does not say what was asked for, or the model is not
     there; errors as of `planner.explain.explain`."""
-    from planner.explain import explain
     from planner.planning import read_plan
 
     document = read_plan(plan)
+    source = ModelSource(kept_model(plan, model, "--model"))
+    return explained(document, source, operator, most=most, hardware=hardware, say=progress_to(quiet=quiet))
+
+
+def explained(
+    plan: PlanDocument,
+    source: ModelSource,
+    operator: str | None = None,
+    *,
+    most: int = 3,
+    hardware: str | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> ExplanationDocument:
+    """As `explanation`, of a plan and its model; `say` hears of every search."""
+    from planner.explain import explain
+
     with tempfile.TemporaryDirectory(prefix="planner-explain-") as folder:
-        case = _case(document, kept_model(plan, model, "--model"), hardware, Path(folder), quiet)
-        return explain(case, operator, most=most)
+        return explain(_case(plan, source, hardware, Path(folder), say), operator, most=most)
 
 
-def _case(plan: PlanDocument, model: Path, hardware: str | None, folder: Path, quiet: bool) -> Case:
+def _case(
+    plan: PlanDocument, source: ModelSource, hardware: str | None, folder: Path, say: Callable[[str], None]
+) -> Case:
     from planner.explain import Case
     from planner.requests.cancel import Cancellation
     from planner.requests.prepared import Prepared
@@ -54,11 +71,11 @@ def _case(plan: PlanDocument, model: Path, hardware: str | None, folder: Path, q
 
     asked = _request(plan, hardware)
     try:
-        wanted, options = request_of(asked, model), request_of(_with_files(asked, folder), model)
+        wanted, options = request_of(asked, source.path), request_of(_with_files(asked, folder), source.path)
         options.check()
     except UsageError as e:
         raise InputError(f"plan: at search.request: {e}; search again") from e
-    prepared = Prepared(options, Cancellation())
+    prepared = Prepared(options, Cancellation(), source=source)
     request = prepared.request(asked.devices)
 
     def find(request: Request, tables: dict[DeviceMesh, PriceTables]) -> tuple[Planned, Pipelined | None]:
@@ -74,7 +91,7 @@ def _case(plan: PlanDocument, model: Path, hardware: str | None, folder: Path, q
         _parts(options, prepared.configured),
         find,
         command,
-        say=progress_to(quiet=quiet),
+        say=say,
         notes=[_missing(f) for f in (asked.profile, asked.constraints) if f is not None and not _there(f)],
     )
 

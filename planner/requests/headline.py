@@ -8,18 +8,19 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, Final
 
+from cost_models import HardwareProfile
 from cost_models.device import resolve_rate
 from planner.clock import Configuration, extrapolated, interval
 from planner.emit.scheme import PRODUCTS, Scheme, scheme_of
-from planner.errors import InputError
+from planner.errors import InputError, UsageError
 from planner.frontends.flops import flops
 from planner.ir import Graph
 from planner.planning import PlanDocument, Planned
 from planner.planning.document import OperatorDocument
-from planner.planning.schemes import in_words
+from planner.planning.schemes import in_words, parse_strategy
 from planner.report.words import time_text
 
-__all__ = ["extrapolation", "figures", "headline", "tokens_of_sample"]
+__all__ = ["extrapolation", "figures", "headline", "tokens_of_sample", "utilisation", "words"]
 
 _NAMED: Final = 4  # features of an extrapolation
 _KINDS: Final = ("DP", "CP", "TP")
@@ -33,15 +34,12 @@ def figures(
     cannot be counted.  `execution`: of a known configuration."""
     graph, profile = planned.priced.graph, planned.request.profile
     devices, batch, seconds = document["devices"], document["batch"], document["step_time_s"]
-    rate = tokens = flops_per_s = mfu = None
+    rate = tokens = None
     if batch is not None and seconds > 0:
         rate = batch / seconds
         each = tokens_of_sample(graph)
         tokens = None if each is None else rate * each
-    computed = sum(flops(graph, op) for op in graph.ops) * _PASSES[plan.schedule.mode] * plan.schedule.micro_batches
-    if computed and profile.device is not None and seconds > 0:
-        flops_per_s = computed / seconds / devices
-        mfu = flops_per_s / resolve_rate(profile.device.matmul_flops_per_s, plan.schedule.precision)
+    flops_per_s, mfu = utilisation(plan, graph, profile, devices, seconds)
     outside = [] if execution is None else list(extrapolated(execution))
     spread = None if profile.device is None else interval(seconds, profile, extrapolated=bool(outside))
     return {
@@ -53,6 +51,31 @@ def figures(
         "flops_per_s_per_device": flops_per_s,
         "mfu": mfu,
     }
+
+
+def utilisation(
+    plan: PlanDocument, graph: Graph, profile: HardwareProfile, devices: int, seconds: float
+) -> tuple[float | None, float | None]:
+    """Operations a second and device, and their share of what the machine's products reach at most; `graph`: of a
+    micro-batch.  None for both where they cannot be counted."""
+    computed = sum(flops(graph, op) for op in graph.ops) * _PASSES[plan.schedule.mode] * plan.schedule.micro_batches
+    if not computed or profile.device is None or seconds <= 0:
+        return None, None
+    flops_per_s = computed / seconds / devices
+    return flops_per_s, flops_per_s / resolve_rate(profile.device.matmul_flops_per_s, plan.schedule.precision)
+
+
+def words(plan: PlanDocument) -> str:
+    """The plan in degrees of parallelism, as the headline of its search says it."""
+    asked = plan.search.request
+    if asked is None or asked.strategy is None:
+        return _words(plan, None)
+    samples = next((i.shape[0] for i in plan.inputs.values() if i.shape), 1) * plan.schedule.micro_batches
+    kind = {"precision": asked.precision, "optimizer": asked.optimizer}
+    try:
+        return _words(plan, parse_strategy(asked.strategy, devices=plan.devices, batch=samples, **kind))
+    except UsageError:  # its batch was another when it was asked for
+        return _words(plan, None)
 
 
 def tokens_of_sample(graph: Graph) -> int | None:

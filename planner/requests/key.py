@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner import __version__
 from planner.cache import digest_of, file_digest, source_digest
+from planner.requests.model import ModelSource
 from planner.requests.search import SearchRequest
+from planner.version import __version__
 
 __all__ = ["RequestKey", "request_key"]
 
@@ -35,12 +36,13 @@ class RequestKey:
         return digest_of(["graph", graph, self.rest, devices])
 
 
-def request_key(options: SearchRequest) -> RequestKey | None:
-    """None where a file cannot be read: what reads it says so better."""
+def request_key(options: SearchRequest, source: ModelSource | None = None) -> RequestKey | None:
+    """None where a file cannot be read: what reads it says so better.  `source`: as of `Searcher`."""
     values: dict[str, Any] = {k: _plain(v) for k, v in options.keyed.items()}
     values["bind"] = sorted(options.bind)
     try:
-        model = digest_of([file_digest(options.model), options.model.stem])
+        source = source or ModelSource(options.model)
+        model = digest_of([source.digest, source.name])
         for name in FILES:
             given = getattr(options, name)
             if given is not None and Path(given).is_file():

@@ -9,7 +9,6 @@ from typing import Any
 
 from planner.clock import Configuration
 from planner.errors import InputError, UsageError
-from planner.frontends import load_with_file
 from planner.ir import DeviceMesh, Graph
 from planner.planning import PlanDocument, Planned, Recall, Request, describe, make_plan, plan_text, read_plan
 from planner.planning.constraints import Constraints
@@ -23,6 +22,7 @@ from planner.requests.answer import Answer
 from planner.requests.cancel import Cancellation
 from planner.requests.headline import figures, headline
 from planner.requests.job import check_devices, take_job
+from planner.requests.model import ModelSource
 from planner.requests.recorded import recorded
 from planner.requests.search import SearchRequest
 from planner.requests.values import bindings, constraints_of, profile_of
@@ -36,17 +36,22 @@ UNTOUCHED = 0.25  # no part of a search is cut short before this share of its ti
 
 @dataclass
 class Prepared:
-    """Model, profile and constraints of one request, read once for all its counts of devices."""
+    """Model, profile and constraints of one request, read once for all its counts of devices.
+
+    `source`: where the model is read, if not from the file that the options name.
+    """
 
     options: SearchRequest
     cancellation: Cancellation
     watch: Watch = field(default_factory=Lines)
     graphs: dict[int | None, tuple[Graph, bytes]] = field(default_factory=dict)  # by batch, with the file they are of
     inside: Constraints | None = None  # the pins of --strategy with --space operators, where these are known
+    source: ModelSource | None = None
 
     def __post_init__(self) -> None:
         self.options = replace(self.options)  # options are settled here
         self.watch.phase("import")
+        self._source = self.source or ModelSource(self.options.model)
         self._file = b""  # the model's, without weights
         self.profile = profile_of(self.options.hardware)
         self.constraints = constraints_of(self.options.constraints, self.options.pin)
@@ -86,7 +91,7 @@ class Prepared:
         """The model for a batch: importing it again would take as long again."""
         if batch not in self.graphs:
             bind = bindings(self.options.bind)
-            self.graphs[batch] = load_with_file(self.options.model, bind=bind, batch=batch)
+            self.graphs[batch] = self._source.load_with_file(bind=bind, batch=batch)
         graph, self._file = self.graphs[batch]
         return graph
 

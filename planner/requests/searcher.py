@@ -15,6 +15,7 @@ from planner.requests.answer import Answer
 from planner.requests.cancel import Cancellation
 from planner.requests.choosing import Choosing
 from planner.requests.key import RequestKey
+from planner.requests.model import ModelSource
 from planner.requests.prepared import Prepared, first_size
 from planner.requests.proof import described, save_problem
 from planner.requests.search import SearchRequest
@@ -28,16 +29,21 @@ WARM_SECONDS = 2.0  # for finding an earlier plan again in a search under a time
 
 @dataclass
 class Searcher:
-    """Searches for the counts of devices of one command; model, profile and constraints are read once."""
+    """Searches for the counts of devices of one command; model, profile and constraints are read once.
+
+    `graphs`, `source`: as of `Prepared`.
+    """
 
     options: SearchRequest
     store: Store | None
     key: RequestKey | None
     cancellation: Cancellation
     watch: Watch = field(default_factory=Lines)
+    graphs: dict[int | None, tuple[Graph, bytes]] = field(default_factory=dict)
+    source: ModelSource | None = None
 
     def __post_init__(self) -> None:
-        self.prepared = Prepared(self.options, self.cancellation, self.watch)
+        self.prepared = Prepared(self.options, self.cancellation, self.watch, self.graphs, source=self.source)
         self.options = self.prepared.options  # as a configuration or a file's job settles them
 
     def search(self, devices: int) -> Answer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "bindings",
     "byte_size",
+    "cache_size",
     "constraints_of",
     "not_negative",
     "plan_file",
@@ -89,6 +91,15 @@ def seconds(text: str) -> float:
     if not 0 < value < 10**7:
         raise argparse.ArgumentTypeError(f"expected a positive number of seconds, such as 300, found {text!r}")
     return value
+
+
+def cache_size() -> int:
+    """Bytes that the plans kept on disk may take, from PLANNER_CACHE_SIZE (1GiB).  UsageError where that is no size."""
+    text = os.environ.get("PLANNER_CACHE_SIZE")
+    try:
+        return byte_size(text or "1GiB")
+    except argparse.ArgumentTypeError as e:
+        raise UsageError(f"PLANNER_CACHE_SIZE: {e}") from e
 
 
 def constraints_of(file: Path | None, pins: Sequence[str]) -> Constraints | None:

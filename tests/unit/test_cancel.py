@@ -148,7 +148,9 @@ def test_a_signal_before_the_search_ends_with_a_message(
     model = tmp_path / "transformer.onnx"
     model.write_bytes(transformer())
     before = signal.getsignal(number)
-    monkeypatch.setattr("planner.requests.prepared.load_with_file", lambda *_, **__: signal.raise_signal(number))
+    monkeypatch.setattr(
+        "planner.requests.model.ModelSource.load_with_file", lambda *_, **__: signal.raise_signal(number)
+    )
     assert main(["search", str(model), "--devices", "4", "--out", str(tmp_path)]) == 5
     assert "cancelled before the search began" in capsys.readouterr().err
     assert signal.getsignal(number) is before

@@ -19,9 +19,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from planner.cli import verify as command
 from planner.cli.main import main
 from planner.errors import InputError, VerificationError
+from planner.requests import verification as proof
 from planner.verify import verification
 from planner.verify.work import Budget
 from tests.unit.semantics_model import transformer
@@ -373,7 +373,7 @@ def test_time_left_is_that_of_the_run_alone(monkeypatch: pytest.MonkeyPatch) -> 
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     lines: list[str] = []
-    tick = command._meter(lines.append)
+    tick = proof._meter(lines.append)
     now = 100.0
     tick(10, 1010)
     now = 110.0
@@ -386,10 +386,10 @@ def test_time_left_is_that_of_the_run_alone(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_child_that_dies_gives_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "onnxruntime", raising=False)
     with pytest.raises(VerificationError, match="no verdict"):
-        command._in_child(lambda: os._exit(7))
+        proof._in_child(lambda: os._exit(7))
 
     def refuse() -> Any:
         raise InputError("plan: it is another one")
 
     with pytest.raises(InputError, match=r"^plan: it is another one$"):
-        command._in_child(refuse)
+        proof._in_child(refuse)

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from planner import report
 from planner.cli.main import main
 from planner.planning import PlanDocument, plan_text
+from planner.report import diff_document, diff_html
 from planner.report.diff import diff, document, page_of
 from planner.report.diff.page import views
 from planner.report.html import SCRIPT_HASHES, STYLE_HASHES
@@ -117,7 +117,7 @@ def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_services_ask_for_pages_and_documents_of_plans() -> None:
     a, b = searched("data"), searched("tensor")
-    assert data_of(report.diff_html(a, b))["diff"]["schema"] == report.diff_document(a, b)["schema"] == "planner.diff/1"
+    assert data_of(diff_html(a, b))["diff"]["schema"] == diff_document(a, b)["schema"] == "planner.diff/1"
 
 
 def test_blocks_stand_together_only_where_both_plans_leave_them_alike() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -242,7 +243,7 @@ def test_what_has_no_nodes_is_refused_with_what_to_pin(
 def test_a_file_that_protobuf_cannot_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = trained(tmp_path / "small.onnx")
     plan = read_plan(plan_of(model, tmp_path, 2, "rest=data_parallel"))
-    monkeypatch.setattr("planner.emit.onnx.ranks.emitter.MOST_BYTES", 256)
+    monkeypatch.setattr(import_module("planner.emit.onnx.ranks.emitter"), "MOST_BYTES", 256)
     with pytest.raises(InputError, match=r"rank 0 alone .*planner run"):
         emit("onnx-ranks", Given(plan, model_file=model))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -177,7 +178,7 @@ class TestDegenerate:
 
     @staticmethod
     def test_without_kernels_the_exact_solvers_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("planner.search.large.portfolio.library", lambda: None)
+        monkeypatch.setattr(import_module("planner.search.large.portfolio"), "library", lambda: None)
         said: list[str] = []
         problem = layered_problem(0, layers=3)
         found = solve_large(problem, Control(say=said.append))

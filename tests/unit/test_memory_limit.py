@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -75,7 +76,7 @@ def test_no_configuration_below_the_cutoff_is_left_out(
 ) -> None:
     """`wide`: by message passing, as where elimination is too wide; what is left out costs no less than the cutoff."""
     if wide:
-        monkeypatch.setattr("planner.search.prices.repriced.LIGHT", 0)
+        monkeypatch.setattr(import_module("planner.search.prices.repriced"), "LIGHT", 0)
     problem = priced(graph, DeviceMesh.of(2, 2), None)
 
     def costs(cutoff: float) -> list[int]:

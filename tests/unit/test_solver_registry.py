@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-import planner.search.solvers
 from api.options import plan_query
 from planner.cli.main import main
 from planner.errors import UsageError
 from planner.planning import read_plan
 from planner.planning.searched import RequestDocument
 from planner.requests.search import SearchRequest
+from planner.search import solvers
 from planner.search.problem import Problem
 from planner.search.solve import solve
 from planner.search.solver import SOLVERS, WHOLE, Solver, load, register
@@ -59,7 +59,7 @@ def greedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     folder = tmp_path / "further"
     folder.mkdir()
     (folder / "greedy.py").write_text(GREEDY, encoding="utf-8")
-    monkeypatch.setattr(planner.search.solvers, "__path__", [*planner.search.solvers.__path__, str(folder)])
+    monkeypatch.setattr(solvers, "__path__", [*solvers.__path__, str(folder)])
     load("planner.search.solvers", [str(folder)])
     yield
     del SOLVERS["greedy"]
@@ -134,16 +134,16 @@ def test_a_solver_solves_in_one_way() -> None:
 
 def test_a_file_without_a_solver_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "empty.py").write_text("", encoding="utf-8")
-    monkeypatch.setattr(planner.search.solvers, "__path__", [str(tmp_path)])
+    monkeypatch.setattr(solvers, "__path__", [str(tmp_path)])
     with pytest.raises(TypeError, match=r"planner\.search\.solvers\.empty: expected a Solver"):
         load("planner.search.solvers", [str(tmp_path)])
     del sys.modules["planner.search.solvers.empty"]
 
 
 def test_every_file_is_a_solver_of_its_name() -> None:
-    for package, solvers in (("solvers", SOLVERS), ("saved/whole", WHOLE)):
+    for package, found in (("solvers", SOLVERS), ("saved/whole", WHOLE)):
         files = (ROOT / "planner" / "search" / package).glob("*.py")
-        assert sorted(p.stem for p in files if p.stem != "__init__") == sorted(solvers)
+        assert sorted(p.stem for p in files if p.stem != "__init__") == sorted(found)
     assert all(s.help for s in (*SOLVERS.values(), *WHOLE.values()))
 
 

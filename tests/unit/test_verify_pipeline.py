@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -394,7 +395,7 @@ def test_a_sibling_runs_in_its_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph that is too large is cut, and the rest still runs as a pipeline."""
     graph, plan = plan_of("gpt4", 2, 8)
     small = Budget(flops=1e3)
-    monkeypatch.setattr("planner.verify.verification.TRAINING", small)
+    monkeypatch.setattr(import_module("planner.verify.verification"), "TRAINING", small)
     found = verify(plan, graph)
     assert found.sibling
     assert (found.verdict, found.stages, found.micro_batches) == ("ok", 2, 3), found.failures

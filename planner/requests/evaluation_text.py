@@ -1,0 +1,52 @@
+"""What a configuration or a plan costs, in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["evaluation_text"]
+
+GIB = 2**30
+
+
+def evaluation_text(d: dict[str, Any]) -> str:
+    """`d`: of `evaluated`."""
+    from planner.requests.headline import extrapolation
+
+    rate = f"   {d['samples_per_s']:.4g} samples/s" if d["samples_per_s"] else ""
+    step = f"  step           {d['step_time_s']:.4g} s"
+    if "step_time_interval_s" in d:
+        low, high = d["step_time_interval_s"]
+        step += f"  (80 % between {low:.4g} and {high:.4g} s)"
+    lines = [
+        f"{d['strategy']} on {d['devices']} x {d['hardware']}, batch {d['batch']}",
+        f"  configuration  {d['configuration']}",
+        step + rate,
+    ]
+    lines += extrapolation(d.get("extrapolated", ()), "  extrapolated   ")
+    total = d["step_time_s"]
+    if "objective_s" in d:  # of a plan: its parts one after the other, where the step lets them overlap
+        lines += _parts(d["step_parts_s"], total)
+        for number, stage in enumerate(d["stages"]):
+            passes = f"{stage['forward_s']:.4g} s forward, {stage['backward_s']:.4g} s backward"
+            lines.append(f"  stage {number:<8} {passes}, {stage['peak_memory_bytes'] / GIB:.2f} GiB")
+        total = d["objective_s"]
+        one = " of a micro-batch" if d["micro_batches"] > 1 else ""
+        lines.append(f"  objective      {total:.4g} s{one}, nothing overlapping")
+    lines += _parts(d["breakdown_s"], total)
+    limit = d["memory_limit_bytes"]
+    told = "" if limit is None else f" of {limit / GIB:.1f} GiB" + ("" if d["fits"] else ": DOES NOT FIT")
+    lines.append(f"  memory         {d['peak_memory_bytes'] / GIB:.2f} GiB{told}")
+    lines += [f"    {name:20} {size / GIB:10.2f} GiB" for name, size in d["memory_bytes"].items() if size > 0]
+    for kind, traffic in d.get("collectives", {}).items():
+        lines.append(f"  {kind:14} {traffic['count']} x, {traffic['bytes'] / GIB:.3f} GiB")
+    if "planned" in d:
+        p = d["planned"]
+        lines.append(
+            f"  as planned     {p['step_time_s']:.4g} s, {p['peak_memory_bytes'] / GIB:.2f} GiB on {p['hardware']}"
+        )
+    return "\n".join(lines)
+
+
+def _parts(seconds: dict[str, float], total: float) -> list[str]:
+    return [f"    {name:20} {s:10.4g} s  {s / total:6.1%}" for name, s in seconds.items() if s > 0]
