@@ -10,7 +10,7 @@ from pydantic import Field, StringConstraints
 
 from cost_models import profile_names
 from planner.requests.options import default_of
-from planner.requests.values import byte_size, positive
+from planner.requests.values import byte_size, positive, seconds
 
 __all__ = ["Binding", "Count", "Hardware", "Name", "Size", "Text", "parameter"]
 
@@ -34,6 +34,7 @@ _KINDS: Final[Mapping[Any, tuple[type, Mapping[str, Any]]]] = {
     byte_size: (str, _SIZE),
     int: (int, {}),
     float: (float, {}),
+    seconds: (float, {}),
 }
 
 

@@ -12,7 +12,7 @@ from math import log10
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
-from planner.terminal import beneath, plain
+from planner.terminal import beneath, obeys, plain
 
 if TYPE_CHECKING:
     from api.client import Job, Progress
@@ -30,7 +30,7 @@ class Display:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = beneath(stream)
-        self._terminal = stream.isatty()
+        self._terminal = obeys(stream)
         self._began = time.monotonic()
         self._progress: Progress | None = None
         self._end = threading.Event()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import UsageError
-from planner.requests.values import byte_size
+from planner.requests.values import size_with_unit
 
 __all__ = ["Settings", "add_settings", "is_loopback", "settings_of"]
 
@@ -28,7 +28,7 @@ def _default_workers() -> int:
 
 def _bytes(text: str) -> int:
     try:
-        return byte_size(text)
+        return size_with_unit(text)
     except argparse.ArgumentTypeError as e:
         raise ValueError(str(e)) from e
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planner.errors import InfeasibleError, InputError, NoPlanError, PlannerError, UsageError, VerificationError
+from planner.requests.occupied import FORCE, refuse_other_model, refuse_other_request, refuse_unwritable
 from planner.requests.options import add_options
 from planner.requests.search import MOST_DEVICES, SENT, SearchRequest
 from planner.requests.values import positive
@@ -46,6 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "may be repeated",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="directory for plan.json; default: MODEL.plan")
+    parser.add_argument("--force", action="store_true", help=FORCE)
     parser.add_argument("--detach", action="store_true", help="print the job's id and do not wait for it")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
 
@@ -62,6 +64,10 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"--hardware {options.hardware}: the service knows its profiles by name, not by file")
     if options.detach and options.artifact:
         raise UsageError("--detach does not wait for the plan that --artifact is made of; leave one out")
+    if not options.detach:
+        refuse_unwritable(_folder(options))
+        if not options.force:
+            _refuse_others(options)
     try:
         with Client(options.server, options.key or os.environ.get("PLANNER_KEY")) as client:
             job = _submit(client, options)
@@ -116,7 +122,10 @@ def _deliver(client: Client, options: argparse.Namespace, job: Job) -> int:
     """Writes and says what `planner search` does."""
     from planner.requests.kept import KEPT, keep_model
 
-    folder = options.out or Path(f"{options.model.stem}.plan")
+    folder = _folder(options)
+    kept = client.artifact(job.plan_id, KEPT)
+    if not options.force:
+        refuse_other_model(folder, kept, options.model)
     document = json.loads(client.artifact(job.plan_id, "search.json"))
     cancelled = job.status == "cancelled"
     names = [str(p["plan"]) for p in document["plans"]]  # the best of each mesh, as --top-k asks
@@ -124,7 +133,7 @@ def _deliver(client: Client, options: argparse.Namespace, job: Job) -> int:
     for name, path in zip(names, paths, strict=True):
         content = job.plan() if path == paths[0] else client.artifact(job.plan_id, name)
         _write(path, _named(content, options.model.stem))
-    note = keep_model(client.artifact(job.plan_id, KEPT), folder, options.model)
+    note = keep_model(kept, folder, options.model)
     if note:
         _say(f"note: {note}")
     document |= {"plan": str(paths[0]), "cancelled": cancelled, "job": job.id, "plan_id": job.plan_id}
@@ -147,6 +156,18 @@ def _deliver(client: Client, options: argparse.Namespace, job: Job) -> int:
         print(json.dumps(document, indent=1))
     refused = any("refused" in told for told in document["artifacts"].values())
     return InputError.exit_status if refused else 0
+
+
+def _folder(options: argparse.Namespace) -> Path:
+    return options.out or Path(f"{options.model.stem}.plan")
+
+
+def _refuse_others(options: argparse.Namespace) -> None:
+    request = SearchRequest.of(options)
+    request.devices = str(options.devices)
+    for k in range(1, request.top_k + 1):
+        path = _folder(options) / ("plan.json" if k == 1 else f"plan-{k}.json")
+        refuse_other_request(path, request, options.devices, further=k > 1)
 
 
 def _told(summary: str) -> tuple[list[str], str]:

@@ -35,7 +35,7 @@ from api.jobs.work import Work
 from api.logs import log_to
 from api.settings import settings_of
 from planner.errors import UsageError
-from planner.requests.values import byte_size, positive
+from planner.requests.values import positive, size_with_unit
 
 __all__ = ["Worker", "configure", "run"]
 
@@ -231,7 +231,7 @@ class Worker:
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, metavar="DIR", help="the service's folder; default: as of `planner serve`")
     parser.add_argument("--slots", type=positive, default=1, metavar="N", help="searches at once; default: 1")
-    parser.add_argument("--child-memory", type=byte_size, default=LIMITS.memory_bytes, metavar="SIZE", help="each")
+    parser.add_argument("--child-memory", type=size_with_unit, default=LIMITS.memory_bytes, metavar="SIZE", help="each")
     parser.add_argument("--child-cpu", type=positive, default=LIMITS.cpu_s, metavar="S", help="processor time of each")
     parser.add_argument("--child-wall", type=positive, default=int(LIMITS.wall_s), metavar="S", help="time of each")
     parser.add_argument("--retention-days", type=float, metavar="D", help="remove what is older; default: nothing")

@@ -16,7 +16,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-__all__ = ["FLOAT", "INT64", "GraphBuilder"]
+__all__ = ["FLOAT", "INT64", "PRODUCER", "GraphBuilder"]
+
+PRODUCER = "graph-planner"  # who made the model, as its file says
 
 FLOAT = int(TensorProto.FLOAT)
 INT64 = int(TensorProto.INT64)
@@ -107,7 +109,7 @@ class GraphBuilder:
         )
         opset, ir_version = self._versions
         imports = [helper.make_opsetid("", opset)]
-        model = helper.make_model(graph, opset_imports=imports, producer_name="graph-planner", ir_version=ir_version)
+        model = helper.make_model(graph, opset_imports=imports, producer_name=PRODUCER, ir_version=ir_version)
         for key, value in (metadata or {}).items():
             model.metadata_props.add(key=key, value=value)
         return model

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import UsageError
-from planner.requests.values import positive
+from planner.requests.values import not_negative, positive
 
 __all__ = ["configure", "run"]
+
+_HEAD = 200  # bytes of a model within which it says who produced it
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         for f in fields(architecture.sizes):
             _add_option(sub, flag(f.name), f)
         sub.add_argument("--out", type=Path, required=True, metavar="MODEL.onnx", help="file to write")
+        sub.add_argument("--force", action="store_true", help="replace a model that is there, whoever made it")
 
 
 def _add_option(parser: argparse.ArgumentParser, name: str, size: Field[Any]) -> None:
@@ -43,17 +46,15 @@ def _add_option(parser: argparse.ArgumentParser, name: str, size: Field[Any]) ->
         parser.add_argument(name, type=number, default=size.default, metavar="N", help=text)
 
 
-def not_negative(text: str) -> int:
-    """argparse type: an integer of at least zero."""
-    return 0 if text == "0" else positive(text)
-
-
 def run(options: argparse.Namespace) -> int:
     from planner.builder import ARCHITECTURES, build
+    from planner.builder.graph import PRODUCER
 
     names = [f.name for f in fields(ARCHITECTURES[options.architecture].sizes)]
     model = build(options.architecture, {n: getattr(options, n) for n in names})
     data = model.SerializeToString(deterministic=True)
+    if not options.force and options.out.is_file() and PRODUCER.encode() not in options.out.read_bytes()[:_HEAD]:
+        raise UsageError(f"--out {options.out}: is another model; name another file, or replace it with --force")
     try:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_bytes(data)

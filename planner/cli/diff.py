@@ -8,6 +8,7 @@ from pathlib import Path
 
 from planner.errors import InputError
 from planner.files import write_whole
+from planner.requests.occupied import refuse_inputs_and_models
 from planner.requests.values import plan_file, positive
 
 __all__ = ["configure", "run"]
@@ -28,6 +29,7 @@ def run(options: argparse.Namespace) -> int:
     found = diff(read_plan(options.a), read_plan(options.b))
     names = (str(options.a), str(options.b))
     if options.out is not None:
+        refuse_inputs_and_models(options.out, options.a, options.b)
         try:
             write_whole(options.out, page_of(found, names).encode())
         except OSError as e:

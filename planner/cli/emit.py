@@ -6,6 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
+from planner.requests.occupied import refuse_inputs
 from planner.requests.values import plan_file
 
 __all__ = ["configure", "run"]
@@ -30,6 +31,8 @@ def run(options: argparse.Namespace) -> int:
 
     given = Given(read_plan(options.plan), options.names, options.hosts, options.model)
     emission = emit(options.target, given)
+    for name in emission.files:
+        refuse_inputs(options.out / name, options.plan, options.model)
     written = write_emission(emission, options.out)
     others = other_files(options.out, written)
     if options.json:

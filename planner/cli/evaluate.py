@@ -11,10 +11,13 @@ from planner.cli.options import add_model_options
 from planner.errors import InfeasibleError, UsageError
 from planner.requests.evaluation import EvaluationRequest, evaluated
 from planner.requests.evaluation_text import evaluation_text
+from planner.requests.occupied import FORCE, refuse_other_document
 from planner.requests.options import add_options
 from planner.requests.values import plan_file
 
 __all__ = ["configure", "run"]
+
+_SAME = ("model", "hardware", "devices", "batch", "strategy")  # of evaluations of one request
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--plan", type=plan_file, metavar="PLAN", help="a plan.json, or its folder: priced as it stands")
     add_options(parser, EvaluationRequest, ("hardware", "precision", "optimizer", "memory_limit"))
     parser.add_argument("--out", type=Path, metavar="DIR", help="write evaluation.json there")
+    parser.add_argument("--force", action="store_true", help=FORCE)
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
 
 
@@ -37,6 +41,8 @@ def run(options: argparse.Namespace) -> int:
     found = evaluated(request)
     text = json.dumps(found, indent=1)
     if options.out is not None:
+        if not options.force:
+            refuse_other_document(options.out / "evaluation.json", found, _SAME)
         try:
             options.out.mkdir(parents=True, exist_ok=True)
             (options.out / "evaluation.json").write_text(text + "\n", encoding="utf-8")

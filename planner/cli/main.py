@@ -15,9 +15,11 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 
+from planner.cli.completion import complete, typed
+from planner.cli.parser import Parser
 from planner.errors import PlannerError
 from planner.garbage import collect_seldom
-from planner.terminal import Shown, plain
+from planner.terminal import Shown, plain, takes_colour
 from planner.version import __version__
 
 __all__ = ["main"]
@@ -39,6 +41,7 @@ COMMANDS = {
     "run": ("planner.cli.run", "execute a plan with PyTorch, one process per device"),
     "diff": ("planner.cli.diff", "compare two plans: what one does otherwise, and what that costs"),
     "read": ("planner.cli.read", "read another system's strategy as a plan of ours"),
+    "completion": ("planner.cli.completion", "print what completes commands and options in bash, zsh or fish"),
     "check": ("planner.cli.check", "check a solver's choice and bound by its certificate"),
     "solve": ("planner.cli.solve", "solve a saved problem and prove how good the answer is"),
 }
@@ -65,28 +68,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
     collect_seldom()
     # Whatever is printed may have names in it that a stranger chose.
-    with contextlib.redirect_stdout(Shown(sys.stdout)), contextlib.redirect_stderr(Shown(sys.stderr)):
+    out, error = (Shown(stream, coloured=takes_colour(stream)) for stream in (sys.stdout, sys.stderr))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
         return _main(argv)
 
 
 def _main(argv: Sequence[str] | None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(prog="planner", description="Plan how a model trains or serves on many devices.")
+    parser = Parser(prog="planner", description="Plan how a model trains or serves on many devices.")
     parser.add_argument("--version", action="version", version=f"planner {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    chosen = next((a for a in arguments if not a.startswith("-")), None)
+    completing = "_ARGCOMPLETE" in os.environ
+    words = typed() if completing else arguments
+    chosen = next((a for a in words if not a.startswith("-")), None)
     for name, (module, line) in _commands().items():
         sub = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
         if name == chosen:
             loaded = importlib.import_module(module)
             loaded.configure(sub)
             sub.set_defaults(run=loaded.run)
+    if completing:
+        complete(parser)
     options = parser.parse_args(arguments)
     if options.command is None:
         parser.print_help()
         return 0
     try:
-        status = int(options.run(options))
+        with _progress(options):
+            status = int(options.run(options))
         sys.stdout.flush()
         return status
     except PlannerError as e:
@@ -105,6 +114,16 @@ def _main(argv: Sequence[str] | None) -> int:
     except KeyboardInterrupt:
         print(f"planner {options.command}: interrupted", file=sys.stderr)
         return 130
+
+
+def _progress(options: argparse.Namespace) -> contextlib.AbstractContextManager[None]:
+    """The line that says how far the command is, where somebody looks at it."""
+    from planner.status import shown
+
+    piped = getattr(options, "json", False) and not sys.stdout.isatty()
+    told = getattr(options, "quiet", False) or getattr(options, "events", None) == "-"
+    first = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun starts
+    return shown(options.command, wanted=options.command in COMMANDS and first and not piped and not told)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from planner.ir import Graph
 from planner.planning.pipeline import global_batch
 from planner.requests.cancel import cancelled_by_signals
 from planner.requests.cluster import cluster_of
+from planner.requests.occupied import refuse_other_document
 from planner.requests.values import bindings, progress_to
 from planner.search.control import Control
 from planner.uniform import Sample, Space
@@ -24,6 +25,7 @@ from planner.uniform.mixed import Cluster, FoundMixed, alone, assumed, best_mixe
 __all__ = ["run_mixed"]
 
 _SHARE: Final = 0.5  # of a time limit, for the pipeline; the rest is for what it is compared with
+_SAME: Final = ("name", "hardware", "devices", "batch", "precision")  # of documents of one request
 _BEGUN: Final = 2  # of the fastest configurations, from which moves of layers begin
 
 
@@ -51,6 +53,8 @@ def run_mixed(options: argparse.Namespace) -> int:
         answer = _searched(options, cluster, graph, control, begun)
     document = document_of(answer, options.model)
     if options.out is not None:
+        if not options.force:
+            refuse_other_document(options.out / "configuration.json", document, _SAME)
         _write(options.out / "configuration.json", document)
     if options.json:
         print(json.dumps(document, indent=1))

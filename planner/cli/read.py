@@ -9,8 +9,9 @@ from typing import Any
 
 from planner.cli.options import add_model_options
 from planner.requests.model import ModelSource
+from planner.requests.occupied import FORCE, refuse_other_plan
 from planner.requests.reading import HARDWARE, strategy_file
-from planner.requests.values import bindings, positive
+from planner.requests.values import bindings, plan_file, positive
 
 __all__ = ["configure", "run"]
 
@@ -20,7 +21,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("file", type=Path, metavar="FILE", help="strategy file, .ckpt or .json")
     parser.add_argument("--format", required=True, choices=tuple(FORMATS), help="what wrote it")
-    parser.add_argument("--out", type=Path, required=True, metavar="PLAN", help="plan.json to write")
+    parser.add_argument("--out", type=plan_file, required=True, metavar="PLAN", help="plan.json to write")
+    parser.add_argument("--force", action="store_true", help=FORCE)
     parser.add_argument("--names", type=Path, metavar="FILE", help="JSON: names of the model's parameters in the file")
     parser.add_argument("--hardware", default=HARDWARE, metavar="NAME|FILE", help="profile; default: %(default)s")
     parser.add_argument(
@@ -53,6 +55,8 @@ def run(options: argparse.Namespace) -> int:
     )
     unused = read.found.unused
     planned, plan = read.plan()
+    if not options.force:
+        refuse_other_plan(options.out, plan)
     write_plan(plan, options.out)
     document: dict[str, Any] = {
         "plan": str(options.out),

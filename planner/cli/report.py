@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from planner.errors import InputError
+from planner.requests.occupied import refuse_inputs_and_models
 from planner.requests.values import plan_file
 
 __all__ = ["configure", "run"]
@@ -39,6 +40,7 @@ def run(options: argparse.Namespace) -> int:
     if options.trace is not None:
         files.append((options.trace, json.dumps(trace_document(plan), separators=(",", ":")) + "\n"))
     for path, text in files:
+        refuse_inputs_and_models(path, options.plan)
         try:
             write_whole(path, text.encode("utf-8", "replace"))
         except OSError as e:

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from planner.requests.values import plan_file, positive
+from planner.requests.values import not_negative, plan_file, positive
 
 if TYPE_CHECKING:
     from planner.runtime.launch import Outcome
@@ -22,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="gloo on the host, or NCCL on GPUs")
     parser.add_argument("--threads", type=positive, default=1, metavar="N", help="per process; default: 1")
     parser.add_argument("--steps", type=positive, default=3, metavar="N", help="steps that are timed; default: 3")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the random parameters and inputs")
+    parser.add_argument("--seed", type=not_negative, default=0, help="seed of the random parameters and inputs")
     parser.add_argument("--check", action="store_true", help="compare with the whole model on one process")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
 

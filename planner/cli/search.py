@@ -18,6 +18,7 @@ from planner.requests.answer import Answer, finished, write_plans
 from planner.requests.cancel import cancelled_by_signals
 from planner.requests.kept import keep_model
 from planner.requests.kinds import names_kinds
+from planner.requests.occupied import FORCE, refuse_other_model, refuse_other_request, refuse_unwritable
 from planner.requests.options import add_options, options_of
 from planner.requests.search import SENT, SearchRequest
 from planner.requests.values import cache_size
@@ -32,6 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_options(parser, SearchRequest, {f.name for f in options_of(SearchRequest)} - {*SENT, "constraints"})
     add_cache_options(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="directory for plan.json; default: MODEL.plan")
+    parser.add_argument("--force", action="store_true", help=FORCE)
     parser.add_argument(
         "--emit",
         action="append",
@@ -61,23 +63,29 @@ def run(options: argparse.Namespace) -> int:
         return run_mixed(options)
     request = _request(options)
     counts = request.counts
+    several = len(counts) > 1
     from planner.requests.key import request_key
 
     store = None if options.no_cache else Store(options.cache or default_folder(), cache_size(), note=_say)
     key = None if store is None else request_key(request)
-    several = len(counts) > 1
+    ask = store is not None and key is not None and request.save_problem is None
+    known = {n: Answer.recall(store, key.of(n)) if ask and store and key else None for n in counts}
+    refuse_unwritable(_folder(options))
+    if not options.force:
+        for devices, answer in known.items():
+            _refuse_others(options, request, devices, several, answer)
     later: Any = None  # what searches is loaded only where a search is due
     documents: list[dict[str, Any]] = []
     with cancelled_by_signals() as cancellation:
         for devices in counts:
-            answer = None
-            if store is not None and key is not None and request.save_problem is None:
-                answer = Answer.recall(store, key.of(devices))
+            answer = known[devices]
             if answer is None:
                 if later is None:
                     from planner.requests.searcher import Searcher
 
                     later = Searcher(request, store, key, cancellation)
+                    if not options.force:
+                        refuse_other_model(_folder(options), later.prepared.file, options.model)
                 answer = later.search(devices)
             documents.append(_deliver(options, answer, devices, several))
             if cancellation.asked.is_set() and len(documents) < len(counts):
@@ -103,6 +111,28 @@ def _request(options: argparse.Namespace) -> SearchRequest:
     return request
 
 
+def _folder(options: argparse.Namespace) -> Path:
+    """Where plans are written."""
+    return options.out or Path(f"{options.model.stem}.plan")
+
+
+def _paths(options: argparse.Namespace, devices: int, several: bool, count: int) -> list[Path]:
+    """Of so many plans for one count of devices, the best first."""
+    stem = f"plan-{devices}" if several else "plan"
+    return [_folder(options) / (f"{stem}.json" if k == 1 else f"{stem}-{k}.json") for k in range(1, count + 1)]
+
+
+def _refuse_others(
+    options: argparse.Namespace, request: SearchRequest, devices: int, several: bool, known: Answer | None
+) -> None:
+    """UsageError where plans would be written over those of another request; not where the very same are there."""
+    paths = _paths(options, devices, several, request.top_k)
+    if known is not None and all(p.is_file() and p.read_text() == t for p, t in zip(paths, known.plans, strict=False)):
+        return
+    for k, path in enumerate(paths):
+        refuse_other_request(path, request, devices, further=k > 0)
+
+
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
@@ -111,9 +141,10 @@ def _deliver(options: argparse.Namespace, answer: Answer, devices: int, several:
     """Writes the plans and says so; the document for `--json`."""
     for message in answer.messages:
         _say(message)
-    folder = options.out or Path(f"{options.model.stem}.plan")
-    stem = f"plan-{devices}" if several else "plan"
-    paths = [folder / (f"{stem}.json" if k == 1 else f"{stem}-{k}.json") for k in range(1, len(answer.plans) + 1)]
+    folder = _folder(options)
+    if not options.force:
+        refuse_other_model(folder, answer.model, options.model)
+    paths = _paths(options, devices, several, len(answer.plans))
     try:
         write_plans(dict(zip(paths, answer.plans, strict=True)))
     except OSError as e:

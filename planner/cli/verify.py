@@ -10,7 +10,7 @@ from planner.cli.options import add_model_options
 from planner.errors import InputError
 from planner.requests.kept import kept_model
 from planner.requests.model import ModelSource
-from planner.requests.values import bindings, plan_file, progress_to
+from planner.requests.values import bindings, not_negative, plan_file, progress_to
 
 __all__ = ["configure", "run"]
 
@@ -19,7 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", type=plan_file, metavar="PLAN", help="plan.json of `planner search`, or its folder")
     add_model_options(parser, optional=True)
     parser.add_argument("--whole", action="store_true", help="execute the whole graph, and the file, at any cost")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the random weights and inputs")
+    parser.add_argument("--seed", type=not_negative, default=0, help="seed of the random weights and inputs")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
 
 

@@ -42,7 +42,8 @@ def parse(data: bytes, name: str = "model") -> onnx.ModelProto:
         model = onnx.ModelProto.FromString(data)
     except DecodeError:
         raise InputError(
-            f"{name}: not an ONNX model, or a truncated one: the {len(data)} bytes do not parse as a ModelProto."
+            f"{name}: not an ONNX model, or a truncated one: the {len(data)} bytes do not parse as a ModelProto. "
+            "Give the path of an ONNX model."
         ) from None
     model.DiscardUnknownFields()
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):

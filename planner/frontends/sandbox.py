@@ -23,6 +23,7 @@ from typing import Any
 from planner import errors
 from planner.ir import Graph
 from planner.processes import die_with
+from planner.status import told
 
 __all__ = ["Limits", "load_data", "load_model", "load_with_file", "run_limited"]
 
@@ -96,6 +97,7 @@ def _load(
         graph = importer.import_bytes(data, name=Path(file).stem, bind=bind, batch=batch)
         return graph, strip_model(data, file) if keep else b""
 
+    told(f"reading {Path(file).name}")
     graph, kept = run_limited(work, limits=limits, what=f"importing {file}")
     if not isinstance(graph, Graph):
         raise TypeError(f"the importer returned {type(graph).__name__}, not a Graph")
@@ -203,7 +205,10 @@ def _read(file: Path) -> bytes:
     try:
         size = file.stat().st_size
         if not file.is_file():
-            raise errors.InputError(f"{file}: expected a file with an ONNX model, found a directory or device.")
+            raise errors.InputError(
+                f"{file}: expected a file with an ONNX model, found a directory or device. "
+                "Give the path of an ONNX model."
+            )
         if size > MAX_FILE_BYTES:
             raise errors.InputError(
                 f"{file}: {size} bytes, but protobuf holds at most 2 GiB. Save the weights as external data; "

@@ -58,7 +58,8 @@ def strip_model(data: bytes | memoryview | mmap.mmap, name: str = "model") -> by
         except (_Malformed, DecodeError) as error:
             raise InputError(
                 f"{name}: not an ONNX model, or a truncated one: the {len(view)} bytes do not parse as a ModelProto"
-                f"{f' ({error})' if isinstance(error, _Malformed) else ''}."
+                f"{f' ({error})' if isinstance(error, _Malformed) else ''}. "
+                "Give the path of an ONNX model."
             ) from None
 
 

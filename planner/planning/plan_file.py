@@ -40,7 +40,13 @@ def read_plan(path: str | os.PathLike[str]) -> PlanDocument:
     """InputError where the file is missing, is not JSON, or is not a plan of this schema."""
     try:
         text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as e:
+    except FileNotFoundError as e:
+        raise InputError(_not_there(Path(path))) from e
+    except UnicodeDecodeError as e:
+        also = "; a model goes behind it" if Path(path).suffix == ".onnx" else ""
+        told = "cannot be read as text; give a plan.json that `planner search` wrote"
+        raise InputError(f"plan {path}: {told}{also}") from e
+    except OSError as e:
         raise InputError(f"plan {path}: cannot be read ({e}); give a plan.json that `planner search` wrote") from e
     try:
         data: Any = json.loads(text)
@@ -62,6 +68,15 @@ def read_plan(path: str | os.PathLike[str]) -> PlanDocument:
     if wrong is not None:
         raise InputError(f"plan {path}: {wrong}; search again")
     return plan
+
+
+def _not_there(path: Path) -> str:
+    """What was looked for, and what there is instead."""
+    said = f"plan {path}: cannot be read, there is no such file"
+    beside = sorted(p.name for p in path.parent.glob("plan*.json") if p.is_file())
+    if not path.parent.is_dir() or not beside:
+        return f"{said}; give a plan.json that `planner search` wrote, or its folder"
+    return f"{said}, but {' and '.join(beside[:4])} beside it: name one of these"
 
 
 def _first_error(errors: Sequence[Any]) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 from planner.errors import InputError
 from planner.files import write_whole
 
-__all__ = ["KEPT", "keep_model", "kept_model"]
+__all__ = ["KEPT", "is_of", "keep_model", "kept_content", "kept_model"]
 
 KEPT: Final = "model.onnx"
 
@@ -47,6 +47,20 @@ def kept_model(plan: Path, given: Path | None, option: str) -> Path:
     if given is None and not path.is_file():
         raise InputError(f"plan {plan}: no {KEPT} lies beside it; give the model that was planned with {option}")
     return given or path
+
+
+def kept_content(folder: Path) -> bytes | None:
+    """The file kept in the folder; None where there is none, or it is somebody's model."""
+    path = folder / KEPT
+    try:
+        return path.read_bytes() if path.is_file() and _is_kept(path) else None
+    except OSError:
+        return None
+
+
+def is_of(kept: bytes, stripped: bytes) -> bool:
+    """Whether what was kept is the model whose file without weights is `stripped`."""
+    return kept.removesuffix(_MARK) == stripped.removesuffix(_MARK)
 
 
 def _is_kept(path: Path) -> bool:

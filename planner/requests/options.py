@@ -8,6 +8,7 @@ from dataclasses import MISSING, Field, field, fields
 from typing import Any
 
 from planner.errors import UsageError
+from planner.requests.values import byte_size, size_with_unit
 
 __all__ = ["add_options", "default_of", "option", "options_of", "read", "refuse_others", "sent_of"]
 
@@ -51,6 +52,8 @@ def add_options(parser: argparse.ArgumentParser, request: type[Any], names: Iter
             argument = dict(f.metadata["option"])
             if callable(argument.get("help")):
                 argument["help"] = argument["help"]()
+            if argument.get("type") is byte_size:  # a program that sends a number counts bytes, people forget the unit
+                argument["type"] = size_with_unit
             parser.add_argument(f"--{f.name.replace('_', '-')}", default=default_of(f), **argument)
 
 

@@ -114,6 +114,12 @@ class Prepared:
         return graph
 
     @property
+    def file(self) -> bytes:
+        """The model's file without its weights."""
+        _ = self.graph
+        return self._file
+
+    @property
     def training(self) -> bool:
         mode = self.options.mode
         return self.graph.loss is not None if mode is None else mode == "training"

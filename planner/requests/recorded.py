@@ -16,7 +16,7 @@ from planner.planning.document import SCHEMA as PLAN_SCHEMA
 from planner.planning.searched import FileDocument, RequestDocument
 from planner.requests.options import options_of, read, refuse_others
 from planner.requests.search import SearchRequest
-from planner.requests.values import bindings
+from planner.requests.values import bindings, byte_size
 
 __all__ = ["arguments_of", "profile_text", "recorded", "request_of"]
 
@@ -92,6 +92,9 @@ def arguments_of(request: SearchRequest, pins: Sequence[str] = ()) -> list[str]:
     found: list[str] = [f"./{model}" if model.startswith("-") else model, "--devices", request.devices]
     for name, value in request.given.items():
         option = f"--{name.replace('_', '-')}"
+        if name in _sizes(type(request)):
+            found += (option, f"{value}B")
+            continue
         if value is True:
             found.append(option)
             continue
@@ -100,6 +103,10 @@ def arguments_of(request: SearchRequest, pins: Sequence[str] = ()) -> list[str]:
     for pin in pins:
         found += _said("--pin", pin)
     return found
+
+
+def _sizes(request: type[SearchRequest]) -> set[str]:
+    return {f.name for f in options_of(request) if f.metadata["option"].get("type") is byte_size}
 
 
 def _said(option: str, text: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, get_args
 
 from planner.errors import UsageError
 from planner.requests.options import default_of, option, options_of, read, refuse_others, sent_of
-from planner.requests.values import byte_size, plan_file, positive
+from planner.requests.values import byte_size, plan_file, positive, seconds
 from planner.search.solvers import SOLVERS, SolverName, told
 from planner.targets import Target
 
@@ -88,9 +88,9 @@ class SearchRequest:
     )
     constraints: Path | None = option(
         sent=False,
-        type=Path,
+        type=plan_file,
         metavar="FILE",
-        help="what the plan must hold to: YAML, JSON, or a plan.json",
+        help="what the plan must hold to: YAML, JSON, or a plan.json or its folder",
     )
     pin: list[str] = option(
         [],
@@ -118,7 +118,7 @@ class SearchRequest:
     )
     solver: SolverName = option("auto", choices=SOLVERS, help=lambda: told(SOLVERS))
     time_limit: float | None = option(
-        sent={"gt": 0, "le": 86400}, keyed=False, type=float, metavar="S", help="seconds for the whole search"
+        sent={"gt": 0, "le": 86400}, keyed=False, type=seconds, metavar="S", help="seconds for the whole search"
     )
     target: Target = option(
         "any",

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planner.errors import InputError, UsageError
+from planner.nearest import did_you_mean
 from planner.requests.kinds import refuse_kinds
+from planner.status import told
 from planner.terminal import plain
 
 if TYPE_CHECKING:
@@ -23,20 +25,32 @@ __all__ = [
     "byte_size",
     "cache_size",
     "constraints_of",
+    "not_negative",
     "plan_file",
     "positive",
     "profile_of",
     "progress_to",
+    "seconds",
+    "size_with_unit",
 ]
 
 _UNITS = {"": 1, "b": 1, "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9, "t": 10**12}
 _UNITS |= {"tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+_LEAST_BARE = 10**6  # bytes; less without a unit is meant otherwise
+_COUNTED = re.compile(r"(?:\w+ )?(\d+) of (\d+)\b")  # progress that says how much there is
 
 
 def positive(text: str) -> int:
     """argparse type: a positive integer."""
     if not text.isascii() or not text.isdigit() or int(text) < 1 or int(text) > 10**9:
         raise argparse.ArgumentTypeError(f"expected a positive integer, found {text!r}")
+    return int(text)
+
+
+def not_negative(text: str) -> int:
+    """argparse type: an integer of at least zero."""
+    if not text.isascii() or not text.isdigit() or int(text) > 10**9:
+        raise argparse.ArgumentTypeError(f"expected an integer from 0 on, found {text!r}")
     return int(text)
 
 
@@ -47,7 +61,7 @@ def plan_file(text: str) -> Path:
 
 
 def byte_size(text: str) -> int:
-    """argparse type: `64GiB`, `80e9`, `512MB` → bytes."""
+    """`64GiB`, `80e9`, `512MB` → bytes; ArgumentTypeError."""
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?(?:e[0-9]{1,2})?)\s*([a-z]*)\s*", text.lower())
     if match is None or match[2] not in _UNITS:
         raise argparse.ArgumentTypeError(f"expected a size such as 64GiB or 512MB, found {text!r}")
@@ -55,6 +69,28 @@ def byte_size(text: str) -> int:
     if size < 1:
         raise argparse.ArgumentTypeError(f"expected a size above zero, found {text!r}")
     return size
+
+
+def size_with_unit(text: str) -> int:
+    """argparse type: a size in bytes as people write it, who forget the unit of small numbers."""
+    size = byte_size(text)
+    if size < _LEAST_BARE and text.strip()[-1] in "0123456789.":
+        meant = ", ".join(f"{text}{unit}" for unit in (("GiB", "MiB") if size < 1000 else ("MiB",)))
+        raise argparse.ArgumentTypeError(
+            f"expected a size with its unit, found {text!r}, which is bytes: write {meant} or {text}B"
+        )
+    return size
+
+
+def seconds(text: str) -> float:
+    """argparse type: a positive number of seconds."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 10**7:
+        raise argparse.ArgumentTypeError(f"expected a positive number of seconds, such as 300, found {text!r}")
+    return value
 
 
 def cache_size() -> int:
@@ -96,11 +132,15 @@ def bindings(items: Sequence[str]) -> dict[str, int]:
 def profile_of(name: str) -> HardwareProfile:
     """The profile of that name or file.  InputError where there is none or it is malformed; UsageError for a cluster of
     several kinds of devices."""
-    from cost_models import ProfileError, load_profile
+    from cost_models import ProfileError, UnknownProfileError, load_profile, profile_names
 
     refuse_kinds(name)
     try:
         return load_profile(name)
+    except UnknownProfileError as e:
+        hint = did_you_mean(name, profile_names(), before="")
+        told = f"no such profile; {hint} (`planner hardware` lists all)" if hint else str(e)
+        raise InputError(f"--hardware {name}: {told}") from e
     except ProfileError as e:
         raise InputError(f"--hardware {name}: {e}") from e
 
@@ -109,7 +149,9 @@ def progress_to(quiet: bool) -> Callable[[str], None]:
     """Writes progress to standard error, where it does not disturb the result."""
 
     def say(line: str) -> None:
-        if not quiet:
+        counted = _COUNTED.match(line)
+        drawn = told(line, int(counted[1]) / int(counted[2]) if counted and int(counted[2]) else None)
+        if not quiet and not (drawn and counted):
             print(plain(line, "\n"), file=sys.stderr, flush=True)
 
     return say

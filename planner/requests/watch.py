@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 from planner.requests.values import progress_to
 from planner.search.control import Report
+from planner.status import told
 
 __all__ = ["Lines", "Phase", "Watch", "reports_in_seconds"]
 
@@ -38,10 +39,11 @@ class Lines:
         """The lines speak for themselves."""
 
     def progress(self, incumbent_s: float, bound_s: float, gap: float, seconds: float) -> None:
-        if seconds < self.shown + EVERY and gap > 0:
+        figures = f"plan {incumbent_s:.6g} s, bound {bound_s:.6g} s, gap {gap:.2%}"
+        if told(figures) or (seconds < self.shown + EVERY and gap > 0):
             return
         self.shown = seconds
-        self.say(f"after {seconds:.1f} s: plan {incumbent_s:.6g} s, bound {bound_s:.6g} s, gap {gap:.2%}")
+        self.say(f"after {seconds:.1f} s: {figures}")
 
     def say(self, line: str) -> None:
         progress_to(quiet=False)(line)

@@ -71,7 +71,9 @@ def compare(folder: Path, models: list[str], count: int, seed: int, most: int) -
             explained += 1
             for a in found.alternatives:
                 alternatives += 1
-                fresh = run([*shlex.split(a.command), "--no-cache", "--out", str(folder / "fresh"), "--json"])
+                fresh = run(
+                    [*shlex.split(a.command), "--no-cache", "--force", "--out", str(folder / "fresh"), "--json"]
+                )
                 stated = a.model_dump()
                 same = all(stated[key] == fresh[key] for key in AGREE) and parts_agree(out, a, fresh["parts_s"])
                 wrong += not same

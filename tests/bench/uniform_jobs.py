@@ -96,7 +96,9 @@ def searched(job: Job, model: bytes) -> dict[str, Any]:
         options = ["--devices", str(job.devices), "--batch", str(job.batch), "--hardware", job.hardware, "--json"]
         said = StringIO()
         with redirect_stdout(said):
-            code = planner(["search", str(path), *options, "--space", "whole", "--no-cache", "--out", f"{folder}/plan"])
+            code = planner(
+                ["search", str(path), *options, "--space", "whole", "--no-cache", "--force", "--out", f"{folder}/plan"]
+            )
     found: dict[str, Any] = json.loads(said.getvalue()) if code == 0 else {}
     return found
 

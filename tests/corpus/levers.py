@@ -157,7 +157,7 @@ def plan_of(model: str, combination: Combination) -> tuple[PlanDocument, Graph] 
         file = Path(folder) / f"{model}.onnx"
         file.write_bytes(model_of(model, layers, batch))
         options = ["--devices", str(devices), "--batch", str(batch), "--strategy", text, "--no-cache"]
-        if planner(["search", str(file), *options, "--out", str(Path(folder) / "plan")]):
+        if planner(["search", str(file), *options, "--force", "--out", str(Path(folder) / "plan")]):
             return said.getvalue().strip().splitlines()[-1]
         plan = read_plan(Path(folder) / "plan" / "plan.json")
     return plan, graph_of(model, layers, batch // plan.schedule.micro_batches)

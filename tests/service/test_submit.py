@@ -89,7 +89,7 @@ def test_detached_it_prints_the_job(url, model, capsys):
 
 
 def test_exit_statuses_and_words_are_those_of_search(url, model, tmp_path, capsys):
-    for extra, status in ((["--memory-limit", "1000"], 4), (["--stages", "3"], 2), (["--pin", "nothing m=x"], 3)):
+    for extra, status in ((["--memory-limit", "1kB"], 4), (["--stages", "3"], 2), (["--pin", "nothing m=x"], 3)):
         options = [str(model), "--devices", "4", *extra]
         assert main(["search", *options, "--no-cache", "--out", str(tmp_path / "x")]) == status
         theirs = capsys.readouterr().err.splitlines()[-1]

@@ -53,7 +53,7 @@ def searched(name: str) -> PlanDocument:
     """A plan of `SEARCHES`.  Nobody edits it."""
     model, *options = SEARCHES[name]
     with TemporaryDirectory() as out:
-        assert main(["search", str(SAMPLES / f"{model}.onnx"), *options, "--no-cache", "--out", out]) == 0
+        assert main(["search", str(SAMPLES / f"{model}.onnx"), *options, "--no-cache", "--force", "--out", out]) == 0
         return read_plan(Path(out) / "plan.json")
 
 

@@ -23,7 +23,7 @@ MEGATRON = (
 def search(folder: Path, model: str, devices: int, *pins: str, recompute: str = "auto") -> PlanDocument:
     options = [o for p in pins for o in ("--pin", p)]
     arguments = ["search", str(SAMPLES / model), "--devices", str(devices), "--hardware", "ascend-910b", "--no-cache"]
-    assert main([*arguments, "--recompute", recompute, "--out", str(folder), *options]) == 0
+    assert main([*arguments, "--recompute", recompute, "--out", str(folder), "--force", *options]) == 0
     return read_plan(folder / "plan.json")
 
 

@@ -96,10 +96,10 @@ def test_memory_limit_too_small_names_one_that_suffices(
     sufficient = int(message.split(" bytes) suffices")[0].rsplit("(", 1)[1])
     bound = int(message.split(" bytes), as is proven")[0].rsplit("(", 1)[1])
     assert bound <= sufficient
-    found = search(model, tmp_path, capsys, "--devices", 2, "--memory-limit", sufficient)
+    found = search(model, tmp_path, capsys, "--devices", 2, "--memory-limit", f"{sufficient}B")
     assert int(str(found["peak_memory_bytes"])) <= sufficient
     alone = ("--space", "operators", "--out", tmp_path)
-    assert run("search", model, "--devices", 2, "--memory-limit", bound - 1, *alone) == 4
+    assert run("search", model, "--devices", 2, "--memory-limit", f"{bound - 1}B", *alone, "--force") == 4
 
 
 def test_devices_that_divide_nothing_get_a_plan_and_a_warning(
@@ -153,7 +153,7 @@ def test_several_counts_of_devices_are_a_table(model: Path, tmp_path: Path, caps
         (["verify", "MODEL", "MODEL"], 3, "plan"),
         (["verify", "missing.json", "MODEL"], 3, "plan.json"),
         (["hardware", "abacus"], 3, "a100-80"),
-        (["conquer"], 2, "invalid choice"),
+        (["conquer"], 2, "unknown command conquer"),
     ],
 )
 def test_bad_input_says_what_to_do(

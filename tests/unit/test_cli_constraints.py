@@ -25,7 +25,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(model: Path, folder: Path, *extra: object) -> int:
-    return main(["search", str(model), "--out", str(folder), "--json", *map(str, extra)])
+    return main(["search", str(model), "--out", str(folder), "--force", "--json", *map(str, extra)])
 
 
 def test_a_pinned_search_names_its_pins_and_the_meshes_that_they_rule_out(

@@ -71,7 +71,7 @@ def test_convolutions_that_dtensor_gets_wrong_are_refused(tmp_path: Path, capsys
     assert main(emit) == 0
     graph = load_model(SAMPLES / "resnet18_tiny.onnx")
     first = next(op.name for op in graph.ops if op.type == "Conv")
-    assert main([*search, "--pin", f"{first} o=2", "--out", str(tmp_path)]) == 0
+    assert main([*search, "--pin", f"{first} o=2", "--force", "--out", str(tmp_path)]) == 0
     capsys.readouterr()
     assert main(emit) == 3
     assert f"{first} (Conv) is divided along channels" in capsys.readouterr().err

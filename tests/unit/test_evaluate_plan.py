@@ -434,7 +434,7 @@ def test_a_bound_model_is_bound_as_planned(tmp_path: Path, capsys: pytest.Captur
         (["--optimizer", "sgd"], 2, "--optimizer goes with --strategy"),
         (["--batch", "16"], 3, "at inputs.features"),
         (["--hardware", "no-such"], 3, "no-such"),
-        (["--strategy", "ddp"], 2, "not allowed with"),
+        (["--strategy", "ddp"], 2, "--strategy contradicts --plan"),
     ],
 )
 def test_what_the_command_refuses(

@@ -45,7 +45,7 @@ def wide() -> Path:
 
 
 def searched(folder: Path, *extra: str, devices: int = 4) -> Path:
-    arguments = ["search", str(wide()), "--devices", str(devices), "--no-cache", "--out", str(folder)]
+    arguments = ["search", str(wide()), "--devices", str(devices), "--no-cache", "--force", "--out", str(folder)]
     assert main([*arguments, *extra]) == 0
     return folder / "plan.json"
 
@@ -64,7 +64,7 @@ def fresh(command: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> dic
     capsys.readouterr()
     program, *arguments = shlex.split(command)
     assert program == "planner"
-    assert main([*arguments, "--no-cache", "--json", "--out", str(folder)]) == 0
+    assert main([*arguments, "--no-cache", "--force", "--json", "--out", str(folder)]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 
@@ -94,7 +94,8 @@ def test_the_best_alternatives_are_the_best_of_all_that_are_offered(plan: Path) 
             out = plan.parent / "each"
             if (
                 split not in costs
-                and main(["search", model, "--devices", "4", "--no-cache", "--out", str(out), "--pin", text]) == 0
+                and main(["search", model, "--devices", "4", "--no-cache", "--force", "--out", str(out), "--pin", text])
+                == 0
             ):
                 costs[split] = read_plan(out / "plan.json").cost.step_time_s
     assert explained.choice is not None

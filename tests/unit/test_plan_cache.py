@@ -28,7 +28,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def search(capsys: pytest.CaptureFixture[str], model: Path, *extra: object, devices: int = 4) -> dict[str, Any]:
-    arguments = ["search", model, "--devices", devices, "--out", model.parent / "out", "--json", *extra]
+    arguments = ["search", model, "--devices", devices, "--out", model.parent / "out", "--force", "--json", *extra]
     assert main([str(a) for a in arguments]) == 0
     document: dict[str, Any] = json.loads(capsys.readouterr().out)
     return document

@@ -139,7 +139,7 @@ def test_a_kept_model_gives_way_to_that_of_the_next_plan(tmp_path: Path) -> None
     plan = searched(tmp_path)
     first = (plan.parent / "model.onnx").read_bytes()
     other = MLP.parent / "resnet18_tiny.onnx"
-    assert main(["search", str(other), "--devices", "2", "--no-cache", "--out", str(plan.parent)]) == 0
+    assert main(["search", str(other), "--devices", "2", "--no-cache", "--force", "--out", str(plan.parent)]) == 0
     assert (plan.parent / "model.onnx").read_bytes() != first
 
 

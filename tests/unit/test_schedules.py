@@ -220,7 +220,18 @@ def test_torch_interleaves_rounds_alone(folder: Path, tmp_path: Path, capsys: py
     model.write_bytes(build("llama", sizes).SerializeToString())
     for micro_batch, code in ((2, 3), (1, 0)):
         strategy = f"megatron:pp=2,vpp=2,micro_batch={micro_batch}"
-        options = ["--devices", "4", "--batch", "20", "--strategy", strategy, "--no-cache", "--out", str(tmp_path)]
+        options = [
+            "--devices",
+            "4",
+            "--batch",
+            "20",
+            "--strategy",
+            strategy,
+            "--no-cache",
+            "--force",
+            "--out",
+            str(tmp_path),
+        ]
         assert main(["search", str(model), *options]) == 0
         capsys.readouterr()
         out = tmp_path / f"titan{micro_batch}"

@@ -96,7 +96,7 @@ def test_what_a_record_says_is_an_option() -> None:
         ({"devices": 2, "stages": 0}, "argument --stages: expected a positive integer"),
         ({"devices": 2, "micro_batches": 2.5}, "expected a positive integer"),
         ({"devices": 2, "time_limit": True}, "expected one value"),
-        ({"devices": 2, "time_limit": "soon"}, "invalid float value: 'soon'"),
+        ({"devices": 2, "time_limit": "soon"}, "expected a positive number of seconds, such as 300, found 'soon'"),
         ({"devices": 2, "reproducible": "false"}, "expected true or false"),
     ],
 )

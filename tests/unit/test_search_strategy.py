@@ -249,10 +249,10 @@ def test_a_strategy_that_does_not_fit_says_what_it_needs(
 ) -> None:
     held = search(tmp_path / "fits", "gpt_tiny", strategy).cost.peak_memory_bytes
     arguments = ["search", str(SAMPLES / "gpt_tiny.onnx"), "--devices", "8", "--batch", "32", "--no-cache"]
-    arguments += ["--strategy", strategy, "--out", str(tmp_path / "other"), "--memory-limit"]
-    assert main([*arguments, str(held)]) == 0
+    arguments += ["--strategy", strategy, "--out", str(tmp_path / "other"), "--force", "--memory-limit"]
+    assert main([*arguments, f"{held}B"]) == 0
     capsys.readouterr()
-    assert main([*arguments, str(held - 1)]) == 4
+    assert main([*arguments, f"{held - 1}B"]) == 4
     assert f"({held} bytes)" in capsys.readouterr().err
 
 

@@ -161,7 +161,7 @@ def test_optimizer_parallel_is_found_for_mindspore(folder: Path, tmp_path: Path)
         (("--target", "megatron", "--mesh", "8"), "--mesh decides on operators"),
         (("--target", "deepspeed", "--space", "operators"), "--space operators decides"),
         (("--target", "megatron", "--mode", "inference"), "--mode is inference"),
-        (("--target", "megatron", "--memory-limit", "1000"), "are too large for a device"),
+        (("--target", "megatron", "--memory-limit", "1kB"), "are too large for a device"),
         (("--target", "deepspeed", "--stages", "2"), "it has no words for"),
         (("--target", "deepspeed", "--strategy", "megatron:pp=2"), "cannot be told of pipeline stages"),
     ],

@@ -263,7 +263,18 @@ def searched(capsys: pytest.CaptureFixture[str], folder: Path, *options: str) ->
     if not model.exists():
         sizes = {"layers": 4, "hidden": 256, "heads": 4, "vocab": 512, "seq": 64, "batch": 16, "attention": "fused"}
         model.write_bytes(build("gpt", sizes).SerializeToString())
-    words = ["search", str(model), "--devices", "4", "--no-cache", "--json", "--out", str(folder / "plan"), *options]
+    words = [
+        "search",
+        str(model),
+        "--devices",
+        "4",
+        "--no-cache",
+        "--force",
+        "--json",
+        "--out",
+        str(folder / "plan"),
+        *options,
+    ]
     assert main(words) == 0
     document: dict[str, object] = json.loads(capsys.readouterr().out)
     return document

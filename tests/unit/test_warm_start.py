@@ -83,7 +83,7 @@ def test_a_search_that_begins_with_the_optimum_returns_it(graph: Graph) -> None:
 
 
 def search(capsys: pytest.CaptureFixture[str], model: Path, *extra: object) -> tuple[dict[str, Any], str]:
-    assert main([str(a) for a in ("search", model, "--out", model.parent / "out", "--json", *extra)]) == 0
+    assert main([str(a) for a in ("search", model, "--out", model.parent / "out", "--force", "--json", *extra)]) == 0
     out, err = capsys.readouterr()
     return json.loads(out), err
 

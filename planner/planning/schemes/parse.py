@@ -11,6 +11,7 @@ from cost_models.pipeline import chunks_of_schedule
 from planner.clock.configuration import ATTENTIONS, CONTEXTS, LOSSES, MATRIX_TYPES, RECOMPUTES, SCHEDULES, Configuration
 from planner.clock.stages import chunks_of
 from planner.errors import UsageError
+from planner.nearest import did_you_mean
 
 __all__ = ["KEYS", "SCHEMES", "in_words", "parse_strategy", "spelled", "written"]
 
@@ -113,7 +114,8 @@ def parse_strategy(
     """
     scheme, _, rest = text.partition(":")
     if scheme not in SCHEMES:
-        raise UsageError(f"--strategy {text!r}: expected one of {', '.join(SCHEMES)}, found {scheme!r}")
+        hint = did_you_mean(scheme, SCHEMES)
+        raise UsageError(f"--strategy {text!r}: expected one of {', '.join(SCHEMES)}, found {scheme!r}{hint}")
     given = _given(text, rest)
     if scheme == "hsdp" and "shard_ranks" not in given:
         raise UsageError(f"--strategy {text!r}: hsdp needs shard=N, the ranks that divide the weights")
@@ -224,7 +226,9 @@ def _given(text: str, rest: str) -> dict[str, Any]:
         name, equals, value = item.partition("=")
         key = KEYS.get(name)
         if key is None or not equals:
-            raise UsageError(f"--strategy {text!r}: {item!r}: expected KEY=VALUE with a key of {', '.join(KEYS)}")
+            hint = did_you_mean(name, KEYS) if key is None and equals else ""
+            known = "" if hint else f" with a key of {', '.join(KEYS)}"
+            raise UsageError(f"--strategy {text!r}: {item!r}: expected KEY=VALUE{known}{hint}")
         if key.field in out:
             raise UsageError(f"--strategy {text!r}: {name} is given twice; keep one")
         try:
