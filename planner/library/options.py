@@ -14,6 +14,7 @@ from typing import Any, Final, ForwardRef, Literal, TypedDict, TypeVar, cast
 from planner.errors import OptionError, UsageError
 from planner.library.wording import in_keywords
 from planner.requests.options import default_of, options_of, read
+from planner.requests.values import plan_file
 from planner.search.solvers import SolverName
 from planner.targets import Target
 
@@ -101,7 +102,7 @@ def _read(request: type[Any], name: str, value: Any) -> Any:
         value = os.fspath(value)
     elif not isinstance(value, bool) and hasattr(value, "__index__"):
         value = value.__index__()  # an integer of numpy, too
-    if argument.get("type") is Path and not isinstance(value, str):
+    if argument.get("type") in (Path, plan_file) and not isinstance(value, str):
         raise OptionError(f"{name}: expected a path, found {value!r:.60}")
     try:
         return read(request, name, value)

@@ -34,7 +34,7 @@ WRONG: list[tuple[dict[str, Any], type[planner.PlannerError], str]] = [
     ({"reproducible": 1}, planner.OptionError, "^reproducible: expected true or false, found 1"),
     ({"constraints": 5}, planner.OptionError, "^constraints: expected a path, found 5"),
     ({"progress": 5}, planner.OptionError, "^progress: expected a function"),
-    ({"time_limit": -1}, planner.UsageError, "^time_limit=-1: expected a positive number of seconds"),
+    ({"time_limit": -1}, planner.UsageError, "^time_limit: expected a positive number of seconds, such as 300"),
     ({"stages": 3}, planner.UsageError, "^stages=3: expected a divisor of devices=8"),
     ({"mesh": "3x3"}, planner.UsageError, "^mesh=3x3: has 9 devices, devices says 8"),
     ({"hardware": "nosuch"}, planner.InputError, "^hardware=nosuch: hardware profile 'nosuch': expected one of"),
