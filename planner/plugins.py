@@ -5,6 +5,7 @@ A family is a module of `planner.operators`, or a folder with one module for eac
     rule       how its tensors may be cut (`planner.rules`)
     shapes     element types and shapes of its results, where ONNX does not say, and how its work is counted
                (`planner.frontends`)
+    weights    which of its operands hold weights
     sizes      how it carries another batch
     local      how it is executed on arrays of any local shape (`planner.kernels`)
     split      how it is executed where it must know that it is split
@@ -33,12 +34,13 @@ from planner.errors import UsageError
 
 __all__ = ["Aspect", "load_operators"]
 
-Aspect = Literal["rule", "shapes", "sizes", "local", "split", "gradient", "torch", "onnx"]
+Aspect = Literal["rule", "shapes", "weights", "sizes", "local", "split", "gradient", "torch", "onnx"]
 
 _FAMILIES: Final = "planner.operators"
 _GROUPS: Final[dict[Aspect, tuple[str, ...]]] = {
     "rule": ("planner.operators", "planner.rules"),
     "shapes": ("planner.operators",),
+    "weights": ("planner.operators",),
     "sizes": ("planner.operators",),
     "local": ("planner.operators", "planner.kernels"),
     "split": ("planner.operators", "planner.kernels"),

@@ -4,7 +4,8 @@ Types do not tell a weight: an int64 vector may be a shape, an int8 matrix a wei
 it does.  A fixed expression is what views, casts, dequantisation and arithmetic make of stored tensors alone; all of
 those that it is made of are weights where the expression arrives
 
-- in a place of a quantised operator that holds weights (`SLOTS`), whatever its type: 32-bit biases, packed blobs; or
+- in a place of a quantised operator that holds weights (`planner.frontends.weights`), whatever its type: 32-bit biases,
+  packed blobs; or
 - beside data where any weight would stand (a product, a filter, a look-up, arithmetic), if it holds an element type
   that is used for little else (`NARROW`) or passes through dequantisation.
 
@@ -17,36 +18,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from planner.frontends.draft import split_type
+from planner.frontends.weights import quantised_places
 from planner.ir import Op
 
-__all__ = ["NARROW", "SLOTS", "is_quantisation_parameter", "quantised_weights"]
+__all__ = ["NARROW", "is_quantisation_parameter", "quantised_weights"]
 
 NARROW = frozenset({
     "int8", "uint8", "int4", "uint4", "int2", "uint2", "float4e2m1",
     "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "float8e8m0",
 })  # fmt: skip
 
-# Operator → operand that may hold a weight → operands with its scales, zero points and orders.
-SLOTS: dict[str, dict[int, tuple[int, ...]]] = {
-    "ConvInteger": {1: (3,)},
-    "DynamicQuantizeLSTM": {1: (8, 9), 2: (10, 11), 3: (), 7: ()},
-    "DynamicQuantizeMatMul": {1: (2, 3), 4: ()},
-    "GatherBlockQuantized": {0: (2, 3)},
-    "MatMulBnb4": {1: (2,)},
-    "MatMulFpQ4": {1: ()},
-    "MatMulInteger": {1: (3,), 0: (2,)},
-    "MatMulInteger16": {1: (), 0: ()},
-    "MatMulIntegerToFloat": {1: (3, 5), 0: (2, 4), 6: ()},
-    "MatMulNBits": {1: (2, 3, 4), 5: ()},
-    "QAttention": {1: (4, 7), 2: ()},
-    "QEmbedLayerNormalization": {2: (8, 13), 3: (9, 14), 4: (10, 15), 5: (11, 16), 6: (12, 17)},
-    "QGemm": {3: (4, 5), 0: (1, 2), 6: ()},
-    "QLinearAdd": {3: (4, 5), 0: (1, 2)},
-    "QLinearConv": {3: (4, 5), 8: ()},
-    "QLinearMatMul": {3: (4, 5), 0: (1, 2)},
-    "QLinearMul": {3: (4, 5), 0: (1, 2)},
-    "QMoE": {2: (3, 11), 5: (6, 12), 8: (9, 13), 4: (), 7: (), 10: ()},
-}
 _CONVERSIONS = frozenset({"DequantizeLinear", "QuantizeLinear"})  # x, scale, zero point
 # Views: the first operand alone is handed on.
 _VIEWS = frozenset({
@@ -69,7 +50,7 @@ def quantised_weights(
     found: set[str] = set()
     for op in ops:
         kind = split_type(op.type)[1]
-        slots = SLOTS.get(kind, {})
+        slots = quantised_places(op)
         if kind in _CONVERSIONS and op.inputs[0] in moving:
             continue  # of activations
         if not any(t in moving for t in op.inputs):
@@ -91,7 +72,7 @@ def is_quantisation_parameter(op: Op, operand: int) -> bool:
     kind = split_type(op.type)[1]
     if kind in _CONVERSIONS:
         return operand >= 1
-    return any(operand in others for others in SLOTS.get(kind, {}).values())
+    return any(operand in others for others in quantised_places(op).values())
 
 
 def _hand_on(op: Op, kind: str, made: dict[str, _Made]) -> None:

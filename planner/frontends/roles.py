@@ -5,8 +5,8 @@ are recognised by what reads them, see `planner.frontends.quantized`.  Of floats
 that reaches, unchanged but for views (Transpose,
 Reshape, Cast, …) and unary functions, a place where models keep weights:
 
-- a weight operand by definition: filters and biases of convolutions, either factor of a product, scale and
-  bias of normalisations (not running statistics), tables of Gather, recurrent weights, PRelu slopes;
+- a weight operand by definition, as the operator's family says (`planner.frontends.weights`): filters and biases of
+  convolutions, either factor of a product, scale and bias of normalisations (not running statistics), tables of Gather;
 - any operand beside data of an operator of somebody's own domain;
 - an operand of element-wise arithmetic with something that depends on the input: biases, norm scales,
   position embeddings.  Not when it is added to attention scores (masks, folded relative positions), and
@@ -25,52 +25,11 @@ from dataclasses import replace
 
 from planner.frontends.draft import Draft, Source, body_of, split_type
 from planner.frontends.quantized import quantised_weights
+from planner.frontends.weights import places
 from planner.ir import Op, Role, Tensor
 
-__all__ = ["WEIGHT_SLOTS", "assign_roles", "gradient_outputs", "is_weight_slot", "stand_for_weights"]
+__all__ = ["assign_roles", "gradient_outputs", "stand_for_weights"]
 
-# Operator → operand positions that hold weights.
-WEIGHT_SLOTS: dict[str, frozenset[int]] = {
-    "BatchNormalization": frozenset({1, 2}),
-    "Conv": frozenset({1, 2}),
-    "ConvTranspose": frozenset({1, 2}),
-    "DeformConv": frozenset({1, 3}),
-    "Einsum": frozenset({0, 1, 2}),
-    "ExpertMatMul": frozenset({1, 3}),
-    "FusedMatMul": frozenset({0, 1}),
-    "GRU": frozenset({1, 2, 3}),
-    "Gather": frozenset({0}),
-    "GatherND": frozenset({0}),
-    "Gemm": frozenset({0, 1, 2}),
-    "GroupNormalization": frozenset({1, 2}),
-    "InstanceNormalization": frozenset({1, 2}),
-    "LSTM": frozenset({1, 2, 3, 7}),
-    "LayerNormalization": frozenset({1, 2}),
-    "MatMul": frozenset({0, 1}),
-    "PRelu": frozenset({1}),
-    "RMSNormalization": frozenset({1}),
-    "RNN": frozenset({1, 2, 3}),
-    "SimplifiedLayerNormalization": frozenset({1}),
-    "SkipLayerNormalization": frozenset({2, 3, 4}),
-    "SkipSimplifiedLayerNormalization": frozenset({2, 3}),
-}  # fmt: skip
-
-_FUSED_SLOTS: dict[str, frozenset[int]] = {
-    "com.microsoft::Attention": frozenset({1, 2}),
-    "com.microsoft::BiasDropout": frozenset({1}),
-    "com.microsoft::BiasGelu": frozenset({1}),
-    "com.microsoft::EmbedLayerNormalization": frozenset({2, 3, 4, 5, 6}),
-    "com.microsoft::FastGelu": frozenset({1}),
-    "com.microsoft::FusedConv": frozenset({1, 2}),
-    "com.microsoft::FusedGemm": frozenset({1, 2}),
-    "com.microsoft::GemmFastGelu": frozenset({1, 2}),
-    "com.microsoft::GroupNorm": frozenset({1, 2}),
-    "com.microsoft::MoE": frozenset({2, 3, 4, 5, 6, 7}),
-    "com.microsoft::MultiHeadAttention": frozenset({3}),
-}  # fmt: skip
-
-# Either factor of these may be data; a weight factor has at least two dimensions.
-_PRODUCTS = frozenset({"MatMul", "FusedMatMul", "Einsum", "Gather", "GatherND"})
 _VIEWS = frozenset({
     "Cast", "CastLike", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose",
     "Unsqueeze",
@@ -158,8 +117,7 @@ def stand_for_weights(draft: Draft, fills: Iterable[str]) -> set[str]:
     found, arithmetic = set(), set()
     for name in fills:
         for op, k, t in _uses(name, readers, draft.tensors, moving):
-            statistic = split_type(op.type)[1] == "BatchNormalization" and k >= 1
-            if statistic or _keeps_weights(op, k, t):
+            if k in places(op).statistics or _keeps_weights(op, k, t):
                 found.add(name)
             elif _arithmetic(op, k, t, moving, to_softmax):
                 arithmetic.add(name)
@@ -170,10 +128,6 @@ def _is_foreign(op: Op) -> bool:
     """Of a domain that only its authors know: what it reads beside data, and is no scalar, counts as a weight."""
     domain = split_type(op.type)[0]
     return bool(domain) and not domain.startswith(("ai.onnx", "com.microsoft", "planner"))
-
-
-def is_weight_slot(op: Op, operand: int) -> bool:
-    return operand in WEIGHT_SLOTS.get(split_type(op.type)[1], ()) or operand in _FUSED_SLOTS.get(op.type, ())
 
 
 def gradient_outputs(outputs: Iterable[str], tensors: Mapping[str, Tensor], inputs: Iterable[str]) -> dict[str, str]:
@@ -225,10 +179,8 @@ def _beside_data(op: Op, moving: set[str]) -> bool:
 
 
 def _keeps_weights(op: Op, k: int, t: Tensor) -> bool:
-    if not is_weight_slot(op, k):
-        return False
-    kind = split_type(op.type)[1]
-    return not (kind in _PRODUCTS or (kind == "Gemm" and k < 2)) or t.rank >= 2
+    found = places(op)
+    return k in found.weights and (k not in found.shared or t.rank >= 2)
 
 
 def _arithmetic(op: Op, k: int, t: Tensor, moving: set[str], to_softmax: set[str]) -> bool:
@@ -241,15 +193,15 @@ def _arithmetic(op: Op, k: int, t: Tensor, moving: set[str], to_softmax: set[str
 def _fed_weight(t: Tensor, uses: list[tuple[Op, int, Tensor]]) -> bool:
     """Whether a graph input is a weight: its readers are weight operands where data cannot stand."""
     named = bool(_MODULE_PATH.match(t.name))
-    slots = [(split_type(op.type)[1], k, v) for op, k, v in uses]
-    strict = any(
-        is_weight_slot(op, k)
-        and (kind not in _PRODUCTS | {"Gemm"} or (k == 1 and v.rank == 2) or (kind == "Gemm" and k == 2))
-        for (op, _, _), (kind, k, v) in zip(uses, slots, strict=True)
-    )
-    if strict or (named and any(_keeps_weights(op, k, v) for op, k, v in uses)):
-        return not any(k == 0 and kind in ("Conv", "LSTM", "GRU", "RNN") for kind, k, _ in slots)
-    return named and any(kind in _ELEMENTWISE for kind, _, _ in slots)
+    if any(_must_be_weight(op, k, v) or (named and _keeps_weights(op, k, v)) for op, k, v in uses):
+        return not any(k in places(op).data for op, k, _ in uses)
+    return named and any(split_type(op.type)[1] in _ELEMENTWISE for op, _, _ in uses)
+
+
+def _must_be_weight(op: Op, k: int, t: Tensor) -> bool:
+    """Data does not stand there; of two factors, a matrix on the right is a weight."""
+    found = places(op)
+    return k in found.weights and (k not in found.shared or (k == 1 and t.rank == 2))
 
 
 def _depends_on_input(draft: Draft, ops: Iterable[Op]) -> set[str]:

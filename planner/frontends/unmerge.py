@@ -30,7 +30,8 @@ import re
 from dataclasses import replace
 
 from planner.frontends.draft import Draft, Source, captured_by, is_light, split_type
-from planner.frontends.roles import is_weight_slot, stand_for_weights
+from planner.frontends.roles import stand_for_weights
+from planner.frontends.weights import places
 from planner.ir import Op, Role
 
 __all__ = ["fill_sources", "unmerge"]
@@ -160,8 +161,8 @@ def _resolve_identities(draft: Draft) -> None:
 def _part(op: Op, k: int) -> str:
     """`weight` or `bias` by the place of the operand; empty where light parameters do not stand."""
     kind = split_type(op.type)[1]
-    if is_weight_slot(op, k):
-        return "bias" if k >= 2 or (kind == "Gemm" and k == 2) else "weight"
+    if k in places(op).weights:
+        return "bias" if k >= 2 else "weight"
     if kind in _ARITHMETIC:
         return "bias" if kind in _ADDS else "weight"
     return ""

@@ -23,6 +23,7 @@ from planner.frontends.broadcasting import share
 from planner.frontends.flops import Shape, counts
 from planner.frontends.shapes import UNKNOWN, Inferred, Operands, infers, shape_of
 from planner.frontends.sizes import carries
+from planner.frontends.weights import weights_at
 from planner.ir import Op
 from planner.kernels.attributes import Array
 from planner.kernels.gradients import Call, register
@@ -47,6 +48,8 @@ TYPE = "planner::DeformConv3D"
 SPACE = 3
 Given = Sequence["Array | None"]
 Start = tuple[int, ...]  # the place of a rank's first result in the whole
+
+weights_at((1, 3), TYPE, data=(0,))
 
 
 @rule(TYPE)

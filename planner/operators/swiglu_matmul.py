@@ -16,6 +16,7 @@ import numpy as np
 from planner.frontends.flops import Shape, counts
 from planner.frontends.shapes import UNKNOWN, Inferred, Operands, given, infers
 from planner.frontends.sizes import carries
+from planner.frontends.weights import weights_at
 from planner.ir import Op
 from planner.ir.tensor import ITEM_BYTES
 from planner.kernels.attributes import Array
@@ -40,6 +41,8 @@ __all__: list[str] = []
 
 TYPE = "planner::SwiGLUMatMul"
 Given = Sequence["Array | None"]
+
+weights_at((1, 2), TYPE)
 
 
 @rule(TYPE)

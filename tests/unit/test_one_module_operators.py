@@ -17,7 +17,7 @@ import planner
 from planner.cli.main import main
 from planner.frontends import import_bytes
 from planner.frontends.rebind import batch_axes, rebind
-from planner.ir import DeviceMesh, Op
+from planner.ir import DeviceMesh, Op, Role
 from planner.kernels import run_local
 from planner.kernels.gradients import vjp
 from tests.rules.prover import case, prove
@@ -186,6 +186,23 @@ def test_another_batch_is_carried_through(kind: str) -> None:
     result = graph.tensors[op.outputs[0]].shape
     grown = result if kind == "planner::SegmentSum" else (2 * before[0], *result[1:])
     assert larger.tensors[op.outputs[0]].shape == grown
+
+
+@pytest.mark.parametrize(
+    ("kind", "weights"),
+    [("planner::DeformConv3D", {1, 3}), ("planner::SwiGLUMatMul", {1, 2}), ("planner::SegmentSum", set())],
+)
+@pytest.mark.parametrize("fed", [False, True], ids=["held by the file", "fed"])
+def test_its_weights_are_parameters(kind: str, weights: set[int], fed: bool) -> None:
+    model = MODELS[kind]()
+    if fed:
+        model.graph.input.extend(
+            onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in model.graph.initializer
+        )
+        del model.graph.initializer[:]
+    graph = import_bytes(model.SerializeToString())
+    (op,) = (o for o in graph.ops if o.type == kind)
+    assert {i for i, t in enumerate(op.inputs) if graph.tensors[t].role is Role.PARAMETER} == weights
 
 
 @pytest.mark.parametrize(("kind", "split"), [(k, s) for k, all_ in SPLITS.items() for s in all_])
