@@ -10,6 +10,7 @@ A family is a module of `planner.operators`, or a folder with one module for eac
     local      how it is executed on arrays of any local shape (`planner.kernels`)
     split      how it is executed where it must know that it is split
     gradient   its vector-Jacobian product
+    values     what it asks of the values of its operands, where they are drawn (`planner.verify`)
     torch      how PyTorch runs it
     onnx       the ONNX nodes of a rank where it is split
 
@@ -34,7 +35,7 @@ from planner.errors import UsageError
 
 __all__ = ["Aspect", "load_operators"]
 
-Aspect = Literal["rule", "shapes", "weights", "sizes", "local", "split", "gradient", "torch", "onnx"]
+Aspect = Literal["rule", "shapes", "weights", "sizes", "local", "split", "gradient", "values", "torch", "onnx"]
 
 _FAMILIES: Final = "planner.operators"
 _GROUPS: Final[dict[Aspect, tuple[str, ...]]] = {
@@ -45,6 +46,7 @@ _GROUPS: Final[dict[Aspect, tuple[str, ...]]] = {
     "local": ("planner.operators", "planner.kernels"),
     "split": ("planner.operators", "planner.kernels"),
     "gradient": ("planner.operators", "planner.kernels"),
+    "values": ("planner.operators",),
     "torch": ("planner.operators",),
     "onnx": ("planner.operators",),
 }

@@ -36,6 +36,7 @@ from planner.rules.operator import Operator, sharded
 from planner.rules.registry import rule
 from planner.rules.rule import Rule
 from planner.runtime import registry as on_torch
+from planner.verify.uses import Reading, Use, Uses, reads
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -130,6 +131,12 @@ def _sizes(c: Carrier, op: Op) -> None:
         c.parts(weight)[0],
         *(((old, new),) for old, new in zip(c.before(op.outputs[0])[2:], space, strict=True)),
     )
+
+
+@reads(TYPE)
+def _values(r: Reading) -> Uses:
+    weight = r.shape(1)
+    return {1: Use(fan_in=math.prod(weight[1:]), terms=tuple(range(1, len(weight)))), 3: Use(shift=True)}
 
 
 @dataclass(frozen=True, slots=True)

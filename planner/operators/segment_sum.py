@@ -28,6 +28,7 @@ from planner.rules.operator import Operator, sharded
 from planner.rules.registry import rule
 from planner.rules.rule import Rule
 from planner.runtime import registry as on_torch
+from planner.verify.uses import Reading, Use, Uses, reads
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,6 +75,11 @@ def _sizes(c: Carrier, op: Op) -> None:
         c.pass_up(op, result, axis, data, axis)
     segments = c.before(result)[0]
     c.factors[result] = (((segments, segments),), *c.parts(data)[1:])
+
+
+@reads(TYPE)
+def _values(r: Reading) -> Uses:
+    return {1: Use(below=(r.attr("num_segments", 1),))}
 
 
 def _sums(data: Array, segments: Array, count: int, first: int) -> Array:

@@ -31,6 +31,7 @@ from planner.rules.operator import Operator, sharded
 from planner.rules.registry import rule
 from planner.rules.rule import Combine, InnerCollective, Rule
 from planner.runtime import registry as on_torch
+from planner.verify.uses import Reading, Use, Uses, reads
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -96,6 +97,13 @@ def _sizes(c: Carrier, op: Op) -> None:
         for t, k in places if moved else ():
             c.demand(t, k, moved[0], op)
     c.factors[result] = (*c.parts(x)[:depth], c.parts(gate)[1])
+
+
+@reads(TYPE)
+def _values(r: Reading) -> Uses:
+    """Both products stay of one size."""
+    weight = Use(fan_in=(r.shape(1) or (1,))[0], terms=(0,))
+    return {1: weight, 2: weight}
 
 
 def _products(inputs: Given) -> Array:

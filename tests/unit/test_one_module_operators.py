@@ -20,6 +20,8 @@ from planner.frontends.rebind import batch_axes, rebind
 from planner.ir import DeviceMesh, Op, Role
 from planner.kernels import run_local
 from planner.kernels.gradients import vjp
+from planner.verify.data import random_tensors
+from planner.verify.uses import Use, uses
 from tests.rules.prover import case, prove
 from tests.unit.one_module_models import MODELS
 
@@ -203,6 +205,22 @@ def test_its_weights_are_parameters(kind: str, weights: set[int], fed: bool) -> 
     graph = import_bytes(model.SerializeToString())
     (op,) = (o for o in graph.ops if o.type == kind)
     assert {i for i, t in enumerate(op.inputs) if graph.tensors[t].role is Role.PARAMETER} == weights
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked"),
+    [
+        ("planner::DeformConv3D", {"w": Use(fan_in=16, terms=(1, 2, 3, 4)), "b": Use(shift=True)}),
+        ("planner::SwiGLUMatMul", {w: Use(fan_in=32, terms=(0,)) for w in ("w_gate", "w_up")}),
+        ("planner::SegmentSum", {"segments": Use(below=(8,))}),
+    ],
+)
+def test_its_values_are_drawn_as_it_reads_them(kind: str, asked: dict[str, Use]) -> None:
+    graph = import_bytes(MODELS[kind]().SerializeToString())
+    found = uses(graph)
+    assert {name: found[name] for name in asked} == asked
+    drawn = random_tensors(graph, 0)
+    assert all(drawn[n].min() >= 0 and drawn[n].max() < u.below[0] for n, u in asked.items() if u.below)
 
 
 @pytest.mark.parametrize(("kind", "split"), [(k, s) for k, all_ in SPLITS.items() for s in all_])
