@@ -13,6 +13,7 @@ A family is a module of `planner.operators`, or a folder with one module for eac
     values     what it asks of the values of its operands, where they are drawn (`planner.verify`)
     torch      how PyTorch runs it
     onnx       the ONNX nodes of a rank where it is split
+    mindspore  MindSpore's primitive for it (`planner.emit`)
 
 A module of a folder may add something behind the aspect (`rule_flex`).  So the search of a plan imports rules alone.
 Another package brings its operators by an entry point that names a module, which is imported for every aspect:
@@ -35,20 +36,16 @@ from planner.errors import UsageError
 
 __all__ = ["Aspect", "load_operators"]
 
-Aspect = Literal["rule", "shapes", "weights", "sizes", "local", "split", "gradient", "values", "torch", "onnx"]
+Aspect = Literal[
+    "rule", "shapes", "weights", "sizes", "local", "split", "gradient", "values", "torch", "onnx", "mindspore"
+]  # fmt: skip
 
-_FAMILIES: Final = "planner.operators"
-_GROUPS: Final[dict[Aspect, tuple[str, ...]]] = {
-    "rule": ("planner.operators", "planner.rules"),
-    "shapes": ("planner.operators",),
-    "weights": ("planner.operators",),
-    "sizes": ("planner.operators",),
-    "local": ("planner.operators", "planner.kernels"),
-    "split": ("planner.operators", "planner.kernels"),
-    "gradient": ("planner.operators", "planner.kernels"),
-    "values": ("planner.operators",),
-    "torch": ("planner.operators",),
-    "onnx": ("planner.operators",),
+_FAMILIES: Final = "planner.operators"  # the package of ours, and the group of entry points of others
+_APART: Final[dict[Aspect, str]] = {
+    "rule": "planner.rules",
+    "local": "planner.kernels",
+    "split": "planner.kernels",
+    "gradient": "planner.kernels",
 }
 
 
@@ -59,7 +56,7 @@ def load_operators(aspect: Aspect) -> tuple[str, ...]:
     UsageError naming the entry point whose module does not import, or registers an operator that is registered already.
     """
     loaded = [_imported(name) for name in _modules(aspect)]
-    for group in _GROUPS[aspect]:
+    for group in (_FAMILIES, *([_APART[aspect]] if aspect in _APART else [])):
         loaded += _of_other_packages(group)
     return tuple(loaded)
 

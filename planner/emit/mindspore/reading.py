@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.emit.mindspore.arrangement import common_mesh, layouts_of
-from planner.emit.mindspore.primitives import PRIMITIVES, Primitive
+from planner.emit.mindspore.primitives import Primitive, primitive_of
 from planner.emit.mindspore.strategy_map import OperatorStrategy, ParameterLayout, StrategyMap, read_strategy_map
 from planner.emit.names import Name, NameRules
 from planner.emit.reading import Reading, check_devices, shapes_of
@@ -126,7 +126,7 @@ def _operator_pin(
 ) -> tuple[str, dict[str, Any] | None]:
     """(key, how the operator is split) where the file says so and it can be told which dimension is meant."""
     op = graph.producers[r.operator]
-    primitive = PRIMITIVES.get(op.type)
+    primitive = primitive_of(op.type)
     if primitive is None or r.slot not in primitive.operands:
         return "", None
     key = f"{primitive.name}_{name.name}"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from planner.emit.mindspore.arrangement import Arrangement, arranged
-from planner.emit.mindspore.primitives import PRIMITIVES
+from planner.emit.mindspore.primitives import Primitive, primitive_of
 from planner.emit.mindspore.strategy_map import OperatorStrategy, ParameterLayout, StrategyMap
 from planner.emit.names import Name
 from planner.errors import InputError
@@ -16,10 +16,6 @@ from planner.ir import DeviceMesh, Layout
 from planner.planning.document import OperatorDocument, ParameterDocument, PlanDocument, ReaderDocument
 
 __all__ = ["Keyed", "Strategies", "joined", "merged", "strategies_of_plan"]
-
-_PRODUCTS = ("MatMul", "BatchMatMul")
-_SUMS = ("Add", "Sub", "Mul", "RealDiv", "BiasAdd")
-_NORMALISATIONS = ("LayerNorm", "RmsNorm")
 
 Axes = tuple[str, ...]
 
@@ -154,7 +150,7 @@ def _one_layout(plan: PlanDocument, name: str, p: ParameterDocument) -> Layout:
 
 def _part(reader: ReaderDocument, plan: PlanDocument) -> str:
     """Which of MindSpore's operators an operand belongs to: the product, or the sum of its bias."""
-    primitive = PRIMITIVES.get(plan.operators[reader.operator].type)
+    primitive = primitive_of(plan.operators[reader.operator].type)
     return "bias" if primitive is not None and reader.slot == primitive.bias else "main"
 
 
@@ -174,7 +170,7 @@ def _first_parameters(plan: PlanDocument) -> dict[tuple[str, str], str]:
 def _entries(plan: PlanDocument, reader: ReaderDocument, told: Name) -> list[tuple[str, Keyed]]:
     """(key, operator) in the file; nothing where MindSpore's primitive is not known."""
     op, mesh = plan.operators[reader.operator], plan.mesh
-    primitive = PRIMITIVES.get(op.type)
+    primitive = primitive_of(op.type)
     if primitive is None or (reader.slot not in primitive.operands and reader.slot != primitive.bias):
         return []
     turned = reader.transposed != told.transposed
@@ -190,11 +186,11 @@ def _entries(plan: PlanDocument, reader: ReaderDocument, told: Name) -> list[tup
         layouts[0] = _flattened(plan, reader.operator, layouts[0])
     elif primitive.flattened and len(_operand(op, 1).dims) > 2:
         name = "BatchMatMul"
-    if name in _NORMALISATIONS and layouts[0].dims[-1]:
+    if primitive.normalises and layouts[0].dims[-1]:
         raise InputError(
             f"plan: {reader.operator} is split along what it normalises; MindSpore's {name} cannot be: pin it otherwise"
         )
-    in_place = _in_place(_factors(name, op, layouts), mesh)
+    in_place = _in_place(_factors(primitive, op, layouts), mesh)
     out = [(f"{name}_{told.name}", Keyed(reader.operator, name, tuple(layouts), not in_place))]
     if name == "Add" and len(layouts[at].dims) == 1 and len(layouts) == 2:
         out.append(_sum_of_bias(plan, reader, told, layouts[1 - at], layouts[at]))  # nn.Dense adds with BiasAdd
@@ -227,11 +223,11 @@ def _flattened(plan: PlanDocument, name: str, layout: Layout) -> Layout:
     return Layout((tuple(a for d in rows for a in d), inner), layout.partial)
 
 
-def _factors(name: str, op: OperatorDocument, layouts: Sequence[Layout]) -> list[Axes] | None:
+def _factors(primitive: Primitive, op: OperatorDocument, layouts: Sequence[Layout]) -> list[Axes] | None:
     """The axes of each index that MindSpore's device matrix has, in its order; None where that is not known."""
-    if name == "MatMul" and len(layouts[0].dims) == 2 and len(layouts[1].dims) == 2:
+    if primitive.name == "MatMul" and len(layouts[0].dims) == 2 and len(layouts[1].dims) == 2:
         return [*layouts[0].dims, _result(op).dims[-1]]
-    if name in _SUMS:
+    if primitive.elementwise:
         return list(max(layouts, key=lambda x: len(x.dims)).dims)
     split = list(dict.fromkeys(d for x in layouts for d in x.dims if d))
     return split if len(split) <= 1 else None
