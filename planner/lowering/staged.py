@@ -19,19 +19,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Literal
 
 from cost_models.pipeline.orders import device_order, holders_of_chunks, is_split, occurrences, stage_numbers
 from planner.ir import Layout, Op, Role
 from planner.lowering.program import Convert, Instruction, Program, Run, Seed, StageInstruction
 from planner.lowering.run_as import Listed, RunAs, again, by_units, deferred, freed, hosted, in_two
 from planner.lowering.touched import Key, key_of, of_gradient, writes
+from planner.rules.kind import Kind
 from planner.work.activity import made_of_parameters
 
 __all__ = ["ChunkProgram", "Event", "Passes", "Phase", "Staged", "Transfer", "passes", "staged"]
 
 Phase = Literal["begin", "forward", "backward", "weights", "end"]
-_HEAVY: Final = frozenset({"matmul", "conv", "gather"})  # whose gradients of weights may wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class _Cut:
         late = Listed()
         if self.passes.split:
             crossing = {t.tensor for t in self.gradients}
-            backward, late = in_two(self.program, backward, self.weights - crossing, self._heavy)
+            backward, late = in_two(self.program, backward, self.weights - crossing, self._may_wait)
         begin = self._begin(chunk)
         if self.how.gathers:
             making = {k: i for i in (*begin, *forward, *backward) if self._makes(i) for k in writes(self.program, i)}
@@ -238,9 +238,10 @@ class _Cut:
             list(self._feasible([i for i in dict.fromkeys(end) if i is not None], made, None)),
         )
 
-    def _heavy(self, op: str) -> bool:
-        inside = any(c.backward for c in self.program.strategies[op].inner)
-        return self.program.rules[op].kind in _HEAVY and not inside
+    def _may_wait(self, op: str) -> bool:
+        """The gradient of its weight is computed apart from that of what it reads."""
+        kind, inside = self.program.rules[op].kind, any(c.backward for c in self.program.strategies[op].inner)
+        return (kind.product or kind is Kind.GATHER) and not inside
 
     def _makes(self, i: StageInstruction) -> bool:
         """Whether it makes a value of parameters alone, of what there is between steps."""

@@ -23,7 +23,6 @@ from planner.work.operators import Operator, kernels
 
 __all__ = ["Allowed", "OperatorTable", "Placements", "Work", "distinct", "operator_tables"]
 
-_HEAVY = frozenset({"matmul", "conv", "attention"})
 FloatArray = NDArray[np.float64]
 Allowed = Callable[[Choices], NDArray[np.bool_]]  # which strategies are allowed
 _Local = tuple[tuple[IntArray, IntArray], tuple[int, int]]  # costs, and launches
@@ -121,7 +120,7 @@ def operator_tables(
 def _admitted(cls: OperatorClass, found: Choices, machine: Machine) -> NDArray[np.bool_]:
     """Strategies that the machine and the target admit."""
     admitted = np.ones(len(found), dtype=bool)
-    if machine.profile.heavy_operators_must_split and cls.rule.kind in _HEAVY:
+    if machine.profile.heavy_operators_must_split and cls.rule.kind.multiplies:
         admitted &= found.parallelism == found.parallelism.max()
     if machine.settings.target == "mindspore":
         # A strategy tuple says how operands are split: it cannot ask for operands that arrive as pending sums.

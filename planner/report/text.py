@@ -12,8 +12,6 @@ from planner.report.words import PART_NAMES, time_text
 
 __all__ = ["details", "outcome"]
 
-_HEAVY = frozenset({"matmul", "conv", "attention"})
-
 
 def outcome(planned: Planned, pipeline: Pipelined | None) -> list[str]:
     """What the step spends beside computing, how good the plan is, and what the search took."""
@@ -147,12 +145,12 @@ def _recomputed(planned: Planned) -> list[str]:
 
 
 def _strategies(planned: Planned, ops: list[Op]) -> str:
-    """Heavy operators each with its strategy (equal neighbours counted), the others by what is most common."""
+    """Operators that multiply each with its strategy (equal neighbours counted), the others by what is most common."""
     heavy: Counter[str] = Counter()
     light: Counter[str] = Counter()
     for op in ops:
         text = _short(planned.assignment.strategies[op.name].text(planned.mesh))
-        if planned.priced.rules[op.name].kind in _HEAVY:
+        if planned.priced.rules[op.name].kind.multiplies:
             heavy[f"{op.type}[{text}]"] += 1
         else:
             light[text] += 1

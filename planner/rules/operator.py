@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from planner.ir import Graph, Op
 from planner.ir.tensor import ITEM_BYTES
+from planner.rules.kind import Kind
 from planner.rules.notation import Shape, expand
 from planner.rules.rule import Combine, InnerCollective, Rule
 
@@ -170,7 +171,7 @@ def sharded(
 
     Absent operands and results drop out everywhere, and so do integer operands where gradients or
     pending sums are concerned.  `flops` defaults to one per element of the first result,
-    `backward_flops` to `flops` for every differentiable operand that is not merely added.
+    `backward_flops` to `flops` for every differentiable operand that is not merely added.  `kind` is a word of `Kind`.
     Raises MismatchError where the shapes do not fit.
     """
     e = expand(text, o.inputs, o.outputs, sizes)
@@ -200,7 +201,7 @@ def sharded(
         saved_results=frozenset(j for j in saved_results if o.yields(j)),
         flops=flops,
         backward_flops=backward_flops,
-        kind=kind,
+        kind=Kind(kind),
         shape_operand=shape_operand,
         inner=kept_inner,
         text=text,

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+from planner.rules.kind import Kind
+
 __all__ = ["Combine", "Dims", "InnerCollective", "Rule"]
 
 Dims = tuple[tuple[str, ...], ...]  # per tensor dimension, its factors from major to minor
@@ -77,8 +79,7 @@ class Rule:
     differentiable operands that receive a gradient
     saved_operands, saved_results   what the backward reads
     flops, backward_flops           of the whole operator
-    kind           cost class: matmul conv attention elementwise normalization reduction pooling gather layout
-                   free
+    kind           what it costs
     shape_operand  operand that states the result's shape; executed with the local shape instead
     counts         attribute → factors: an integer attribute that counts these factors (`group`,
                    `num_heads`); executed divided by their number of shards
@@ -105,7 +106,7 @@ class Rule:
     saved_results: frozenset[int] = frozenset()
     flops: float = 0.0
     backward_flops: float = 0.0
-    kind: str = "elementwise"
+    kind: Kind = Kind.ELEMENTWISE
     shape_operand: int | None = None
     inner: tuple[InnerCollective, ...] = ()
     text: str = ""

@@ -9,7 +9,7 @@ from cost_models.kernels import Kernel
 from planner.ir import Op
 from planner.trace.placed import Placed
 from planner.trace.tally import Tally
-from planner.work.fusion import HEAVY, Core
+from planner.work.fusion import Core
 from planner.work.operators import Operator, kernels
 
 __all__ = ["LOSSES", "Kernels", "count_core", "count_operator", "kernels_of"]
@@ -44,7 +44,7 @@ def count_operator(tally: Tally, at: Placed, op: Op, made: Kernels | None, core:
         tally.add(unit, core or attention, *made)
     if op.type in LOSSES and part.role == "fused":
         tally.scores[unit] += at.read(op, 0)
-    if part.role == "heavy" and rule.kind in HEAVY:
+    if part.role == "heavy" and not rule.kind.fuses:
         _count_heavy(tally, at, op, core)
 
 
@@ -53,7 +53,7 @@ def _count_heavy(tally: Tally, at: Placed, op: Op, core: bool) -> None:
     if rule.kind != "gather" and (rule.kind == "attention" or not core):
         written = sum(at.written(op, j) for j, t in enumerate(op.outputs) if t)
         tally.results[unit] += written * (2 if rule.kind == "attention" else 1)
-    right = op.inputs[1] if rule.kind in ("matmul", "conv") and len(op.inputs) > 1 else ""
+    right = op.inputs[1] if rule.kind.product and len(op.inputs) > 1 else ""
     if right in at.active and right in at.facts.weights and at.trained(op):
         batch = 1 if rule.kind == "conv" else at.product_batch(op)
         if batch == 1:  # grouped products add to the sum of gradients themselves

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Final
 
 from cost_models.kernels import Kernel
 from planner.ir import Layout
@@ -15,8 +14,6 @@ from planner.trace.workload import Transfer
 from planner.work.activity import saved_slots
 
 __all__ = ["count_inner", "count_redistributions", "passes", "runs_again"]
-
-_PRODUCTS: Final = frozenset({"matmul", "conv"})
 
 
 def passes(program: Program) -> Iterator[tuple[Run | Convert, bool]]:
@@ -87,7 +84,7 @@ def _transfer(tally: Tally, at: Placed, c: Convert, gathered_again: bool, *, aga
     whole = at.bytes(c.tensor)
     phase: Phase = "again" if again else "backward" if c.gradient else "forward"
     near = [*reading, *([] if producer is None else [producer])]
-    products = any(at.rule(op).kind in _PRODUCTS for op in (near if c.gradient else reading))
+    products = any(at.rule(op).kind.product for op in (near if c.gradient else reading))
     for s in c.steps:
         if s.kind not in FREE:
             gathers = products and s.kind == StepKind.ALL_GATHER

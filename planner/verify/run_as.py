@@ -27,7 +27,6 @@ from planner.work.fusion import fusion_of
 __all__ = ["is_plain", "run_as_of"]
 
 _LEVERS: Final = ("recompute", "offload", "offload_layers", "zero")  # keys of `schedule.run`
-_PRODUCTS: Final = frozenset({"matmul", "conv"})
 
 
 def is_plain(plan: PlanDocument) -> bool:
@@ -126,4 +125,4 @@ def _selected(program: Program, block: Mapping[str, object]) -> list[str]:
 
 
 def _products(program: Program, ops: Iterable[Op], cores: Mapping[str, object]) -> Iterable[Op]:
-    return (op for op in ops if program.rules[op.name].kind in _PRODUCTS and op.name not in cores)
+    return (op for op in ops if program.rules[op.name].kind.product and op.name not in cores)

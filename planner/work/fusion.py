@@ -17,18 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 from weakref import WeakKeyDictionary
 
 from planner.ir import Graph, Op, Role
+from planner.rules.kind import Kind
 from planner.rules.rule import Rule
 from planner.work.activity import fixed_operators, made_of_parameters, saved_slots
 
-__all__ = ["HEAVY", "Core", "Fusion", "Kept", "Part", "fuse", "fusion_of"]
-
-HEAVY: Final = frozenset({"matmul", "conv", "attention", "gather"})
-VIEWS: Final = frozenset({"free", "layout"})
-FUSABLE: Final = frozenset({"elementwise", "normalization", "reduction", "pooling"}) | VIEWS
+__all__ = ["Core", "Fusion", "Kept", "Part", "fuse", "fusion_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +142,7 @@ class _Fusing:
     ) -> None:
         self.graph, self.rules, self.active = graph, rules, active
         self.chains, self.attention = chains, attention
-        self.views = frozenset({"free"}) if copies else VIEWS
+        self.views = frozenset({Kind.FREE} if copies else filter(lambda k: k.view, Kind))
         self.fixed, self.weights = fixed_operators(graph), made_of_parameters(graph)
         self.of, self.members = _regions(graph, rules, self.fixed, chains)
         self.alias = self._views()
@@ -191,7 +188,7 @@ class _Fusing:
 
     def _region(self, number: int, members: tuple[Op, ...]) -> tuple[Kept, ...]:
         first = members[0]
-        if self.rules[first.name].kind in HEAVY:
+        if not self.rules[first.name].kind.fuses:
             self.parts.setdefault(first.name, self._heavy(first))
             return ()
         read = [t for op in members for t in op.inputs if t]
@@ -356,7 +353,7 @@ def _regions(
     for op in order:
         parent[op.name] = op.name
         level[op.name] = max((after.get(t, 0) for t in op.inputs if t), default=0)
-        soft = rules[op.name].kind in FUSABLE
+        soft = rules[op.name].kind.fuses
         for t in op.outputs:
             if t:
                 after[t] = level[op.name] + (not soft)
@@ -365,7 +362,7 @@ def _regions(
             if (
                 producer is not None
                 and producer.name in level
-                and rules[producer.name].kind in FUSABLE
+                and rules[producer.name].kind.fuses
                 and level[producer.name] == level[op.name]
             ):
                 parent[root(op.name)] = root(producer.name)

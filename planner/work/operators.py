@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol, cast
 import numpy as np
 
 from cost_models.kernels import Kernel, KernelKind
+from planner.rules.kind import Kind
 from planner.rules.rule import Dims, Rule
 from planner.work.fusion import Part
 
@@ -23,7 +24,6 @@ __all__ = ["Operator", "Shards", "kernels"]
 
 CAUSAL_SHARE: Final = 0.5  # of the scores, the part that a causal mask leaves
 BACKWARD_SHARE: Final = 2.5  # of attention's operations
-_VECTOR: Final = frozenset({"elementwise", "normalization", "reduction", "pooling", "layout"})
 
 
 class Shards(Protocol):
@@ -57,7 +57,7 @@ def kernels(op: Operator, shards: Shards) -> tuple[list[Kernel], list[Kernel]]:
         return [], []
     if part.role in ("scores", "mixing"):
         return _core(op, shards)
-    if part.role == "fused" or op.rule.kind in _VECTOR or op.rule.kind == "free":
+    if part.role == "fused" or op.rule.kind.fuses:
         return _fused(op, shards)
     return {"gather": _gather, "attention": _attention}.get(op.rule.kind, _product)(op, shards)
 
@@ -76,7 +76,7 @@ def _written(op: Operator, shards: Shards, outputs: Sequence[int]) -> Any:
 
 def _fused(op: Operator, shards: Shards) -> tuple[list[Kernel], list[Kernel]]:
     part = op.part
-    kind = cast(KernelKind, "layout" if op.rule.kind == "free" else op.rule.kind)
+    kind = cast(KernelKind, str(Kind.LAYOUT if op.rule.kind is Kind.FREE else op.rule.kind))
     flops = op.rule.flops / shards.parallelism
     given = _written(op, shards, part.writes)
     forward = _vector(kind, flops, _read(op, shards, part.reads) + given, part)

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from planner.ir import Graph, Op
 from planner.rules.rule import Rule
 from planner.work.activity import fixed_operators, saved_slots
-from planner.work.fusion import HEAVY, Fusion
+from planner.work.fusion import Fusion
 from planner.work.views import ANSWERS, shares_storage
 
 __all__ = ["Saved", "Seen", "seen"]
@@ -141,8 +141,7 @@ class _Seeing:
         for number, members in enumerate(self.fusion.members):
             if number in self.joined or any(op.name in found for op in members):
                 continue
-            heavy = self.rules[members[0].name].kind in HEAVY
-            if heavy or not self.fusion.chains:
+            if not self.rules[members[0].name].kind.fuses or not self.fusion.chains:
                 for op in members:
                     found[op.name] += self._by_rule(op)
                 continue
@@ -161,7 +160,7 @@ class _Seeing:
         core = op.name in self.of_core and rule.kind != "attention"
         slots = [i for i in sorted(saved_slots(op, rule, self.active)) if i < len(op.inputs) and op.inputs[i]]
         made = [j for j in sorted(rule.saved_results) if j < len(op.outputs) and op.outputs[j]]
-        softmax = core and rule.kind not in HEAVY
+        softmax = core and rule.kind.fuses
         return [
             *(Saved(op.name, i, False, core and (softmax or self._normalised(op.inputs[i]))) for i in slots),
             *(Saved(op.name, j, True, softmax) for j in made),

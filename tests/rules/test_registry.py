@@ -10,6 +10,8 @@ import pytest
 from planner.errors import PlannerError
 from planner.ir import DeviceMesh, Graph, Op, Role, Tensor
 from planner.rules import local_op, opaque_reason, registered_types, replicated, rule_for, strategies
+from planner.rules.kind import Kind
+from planner.rules.operator import Operator, sharded
 from planner.rules.registry import rule
 
 MODELS = Path(__file__).resolve().parents[3] / "shared" / "models"
@@ -65,6 +67,17 @@ def test_shapes_that_contradict_the_operator_keep_it_whole() -> None:
 def test_two_rules_for_one_operator_are_refused() -> None:
     with pytest.raises(ValueError, match="MatMul has two rules"):
         rule("MatMul")(lambda o: pytest.fail("never called"))
+
+
+def test_an_operator_is_of_a_kind_that_has_a_price() -> None:
+    op, graph = graph_of("Relu", (4, 6))
+    found = rule_for(op, graph)
+    assert found is not None
+    assert found.kind is Kind.ELEMENTWISE
+    with pytest.raises(ValueError, match="'spectral' is not a valid Kind"):
+        sharded(Operator.of(op, graph), "d... -> d...", kind="spectral")
+    assert [str(k) for k in Kind if not k.fuses] == ["matmul", "conv", "attention", "gather"]
+    assert [str(k) for k in Kind if k.multiplies] == ["matmul", "conv", "attention"]
 
 
 def test_counts_are_divided_among_the_shards() -> None:

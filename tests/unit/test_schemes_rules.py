@@ -22,7 +22,6 @@ from planner.planning.schemes.stored import ranks_that_divide
 from planner.planning.schemes.tensor import TENSOR
 from planner.planning.schemes.ways import divided, ways_along
 from planner.rules.strategy import REPLICATE, AxisRole
-from planner.work.fusion import HEAVY
 from planner.work.units import units_of
 from tests.unit.evaluate_graphs import gpt, graph, llama
 
@@ -135,7 +134,7 @@ def test_no_product_is_repeated_that_could_be_divided_as_an_operand_arrives(name
     mesh = DeviceMesh.of(2)
     for op in g.ops:
         rule = m.rules[op.name]
-        if rule.kind not in HEAVY or op.name not in layout.ways or layout.ways[op.name].splits:
+        if rule.kind.fuses or op.name not in layout.ways or layout.ways[op.name].splits:
             continue
         weights = [i for i, t in enumerate(op.inputs) if t in m.weights]
         for way in ways_along(rule, mesh, ()):

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from planner.ir import Layout, Op
 from planner.planning.schemes.ways import Layouts, Way, divided
 from planner.rules.rule import Rule
-from planner.work.fusion import HEAVY
 
 __all__ = ["Arrival", "KindOfAxis", "Ways"]
 
@@ -38,7 +37,7 @@ class Arrival:
     @property
     def heavy(self) -> bool:
         """Whether it is worth dividing by itself: what is not follows its activations."""
-        return self.rule.kind in HEAVY
+        return not self.rule.kind.fuses
 
     @property
     def activations(self) -> list[int]:

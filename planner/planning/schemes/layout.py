@@ -14,20 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from planner.ir import DeviceMesh, Graph, Layout, Op, Role
 from planner.planning.schemes.arrival import Arrival, KindOfAxis
 from planner.planning.schemes.model import Model
 from planner.planning.schemes.traffic import Traffic
 from planner.planning.schemes.ways import Layouts, Way, ways_along
+from planner.rules.kind import Kind
 from planner.rules.strategy import AxisRole
 from planner.trace.kernels import LOSSES
-from planner.work.fusion import HEAVY
 
 __all__ = ["Along", "lay_out"]
 
-_VIEWS: Final = frozenset({"free", "layout", "elementwise"})  # a cast of indices is elementwise
 Outside = Mapping[str, tuple[AxisRole, ...]]
 
 
@@ -89,7 +87,7 @@ class _Walk:
         rule = self.model.rules[op.name]
         indexed = rule.kind == "gather" and len(op.inputs) > 1 and self._is_fed(op.inputs[1])
         # What a product feeds decides, too, whether its columns are divided.
-        feeds = op.outputs[0] if rule.kind in ("matmul", "conv") else None
+        feeds = op.outputs[0] if rule.kind.product else None
         key = id(rule), self.outside[op.name], arrive, carry, weights, indexed, feeds
         if key not in self._decided:
             self._decided[key] = self._decide(op, arrive, weights, indexed)
@@ -172,7 +170,7 @@ class _Walk:
     def _is_fed(self, tensor: str) -> bool:
         """Whether the tensor is an input of the model, or a view of one."""
         producers, rules = self.graph.producers, self.model.rules
-        while (op := producers.get(tensor)) is not None and op.inputs and rules[op.name].kind in _VIEWS:
+        while (op := producers.get(tensor)) is not None and op.inputs and _hands_on(rules[op.name].kind):
             tensor = op.inputs[0]
         t = self.graph.tensors.get(tensor)
         return t is not None and t.role is Role.INPUT
@@ -187,10 +185,15 @@ class _Walk:
                 continue
             seen.add(at)
             for op, i in self.graph.consumers.get(at[0], ()):
-                if self.model.rules[op.name].kind in HEAVY or op.type in LOSSES:
+                if not self.model.rules[op.name].kind.fuses or op.type in LOSSES:
                     continue
                 ways = [w for w in self.ways(op) if w.operands[i] == at[1]]
                 if ways and all(w.inner or any(x is not None and x.partial for x in w.results) for w in ways):
                     return False
                 open_ += [(t, x) for w in ways[:1] for t, x in zip(op.outputs, w.results, strict=True) if t and x]
         return True
+
+
+def _hands_on(kind: Kind) -> bool:
+    """A cast of indices is elementwise."""
+    return kind.view or kind is Kind.ELEMENTWISE
