@@ -71,7 +71,8 @@ def _rule(o: Operator) -> Rule:
         x, w = "(g! i!)", "i!"
     mask = taps.replace("k", "m")
     results, depth = math.prod(o.result()), math.prod(weight[1:])
-    columns = results // weight[0] * groups * depth
+    products = 2.0 * results * depth
+    sampling = 2.0 * 2**SPACE * (results // weight[0] * groups * depth)  # one look at all corners of all columns
     return sharded(
         o,
         f"n {x} * * *, (g o) {w} * * *, n {taps} y..., +(g o), n {mask} y... -> n (g o) y...",
@@ -80,7 +81,8 @@ def _rule(o: Operator) -> Rule:
         linear=[(0, 3), (1, 3), *([(3, 4)] if o.has(4) else [])],
         differentiable=(0, 1, 2, 3, 4),
         saved=(0, 1, 2, 4),
-        flops=2.0 * results * depth + 2.0 * 2**SPACE * columns,
+        flops=products + sampling,
+        backward_flops=2 * products + 3 * sampling,  # columns are made anew; gradients of places read the corners again
         counts=counts,
         aware=[f"y{d}" for d in range(SPACE)],
     )

@@ -14,7 +14,7 @@ from planner.ir import Graph, Op
 from planner.ir.tensor import ITEM_BYTES
 from planner.rules.kind import Kind
 from planner.rules.notation import Shape, expand
-from planner.rules.rule import Combine, InnerCollective, Rule
+from planner.rules.rule import FACTORS, Combine, InnerCollective, Rule
 
 __all__ = ["KeepWholeError", "Operator", "sharded"]
 
@@ -170,8 +170,9 @@ def sharded(
     """The rule written as `text` (see `notation`), bound to the shapes of `o`.
 
     Absent operands and results drop out everywhere, and so do integer operands where gradients or
-    pending sums are concerned.  `flops` defaults to one per element of the first result,
-    `backward_flops` to `flops` for every differentiable operand that is not merely added.  `kind` is a word of `Kind`.
+    pending sums are concerned.  `kind` is a word of `Kind`.  `flops` defaults to one per element of the first result,
+    `backward_flops` to `flops` for every differentiable operand that is not merely added, of a product for either of
+    its two factors.
     Raises MismatchError where the shapes do not fit.
     """
     e = expand(text, o.inputs, o.outputs, sizes)
@@ -187,7 +188,7 @@ def sharded(
     if flops is None:
         flops = float(math.prod(o.outputs[0] or ())) if o.outputs and o.outputs[0] is not None else 0.0
     if backward_flops is None:
-        backward_flops = flops * len(gradients - e.additive)
+        backward_flops = flops * len(gradients & FACTORS if Kind(kind).product else gradients - e.additive)
     return Rule(
         factors=e.factors,
         operands=e.operands,

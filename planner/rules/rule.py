@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Final, Literal
 
 from planner.rules.kind import Kind
 
-__all__ = ["Combine", "Dims", "InnerCollective", "Rule"]
+__all__ = ["FACTORS", "Combine", "Dims", "InnerCollective", "Rule"]
 
+FACTORS: Final = frozenset({0, 1})  # the operands that a product multiplies
 Dims = tuple[tuple[str, ...], ...]  # per tensor dimension, its factors from major to minor
 
 

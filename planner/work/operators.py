@@ -1,10 +1,11 @@
 """Kernels of one operator under a strategy, forward and backward.
 
-A product is one kernel forward and one backward for each of its two operands that has a gradient.  Attention's backward
-computes the scores again and a gradient of each operand of both products: 2.5 times the forward pass (FlashAttention 2,
-Dao 2023, section 4.1).  A lookup reads and writes a row; backward its gradient is read and added to the table's.  All
-else is traffic: what enters is read and what leaves written; backward the gradients of the latter and what was kept are
-read, those of the former written.
+A product is one kernel forward and one backward for each of its two factors that has a gradient; these share evenly
+what the rule states of the backward, if that makes something anew.  Attention's backward computes the scores again and
+a gradient of each operand of both products: 2.5 times the forward pass (FlashAttention 2, Dao 2023, section 4.1).  A
+lookup reads and writes a row; backward its gradient is read and added to the table's.  All else is traffic: what enters
+is read and what leaves written; backward the gradients of the latter and what was kept are read, those of the former
+written.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 
 from cost_models.kernels import Kernel, KernelKind
 from planner.rules.kind import Kind
-from planner.rules.rule import Dims, Rule
+from planner.rules.rule import FACTORS, Dims, Rule
 from planner.work.fusion import Part
 
 __all__ = ["Operator", "Shards", "kernels"]
@@ -121,14 +122,21 @@ def _core(op: Operator, shards: Shards) -> tuple[list[Kernel], list[Kernel]]:
 def _product(op: Operator, shards: Shards) -> tuple[list[Kernel], list[Kernel]]:
     kind: KernelKind = "convolution" if op.rule.kind == "conv" else "product"
     flops, traffic = op.rule.flops / shards.parallelism, _moved(op, shards)
+    back = _per_gradient(op.rule) / shards.parallelism
     b, m, n, k = _product_sizes(op, shards)
     backward: list[Kernel] = []
     if op.part.trained:
         if 0 in op.part.gradients:
-            backward.append(Kernel(kind, flops, traffic, b, m, k, n))
+            backward.append(Kernel(kind, back, traffic, b, m, k, n))
         if 1 in op.part.gradients:
-            backward.append(Kernel(kind, flops, traffic, b, k, n, m, of_weights=op.part.by_weight))
+            backward.append(Kernel(kind, back, traffic, b, k, n, m, of_weights=op.part.by_weight))
     return [Kernel(kind, flops, traffic, b, m, n, k)], backward
+
+
+def _per_gradient(rule: Rule) -> float:
+    """Operations of the backward for one of the two factors; those of the forward where the rule knows no gradient."""
+    factors = rule.differentiable & FACTORS
+    return rule.backward_flops / len(factors) if factors else rule.flops
 
 
 def _product_sizes(op: Operator, shards: Shards) -> tuple[Any, Any, Any, Any]:

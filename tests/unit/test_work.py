@@ -19,6 +19,7 @@ from planner.work.fusion import Part, fuse
 from planner.work.operators import Operator, kernels
 from planner.work.units import bucket_shares, units_of
 from tests.unit.evaluate_graphs import gpt
+from tests.unit.one_module_models import MODELS
 
 ROWS, COLUMNS = 64, 32
 SIZE = ROWS * COLUMNS * 2.0  # bytes of an activation
@@ -155,3 +156,17 @@ def test_shares_of_a_units_bucket_add_up() -> None:
         unit = min(units.of[op.name] for op, _ in graph.consumers[name])
         together[unit] = together.get(unit, 0.0) + share
     assert list(together.values()) == pytest.approx([1.0] * len(together))
+
+
+@pytest.mark.parametrize(
+    ("kind", "anew"), [("planner::DeformConv3D", True), ("planner::SwiGLUMatMul", True), ("MatMul", False)]
+)
+def test_both_gradients_of_a_product_take_what_its_rule_states_of_the_backward(kind: str, anew: bool) -> None:
+    """Products, or what was sampled, may be made anew."""
+    graph = import_bytes(MODELS["planner::SwiGLUMatMul" if kind == "MatMul" else kind]().SerializeToString())
+    (op, *_) = (o for o in graph.ops if o.type == kind)
+    rule = bind_rules(graph)[0][op.name]
+    sizes = ([4.0 * graph.tensors[t].elements for t in names] for names in (op.inputs, op.outputs))
+    forward, backward = kernels(Operator(rule, Part("heavy", gradients=(0, 1), trained=True), *sizes, 4.0), Cut(2.0))
+    assert [sum(k.flops for k in way) for way in (forward, backward)] == [rule.flops / 2, rule.backward_flops / 2]
+    assert (rule.backward_flops > 2 * rule.flops) == anew
