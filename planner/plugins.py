@@ -3,8 +3,8 @@
 A family is a module of `planner.operators`, or a folder with one module for each aspect of its operators:
 
     rule       how its tensors may be cut (`planner.rules`)
-    shapes     element types and shapes of its results, where ONNX does not say, and how its work is counted
-               (`planner.frontends`)
+    shapes     element types and shapes of its results, where ONNX does not say, how its work is counted, and whether
+               it is a loss or draws random numbers (`planner.frontends`)
     weights    which of its operands hold weights
     sizes      how it carries another batch
     local      how it is executed on arrays of any local shape (`planner.kernels`)

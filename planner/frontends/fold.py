@@ -13,7 +13,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from planner.frontends.draft import split_type
+from planner.frontends.chance import is_drawn
+from planner.frontends.draft import CONTROL_FLOW, split_type
 from planner.frontends.nodes import node_of
 from planner.ir import Op
 
@@ -21,11 +22,8 @@ __all__ = ["FOLDED_BYTES", "fold", "fold_shape"]
 
 FOLDED_BYTES = 64 * 1024
 
-# Different at every run, or with effects or state beyond their operands.
-_NEVER = frozenset({
-    "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli",
-    "If", "Loop", "Scan", "Dropout", "SequenceMap",
-})  # fmt: skip
+# With sub-graphs, or drawn in training; never folded, as what is always drawn.
+_NEVER = CONTROL_FLOW | {"Dropout"}
 
 Array = np.ndarray[Any, Any]
 
@@ -44,7 +42,13 @@ def fold(op: Op, values: Mapping[str, Array], bytes_out: int) -> dict[str, Array
     `bytes_out` is the size of the results as inferred; above FOLDED_BYTES nothing is computed.
     """
     domain, name = split_type(op.type)
-    if domain or name in _NEVER or bytes_out > FOLDED_BYTES or not all(t in values for t in op.inputs if t):
+    if (
+        domain
+        or name in _NEVER
+        or is_drawn(name)
+        or bytes_out > FOLDED_BYTES
+        or not all(t in values for t in op.inputs if t)
+    ):
         return None
     if not onnx.defs.has(name, op.opset, ""):
         return None

@@ -6,13 +6,30 @@ from collections.abc import Mapping, Sequence
 
 from planner.frontends.draft import split_type
 from planner.ir import Op, Role, Tensor
+from planner.plugins import load_operators
 
-__all__ = ["find_loss", "holds_backward"]
+__all__ = ["find_loss", "holds_backward", "is_loss_of_scores", "losses"]
 
-_LOSSES = frozenset({"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLossInternal"})
 _REDUCTIONS = frozenset({"ReduceMean", "ReduceSum"})
 _PASSED = frozenset({"Add", "Cast", "Div", "Identity", "Mul", "Neg", "Reshape", "Squeeze", "Sub", "Sum", "Unsqueeze"})
 _LABEL_WORDS = ("label", "target")
+
+_LOSSES: dict[str, bool] = {}
+
+
+def losses(*types: str, of_scores: bool = False) -> None:
+    """Register operator types, with their domain where it is not ONNX's own, whose first result is a loss.
+
+    `of_scores`: the softmax is made inside, of a score for each class.  Families register theirs beside the shapes of
+    their results (`planner.plugins`)."""
+    for t in types:
+        _LOSSES[t] = of_scores
+
+
+def is_loss_of_scores(type_: str) -> bool:
+    """Whether operators of this type make a loss of scores."""
+    load_operators("shapes")
+    return _LOSSES.get(type_, False)
 
 
 def holds_backward(ops: Sequence[Op], outputs: Sequence[str], tensors: Mapping[str, Tensor]) -> bool:
@@ -46,6 +63,7 @@ def find_loss(
 
 
 def _ends_in_loss(o: str, producers: Mapping[str, Op], tensors: Mapping[str, Tensor], labels: set[str]) -> bool:
+    load_operators("shapes")
     pending, seen = [o], set()
     while pending:
         name = pending.pop()
@@ -54,7 +72,7 @@ def _ends_in_loss(o: str, producers: Mapping[str, Op], tensors: Mapping[str, Ten
         seen.add(name)
         op = producers[name]
         kind = split_type(op.type)[1]
-        if kind in _LOSSES and name == op.outputs[0]:
+        if (op.type in _LOSSES or kind in _LOSSES) and name == op.outputs[0]:
             return True
         if kind in _REDUCTIONS and labels & _ancestors(name, producers):
             return True

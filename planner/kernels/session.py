@@ -39,7 +39,8 @@ Runner = Callable[[dict[str, Array]], list[Any]]
 # What ONNX Runtime accepts; the file's own versions are kept wherever they are known to it.
 _NEWEST_OPSET = min(onnx.defs.onnx_opset_version(), 24)
 _IR_VERSION = 10
-_HEAVY = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum", "Attention", "LSTM", "GRU", "FusedMatMul"})
+# Worth more than one thread.
+_THREADED = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum", "Attention", "LSTM", "GRU", "FusedMatMul"})
 # onnx 1.23's reference sums LRN's window over the batch, and lays grouped transposed convolutions out wrongly.
 _WRONG_IN_REFERENCE = frozenset({"ConvTranspose", "LRN"})
 
@@ -113,8 +114,8 @@ def _runner(signature: _Signature) -> Runner:
         options.enable_cpu_mem_arena = False
         options.enable_mem_pattern = False
         # One thread means no pool at all: a thousand sessions must not mean a thousand pools.
-        heavy = split_type(signature.type)[1] in _HEAVY
-        options.intra_op_num_threads = min(4, os.cpu_count() or 1) if heavy else 1
+        threaded = split_type(signature.type)[1] in _THREADED
+        options.intra_op_num_threads = min(4, os.cpu_count() or 1) if threaded else 1
         options.inter_op_num_threads = 1
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:

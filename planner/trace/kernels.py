@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from cost_models.kernels import Kernel
+from planner.frontends.loss import is_loss_of_scores
 from planner.ir import Op
 from planner.trace.placed import Placed
 from planner.trace.tally import Tally
 from planner.work.fusion import Core
 from planner.work.operators import Operator, kernels
 
-__all__ = ["LOSSES", "Kernels", "count_core", "count_operator", "kernels_of"]
+__all__ = ["Kernels", "count_core", "count_operator", "kernels_of"]
 
-LOSSES: Final = frozenset({"SoftmaxCrossEntropyLoss", "com.microsoft::SoftmaxCrossEntropyLossInternal"})
 Kernels = tuple[Sequence[Kernel], Sequence[Kernel]]
 
 
@@ -42,7 +41,7 @@ def count_operator(tally: Tally, at: Placed, op: Op, made: Kernels | None, core:
     attention = part.role != "idle" and rule.kind == "attention"
     if made is not None:
         tally.add(unit, core or attention, *made)
-    if op.type in LOSSES and part.role == "fused":
+    if is_loss_of_scores(op.type) and part.role == "fused":
         tally.scores[unit] += at.read(op, 0)
     if part.role == "heavy" and not rule.kind.fuses:
         _count_heavy(tally, at, op, core)

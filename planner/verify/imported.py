@@ -27,6 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from planner.errors import PlannerError
+from planner.frontends.chance import is_drawn
 from planner.ir import Graph, Op
 from planner.kernels import NoKernelError, run_local
 from planner.kernels.shards import Array
@@ -44,9 +45,6 @@ from planner.verify.work import most_held
 __all__ = ["BUDGET", "ImportVerdict", "check_import"]
 
 RESPONSE = 10.0
-_RANDOM = frozenset({
-    "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
-})  # fmt: skip
 BUDGET = 4 << 30  # bytes
 _FITTING = 16  # further bytes for every element, where weights are fitted: in double precision, and as they were
 
@@ -264,7 +262,7 @@ class _Comparison:
     def _draws(self, op: Op, known: Mapping[str, Array]) -> bool:
         """Whether the results are other ones every time."""
         training = len(op.inputs) > 2 and bool(op.inputs[2]) and bool(np.any(known[op.inputs[2]]))
-        return op.type in _RANDOM or (op.type == "Dropout" and training)
+        return is_drawn(op.type) or (op.type == "Dropout" and training)
 
     def _misfit(self, name: str, ours: Array, theirs: Array) -> str:
         """Where shapes or kinds of elements differ, from the file's or from what the graph says."""

@@ -1,7 +1,8 @@
-"""Shapes of what losses give, where ONNX does not say."""
+"""What a loss is, and shapes of what losses give, where ONNX does not say."""
 
 from __future__ import annotations
 
+from planner.frontends.loss import losses
 from planner.frontends.shapes import (
     UNKNOWN,
     Inferred,
@@ -13,6 +14,9 @@ from planner.frontends.shapes import (
 from planner.ir import Op
 
 __all__: list[str] = []
+
+losses("NegativeLogLikelihoodLoss")
+losses("SoftmaxCrossEntropyLoss", "com.microsoft::SoftmaxCrossEntropyLossInternal", of_scores=True)
 
 
 @infers("com.microsoft::SoftmaxCrossEntropyLossInternal")

@@ -1,7 +1,8 @@
-"""Shapes of what random operators give, where ONNX does not say."""
+"""Which operators always draw random numbers, and shapes of what random operators give, where ONNX does not say."""
 
 from __future__ import annotations
 
+from planner.frontends.chance import draws
 from planner.frontends.shapes import (
     UNKNOWN,
     Inferred,
@@ -12,6 +13,8 @@ from planner.frontends.shapes import (
 from planner.ir import Op
 
 __all__: list[str] = []
+
+draws("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 
 
 @infers("com.microsoft::BiasDropout")

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
+from planner.frontends.loss import is_loss_of_scores
 from planner.ir import DeviceMesh, Graph, Layout, Op, Role
 from planner.planning.schemes.arrival import Arrival, KindOfAxis
 from planner.planning.schemes.model import Model
@@ -22,7 +23,6 @@ from planner.planning.schemes.traffic import Traffic
 from planner.planning.schemes.ways import Layouts, Way, ways_along
 from planner.rules.kind import Kind
 from planner.rules.strategy import AxisRole
-from planner.trace.kernels import LOSSES
 
 __all__ = ["Along", "lay_out"]
 
@@ -185,7 +185,7 @@ class _Walk:
                 continue
             seen.add(at)
             for op, i in self.graph.consumers.get(at[0], ()):
-                if not self.model.rules[op.name].kind.fuses or op.type in LOSSES:
+                if not self.model.rules[op.name].kind.fuses or is_loss_of_scores(op.type):
                     continue
                 ways = [w for w in self.ways(op) if w.operands[i] == at[1]]
                 if ways and all(w.inner or any(x is not None and x.partial for x in w.results) for w in ways):

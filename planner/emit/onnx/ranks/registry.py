@@ -10,6 +10,7 @@ import numpy as np
 from planner.emit.onnx.ranks.arrays import write_shared
 from planner.emit.onnx.ranks.local import Local, refusal
 from planner.emit.onnx.ranks.writer import Value, Writer
+from planner.frontends.chance import is_drawn
 from planner.kernels.shared import shared_kernel, shared_types
 from planner.plugins import load_operators
 
@@ -19,7 +20,6 @@ Operands = Sequence["Value | None"]
 Lowering = Callable[[Writer, Local, Operands], Sequence["Value | None"]]
 
 _LOWERINGS: dict[str, Lowering] = {}
-_DRAWING = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 
 
 def lowers(*types: str) -> Callable[[Lowering], Lowering]:
@@ -44,7 +44,7 @@ def lowered_types() -> frozenset[str]:
 def lowering(here: Local) -> Lowering | None:
     """The function that must write the operator instead of the local node, if any.  InputError where there is none."""
     op = here.op
-    if op.type in _DRAWING or (op.type == "Dropout" and _drops(here)):
+    if is_drawn(op.type) or (op.type == "Dropout" and _drops(here)):
         raise refusal(op, here.place, "it draws random numbers, and ranks would draw other ones than the whole model")
     if not any(f in here.rule.aware for f in here.place.shards):
         return None
