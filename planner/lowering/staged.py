@@ -26,7 +26,7 @@ from planner.ir import Layout, Op, Role
 from planner.lowering.program import Convert, Instruction, Program, Run, Seed, StageInstruction
 from planner.lowering.run_as import Listed, RunAs, again, by_units, deferred, freed, hosted, in_two
 from planner.lowering.touched import Key, key_of, of_gradient, writes
-from planner.rules.kind import Kind
+from planner.rules.cost import Kind
 from planner.work.activity import made_of_parameters
 
 __all__ = ["ChunkProgram", "Event", "Passes", "Phase", "Staged", "Transfer", "passes", "staged"]
@@ -240,7 +240,7 @@ class _Cut:
 
     def _may_wait(self, op: str) -> bool:
         """The gradient of its weight is computed apart from that of what it reads."""
-        kind, inside = self.program.rules[op].kind, any(c.backward for c in self.program.strategies[op].inner)
+        kind, inside = self.program.rules[op].cost.kind, any(c.backward for c in self.program.strategies[op].inner)
         return (kind.product or kind is Kind.GATHER) and not inside
 
     def _makes(self, i: StageInstruction) -> bool:

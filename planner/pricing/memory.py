@@ -364,7 +364,7 @@ def _fullest(when: Instants, places: Places) -> list[Op]:
     best: dict[int, tuple[int, Op]] = {}
     for op in reversed(graph.ops):
         alone = together[when.what.kernel[op.name]] == 1 and when.what.views.isdisjoint(op.outputs)
-        if op.name in places.op_nodes and when.differentiated(op) and alone and when.rules[op.name].kind != "free":
+        if op.name in places.op_nodes and when.differentiated(op) and alone and when.rules[op.name].cost.kind != "free":
             given = sum(graph.tensors[t].elements for t in op.outputs if t in when.active)
             wanted = when.rules[op.name].differentiable
             made = sum(graph.tensors[t].elements for i, t in enumerate(op.inputs) if i in wanted and t in when.active)

@@ -120,7 +120,7 @@ def operator_tables(
 def _admitted(cls: OperatorClass, found: Choices, machine: Machine) -> NDArray[np.bool_]:
     """Strategies that the machine and the target admit."""
     admitted = np.ones(len(found), dtype=bool)
-    if machine.profile.heavy_operators_must_split and cls.rule.kind.multiplies:
+    if machine.profile.heavy_operators_must_split and cls.rule.cost.kind.multiplies:
         admitted &= found.parallelism == found.parallelism.max()
     if machine.settings.target == "mindspore":
         # A strategy tuple says how operands are split: it cannot ask for operands that arrive as pending sums.

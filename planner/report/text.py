@@ -150,7 +150,7 @@ def _strategies(planned: Planned, ops: list[Op]) -> str:
     light: Counter[str] = Counter()
     for op in ops:
         text = _short(planned.assignment.strategies[op.name].text(planned.mesh))
-        if planned.priced.rules[op.name].kind.multiplies:
+        if planned.priced.rules[op.name].cost.kind.multiplies:
             heavy[f"{op.type}[{text}]"] += 1
         else:
             light[text] += 1

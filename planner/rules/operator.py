@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from planner.ir import Graph, Op
 from planner.ir.tensor import ITEM_BYTES
-from planner.rules.kind import Kind
+from planner.rules.cost import Cost, Kind
 from planner.rules.notation import Shape, expand
 from planner.rules.rule import FACTORS, Combine, InnerCollective, Rule
 
@@ -200,9 +200,7 @@ def sharded(
         differentiable=gradients,
         saved_operands=frozenset(i for i in saved if o.has(i)),
         saved_results=frozenset(j for j in saved_results if o.yields(j)),
-        flops=flops,
-        backward_flops=backward_flops,
-        kind=Kind(kind),
+        cost=Cost(Kind(kind), flops, backward_flops),
         shape_operand=shape_operand,
         inner=kept_inner,
         text=text,

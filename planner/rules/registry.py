@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 from planner.ir import Graph, Op
 from planner.plugins import load_operators
+from planner.rules.cost import Cost
 from planner.rules.notation import MismatchError
 from planner.rules.operator import KeepWholeError, Operator
 from planner.rules.parts import with_parts
@@ -83,8 +84,7 @@ def replicated(op: Op, graph: Graph, reason: str = "no rule is registered for it
         differentiable=gradients,
         saved_operands=gradients,
         saved_results=frozenset(j for j, s in enumerate(o.outputs) if s is not None) if gradients else frozenset(),
-        flops=work,
-        backward_flops=work * len(gradients),
+        cost=Cost(flops=work, backward_flops=work * len(gradients)),
         text=f"whole: {reason}",
     )
 

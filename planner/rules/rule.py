@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Literal
 
-from planner.rules.kind import Kind
+from planner.rules.cost import Cost
 
 __all__ = ["FACTORS", "Combine", "Dims", "InnerCollective", "Rule"]
 
@@ -79,8 +79,7 @@ class Rule:
                    arrive partial and the result is partial, too
     differentiable operands that receive a gradient
     saved_operands, saved_results   what the backward reads
-    flops, backward_flops           of the whole operator
-    kind           what it costs
+    cost           what it computes, whatever is split
     shape_operand  operand that states the result's shape; executed with the local shape instead
     counts         attribute → factors: an integer attribute that counts these factors (`group`,
                    `num_heads`); executed divided by their number of shards
@@ -105,9 +104,7 @@ class Rule:
     differentiable: frozenset[int] = frozenset()
     saved_operands: frozenset[int] = frozenset()
     saved_results: frozenset[int] = frozenset()
-    flops: float = 0.0
-    backward_flops: float = 0.0
-    kind: Kind = Kind.ELEMENTWISE
+    cost: Cost = field(default_factory=Cost)
     shape_operand: int | None = None
     inner: tuple[InnerCollective, ...] = ()
     text: str = ""

@@ -38,23 +38,23 @@ def count_operator(tally: Tally, at: Placed, op: Op, made: Kernels | None, core:
     """The kernels of an operator, where they are wanted, and what the memory of its unit depends on; `core` says that
     it belongs to an attention."""
     part, rule, unit = at.fusion.parts[op.name], at.rule(op), at.unit(op)
-    attention = part.role != "idle" and rule.kind == "attention"
+    attention = part.role != "idle" and rule.cost.kind == "attention"
     if made is not None:
         tally.add(unit, core or attention, *made)
     if is_loss_of_scores(op.type) and part.role == "fused":
         tally.scores[unit] += at.read(op, 0)
-    if part.role == "heavy" and not rule.kind.fuses:
+    if part.role == "heavy" and not rule.cost.kind.fuses:
         _count_heavy(tally, at, op, core)
 
 
 def _count_heavy(tally: Tally, at: Placed, op: Op, core: bool) -> None:
     rule, unit = at.rule(op), at.unit(op)
-    if rule.kind != "gather" and (rule.kind == "attention" or not core):
+    if rule.cost.kind != "gather" and (rule.cost.kind == "attention" or not core):
         written = sum(at.written(op, j) for j, t in enumerate(op.outputs) if t)
-        tally.results[unit] += written * (2 if rule.kind == "attention" else 1)
-    right = op.inputs[1] if rule.kind.product and len(op.inputs) > 1 else ""
+        tally.results[unit] += written * (2 if rule.cost.kind == "attention" else 1)
+    right = op.inputs[1] if rule.cost.kind.product and len(op.inputs) > 1 else ""
     if right in at.active and right in at.facts.weights and at.trained(op):
-        batch = 1 if rule.kind == "conv" else at.product_batch(op)
+        batch = 1 if rule.cost.kind == "conv" else at.product_batch(op)
         if batch == 1:  # grouped products add to the sum of gradients themselves
             tally.widest[unit][at.root(op.inputs[0])] += round(at.read(op, 1) / at.width)
 

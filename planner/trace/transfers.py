@@ -84,7 +84,7 @@ def _transfer(tally: Tally, at: Placed, c: Convert, gathered_again: bool, *, aga
     whole = at.bytes(c.tensor)
     phase: Phase = "again" if again else "backward" if c.gradient else "forward"
     near = [*reading, *([] if producer is None else [producer])]
-    products = any(at.rule(op).kind.product for op in (near if c.gradient else reading))
+    products = any(at.rule(op).cost.kind.product for op in (near if c.gradient else reading))
     for s in c.steps:
         if s.kind not in FREE:
             gathers = products and s.kind == StepKind.ALL_GATHER
@@ -123,7 +123,7 @@ def count_inner(tally: Tally, at: Placed, again: Collection[str]) -> None:
                 continue
             ranks = 1 if x.kind in ("all_reduce", "permute") else at.mesh.size(x.axes)
             transfer = Transfer(x.kind, x.axes, float(at.settings.payload_bytes(x) * ranks), x.kind == "permute")
-            if at.rule(op).kind == "attention" and not x.backward:
+            if at.rule(op).cost.kind == "attention" and not x.backward:
                 tally.send("core", at.unit(op), transfer, x.count)
             tally.send("backward" if x.backward else "forward", at.unit(op), transfer, x.count)
             if op.name in again and not x.backward:

@@ -113,7 +113,7 @@ class Sample:
         """The ways for attention to go about positions that ranks divide, of which no two are the same in the model: an
         attention of several operators has no ring, and gathers keys and values where one is asked for."""
         rules = model_of(self.graph).rules.values()
-        ring = any(rule.kind == "attention" and any(x.ring for x in rule.inner) for rule in rules)
+        ring = any(rule.cost.kind == "attention" and any(x.ring for x in rule.inner) for rule in rules)
         return CONTEXTS if ring else tuple(context for context in CONTEXTS if context != "gather")
 
     @cached_property

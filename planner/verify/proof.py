@@ -114,7 +114,7 @@ class Proof:
         if not isinstance(instruction, Run):
             return 1 + self.graph.tensors[instruction.tensor].elements
         rule = self.program.rules[instruction.op]
-        flops = rule.backward_flops if instruction.backward else rule.flops
+        flops = rule.cost.backward_flops if instruction.backward else rule.cost.flops
         return (
             1
             + int(flops) // _FLOPS_PER_ELEMENT

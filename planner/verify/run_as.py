@@ -105,7 +105,7 @@ def _cores(program: Program) -> Iterable[tuple[str, object]]:
     """Operators of the core of each attention, with a name for it."""
     graph, rules = program.graph, program.rules
     for op in graph.ops:
-        if rules[op.name].kind == "attention":
+        if rules[op.name].cost.kind == "attention":
             yield op.name, op.name
     fusion = fusion_of(graph, rules, program.active, chains=True, attention=True, copies=False)
     for core in fusion.cores:
@@ -125,4 +125,4 @@ def _selected(program: Program, block: Mapping[str, object]) -> list[str]:
 
 
 def _products(program: Program, ops: Iterable[Op], cores: Mapping[str, object]) -> Iterable[Op]:
-    return (op for op in ops if program.rules[op.name].kind.product and op.name not in cores)
+    return (op for op in ops if program.rules[op.name].cost.kind.product and op.name not in cores)

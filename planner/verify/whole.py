@@ -135,7 +135,7 @@ class Whole:
         """Whether these are the gradients of the wanted operands of a large product; they are not computed for that.
         False where that cannot be told."""
         (given,) = self._result_gradients(op)[:1]
-        if given is None or not is_product(op) or self.rules[op.name].flops < _LARGE:
+        if given is None or not is_product(op) or self.rules[op.name].cost.flops < _LARGE:
             return False
         if any(w != (g is not None) for w, g in zip(wanted, gradients, strict=True)):
             return False
@@ -253,7 +253,7 @@ def _representatives(graph: Graph, rules: Mapping[str, Rule], active: frozenset[
         shapes = [graph.tensors[t].shape if t else None for t in op.inputs]
         alike = tuple(None if s is None else tuple(n == 1 for n in s) for s in shapes)
         key = op.type, op.opset, attribute_key(op), alike, tuple(t in active for t in op.inputs)
-        work = max([rules[op.name].flops, *(float(math.prod(s)) for s in shapes if s is not None)])
+        work = max([rules[op.name].cost.flops, *(float(math.prod(s)) for s in shapes if s is not None)])
         if key not in least or work < least[key][0]:
             least[key] = work, op.name
     small = {key[0] for key, (work, _) in least.items() if work <= _LARGE}

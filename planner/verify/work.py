@@ -45,12 +45,14 @@ class Budget:
 def work_of(graph: Graph, rules: Mapping[str, Rule] | None = None) -> Work:
     """Forward work of the graph."""
     rules = bind_rules(graph)[0] if rules is None else rules
-    computing = [op for op in graph.ops if rules[op.name].kind != "free"]  # the others give views of their operands
+    computing = [
+        op for op in graph.ops if rules[op.name].cost.kind != "free"
+    ]  # the others give views of their operands
     produced = sum(graph.tensors[t].elements for op in computing for t in op.outputs if t)
     # The reference makes the weights of every token, where a rank groups the tokens.
-    spelled = sum(int(rules[op.name].flops) // 2 for op in graph.ops if op.type == EXPERT_MATMUL)
+    spelled = sum(int(rules[op.name].cost.flops) // 2 for op in graph.ops if op.type == EXPERT_MATMUL)
     return Work(
-        sum(r.flops for r in rules.values()),
+        sum(r.cost.flops for r in rules.values()),
         4 * sum(t.elements for t in graph.parameters),
         4 * (produced + spelled),
         most_held(graph, lambda t: 4 * t.elements),

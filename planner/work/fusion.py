@@ -21,7 +21,7 @@ from typing import Literal
 from weakref import WeakKeyDictionary
 
 from planner.ir import Graph, Op, Role
-from planner.rules.kind import Kind
+from planner.rules.cost import Kind
 from planner.rules.rule import Rule
 from planner.work.activity import fixed_operators, made_of_parameters, saved_slots
 
@@ -165,7 +165,7 @@ class _Fusing:
         for members in self.members:
             only_views = self._only_views(members)
             for op in members:
-                if self.rules[op.name].kind == "free" or only_views:
+                if self.rules[op.name].cost.kind == "free" or only_views:
                     source = op.inputs[0] if op.inputs else ""
                     for t in op.outputs:
                         if t and source:
@@ -173,7 +173,7 @@ class _Fusing:
         return alias
 
     def _only_views(self, members: Collection[Op]) -> bool:
-        return all(self.rules[op.name].kind in self.views for op in members)
+        return all(self.rules[op.name].cost.kind in self.views for op in members)
 
     def _trained(self, op: Op) -> bool:
         return any(t in self.active for t in op.outputs)
@@ -188,7 +188,7 @@ class _Fusing:
 
     def _region(self, number: int, members: tuple[Op, ...]) -> tuple[Kept, ...]:
         first = members[0]
-        if not self.rules[first.name].kind.fuses:
+        if not self.rules[first.name].cost.kind.fuses:
             self.parts.setdefault(first.name, self._heavy(first))
             return ()
         read = [t for op in members for t in op.inputs if t]
@@ -251,7 +251,7 @@ class _Fusing:
             pending += [(op, i) for i in sorted(saved_slots(op, rule, self.active)) if i < len(op.inputs)]
             for j in sorted(rule.saved_results):
                 t = op.outputs[j] if j < len(op.outputs) else ""
-                if t and self._root(t) in written and rule.kind == "normalization":
+                if t and self._root(t) in written and rule.cost.kind == "normalization":
                     root = self._root(t)
                     kept[root] = Kept(root, op.name, j, True, root in made)
                 elif t:
@@ -309,7 +309,7 @@ class _Fusing:
         return found
 
     def _of_activations(self, op: Op) -> bool:
-        in_step = op.name not in self.fixed and self.rules[op.name].kind == "matmul"
+        in_step = op.name not in self.fixed and self.rules[op.name].cost.kind == "matmul"
         return in_step and not any(t in self.weights for t in op.inputs if t)
 
     def _core(self, core: Core) -> None:
@@ -353,7 +353,7 @@ def _regions(
     for op in order:
         parent[op.name] = op.name
         level[op.name] = max((after.get(t, 0) for t in op.inputs if t), default=0)
-        soft = rules[op.name].kind.fuses
+        soft = rules[op.name].cost.kind.fuses
         for t in op.outputs:
             if t:
                 after[t] = level[op.name] + (not soft)
@@ -362,7 +362,7 @@ def _regions(
             if (
                 producer is not None
                 and producer.name in level
-                and rules[producer.name].kind.fuses
+                and rules[producer.name].cost.kind.fuses
                 and level[producer.name] == level[op.name]
             ):
                 parent[root(op.name)] = root(producer.name)

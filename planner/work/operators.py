@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, cast
 import numpy as np
 
 from cost_models.kernels import Kernel, KernelKind
-from planner.rules.kind import Kind
+from planner.rules.cost import Kind
 from planner.rules.rule import FACTORS, Dims, Rule
 from planner.work.fusion import Part
 
@@ -58,9 +58,9 @@ def kernels(op: Operator, shards: Shards) -> tuple[list[Kernel], list[Kernel]]:
         return [], []
     if part.role in ("scores", "mixing"):
         return _core(op, shards)
-    if part.role == "fused" or op.rule.kind.fuses:
+    if part.role == "fused" or op.rule.cost.kind.fuses:
         return _fused(op, shards)
-    return {"gather": _gather, "attention": _attention}.get(op.rule.kind, _product)(op, shards)
+    return {"gather": _gather, "attention": _attention}.get(op.rule.cost.kind, _product)(op, shards)
 
 
 def _moved(op: Operator, shards: Shards) -> Any:
@@ -77,8 +77,8 @@ def _written(op: Operator, shards: Shards, outputs: Sequence[int]) -> Any:
 
 def _fused(op: Operator, shards: Shards) -> tuple[list[Kernel], list[Kernel]]:
     part = op.part
-    kind = cast(KernelKind, str(Kind.LAYOUT if op.rule.kind is Kind.FREE else op.rule.kind))
-    flops = op.rule.flops / shards.parallelism
+    kind = cast(KernelKind, str(Kind.LAYOUT if op.rule.cost.kind is Kind.FREE else op.rule.cost.kind))
+    flops = op.rule.cost.flops / shards.parallelism
     given = _written(op, shards, part.writes)
     forward = _vector(kind, flops, _read(op, shards, part.reads) + given, part)
     if not part.trained:
@@ -104,15 +104,15 @@ def _attention(op: Operator, shards: Shards) -> tuple[list[Kernel], list[Kernel]
     traffic = _moved(op, shards)
     sizes = {f: rule.factors.get(f, 1) / shards.factor(f) for f in "bhgste"}
     dims = sizes["b"] * sizes["h"] * sizes["g"], sizes["s"], sizes["t"], sizes["e"]
-    forward = Kernel("attention", rule.flops / shards.parallelism * share, traffic, *dims)
-    back = rule.backward_flops / shards.parallelism * share
+    forward = Kernel("attention", rule.cost.flops / shards.parallelism * share, traffic, *dims)
+    back = rule.cost.backward_flops / shards.parallelism * share
     return [forward], [Kernel("attention_backward", back, 2 * traffic, *dims)] * op.part.trained
 
 
 def _core(op: Operator, shards: Shards) -> tuple[list[Kernel], list[Kernel]]:
     """One of the two products of an attention written out, its half of the kernel."""
     part, launches = op.part, int(op.part.begins)
-    flops = op.rule.flops / shards.parallelism * (CAUSAL_SHARE if part.causal else 1.0)
+    flops = op.rule.cost.flops / shards.parallelism * (CAUSAL_SHARE if part.causal else 1.0)
     traffic, dims = _moved(op, shards), _product_sizes(op, shards)
     forward = Kernel("attention", flops, traffic, *dims, launches)
     backward = Kernel("attention_backward", BACKWARD_SHARE * flops, 2 * traffic, *dims, launches)
@@ -120,8 +120,8 @@ def _core(op: Operator, shards: Shards) -> tuple[list[Kernel], list[Kernel]]:
 
 
 def _product(op: Operator, shards: Shards) -> tuple[list[Kernel], list[Kernel]]:
-    kind: KernelKind = "convolution" if op.rule.kind == "conv" else "product"
-    flops, traffic = op.rule.flops / shards.parallelism, _moved(op, shards)
+    kind: KernelKind = "convolution" if op.rule.cost.kind == "conv" else "product"
+    flops, traffic = op.rule.cost.flops / shards.parallelism, _moved(op, shards)
     back = _per_gradient(op.rule) / shards.parallelism
     b, m, n, k = _product_sizes(op, shards)
     backward: list[Kernel] = []
@@ -136,7 +136,7 @@ def _product(op: Operator, shards: Shards) -> tuple[list[Kernel], list[Kernel]]:
 def _per_gradient(rule: Rule) -> float:
     """Operations of the backward for one of the two factors; those of the forward where the rule knows no gradient."""
     factors = rule.differentiable & FACTORS
-    return rule.backward_flops / len(factors) if factors else rule.flops
+    return rule.cost.backward_flops / len(factors) if factors else rule.cost.flops
 
 
 def _product_sizes(op: Operator, shards: Shards) -> tuple[Any, Any, Any, Any]:
@@ -151,10 +151,10 @@ def _product_sizes(op: Operator, shards: Shards) -> tuple[Any, Any, Any, Any]:
             out = out * np.maximum(1.0, rule.factors[f] / shards.factor(f))
         return out
 
-    if rule.kind == "conv":
+    if rule.cost.kind == "conv":
         columns = size((right - left) & result)
         rows = np.maximum(1.0, op.result_bytes[0] / shards.result(0) / op.width / columns)
-        return 1.0, rows, columns, np.maximum(1.0, rule.flops / shards.parallelism / (2.0 * rows * columns))
+        return 1.0, rows, columns, np.maximum(1.0, rule.cost.flops / shards.parallelism / (2.0 * rows * columns))
     rows, columns = size((left - right) & result), size((right - left) & result)
     return size(left & right & result), rows, columns, size((left | right) - result)
 

@@ -117,7 +117,7 @@ class _Seeing:
 
     def _strided(self, op: Op) -> list[str]:
         """Results that kernels read out of what they rearrange."""
-        if op.type in ANSWERS or self.rules[op.name].kind == "free":
+        if op.type in ANSWERS or self.rules[op.name].cost.kind == "free":
             return []
         return [t for t in op.outputs if t in self.fusion.alias]
 
@@ -141,7 +141,7 @@ class _Seeing:
         for number, members in enumerate(self.fusion.members):
             if number in self.joined or any(op.name in found for op in members):
                 continue
-            if not self.rules[members[0].name].kind.fuses or not self.fusion.chains:
+            if not self.rules[members[0].name].cost.kind.fuses or not self.fusion.chains:
                 for op in members:
                     found[op.name] += self._by_rule(op)
                 continue
@@ -157,10 +157,10 @@ class _Seeing:
         rule = self.rules[op.name]
         if not self._trained(op):
             return []
-        core = op.name in self.of_core and rule.kind != "attention"
+        core = op.name in self.of_core and rule.cost.kind != "attention"
         slots = [i for i in sorted(saved_slots(op, rule, self.active)) if i < len(op.inputs) and op.inputs[i]]
         made = [j for j in sorted(rule.saved_results) if j < len(op.outputs) and op.outputs[j]]
-        softmax = core and rule.kind.fuses
+        softmax = core and rule.cost.kind.fuses
         return [
             *(Saved(op.name, i, False, core and (softmax or self._normalised(op.inputs[i]))) for i in slots),
             *(Saved(op.name, j, True, softmax) for j in made),
@@ -169,7 +169,7 @@ class _Seeing:
     def _normalised(self, tensor: str) -> bool:
         """Whether this is what softmax leaves: made inside the core."""
         producer = self.graph.producers.get(self.fusion.root(tensor))
-        return producer is not None and self.rules[producer.name].kind == "normalization"
+        return producer is not None and self.rules[producer.name].cost.kind == "normalization"
 
     def _trained(self, op: Op) -> bool:
         return any(t in self.active for t in op.outputs)

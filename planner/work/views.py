@@ -19,7 +19,7 @@ def shares_storage(op: Op, rule: Rule, graph: Graph) -> bool:
     Matrix products read a weight transposed or not, and all floating-point tensors are computed with in one width, so
     that a transposed or cast weight is the weight itself.
     """
-    if rule.kind == "free":
+    if rule.cost.kind == "free":
         return op.type not in ANSWERS
     if op.type not in _WEIGHTS or graph.tensors[op.inputs[0]].role is not Role.PARAMETER:
         return False

@@ -49,7 +49,7 @@ def test_expansions_hold_the_strategies_of_every_mesh(
 
 
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("rule", [*PARTICULAR, *IN_PARTS], ids=lambda r: r.text if r.parts else r.kind)
+@pytest.mark.parametrize("rule", [*PARTICULAR, *IN_PARTS], ids=lambda r: r.text if r.parts else r.cost.kind)
 def test_expansions_hold_particular_strategies(rule: Rule, training: bool) -> None:
     assert_expands(rule, SHAPES, training)
 

@@ -10,7 +10,7 @@ import pytest
 from planner.errors import PlannerError
 from planner.ir import DeviceMesh, Graph, Op, Role, Tensor
 from planner.rules import local_op, opaque_reason, registered_types, replicated, rule_for, strategies
-from planner.rules.kind import Kind
+from planner.rules.cost import Kind
 from planner.rules.operator import Operator, sharded
 from planner.rules.registry import rule
 
@@ -73,7 +73,7 @@ def test_an_operator_is_of_a_kind_that_has_a_price() -> None:
     op, graph = graph_of("Relu", (4, 6))
     found = rule_for(op, graph)
     assert found is not None
-    assert found.kind is Kind.ELEMENTWISE
+    assert found.cost.kind is Kind.ELEMENTWISE
     with pytest.raises(ValueError, match="'spectral' is not a valid Kind"):
         sharded(Operator.of(op, graph), "d... -> d...", kind="spectral")
     assert [str(k) for k in Kind if not k.fuses] == ["matmul", "conv", "attention", "gather"]

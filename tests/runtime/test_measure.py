@@ -44,7 +44,7 @@ def test_work_is_counted_as_plans_are_priced(case: Case) -> None:
     table = price(graph, machine, rules, active, None).tables[op.name]
     priced = [int(table.work.forward[0]), int(table.work.backward[0])]
     for found, (flops, moved, launches) in zip(priced, work(graph, rules[op.name]), strict=True):
-        kind = "layout" if rules[op.name].kind == "free" else rules[op.name].kind
+        kind = "layout" if rules[op.name].cost.kind == "free" else rules[op.name].cost.kind
         seconds = compute_seconds(profile, kind=kind, flops=flops, bytes_moved=moved, dtype="fp32", launches=launches)
         assert found == pytest.approx(float(seconds) / machine.unit_s, abs=1)
 

@@ -209,7 +209,7 @@ class _Plan:
             return False
         weight = self.graph.tensors[op.inputs[0]].role is Role.PARAMETER and op.type in VIEWED_WEIGHTS
         floats = all("float" in self.graph.tensors[t].dtype for t in (op.inputs[0], op.outputs[0]))
-        free = self.rules[op.name].kind == "free" and op.type not in ("Shape", "Size")
+        free = self.rules[op.name].cost.kind == "free" and op.type not in ("Shape", "Size")
         return free or (weight and (op.type == "Transpose" or floats))
 
     def inside(self, s: Strategy, backward: bool) -> int:

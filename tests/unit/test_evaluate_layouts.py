@@ -65,7 +65,7 @@ def test_products_alternate_between_columns_and_rows(name: str) -> None:
     layout, m, units = along(g, 4), model_of(g), units_of(g)
     found = []
     for op in g.ops:
-        weight = op.inputs[1] if m.rules[op.name].kind == "matmul" and len(op.inputs) > 1 else ""
+        weight = op.inputs[1] if m.rules[op.name].cost.kind == "matmul" and len(op.inputs) > 1 else ""
         if weight in m.weights and units.repeated[units.of[op.name]]:
             way = layout.ways[op.name]
             result = way.results[0]
@@ -169,7 +169,7 @@ def test_perceptron_pairs_columns_and_rows() -> None:
 def test_residual_network_divides_every_convolution() -> None:
     g = graph("resnet", layers=18, batch=32)
     layout, m = along(g, 4), model_of(g)
-    kernels = [op.inputs[1] for op in g.ops if m.rules[op.name].kind == "conv"]
+    kernels = [op.inputs[1] for op in g.ops if m.rules[op.name].cost.kind == "conv"]
     assert all(divided(layout.rest[name]) for name in kernels)
     total = sum(u.weights for u in traced(g).units)
     assert sum(u.weights for u in traced(g, tp=4).units) < 1.01 * total / 4 + 10_000

@@ -65,7 +65,7 @@ def test_a_column_product_is_followed_by_a_row_product(name: str, sequence_paral
     m, layout = model_of(g), along(g, TENSOR, 2, sequence_parallel=sequence_parallel)
     columns = rows = 0
     for op in g.ops:
-        if m.rules[op.name].kind not in ("matmul", "conv") or op.inputs[1] not in m.weights:
+        if m.rules[op.name].cost.kind not in ("matmul", "conv") or op.inputs[1] not in m.weights:
             continue
         way = layout.ways[op.name]
         if not divided(way.operands[1]):
@@ -134,7 +134,7 @@ def test_no_product_is_repeated_that_could_be_divided_as_an_operand_arrives(name
     mesh = DeviceMesh.of(2)
     for op in g.ops:
         rule = m.rules[op.name]
-        if rule.kind.fuses or op.name not in layout.ways or layout.ways[op.name].splits:
+        if rule.cost.kind.fuses or op.name not in layout.ways or layout.ways[op.name].splits:
             continue
         weights = [i for i, t in enumerate(op.inputs) if t in m.weights]
         for way in ways_along(rule, mesh, ()):
@@ -167,7 +167,7 @@ def test_context_parallelism_repeats_no_output_layer(name: str) -> None:
     sequence divided."""
     g = sample(name)
     m, layout = model_of(g), along(g, BY_RING, 2)
-    products = [op for op in g.ops if m.rules[op.name].kind == "matmul" and op.inputs[1] in m.weights]
+    products = [op for op in g.ops if m.rules[op.name].cost.kind == "matmul" and op.inputs[1] in m.weights]
     assert all(layout.ways[op.name].splits for op in products)
 
 
@@ -190,7 +190,7 @@ def test_an_axis_is_laid_out_within_what_those_outside_it_leave() -> None:
     pins = constraints_of_configuration(g, c, "S")
     (sizes,) = pins.meshes
     assert sizes == (4, 2, 2)
-    products = [op.name for op in g.ops if model_of(g).rules[op.name].kind == "matmul"]
+    products = [op.name for op in g.ops if model_of(g).rules[op.name].cost.kind == "matmul"]
     roles = {p.match[0]: dict(p.strategy.roles) for p in pins.operators}
     for name in products:
         assert all(role != REPLICATE for role in roles[name].values()), name

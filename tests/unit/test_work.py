@@ -168,5 +168,8 @@ def test_both_gradients_of_a_product_take_what_its_rule_states_of_the_backward(k
     rule = bind_rules(graph)[0][op.name]
     sizes = ([4.0 * graph.tensors[t].elements for t in names] for names in (op.inputs, op.outputs))
     forward, backward = kernels(Operator(rule, Part("heavy", gradients=(0, 1), trained=True), *sizes, 4.0), Cut(2.0))
-    assert [sum(k.flops for k in way) for way in (forward, backward)] == [rule.flops / 2, rule.backward_flops / 2]
-    assert (rule.backward_flops > 2 * rule.flops) == anew
+    assert [sum(k.flops for k in way) for way in (forward, backward)] == [
+        rule.cost.flops / 2,
+        rule.cost.backward_flops / 2,
+    ]
+    assert (rule.cost.backward_flops > 2 * rule.cost.flops) == anew

@@ -37,7 +37,7 @@ class Arrival:
     @property
     def heavy(self) -> bool:
         """Whether it is worth dividing by itself: what is not follows its activations."""
-        return not self.rule.kind.fuses
+        return not self.rule.cost.kind.fuses
 
     @property
     def activations(self) -> list[int]:

@@ -18,12 +18,12 @@ __all__ = ["BY_GATHER", "BY_RING"]
 
 def _by_ring(at: Arrival, ways: Ways) -> Ways:
     following = at.following(ways)
-    return [w for w in following if at.rule.kind != "attention" or _passes_round(w)] or following
+    return [w for w in following if at.rule.cost.kind != "attention" or _passes_round(w)] or following
 
 
 def _by_gather(at: Arrival, ways: Ways) -> Ways:
     following = at.following(ways)
-    return [w for w in following if at.rule.kind != "attention" or not _passes_round(w)] or following
+    return [w for w in following if at.rule.cost.kind != "attention" or not _passes_round(w)] or following
 
 
 def _passes_round(way: Way) -> bool:

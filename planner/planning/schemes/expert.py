@@ -25,7 +25,7 @@ def has_experts(graph: Graph, rules: Mapping[str, Rule]) -> bool:
         tensors = [graph.tensors.get(t) for t in op.inputs]
         weights = {i for i, t in enumerate(tensors) if t is not None and t.role is Role.PARAMETER}
         stacks = [i for i in weights if (t := tensors[i]) is not None and t.rank > 2]
-        if rules[op.name].kind == "matmul" and _counting_experts(rules[op.name], stacks, weights):
+        if rules[op.name].cost.kind == "matmul" and _counting_experts(rules[op.name], stacks, weights):
             return True
         if op.type in _EXPERTS:
             return True
@@ -39,7 +39,7 @@ def _admitted(at: Arrival, ways: Ways) -> Ways:
         if any(c.kind == "all_to_all" for c in w.inner):
             return True
         # Biases of experts share their number with what they are added to, and tables of positions the sequence.
-        return bool(w.factors & experts) and (at.rule.kind == "matmul" or at.follows(w))
+        return bool(w.factors & experts) and (at.rule.cost.kind == "matmul" or at.follows(w))
 
     return [w for w in ways if w.divides(at.matrices) and by_expert(w)] or at.following(ways)
 

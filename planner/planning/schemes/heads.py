@@ -47,7 +47,9 @@ def by_heads(
 
 def _attentions(graph: Graph, model: Model) -> Iterator[Sequence[Op]]:
     """The operators of each: one, or two products of activations and what lies between."""
-    yield from ([op] for op in graph.ops if model.rules[op.name].kind == "attention" and op.name not in model.fixed)
+    yield from (
+        [op] for op in graph.ops if model.rules[op.name].cost.kind == "attention" and op.name not in model.fixed
+    )
     fusion = fusion_of(graph, model.rules, model.active, chains=True, attention=True, copies=False)
     place = {op.name: i for i, op in enumerate(graph.ops)}
     for core in fusion.cores:

@@ -21,7 +21,7 @@ from planner.planning.schemes.arrival import Arrival, KindOfAxis
 from planner.planning.schemes.model import Model
 from planner.planning.schemes.traffic import Traffic
 from planner.planning.schemes.ways import Layouts, Way, ways_along
-from planner.rules.kind import Kind
+from planner.rules.cost import Kind
 from planner.rules.strategy import AxisRole
 
 __all__ = ["Along", "lay_out"]
@@ -85,9 +85,9 @@ class _Walk:
         carry = tuple(t in self.model.active for t in op.inputs)
         weights = frozenset(i for i, t in enumerate(op.inputs) if t in self.model.weights)
         rule = self.model.rules[op.name]
-        indexed = rule.kind == "gather" and len(op.inputs) > 1 and self._is_fed(op.inputs[1])
+        indexed = rule.cost.kind == "gather" and len(op.inputs) > 1 and self._is_fed(op.inputs[1])
         # What a product feeds decides, too, whether its columns are divided.
-        feeds = op.outputs[0] if rule.kind.product else None
+        feeds = op.outputs[0] if rule.cost.kind.product else None
         key = id(rule), self.outside[op.name], arrive, carry, weights, indexed, feeds
         if key not in self._decided:
             self._decided[key] = self._decide(op, arrive, weights, indexed)
@@ -170,7 +170,7 @@ class _Walk:
     def _is_fed(self, tensor: str) -> bool:
         """Whether the tensor is an input of the model, or a view of one."""
         producers, rules = self.graph.producers, self.model.rules
-        while (op := producers.get(tensor)) is not None and op.inputs and _hands_on(rules[op.name].kind):
+        while (op := producers.get(tensor)) is not None and op.inputs and _hands_on(rules[op.name].cost.kind):
             tensor = op.inputs[0]
         t = self.graph.tensors.get(tensor)
         return t is not None and t.role is Role.INPUT
@@ -185,7 +185,7 @@ class _Walk:
                 continue
             seen.add(at)
             for op, i in self.graph.consumers.get(at[0], ()):
-                if not self.model.rules[op.name].kind.fuses or is_loss_of_scores(op.type):
+                if not self.model.rules[op.name].cost.kind.fuses or is_loss_of_scores(op.type):
                     continue
                 ways = [w for w in self.ways(op) if w.operands[i] == at[1]]
                 if ways and all(w.inner or any(x is not None and x.partial for x in w.results) for w in ways):

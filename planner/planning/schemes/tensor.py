@@ -22,7 +22,7 @@ __all__ = ["TENSOR"]
 
 
 def _admitted(at: Arrival, ways: Ways) -> Ways:
-    if at.matrices and (at.rule.kind.product or at.indexed):
+    if at.matrices and (at.rule.cost.kind.product or at.indexed):
         chosen = _dividing(at, [w for w in ways if w.divides(at.matrices)])
         if chosen:
             return chosen

@@ -50,7 +50,7 @@ def measure_operators(workers: Workers, *, scale: int, quick: bool = False) -> l
                 continue
             if direction in found:
                 label = f"{case.label} {direction}"
-                out.append(ComputeSample(label, rule.kind, flops, moved, "fp32", found[direction], launches))
+                out.append(ComputeSample(label, rule.cost.kind, flops, moved, "fp32", found[direction], launches))
     return out
 
 

@@ -1,10 +1,11 @@
-"""What an operator costs, in ten words: all that prices, fusion and schemes ask of its type."""
+"""What an operator costs: all that prices, fusion and schemes ask of its type."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Kind"]
+__all__ = ["Cost", "Kind"]
 
 
 class Kind(StrEnum):
@@ -40,3 +41,13 @@ class Kind(StrEnum):
     def view(self) -> bool:
         """It only rearranges: a strided read of its operand."""
         return self is Kind.FREE or self is Kind.LAYOUT
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """`flops` and `backward_flops` are of the whole operator, backward with all gradients, of a product with those of
+    its two factors."""
+
+    kind: Kind = Kind.ELEMENTWISE
+    flops: float = 0.0
+    backward_flops: float = 0.0
