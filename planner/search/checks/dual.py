@@ -19,7 +19,7 @@ from planner.search.certificates.certificate import Leaf
 from planner.search.checks.fit import Nothing, fitting
 from planner.search.problem import FORBIDDEN, Edge, Node, Problem
 
-__all__ = ["Arithmetic", "Overflow", "Refused", "Work", "leaf_minimum"]
+__all__ = ["Arithmetic", "Overflow", "Refused", "WorkBudget", "leaf_minimum"]
 
 MOST_ENTRIES = 1 << 24  # of one table
 MOST_WORK = 1 << 33  # entries added up in one check: a minute or so
@@ -72,7 +72,7 @@ class Arithmetic:
 
 
 @dataclass(slots=True)
-class Work:
+class WorkBudget:
     """Entries that may still be added up; `Refused` beyond, so that no certificate keeps the checker for ever."""
 
     left: int = MOST_WORK
@@ -92,7 +92,7 @@ class _Table:
     magnitude: int
 
 
-def leaf_minimum(problem: Problem, leaf: Leaf, allowed: Allowed, exact: Arithmetic, work: Work) -> int | None:
+def leaf_minimum(problem: Problem, leaf: Leaf, allowed: Allowed, exact: Arithmetic, work: WorkBudget) -> int | None:
     """A lower bound on the minimum that the leaf speaks of, times its denominator; None: no choice is allowed."""
     try:
         return _Leaf(problem, leaf, allowed, exact, work).minimum()
@@ -101,7 +101,7 @@ def leaf_minimum(problem: Problem, leaf: Leaf, allowed: Allowed, exact: Arithmet
 
 
 class _Leaf:
-    def __init__(self, problem: Problem, leaf: Leaf, allowed: Allowed, exact: Arithmetic, work: Work) -> None:
+    def __init__(self, problem: Problem, leaf: Leaf, allowed: Allowed, exact: Arithmetic, work: WorkBudget) -> None:
         self.problem, self.leaf, self.exact, self.work = problem, leaf, exact, work
         self.memo: dict[Hashable, Any] = {}
         self.interned: dict[Hashable, Any] = {}
