@@ -37,7 +37,7 @@ from planner.verify.pipelined import affordable, fewest_micro_batches, in_parts,
 from planner.verify.reference import gradients, run_ops
 from planner.verify.terms import summed
 from planner.verify.verification import verify
-from planner.verify.work import Budget, Work
+from planner.verify.work import Budget, ExecutionCost
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_graphs"
 TABLE = "transformer.wte.weight"
@@ -337,7 +337,7 @@ def test_the_gradient_of_a_step_is_that_of_the_whole_batch() -> None:
 
 def test_of_many_micro_batches_as_many_are_run_as_fill_and_empty_every_stage() -> None:
     graph, plan = plan_of("gpt_tiny", 2, 64)
-    work = Work(1.0, 1, 1)
+    work = ExecutionCost(1.0, 1, 1)
     assert fewest_micro_batches(plan) == 3
     assert [affordable(plan, work, Budget(f), whole=False) for f in (2.0, 3.0, 9.5, 100.0)] == [0, 3, 9, 64]
     assert affordable(plan, work, Budget(2.0), whole=True) == 64
