@@ -11,7 +11,7 @@ from typing import Any, Final
 from api.jobs.execute import Tell
 from api.jobs.explanations import explain
 from api.jobs.plan_model import lay_out_model
-from api.jobs.work import Outcome, Work
+from api.jobs.work import JobInput, Outcome
 from planner.emit import TARGETS, Given, emit
 from planner.errors import InputError, UsageError
 from planner.planning import PlanDocument, read_plan
@@ -55,7 +55,7 @@ EXPLANATION: Final = "explain.json"
 ARTIFACTS: Final = (*_PICTURES, EXPLANATION, *(f"{target}.zip" for target in TARGETS))
 
 
-def artifact(work: Work, tell: Tell) -> Outcome:
+def artifact(work: JobInput, tell: Tell) -> Outcome:
     """The one file that `name` asks for.  Refused where a target cannot carry the plan."""
     name = str(work.options.get("name"))
     if name not in ARTIFACTS:
@@ -78,7 +78,7 @@ def artifact(work: Work, tell: Tell) -> Outcome:
     return Outcome({name: (_zip(files), "application/zip")}, {"files": sorted(files), "lost": list(emission.lost)})
 
 
-def diff(work: Work, tell: Tell) -> Outcome:
+def diff(work: JobInput, tell: Tell) -> Outcome:
     """diff.json or diff.html of plans `a` and `b`."""
     from planner.report import diff_document, diff_html
 

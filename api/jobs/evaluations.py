@@ -6,13 +6,13 @@ import json
 
 from api.jobs.execute import Tell
 from api.jobs.requests import evaluation_options
-from api.jobs.work import Outcome, Work
+from api.jobs.work import JobInput, Outcome
 from planner.requests.evaluation import evaluated
 
 __all__ = ["evaluate"]
 
 
-def evaluate(work: Work, tell: Tell) -> Outcome:
+def evaluate(work: JobInput, tell: Tell) -> Outcome:
     """evaluation.json, which is the summary too."""
     plan = "plan" in work.inputs
     options = evaluation_options(work.options, plan=plan)

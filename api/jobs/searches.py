@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from api.jobs.execute import Tell
 from api.jobs.requests import CONSTRAINTS, search_options
-from api.jobs.work import Outcome, Work
+from api.jobs.work import JobInput, Outcome
 from planner.cache import Store
 from planner.frontends.sandbox import Limits, run_limited
 from planner.frontends.strip import strip_file
@@ -29,7 +29,7 @@ MESSAGES: Final = 50  # shown of all
 CACHE_BYTES: Final = 4 << 30
 
 
-def search(work: Work, tell: Tell) -> Outcome:
+def search(work: JobInput, tell: Tell) -> Outcome:
     """plan.json (and plan-2.json … of the next best), search.json, summary.txt, model.onnx without weights."""
     constraints = "constraints" in work.inputs
     options = search_options(work.options, constraints=constraints)

@@ -11,11 +11,11 @@ from api.jobs.blobs import Blobs
 from api.jobs.errors import BlobMissing
 from api.jobs.limits import Limits
 
-__all__ = ["Outcome", "Work"]
+__all__ = ["JobInput", "Outcome"]
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class JobInput:
     """`folder`: the store's; `scratch`: an empty folder of the child's own, removed after it."""
 
     kind: str

@@ -31,7 +31,7 @@ from api.jobs.scratch import bury, own_folder
 from api.jobs.slot import Slot
 from api.jobs.store import Store
 from api.jobs.tasks import INTERACTIVE, SEARCH
-from api.jobs.work import Work
+from api.jobs.work import JobInput
 from api.logs import log_to
 from api.settings import settings_of
 from planner.errors import UsageError
@@ -190,7 +190,7 @@ class Worker:
 
     def _begin(self, claim: Claim) -> None:
         folder = self._folder / f"{claim.task}-{claim.token}"
-        work = Work(claim.kind, claim.inputs, claim.options, self.store.folder, folder / "work", self.limits)
+        work = JobInput(claim.kind, claim.inputs, claim.options, self.store.folder, folder / "work", self.limits)
         try:
             child = begin(work, folder, self.entry)
         except (OSError, EOFError) as e:  # EOFError: the fork server has just died; the next child begins another

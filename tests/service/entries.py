@@ -13,18 +13,18 @@ from typing import Any
 
 from api.jobs.child import main
 from api.jobs.execute import Tell
-from api.jobs.work import Outcome, Work
+from api.jobs.work import JobInput, Outcome
 from planner.requests.cancel import cancelled_by_signals
 
 __all__ = ["misbehaving"]
 
 
-def misbehaving(sender: Connection, work: Work) -> None:
+def misbehaving(sender: Connection, work: JobInput) -> None:
     """Does what `options["do"]` names."""
     main(sender, work, _do)
 
 
-def _do(work: Work, tell: Tell) -> Outcome:
+def _do(work: JobInput, tell: Tell) -> Outcome:
     match work.options["do"]:
         case "nothing":
             pass
@@ -76,7 +76,7 @@ def _do(work: Work, tell: Tell) -> Outcome:
     return Outcome({"result": (b"done", "text/plain")}, {"pid": os.getpid()})
 
 
-def _look(work: Work) -> dict[str, object]:
+def _look(work: JobInput) -> dict[str, object]:
     """What a child finds around it."""
     status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
     return {
