@@ -27,7 +27,7 @@ from api.jobs.errors import BlobDamaged, BlobMissing, StoreFull
 from api.jobs.execute import Tell, execute
 from api.jobs.limits import impose
 from api.jobs.problems import problem
-from api.jobs.work import JobInput, Outcome
+from api.jobs.work import JobInput, JobResult
 from planner.errors import InfeasibleError, InputError, NoPlanError, PlannerError, UsageError, VerificationError
 from planner.processes import die_with
 
@@ -46,7 +46,7 @@ STATUSES = {
 }
 
 
-def main(sender: Connection, work: JobInput, do: Callable[[JobInput, Tell], Outcome] = execute) -> None:
+def main(sender: Connection, work: JobInput, do: Callable[[JobInput, Tell], JobResult] = execute) -> None:
     """Does the work and ends the process."""
     _settle(work)
     teller = Teller(sender)
@@ -140,7 +140,7 @@ class Teller:
             self._sender.send_bytes(data)
 
 
-def _end(work: JobInput, outcome: Outcome, limited: bool) -> dict[str, Any]:
+def _end(work: JobInput, outcome: JobResult, limited: bool) -> dict[str, Any]:
     """Keeps the result, and says where."""
     size = sum(len(content) for content, _ in outcome.files.values())
     if size > work.limits.result_bytes:

@@ -11,7 +11,7 @@ from api.jobs.blobs import Blobs
 from api.jobs.errors import BlobMissing
 from api.jobs.limits import Limits
 
-__all__ = ["JobInput", "Outcome"]
+__all__ = ["JobInput", "JobResult"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class JobInput:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class JobResult:
     """`files`: content and media type by name; `plan`: the bytes of plan.json, where the work was to find one;
     `cancelled`: it is what there was when the end was asked for; not `shared`: a limit has shaped it."""
 
