@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from planner.requests.values import not_negative, plan_file, positive
 
 if TYPE_CHECKING:
-    from planner.runtime.launch import Outcome
+    from planner.runtime.launch import RunResult
 
 __all__ = ["configure", "run"]
 
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     return 0 if outcome.passed else 1
 
 
-def _document(o: Outcome, devices: int) -> dict[str, Any]:
+def _document(o: RunResult, devices: int) -> dict[str, Any]:
     def table(traffic: Any) -> dict[str, Any]:
         return {kind: {"count": n, "bytes": size} for kind, (n, size) in traffic.items()}
 
