@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TextIO
 
-from planner.cli.solve_watch import Outcome, started, watch
+from planner.cli.solve_watch import SolveState, started, watch
 from planner.errors import InputError, UsageError
 from planner.requests.values import seconds
 from planner.search.saved.whole import WHOLE
@@ -122,7 +122,7 @@ def _figures(event: dict[str, Any]) -> str:
     return f"cost {cost}  bound {'-' if event['bound'] is None else event['bound']}{gap}"
 
 
-def _document(outcome: Outcome) -> dict[str, Any]:
+def _document(outcome: SolveState) -> dict[str, Any]:
     gap = None
     if outcome.cost is not None:
         gap = (outcome.cost - outcome.bound) / outcome.cost if outcome.cost else 0.0
@@ -147,7 +147,7 @@ def _print(document: dict[str, Any]) -> None:
         print(f"  solution: {document['solution']}")
 
 
-def _exit_status(document: dict[str, Any], outcome: Outcome) -> int:
+def _exit_status(document: dict[str, Any], outcome: SolveState) -> int:
     if document["status"] != "infeasible":
         return EXIT[document["status"]]
     least = document.get("memory_lower_bound")
