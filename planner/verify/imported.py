@@ -31,7 +31,7 @@ from planner.ir import Graph, Op
 from planner.kernels import NoKernelError, run_local
 from planner.kernels.shards import Array
 from planner.pricing import bind_rules
-from planner.verify.agreement import Outcome, error_of, moved_by_rounding
+from planner.verify.agreement import TensorAgreement, error_of, moved_by_rounding
 from planner.verify.calibrate import calibrate
 from planner.verify.data import Drawn, numpy_dtype, random_tensors
 from planner.verify.double import in_double
@@ -177,13 +177,15 @@ class _Comparison:
         other = _Values(weights | random_tensors(self.graph, self.seed + 1, only=self.file.inputs), values.given)
         del weights
         response = self._response(session, other, results)
-        found = {n: Outcome(n, theirs[n].dtype, e, 0.0) for n, e in errors.items()}
+        found = {n: TensorAgreement(n, theirs[n].dtype, e, 0.0) for n, e in errors.items()}
         if any(o.error > o.close for o in found.values()):  # else nobody asks what rounding does
             for some in (values.ours, values.given):  # in place: two copies of all weights may be too many
                 for k, name in enumerate(sorted(some)):
                     some[name] = moved_by_rounding(some[name], np.random.default_rng(k))
             again = self._run(session, values)
-            found = {n: Outcome(n, theirs[n].dtype, e, error_of(again[n], theirs[n])) for n, e in errors.items()}
+            found = {
+                n: TensorAgreement(n, theirs[n].dtype, e, error_of(again[n], theirs[n])) for n, e in errors.items()
+            }
             del again
         del theirs
         if any(response[n] < RESPONSE * found[n].error or not response[n] for n in results):  # to weights, too?
@@ -276,7 +278,7 @@ class _Comparison:
 
     def _judged(
         self,
-        found: Mapping[str, Outcome],
+        found: Mapping[str, TensorAgreement],
         results: Mapping[str, Array],
         response: Mapping[str, float],
         unproved: list[str],
