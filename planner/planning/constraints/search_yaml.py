@@ -3,7 +3,7 @@
 Keys and defaults as read by its auto_parallel/config_adapter/_config_loader.py (August 2026).  A degree is a number, a
 list of candidates, or `auto`.  Data (`dp` · `fsdp`), context and tensor degrees become meshes of three axes, x, y, z in
 this order: x splits samples wherever there are any, y the positions of the first input, z is left to the search.  What
-the job is (devices, memory, batch, stages) goes with them as a `Job`.
+the job is (devices, memory, batch, stages) goes with them as a `JobDescription`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NoReturn
 
 from planner.errors import InputError
 from planner.planning.constraints.parse import Lines
-from planner.planning.constraints.values import Constraints, Degrees, Job
+from planner.planning.constraints.values import Constraints, Degrees, JobDescription
 
 __all__ = ["constraints_of_search", "is_search"]
 
@@ -67,7 +67,7 @@ class _Reader:
         micro_batches = self.both("micro_batch_num", "micro_batch_num", degrees["micro_batch_num"])
         meshes = self.meshes(degrees, stages, devices)
         uniform = self.section("pp_config").get("stage_partition_mode") == "uniform"
-        job = Job(
+        job = JobDescription(
             where=self.name,
             devices=devices,
             hardware=self.hardware(),
