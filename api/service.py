@@ -17,7 +17,7 @@ from starlette.responses import Response
 from api.errors import Problem, from_work
 from api.jobs.blobs import Blob
 from api.jobs.errors import BlobDamaged, BlobMissing
-from api.jobs.records import Job, TaskState
+from api.jobs.records import JobRecord, TaskState
 from api.jobs.store import Store
 from api.jobs.tasks import Task
 from api.limits import Buckets
@@ -36,7 +36,7 @@ _BIG: Final = 256 * 2**10  # bytes above which a blob is read beside the event l
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,6})\"?", re.IGNORECASE)
 
 
-Awaited = TypeVar("Awaited", Job, TaskState)
+Awaited = TypeVar("Awaited", JobRecord, TaskState)
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Service:
     streams: Counter[str] = field(default_factory=Counter)  # event streams open, by tenant
     waiting: Counter[str] = field(default_factory=Counter)  # requests that wait, by tenant
 
-    async def finished_job(self, job: Job, seconds: float) -> Job:
+    async def finished_job(self, job: JobRecord, seconds: float) -> JobRecord:
         """The job once it has ended, or as it is when the seconds are over, or too many of the tenant wait already."""
         return await self._finished(job, lambda: self.store.job(job.tenant, job.id), job.tenant, seconds)
 
