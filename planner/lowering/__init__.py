@@ -2,7 +2,7 @@
 
 from planner.lowering.lower import lower
 from planner.lowering.program import Convert, Free, Host, Instruction, Load, Program, Run, Seed
-from planner.lowering.staged import ChunkProgram, Event, Passes, Staged, Transfer, passes, staged
+from planner.lowering.staged import ChunkProgram, Event, Passes, Staged, StageTransfer, passes, staged
 
 __all__ = [
     "ChunkProgram",
@@ -16,8 +16,8 @@ __all__ = [
     "Program",
     "Run",
     "Seed",
+    "StageTransfer",
     "Staged",
-    "Transfer",
     "lower",
     "passes",
     "staged",

@@ -28,14 +28,14 @@ from planner.lowering.run_as import Listed, RunAs, again, by_units, deferred, fr
 from planner.lowering.touched import Key, key_of, of_gradient, writes
 from planner.work.activity import made_of_parameters
 
-__all__ = ["ChunkProgram", "Event", "Passes", "Phase", "Staged", "Transfer", "passes", "staged"]
+__all__ = ["ChunkProgram", "Event", "Passes", "Phase", "StageTransfer", "Staged", "passes", "staged"]
 
 Phase = Literal["begin", "forward", "backward", "weights", "end"]
 _HEAVY: Final = frozenset({"matmul", "conv", "gather"})  # whose gradients of weights may wait
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class StageTransfer:
     """Every rank of the stage that holds chunk `source` sends its shard of a tensor, or of its gradient, to the rank at
     the same place of the stage that holds chunk `target`."""
 
@@ -86,14 +86,14 @@ class ChunkProgram:
     of its stage."""
 
     runs: Mapping[Phase, tuple[StageInstruction, ...]]
-    receives: Mapping[Phase, tuple[Transfer, ...]]
-    sends: Mapping[Phase, tuple[Transfer, ...]]
+    receives: Mapping[Phase, tuple[StageTransfer, ...]]
+    sends: Mapping[Phase, tuple[StageTransfer, ...]]
     held: frozenset[str]
 
-    def received(self, phase: Phase) -> tuple[Transfer, ...]:
+    def received(self, phase: Phase) -> tuple[StageTransfer, ...]:
         return self.receives.get(phase, ())
 
-    def sent(self, phase: Phase) -> tuple[Transfer, ...]:
+    def sent(self, phase: Phase) -> tuple[StageTransfer, ...]:
         return self.sends.get(phase, ())
 
     def instructions(self, phase: Phase) -> tuple[StageInstruction, ...]:
@@ -275,7 +275,7 @@ class _Cut:
 
     # What crosses
 
-    def _value_transfers(self) -> tuple[Transfer, ...]:
+    def _value_transfers(self) -> tuple[StageTransfer, ...]:
         made: dict[Key, int] = {}
         for k in range(self.count):
             for i in self.forward[k]:
@@ -295,7 +295,7 @@ class _Cut:
                 here.update(writes(self.program, i))
         order = {key: n for n, key in enumerate(made)}
         return tuple(
-            Transfer(*key, False, k, k + 1)
+            StageTransfer(*key, False, k, k + 1)
             for key in sorted(last, key=order.__getitem__)
             for k in range(made[key], last[key])
         )
@@ -311,7 +311,7 @@ class _Cut:
         where = "no stage makes" if made is None else f"{self.passes.name(made)} makes and never sends to {here}"
         return f"{here}: {who} reads {name} as {layout}, which {where}"
 
-    def _gradient_transfers(self) -> tuple[Transfer, ...]:
+    def _gradient_transfers(self) -> tuple[StageTransfer, ...]:
         """Contributions go back to where the tensor is made, chunk by chunk, in the layouts they are made in."""
         first: dict[Key, int] = {}
         for op in self.graph.ops:
@@ -319,7 +319,7 @@ class _Cut:
                 if key[0] in self.graph.producers:
                     first[key] = max(first.get(key, 0), self.chunk_of[op.name])
         return tuple(
-            Transfer(*key, True, k, k - 1)
+            StageTransfer(*key, True, k, k - 1)
             for key, latest in first.items()
             for k in range(latest, self.chunk_of[self.graph.producers[key[0]].name], -1)
         )
