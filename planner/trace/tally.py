@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final, Literal
 
 from cost_models.kernels import Kernel
-from planner.trace.workload import Transfer
+from planner.trace.workload import TracedCollective
 
 __all__ = ["PHASES", "ExchangeKey", "Phase", "Tally"]
 
@@ -29,7 +29,7 @@ class Tally:
         self.core: list[Counter[Kernel]] = [Counter() for _ in range(units)]
         self.again: list[Counter[Kernel]] = [Counter() for _ in range(units)]
         self.of_weights: list[Counter[Kernel]] = [Counter() for _ in range(units)]
-        self.sent: dict[Phase, list[Counter[Transfer]]] = {p: [Counter() for _ in range(units)] for p in PHASES}
+        self.sent: dict[Phase, list[Counter[TracedCollective]]] = {p: [Counter() for _ in range(units)] for p in PHASES}
         self.gathers: list[Counter[ExchangeKey]] = [Counter() for _ in range(units)]
         self.sums: list[Counter[ExchangeKey]] = [Counter() for _ in range(units)]
         self.widest: list[Counter[str]] = [Counter() for _ in range(units)]
@@ -43,7 +43,7 @@ class Tally:
         self.backward[unit].update(backward)
         self.of_weights[unit].update(k for k in backward if k.of_weights)
 
-    def send(self, phase: Phase, unit: int, transfer: Transfer, times: int = 1) -> None:
+    def send(self, phase: Phase, unit: int, transfer: TracedCollective, times: int = 1) -> None:
         if transfer.bytes > 0:
             self.sent[phase][unit][transfer] += times
 

@@ -11,7 +11,7 @@ from planner.lowering import Convert, Program, Run
 from planner.redistribute.steps import FREE, StepKind
 from planner.trace.placed import Placed
 from planner.trace.tally import Phase, Tally
-from planner.trace.workload import Transfer
+from planner.trace.workload import TracedCollective
 from planner.work.activity import saved_slots
 
 __all__ = ["count_inner", "count_redistributions", "passes", "runs_again"]
@@ -91,7 +91,9 @@ def _transfer(tally: Tally, at: Placed, c: Convert, gathered_again: bool, *, aga
     for s in c.steps:
         if s.kind not in FREE:
             gathers = products and s.kind == StepKind.ALL_GATHER
-            tally.send(phase, unit, Transfer(str(s.kind), s.axes, s.group_bytes(whole, at.mesh), of_products=gathers))
+            tally.send(
+                phase, unit, TracedCollective(str(s.kind), s.axes, s.group_bytes(whole, at.mesh), of_products=gathers)
+            )
     if producer is not None:
         part = at.fusion.parts.get(producer.name)
         if part is not None and producer.outputs.index(c.tensor) in part.inside:
@@ -108,7 +110,7 @@ def _transfer(tally: Tally, at: Placed, c: Convert, gathered_again: bool, *, aga
         for s in c.steps if kept else ():
             if s.kind == StepKind.ALL_GATHER and not s.source.partial:
                 size = s.group_bytes(whole, at.mesh)
-                tally.send("backward", unit, Transfer(str(s.kind), s.axes, size, True, products))
+                tally.send("backward", unit, TracedCollective(str(s.kind), s.axes, size, True, products))
 
 
 def _copied(whole: int, layout: Layout, at: Placed) -> Kernel:
@@ -125,7 +127,9 @@ def count_inner(tally: Tally, at: Placed, again: Collection[str]) -> None:
             if x.backward and not at.trained(op):
                 continue
             ranks = 1 if x.kind in ("all_reduce", "permute") else at.mesh.size(x.axes)
-            transfer = Transfer(x.kind, x.axes, float(at.settings.payload_bytes(x) * ranks), x.kind == "permute")
+            transfer = TracedCollective(
+                x.kind, x.axes, float(at.settings.payload_bytes(x) * ranks), x.kind == "permute"
+            )
             if at.rule(op).kind == "attention" and not x.backward:
                 tally.send("core", at.unit(op), transfer, x.count)
             tally.send("backward" if x.backward else "forward", at.unit(op), transfer, x.count)
