@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from planner.ir import DeviceMesh, Graph, Layout, Op, Role
 from planner.lowering.program import Convert, Instruction, Load, Program, Run, Seed
 from planner.pricing.assignment import Assignment, Move
-from planner.redistribute import Step, StepKind
+from planner.redistribute import RedistributionStep, StepKind
 from planner.rules.rule import Rule
 from planner.work.activity import gradient_sources
 
@@ -101,7 +101,7 @@ class _Lowering:
             here = bare
             for axis, reduction in layout.partial:
                 there = Layout(bare.dims, (*here.partial, (axis, reduction)), bare.parts)
-                steps.append(Step(StepKind.TO_PARTIAL, (axis,), here, there))
+                steps.append(RedistributionStep(StepKind.TO_PARTIAL, (axis,), here, there))
                 here = there
             self.out.append(Convert(name, False, bare, layout, tuple(steps)))
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 from planner.ir import DeviceMesh, Graph, Layout
 from planner.pricing.machine import Settings
-from planner.redistribute import Step
+from planner.redistribute import RedistributionStep
 from planner.redistribute.steps import FREE
 from planner.rules.rule import Rule
 from planner.rules.strategy import Strategy
@@ -62,7 +62,7 @@ class Convert:
     gradient: bool
     source: Layout
     target: Layout
-    steps: tuple[Step, ...]
+    steps: tuple[RedistributionStep, ...]
     reader: str = ""
 
 

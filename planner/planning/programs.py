@@ -8,7 +8,7 @@ from planner.lowering import Program, lower
 from planner.planning.document import PlanDocument, RedistributionDocument
 from planner.planning.roles import role_from_text
 from planner.pricing import Assignment, Flow, Move, active_tensors, bind_rules
-from planner.redistribute import Step, StepKind
+from planner.redistribute import RedistributionStep, StepKind
 from planner.rules.strategy import Strategy, bind
 
 __all__ = ["assignment_of", "each_once", "program_of", "strategies_of"]
@@ -89,7 +89,7 @@ def _move(r: RedistributionDocument, mesh: DeviceMesh) -> Move:
             raise InputError(
                 f"plan: redistribution of {r.tensor}: step {s.kind} over {s.axes} is not known to this mesh"
             )
-        steps.append(Step(StepKind(s.kind), tuple(s.axes), here, there, s.dim, s.to_dim))
+        steps.append(RedistributionStep(StepKind(s.kind), tuple(s.axes), here, there, s.dim, s.to_dim))
         here = there
     target = r.target.layout()
     if here != target:

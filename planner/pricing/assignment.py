@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from planner.ir import Layout
-from planner.redistribute import Step
+from planner.redistribute import RedistributionStep
 from planner.rules.strategy import Strategy
 
 __all__ = ["Assignment", "Flow", "Move", "Style"]
@@ -22,7 +22,7 @@ class Move:
     gradient: bool
     source: Layout
     target: Layout
-    steps: tuple[Step, ...] = ()
+    steps: tuple[RedistributionStep, ...] = ()
     reader: str = ""
 
 

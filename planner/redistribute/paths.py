@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from planner.ir import DeviceMesh, Layout, Reduction
 from planner.redistribute.lattice import Arcs, lattice_of, ranks_of
-from planner.redistribute.steps import FREE, Parts, Step, StepKind
+from planner.redistribute.steps import FREE, Parts, RedistributionStep, StepKind
 
 __all__ = ["Prices", "Redistributions"]
 
@@ -172,10 +172,10 @@ class Redistributions:
         """What a redistribution that communicates costs beside its steps: of tensors inside kernels."""
         return int(self._copied[self.index[source]] + self._copied[self.index[target]])
 
-    def path(self, source: Layout, target: Layout) -> tuple[Step, ...]:
+    def path(self, source: Layout, target: Layout) -> tuple[RedistributionStep, ...]:
         """The cheapest steps; empty when the layouts are equal."""
         here, goal = self.index[source], self.index[target]
-        steps: list[Step] = []
+        steps: list[RedistributionStep] = []
         while here != goal:
             through = self._lengths[here] + self._inward(goal)
             through[here] = _UNREACHABLE * 2

@@ -10,7 +10,7 @@ import numpy as np
 
 from planner.ir import Layout, Reduction
 from planner.lowering import Convert, Instruction, Program
-from planner.redistribute import Step, StepKind
+from planner.redistribute import RedistributionStep, StepKind
 from planner.redistribute.steps import FREE
 from tests.mutation.faults import Mutant, kind
 from tests.mutation.subjects import Subject
@@ -49,7 +49,7 @@ def _each(
             )
 
 
-def _of_step(change: Callable[[Step], Step | None], rng: np.random.Generator) -> Change:
+def _of_step(change: Callable[[RedistributionStep], RedistributionStep | None], rng: np.random.Generator) -> Change:
     """One step replaced; those behind it follow."""
 
     def apply(move: Convert) -> Iterable[Instruction] | None:
@@ -126,7 +126,7 @@ def steps_in_reverse(subject: Subject, rng: np.random.Generator) -> Iterator[Mut
 def collective_over_another_axis(subject: Subject, rng: np.random.Generator) -> Iterator[Mutant]:
     names = subject.mesh.names
 
-    def change(step: Step) -> Step | None:
+    def change(step: RedistributionStep) -> RedistributionStep | None:
         others = [n for n in names if n not in step.axes]
         return replace(step, axes=(*step.axes[:-1], others[0])) if others else None
 
@@ -142,7 +142,7 @@ def collective_over_fewer_axes(subject: Subject, rng: np.random.Generator) -> It
 def collective_over_more_axes(subject: Subject, rng: np.random.Generator) -> Iterator[Mutant]:
     names = subject.mesh.names
 
-    def change(step: Step) -> Step | None:
+    def change(step: RedistributionStep) -> RedistributionStep | None:
         others = tuple(n for n in names if n not in step.axes)
         return replace(step, axes=(*step.axes, *others)) if others else None
 
@@ -156,7 +156,7 @@ def collective_with_axes_in_reverse(subject: Subject, rng: np.random.Generator) 
 
 @kind("program")
 def collective_along_another_dimension(subject: Subject, rng: np.random.Generator) -> Iterator[Mutant]:
-    def change(step: Step) -> Step | None:
+    def change(step: RedistributionStep) -> RedistributionStep | None:
         rank = len(step.source.dims)
         return replace(step, dim=(step.dim + 1) % rank) if step.dim >= 0 and rank > 1 else None
 
@@ -165,7 +165,7 @@ def collective_along_another_dimension(subject: Subject, rng: np.random.Generato
 
 @kind("program")
 def all_to_all_towards_another_dimension(subject: Subject, rng: np.random.Generator) -> Iterator[Mutant]:
-    def change(step: Step) -> Step | None:
+    def change(step: RedistributionStep) -> RedistributionStep | None:
         rank = len(step.source.dims)
         return replace(step, to_dim=(step.to_dim + 1) % rank) if step.to_dim >= 0 and rank > 1 else None
 
@@ -174,7 +174,7 @@ def all_to_all_towards_another_dimension(subject: Subject, rng: np.random.Genera
 
 @kind("program")
 def collective_of_another_kind(subject: Subject, rng: np.random.Generator) -> Iterator[Mutant]:
-    def change(step: Step) -> Step | None:
+    def change(step: RedistributionStep) -> RedistributionStep | None:
         kinds = [k for k in StepKind if k is not step.kind]
         return replace(step, kind=kinds[rng.integers(len(kinds))])
 
@@ -189,7 +189,7 @@ def reduction_of_another_kind(subject: Subject, rng: np.random.Generator) -> Ite
         swap = {Reduction.SUM: Reduction.MAX, Reduction.MAX: Reduction.SUM, Reduction.MIN: Reduction.MAX}
         return Layout(layout.dims, tuple((a, swap[r]) for a, r in layout.partial))
 
-    def change(step: Step) -> Step | None:
+    def change(step: RedistributionStep) -> RedistributionStep | None:
         reduces = step.kind in (StepKind.ALL_REDUCE, StepKind.REDUCE_SCATTER)
         return replace(step, source=other(step.source)) if reduces else None
 

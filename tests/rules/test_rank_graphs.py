@@ -20,7 +20,7 @@ from planner.emit.onnx.ranks.registry import lowered_types
 from planner.errors import InputError
 from planner.ir import DeviceMesh, Layout
 from planner.lowering import Convert, Instruction, Load, Program, Run
-from planner.redistribute import Step, StepKind
+from planner.redistribute import RedistributionStep, StepKind
 from planner.rules import Rule, Strategy, rule_for, strategies
 from planner.verify.reference import run_whole
 from tests.rules.cases import FAMILIES
@@ -66,7 +66,7 @@ def program(subject: Case, rule: Rule, strategy: Strategy, mesh: DeviceMesh) -> 
         steps = []
         for axis, reduction in layout.partial:
             there = Layout(here.dims, (*here.partial, (axis, reduction)))
-            steps.append(Step(StepKind.TO_PARTIAL, (axis,), here, there))
+            steps.append(RedistributionStep(StepKind.TO_PARTIAL, (axis,), here, there))
             here = there
         if steps:
             instructions.append(Convert(name, False, Layout(layout.dims), layout, tuple(steps)))

@@ -19,7 +19,7 @@ from planner.ir import Layout, Reduction
 from planner.lowering import Convert, Free, Host, Run, Staged
 from planner.lowering.run_as import deferred
 from planner.planning.programs import program_of
-from planner.redistribute import Step, StepKind
+from planner.redistribute import RedistributionStep, StepKind
 from planner.verify.pipeline import verify_pipeline
 from planner.verify.pipelined import pipeline_of
 from planner.verify.sibling import Siblings
@@ -92,8 +92,8 @@ def test_replicas_are_summed_once_a_step() -> None:
     x, y, rows = ("x", Reduction.SUM), ("y", Reduction.SUM), (("y",), ())
     pending, scattered, stored = Layout(((), ()), (x, y)), Layout(rows, (x,)), Layout(rows)
     steps = (
-        Step(StepKind.REDUCE_SCATTER, ("y",), pending, scattered, 0),
-        Step(StepKind.ALL_REDUCE, ("x",), scattered, stored),
+        RedistributionStep(StepKind.REDUCE_SCATTER, ("y",), pending, scattered, 0),
+        RedistributionStep(StepKind.ALL_REDUCE, ("x",), scattered, stored),
     )
     whole = Convert("w", True, pending, stored, steps)
     every_pass, once = deferred(whole)
