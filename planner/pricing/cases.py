@@ -14,7 +14,7 @@ from planner.ir import DeviceMesh, Graph, Layout, Reduction, Tensor
 from planner.pricing.hubs import MAX_SET_READERS, Read, SetHub, StarHub, capped, distances
 from planner.pricing.machine import IntArray, Machine
 from planner.pricing.priced import Reader
-from planner.pricing.structure import Case, HubCase, Structure, Travel
+from planner.pricing.structure import Case, HubCase, RedistributedTensor, Structure
 from planner.pricing.tables import Allowed, OperatorTable, distinct, operator_tables
 from planner.redistribute import Parts, Redistributions, lattice_of
 from planner.search.problem import FORBIDDEN
@@ -55,9 +55,9 @@ class CasePrices:
         self._parts = _parts_by_shape(structure)
         kinds = tuple(dict.fromkeys(map(self._kind, structure.travels)))
         self._redistributions = dict(zip(kinds, self._tables(kinds), strict=True))
-        self._of_travels: dict[Travel, Redistributions] = {}
+        self._of_travels: dict[RedistributedTensor, Redistributions] = {}
 
-    def redistributions(self, travel: Travel) -> Redistributions:
+    def redistributions(self, travel: RedistributedTensor) -> Redistributions:
         known = self._of_travels.get(travel)
         if known is None:
             kind = self._kind(travel)
@@ -83,7 +83,7 @@ class CasePrices:
             inside = writer[1] in self.structure.classes[writer[0]].part.inside
         self.structure.samples.setdefault((tensor.shape or (), tensor.dtype), tensor)
         share = self.structure.shares.get(tensor.name, 1.0)
-        return self.redistributions(Travel(tensor.shape or (), tensor.dtype, writer, inside, share))
+        return self.redistributions(RedistributedTensor(tensor.shape or (), tensor.dtype, writer, inside, share))
 
     def node(self, case: Case, times: int) -> IntArray:
         """Costs of a node whose operator runs forward so often."""
@@ -111,7 +111,7 @@ class CasePrices:
         """Costs and usage of an edge over which a tensor is handed so often forward."""
         kind = case[0]
         if kind == "direct":
-            _, travel, write, read = cast(tuple[str, Travel, Case, Case], case)
+            _, travel, write, read = cast(tuple[str, RedistributedTensor, Case, Case], case)
             table = self.redistributions(travel)
             return self._once(
                 (kind, id(table), write, read, times), partial(self._direct, table, travel, write, read, times)
@@ -143,7 +143,7 @@ class CasePrices:
             self._memo[key] = make()
         return cast(T, self._memo[key])
 
-    def _kind(self, travel: Travel) -> _Kind:
+    def _kind(self, travel: RedistributedTensor) -> _Kind:
         reduction = Reduction.SUM
         if travel.writer is not None:
             cls, output = travel.writer
@@ -288,7 +288,9 @@ class CasePrices:
 
     # Edges
 
-    def _direct(self, table: Redistributions, travel: Travel, write: Case, read: Case, times: int) -> _Edge:
+    def _direct(
+        self, table: Redistributions, travel: RedistributedTensor, write: Case, read: Case, times: int
+    ) -> _Edge:
         writes, reads = self._writing(write), self._reading(read)
         there, back = self._once(("distances", id(table), write, read), partial(self._distances, table, writes, reads))
         held = np.stack([reads.numbers[:, 0, 0], np.full(len(reads.numbers), -1)], axis=1)
@@ -317,7 +319,7 @@ class CasePrices:
 
         return self._once(("held in", id(hub)), make)
 
-    def _to_hub(self, hub: SetHub | StarHub, travel: Travel, write: Case, times: int) -> _Edge:
+    def _to_hub(self, hub: SetHub | StarHub, travel: RedistributedTensor, write: Case, times: int) -> _Edge:
         writes = [way[0] for way in self._writing(write).combinations]
         there, back = self._once(("trees", id(hub), write), lambda: hub.producer_trees(writes))
         held = self._held_in(hub)
@@ -329,7 +331,7 @@ class CasePrices:
         return np.ascontiguousarray(costs.T[:, reads.rows]), None
 
     def _expanded(
-        self, costs: IntArray, travel: Travel, write: Case, held: IntArray, columns: np.ndarray | None
+        self, costs: IntArray, travel: RedistributedTensor, write: Case, held: IntArray, columns: np.ndarray | None
     ) -> _Edge:
         """Expands costs from distinct ways to states, and for parameters adds the memory of the copies that compute
         reads.  `held[k]` numbers the one or two layouts behind column k; `columns` None: they are the states."""

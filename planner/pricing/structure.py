@@ -21,11 +21,11 @@ from planner.work.activity import fixed_operators, gradient_sources
 from planner.work.fusion import fusion_of
 from planner.work.units import bucket_shares
 
-__all__ = ["Case", "HubCase", "Structure", "Travel", "structure_of"]
+__all__ = ["Case", "HubCase", "RedistributedTensor", "Structure", "structure_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Travel:
+class RedistributedTensor:
     """What decides how a tensor may be redistributed; `writer` is (operator class, output), None for a parameter.
     `inside`: it lies inside a kernel, so that a redistribution takes it out and brings it back.  `share`: that
     of a parameter in its unit (`planner.work.units.bucket_shares`).
@@ -42,7 +42,7 @@ class Travel:
 class HubCase:
     """A tensor with several readers: how it travels, and how they read it."""
 
-    travel: Travel
+    travel: RedistributedTensor
     readers: tuple[Case, ...]
 
 
@@ -99,10 +99,10 @@ class Structure:
     _expansions: dict[object, tuple[Layouts, list[Expansion]]] = field(default_factory=dict)
 
     @property
-    def travels(self) -> tuple[Travel, ...]:
+    def travels(self) -> tuple[RedistributedTensor, ...]:
         """Every way tensors travel."""
         found = (case[1].travel if isinstance(case[1], HubCase) else case[1] for _, _, case, _ in self.edges)
-        return tuple(dict.fromkeys(t for t in found if isinstance(t, Travel)))
+        return tuple(dict.fromkeys(t for t in found if isinstance(t, RedistributedTensor)))
 
     def expansions(self, names: tuple[str, ...], busy: tuple[bool, ...]) -> tuple[Layouts, list[Expansion]]:
         """Layouts, and by operator class the strategies, over meshes of these axes of which those `busy` have more than
@@ -246,13 +246,13 @@ class _Builder:
         s.samples.setdefault((shape, tensor.dtype), tensor)
         if name in s.parameter_nodes:
             source, runner, write = s.parameter_nodes[name], "", s.cases[s.parameter_nodes[name]]
-            travel = Travel(shape, tensor.dtype, None, share=s.shares.get(name, 1.0))
+            travel = RedistributedTensor(shape, tensor.dtype, None, share=s.shares.get(name, 1.0))
         else:
             assert producer is not None, f"{name} is neither a parameter nor computed"
             writer = s.class_of[producer.name], producer.outputs.index(name)
             source, runner, write = s.op_nodes[producer.name], producer.name, ("write", *writer)
             inside = writer[1] in s.classes[writer[0]].part.inside
-            travel = Travel(shape, tensor.dtype, writer, inside)
+            travel = RedistributedTensor(shape, tensor.dtype, writer, inside)
         node, case, _ = readers[0]
         if len(readers) == 1 and (case[0] == "output" or len(case[2]) == 1):  # type: ignore[arg-type]  # a read's operands
             s.edges.append((source, node, ("direct", travel, write, case), runner))
