@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from planner.ir import DeviceMesh, Graph, Layout, Op, Role
 from planner.lowering.program import Convert, Instruction, Load, Program, Run, Seed
-from planner.pricing.assignment import Assignment, Move
+from planner.pricing.assignment import Assignment, Redistribution
 from planner.redistribute import RedistributionStep, StepKind
 from planner.rules.rule import Rule
 from planner.work.activity import gradient_sources
@@ -63,7 +63,7 @@ class _Lowering:
             self.final,
         )
 
-    def _convert(self, tensor: str, moves: Iterable[Move]) -> None:
+    def _convert(self, tensor: str, moves: Iterable[Redistribution]) -> None:
         self.out += [Convert(tensor, m.gradient, m.source, m.target, m.steps, m.reader) for m in moves]
 
     def _forward(self, op: Op) -> None:

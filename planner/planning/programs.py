@@ -7,7 +7,7 @@ from planner.ir import DeviceMesh, Graph
 from planner.lowering import Program, lower
 from planner.planning.document import PlanDocument, RedistributionDocument
 from planner.planning.roles import role_from_text
-from planner.pricing import Assignment, Flow, Move, active_tensors, bind_rules
+from planner.pricing import Assignment, Flow, Redistribution, active_tensors, bind_rules
 from planner.redistribute import RedistributionStep, StepKind
 from planner.rules.strategy import Strategy, bind
 
@@ -50,7 +50,7 @@ def program_of(plan: PlanDocument, graph: Graph) -> Program:
 def assignment_of(plan: PlanDocument, graph: Graph) -> Assignment:
     """What the plan says of operators, parameters and tensors; strategies are bound for those of `graph`, which may
     be a part of the model.  InputError where they do not fit."""
-    moves: dict[str, list[Move]] = {}
+    moves: dict[str, list[Redistribution]] = {}
     for r in each_once(plan):
         moves.setdefault(r.tensor, []).append(_move(r, plan.mesh))
     flows = {
@@ -79,7 +79,7 @@ def each_once(plan: PlanDocument) -> list[RedistributionDocument]:
     return list(known.values())
 
 
-def _move(r: RedistributionDocument, mesh: DeviceMesh) -> Move:
+def _move(r: RedistributionDocument, mesh: DeviceMesh) -> Redistribution:
     source = here = r.source.layout()
     steps = []
     for s in r.steps:
@@ -94,4 +94,4 @@ def _move(r: RedistributionDocument, mesh: DeviceMesh) -> Move:
     target = r.target.layout()
     if here != target:
         raise InputError(f"plan: redistribution of {r.tensor}: its steps end in {here}, not in {target}")
-    return Move(r.direction == "gradient", source, target, tuple(steps), r.reader)
+    return Redistribution(r.direction == "gradient", source, target, tuple(steps), r.reader)

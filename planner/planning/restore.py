@@ -23,7 +23,16 @@ from planner.planning.lean import beside, edges_of_hubs
 from planner.planning.programs import each_once, program_of
 from planner.planning.roles import role_from_text
 from planner.planning.targets import said_by
-from planner.pricing import Machine, Move, PricedProblem, PriceTables, Settings, active_tensors, bind_rules, price
+from planner.pricing import (
+    Machine,
+    PricedProblem,
+    PriceTables,
+    Redistribution,
+    Settings,
+    active_tensors,
+    bind_rules,
+    price,
+)
 from planner.pricing.hubs import Read, SetHub, StarHub, direct_moves
 from planner.pricing.memory import recomputed_blocks
 from planner.pricing.priced import Reader
@@ -277,5 +286,5 @@ class _Choice:
         return InputError(f"{self.source}: at {field}: expected {expected}, found {found}; search again")
 
 
-def _way(m: Move) -> _Way:
+def _way(m: Redistribution) -> _Way:
     return m.gradient, m.source, m.target

@@ -10,13 +10,13 @@ from planner.ir import Layout
 from planner.redistribute import RedistributionStep
 from planner.rules.strategy import Strategy
 
-__all__ = ["Assignment", "Flow", "Move", "Style"]
+__all__ = ["Assignment", "Flow", "Redistribution", "Style"]
 
 Style = Literal["direct", "set", "star"]
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class Redistribution:
     """A conversion of a tensor or of its gradient; `reader` names the operator it serves alone, if only one."""
 
     gradient: bool
@@ -38,12 +38,12 @@ class Flow:
     style: Style
     produced: Layout
     wanted: Layout | None
-    moves: tuple[Move, ...] = ()
+    moves: tuple[Redistribution, ...] = ()
 
-    def shared(self, *, gradient: bool) -> tuple[Move, ...]:
+    def shared(self, *, gradient: bool) -> tuple[Redistribution, ...]:
         return tuple(m for m in self.moves if m.gradient == gradient and not m.reader)
 
-    def of_reader(self, reader: str, *, gradient: bool) -> tuple[Move, ...]:
+    def of_reader(self, reader: str, *, gradient: bool) -> tuple[Redistribution, ...]:
         return tuple(m for m in self.moves if m.gradient == gradient and m.reader == reader)
 
 

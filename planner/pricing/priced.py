@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.ir import Graph, Layout, Op, Tensor
-from planner.pricing.assignment import Assignment, Flow, Move, Style
+from planner.pricing.assignment import Assignment, Flow, Redistribution, Style
 from planner.pricing.hubs import Read, SetHub, StarHub, direct_moves
 from planner.pricing.machine import Machine
 from planner.pricing.tables import OperatorTable
@@ -80,14 +80,14 @@ class PricedProblem:
         for op, slot in self.graph.consumers.get(tensor, ()):
             read = None if op.name in self.fixed else strategies[op.name].operands[slot]
             if read is not None and read != whole:
-                moves.append(Move(False, whole, read, self.redistributions(t).path(whole, read), op.name))
+                moves.append(Redistribution(False, whole, read, self.redistributions(t).path(whole, read), op.name))
         return Flow(tensor, "star", whole, None, tuple(dict.fromkeys(moves)))
 
     def flow(self, tensor: str, choice: Sequence[int]) -> Flow:
         """How a tensor travels that nodes read."""
         write = self._write(tensor, choice)
         readers = self.readers[tensor]
-        moves: list[Move] = []
+        moves: list[Redistribution] = []
         style: Style = "direct"
         if tensor in self.hubs:
             node, hub = self.hubs[tensor]

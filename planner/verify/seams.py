@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.ir import DeviceMesh, Graph, Layout
-from planner.pricing import Assignment, Flow, Move
+from planner.pricing import Assignment, Flow, Redistribution
 from planner.redistribute import Redistributions
 
 __all__ = ["sewn"]
@@ -72,7 +72,7 @@ class _Seams:
         self.shape, self.mesh = shape, mesh
         self.count = 0
 
-    def forward(self, own: Flow, others: Iterable[Flow]) -> list[Move]:
+    def forward(self, own: Flow, others: Iterable[Flow]) -> list[Redistribution]:
         moves = [m for m in own.moves if not m.gradient]
         there = {own.produced, *(m.target for m in moves if not m.reader)}
         for flow in others:
@@ -86,11 +86,11 @@ class _Seams:
 
     def gradient(
         self, own: Flow, others: Iterable[Flow], readers: set[str], given: Iterable[Layout | None]
-    ) -> list[Move]:
+    ) -> list[Redistribution]:
         rank = len(own.produced.dims)
         here = {g or Layout.replicated(rank) for g in given}
         listed = [m for flow in (own, *others) for m in flow.moves if m.gradient]
-        moves: list[Move] = []
+        moves: list[Redistribution] = []
         for m in (m for m in listed if m.reader in readers):
             moves.append(m)
             here.add(m.target)
@@ -106,11 +106,11 @@ class _Seams:
             moves += [self._seam(True, left, wanted) for left in sorted(here - {wanted}, key=str)]
         return moves
 
-    def _seam(self, gradient: bool, source: Layout, target: Layout) -> Move:
+    def _seam(self, gradient: bool, source: Layout, target: Layout) -> Redistribution:
         self.count += 1
         elements = int(np.prod(self.shape, dtype=np.int64))
         counts = [{x.parts_of(d) for x in (source, target)} - {1} for d in range(len(self.shape))]
         parts = tuple(map(tuple, counts)) if any(counts) else ()
         table = Redistributions(self.shape, elements, self.mesh, _ByBytes(), parts=parts)
         steps = table.path(source, target)
-        return Move(gradient, source, target, steps)
+        return Redistribution(gradient, source, target, steps)
