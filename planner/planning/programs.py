@@ -7,7 +7,7 @@ from planner.ir import DeviceMesh, Graph
 from planner.lowering import Program, lower
 from planner.planning.document import PlanDocument, RedistributionDocument
 from planner.planning.roles import role_from_text
-from planner.pricing import Assignment, Flow, Redistribution, active_tensors, bind_rules
+from planner.pricing import Assignment, Redistribution, RedistributionPlan, active_tensors, bind_rules
 from planner.redistribute import RedistributionStep, StepKind
 from planner.rules.strategy import Strategy, bind
 
@@ -54,7 +54,7 @@ def assignment_of(plan: PlanDocument, graph: Graph) -> Assignment:
     for r in each_once(plan):
         moves.setdefault(r.tensor, []).append(_move(r, plan.mesh))
     flows = {
-        name: Flow(
+        name: RedistributionPlan(
             name,
             "set",
             t.layout.layout(),

@@ -10,7 +10,7 @@ from planner.ir import Layout
 from planner.redistribute import RedistributionStep
 from planner.rules.strategy import Strategy
 
-__all__ = ["Assignment", "Flow", "Redistribution", "Style"]
+__all__ = ["Assignment", "Redistribution", "RedistributionPlan", "Style"]
 
 Style = Literal["direct", "set", "star"]
 
@@ -27,7 +27,7 @@ class Redistribution:
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class RedistributionPlan:
     """How one tensor travels: `produced`, with `wanted` as its gradient's layout, and the moves between.
 
     Moves without a reader are made once for all readers, in the order given.  Under the style `star` the
@@ -54,5 +54,5 @@ class Assignment:
 
     strategies: Mapping[str, Strategy]
     stored: Mapping[str, Layout]
-    flows: Mapping[str, Flow]
+    flows: Mapping[str, RedistributionPlan]
     blocks: Mapping[str, int]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.ir import Graph, Layout, Op, Tensor
-from planner.pricing.assignment import Assignment, Flow, Redistribution, Style
+from planner.pricing.assignment import Assignment, Redistribution, RedistributionPlan, Style
 from planner.pricing.hubs import Read, SetHub, StarHub, direct_moves
 from planner.pricing.machine import Machine
 from planner.pricing.tables import OperatorTable
@@ -72,7 +72,7 @@ class PricedProblem:
         assert strategy is not None, "replication is always allowed"
         return strategy
 
-    def _slices(self, tensor: str, strategies: Mapping[str, Strategy]) -> Flow:
+    def _slices(self, tensor: str, strategies: Mapping[str, Strategy]) -> RedistributionPlan:
         """Every reader takes its part of a replica, for free."""
         t = self.graph.tensors[tensor]
         whole = Layout.replicated(t.rank)
@@ -81,9 +81,9 @@ class PricedProblem:
             read = None if op.name in self.fixed else strategies[op.name].operands[slot]
             if read is not None and read != whole:
                 moves.append(Redistribution(False, whole, read, self.redistributions(t).path(whole, read), op.name))
-        return Flow(tensor, "star", whole, None, tuple(dict.fromkeys(moves)))
+        return RedistributionPlan(tensor, "star", whole, None, tuple(dict.fromkeys(moves)))
 
-    def flow(self, tensor: str, choice: Sequence[int]) -> Flow:
+    def flow(self, tensor: str, choice: Sequence[int]) -> RedistributionPlan:
         """How a tensor travels that nodes read."""
         write = self._write(tensor, choice)
         readers = self.readers[tensor]
@@ -102,9 +102,11 @@ class PricedProblem:
             (read,) = reader.reads(choice)
             moves = direct_moves(write, read)
         if not moves:
-            return Flow(tensor, style, *write)
+            return RedistributionPlan(tensor, style, *write)
         table = self.redistributions(self.graph.tensors[tensor])
-        return Flow(tensor, style, *write, tuple(replace(m, steps=table.path(m.source, m.target)) for m in moves))
+        return RedistributionPlan(
+            tensor, style, *write, tuple(replace(m, steps=table.path(m.source, m.target)) for m in moves)
+        )
 
     def _write(self, tensor: str, choice: Sequence[int]) -> Read:
         if tensor in self.parameter_nodes:

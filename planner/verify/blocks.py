@@ -15,7 +15,7 @@ from itertools import groupby
 from planner.frontends.blocks import BlockRun
 from planner.frontends.siblings import BlockCut
 from planner.ir import Graph
-from planner.pricing import Assignment, Flow
+from planner.pricing import Assignment, RedistributionPlan
 
 __all__ = ["Level", "cuts", "represented"]
 
@@ -83,7 +83,7 @@ def _kind(graph: Graph, block: Sequence[str], number: int, place: Mapping[str, _
     return digest.hexdigest()
 
 
-def _flow(flow: Flow, number: int, place: Mapping[str, _Place]) -> str:
+def _flow(flow: RedistributionPlan, number: int, place: Mapping[str, _Place]) -> str:
     def reader(name: str) -> str:
         at = place.get(name)
         return "" if not name else "outside" if at is None else f"{at.block - number}:{at.position}"

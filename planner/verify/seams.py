@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.ir import DeviceMesh, Graph, Layout
-from planner.pricing import Assignment, Flow, Redistribution
+from planner.pricing import Assignment, Redistribution, RedistributionPlan
 from planner.redistribute import Redistributions
 
 __all__ = ["sewn"]
@@ -34,7 +34,7 @@ def sewn(
     part: Graph, whole: Graph, mesh: DeviceMesh, assignment: Assignment, active: frozenset[str]
 ) -> tuple[Assignment, int]:
     """The assignment for `part`, and the number of seams; `assignment` is the plan's for the whole model."""
-    flows: dict[str, Flow] = {}
+    flows: dict[str, RedistributionPlan] = {}
     seams = 0
     for name in part.tensors:
         if name in assignment.flows:
@@ -49,7 +49,7 @@ def sewn(
 
 def _flow(
     name: str, part: Graph, whole: Graph, mesh: DeviceMesh, assignment: Assignment, active: bool
-) -> tuple[Flow, int]:
+) -> tuple[RedistributionPlan, int]:
     own = assignment.flows[name]
     readers = part.consumers.get(name, ())
     if [(op.name, i) for op, i in readers] == [(op.name, i) for op, i in whole.consumers.get(name, ())]:
@@ -72,7 +72,7 @@ class _Seams:
         self.shape, self.mesh = shape, mesh
         self.count = 0
 
-    def forward(self, own: Flow, others: Iterable[Flow]) -> list[Redistribution]:
+    def forward(self, own: RedistributionPlan, others: Iterable[RedistributionPlan]) -> list[Redistribution]:
         moves = [m for m in own.moves if not m.gradient]
         there = {own.produced, *(m.target for m in moves if not m.reader)}
         for flow in others:
@@ -85,7 +85,11 @@ class _Seams:
         return moves
 
     def gradient(
-        self, own: Flow, others: Iterable[Flow], readers: set[str], given: Iterable[Layout | None]
+        self,
+        own: RedistributionPlan,
+        others: Iterable[RedistributionPlan],
+        readers: set[str],
+        given: Iterable[Layout | None],
     ) -> list[Redistribution]:
         rank = len(own.produced.dims)
         here = {g or Layout.replicated(rank) for g in given}
