@@ -15,7 +15,7 @@ from planner.clock.memory import Held, chunk_activation_bytes, held_bytes
 from planner.clock.passes import Part
 from planner.clock.stages import in_one_chunk
 from planner.clock.step import StepTimes, step_of
-from planner.lowering import Convert, Program, Run
+from planner.lowering import Program, Redistribute, Run
 from planner.pricing import PricedProblem, Settings
 from planner.redistribute.steps import FREE
 from planner.trace import Levels, Workload, trace, trace_levels
@@ -216,7 +216,7 @@ class _Begins:
                 backward = backward or i.backward
                 here = backward, self.of[i.op]
                 cost = sum(run_cost(self.priced, self.choice, i)) if i.op in self.priced.op_nodes else 0
-            elif isinstance(i, Convert):
+            elif isinstance(i, Redistribute):
                 cost, shared = convert_cost(self.priced, i), i.tensor in self.priced.parameter_nodes
             yield here, cost, shared
 
@@ -231,7 +231,7 @@ class _Begins:
                 share = used[at] / self.filled[at] if self.filled[at] else 0.0
                 ready = self.start[at] + share * self.lasts[at]
                 used[at] += cost
-            elif isinstance(i, Convert) and i.gradient:
+            elif isinstance(i, Redistribute) and i.gradient:
                 ready = self.start.get(at, 0.0) + self.lasts.get(at, 0.0)
             else:
                 ready = self.start[before[at]] if at in before else 0.0

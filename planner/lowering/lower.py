@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from planner.ir import DeviceMesh, Graph, Layout, Op, Role
-from planner.lowering.program import Convert, Instruction, Load, Program, Run, Seed
+from planner.lowering.program import Instruction, Load, Program, Redistribute, Run, Seed
 from planner.pricing.assignment import Assignment, Redistribution
 from planner.redistribute import RedistributionStep, StepKind
 from planner.rules.rule import Rule
@@ -64,7 +64,7 @@ class _Lowering:
         )
 
     def _convert(self, tensor: str, moves: Iterable[Redistribution]) -> None:
-        self.out += [Convert(tensor, m.gradient, m.source, m.target, m.steps, m.reader) for m in moves]
+        self.out += [Redistribute(tensor, m.gradient, m.source, m.target, m.steps, m.reader) for m in moves]
 
     def _forward(self, op: Op) -> None:
         for slot, name in enumerate(op.inputs):
@@ -103,7 +103,7 @@ class _Lowering:
                 there = Layout(bare.dims, (*here.partial, (axis, reduction)), bare.parts)
                 steps.append(RedistributionStep(StepKind.TO_PARTIAL, (axis,), here, there))
                 here = there
-            self.out.append(Convert(name, False, bare, layout, tuple(steps)))
+            self.out.append(Redistribute(name, False, bare, layout, tuple(steps)))
 
     def _run_again(self, op: Op) -> None:
         """Recomputes the block of `op` before the first of its operators is differentiated."""

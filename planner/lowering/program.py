@@ -19,13 +19,13 @@ from planner.rules.rule import Rule
 from planner.rules.strategy import Strategy
 
 __all__ = [
-    "Convert",
     "Free",
     "GradientPart",
     "Host",
     "Instruction",
     "Load",
     "Program",
+    "Redistribute",
     "Run",
     "Seed",
     "StageInstruction",
@@ -55,7 +55,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Convert:
+class Redistribute:
     """A redistribution of a tensor or its gradient; `reader` is the operator it serves alone, if only one."""
 
     tensor: str
@@ -93,7 +93,7 @@ class Host:
     back: bool = False
 
 
-Instruction = Load | Run | Convert | Seed
+Instruction = Load | Run | Redistribute | Seed
 StageInstruction = Instruction | Free | Host  # of a pipeline stage, which says what it holds between its passes
 
 
@@ -117,10 +117,10 @@ class Program:
     active: frozenset[str]
     final_gradients: Mapping[str, Layout]
 
-    def converts(self) -> list[Convert]:
-        return [i for i in self.instructions if isinstance(i, Convert)]
+    def converts(self) -> list[Redistribute]:
+        return [i for i in self.instructions if isinstance(i, Redistribute)]
 
-    def moved(self, converts: Iterable[Convert], tensor_bytes: Mapping[str, int]) -> dict[str, Traffic]:
+    def moved(self, converts: Iterable[Redistribute], tensor_bytes: Mapping[str, int]) -> dict[str, Traffic]:
         """Collectives of these redistributions, by kind.  `tensor_bytes`: whole size by tensor."""
         counts: Counter[str] = Counter()
         sizes: Counter[str] = Counter()

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from planner.lowering.program import Convert, Free, GradientPart, Host, Program, Run, StageInstruction
+from planner.lowering.program import Free, GradientPart, Host, Program, Redistribute, Run, StageInstruction
 from planner.lowering.touched import Key, of_gradient, reads, writes
 from planner.redistribute import StepKind
 from planner.redistribute.steps import FREE
@@ -72,7 +72,7 @@ def _on_behalf(program: Program, how: RunAs, i: StageInstruction) -> str:
     with that, and where the reader's result is kept, with its maker."""
     if isinstance(i, Run):
         return i.op
-    if not isinstance(i, Convert):
+    if not isinstance(i, Redistribute):
         return ""
     made = program.graph.producers.get(i.tensor)
     maker = "" if made is None else made.name
@@ -103,7 +103,7 @@ def in_two(
             here = _parts(program, i.op, weights, heavy(i.op))
             first += [replace(i, part=p) for p, late in here if not late]
             second += [replace(i, part=p) for p, late in here if late]
-        elif isinstance(i, Convert) and i.gradient and i.tensor in weights:
+        elif isinstance(i, Redistribute) and i.gradient and i.tensor in weights:
             second.append(i)
         else:
             first.append(i)
@@ -120,10 +120,10 @@ def _parts(program: Program, name: str, weights: frozenset[str], heavy: bool) ->
     return [("values", False), ("weights", True)] if of_weights == {True, False} and heavy else [("", False)]
 
 
-def deferred(scatter: StageInstruction) -> tuple[Convert | None, Convert | None]:
+def deferred(scatter: StageInstruction) -> tuple[Redistribute | None, Redistribute | None]:
     """A redistribution of a parameter's gradient: what every pass does of it, and what is left for the end of the step,
     from where on nothing but sums are carried out."""
-    assert isinstance(scatter, Convert)
+    assert isinstance(scatter, Redistribute)
     late = len(scatter.steps)
     while late and (scatter.steps[late - 1].kind is StepKind.ALL_REDUCE or scatter.steps[late - 1].kind in FREE):
         late -= 1

@@ -23,7 +23,7 @@ from typing import Final, Literal
 
 from cost_models.pipeline.orders import device_order, holders_of_chunks, is_split, occurrences, stage_numbers
 from planner.ir import Layout, Op, Role
-from planner.lowering.program import Convert, Instruction, Program, Run, Seed, StageInstruction
+from planner.lowering.program import Instruction, Program, Redistribute, Run, Seed, StageInstruction
 from planner.lowering.run_as import Listed, RunAs, again, by_units, deferred, freed, hosted, in_two
 from planner.lowering.touched import Key, key_of, of_gradient, writes
 from planner.work.activity import made_of_parameters
@@ -244,7 +244,7 @@ class _Cut:
 
     def _makes(self, i: StageInstruction) -> bool:
         """Whether it makes a value of parameters alone, of what there is between steps."""
-        if isinstance(i, Convert):
+        if isinstance(i, Redistribute):
             return not i.gradient and i.tensor in self.weights
         return isinstance(i, Run) and not i.backward and self._of_weights(i.op)
 
@@ -264,7 +264,7 @@ class _Cut:
         made = self.graph.producers.get(i.tensor)
         if made is not None:
             return frozenset([self.chunk_of[made.name]])
-        only = i.reader if isinstance(i, Convert) else ""
+        only = i.reader if isinstance(i, Redistribute) else ""
         readers = self.graph.consumers.get(i.tensor, ())
         reading = frozenset(self.chunk_of[op.name] for op, _ in readers if not only or op.name == only)
         return reading & self.held[i.tensor] if i.tensor in self.held else reading
@@ -343,7 +343,7 @@ class _Cut:
         there before; `received`: tensors of which there may be none, None: any."""
         there = set(there)
         for i in instructions:
-            if isinstance(i, Convert) and i.gradient:
+            if isinstance(i, Redistribute) and i.gradient:
                 merged = received is None or i.tensor in received
                 if (i.tensor, i.source) not in there and merged:
                     continue
@@ -356,7 +356,7 @@ class _Cut:
             yield i
 
     def _reads(self, i: Instruction) -> list[Key]:
-        if isinstance(i, Convert):
+        if isinstance(i, Redistribute):
             return [] if i.gradient else [(i.tensor, i.source)]
         if not isinstance(i, Run) or i.backward:  # what the backward pass reads, the forward pass has read or made
             return []

@@ -10,7 +10,7 @@ from typing import Literal
 from planner.clock import convert_cost, run_cost
 from planner.frontends.blocks import repeated_blocks
 from planner.ir import Graph, Layout, Op
-from planner.lowering import Convert, Run
+from planner.lowering import Redistribute, Run
 from planner.planning.document import (
     MESH,
     AxisDocument,
@@ -104,7 +104,7 @@ def describe(
         redistributions=[
             _redistribution(planned, c, begin * unit)
             for c, begin in zip(planned.program.instructions, planned.timeline.begins, strict=True)
-            if isinstance(c, Convert) and c.tensor in planned.assignment.flows
+            if isinstance(c, Redistribute) and c.tensor in planned.assignment.flows
         ],
         schedule=ScheduleDocument(
             mode="training" if settings.training else "inference",
@@ -319,7 +319,7 @@ def _update(planned: Planned, parameter: str) -> int:
     return 0 if node is None else int(priced.problem.nodes[node].costs[planned.solution.choice[node]])
 
 
-def _redistribution(planned: Planned, c: Convert, begin_s: float) -> RedistributionDocument:
+def _redistribution(planned: Planned, c: Redistribute, begin_s: float) -> RedistributionDocument:
     machine = planned.priced.machine
     size = machine.settings.tensor_bytes(planned.priced.graph.tensors[c.tensor])
     return RedistributionDocument(

@@ -22,7 +22,7 @@ from planner.frontends.blocks import BlockRun
 from planner.frontends.siblings import BlockCut, cut_blocks, removable_runs
 from planner.ir import Graph, Role
 from planner.ir.kept import kept
-from planner.lowering import Convert, Instruction, Program, Run
+from planner.lowering import Instruction, Program, Redistribute, Run
 from planner.rules.strategy import Strategy
 from planner.trace.facts import Facts, cut_units
 from planner.trace.workload import Workload
@@ -252,7 +252,7 @@ def _read(
             b = block.get(i.op, _NONE)
             if b != _NONE:
                 codes[b].append((place[i.op], i.backward))
-        elif isinstance(i, Convert):
+        elif isinstance(i, Redistribute):
             t, reader = i.tensor, i.reader
             b = block.get(reader, _NONE) if reader else home.get(t, _NONE)
             if b != _NONE:

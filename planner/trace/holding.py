@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Final
 
 from planner.ir import Layout, Tensor
-from planner.lowering import Convert
+from planner.lowering import Redistribute
 from planner.redistribute.steps import FREE
 from planner.trace.lifetimes import Levels
 from planner.trace.placed import Placed
@@ -145,7 +145,7 @@ def _copied(at: Placed) -> dict[str, float]:
     """Parameter → elements of all the copies of it that one rank gathers, in whatever layouts it is read."""
     found: dict[str, set[tuple[str, Layout]]] = defaultdict(set)
     for c in at.program.instructions:
-        if not isinstance(c, Convert) or c.gradient or c.tensor not in at.facts.weights:
+        if not isinstance(c, Redistribute) or c.gradient or c.tensor not in at.facts.weights:
             continue
         if any(s.kind not in FREE for s in c.steps):
             found[_parameter(at, c.tensor)].add((c.tensor, c.target))

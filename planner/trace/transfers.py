@@ -7,7 +7,7 @@ from typing import Final
 
 from cost_models.kernels import Kernel
 from planner.ir import Layout
-from planner.lowering import Convert, Program, Run
+from planner.lowering import Program, Redistribute, Run
 from planner.redistribute.steps import FREE, StepKind
 from planner.trace.placed import Placed
 from planner.trace.tally import Phase, Tally
@@ -19,7 +19,7 @@ __all__ = ["count_inner", "count_redistributions", "passes", "runs_again"]
 _PRODUCTS: Final = frozenset({"matmul", "conv"})
 
 
-def passes(program: Program) -> Iterator[tuple[Run | Convert, bool]]:
+def passes(program: Program) -> Iterator[tuple[Run | Redistribute, bool]]:
     """Runs and redistributions of the program, with whether they are of blocks that run again in the backward pass."""
     begun: set[str] = set()
     backward = False
@@ -28,7 +28,7 @@ def passes(program: Program) -> Iterator[tuple[Run | Convert, bool]]:
             backward = backward or i.backward
             yield i, not i.backward and i.op in begun
             begun.add(i.op)
-        elif isinstance(i, Convert):
+        elif isinstance(i, Redistribute):
             yield i, backward and not i.gradient and program.graph.producers.get(i.tensor) is not None
 
 
@@ -49,9 +49,9 @@ def count_redistributions(tally: Tally, at: Placed, *, gathered_again: bool) -> 
     `gathered_again`: what an operator's backward pass reads of a gathered operand is kept as it was before, and
     gathered once more (Korthikanti et al. 2022); else the gathered operand is kept.
     """
-    seen: dict[tuple[str, str, bool], list[Convert]] = {}  # not a set of them: hashing layouts takes long
+    seen: dict[tuple[str, str, bool], list[Redistribute]] = {}  # not a set of them: hashing layouts takes long
     for i, again in passes(at.program):
-        if not isinstance(i, Convert) or all(s.kind in FREE for s in i.steps):
+        if not isinstance(i, Redistribute) or all(s.kind in FREE for s in i.steps):
             continue
         if again:
             if not gathered_again and i.tensor not in at.facts.weights:
@@ -64,7 +64,7 @@ def count_redistributions(tally: Tally, at: Placed, *, gathered_again: bool) -> 
                 _transfer(tally, at, i, gathered_again)
 
 
-def _exchange(tally: Tally, at: Placed, c: Convert) -> None:
+def _exchange(tally: Tally, at: Placed, c: Redistribute) -> None:
     unit = min(at.unit(op) for op, _ in at.graph.consumers[c.tensor] if not c.reader or op.name == c.reader)
     elements = at.graph.tensors[c.tensor].elements
     for s in c.steps:
@@ -74,7 +74,7 @@ def _exchange(tally: Tally, at: Placed, c: Convert) -> None:
             tally.exchange(unit, (str(s.kind), s.axes, size, share), gradient=c.gradient)
 
 
-def _transfer(tally: Tally, at: Placed, c: Convert, gathered_again: bool, *, again: bool = False) -> None:
+def _transfer(tally: Tally, at: Placed, c: Redistribute, gathered_again: bool, *, again: bool = False) -> None:
     producer = at.graph.producers.get(c.tensor)
     readers = [(op, i) for op, i in at.graph.consumers.get(c.tensor, ()) if not c.reader or op.name == c.reader]
     reading = [op for op, _ in readers]

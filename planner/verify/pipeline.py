@@ -21,7 +21,7 @@ from planner.ir import Role
 from planner.kernels import NoKernelError
 from planner.kernels.gradients import NoVjpError
 from planner.kernels.shards import Array
-from planner.lowering import Convert, Event, Staged, StageTransfer
+from planner.lowering import Event, Redistribute, Staged, StageTransfer
 from planner.lowering.program import StageInstruction
 from planner.lowering.touched import Key
 from planner.verify.calibrate import calibrate
@@ -163,12 +163,12 @@ class PipelineProof:
 
     def _step(self, instruction: StageInstruction, parts: Sequence[Part], together: Part) -> None:
         """One instruction of the micro-batches that pass together.  What concerns parameters alone happens once."""
-        shared = isinstance(instruction, Convert) and self.graph.tensors[instruction.tensor].role is Role.PARAMETER
+        shared = isinstance(instruction, Redistribute) and self.graph.tensors[instruction.tensor].role is Role.PARAMETER
         if not shared or parts[0] is together:
             for part in parts:
                 part.step(instruction)
             return
-        assert isinstance(instruction, Convert)
+        assert isinstance(instruction, Redistribute)
         if not instruction.gradient:
             parts[0].step(instruction)
             key = instruction.tensor, instruction.target

@@ -23,7 +23,7 @@ from planner.ir import Layout, Op, Reduction
 from planner.kernels import NoKernelError
 from planner.kernels.gradients import NoVjpError
 from planner.kernels.shards import Array, Shards, light_terms, put_together, shard, views
-from planner.lowering import Convert, Load, Program, Run, Seed
+from planner.lowering import Load, Program, Redistribute, Run, Seed
 from planner.lowering.program import GradientPart, StageInstruction
 from planner.lowering.touched import Key
 from planner.verify.calibrate import calibrate
@@ -100,7 +100,7 @@ class Proof:
         match instruction:
             case Load(tensor, layout):
                 self.devices.values[tensor, layout] = self._anchored(self.whole.value(tensor), layout)
-            case Convert():
+            case Redistribute():
                 self._gradient_convert(instruction) if instruction.gradient else self._convert(instruction)
             case Seed(tensor, layout, weight):
                 incoming = weight * incoming_gradient(self.graph, tensor)
@@ -123,7 +123,7 @@ class Proof:
 
     # Values
 
-    def _convert(self, move: Convert) -> None:
+    def _convert(self, move: Redistribute) -> None:
         what = f"{move.tensor} from {move.source} to {move.target}{reader(move)}"
         whole = self.whole.value(move.tensor)
         key = move.tensor, move.target
@@ -186,7 +186,7 @@ class Proof:
 
     # Gradients
 
-    def _gradient_convert(self, move: Convert) -> None:
+    def _gradient_convert(self, move: Redistribute) -> None:
         what = f"gradient of {move.tensor} from {move.source} to {move.target}{reader(move)}"
         source, target = (move.tensor, move.source), (move.tensor, move.target)
         with self._guarded(what):

@@ -11,7 +11,7 @@ from unittest import mock
 
 from planner.ir import DeviceMesh, Layout, Op
 from planner.kernels.shards import Shards
-from planner.lowering import Convert
+from planner.lowering import Redistribute
 from planner.verify.execute import VirtualDevices
 from tests.mutation.faults import Effect, Fault
 from tests.mutation.produced import reduced
@@ -44,7 +44,7 @@ def during(name: str, target: str, patch: Patch, *, backward: bool | None = None
     return fault
 
 
-def during_redistribution(move: Convert, target: str, patch: Patch) -> Fault:
+def during_redistribution(move: Redistribute, target: str, patch: Patch) -> Fault:
     @contextmanager
     def fault() -> Iterator[Effect]:
         window = _Window()
@@ -97,7 +97,7 @@ def _open(stack: ExitStack, method: str, applies: Callable[[object], bool], wind
 
 
 def _layouts(devices: VirtualDevices, method: str, what: Any) -> Sequence[Layout | None]:
-    if isinstance(what, Convert):
+    if isinstance(what, Redistribute):
         return [what.target]
     strategy = devices.program.strategies[what.name]
     return strategy.results if method == "forward" else strategy.operand_gradients

@@ -16,7 +16,7 @@ import numpy as np
 
 from planner.ir import DeviceMesh, Layout, Op
 from planner.kernels.shards import Array, Shards
-from planner.lowering import Convert, Run
+from planner.lowering import Redistribute, Run
 from planner.verify.execute import VirtualDevices
 from tests.mutation.collectives import shuffled
 from tests.mutation.faults import KINDS, Effect, Fault, Kind, Mutant
@@ -206,13 +206,13 @@ def _at_operator(
     return fault
 
 
-def _at_convert(move: Convert, change: Change, mesh: DeviceMesh, seed: int) -> Fault:
+def _at_convert(move: Redistribute, change: Change, mesh: DeviceMesh, seed: int) -> Fault:
     @contextmanager
     def fault() -> Iterator[Effect]:
         effect = Effect()
         real = VirtualDevices.convert
 
-        def wrong(self: VirtualDevices, given: Convert) -> Shards:
+        def wrong(self: VirtualDevices, given: Redistribute) -> Shards:
             found = real(self, given)
             return _applied(found, change, given.target, mesh, seed, effect) if given == move else found
 

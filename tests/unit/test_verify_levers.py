@@ -16,7 +16,7 @@ import pytest
 
 from planner.cli.main import main
 from planner.ir import Layout, Reduction
-from planner.lowering import Convert, Free, Host, Run, Staged
+from planner.lowering import Free, Host, Redistribute, Run, Staged
 from planner.lowering.run_as import deferred
 from planner.planning.programs import program_of
 from planner.redistribute import RedistributionStep, StepKind
@@ -54,7 +54,7 @@ def listed(found: Staged, phase: Any) -> list[Any]:
 
 def parameters(found: Staged, phase: Any, *, gradient: bool) -> list[str]:
     """Those that are redistributed in the phase, or their gradients."""
-    moved = (i for i in listed(found, phase) if isinstance(i, Convert) and i.gradient == gradient)
+    moved = (i for i in listed(found, phase) if isinstance(i, Redistribute) and i.gradient == gradient)
     return [i.tensor for i in moved if i.tensor in found.program.final_gradients]
 
 
@@ -95,7 +95,7 @@ def test_replicas_are_summed_once_a_step() -> None:
         RedistributionStep(StepKind.REDUCE_SCATTER, ("y",), pending, scattered, 0),
         RedistributionStep(StepKind.ALL_REDUCE, ("x",), scattered, stored),
     )
-    whole = Convert("w", True, pending, stored, steps)
+    whole = Redistribute("w", True, pending, stored, steps)
     every_pass, once = deferred(whole)
     assert every_pass == replace(whole, target=scattered, steps=steps[:1])
     assert once == replace(whole, source=scattered, steps=steps[1:])

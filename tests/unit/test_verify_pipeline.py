@@ -20,7 +20,7 @@ from planner.cli.main import main
 from planner.frontends import import_bytes, load_model
 from planner.ir import DeviceMesh, Graph, Layout, MeshAxis, Role
 from planner.kernels.shards import Array
-from planner.lowering import ChunkProgram, Convert, Event, Load, Passes, Run, Staged, passes
+from planner.lowering import ChunkProgram, Event, Load, Passes, Redistribute, Run, Staged, passes
 from planner.lowering.staged import Phase
 from planner.planning import PlanDocument, Request, describe, make_plan
 from planner.planning.constraints import parse_pin
@@ -303,7 +303,7 @@ def test_one_redistribution_less_is_found_in_every_stage() -> None:
     for stage, part in enumerate(whole.chunks):
         for phase, run in part.runs.items():
             needed = {n for n, t in graph.tensors.items() if t.role is not Role.CONSTANT}  # shapes are not read
-            moves = [n for n, i in enumerate(run) if isinstance(i, Convert | Load) and i.tensor in needed]
+            moves = [n for n, i in enumerate(run) if isinstance(i, Redistribute | Load) and i.tensor in needed]
             for n in moves[:: max(1, len(moves) // 3)]:
                 fewer = replace(part, runs={**part.runs, phase: (*run[:n], *run[n + 1 :])})
                 assert verify_pipeline(with_chunk(whole, stage, fewer)).failures, (stage, phase, run[n])

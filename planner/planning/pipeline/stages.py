@@ -34,7 +34,7 @@ from planner.clock import (
 )
 from planner.clock.stages import chunks as chunks_of_layers
 from planner.ir import Graph, Op
-from planner.lowering import Convert, Run
+from planner.lowering import Redistribute, Run
 from planner.planning.pipeline.cut import (
     boundaries,
     crossing_bytes,
@@ -234,14 +234,14 @@ def _work(planned: Planned) -> dict[str, tuple[int, int]]:
             again = i.backward or i.op in seen
             seen.add(i.op)
             out[i.op][again] += sum(run_cost(priced, choice, i))
-        elif isinstance(i, Convert) and i.tensor not in priced.parameter_nodes:
+        elif isinstance(i, Redistribute) and i.tensor not in priced.parameter_nodes:
             owner = _owner(priced.graph, i)
             if owner is not None:
                 out[owner.name][i.gradient] += convert_cost(priced, i)
     return {n: (f, b) for n, (f, b) in out.items()}
 
 
-def _owner(graph: Graph, convert: Convert) -> Op | None:
+def _owner(graph: Graph, convert: Redistribute) -> Op | None:
     """The operator in whose stage a redistribution runs: its producer's, of an input its first reader's."""
     if convert.tensor in graph.producers:
         return graph.producers[convert.tensor]

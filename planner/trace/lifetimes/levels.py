@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.lowering import Convert, Instruction, Program, Run
+from planner.lowering import Instruction, Program, Redistribute, Run
 from planner.trace.facts import Facts
 from planner.trace.lifetimes.engine import storages_of
 from planner.trace.lifetimes.storage import Storage
@@ -74,7 +74,7 @@ def levels_of(at: Placed, *, gathered_again: bool) -> Levels:
 def _once(program: Program) -> list[Instruction]:
     """The instructions but those that run again."""
     ran = iter(passes(program))
-    return [i for i in program.instructions if not (isinstance(i, Run | Convert) and next(ran)[1])]
+    return [i for i in program.instructions if not (isinstance(i, Run | Redistribute) and next(ran)[1])]
 
 
 def _blocks(program: Program) -> dict[str, int]:
@@ -143,7 +143,7 @@ def _places(facts: Facts, program: Program, instructions: Sequence[Instruction])
         if isinstance(i, Run):
             here = facts.unit[i.op]
             out.append(here)
-        elif isinstance(i, Convert) and i.reader and not i.gradient:
+        elif isinstance(i, Redistribute) and i.reader and not i.gradient:
             out.append(facts.unit[i.reader])
         else:
             out.append(here)
