@@ -49,7 +49,8 @@ class HubCase:
 # What nodes or edges have to agree in to be alike:
 #   of nodes          ("operator", class)  ("parameter", shape, type, active)  ("output", shape, type)  ("hub", HubCase)
 #   of ends of edges  ("write", class, output)  ("read", class, slots), and those of parameters and outputs
-#   of edges          ("direct", Travel, write, read)  ("to hub", HubCase, write)  ("from hub", HubCase, read)
+#   of edges          ("direct", RedistributedTensor, write, read)
+#                     ("to hub", HubCase, write)  ("from hub", HubCase, read)
 Case = tuple[Hashable, ...]
 
 

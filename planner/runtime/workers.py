@@ -48,7 +48,8 @@ class WorkerError(PlannerError):
 @dataclass(slots=True)
 class Ledger:
     """Collectives that were carried out, by kind: how many, and the bytes of the tensors they worked on, in the
-    convention of `Step.group_bytes`.  Those of steps between operators stand apart from those inside operators."""
+    convention of `RedistributionStep.group_bytes`.  Those of steps between operators stand apart from those inside
+    operators."""
 
     steps: dict[str, tuple[int, int]] = field(default_factory=dict)
     inside: dict[str, tuple[int, int]] = field(default_factory=dict)

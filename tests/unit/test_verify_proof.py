@@ -189,7 +189,9 @@ def trained() -> Program:
     assert partial is not None
     out = (
         Load("h", ROWS), Load("w", WHOLE), Run("y"), Run("l"),
-        Redistribute("l", False, partial, Layout(()), (RedistributionStep(StepKind.ALL_REDUCE, ("x",), partial, Layout(())),)),
+        Redistribute(
+            "l", False, partial, Layout(()), (RedistributionStep(StepKind.ALL_REDUCE, ("x",), partial, Layout(())),)
+        ),
         Seed("l", Layout(())), Run("l", True), Run("y", True),
         Redistribute("w", True, pending, WHOLE, (reduce,)),
     )  # fmt: skip
