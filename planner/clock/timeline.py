@@ -81,7 +81,7 @@ def usual(program: Program, settings: Settings) -> Configuration:
     trained = settings.training
     stored = any(
         c.tensor not in program.graph.producers and not c.gradient and any(s.kind not in FREE for s in c.steps)
-        for c in program.converts()
+        for c in program.redistributions()
     )
     runs = [i.op for i in program.instructions if isinstance(i, Run) and not i.backward]
     return Configuration(

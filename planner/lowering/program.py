@@ -117,14 +117,14 @@ class Program:
     active: frozenset[str]
     final_gradients: Mapping[str, Layout]
 
-    def converts(self) -> list[Redistribute]:
+    def redistributions(self) -> list[Redistribute]:
         return [i for i in self.instructions if isinstance(i, Redistribute)]
 
-    def moved(self, converts: Iterable[Redistribute], tensor_bytes: Mapping[str, int]) -> dict[str, Traffic]:
+    def moved(self, redistributions: Iterable[Redistribute], tensor_bytes: Mapping[str, int]) -> dict[str, Traffic]:
         """Collectives of these redistributions, by kind.  `tensor_bytes`: whole size by tensor."""
         counts: Counter[str] = Counter()
         sizes: Counter[str] = Counter()
-        for convert in converts:
+        for convert in redistributions:
             for step in convert.steps:
                 if step.kind not in FREE:
                     counts[str(step.kind)] += 1
@@ -133,9 +133,9 @@ class Program:
 
     def traffic(self, settings: Settings) -> dict[str, Traffic]:
         """Collectives by kind, those inside operators included, in the precision of `settings`."""
-        converts = self.converts()
+        redistributions = self.redistributions()
         between = self.moved(
-            converts, {c.tensor: settings.tensor_bytes(self.graph.tensors[c.tensor]) for c in converts}
+            redistributions, {c.tensor: settings.tensor_bytes(self.graph.tensors[c.tensor]) for c in redistributions}
         )
         counts = Counter({kind: t.count for kind, t in between.items()})
         sizes = Counter({kind: t.bytes for kind, t in between.items()})

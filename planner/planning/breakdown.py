@@ -43,7 +43,7 @@ def breakdown(priced: PricedProblem, choice: Sequence[int], program: Program) ->
     runs = [i for i in program.instructions if isinstance(i, Run) and i.op in priced.op_nodes]
     work = [(r.backward, *run_cost(priced, choice, r)) for r in runs]
     moved = {(p, g): 0 for p in (False, True) for g in (False, True)}
-    for convert in program.converts():
+    for convert in program.redistributions():
         moved[convert.tensor in priced.parameter_nodes, convert.gradient] += convert_cost(priced, convert)
     return CostBreakdown(
         compute_forward=sum(own for back, own, _ in work if not back),

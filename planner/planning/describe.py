@@ -183,7 +183,7 @@ def _shape(graph: Graph, name: str) -> list[int] | None:
 
 
 def _mesh(planned: Planned) -> MeshDocument:
-    used = {s.axes for c in planned.program.converts() for s in c.steps}
+    used = {s.axes for c in planned.program.redistributions() for s in c.steps}
     used |= {c.axes for op in planned.priced.graph.ops for c in _inner(planned, op)}
     groups = {".".join(axes): [list(g) for g in planned.mesh.groups(axes)] for axes in sorted(used)}
     return MeshDocument(axes=[AxisDocument(name=a.name, size=a.size) for a in planned.mesh.axes], groups=groups)

@@ -180,7 +180,7 @@ class Rank:
     def planned(self) -> dict[str, tuple[int, int]]:
         """Collectives between operators that the program has for a step, by kind: how many, and bytes of the tensors as
         they are executed.  What is computed from constants alone was laid out when the rank was made."""
-        moves = [c for c in self.program.converts() if c.gradient or (c.tensor, c.target) not in self.resident]
+        moves = [c for c in self.program.redistributions() if c.gradient or (c.tensor, c.target) not in self.resident]
         found = self.program.moved(moves, {c.tensor: self.graph.tensors[c.tensor].bytes for c in moves})
         return {kind: (t.count, t.bytes) for kind, t in found.items()}
 

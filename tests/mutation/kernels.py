@@ -193,7 +193,7 @@ def place_of_the_next_rank(subject: Subject, rng: np.random.Generator) -> Iterat
 def _redistributed(
     subject: Subject, rng: np.random.Generator, target: str, patch: Patch, *kinds: StepKind
 ) -> Iterator[Mutant]:
-    for move in shuffled(dict.fromkeys(subject.program.converts()), rng):
+    for move in shuffled(dict.fromkeys(subject.program.redistributions()), rng):
         if any(s.kind in kinds for s in move.steps):
             what = f"{'gradient of ' if move.gradient else ''}{move.tensor} {move.source} → {move.target}"
             fault = during_redistribution(move, target, patch)

@@ -152,7 +152,7 @@ _CHANGES: Final[dict[str, Change]] = {
 def _mutants(phase: Phase, change: Change, subject: Subject, rng: np.random.Generator) -> Iterator[Mutant]:
     program = subject.program
     if phase == "convert":
-        moves = program.converts()
+        moves = program.redistributions()
         for move in shuffled((m for m in dict.fromkeys(moves) if m.steps), rng):
             fault = _at_convert(move, change, subject.mesh, int(rng.integers(1 << 30)))
             yield Mutant(f"{move.tensor} {move.source} → {move.target}", program, fault)

@@ -159,13 +159,13 @@ def test_an_instruction_that_one_block_alone_has_keeps_it(monkeypatch: pytest.Mo
     program = program_of("gpt", (2, 2), settings, 0, 0)
     (run,) = [r for r in repeated_blocks(program.graph) if r.count == LAYERS]
     inside = set(run.blocks[block])
-    converts = [
+    redistributions = [
         i
         for i in program.instructions
         if isinstance(i, Redistribute) and not i.gradient and i.tensor in program.graph.producers and i.reader in inside
     ]
     again = [i for i in program.instructions if isinstance(i, Run) and i.backward and i.op in inside]
-    extras: list[Instruction] = [*converts[:1], *again[:1]]
+    extras: list[Instruction] = [*redistributions[:1], *again[:1]]
     for extra in extras:
         at = program.instructions.index(extra)
         other = replace(program, instructions=(*program.instructions[:at], extra, *program.instructions[at:]))

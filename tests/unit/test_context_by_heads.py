@@ -42,7 +42,7 @@ def program_of(kind: str, c: Configuration) -> Program:
 
 def exchanged(program: Program) -> set[str]:
     """Tensors that an all-to-all travels with."""
-    return {i.tensor for i in program.converts() for step in i.steps if str(step).startswith("all_to_all")}
+    return {i.tensor for i in program.redistributions() for step in i.steps if str(step).startswith("all_to_all")}
 
 
 @pytest.mark.parametrize("kind", MODELS)

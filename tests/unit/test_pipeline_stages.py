@@ -131,7 +131,7 @@ def test_stages_share_the_work_of_a_micro_batch(gpt: Planned, stages: int) -> No
     once = (Redistribute,)
     passes += sum(
         convert_cost(gpt.priced, c)
-        for c in gpt.program.converts()
+        for c in gpt.program.redistributions()
         if isinstance(c, once) and c.tensor not in gpt.priced.parameter_nodes
     )
     assert sum(found.run.busy_s) / 4 == pytest.approx(passes * unit)

@@ -130,7 +130,7 @@ def test_redistributions_are_those_written_by_hand(by_hand: ByHand) -> None:
         expected.append((name, "gradient", f"{stored}+x", stored, "all_reduce(x)"))
     found = [
         (c.tensor, "gradient" if c.gradient else "value", str(c.source), str(c.target), " ".join(map(str, c.steps)))
-        for c in by_hand.program.converts()
+        for c in by_hand.program.redistributions()
     ]
     assert sorted(found) == sorted(expected)
 

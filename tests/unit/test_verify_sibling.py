@@ -51,7 +51,7 @@ def small(made: Made) -> Budget:
 
 
 def travels(program: Program) -> set[tuple[object, ...]]:
-    return {(c.tensor, c.gradient, c.source, c.target, c.steps, c.reader) for c in program.converts()}
+    return {(c.tensor, c.gradient, c.source, c.target, c.steps, c.reader) for c in program.redistributions()}
 
 
 @pytest.mark.parametrize("which", ["uniform", "mixed"])
