@@ -8,10 +8,10 @@ from planner.lowering import Redistribute, Run
 from planner.pricing import PricedProblem
 from planner.redistribute.steps import FREE
 
-__all__ = ["convert_cost", "run_cost"]
+__all__ = ["redistribution_cost", "run_cost"]
 
 
-def convert_cost(priced: PricedProblem, convert: Redistribute) -> int:
+def redistribution_cost(priced: PricedProblem, convert: Redistribute) -> int:
     """Price of a redistribution: the sum of its steps, and of a tensor inside a kernel its way out and back."""
     size = priced.machine.settings.tensor_bytes(priced.graph.tensors[convert.tensor])
     mesh = priced.machine.mesh

@@ -10,7 +10,7 @@ from typing import TypedDict
 from weakref import WeakKeyDictionary
 
 from planner.clock.configuration import Configuration
-from planner.clock.costs import convert_cost, run_cost
+from planner.clock.costs import redistribution_cost, run_cost
 from planner.clock.memory import Held, chunk_activation_bytes, held_bytes
 from planner.clock.passes import Part
 from planner.clock.stages import in_one_chunk
@@ -217,7 +217,7 @@ class _Begins:
                 here = backward, self.of[i.op]
                 cost = sum(run_cost(self.priced, self.choice, i)) if i.op in self.priced.op_nodes else 0
             elif isinstance(i, Redistribute):
-                cost, shared = convert_cost(self.priced, i), i.tensor in self.priced.parameter_nodes
+                cost, shared = redistribution_cost(self.priced, i), i.tensor in self.priced.parameter_nodes
             yield here, cost, shared
 
     def all(self) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from planner.clock import convert_cost, run_cost
+from planner.clock import redistribution_cost, run_cost
 from planner.lowering import Program, Run
 from planner.pricing import PricedProblem
 
@@ -44,7 +44,7 @@ def breakdown(priced: PricedProblem, choice: Sequence[int], program: Program) ->
     work = [(r.backward, *run_cost(priced, choice, r)) for r in runs]
     moved = {(p, g): 0 for p in (False, True) for g in (False, True)}
     for convert in program.redistributions():
-        moved[convert.tensor in priced.parameter_nodes, convert.gradient] += convert_cost(priced, convert)
+        moved[convert.tensor in priced.parameter_nodes, convert.gradient] += redistribution_cost(priced, convert)
     return CostBreakdown(
         compute_forward=sum(own for back, own, _ in work if not back),
         compute_backward=sum(own for back, own, _ in work if back),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Literal
 
-from planner.clock import convert_cost, run_cost
+from planner.clock import redistribution_cost, run_cost
 from planner.frontends.blocks import repeated_blocks
 from planner.ir import Graph, Layout, Op
 from planner.lowering import Redistribute, Run
@@ -339,6 +339,6 @@ def _redistribution(planned: Planned, c: Redistribute, begin_s: float) -> Redist
             )
             for s in c.steps
         ],
-        seconds=convert_cost(planned.priced, c) * machine.unit_s,
+        seconds=redistribution_cost(planned.priced, c) * machine.unit_s,
         begin_s=begin_s,
     )

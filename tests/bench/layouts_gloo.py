@@ -279,7 +279,7 @@ def _error(found: Any, truth: Any) -> float:
 
 def explain(title: str, planned: Planned, runs: Sequence[Sequence[float]]) -> None:
     """Predicted and measured seconds by kind of instruction, on standard error."""
-    from planner.clock import convert_cost
+    from planner.clock import redistribution_cost
     from planner.lowering import Redistribute, Run
 
     unit, priced = planned.priced.machine.unit_s, planned.priced
@@ -294,7 +294,7 @@ def explain(title: str, planned: Planned, runs: Sequence[Sequence[float]]) -> No
             key, price = f"{op.type} {'backward' if i.backward else 'forward'}", float(sum(p[s] for p in parts)) * unit
         elif isinstance(i, Redistribute):
             key = "+".join(str(s.kind) for s in i.steps) or "nothing"
-            price = convert_cost(priced, i) * unit
+            price = redistribution_cost(priced, i) * unit
         entry = table.setdefault(key, [0, 0.0, 0.0])
         entry[0] += 1
         entry[1] += price

@@ -20,7 +20,7 @@ from cost_models.link import CollectiveModel
 from cost_models.pipeline import ChunkTimes, simulate
 from planner.builder import build
 from planner.cli.main import main
-from planner.clock import Held, convert_cost, held_by_rank, step_of, usual, workload_of_plan
+from planner.clock import Held, held_by_rank, redistribution_cost, step_of, usual, workload_of_plan
 from planner.errors import InfeasibleError, InputError
 from planner.frontends import import_bytes
 from planner.ir import Graph
@@ -130,7 +130,7 @@ def test_stages_share_the_work_of_a_micro_batch(gpt: Planned, stages: int) -> No
     passes = parts.compute_forward + parts.compute_backward + parts.inside_operators
     once = (Redistribute,)
     passes += sum(
-        convert_cost(gpt.priced, c)
+        redistribution_cost(gpt.priced, c)
         for c in gpt.program.redistributions()
         if isinstance(c, once) and c.tensor not in gpt.priced.parameter_nodes
     )

@@ -24,9 +24,9 @@ from cost_models.pipeline import PipelineRun, Schedule, holders_of_chunks, simul
 from planner.clock import (
     StepTimes,
     compute_bound,
-    convert_cost,
     held_by_rank,
     overhead,
+    redistribution_cost,
     run_cost,
     step_of,
     usual,
@@ -237,7 +237,7 @@ def _work(planned: Planned) -> dict[str, tuple[int, int]]:
         elif isinstance(i, Redistribute) and i.tensor not in priced.parameter_nodes:
             owner = _owner(priced.graph, i)
             if owner is not None:
-                out[owner.name][i.gradient] += convert_cost(priced, i)
+                out[owner.name][i.gradient] += redistribution_cost(priced, i)
     return {n: (f, b) for n, (f, b) in out.items()}
 
 
