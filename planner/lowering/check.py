@@ -131,9 +131,9 @@ def _layout_errors(what: str, layout: Layout, shape: tuple[int, ...] | None, mes
     return []
 
 
-def _step_errors(what: str, convert: Redistribute, shape: tuple[int, ...] | None, mesh: DeviceMesh) -> list[str]:
-    here = convert.source
-    for step in convert.steps:
+def _step_errors(what: str, redistribution: Redistribute, shape: tuple[int, ...] | None, mesh: DeviceMesh) -> list[str]:
+    here = redistribution.source
+    for step in redistribution.steps:
         wrong = _layout_errors(what, step.target, shape, mesh) or _layout_errors(what, here, shape, mesh)
         if wrong:
             return wrong
@@ -149,4 +149,4 @@ def _step_errors(what: str, convert: Redistribute, shape: tuple[int, ...] | None
         if not legal:
             return [f"{what}: step {step} does not lead from {here} to {step.target}"]
         here = step.target
-    return [] if here == convert.target else [f"{what}: its steps end in {here}, not in {convert.target}"]
+    return [] if here == redistribution.target else [f"{what}: its steps end in {here}, not in {convert.target}"]

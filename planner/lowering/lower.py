@@ -63,7 +63,7 @@ class _Lowering:
             self.final,
         )
 
-    def _convert(self, tensor: str, moves: Iterable[Redistribution]) -> None:
+    def _redistribute(self, tensor: str, moves: Iterable[Redistribution]) -> None:
         self.out += [Redistribute(tensor, m.gradient, m.source, m.target, m.steps, m.reader) for m in moves]
 
     def _forward(self, op: Op) -> None:
@@ -73,7 +73,7 @@ class _Lowering:
         self.out.append(Run(op.name))
         for name in op.outputs:
             if name in self.assignment.flows:
-                self._convert(name, self.assignment.flows[name].shared(gradient=False))
+                self._redistribute(name, self.assignment.flows[name].shared(gradient=False))
 
     def _provide(self, op: Op, slot: int, name: str) -> None:
         flow = self.assignment.flows.get(name)
@@ -85,9 +85,9 @@ class _Lowering:
         if self.graph.tensors[name].role is Role.PARAMETER and (name, flow.produced) not in self.loaded:
             self.loaded.add((name, flow.produced))
             self.out.append(Load(name, flow.produced))
-            self._convert(name, flow.shared(gradient=False))
+            self._redistribute(name, flow.shared(gradient=False))
         if slot == op.inputs.index(name):
-            self._convert(name, flow.of_reader(op.name, gradient=False))
+            self._redistribute(name, flow.of_reader(op.name, gradient=False))
 
     def _load(self, name: str, layout: Layout) -> None:
         """Inputs and constants come in any layout; a pending sum is made from them for free."""
@@ -123,12 +123,12 @@ class _Lowering:
             self._run_again(op)
             for name in op.outputs:
                 if name in self.active:
-                    self._convert(name, flows[name].shared(gradient=True))
+                    self._redistribute(name, flows[name].shared(gradient=True))
             self.out.append(Run(op.name, backward=True))
             for name in dict.fromkeys(op.inputs):
                 if name not in self.active or name not in flows:
                     continue
-                self._convert(name, flows[name].of_reader(op.name, gradient=True))
+                self._redistribute(name, flows[name].of_reader(op.name, gradient=True))
                 if name in self.assignment.stored and first_reader[name] == op.name:
-                    self._convert(name, flows[name].shared(gradient=True))
+                    self._redistribute(name, flows[name].shared(gradient=True))
                     self.final[name] = self.assignment.stored[name]

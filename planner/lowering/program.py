@@ -124,11 +124,11 @@ class Program:
         """Collectives of these redistributions, by kind.  `tensor_bytes`: whole size by tensor."""
         counts: Counter[str] = Counter()
         sizes: Counter[str] = Counter()
-        for convert in redistributions:
-            for step in convert.steps:
+        for redistribution in redistributions:
+            for step in redistribution.steps:
                 if step.kind not in FREE:
                     counts[str(step.kind)] += 1
-                    sizes[str(step.kind)] += round(step.group_bytes(tensor_bytes[convert.tensor], self.mesh))
+                    sizes[str(step.kind)] += round(step.group_bytes(tensor_bytes[redistribution.tensor], self.mesh))
         return {kind: Traffic(counts[kind], sizes[kind]) for kind in sorted(counts)}
 
     def traffic(self, settings: Settings) -> dict[str, Traffic]:

@@ -43,8 +43,10 @@ def breakdown(priced: PricedProblem, choice: Sequence[int], program: Program) ->
     runs = [i for i in program.instructions if isinstance(i, Run) and i.op in priced.op_nodes]
     work = [(r.backward, *run_cost(priced, choice, r)) for r in runs]
     moved = {(p, g): 0 for p in (False, True) for g in (False, True)}
-    for convert in program.redistributions():
-        moved[convert.tensor in priced.parameter_nodes, convert.gradient] += redistribution_cost(priced, convert)
+    for redistribution in program.redistributions():
+        moved[redistribution.tensor in priced.parameter_nodes, redistribution.gradient] += redistribution_cost(
+            priced, redistribution
+        )
     return CostBreakdown(
         compute_forward=sum(own for back, own, _ in work if not back),
         compute_backward=sum(own for back, own, _ in work if back),

@@ -97,7 +97,7 @@ class Rank:
             elif isinstance(i, Redistribute) and not i.gradient and (i.tensor, i.source) in self.values:
                 producer = self.graph.producers.get(i.tensor)
                 if (producer is not None and producer.name in self.fixed) or self._is_constant(i.tensor):
-                    self._convert(i)
+                    self._redistribute(i)
         resident, self.values = dict(self.values), {}
         return resident
 
@@ -163,7 +163,7 @@ class Rank:
         for at, i in enumerate(self.program.instructions):
             if isinstance(i, Redistribute):
                 if i.gradient or (i.tensor, i.target) not in self.resident:
-                    self._convert(i)
+                    self._redistribute(i)
             elif isinstance(i, Run):
                 bound = self.bound[i.op]
                 if i.backward:
@@ -189,7 +189,7 @@ class Rank:
         self.values, self.gradients = {}, {}
         self.records.clear()
 
-    def _convert(self, move: Redistribute) -> None:
+    def _redistribute(self, move: Redistribute) -> None:
         store = self.gradients if move.gradient else self.values
         source = (move.tensor, move.source)
         if source not in store:

@@ -29,7 +29,7 @@ _Outputs = list[Array | None]
 class VirtualDevices:
     """The shards of every value and gradient, by tensor and layout.
 
-    `forward`, `backward` and `convert` read what lies there and return what they make of it; whoever drives them puts
+    `forward`, `backward` and `redistribute` read what lies there and return what they make of it; whoever drives them puts
     it in its place (`planner.verify.proof`).  VerificationError where something is read that is not there.
     """
 
@@ -45,7 +45,7 @@ class VirtualDevices:
         """`layout`, or replication where the rule leaves the tensor out."""
         return Layout.replicated(self.graph.tensors[name].rank) if layout is None else layout
 
-    def convert(self, move: Redistribute) -> Shards:
+    def redistribute(self, move: Redistribute) -> Shards:
         """The value (or gradient, which is used up) in its new layout."""
         store = self.gradients if move.gradient else self.values
         source = (move.tensor, move.source)

@@ -42,7 +42,7 @@ class Freed:
         except (VerificationError, NoKernelError, ArithmeticError, LookupError, TypeError, ValueError):
             return False
 
-    def converted(self, move: Redistribute) -> Difference:
+    def redistributed(self, move: Redistribute) -> Difference:
         """What is wrong with the conversion of such a result, on its other values; nothing of any other tensor."""
         if move.gradient or move.tensor not in self.values:
             return Difference()

@@ -50,7 +50,7 @@ def during_redistribution(move: Redistribute, target: str, patch: Patch) -> Faul
         window = _Window()
         with ExitStack() as stack:
             _replace(stack, target, patch, window)
-            _open(stack, "convert", lambda given: given == move, window)
+            _open(stack, "redistribute", lambda given: given == move, window)
             yield window.effect
 
     return fault
@@ -89,7 +89,9 @@ def _open(stack: ExitStack, method: str, applies: Callable[[object], bool], wind
         finally:
             window.open = False
         layouts = _layouts(self, method, what)
-        for layout, a, b in zip(layouts, *(([x] if method == "convert" else x) for x in (right, wrong)), strict=True):
+        for layout, a, b in zip(
+            layouts, *(([x] if method == "redistribute" else x) for x in (right, wrong)), strict=True
+        ):
             _compare(window.effect, layout, a, b, self.mesh)
         return wrong
 

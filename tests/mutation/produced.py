@@ -38,7 +38,7 @@ def produced(program: Program, seed: int = 0) -> Produced:
             case Load(tensor, layout):
                 devices.values[tensor, layout] = shard(_value(graph, values, tensor), layout, mesh, rng)
             case Redistribute():
-                key, shards = (i.tensor, i.target), devices.convert(i)
+                key, shards = (i.tensor, i.target), devices.redistribute(i)
                 if i.gradient:
                     _add(devices.gradients, key, shards)
                 else:

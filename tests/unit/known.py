@@ -129,14 +129,14 @@ def counts(found: Found) -> dict[str, int]:
     """Collectives by kind, of a parameter and its gradient combined into one per set of axes; scalars ignored."""
     single: Counter[str] = Counter()
     combined = set()
-    for convert in found.program.redistributions():
-        if found.program.graph.tensors[convert.tensor].elements <= 1:
+    for redistribution in found.program.redistributions():
+        if found.program.graph.tensors[redistribution.tensor].elements <= 1:
             continue
-        for step in convert.steps:
+        for step in redistribution.steps:
             if step.kind in FREE:
                 continue
-            if convert.tensor in found.stored:
-                combined.add((str(step.kind), step.axes, convert.gradient))
+            if redistribution.tensor in found.stored:
+                combined.add((str(step.kind), step.axes, redistribution.gradient))
             else:
                 single[str(step.kind)] += 1
     return dict(single + Counter(kind for kind, _, _ in combined))

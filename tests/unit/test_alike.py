@@ -191,9 +191,9 @@ def test_steps_that_one_block_alone_takes_keep_it(monkeypatch: pytest.MonkeyPatc
     (run,) = [r for r in repeated_blocks(program.graph) if r.count == LAYERS]
     inside = {t for name in run.blocks[3] for t in program.graph.op(name).inputs}
     at = next(k for k, i in enumerate(program.instructions) if isinstance(i, Redistribute) and i.tensor in inside)
-    convert = program.instructions[at]
-    assert isinstance(convert, Redistribute)
-    twice = replace(convert, steps=(*convert.steps, *convert.steps))
+    redistribution = program.instructions[at]
+    assert isinstance(redistribution, Redistribute)
+    twice = replace(redistribution, steps=(*redistribution.steps, *redistribution.steps))
     other = replace(program, instructions=(*program.instructions[:at], twice, *program.instructions[at + 1 :]))
     assert same(*both(monkeypatch, other, settings))
 

@@ -241,11 +241,11 @@ def _work(planned: Planned) -> dict[str, tuple[int, int]]:
     return {n: (f, b) for n, (f, b) in out.items()}
 
 
-def _owner(graph: Graph, convert: Redistribute) -> Op | None:
+def _owner(graph: Graph, redistribution: Redistribute) -> Op | None:
     """The operator in whose stage a redistribution runs: its producer's, of an input its first reader's."""
-    if convert.tensor in graph.producers:
-        return graph.producers[convert.tensor]
-    return next((c for c, _ in graph.consumers.get(convert.tensor, ())), None)
+    if redistribution.tensor in graph.producers:
+        return graph.producers[redistribution.tensor]
+    return next((c for c, _ in graph.consumers.get(redistribution.tensor, ())), None)
 
 
 def _sent(planned: Planned) -> NDArray[np.float64]:

@@ -232,7 +232,7 @@ class _Lifetimes:
                 else:
                     self._forward(i, op)
             elif isinstance(x, Redistribute):
-                self._convert(i, x)
+                self._redistribute(i, x)
             elif isinstance(x, Load):
                 self._load(i, x)
             else:
@@ -318,7 +318,7 @@ class _Lifetimes:
         if size:
             self._new("buffers", size, i, i)
 
-    def _convert(self, i: int, move: Redistribute) -> None:
+    def _redistribute(self, i: int, move: Redistribute) -> None:
         source, target = self.key(move.tensor, move.source), self.key(move.tensor, move.target)
         parameter = move.tensor in self.weights
         if move.gradient:

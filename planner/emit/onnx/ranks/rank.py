@@ -80,7 +80,7 @@ class RankGraph:
             if isinstance(i, Load):
                 self._load(i)
             elif isinstance(i, Redistribute):
-                self._convert(i)
+                self._redistribute(i)
             elif isinstance(i, Run):
                 self._run(self.graph.op(i.op))
         self._finish()
@@ -125,7 +125,7 @@ class RankGraph:
             self.stored[name] = held
         self.values[key] = out
 
-    def _convert(self, move: Redistribute) -> None:
+    def _redistribute(self, move: Redistribute) -> None:
         source = (move.tensor, move.source)
         if source not in self.values:
             raise InputError(f"plan: {move.tensor} is converted from {move.source}, where the plan never puts it")
