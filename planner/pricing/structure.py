@@ -42,7 +42,7 @@ class RedistributedTensor:
 class HubCase:
     """A tensor with several readers: how it travels, and how they read it."""
 
-    travel: RedistributedTensor
+    redistributed: RedistributedTensor
     readers: tuple[Case, ...]
 
 
@@ -100,9 +100,9 @@ class Structure:
     _expansions: dict[object, tuple[Layouts, list[Expansion]]] = field(default_factory=dict)
 
     @property
-    def travels(self) -> tuple[RedistributedTensor, ...]:
+    def redistributed_tensors(self) -> tuple[RedistributedTensor, ...]:
         """Every way tensors travel."""
-        found = (case[1].travel if isinstance(case[1], HubCase) else case[1] for _, _, case, _ in self.edges)
+        found = (case[1].redistributed if isinstance(case[1], HubCase) else case[1] for _, _, case, _ in self.edges)
         return tuple(dict.fromkeys(t for t in found if isinstance(t, RedistributedTensor)))
 
     def expansions(self, names: tuple[str, ...], busy: tuple[bool, ...]) -> tuple[Layouts, list[Expansion]]:
@@ -247,18 +247,18 @@ class _Builder:
         s.samples.setdefault((shape, tensor.dtype), tensor)
         if name in s.parameter_nodes:
             source, runner, write = s.parameter_nodes[name], "", s.cases[s.parameter_nodes[name]]
-            travel = RedistributedTensor(shape, tensor.dtype, None, share=s.shares.get(name, 1.0))
+            redistributed = RedistributedTensor(shape, tensor.dtype, None, share=s.shares.get(name, 1.0))
         else:
             assert producer is not None, f"{name} is neither a parameter nor computed"
             writer = s.class_of[producer.name], producer.outputs.index(name)
             source, runner, write = s.op_nodes[producer.name], producer.name, ("write", *writer)
             inside = writer[1] in s.classes[writer[0]].part.inside
-            travel = RedistributedTensor(shape, tensor.dtype, writer, inside)
+            redistributed = RedistributedTensor(shape, tensor.dtype, writer, inside)
         node, case, _ = readers[0]
         if len(readers) == 1 and (case[0] == "output" or len(case[2]) == 1):  # type: ignore[arg-type]  # a read's operands
-            s.edges.append((source, node, ("direct", travel, write, case), runner))
+            s.edges.append((source, node, ("direct", redistributed, write, case), runner))
             return
-        hub = HubCase(travel, tuple(c for _, c, _ in readers))
+        hub = HubCase(redistributed, tuple(c for _, c, _ in readers))
         middle = self._add(("hub", hub), f"hub {name}")
         s.hubs[name] = middle, hub
         s.edges.append((source, middle, ("to hub", hub, write), runner))
