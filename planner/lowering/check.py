@@ -149,4 +149,4 @@ def _step_errors(what: str, redistribution: Redistribute, shape: tuple[int, ...]
         if not legal:
             return [f"{what}: step {step} does not lead from {here} to {step.target}"]
         here = step.target
-    return [] if here == redistribution.target else [f"{what}: its steps end in {here}, not in {convert.target}"]
+    return [] if here == redistribution.target else [f"{what}: its steps end in {here}, not in {redistribution.target}"]

@@ -29,8 +29,8 @@ _Outputs = list[Array | None]
 class VirtualDevices:
     """The shards of every value and gradient, by tensor and layout.
 
-    `forward`, `backward` and `redistribute` read what lies there and return what they make of it; whoever drives them puts
-    it in its place (`planner.verify.proof`).  VerificationError where something is read that is not there.
+    `forward`, `backward` and `redistribute` read what lies there and return what they make of it; whoever drives them
+    puts it in its place (`planner.verify.proof`).  VerificationError where something is read that is not there.
     """
 
     def __init__(self, program: Program) -> None:
