@@ -72,22 +72,22 @@ class _Lowering:
                 self._provide(op, slot, name)
         self.out.append(Run(op.name))
         for name in op.outputs:
-            if name in self.assignment.flows:
-                self._redistribute(name, self.assignment.flows[name].shared(gradient=False))
+            if name in self.assignment.redistributions:
+                self._redistribute(name, self.assignment.redistributions[name].shared(gradient=False))
 
     def _provide(self, op: Op, slot: int, name: str) -> None:
-        flow = self.assignment.flows.get(name)
-        if flow is None:
+        redistribution = self.assignment.redistributions.get(name)
+        if redistribution is None:
             if name not in self.graph.producers:
                 layout = self.assignment.strategies[op.name].operands[slot]
                 self._load(name, layout or Layout.replicated(self.graph.tensors[name].rank))
             return
-        if self.graph.tensors[name].role is Role.PARAMETER and (name, flow.produced) not in self.loaded:
-            self.loaded.add((name, flow.produced))
-            self.out.append(Load(name, flow.produced))
-            self._redistribute(name, flow.shared(gradient=False))
+        if self.graph.tensors[name].role is Role.PARAMETER and (name, redistribution.produced) not in self.loaded:
+            self.loaded.add((name, redistribution.produced))
+            self.out.append(Load(name, redistribution.produced))
+            self._redistribute(name, redistribution.shared(gradient=False))
         if slot == op.inputs.index(name):
-            self._redistribute(name, flow.of_reader(op.name, gradient=False))
+            self._redistribute(name, redistribution.of_reader(op.name, gradient=False))
 
     def _load(self, name: str, layout: Layout) -> None:
         """Inputs and constants come in any layout; a pending sum is made from them for free."""
@@ -111,9 +111,9 @@ class _Lowering:
             self._forward(inside)
 
     def _backward(self) -> None:
-        flows = self.assignment.flows
+        redistributions = self.assignment.redistributions
         for name in gradient_sources(self.graph):
-            wanted = flows[name].wanted if name in flows else None
+            wanted = redistributions[name].wanted if name in redistributions else None
             if wanted is not None:
                 self.out.append(Seed(name, wanted))
         first_reader = {t: readers[0][0].name for t, readers in self.graph.consumers.items()}
@@ -123,12 +123,12 @@ class _Lowering:
             self._run_again(op)
             for name in op.outputs:
                 if name in self.active:
-                    self._redistribute(name, flows[name].shared(gradient=True))
+                    self._redistribute(name, redistributions[name].shared(gradient=True))
             self.out.append(Run(op.name, backward=True))
             for name in dict.fromkeys(op.inputs):
-                if name not in self.active or name not in flows:
+                if name not in self.active or name not in redistributions:
                     continue
-                self._redistribute(name, flows[name].of_reader(op.name, gradient=True))
+                self._redistribute(name, redistributions[name].of_reader(op.name, gradient=True))
                 if name in self.assignment.stored and first_reader[name] == op.name:
-                    self._redistribute(name, flows[name].shared(gradient=True))
+                    self._redistribute(name, redistributions[name].shared(gradient=True))
                     self.final[name] = self.assignment.stored[name]

@@ -104,7 +104,7 @@ def describe(
         redistributions=[
             _redistribution(planned, c, begin * unit)
             for c, begin in zip(planned.program.instructions, planned.timeline.begins, strict=True)
-            if isinstance(c, Redistribute) and c.tensor in planned.assignment.flows
+            if isinstance(c, Redistribute) and c.tensor in planned.assignment.redistributions
         ],
         schedule=ScheduleDocument(
             mode="training" if settings.training else "inference",
@@ -192,14 +192,14 @@ def _mesh(planned: Planned) -> MeshDocument:
 def _tensors(planned: Planned) -> dict[str, TensorDocument]:
     graph = planned.priced.graph
     out = {}
-    for name, flow in planned.assignment.flows.items():
+    for name, redistribution in planned.assignment.redistributions.items():
         t = graph.tensors[name]
         out[name] = TensorDocument(
             shape=_shape(graph, name),
             dtype=t.dtype,
             role=str(t.role),
-            layout=_layout(flow.produced),
-            gradient=_optional(flow.wanted),
+            layout=_layout(redistribution.produced),
+            gradient=_optional(redistribution.wanted),
         )
     return out
 

@@ -53,7 +53,7 @@ def assignment_of(plan: PlanDocument, graph: Graph) -> Assignment:
     moves: dict[str, list[Redistribution]] = {}
     for r in each_once(plan):
         moves.setdefault(r.tensor, []).append(_move(r, plan.mesh))
-    flows = {
+    redistributions = {
         name: RedistributionPlan(
             name,
             "set",
@@ -65,7 +65,7 @@ def assignment_of(plan: PlanDocument, graph: Graph) -> Assignment:
     }
     stored = {name: p.stored.layout() for name, p in plan.parameters.items()}
     blocks = {name: k for k, block in enumerate(plan.schedule.recompute) for name in block}
-    return Assignment(strategies_of(plan, graph), stored, flows, blocks)
+    return Assignment(strategies_of(plan, graph), stored, redistributions, blocks)
 
 
 def each_once(plan: PlanDocument) -> list[RedistributionDocument]:

@@ -204,7 +204,7 @@ class _Choice:
     def _moved(self, tensor: str, choice: Sequence[int]) -> bool:
         """Whether the moves of the choice are those of the file, in its order for each reader and way."""
         found: dict[tuple[str, bool], list[_Way]] = defaultdict(list)
-        for m in self.priced.flow(tensor, choice).moves:
+        for m in self.priced.redistribution_plan(tensor, choice).moves:
             found[m.reader, m.gradient].append(_way(m))
         told: dict[tuple[str, bool], list[_Way]] = defaultdict(list)
         for reader in self.readers.get(tensor, ()):

@@ -1,4 +1,4 @@
-"""What a solver's choice means: a strategy for every operator and the travels of every tensor."""
+"""What a solver's choice means: a strategy for every operator and the redistributions of every tensor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Style = Literal["direct", "set", "star"]
 
 @dataclass(frozen=True, slots=True)
 class Redistribution:
-    """A conversion of a tensor or of its gradient; `reader` names the operator it serves alone, if only one."""
+    """A redistribution of a tensor or of its gradient; `reader` names the operator it serves alone, if only one."""
 
     gradient: bool
     source: Layout
@@ -28,7 +28,7 @@ class Redistribution:
 
 @dataclass(frozen=True, slots=True)
 class RedistributionPlan:
-    """How one tensor travels: `produced`, with `wanted` as its gradient's layout, and the moves between.
+    """How one tensor is redistributed: `produced`, with `wanted` as its gradient's layout, and the moves between.
 
     Moves without a reader are made once for all readers, in the order given.  Under the style `star` the
     gradient contributions meet in `gathered`, and each reader's own moves start from, or end in, there.
@@ -49,10 +49,10 @@ class RedistributionPlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Assignment:
-    """Strategies by operator, stored layouts by parameter, flows by tensor; `blocks` numbers the operators that
+    """Strategies by operator, stored layouts by parameter, redistributions by tensor; `blocks` numbers the operators that
     run again in the backward pass, block by block."""
 
     strategies: Mapping[str, Strategy]
     stored: Mapping[str, Layout]
-    flows: Mapping[str, RedistributionPlan]
+    redistributions: Mapping[str, RedistributionPlan]
     blocks: Mapping[str, int]

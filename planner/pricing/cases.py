@@ -268,7 +268,7 @@ class CasePrices:
             return self._ordered_side(cast(tuple[int, ...], case[1]), active=bool(case[3]))
         _, cls, output = cast(tuple[str, int, int], case)
         placed = self.tables[cls].written_as[output]
-        assert placed is not None, "a tensor of unknown shape does not travel"
+        assert placed is not None, "a tensor of unknown shape is not redistributed"
         return _Side(tuple((x,) for x in placed.distinct), placed.numbers[:, None], placed.rows)
 
     def _reading(self, case: Case) -> _Side:

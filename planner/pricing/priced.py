@@ -56,16 +56,16 @@ class PricedProblem:
     redistributions: Callable[[Tensor], Redistributions]
 
     def decode(self, choice: Sequence[int]) -> Assignment:
-        """Strategies and flows that the choice (a state per node) stands for."""
+        """Strategies and redistributions that the choice (a state per node) stands for."""
         strategies = {name: self.tables[name].choices.strategy(choice[n]) for name, n in self.op_nodes.items()}
         stored = {name: self.stored_layouts[name][choice[n]] for name, n in self.parameter_nodes.items()}
-        flows = {t: self.flow(t, choice) for t in self.readers}
+        redistributions = {t: self.redistribution_plan(t, choice) for t in self.readers}
         for op in self.graph.ops:
             if op.name in self.fixed:
                 strategies[op.name] = self._whole(op)
                 known = [t for t in op.outputs if t and self.graph.tensors[t].shape is not None]
-                flows.update({t: self._slices(t, strategies) for t in known})
-        return Assignment(strategies, stored, flows, self.blocks)
+                redistributions.update({t: self._slices(t, strategies) for t in known})
+        return Assignment(strategies, stored, redistributions, self.blocks)
 
     def _whole(self, op: Op) -> Strategy:
         strategy = bind(self.rules[op.name], self.machine.mesh, (REPLICATE,) * len(self.machine.mesh.axes))
@@ -83,8 +83,8 @@ class PricedProblem:
                 moves.append(Redistribution(False, whole, read, self.redistributions(t).path(whole, read), op.name))
         return RedistributionPlan(tensor, "star", whole, None, tuple(dict.fromkeys(moves)))
 
-    def flow(self, tensor: str, choice: Sequence[int]) -> RedistributionPlan:
-        """How a tensor travels that nodes read."""
+    def redistribution_plan(self, tensor: str, choice: Sequence[int]) -> RedistributionPlan:
+        """How a tensor is redistributed that nodes read."""
         write = self._write(tensor, choice)
         readers = self.readers[tensor]
         moves: list[Redistribution] = []
@@ -114,5 +114,5 @@ class PricedProblem:
             return layout, layout if tensor in self.active else None
         op = self.graph.producers[tensor]
         writes = self.tables[op.name].writes[op.outputs.index(tensor)]
-        assert writes is not None, f"{tensor} has a flow, so its shape is known"
+        assert writes is not None, f"{tensor} is redistributed, so its shape is known"
         return writes[choice[self.op_nodes[op.name]]]

@@ -40,7 +40,7 @@ class RedistributedTensor:
 
 @dataclass(frozen=True, slots=True)
 class HubCase:
-    """A tensor with several readers: how it travels, and how they read it."""
+    """A tensor with several readers: how it is redistributed, and how they read it."""
 
     redistributed: RedistributedTensor
     readers: tuple[Case, ...]
@@ -101,7 +101,7 @@ class Structure:
 
     @property
     def redistributed_tensors(self) -> tuple[RedistributedTensor, ...]:
-        """Every way tensors travel."""
+        """Every way tensors are redistributed."""
         found = (case[1].redistributed if isinstance(case[1], HubCase) else case[1] for _, _, case, _ in self.edges)
         return tuple(dict.fromkeys(t for t in found if isinstance(t, RedistributedTensor)))
 

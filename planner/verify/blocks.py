@@ -76,20 +76,22 @@ def _kind(graph: Graph, block: Sequence[str], number: int, place: Mapping[str, _
         digest.update(str(name in assignment.blocks).encode())
         for t in (*op.inputs, *op.outputs):
             own = t in op.outputs or t not in graph.producers
-            if t and own and t in assignment.flows:
-                digest.update(_flow(assignment.flows[t], number, place).encode())
+            if t and own and t in assignment.redistributions:
+                digest.update(_redistribution(assignment.redistributions[t], number, place).encode())
             if t in assignment.stored:
                 digest.update(str(assignment.stored[t]).encode())
     return digest.hexdigest()
 
 
-def _flow(flow: RedistributionPlan, number: int, place: Mapping[str, _Place]) -> str:
+def _redistribution(redistribution: RedistributionPlan, number: int, place: Mapping[str, _Place]) -> str:
     def reader(name: str) -> str:
         at = place.get(name)
         return "" if not name else "outside" if at is None else f"{at.block - number}:{at.position}"
 
-    moves = [f"{m.gradient}{m.source}>{m.target}{list(map(str, m.steps))}@{reader(m.reader)}" for m in flow.moves]
-    return f"{flow.produced} {flow.wanted} {moves}"
+    moves = [
+        f"{m.gradient}{m.source}>{m.target}{list(map(str, m.steps))}@{reader(m.reader)}" for m in redistribution.moves
+    ]
+    return f"{redistribution.produced} {redistribution.wanted} {moves}"
 
 
 def _ranges(numbers: Sequence[int]) -> str:

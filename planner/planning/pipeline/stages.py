@@ -253,7 +253,7 @@ def _sent(planned: Planned) -> NDArray[np.float64]:
     priced = planned.priced
     settings, mesh = priced.machine.settings, planned.mesh
     local = {}
-    for name, flow in planned.assignment.flows.items():
+    for name, redistribution in planned.assignment.redistributions.items():
         t = priced.graph.tensors[name]
-        local[name] = settings.tensor_bytes(t) / mesh.size(a for d in flow.produced.dims for a in d)
+        local[name] = settings.tensor_bytes(t) / mesh.size(a for d in redistribution.produced.dims for a in d)
     return crossing_bytes(priced.graph, {t: local.get(t, 0.0) for t in priced.graph.tensors})
