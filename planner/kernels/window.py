@@ -14,7 +14,7 @@ import numpy as np
 from planner.ir import Op
 from planner.kernels.shards import Array
 from planner.kernels.spmd import ShardContext
-from planner.kernels.transport import Indices, Transfer, collect, give_back
+from planner.kernels.transport import CollectiveKernel, Indices, collect, give_back
 from planner.rules.window import Range, Reading, Side, Window, needs, size, transposed_windows, windows
 
 __all__ = ["FIRST", "Reach", "explicit", "fetch", "fit", "local_space", "release"]
@@ -71,7 +71,7 @@ def local_space(
     return tuple(Reach.at(place, w, first + d, f"y{d}") for d, w in enumerate(found))
 
 
-def fetch(x: Array, space: Sequence[Reach[R]], side: Side, place: ShardContext) -> Transfer:
+def fetch(x: Array, space: Sequence[Reach[R]], side: Side, place: ShardContext) -> CollectiveKernel:
     """The shard `x` grown to all that this rank needs."""
     for reach in space:
         wanted = reach.wanted(side)
@@ -83,7 +83,7 @@ def fetch(x: Array, space: Sequence[Reach[R]], side: Side, place: ShardContext) 
     return x
 
 
-def release(g: Array, space: Sequence[Reach[R]], side: Side, place: ShardContext) -> Transfer:
+def release(g: Array, space: Sequence[Reach[R]], side: Side, place: ShardContext) -> CollectiveKernel:
     """The transpose of `fetch`."""
     for reach in reversed(space):
         wanted, (start, stop) = reach.wanted(side), reach.own(side)
