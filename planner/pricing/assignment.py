@@ -49,8 +49,8 @@ class RedistributionPlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Assignment:
-    """Strategies by operator, stored layouts by parameter, redistributions by tensor; `blocks` numbers the operators that
-    run again in the backward pass, block by block."""
+    """Strategies by operator, stored layouts by parameter, redistributions by tensor; `blocks` numbers the operators
+    that run again in the backward pass, block by block."""
 
     strategies: Mapping[str, Strategy]
     stored: Mapping[str, Layout]
