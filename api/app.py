@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
+from api.descriptions import describe, takes_model
 from api.edge import Edge
 from api.errors import Problem, of_status
 from api.jobs.store import Store
@@ -20,7 +21,6 @@ from api.respond import Packed
 from api.routes import routers
 from api.service import Service
 from api.settings import Settings
-from api.told import describe, takes_model
 from api.watch import Changes
 from planner.version import __version__
 
@@ -82,8 +82,8 @@ async def _bare(request: Request, e: Exception) -> Response:
 async def _malformed(request: Request, e: Exception) -> Response:
     assert isinstance(e, RequestValidationError)
     errors = [_field(found) for found in e.errors()]
-    told = "; ".join(f"{f['name']}: {f['detail']}" for f in errors[:3])
-    raise Problem("validation", told + ("; …" if len(errors) > 3 else ""), errors=errors)
+    message = "; ".join(f"{f['name']}: {f['detail']}" for f in errors[:3])
+    raise Problem("validation", message + ("; …" if len(errors) > 3 else ""), errors=errors)
 
 
 def _field(found: Mapping[str, Any]) -> dict[str, str]:

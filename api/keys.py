@@ -50,8 +50,8 @@ def run(options: argparse.Namespace) -> int:
                     "local, which stands for whoever uses the service without keys"
                 )
             key, secret = keys.create(options.tenant, options.name)
-            told = {"id": key, "tenant": options.tenant, "name": options.name, "secret": secret}
-            print(json.dumps(told, indent=1) if options.json else f"{secret}\n(key {key}; it is not shown again)")
+            document = {"id": key, "tenant": options.tenant, "name": options.name, "secret": secret}
+            print(json.dumps(document, indent=1) if options.json else f"{secret}\n(key {key}; it is not shown again)")
         elif options.action == "revoke":
             keys.revoke(options.key)
             print(json.dumps({"id": options.key}) if options.json else f"key {options.key} is revoked")

@@ -86,16 +86,16 @@ class Service:
         self, request: Request, blob: Blob, tenant: str, headers: Mapping[str, str] | None = None
     ) -> Response:
         """The blob as an answer; a page under the policy of pages that may be framed."""
-        told = dict(headers or {})
+        response_headers = dict(headers or {})
         if blob.media_type.startswith("text/html"):
-            told |= hashed_page(FRAMED)
+            response_headers |= hashed_page(FRAMED)
         return await represent(
             request,
             lambda: self.content(blob, tenant),
             blob.media_type,
             digest=blob.digest,
             size=blob.size,
-            headers=told,
+            headers=response_headers,
         )
 
     async def content(self, blob: Blob, tenant: str) -> bytes:
@@ -108,8 +108,8 @@ class Service:
                 raise
             state = await self.finished_task(state, tenant, PATIENCE)
             if not state.ended:
-                told = "its file was damaged, and it is being computed again"
-                raise Problem("unavailable", told, headers={"Retry-After": "5"}) from None
+                message = "its file was damaged, and it is being computed again"
+                raise Problem("unavailable", message, headers={"Retry-After": "5"}) from None
             return await self._read(blob)
 
     async def _read(self, blob: Blob) -> bytes:

@@ -113,8 +113,8 @@ def _finished(job: Job) -> Job:
             job.cancel()
             job.wait(display.show)
     if job.state.plan is None:
-        told = "was cancelled before there was a plan, or left a search that another job waits for"
-        raise NoPlanError(f"job {job.id} {told}")
+        message = "was cancelled before there was a plan, or left a search that another job waits for"
+        raise NoPlanError(f"job {job.id} {message}")
     return job
 
 
@@ -138,7 +138,7 @@ def _deliver(client: Client, options: argparse.Namespace, job: Job) -> int:
         _say(f"note: {note}")
     document |= {"plan": str(paths[0]), "cancelled": cancelled, "job": job.id, "plan_id": job.plan_id}
     document["plans"] = [{**p, "plan": str(path)} for p, path in zip(document["plans"], paths, strict=True)]
-    messages, text = _told(client.artifact(job.plan_id, "summary.txt").decode())
+    messages, text = _messages_and_text(client.artifact(job.plan_id, "summary.txt").decode())
     for line in messages:
         _say(line)
     if not options.json:
@@ -154,7 +154,7 @@ def _deliver(client: Client, options: argparse.Namespace, job: Job) -> int:
         document["artifacts"][name] = _fetch(client, options, job.plan_id, name, folder)
     if options.json:
         print(json.dumps(document, indent=1))
-    refused = any("refused" in told for told in document["artifacts"].values())
+    refused = any("refused" in artifact for artifact in document["artifacts"].values())
     return InputError.exit_status if refused else 0
 
 
@@ -170,7 +170,7 @@ def _refuse_others(options: argparse.Namespace) -> None:
         refuse_other_request(path, request, options.devices, further=k > 1)
 
 
-def _told(summary: str) -> tuple[list[str], str]:
+def _messages_and_text(summary: str) -> tuple[list[str], str]:
     """Messages, for standard error, and what follows them."""
     lines = summary.rstrip("\n").split("\n")
     first = next((k for k, line in enumerate(lines) if not line.startswith(("warning: ", "note: "))), len(lines))

@@ -112,14 +112,14 @@ class Teller:
 
     def progress(self, incumbent_s: float, bound_s: float, gap: float, seconds: float) -> None:
         now = time.monotonic()
-        told = {"incumbent_s": incumbent_s, "bound_s": bound_s, "gap": gap, "seconds": seconds}
+        figures = {"incumbent_s": incumbent_s, "bound_s": bound_s, "gap": gap, "seconds": seconds}
         with self._lock:
             if now < self._next:
-                self._held = told
+                self._held = figures
                 return
             self._next = now + max(EVERY_S, 0.01 * (now - self._begun))
             self._held = None
-        self.send(kind="progress", **told)
+        self.send(kind="progress", **figures)
 
     def say(self, line: str) -> None:
         self._lines += 1
@@ -144,8 +144,8 @@ def _end(work: JobInput, outcome: JobResult, limited: bool) -> dict[str, Any]:
     """Keeps the result, and says where."""
     size = sum(len(content) for content, _ in outcome.files.values())
     if size > work.limits.result_bytes:
-        told = f"{size} bytes, and a result may have {work.limits.result_bytes}"
-        return {"kind": "error", "problem": problem("result-too-large", told), "lasting": True}
+        message = f"{size} bytes, and a result may have {work.limits.result_bytes}"
+        return {"kind": "error", "problem": problem("result-too-large", message), "lasting": True}
     files = {n: Blob(work.blobs.put(content), media, len(content)) for n, (content, media) in outcome.files.items()}
     plan = None if outcome.plan is None else work.blobs.put(outcome.plan)[:32]
     summary = dict(outcome.summary)
@@ -168,7 +168,7 @@ def _end(work: JobInput, outcome: JobResult, limited: bool) -> dict[str, Any]:
 def _failed(error: BaseException) -> dict[str, Any]:
     """The problem that an error is."""
     traceback.print_exception(error)
-    told = str(error)[:8000]
+    message = str(error)[:8000]
     lasting, more = False, {}
     match error:
         case PlannerError():
@@ -178,16 +178,16 @@ def _failed(error: BaseException) -> dict[str, Any]:
             if isinstance(error, InfeasibleError):
                 more = {"lower_bound_bytes": error.lower_bound_bytes, "sufficient_bytes": error.sufficient_bytes}
         case _ if _is_want_of_memory(error):
-            name, told = "child-memory", "memory ran out; a smaller model, or fewer candidates, would do"
+            name, message = "child-memory", "memory ran out; a smaller model, or fewer candidates, would do"
         case BlobMissing() | BlobDamaged():
             name = "input-lost"
         case StoreFull():
             name = "storage-full"
         case OSError() if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            name, told = "storage-full", f"the result cannot be written: {error.strerror}"
+            name, message = "storage-full", f"the result cannot be written: {error.strerror}"
         case _:
-            name, told = "internal", f"{type(error).__name__} (the service's log has more)"
-    return {"kind": "error", "problem": problem(name, told, **more), "lasting": lasting}
+            name, message = "internal", f"{type(error).__name__} (the service's log has more)"
+    return {"kind": "error", "problem": problem(name, message, **more), "lasting": lasting}
 
 
 def _is_want_of_memory(error: BaseException) -> bool:

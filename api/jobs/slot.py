@@ -177,8 +177,8 @@ class Slot:
         elif self.why == "child-wall":
             store.leases.fail(self.claim, self._too_long(), lasting=False)
         elif out_of_time and code in (-signal.SIGXCPU, -signal.SIGKILL):
-            told = f"it used {self.limits.cpu_s} s of processor time"
-            store.leases.fail(self.claim, problem("child-cpu", told), lasting=False)
+            message = f"it used {self.limits.cpu_s} s of processor time"
+            store.leases.fail(self.claim, problem("child-cpu", message), lasting=False)
         else:
             log.warning("task %d: child ended by %s: %s", self.claim.task, how, self.child.log_tail())
             store.leases.died(self.claim, how)

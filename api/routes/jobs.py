@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
 from api.auth import Tenant, tenant_of
+from api.descriptions import header, link, problems
 from api.errors import Problem
 from api.links import job_of
 from api.moments import moment
@@ -20,7 +21,6 @@ from api.respond import document
 from api.routes.plans import JOB_LINKS, PLAN_LINKS, Cursor, Limit, Prefer
 from api.schemas import Job, Jobs
 from api.service import Service, preferred_wait, service_of
-from api.told import header, link, problems
 
 __all__ = ["router"]
 

@@ -6,11 +6,11 @@ from fastapi import APIRouter, Request, Response
 from pydantic import ValidationError
 
 from api.auth import COOKIE, LOCAL, SESSION_S, Tenant, keys_needed, open_session, within_rate
+from api.descriptions import header, json_body, problems
 from api.errors import Problem
 from api.respond import document
 from api.schemas import Session, SessionRequest
 from api.service import service_of
-from api.told import header, json_body, problems
 
 __all__ = ["router"]
 
