@@ -148,8 +148,8 @@ async def get_events(
     if job.ended and not service.store.events(tenant, job_id, after, 1):
         return Response(status_code=204)
     if service.streams[tenant] >= STREAMS:
-        told = f"{STREAMS} event streams are open already; close some"
-        raise Problem("rate-limited", told, headers={"Retry-After": "5"})
+        message = f"{STREAMS} event streams are open already; close some"
+        raise Problem("rate-limited", message, headers={"Retry-After": "5"})
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     if request.state.method == "HEAD":
         return Response(media_type="text/event-stream", headers=headers)

@@ -199,12 +199,12 @@ def _specs(kinds: Mapping[str, str], gathered: str | None) -> list[dict[str, Any
     for pattern, members in groups.items():
         alike = len(set(members.values())) == 1 and gathered not in members
         for name, kind in members.items():
-            told = (pattern if alike else re.escape(name)) + "$"
-            if told not in patterns[kind, name == gathered]:
-                patterns[kind, name == gathered].append(told)
+            expression = (pattern if alike else re.escape(name)) + "$"
+            if expression not in patterns[kind, name == gathered]:
+                patterns[kind, name == gathered].append(expression)
     return [
-        {"patterns": told, "partition_type": kind} | ({"gather_output": True} if whole else {})
-        for (kind, whole), told in sorted(patterns.items())
+        {"patterns": expressions, "partition_type": kind} | ({"gather_output": True} if whole else {})
+        for (kind, whole), expressions in sorted(patterns.items())
     ]
 
 

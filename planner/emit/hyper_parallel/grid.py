@@ -81,10 +81,10 @@ def grid_of(mesh: DeviceMesh, layouts: Iterable[Layout], names: Mapping[str, str
             runs[-1].append(a)
         else:
             runs.append([a])
-    told = [names.get(run[0], "_".join(run)) for run in runs]
-    if len(set(told)) != len(told):
-        told = ["_".join(run) for run in runs]
+    labels = [names.get(run[0], "_".join(run)) for run in runs]
+    if len(set(labels)) != len(labels):
+        labels = ["_".join(run) for run in runs]
     return Grid(
-        {n: tuple(run) for n, run in zip(told, runs, strict=True)},
-        {n: math.prod(mesh.sizes[a] for a in run) for n, run in zip(told, runs, strict=True)},
+        {n: tuple(run) for n, run in zip(labels, runs, strict=True)},
+        {n: math.prod(mesh.sizes[a] for a in run) for n, run in zip(labels, runs, strict=True)},
     )

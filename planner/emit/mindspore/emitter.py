@@ -125,5 +125,5 @@ def _lost(plan: PlanDocument, found: Strategies) -> list[str]:
 
 def _other_order(plan: PlanDocument) -> str:
     sizes = [n for n in plan.mesh.shape if n > 1]
-    told = "x".join(map(str, reversed(sizes)))
-    return f"; a search with --mesh {told}, the other way round, may spare that" if len(sizes) > 1 else ""
+    mesh_text = "x".join(map(str, reversed(sizes)))
+    return f"; a search with --mesh {mesh_text}, the other way round, may spare that" if len(sizes) > 1 else ""

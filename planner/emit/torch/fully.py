@@ -44,7 +44,7 @@ def fully_sharded(plan: PlanDocument, names: Mapping[str, Name]) -> Fully | None
     if not over or over != axes[len(axes) - len(over) :]:
         return None
     shards = mesh.size(over)
-    blocks = dict.fromkeys(b for told in names.values() if (b := _block(owner(told.name))))
+    blocks = dict.fromkeys(b for emitted in names.values() if (b := _block(owner(emitted.name))))
     return Fully(mesh.devices // shards, shards, tuple(blocks), plan.schedule.run.get("zero") == 3)
 
 

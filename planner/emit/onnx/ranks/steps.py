@@ -76,8 +76,8 @@ def _to_partial(w: Writer, step: RedistributionStep, x: Value, mesh: DeviceMesh,
 def _permute(w: Writer, step: RedistributionStep, x: Value, mesh: DeviceMesh, rank: int, name: str) -> Value:
     sources = permute_sources(step, mesh)
     targets = [r for r, source in enumerate(sources) if source == rank]
-    told = {"targets": targets} if targets else {}
-    return w.op("Permute", [x], x.dtype, x.shape, domain=DOMAIN, name=name, source=sources[rank], **told)
+    attributes = {"targets": targets} if targets else {}
+    return w.op("Permute", [x], x.dtype, x.shape, domain=DOMAIN, name=name, source=sources[rank], **attributes)
 
 
 _KINDS: dict[StepKind, _Apply] = {
