@@ -150,10 +150,10 @@ class Fitter:
             fitted = out[name]
             spread = spread_of(mine, partial(_seconds, values=fitted), len(terms[name]))
             out[name] = {**fitted, "prediction.spread": spread}
-        told = [out[name]["prediction.spread"] for name in known]
+        spreads = [out[name]["prediction.spread"] for name in known]
         for name, mine in machines.items():
-            if len(mine) < _TELLING and told:
-                typical = sum(told) / len(told)
+            if len(mine) < _TELLING and spreads:
+                typical = sum(spreads) / len(spreads)
                 out[name] = {**out[name], "prediction.spread": max(typical, out[name]["prediction.spread"])}
         return out
 

@@ -56,10 +56,10 @@ def run(options: argparse.Namespace) -> int:
 def _print(report: Report, *, each: bool) -> None:
     if each:
         for o in report.outcomes:
-            told = f"measured {o.case.step_s:9.4g} s  predicted {o.step_s:9.4g} s  {o.step_s / o.case.step_s - 1:+7.1%}"
+            text = f"measured {o.case.step_s:9.4g} s  predicted {o.step_s:9.4g} s  {o.step_s / o.case.step_s - 1:+7.1%}"
             if o.memory is not None:
-                told += f"  memory {o.memory[1] / 2**30:6.1f} GiB {o.memory[0] / o.memory[1] - 1:+7.1%}"
-            print(f"{o.case.dataset}/{o.case.row}  {told}  {o.case.configuration.text()}")
+                text += f"  memory {o.memory[1] / 2**30:6.1f} GiB {o.memory[0] / o.memory[1] - 1:+7.1%}"
+            print(f"{o.case.dataset}/{o.case.row}  {text}  {o.case.configuration.text()}")
         print()
     _table("rows as published, with their framework's defaults", report.figures(lambda o: o.case.complete))
     _table("rows with gaps filled in", report.figures(lambda o: not o.case.complete))

@@ -40,6 +40,6 @@ def run(options: argparse.Namespace) -> int:
         quiet=False,
     )
     # In ASCII: what a terminal would obey is escaped on its way out, and not as JSON has it.
-    told = json.dumps(document.model_dump(mode="json", by_alias=True), indent=1)
-    print(told if options.json else explanation_text(document))
+    text = json.dumps(document.model_dump(mode="json", by_alias=True), indent=1)
+    print(text if options.json else explanation_text(document))
     return 0

@@ -121,9 +121,9 @@ def _progress(options: argparse.Namespace) -> contextlib.AbstractContextManager[
     from planner.status import shown
 
     piped = getattr(options, "json", False) and not sys.stdout.isatty()
-    told = getattr(options, "quiet", False) or getattr(options, "events", None) == "-"
+    silent = getattr(options, "quiet", False) or getattr(options, "events", None) == "-"
     first = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun starts
-    return shown(options.command, wanted=options.command in COMMANDS and first and not piped and not told)
+    return shown(options.command, wanted=options.command in COMMANDS and first and not piped and not silent)
 
 
 if __name__ == "__main__":

@@ -81,8 +81,8 @@ def _text(d: dict[str, Any]) -> str:
     if d["fallbacks"]:
         lines.append(f"  by numpy, for want of a torch function: {', '.join(d['fallbacks'])}")
     if d["errors"] is not None:
-        told = ", ".join(f"{k} {v:.2g}" for k, v in d["errors"].items())
+        errors = ", ".join(f"{k} {v:.2g}" for k, v in d["errors"].items())
         lines.append(
-            f"  {'equal to' if d['ok'] else 'DIFFERENT from'} the whole model: largest relative error of {told}"
+            f"  {'equal to' if d['ok'] else 'DIFFERENT from'} the whole model: largest relative error of {errors}"
         )
     return "\n".join(lines)

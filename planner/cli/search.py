@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
         from planner.cli.sizing import sizing
 
         print(f"\n{sizing(documents)}")
-    refused = any("refused" in told for d in documents for told in d.get("emitted", {}).values())
+    refused = any("refused" in artifact for d in documents for artifact in d.get("emitted", {}).values())
     return InputError.exit_status if refused else 0
 
 

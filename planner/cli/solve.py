@@ -20,7 +20,7 @@ from planner.cli.solve_watch import SolveState, started, watch
 from planner.errors import InputError, UsageError
 from planner.requests.values import seconds
 from planner.search.saved.whole import WHOLE
-from planner.search.solvers import SOLVERS, told
+from planner.search.solvers import SOLVERS, solver_help
 
 __all__ = ["configure", "run"]
 
@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--time-limit", type=seconds, metavar="S", help=f"seconds from the start; default: {DEFAULT_LIMIT:g}"
     )
-    parser.add_argument("--solver", choices=(*SOLVERS, *WHOLE), default="auto", help=told(SOLVERS, WHOLE))
+    parser.add_argument("--solver", choices=(*SOLVERS, *WHOLE), default="auto", help=solver_help(SOLVERS, WHOLE))
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random choices a search makes")
     parser.add_argument("--reproducible", action="store_true", help="limits in work: the same answer every time")
     parser.add_argument("--solution", type=Path, metavar="FILE", help="start from this choice (output of --json)")

@@ -70,8 +70,8 @@ def refuse_unknown(function: str, given: Collection[str], known: Collection[str]
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
-            told = f"did you mean {near[0]}?" if near else f"it has {', '.join(sorted(known))}"
-            raise OptionError(f"{function} has no option {name!r}; {told}")
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(sorted(known))}"
+            raise OptionError(f"{function} has no option {name!r}; {hint}")
 
 
 def keywords_of(request: type[Any]) -> tuple[str, ...]:
@@ -147,9 +147,9 @@ def _default(f: Field[Any]) -> Any:
 
 def _line(name: str, argument: Mapping[str, Any]) -> str:
     own = argument.get("help", "")
-    told = _OWN.get(name) or in_keywords(own() if callable(own) else own)
+    description = _OWN.get(name) or in_keywords(own() if callable(own) else own)
     choices = f"one of {', '.join(argument['choices'])}" if "choices" in argument else ""
-    text = "; ".join(part for part in (told, choices) if part)
+    text = "; ".join(part for part in (description, choices) if part)
     return textwrap.fill(
         f"{name}: {text}", 100, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False
     )

@@ -184,10 +184,10 @@ class _Choice:
                 self._hub(tensor, ends[0] if ends else None)
             elif ends:
                 self.chosen[ends[0].node] = self._delivered(tensor, ends[0])[0]
-        self._as_told()
+        self._as_stated()
         return tuple(self.chosen[n] for n in range(len(self.priced.problem.nodes)))
 
-    def _as_told(self) -> None:
+    def _as_stated(self) -> None:
         """Where another state of a hub means the very moves of the file, and the cheapest does not, it is that one."""
         choice = [self.chosen[n] for n in range(len(self.priced.problem.nodes))]
         for tensor, (node, _) in self.priced.hubs.items():
@@ -206,11 +206,11 @@ class _Choice:
         found: dict[tuple[str, bool], list[_Way]] = defaultdict(list)
         for m in self.priced.redistribution_plan(tensor, choice).moves:
             found[m.reader, m.gradient].append(_way(m))
-        told: dict[tuple[str, bool], list[_Way]] = defaultdict(list)
+        stated: dict[tuple[str, bool], list[_Way]] = defaultdict(list)
         for reader in self.readers.get(tensor, ()):
             for way in self.ways[tensor, reader]:
-                told[reader, way[0]].append(way)
-        return found == told
+                stated[reader, way[0]].append(way)
+        return found == stated
 
     def _operators(self) -> None:
         priced, names = self.priced, self.priced.machine.mesh.names
@@ -219,13 +219,13 @@ class _Choice:
             strategies = priced.tables[name].strategies
             if id(strategies) not in index:  # layers that look alike share their tables
                 index[id(strategies)] = {s.roles: k for k, s in enumerate(strategies)}
-            told = self.plan.operators[name].strategy
-            state = index[id(strategies)].get(tuple(role_from_text(told[n]) for n in names))
+            roles = self.plan.operators[name].strategy
+            state = index[id(strategies)].get(tuple(role_from_text(roles[n]) for n in names))
             if state is None:
-                raise self._wrong(f"operators.{name}.strategy", "one that the operator offers", str(told))
+                raise self._wrong(f"operators.{name}.strategy", "one that the operator offers", str(roles))
             if priced.problem.nodes[node].costs[state] >= FORBIDDEN:
                 allowed = f"one that hardware profile {priced.machine.profile.name} and the target allow"
-                raise self._wrong(f"operators.{name}.strategy", allowed, str(told))
+                raise self._wrong(f"operators.{name}.strategy", allowed, str(roles))
             self.chosen[node] = state
 
     def _parameters(self) -> None:
@@ -278,8 +278,8 @@ class _Choice:
         rows = [states[x] for x in alone or there if x in states]
         found = [int(np.flatnonzero(end.rows == row)[0]) for row in rows]
         if not found:
-            told = ", ".join(map(str, there))
-            raise self._wrong(f"tensors.{tensor}", "an output delivered with nothing pending", told)
+            delivered = ", ".join(map(str, there))
+            raise self._wrong(f"tensors.{tensor}", "an output delivered with nothing pending", delivered)
         return found
 
     def _wrong(self, field: str, expected: str, found: str) -> InputError:

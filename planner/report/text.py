@@ -99,8 +99,8 @@ def _waits(planned: Planned) -> list[str]:
         "waiting for the host to start kernels": timeline.host,
         "outside the model": timeline.overhead,
     }
-    told = [f"{time_text(units * unit)} {what}" for what, units in parts.items() if units]
-    return [f"in the step  {', '.join(told)}"] if told else []
+    costs = [f"{time_text(units * unit)} {what}" for what, units in parts.items() if units]
+    return [f"in the step  {', '.join(costs)}"] if costs else []
 
 
 def _candidate(c: Candidate) -> str:

@@ -97,9 +97,9 @@ def headline(planned: Planned, plan: PlanDocument, document: Mapping[str, Any]) 
         f"step        {time_text(seconds)}{_spread(document)}",
     ]
     parts += extrapolation(document["extrapolated"])
-    told = _rates(document)
-    if told:
-        parts.append(f"            {', '.join(told)}")
+    rates = _rates(document)
+    if rates:
+        parts.append(f"            {', '.join(rates)}")
     limit = document["memory_limit_bytes"]
     parts.append(
         f"memory      {document['peak_memory_bytes'] / 2**30:.2f} GiB per device at peak "

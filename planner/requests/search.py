@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, get_args
 from planner.errors import UsageError
 from planner.requests.options import default_of, option, options_of, read, refuse_others, sent_of
 from planner.requests.values import byte_size, plan_file, positive, seconds
-from planner.search.solvers import SOLVERS, SolverName, told
+from planner.search.solvers import SOLVERS, SolverName, solver_help
 from planner.targets import Target
 
 __all__ = ["MOST_DEVICES", "SENT", "Optimizer", "Precision", "SearchRequest"]
@@ -116,7 +116,7 @@ class SearchRequest:
         "where the batch at once hardly fits, else operators; operators with --strategy: these are laid out one by "
         "one inside of the strategy's micro-batches and stages, as far as the step gets shorter",
     )
-    solver: SolverName = option("auto", choices=SOLVERS, help=lambda: told(SOLVERS))
+    solver: SolverName = option("auto", choices=SOLVERS, help=lambda: solver_help(SOLVERS))
     time_limit: float | None = option(
         sent={"gt": 0, "le": 86400}, keyed=False, type=seconds, metavar="S", help="seconds for the whole search"
     )
