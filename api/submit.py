@@ -90,7 +90,7 @@ def _submit(client: Client, options: argparse.Namespace) -> Job:
     if len(data) < 0.99 * whole:
         _say(f"model       {_size(whole)} -> {_size(len(data))}: weights stay here")
     # Defaults are left out: a service of another version may not know the latest options.
-    given = SearchRequest.of(options).asked_of_a_service
+    given = SearchRequest.of(options).service_options
     constraints = options.constraints
     if constraints is not None and not constraints.is_file():
         raise InputError(f"constraints {constraints}: no such file")

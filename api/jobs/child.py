@@ -52,7 +52,7 @@ def main(sender: Connection, work: JobInput, do: Callable[[JobInput, Tell], JobR
     teller = Teller(sender)
     teller.send(kind="begun", at=time.monotonic(), threads=len(os.listdir("/proc/self/task")))
     limited = threading.Event()
-    signal.signal(signal.SIGXCPU, _asked_by_the_clock(limited))
+    signal.signal(signal.SIGXCPU, _at_the_time_limit(limited))
     try:
         end = _end(work, do(work, teller), limited.is_set())
     except BaseException as error:
@@ -77,7 +77,7 @@ def _settle(work: JobInput) -> None:
     impose(work.limits)
 
 
-def _asked_by_the_clock(limited: threading.Event) -> Any:
+def _at_the_time_limit(limited: threading.Event) -> Any:
     """SIGXCPU asks for the best so far, as SIGTERM does, where somebody listens to that."""
     owner = os.getpid()
 

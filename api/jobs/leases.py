@@ -103,7 +103,7 @@ class Leases:
                     cancelled.add(c.task)
         return Beat(frozenset(lost), frozenset(cancelled))
 
-    def asked_to_end(self, claims: Iterable[Claim]) -> Beat:
+    def ends_requested(self, claims: Iterable[Claim]) -> Beat:
         """As `heartbeat`, without writing."""
         with self.database.read() as db:
             rows = {

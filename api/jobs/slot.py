@@ -36,7 +36,7 @@ class Slot:
     child: Child
     limits: Limits
     why: str | None = None
-    asked_at: float = 0.0
+    end_requested_at: float = 0.0
     dropped: bool = False
     deaf: bool = False
     begun_s: float | None = None
@@ -54,7 +54,7 @@ class Slot:
     def ask(self, why: str) -> None:
         """To end, with what it has where that is something."""
         if self.why is None:
-            self.why, self.asked_at = why, time.monotonic()
+            self.why, self.end_requested_at = why, time.monotonic()
             if self.claim.kind in SEARCHES:
                 self.child.ask()
             else:
@@ -69,7 +69,7 @@ class Slot:
         if not gone:
             if now > self.child.started + self.limits.wall_s:
                 self.ask("child-wall")
-            if self.why is not None and now > self.asked_at + self.limits.grace_s:
+            if self.why is not None and now > self.end_requested_at + self.limits.grace_s:
                 self.child.kill()
         if self.dropped:
             return

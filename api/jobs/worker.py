@@ -151,7 +151,7 @@ class Worker:
             for slot in held:
                 slot.watch()
         elif claims and version != self._heard:
-            said = self.store.leases.asked_to_end(claims)
+            said = self.store.leases.ends_requested(claims)
         else:
             return
         self._heard = version

@@ -178,12 +178,12 @@ async def _stream(
         yield b"retry: 1000\n\n"
         spoken = time.monotonic()
         until = spoken + service.settings.longest_stream
-        asked = spoken
+        key_checked = spoken
         while not service.changes.stopping and time.monotonic() < until:
-            if time.monotonic() > asked + KEY_S:
+            if time.monotonic() > key_checked + KEY_S:
                 if not may_go_on():
                     return
-                asked = time.monotonic()
+                key_checked = time.monotonic()
             found = service.store.events(tenant, job, after, BATCH)
             if found:
                 after, spoken = found[-1].seq, time.monotonic()
@@ -197,7 +197,7 @@ async def _stream(
                 yield b": still here\n\n"
                 continue
             now = time.monotonic()
-            await service.changes.wait(max(0.0, min(left, until - now, asked + KEY_S - now)))
+            await service.changes.wait(max(0.0, min(left, until - now, key_checked + KEY_S - now)))
     finally:
         service.metrics.streams.dec()
         service.streams[tenant] -= 1

@@ -117,8 +117,8 @@ async def submitted(
 ) -> Response:
     """The job on a task, waited for where the caller prefers that."""
     service.metrics.uploaded.inc(upload.size)
-    asked = [task.kind, dict(task.inputs), dict(task.options)]
-    fingerprint = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+    identity = [task.kind, dict(task.inputs), dict(task.options)]
+    fingerprint = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
     job = service.store.answered(tenant, task) if idempotency is None else None
     if job is None:
         made = await run_in_threadpool(

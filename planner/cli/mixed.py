@@ -45,7 +45,7 @@ def run_mixed(options: argparse.Namespace) -> int:
             "ends before its loss: give a graph with its loss, or one kind of devices"
         )
     with cancelled_by_signals() as cancellation:
-        control = Control(options.time_limit, cancel=cancellation.asked, say=progress_to(False))
+        control = Control(options.time_limit, cancel=cancellation.requested, say=progress_to(False))
         if len({k.profile.name.startswith("ascend") for k in cluster.kinds}) > 1:
             control.say(
                 "note: no library that we know of joins Ascend devices and others; the slower network is priced"

@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
                         refuse_other_model(_folder(options), later.prepared.file, options.model)
                 answer = later.search(devices)
             documents.append(_deliver(options, answer, devices, several))
-            if cancellation.asked.is_set() and len(documents) < len(counts):
+            if cancellation.requested.is_set() and len(documents) < len(counts):
                 _say(f"cancelled: {', '.join(map(str, counts[len(documents) :]))} devices are not planned for")
                 break
     if options.json:

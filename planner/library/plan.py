@@ -348,8 +348,8 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
         about = document.model
         source = ModelSource(Path(f"{about.name}.onnx"), beside.read_bytes())
         # Its batch is that of a micro-batch; what was asked for is the whole.
-        asked = document.search.request
-        model = Model(source, dict(about.bind), None if asked is None else asked.batch)
+        requested = document.search.request
+        model = Model(source, dict(about.bind), None if requested is None else requested.batch)
     return Plan(file.read_text(encoding="utf-8"), model)
 
 

@@ -139,11 +139,11 @@ class Redistributions:
             return self.costs_from(sources)[:, targets]
         return self.costs_to(targets)[sources]
 
-    def _all_of(self, asked: NDArray[np.intp], known: dict[int, IntArray]) -> bool:
+    def _all_of(self, requested: NDArray[np.intp], known: dict[int, IntArray]) -> bool:
         """Whether the distances between all layouts are known, or are found as fast as those that are asked for."""
-        if self._costs is not None or not len(asked):
+        if self._costs is not None or not len(requested):
             return True
-        new = len(set(asked.tolist()) - known.keys())
+        new = len(set(requested.tolist()) - known.keys())
         return (len(self._from) + len(self._to) + new) * _FEW > len(self.layouts)
 
     def _paid(self, lengths: IntArray, copied: IntArray) -> IntArray:

@@ -131,7 +131,7 @@ class Choosing:
         self.one_by_one_s = planned.step_bound_s if pipeline is None else pipeline.step_bound_s
         untouched = prepared.untouched(control)
         alone = untouched and self.recall is None and not control.cancel.is_set()
-        said = prepared.asked_so(self.devices, untouched, alone)
+        said = prepared.recorded_request(self.devices, untouched, alone)
         return planned, prepared.answer(planned, control, pipeline, said)
 
     def _faster(self, answer: Answer | None, uniforms: Uniforms, uniform: Uniform) -> Answer | None:

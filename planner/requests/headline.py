@@ -67,13 +67,13 @@ def utilisation(
 
 def words(plan: PlanDocument) -> str:
     """The plan in degrees of parallelism, as the headline of its search says it."""
-    asked = plan.search.request
-    if asked is None or asked.strategy is None:
+    requested = plan.search.request
+    if requested is None or requested.strategy is None:
         return _words(plan, None)
     samples = next((i.shape[0] for i in plan.inputs.values() if i.shape), 1) * plan.schedule.micro_batches
-    kind = {"precision": asked.precision, "optimizer": asked.optimizer}
+    kind = {"precision": requested.precision, "optimizer": requested.optimizer}
     try:
-        return _words(plan, parse_strategy(asked.strategy, devices=plan.devices, batch=samples, **kind))
+        return _words(plan, parse_strategy(requested.strategy, devices=plan.devices, batch=samples, **kind))
     except UsageError:  # its batch was another when it was asked for
         return _words(plan, None)
 

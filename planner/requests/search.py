@@ -225,7 +225,7 @@ class SearchRequest:
         return {f.name: value for f in options_of(type(self)) if (value := getattr(self, f.name)) != default_of(f)}
 
     @property
-    def asked_of_a_service(self) -> dict[str, Any]:
+    def service_options(self) -> dict[str, Any]:
         """Of these, those that a service is asked for."""
         return {name: value for name, value in self.given.items() if name in sent_of(type(self))}
 

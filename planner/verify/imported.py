@@ -354,11 +354,11 @@ class _Comparison:
         weights = (self.graph.tensors[n] for n in whole.drawn)
         return {t.name: whole.value(t.name).astype(numpy_dtype(t.dtype)) for t in weights if t.is_float}
 
-    def _run(self, session: Session, values: _Values, asked: Sequence[str] | None = None) -> dict[str, Array]:
-        """Results by name, all of them or those that are `asked` for."""
+    def _run(self, session: Session, values: _Values, requested: Sequence[str] | None = None) -> dict[str, Array]:
+        """Results by name, all of them or those that are `requested` for."""
         fed = {n: values.ours[n] for n in self.file.inputs}
         if self.carried is None:
-            return session.run(fed, values.given, asked)
+            return session.run(fed, values.given, requested)
         parts = []
         for k in range(self.carried.slices):
             samples = self.carried.samples(k)
@@ -366,7 +366,7 @@ class _Comparison:
             for name in feed:
                 for axis in self._carried_in(name):
                     feed[name] = feed[name].take(samples, axis)
-            parts.append(session.run(feed, values.given, asked))
+            parts.append(session.run(feed, values.given, requested))
         joined = {n: self._joined(n, [p[n] for p in parts], self.carried) for n in parts[0]}
         return {n: x for n, x in joined.items() if x is not None}
 

@@ -36,7 +36,7 @@ def _do(work: JobInput, tell: Tell) -> JobResult:
         case "spin until asked":
             with cancelled_by_signals() as cancellation:
                 cancellation.searching = True
-                while not cancellation.asked.is_set():
+                while not cancellation.requested.is_set():
                     pass
             return JobResult({"best": (b"so far", "text/plain")}, plan=b"so far", cancelled=True)
         case "sleep":

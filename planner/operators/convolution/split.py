@@ -138,8 +138,8 @@ def _gradient_forward(op: Op, inputs: Operands, place: ShardContext) -> Coroutin
     assert dy is not None
     assert x is not None
     assert weight is not None
-    asked = [*(bool(name) for name in op.outputs), False, False]
-    found = yield from convolution_gradients(op, x, weight, dy, asked[:3], place)
+    requested = [*(bool(name) for name in op.outputs), False, False]
+    found = yield from convolution_gradients(op, x, weight, dy, requested[:3], place)
     return found[: len(op.outputs)]
 
 

@@ -41,8 +41,8 @@ def _move(w: Writer, here: Local, operands: Operands) -> list[Value | None]:
             parts = [_pending(w, parts[0], dim, movement, factor, here)]
         else:
             parts = _carried(w, parts, dim, movement, factor, here, fill)
-    asked = [j for j, name in enumerate(op.outputs) if name and rule.results[j] is not None]
-    found = dict(zip(asked, parts, strict=True))
+    requested = [j for j, name in enumerate(op.outputs) if name and rule.results[j] is not None]
+    found = dict(zip(requested, parts, strict=True))
     return [found.get(j) for j in range(len(op.outputs))]
 
 
