@@ -10,7 +10,7 @@ from planner.ir import Layout
 from planner.lowering import Program, Redistribute, Run
 from planner.redistribute.steps import FREE, StepKind
 from planner.trace.placed import Placed
-from planner.trace.tally import Phase, Tally
+from planner.trace.totals import Phase, WorkloadTotals
 from planner.trace.workload import TracedCollective
 from planner.work.activity import saved_slots
 
@@ -43,7 +43,7 @@ def runs_again(program: Program) -> set[str]:
     return again
 
 
-def count_redistributions(tally: Tally, at: Placed, *, gathered_again: bool) -> None:
+def count_redistributions(totals: WorkloadTotals, at: Placed, *, gathered_again: bool) -> None:
     """Counts every redistribution between operators, and of parameters.
 
     `gathered_again`: what an operator's backward pass reads of a gathered operand is kept as it was before, and
@@ -55,26 +55,28 @@ def count_redistributions(tally: Tally, at: Placed, *, gathered_again: bool) -> 
             continue
         if again:
             if not gathered_again and i.tensor not in at.facts.weights:
-                _transfer(tally, at, i, gathered_again, again=True)
+                _transfer(totals, at, i, gathered_again, again=True)
         elif i not in (before := seen.setdefault((i.tensor, i.reader, i.gradient), [])):
             before.append(i)  # a parameter may be loaded again by blocks that run again
             if i.tensor in at.facts.weights:
-                _exchange(tally, at, i)
+                _exchange(totals, at, i)
             else:
-                _transfer(tally, at, i, gathered_again)
+                _transfer(totals, at, i, gathered_again)
 
 
-def _exchange(tally: Tally, at: Placed, c: Redistribute) -> None:
+def _exchange(totals: WorkloadTotals, at: Placed, c: Redistribute) -> None:
     unit = min(at.unit(op) for op, _ in at.graph.consumers[c.tensor] if not c.reader or op.name == c.reader)
     elements = at.graph.tensors[c.tensor].elements
     for s in c.steps:
         if s.kind not in FREE:
             size = s.group_bytes(elements, at.mesh)
             share = at.facts.shares.get(c.tensor, 1.0)
-            tally.exchange(unit, (str(s.kind), s.axes, size, share), gradient=c.gradient)
+            totals.exchange(unit, (str(s.kind), s.axes, size, share), gradient=c.gradient)
 
 
-def _transfer(tally: Tally, at: Placed, c: Redistribute, gathered_again: bool, *, again: bool = False) -> None:
+def _transfer(
+    totals: WorkloadTotals, at: Placed, c: Redistribute, gathered_again: bool, *, again: bool = False
+) -> None:
     producer = at.graph.producers.get(c.tensor)
     readers = [(op, i) for op, i in at.graph.consumers.get(c.tensor, ()) if not c.reader or op.name == c.reader]
     reading = [op for op, _ in readers]
@@ -91,7 +93,7 @@ def _transfer(tally: Tally, at: Placed, c: Redistribute, gathered_again: bool, *
     for s in c.steps:
         if s.kind not in FREE:
             gathers = products and s.kind == StepKind.ALL_GATHER
-            tally.send(
+            totals.send(
                 phase, unit, TracedCollective(str(s.kind), s.axes, s.group_bytes(whole, at.mesh), of_products=gathers)
             )
     if producer is not None:
@@ -99,9 +101,9 @@ def _transfer(tally: Tally, at: Placed, c: Redistribute, gathered_again: bool, *
         if part is not None and producer.outputs.index(c.tensor) in part.inside:
             copies = [_copied(whole, x, at) for x in (c.source, c.target)]
             if again:
-                tally.again[unit].update(copies)
+                totals.again[unit].update(copies)
             else:
-                tally.add(unit, False, *(([], copies) if c.gradient else (copies, [])))
+                totals.add(unit, False, *(([], copies) if c.gradient else (copies, [])))
     if gathered_again and not c.gradient and c.tensor in at.active:
         kept = any(
             i in saved_slots(op, at.rule(op), at.active) and at.strategy(op).operands[i] == c.target
@@ -110,7 +112,7 @@ def _transfer(tally: Tally, at: Placed, c: Redistribute, gathered_again: bool, *
         for s in c.steps if kept else ():
             if s.kind == StepKind.ALL_GATHER and not s.source.partial:
                 size = s.group_bytes(whole, at.mesh)
-                tally.send("backward", unit, TracedCollective(str(s.kind), s.axes, size, True, products))
+                totals.send("backward", unit, TracedCollective(str(s.kind), s.axes, size, True, products))
 
 
 def _copied(whole: int, layout: Layout, at: Placed) -> Kernel:
@@ -118,7 +120,7 @@ def _copied(whole: int, layout: Layout, at: Placed) -> Kernel:
     return Kernel("copy", 0.0, whole / layout.shards(at.mesh), 1.0, 1.0, 1.0, 1.0, 0)
 
 
-def count_inner(tally: Tally, at: Placed, again: Collection[str]) -> None:
+def count_inner(totals: WorkloadTotals, at: Placed, again: Collection[str]) -> None:
     """Counts collectives inside operators, of which those `again` run twice."""
     for op in at.graph.ops:
         if op.name in at.facts.fixed:
@@ -131,7 +133,7 @@ def count_inner(tally: Tally, at: Placed, again: Collection[str]) -> None:
                 x.kind, x.axes, float(at.settings.payload_bytes(x) * ranks), x.kind == "permute"
             )
             if at.rule(op).kind == "attention" and not x.backward:
-                tally.send("core", at.unit(op), transfer, x.count)
-            tally.send("backward" if x.backward else "forward", at.unit(op), transfer, x.count)
+                totals.send("core", at.unit(op), transfer, x.count)
+            totals.send("backward" if x.backward else "forward", at.unit(op), transfer, x.count)
             if op.name in again and not x.backward:
-                tally.send("again", at.unit(op), transfer, x.count)
+                totals.send("again", at.unit(op), transfer, x.count)

@@ -1,4 +1,4 @@
-"""Counts of one trace, by unit of the model: kernels, transfers and bytes as they are found."""
+"""Totals of one trace, by unit of the model: kernels, transfers and bytes as they are found."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Final, Literal
 from cost_models.kernels import Kernel
 from planner.trace.workload import TracedCollective
 
-__all__ = ["PHASES", "ExchangeKey", "Phase", "Tally"]
+__all__ = ["PHASES", "ExchangeKey", "Phase", "WorkloadTotals"]
 
 ExchangeKey = tuple[str, tuple[str, ...], float, float]
 Phase = Literal["forward", "backward", "core", "again"]
 PHASES: Final[tuple[Phase, ...]] = ("forward", "backward", "core", "again")
 
 
-class Tally:
+class WorkloadTotals:
     """Every list has one entry per unit; `workload.Unit` says what they count.
 
     `widest` maps activations to the elements of the weights that multiply them; `gathers` and `sums` count exchanges:
