@@ -112,8 +112,8 @@ def plain_choice(priced: PricedProblem, control: Control) -> tuple[int, ...] | N
     problem = priced.problem
     if all(whole.values()):
         operators = {node: found[0] for node, found in whole.items()}
-        for lean in (False, True):
-            choice = _filled(problem, operators, set(priced.parameter_nodes.values()), lean=lean)
+        for least_memory in (False, True):
+            choice = _filled(problem, operators, set(priced.parameter_nodes.values()), least_memory=least_memory)
             if evaluate(problem, choice) is not None:
                 return choice
     kept: dict[int, NDArray[np.int64]] = {}
@@ -127,9 +127,11 @@ def plain_choice(priced: PricedProblem, control: Control) -> tuple[int, ...] | N
     return complete(problem, kept, control)
 
 
-def _filled(problem: Problem, operators: Mapping[int, int], parameters: set[int], *, lean: bool) -> tuple[int, ...]:
-    """Every other node in turn in the state that costs least beside those chosen before; `lean`: parameters in the one
-    that holds least."""
+def _filled(
+    problem: Problem, operators: Mapping[int, int], parameters: set[int], *, least_memory: bool
+) -> tuple[int, ...]:
+    """Every other node in turn in the state that costs least beside those chosen before; with
+    `least_memory`, parameters in the one that holds least."""
     chosen = dict(operators)
     edges: dict[int, list[Edge]] = {}
     for e in problem.edges:
@@ -145,7 +147,7 @@ def _filled(problem: Problem, operators: Mapping[int, int], parameters: set[int]
             if other in chosen:
                 costs += e.costs[:, chosen[other]] if e.u == v else e.costs[chosen[other]]
         allowed = costs < FORBIDDEN
-        if lean and v in parameters and node.usage is not None and allowed.any():
+        if least_memory and v in parameters and node.usage is not None and allowed.any():
             costs = np.where(allowed, node.usage, np.inf)
         chosen[v] = int(costs.argmin())
     return tuple(chosen[v] for v in range(len(problem.nodes)))

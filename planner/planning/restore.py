@@ -19,7 +19,7 @@ from planner.ir import DeviceMesh, Graph, Layout
 from planner.lowering import Program
 from planner.lowering.check import check_program
 from planner.planning.document import PlanDocument
-from planner.planning.lean import beside, edges_of_hubs
+from planner.planning.least_memory import beside, edges_of_hubs
 from planner.planning.programs import each_once, program_of
 from planner.planning.roles import role_from_text
 from planner.planning.targets import said_by

@@ -38,7 +38,7 @@ def shapes(
     stop: Callable[[], bool] = lambda: False,
     cutoff: Callable[[], float] = lambda: math.inf,
 ) -> Iterator[tuple[int, ...]]:
-    """The cheapest choice of every configuration, the limit aside, leanest storage first; those that the mesh or a pin
+    """The cheapest choice of every configuration, the limit aside, the least storage first; those that the mesh or a pin
     rules out are left out, and those that are seen to cost as much as `cutoff` says when they are come to."""
     axes = priced.machine.mesh.names
     if len(axes) > MOST_AXES:

@@ -26,7 +26,7 @@ from planner.ir import DeviceMesh, Graph, Layout
 from planner.planning.constraints import Constraints, apply, resolve
 from planner.planning.constraints.values import LayoutPin, OperatorPin, ParameterPin, StrategyPin
 from planner.planning.execution import runs_blocks_again
-from planner.planning.lean import lean
+from planner.planning.least_memory import smallest_hubs
 from planner.planning.prescribed import program_of_pins
 from planner.planning.schemes.pins import constraints_of_configuration
 from planner.pricing import Machine, PricedProblem, Settings, active_tensors, bind_rules, price
@@ -136,7 +136,7 @@ class _Inside:
         inner = Control(_SECONDS if left is None else min(left, _SECONDS), cancel=self.control.cancel)
         search = Search(self._weighed(priced, exposed), inner)
         search.run()
-        return None if search.choice is None else tuple(lean(priced, search.choice))
+        return None if search.choice is None else tuple(smallest_hubs(priced, search.choice))
 
     def _weighed(self, priced: PricedProblem, exposed: float) -> Problem:
         """The problem of a step: every node and edge times the blocks that it stands for; of parameters and exchanges

@@ -223,7 +223,7 @@ class Rounds:
         return _Attempt(choice, found.prices, found.bound if complete else -math.inf)
 
     def _promising(self, width: int | None) -> tuple[list[NDArray[np.int64]], bool]:
-        """Per node the best scored states, the best known choice's and, where memory counts, the leanest; and whether
+        """Per node the best scored states, the best known choice's and, where memory counts, the smallest; and whether
         none that is left is missing."""
         start = self.messages.layout.start
         kept, complete = [], True
