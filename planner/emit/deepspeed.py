@@ -27,7 +27,7 @@ from planner.emit.uniform import Model, recomputes_layers
 from planner.errors import InputError
 from planner.planning.document import PlanDocument
 
-__all__ = ["emit_deepspeed", "untold"]
+__all__ = ["emit_deepspeed", "unsupported"]
 
 _TARGET: Final = "DeepSpeed"
 
@@ -50,7 +50,7 @@ exec deepspeed "$${options[@]}" --master_port "$${MASTER_PORT:-29500}" "$$script
 """)
 
 
-def untold(c: Configuration, model: Model) -> str:
+def unsupported(c: Configuration, model: Model) -> str:
     """What of a uniform configuration DeepSpeed cannot be told; empty where it can be told all."""
     if c.pp > 1:
         return "pipeline stages"

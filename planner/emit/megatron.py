@@ -27,7 +27,7 @@ from planner.emit.uniform import Model, recomputes_layers
 from planner.errors import InputError
 from planner.planning.document import PlanDocument
 
-__all__ = ["emit_megatron", "untold"]
+__all__ = ["emit_megatron", "unsupported"]
 
 _TARGET: Final = "Megatron-LM"
 
@@ -53,7 +53,7 @@ exec bash "$here/${LAUNCHER:-run_torchrun.sh}" "$script" "${MEGATRON_ARGS[@]}" "
 """
 
 
-def untold(c: Configuration, model: Model) -> str:
+def unsupported(c: Configuration, model: Model) -> str:
     """What of a uniform configuration Megatron-LM cannot be told; empty where it can be told all."""
     if c.zero > 1 and c.dp * c.cp > 1:
         return f"ZeRO {c.zero}"  # the distributed optimizer divides the optimizer's state alone

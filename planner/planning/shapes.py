@@ -38,8 +38,8 @@ def shapes(
     stop: Callable[[], bool] = lambda: False,
     cutoff: Callable[[], float] = lambda: math.inf,
 ) -> Iterator[tuple[int, ...]]:
-    """The cheapest choice of every configuration, the limit aside, the least storage first; those that the mesh or a pin
-    rules out are left out, and those that are seen to cost as much as `cutoff` says when they are come to."""
+    """The cheapest choice of every configuration, the limit aside, the least storage first; those that the mesh or a
+    pin rules out are left out, and those that are seen to cost as much as `cutoff` says when they are come to."""
     axes = priced.machine.mesh.names
     if len(axes) > MOST_AXES:
         return

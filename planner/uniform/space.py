@@ -34,7 +34,7 @@ Optimizer = Literal["adam", "momentum", "sgd"]
 @dataclass(frozen=True, slots=True)
 class Space:
     """`batch` samples of a step; `layers` that a pipeline may be cut between; `stages`, `micro_batches` and
-    `recompute`: where these are prescribed; `experts`: whether there are any to divide; `untold`: what of a
+    `recompute`: where these are prescribed; `experts`: whether there are any to divide; `unsupported`: what of a
     configuration the framework that it is for cannot be told, empty where it can be told all; None: any will do.
     `copies`: how many micro-batches may pass together, interleaved, where ranks exchange activations; `offload`:
     whether activations may wait in the host's memory; `usual`: a configuration whose way to run a step (types, widths,
@@ -50,7 +50,7 @@ class Space:
     micro_batches: int | None = None
     recompute: Literal["none", "blocks"] | None = None
     experts: bool = True
-    untold: Callable[[Configuration], str] | None = None
+    unsupported: Callable[[Configuration], str] | None = None
     copies: tuple[int, ...] = (1,)
     offload: bool = False
     usual: Configuration | None = None
@@ -124,7 +124,7 @@ def levels(space: Space, c: Configuration) -> Iterator[Configuration]:
     """The configuration with every ZeRO level that there is for it, the one that divides most first."""
     for zero in _ZERO if c.dp * c.cp > 1 else _ZERO[-1:]:
         level = c.with_(zero=zero)
-        if space.untold is None or not space.untold(level):
+        if space.unsupported is None or not space.unsupported(level):
             yield level
 
 

@@ -27,7 +27,7 @@ from planner.emit.wording import some
 from planner.errors import InputError
 from planner.planning.document import PlanDocument
 
-__all__ = ["emit_huggingface", "untold"]
+__all__ = ["emit_huggingface", "unsupported"]
 
 _TARGET: Final = "Hugging Face"
 _DTYPE: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -63,7 +63,7 @@ def samples(inputs):
 ''')
 
 
-def untold(c: Configuration, model: Model) -> str:
+def unsupported(c: Configuration, model: Model) -> str:
     """What of a uniform configuration transformers cannot be told; empty where it can be told all."""
     if c.pp > 1:
         return "training in pipeline stages"

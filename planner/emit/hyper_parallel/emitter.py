@@ -27,12 +27,12 @@ from planner.errors import InputError
 from planner.ir import Layout
 from planner.planning.document import PlanDocument
 
-__all__ = ["emit_hyper_parallel", "untold"]
+__all__ = ["emit_hyper_parallel", "unsupported"]
 
 _TYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
 
 
-def untold(c: Configuration, model: Model) -> str:
+def unsupported(c: Configuration, model: Model) -> str:
     """What of a uniform configuration HyperParallel cannot be told; empty where it can be told all."""
     if c.zero > 1 and c.dp * c.cp > 1:
         return f"ZeRO {c.zero}"  # weights are gathered once for the step

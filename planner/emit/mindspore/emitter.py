@@ -21,10 +21,10 @@ from planner.emit.uniform import Model, recomputes_layers
 from planner.emit.wording import some
 from planner.planning.document import PlanDocument
 
-__all__ = ["emit_mindspore", "untold"]
+__all__ = ["emit_mindspore", "unsupported"]
 
 
-def untold(c: Configuration, model: Model) -> str:
+def unsupported(c: Configuration, model: Model) -> str:
     """What of a uniform configuration MindSpore's strategy files cannot be told; empty where they can be told all."""
     if c.cp > 1:
         return "context parallelism"  # rows of a product are one dimension there, whose parts are contiguous

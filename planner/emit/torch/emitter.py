@@ -25,10 +25,10 @@ from planner.errors import InputError
 from planner.ir import Layout
 from planner.planning.document import PlanDocument
 
-__all__ = ["emit_torch", "untold"]
+__all__ = ["emit_torch", "unsupported"]
 
 
-def untold(c: Configuration, model: Model) -> str:
+def unsupported(c: Configuration, model: Model) -> str:
     """What of a uniform configuration a module of DTensors cannot be told; empty where it can be told all."""
     if c.zero > 1 and c.dp * c.cp > 1 and (c.zero == 2 or c.tp * c.cp * c.ep * c.pp > 1):
         return f"ZeRO {c.zero}"  # `fully_shard` alone frees what it has gathered
