@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 from planner.frontends.blocks import BlockRun
 from planner.frontends.siblings import BlockCut, cut_blocks, removable_runs
 from planner.ir import Graph, Role
-from planner.ir.kept import kept
+from planner.ir.memoized import memoized
 from planner.lowering import Instruction, Program, Redistribute, Run
 from planner.rules.strategy import Strategy
 from planner.trace.facts import Facts, cut_units
@@ -114,7 +114,7 @@ class _Places:
     marks: tuple[tuple[Hashable, ...], ...]
 
 
-@kept
+@memoized
 def _places(graph: Graph) -> _Places:
     runs: list[_Run] = []
     names: list[str] = []
