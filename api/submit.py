@@ -120,10 +120,10 @@ def _finished(job: Job) -> Job:
 
 def _deliver(client: Client, options: argparse.Namespace, job: Job) -> int:
     """Writes and says what `planner search` does."""
-    from planner.requests.kept import KEPT, keep_model
+    from planner.requests.plan_model import MODEL_FILE, keep_model
 
     folder = _folder(options)
-    kept = client.artifact(job.plan_id, KEPT)
+    kept = client.artifact(job.plan_id, MODEL_FILE)
     if not options.force:
         refuse_other_model(folder, kept, options.model)
     document = json.loads(client.artifact(job.plan_id, "search.json"))

@@ -16,10 +16,10 @@ from planner.emit import TARGETS
 from planner.errors import InputError
 from planner.requests.answer import Answer, finished, write_plans
 from planner.requests.cancel import cancelled_by_signals
-from planner.requests.kept import keep_model
 from planner.requests.kinds import names_kinds
 from planner.requests.occupied import FORCE, refuse_other_model, refuse_other_request, refuse_unwritable
 from planner.requests.options import add_options, options_of
+from planner.requests.plan_model import keep_model
 from planner.requests.search import SENT, SearchRequest
 from planner.requests.values import cache_size
 

@@ -198,7 +198,7 @@ class Plan:
         """Writes plan.json to a folder, or to a file whose name ends in .json, and model.onnx without weights beside
         it; returns where the plan is.  InputError where it cannot be written."""
         from planner.requests.answer import write_plans
-        from planner.requests.kept import keep_model
+        from planner.requests.plan_model import keep_model
 
         given = Path(path)
         file = given if given.suffix == ".json" else given / "plan.json"
@@ -338,11 +338,11 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     The model is the one that lies beside it, if there is one.  InputError where it is no plan.
     """
     from planner.planning import read_plan
-    from planner.requests.kept import KEPT
+    from planner.requests.plan_model import MODEL_FILE
 
     file = plan_file(os.fspath(path))
     document = read_plan(file)
-    beside = file.parent / KEPT
+    beside = file.parent / MODEL_FILE
     model = None
     if beside.is_file():
         about = document.model

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planner.errors import InputError, UsageError
-from planner.requests.kept import kept_model
 from planner.requests.model import ModelSource
+from planner.requests.plan_model import model_of_plan
 from planner.requests.values import progress_to
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def explanation(
     from planner.planning import read_plan
 
     document = read_plan(plan)
-    source = ModelSource(kept_model(plan, model, "--model"))
+    source = ModelSource(model_of_plan(plan, model, "--model"))
     return explained(document, source, operator, most=most, hardware=hardware, say=progress_to(quiet=quiet))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from planner.errors import InputError, UsageError
-from planner.requests.kept import KEPT, is_of, kept_content
+from planner.requests.plan_model import MODEL_FILE, is_of, model_content
 from planner.requests.values import profile_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def refuse_other_request(path: Path, request: SearchRequest, devices: int, *, fu
     requested = _requested(there)
     if model is None or requested is None:
         raise UsageError(f"{path}: is there already, and does not say what request it is of; {_WAY}")
-    if model != request.model.stem and not _same_file(path.parent / KEPT, request.model):
+    if model != request.model.stem and not _same_file(path.parent / MODEL_FILE, request.model):
         raise UsageError(f"{path}: holds a plan of another model, {model}, not {request.model.stem}; {_WAY}")
     from planner.requests.recorded import recorded  # only now: it loads the planner, a known answer does not need it
 
@@ -82,11 +82,11 @@ def refuse_other_plan(path: Path, plan: PlanDocument) -> None:
 def refuse_other_model(folder: Path, stripped: bytes, given: Path) -> None:
     """UsageError where the model kept in the folder, of the plans that lie there, is not the one given, whose file
     without weights is `stripped`."""
-    kept = kept_content(folder)
+    kept = model_content(folder)
     if kept is not None and any(folder.glob("plan*.json")) and not is_of(kept, stripped):
         raise UsageError(
-            f"{folder / KEPT}: is of another model than {given}, and so is the plan beside it; name another folder "
-            "with --out, or replace it with --force"
+            f"{folder / MODEL_FILE}: is of another model than {given}, and so is the plan beside it; name another "
+            "folder with --out, or replace it with --force"
         )
 
 
