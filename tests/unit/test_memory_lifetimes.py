@@ -164,11 +164,11 @@ def drawn(name: str, mesh: tuple[int, ...], settings: Settings, seed: int) -> It
     active = active_tensors(graph, rules) if settings.training else frozenset[str]()
     priced = price(graph, Machine(ALONE, DeviceMesh.of(*mesh), settings), rules, active, None)
     rng = np.random.default_rng(seed)
-    kept = {}
+    saved = {}
     for node in priced.op_nodes.values():
         allowed = np.flatnonzero(priced.problem.nodes[node].costs < FORBIDDEN)
-        kept[node] = rng.permutation(allowed)[: 1 if rng.random() < 1 / 3 else None]
-    choice = complete(priced.problem, kept)
+        saved[node] = rng.permutation(allowed)[: 1 if rng.random() < 1 / 3 else None]
+    choice = complete(priced.problem, saved)
     if choice is None:
         return
     choice = smallest_hubs(priced, choice)
@@ -231,7 +231,7 @@ def test_values_inside_a_kernel_take_no_memory() -> None:
     joined, alone = (make_plan(graph, Request(1, profile, TRAINING, recompute="none")) for profile in (A100, ALONE))
     fused = levels_of_plan(joined.priced, joined.program)
     apart = levels_of_plan(alone.priced, alone.program)
-    assert 0 < sum(u.kept for u in fused.units) < sum(u.kept for u in apart.units)
+    assert 0 < sum(u.saved for u in fused.units) < sum(u.saved for u in apart.units)
     assert fused.levels.max() < apart.levels.max()
     assert joined.peak_memory_bytes < alone.peak_memory_bytes
 
@@ -250,8 +250,8 @@ def test_rows_of_the_search_hold_no_more_than_programs_whose_kernels_are_joined(
             allowed = {
                 node: np.flatnonzero(priced.problem.nodes[node].costs < FORBIDDEN) for node in priced.op_nodes.values()
             }
-            kept = {n: rng.permutation(a)[: 1 if rng.random() < 1 / 3 else None] for n, a in allowed.items()}
-            choice = complete(priced.problem, kept)
+            saved = {n: rng.permutation(a)[: 1 if rng.random() < 1 / 3 else None] for n, a in allowed.items()}
+            choice = complete(priced.problem, saved)
             if choice is not None:
                 choice = smallest_hubs(priced, choice)
                 held = held_of_plan(priced, program_of_choice(priced, choice)).peak

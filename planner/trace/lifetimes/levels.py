@@ -25,11 +25,11 @@ _WAITING: Final = frozenset({"activations", "activation_copies", "inputs"})
 
 @dataclass(frozen=True, slots=True)
 class UnitBytes:
-    """Of a unit: `kept` bytes wait between its passes, of which those in `core` are made inside the core of an
+    """Of a unit: `saved` bytes wait between its passes, of which those in `core` are made inside the core of an
     attention; `over` is how far, while it runs, the device holds more than what units up to it keep; `constants` are
     those that it alone reads."""
 
-    kept: int
+    saved: int
     core: int
     over: int
     constants: int
@@ -112,7 +112,7 @@ def _units(
 ) -> tuple[UnitBytes, ...]:
     count = len(facts.repeated)
     stages = facts.stages or (0,) * count
-    kept, core, base, constants = ([0] * count for _ in range(4))
+    saved, core, base, constants = ([0] * count for _ in range(4))
     resident = 0
     for s in storages:
         if s.resident:
@@ -124,14 +124,14 @@ def _units(
             base[readers[0]] += s.size
             first = {stages[u]: u for u in reversed(readers)}
             for u in first.values():
-                kept[u] += s.size
+                saved[u] += s.size
                 core[u] += s.size * s.core
     below = np.cumsum(base) + resident
     over = np.zeros(count, dtype=np.int64)
     of = np.array(_places(facts, program, instructions), dtype=np.int64)
     if len(of):
         np.maximum.at(over, of, levels - below[of])
-    return tuple(UnitBytes(*each) for each in zip(kept, core, over.tolist(), constants, strict=True))
+    return tuple(UnitBytes(*each) for each in zip(saved, core, over.tolist(), constants, strict=True))
 
 
 def _places(facts: Facts, program: Program, instructions: Sequence[Instruction]) -> list[int]:
