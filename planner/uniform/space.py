@@ -104,10 +104,10 @@ def _usual(space: Space) -> dict[str, Any]:
 
 def schedules(space: Space, c: Configuration) -> Iterator[Configuration]:
     """The configuration with every number of copies, schedule, and way to keep activations or compute them again."""
-    ways = _kept(space)
+    ways = _of_activations(space)
     for one in copied(space, c):
         for schedule, chunks in _schedules(space, one):
-            yield from (one.with_(schedule=schedule, virtual_stages=chunks, **kept) for kept in ways)
+            yield from (one.with_(schedule=schedule, virtual_stages=chunks, **activations) for activations in ways)
 
 
 def copied(space: Space, c: Configuration) -> Iterator[Configuration]:
@@ -128,7 +128,7 @@ def levels(space: Space, c: Configuration) -> Iterator[Configuration]:
             yield level
 
 
-def _kept(space: Space) -> list[dict[str, Any]]:
+def _of_activations(space: Space) -> list[dict[str, Any]]:
     """What becomes of activations, by field; the one that keeps least on the device is the last."""
     again = [{"recompute": "full", "recompute_blocks": f} for f in _FRACTIONS]
     if space.recompute == "blocks":

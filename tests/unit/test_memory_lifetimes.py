@@ -164,11 +164,11 @@ def drawn(name: str, mesh: tuple[int, ...], settings: Settings, seed: int) -> It
     active = active_tensors(graph, rules) if settings.training else frozenset[str]()
     priced = price(graph, Machine(ALONE, DeviceMesh.of(*mesh), settings), rules, active, None)
     rng = np.random.default_rng(seed)
-    saved = {}
+    kept = {}
     for node in priced.op_nodes.values():
         allowed = np.flatnonzero(priced.problem.nodes[node].costs < FORBIDDEN)
-        saved[node] = rng.permutation(allowed)[: 1 if rng.random() < 1 / 3 else None]
-    choice = complete(priced.problem, saved)
+        kept[node] = rng.permutation(allowed)[: 1 if rng.random() < 1 / 3 else None]
+    choice = complete(priced.problem, kept)
     if choice is None:
         return
     choice = smallest_hubs(priced, choice)
@@ -250,8 +250,8 @@ def test_rows_of_the_search_hold_no_more_than_programs_whose_kernels_are_joined(
             allowed = {
                 node: np.flatnonzero(priced.problem.nodes[node].costs < FORBIDDEN) for node in priced.op_nodes.values()
             }
-            saved = {n: rng.permutation(a)[: 1 if rng.random() < 1 / 3 else None] for n, a in allowed.items()}
-            choice = complete(priced.problem, saved)
+            kept = {n: rng.permutation(a)[: 1 if rng.random() < 1 / 3 else None] for n, a in allowed.items()}
+            choice = complete(priced.problem, kept)
             if choice is not None:
                 choice = smallest_hubs(priced, choice)
                 held = held_of_plan(priced, program_of_choice(priced, choice)).peak
