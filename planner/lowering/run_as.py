@@ -28,13 +28,13 @@ __all__ = ["RunAs", "again", "by_units", "deferred", "freed", "hosted", "in_two"
 
 @dataclass(frozen=True, slots=True)
 class RunAs:
-    """`again`: operator → block that is run again, beside those that the program itself runs again; `kept`: operators
+    """`again`: operator → block that is run again, beside those that the program itself runs again; `saved`: operators
     of such blocks that are not, since their results are kept; `hosted`: operators whose results wait in the host's
     memory; `gathers`, `scatters`: whether every pass gathers parameters, and scatters their gradients; `copies`:
     micro-batches that pass together; `unit`: operator → the unit that it is in."""
 
     again: Mapping[str, object] = field(default_factory=dict)
-    kept: Mapping[str, object] = field(default_factory=dict)
+    saved: Mapping[str, object] = field(default_factory=dict)
     hosted: frozenset[str] = frozenset()
     gathers: bool = False
     scatters: bool = False
@@ -64,7 +64,7 @@ def again(
 
 def _begun(how: RunAs, op: str, inside: dict[object, Listed]) -> Listed:
     """What runs again before the operator is differentiated: its block, of which it may be a part that is kept."""
-    return inside.pop(how.again.get(op, how.kept.get(op)), [])
+    return inside.pop(how.again.get(op, how.saved.get(op)), [])
 
 
 def _on_behalf(program: Program, how: RunAs, i: StageInstruction) -> str:
@@ -76,16 +76,16 @@ def _on_behalf(program: Program, how: RunAs, i: StageInstruction) -> str:
         return ""
     made = program.graph.producers.get(i.tensor)
     maker = "" if made is None else made.name
-    if not i.reader or how.kept.get(i.reader, i.reader) == how.again.get(maker):
+    if not i.reader or how.saved.get(i.reader, i.reader) == how.again.get(maker):
         return maker
     return i.reader
 
 
 def freed(
-    program: Program, forward: Iterable[StageInstruction], backward: Iterable[StageInstruction], kept: Iterable[Key]
+    program: Program, forward: Iterable[StageInstruction], backward: Iterable[StageInstruction], resident: Iterable[Key]
 ) -> Listed:
-    """What the backward pass makes again before it reads it; not of what is `kept`."""
-    stays, made = set(kept), set[Key]()
+    """What the backward pass makes again before it reads it; not of what is `resident`."""
+    stays, made = set(resident), set[Key]()
     for i in backward:
         stays.update(k for k in reads(program, i) if k not in made)
         made.update(writes(program, i))
@@ -173,10 +173,10 @@ def by_units(
 
 
 def hosted(
-    program: Program, operators: frozenset[str], forward: Listed, later: Sequence[Listed], kept: Iterable[Key]
+    program: Program, operators: frozenset[str], forward: Listed, later: Sequence[Listed], resident: Iterable[Key]
 ) -> tuple[Listed, list[Listed]]:
     """The passes, in which results of these operators wait elsewhere between the first and the one that reads them."""
-    stays = set(kept)
+    stays = set(resident)
     made = {k for i in forward if isinstance(i, Run) and i.op in operators for k in writes(program, i)} - stays
     made -= {(i.tensor, i.layout) for i in forward if isinstance(i, Free)}
     out: list[Listed] = []
