@@ -187,7 +187,7 @@ _KNOWN: WeakKeyDictionary[Graph, dict[_Pattern, _Few | None]] = WeakKeyDictionar
 
 def _few(graph: Graph, cuts: Sequence[BlockCut]) -> _Few | None:
     """None where operators would go that are in no block; found once as long as the graph lives."""
-    known, pattern = _KNOWN.setdefault(graph, {}), tuple((c.run.blocks[0], c.kept) for c in cuts)
+    known, pattern = _KNOWN.setdefault(graph, {}), tuple((c.run.blocks[0], c.remaining) for c in cuts)
     if pattern not in known:
         if len(known) == _PATTERNS:
             del known[next(iter(known))]
@@ -322,14 +322,14 @@ def _strategy_numbers(program: Program, places: _Places) -> list[int]:
 
 def _cut(run: BlockRun, codes: Sequence[Hashable]) -> BlockCut | None:
     """The blocks that stay and those that stand for others; None where all stay."""
-    kept: list[int] = []
+    remaining: list[int] = []
     stand_in: list[int] = []
     for _, equal in groupby(range(run.count), key=codes.__getitem__):
         members = list(equal)
         few = members if len(members) <= _STAY else [*members[: _STAY - 1], members[-1]]
-        kept += few
+        remaining += few
         stand_in += [j if j in few else few[1] for j in members]
-    return BlockCut(run, tuple(kept), tuple(stand_in)) if len(kept) < run.count else None
+    return BlockCut(run, tuple(remaining), tuple(stand_in)) if len(remaining) < run.count else None
 
 
 def _renamed(i: Instruction, renamed: Mapping[str, str]) -> Instruction:

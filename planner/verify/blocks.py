@@ -37,10 +37,10 @@ def cuts(graph: Graph, runs: Sequence[BlockRun], assignment: Assignment, level: 
         pairs = [(kinds[j - 1] if j else "", kind) for j, kind in enumerate(kinds)]
         levels: tuple[list[Hashable], ...] = ([*pairs], [*kinds], [""] * len(kinds))
         keys = levels[level]
-        kept = tuple(sorted({keys.index(key) for key in keys}))
-        if len(kept) < run.count:
-            stand_in = tuple(max(k for k in kept if k <= j) for j in range(run.count))
-            found.append(BlockCut(run, kept, stand_in))
+        remaining = tuple(sorted({keys.index(key) for key in keys}))
+        if len(remaining) < run.count:
+            stand_in = tuple(max(k for k in remaining if k <= j) for j in range(run.count))
+            found.append(BlockCut(run, remaining, stand_in))
     return found
 
 
@@ -52,8 +52,8 @@ def represented(graph: Graph, cut: BlockCut, assignment: Assignment) -> list[str
     lines = []
     for kind in dict.fromkeys(kinds):
         members = [j for j, k in enumerate(kinds) if k == kind]
-        run = [j for j in members if j in cut.kept]
-        others = [j for j in members if j not in cut.kept]
+        run = [j for j in members if j in cut.remaining]
+        others = [j for j in members if j not in cut.remaining]
         if run and others:
             lines.append(f"{_ranges(run)} {where} executed; {_ranges(others)} alike in layouts and redistributions")
         elif run:

@@ -107,7 +107,7 @@ class _Level:
         self.chosen = chosen
         cut, _ = cut_blocks(graph, chosen)
         blocks = sum(c.run.count for c in chosen)
-        note = f"{sum(len(c.kept) for c in chosen)} of {blocks} repeated blocks" if chosen else ""
+        note = f"{sum(len(c.remaining) for c in chosen)} of {blocks} repeated blocks" if chosen else ""
         self._known = [(cut, note)]
         self._rest = shrinker.steps(cut)
 

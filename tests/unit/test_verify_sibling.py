@@ -94,10 +94,10 @@ def test_blocks_that_are_treated_otherwise_are_kept(mixed: Made) -> None:
     assignment = assignment_of(mixed.plan, mixed.graph)
     (run,) = removable_runs(mixed.graph)
     (cut,) = cuts(mixed.graph, [run], assignment, 0)
-    assert {2, 4} <= set(cut.kept)
+    assert {2, 4} <= set(cut.remaining)
     # Where only the first may stay, what it does not stand for is said.
     (first,) = cuts(mixed.graph, [run], assignment, 2)
-    assert first.kept == (0,)
+    assert first.remaining == (0,)
     assert any("NOT executed" in line for line in represented(mixed.graph, first, assignment))
 
 
