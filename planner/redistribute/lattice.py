@@ -25,15 +25,15 @@ IntArray = NDArray[np.int64]
 class Arcs:
     """Steps of one kind over the same axes, from layouts `u` to layouts `v` (indices).
 
-    `kept[i]`: the axes that split what the group of step i works on, as a bit set over the names of the lattice: the
-    group's bytes are the tensor's divided by their ranks (see `RedistributionStep.group_bytes`).
+    `remaining[i]`: the axes that split what the group of step i works on, as a bit set over the names of the lattice:
+    the group's bytes are the tensor's divided by their ranks (see `RedistributionStep.group_bytes`).
     """
 
     kind: StepKind
     axes: tuple[str, ...]
     u: IntArray
     v: IntArray
-    kept: IntArray
+    remaining: IntArray
 
 
 # By dimension: number of parts → bit s is set where each of them divides evenly over the axes of the bit set s.
@@ -163,6 +163,6 @@ def ranks_of(sizes: tuple[int, ...]) -> IntArray:
     return ranks
 
 
-def _arcs(kind: StepKind, axes: tuple[str, ...], pairs: list[tuple[int, int]], kept: IntArray) -> Arcs:
+def _arcs(kind: StepKind, axes: tuple[str, ...], pairs: list[tuple[int, int]], remaining: IntArray) -> Arcs:
     u, v = np.array(pairs, dtype=np.int64).T
-    return Arcs(kind, axes, u, v, kept[u])
+    return Arcs(kind, axes, u, v, remaining[u])

@@ -207,7 +207,7 @@ def _price(tables: Sequence[Redistributions], mesh: DeviceMesh, prices: Prices) 
             for table, arcs in batch:
                 table._lengths[arcs.u, arcs.v] = 1
             continue
-        group_bytes = np.concatenate([table.bytes / ranks[arcs.kept] for table, arcs in batch])
+        group_bytes = np.concatenate([table.bytes / ranks[arcs.remaining] for table, arcs in batch])
         share = np.concatenate([np.full(len(arcs.u), table.share) for table, arcs in batch])
         lengths = np.minimum(prices.collective(str(kind), axes, group_bytes, share), _DEAREST) * _STEP_UNIT + 1
         end = np.cumsum([len(arcs.u) for _, arcs in batch])[:-1]

@@ -206,11 +206,11 @@ def single_steps(
                     yield RedistributionStep(StepKind.REDUCE_SCATTER, axes, layout, changed(way, rest), d)
     for d, (axes_of_dim, count) in split.items():
         for k in range(1, len(axes_of_dim) + 1):
-            kept, moved = axes_of_dim[:-k], axes_of_dim[-k:]
-            yield RedistributionStep(StepKind.ALL_GATHER, moved, layout, changed({d: (kept, count)}, layout.partial), d)
+            left, moved = axes_of_dim[:-k], axes_of_dim[-k:]
+            yield RedistributionStep(StepKind.ALL_GATHER, moved, layout, changed({d: (left, count)}, layout.partial), d)
             for to in split:
                 for way in further(to, moved) if to != d else ():
-                    target = changed({d: (kept, count), **way}, layout.partial)
+                    target = changed({d: (left, count), **way}, layout.partial)
                     yield RedistributionStep(StepKind.ALL_TO_ALL, moved, layout, target, d, to)
     for name in names:
         if name in used:

@@ -68,13 +68,13 @@ class Ledger:
 class Context:
     """Where a rank stands: its number, its device, the process groups made so far, and what it has communicated.
 
-    `kept` is for what calls leave behind for later ones.
+    `state` is for what calls leave behind for later ones.
     """
 
     rank: int
     world: int
     device: torch.device
-    kept: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
     _groups: dict[tuple[int, ...], Any] = field(default_factory=dict)
 
