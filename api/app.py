@@ -36,7 +36,7 @@ class _Described(FastAPI):
 
 def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
     """The service on a store; without one, that of the settings' folder.  `app.state.service` has its parts."""
-    kept = Store(settings.data, queue=settings.queue) if store is None else store
+    job_store = Store(settings.data, queue=settings.queue) if store is None else store
     app = _Described(
         title="planner",
         version=__version__,
@@ -46,8 +46,8 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
     )
     service = Service(
         settings=settings,
-        store=kept,
-        changes=Changes(kept.version),
+        store=job_store,
+        changes=Changes(job_store.version),
         metrics=Metrics(),
         buckets=Buckets(settings.rate),
         signer=Signer(own_secret(settings.data)),

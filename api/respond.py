@@ -20,7 +20,7 @@ __all__ = ["REVALIDATE", "Packed", "accepted", "constant", "document", "matches"
 REVALIDATE: Final = "private, no-cache"  # to be kept, and asked for again each time: a removed plan is gone at once
 _COMPRESSIBLE: Final = ("application/json", "text/html", "text/plain", "text/css", "text/javascript")
 _WORTHWHILE: Final = 2048  # bytes
-_KEPT: Final = 32 * 2**20  # bytes of compressed answers
+_CACHE_BYTES: Final = 32 * 2**20  # bytes of compressed answers
 VARY: Final = "Accept-Encoding, Authorization, Cookie"
 
 Load = Callable[[], Awaitable[bytes]]
@@ -41,7 +41,7 @@ class Packed:
         if digest not in self.by_digest:
             self.by_digest[digest] = packed
             self.size += len(packed)
-        while self.size > _KEPT:
+        while self.size > _CACHE_BYTES:
             self.size -= len(self.by_digest.popitem(last=False)[1])
         return packed
 

@@ -123,9 +123,9 @@ def _deliver(client: Client, options: argparse.Namespace, job: Job) -> int:
     from planner.requests.plan_model import MODEL_FILE, keep_model
 
     folder = _folder(options)
-    kept = client.artifact(job.plan_id, MODEL_FILE)
+    model = client.artifact(job.plan_id, MODEL_FILE)
     if not options.force:
-        refuse_other_model(folder, kept, options.model)
+        refuse_other_model(folder, model, options.model)
     document = json.loads(client.artifact(job.plan_id, "search.json"))
     cancelled = job.status == "cancelled"
     names = [str(p["plan"]) for p in document["plans"]]  # the best of each mesh, as --top-k asks
@@ -133,7 +133,7 @@ def _deliver(client: Client, options: argparse.Namespace, job: Job) -> int:
     for name, path in zip(names, paths, strict=True):
         content = job.plan() if path == paths[0] else client.artifact(job.plan_id, name)
         _write(path, _named(content, options.model.stem))
-    note = keep_model(kept, folder, options.model)
+    note = keep_model(model, folder, options.model)
     if note:
         _say(f"note: {note}")
     document |= {"plan": str(paths[0]), "cancelled": cancelled, "job": job.id, "plan_id": job.plan_id}

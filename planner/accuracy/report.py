@@ -62,14 +62,14 @@ class Report:
 
     def reasons(self) -> dict[str, str]:
         """Reason by `data set/row`; by data set alone where all of its rows are left out for one reason."""
-        kept = {o.case.dataset for o in self.outcomes}
+        datasets = {o.case.dataset for o in self.outcomes}
         sets: dict[str, list[LeftOut]] = defaultdict(list)
         for left in self.left_out:
             sets[left.dataset].append(left)
         out: dict[str, str] = {}
         for name, members in sorted(sets.items()):
             reasons = {left.reason for left in members}
-            if name not in kept and len(reasons) == 1:
+            if name not in datasets and len(reasons) == 1:
                 out[name] = reasons.pop()
             else:
                 out |= {f"{name}/{left.row}": left.reason for left in members}

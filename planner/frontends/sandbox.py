@@ -98,10 +98,10 @@ def _load(
         return graph, strip_model(data, file) if keep else b""
 
     show_progress(f"reading {Path(file).name}")
-    graph, kept = run_limited(work, limits=limits, what=f"importing {file}")
+    graph, pieces = run_limited(work, limits=limits, what=f"importing {file}")
     if not isinstance(graph, Graph):
         raise TypeError(f"the importer returned {type(graph).__name__}, not a Graph")
-    return graph, kept
+    return graph, pieces
 
 
 def run_limited(work: Callable[[], Any], *, limits: Limits, what: str) -> Any:

@@ -97,14 +97,14 @@ def release(g: Array, space: Sequence[Reach[R]], side: Side, place: ShardContext
 def fit(x: Array, dim: int, have: Range, want: Range) -> Array:
     """The range `want` of a tensor that is zero outside the range `have`, which `x` holds."""
     first, stop = max(have[0], want[0]), min(have[1], want[1])
-    kept = x[(*(slice(None),) * dim, slice(first - have[0], max(stop, first) - have[0]))]
+    part = x[(*(slice(None),) * dim, slice(first - have[0], max(stop, first) - have[0]))]
     if (first, stop) == want:
-        return kept
+        return part
     if stop <= first:
         return np.zeros((*x.shape[:dim], want[1] - want[0], *x.shape[dim + 1 :]), dtype=x.dtype)
     widths = [(0, 0)] * x.ndim
     widths[dim] = first - want[0], want[1] - stop
-    return np.pad(kept, widths)
+    return np.pad(part, widths)
 
 
 def explicit(op: Op, space: Sequence[Reach[Window]]) -> Op:
@@ -119,5 +119,5 @@ def explicit(op: Op, space: Sequence[Reach[Window]]) -> Op:
         first, stop = w.read_by(reach.own("positions"))
         begin.append(max(-first, 0))
         end.append(max(min(stop, w.elements + w.end) - w.elements, 0))
-    kept = {k: v for k, v in op.attributes.items() if k != "auto_pad"}
-    return replace(op, attributes={**kept, "pads": (*begin, *end)})
+    attributes = {k: v for k, v in op.attributes.items() if k != "auto_pad"}
+    return replace(op, attributes={**attributes, "pads": (*begin, *end)})

@@ -120,7 +120,7 @@ def documented(request: type[Any], options: type[Any]) -> Callable[[F], F]:
 
     def wrap(function: F) -> F:
         own = inspect.signature(function)
-        kept = [p for p in own.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        named = [p for p in own.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
         fields = [f for f in options_of(request) if f.name in known and f.name not in own.parameters]
         more = [
             inspect.Parameter(
@@ -128,7 +128,7 @@ def documented(request: type[Any], options: type[Any]) -> Callable[[F], F]:
             )
             for f in fields
         ]
-        cast(Any, function).__signature__ = own.replace(parameters=[*kept, *more])
+        cast(Any, function).__signature__ = own.replace(parameters=[*named, *more])
         lines = [_line(f.name, f.metadata["option"]) for f in fields]
         function.__doc__ = f"{(function.__doc__ or '').rstrip()}\n\n    Options:\n" + "\n".join(lines) + "\n    "
         return function

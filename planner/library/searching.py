@@ -124,11 +124,11 @@ def _searched(
             finally:
                 cancellation.searching = False
     watch.raise_failure()
-    kept = Model(model.source, bindings(request.bind), request.batch)
+    own_model = Model(model.source, bindings(request.bind), request.batch)
     plans = [
         Plan(
             text,
-            kept,
+            own_model,
             figures=document | {"cached": answer.cached, "cancelled": answer.cancelled},
             stripped=answer.model,
         )

@@ -174,7 +174,7 @@ class _Numbers:
         return number
 
 
-_KEPT: WeakKeyDictionary[Graph, list[Structure]] = WeakKeyDictionary()
+_STRUCTURES: WeakKeyDictionary[Graph, list[Structure]] = WeakKeyDictionary()
 
 
 def structure_of(
@@ -183,7 +183,7 @@ def structure_of(
     """The structure of a graph under its rules; made once as long as the same ones are asked for again.  `joined`:
     whether operators are fused into kernels."""
     bound = tuple(rules[op.name] for op in graph.ops)
-    known = _KEPT.setdefault(graph, [])
+    known = _STRUCTURES.setdefault(graph, [])
     for s in known:
         same = s.training == training and s.joined == joined and s.active == active
         if same and all(a is b for a, b in zip(s.rules, bound, strict=True)):

@@ -82,8 +82,8 @@ def refuse_other_plan(path: Path, plan: PlanDocument) -> None:
 def refuse_other_model(folder: Path, stripped: bytes, given: Path) -> None:
     """UsageError where the model kept in the folder, of the plans that lie there, is not the one given, whose file
     without weights is `stripped`."""
-    kept = model_content(folder)
-    if kept is not None and any(folder.glob("plan*.json")) and not is_of(kept, stripped):
+    content = model_content(folder)
+    if content is not None and any(folder.glob("plan*.json")) and not is_of(content, stripped):
         raise UsageError(
             f"{folder / MODEL_FILE}: is of another model than {given}, and so is the plan beside it; name another "
             "folder with --out, or replace it with --force"

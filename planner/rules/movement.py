@@ -88,8 +88,13 @@ class Movement:
     def pending(self) -> bool:
         """Few elements are read of one operand: each rank gives those it holds, the result is a pending sum."""
         (size, *more), (source, *rest) = self.operands, self.sources
-        kept = len(source)
-        return not more and not rest and kept > 0 and (kept * _FEW <= size or (self.common == 1 and 2 * kept <= size))
+        length = len(source)
+        return (
+            not more
+            and not rest
+            and length > 0
+            and (length * _FEW <= size or (self.common == 1 and 2 * length <= size))
+        )
 
 
 Moves = Mapping[int, Movement | None]  # dimension → its movement; None where it is not known before run time

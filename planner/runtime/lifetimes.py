@@ -26,9 +26,9 @@ def last_uses(program: Program) -> dict[int, list[_Key]]:
             for name, layout in named:
                 if name:
                     last[name, layout or Layout.replicated(program.graph.tensors[name].rank)] = at
-    kept = {*program.graph.outputs, *loaded}
+    permanent = {*program.graph.outputs, *loaded}
     out: dict[int, list[_Key]] = {}
     for key, at in last.items():
-        if key[0] not in kept:
+        if key[0] not in permanent:
             out.setdefault(at, []).append(key)
     return out

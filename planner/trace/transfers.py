@@ -105,11 +105,11 @@ def _transfer(
             else:
                 totals.add(unit, False, *(([], copies) if c.gradient else (copies, [])))
     if gathered_again and not c.gradient and c.tensor in at.active:
-        kept = any(
+        saved = any(
             i in saved_slots(op, at.rule(op), at.active) and at.strategy(op).operands[i] == c.target
             for op, i in readers
         )
-        for s in c.steps if kept else ():
+        for s in c.steps if saved else ():
             if s.kind == StepKind.ALL_GATHER and not s.source.partial:
                 size = s.group_bytes(whole, at.mesh)
                 totals.send("backward", unit, TracedCollective(str(s.kind), s.axes, size, True, products))

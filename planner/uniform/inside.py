@@ -117,9 +117,9 @@ class _Inside:
             if isinstance(r.pin, StrategyPin) and r.pin.roles
         }
         free = price(self.graph, machine, rules, active, None, allowed=near if len(self.mesh.axes) > 1 else None)
-        kept = apply(free, resolve(replace(self.own, operators=()), self.graph, rules))
+        pinned = apply(free, resolve(replace(self.own, operators=()), self.graph, rules))
         made: set[tuple[int, ...]] = set()
-        for priced in (free, kept):
+        for priced in (free, pinned):
             if not isinstance(priced, PricedProblem) or (priced is free and not self.c.zero):
                 continue  # where weights are not divided, the clock takes them to be whole
             for exposed in _EXPOSED:

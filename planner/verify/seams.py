@@ -41,8 +41,8 @@ def sewn(
             redistribution, added = _redistribution(name, part, whole, mesh, assignment, name in active)
             redistributions[name] = redistribution
             seams += added
-    kept = {op.name for op in part.ops}
-    blocks = {name: k for name, k in assignment.blocks.items() if name in kept}
+    names = {op.name for op in part.ops}
+    blocks = {name: k for name, k in assignment.blocks.items() if name in names}
     stored = {n: x for n, x in assignment.stored.items() if n in part.tensors}
     return replace(assignment, redistributions=redistributions, blocks=blocks, stored=stored), seams
 

@@ -56,11 +56,11 @@ def read_distributed_config(path: Path, graph: Graph, rules: NameRules) -> Readi
         if layout is None:
             continue
         compute[n] = layout
-        kept = _stored(layout, name, graph.tensors[n].shape or (), axis.get("fsdp_size"), mesh)
-        if kept is None:
+        stored_layout = _stored(layout, name, graph.tensors[n].shape or (), axis.get("fsdp_size"), mesh)
+        if stored_layout is None:
             padded.append(n)
         else:
-            stored[n] = kept
+            stored[n] = stored_layout
     if unnamed and "tp_size" in axis:
         unused.append(f"{len(unnamed)} parameters that tp_plan does not name ({unnamed[0]}, …) are taken as whole")
     if padded:

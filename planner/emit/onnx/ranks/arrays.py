@@ -191,9 +191,9 @@ class GraphNamespace:
     def _place(self, kind: str, x: GraphArray, axis: int, keepdims: bool) -> GraphArray:
         self._w.need()
         axis %= x.ndim
-        kept = tuple(1 if d == axis else n for d, n in enumerate(x.shape))
-        found = self._w.op(kind, [x.value], "int64", kept, axis=axis, keepdims=1)
-        return self._new(found if keepdims else self._w.reshape(found, _without(kept, (axis,))))
+        one_shape = tuple(1 if d == axis else n for d, n in enumerate(x.shape))
+        found = self._w.op(kind, [x.value], "int64", one_shape, axis=axis, keepdims=1)
+        return self._new(found if keepdims else self._w.reshape(found, _without(one_shape, (axis,))))
 
     # Shapes and places
 
