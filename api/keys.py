@@ -21,12 +21,14 @@ _TENANT = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     create = actions.add_parser("create", help="make a key and print its secret, once")
-    create.add_argument("--tenant", required=True, metavar="T", help="whose key it is: tenants do not see each other")
-    create.add_argument("--name", default="", metavar="N", help="what it is for")
-    listed = actions.add_parser("list", help="all keys, without their secrets")
-    listed.add_argument("--tenant", metavar="T", help="of this tenant alone")
-    revoke = actions.add_parser("revoke", help="end a key, at once")
-    revoke.add_argument("key", metavar="ID", help="as `planner keys list` shows it")
+    create.add_argument(
+        "--tenant", required=True, metavar="T", help="the tenant that owns the key; tenants do not see each other"
+    )
+    create.add_argument("--name", default="", metavar="N", help="what the key is for")
+    listed = actions.add_parser("list", help="list all keys, without their secrets")
+    listed.add_argument("--tenant", metavar="T", help="list the keys of this tenant alone")
+    revoke = actions.add_parser("revoke", help="end a key at once")
+    revoke.add_argument("key", metavar="ID", help="the id of the key, as `planner keys list` shows it")
     for action in (create, listed, revoke):
         add_settings(action, "data")
         action.add_argument("--json", action="store_true", help="one JSON document on standard output")

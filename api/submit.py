@@ -37,7 +37,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="the service (PLANNER_SERVER; default: %(default)s)",
     )
-    parser.add_argument("--key", metavar="SECRET", help="of `planner keys create`; better given as PLANNER_KEY")
+    parser.add_argument(
+        "--key", metavar="SECRET", help="the secret that `planner keys create` printed; better given as PLANNER_KEY"
+    )
     parser.add_argument(
         "--artifact",
         action="append",

@@ -229,12 +229,22 @@ class Worker:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", type=Path, metavar="DIR", help="the service's folder; default: as of `planner serve`")
-    parser.add_argument("--slots", type=positive, default=1, metavar="N", help="searches at once; default: 1")
-    parser.add_argument("--child-memory", type=size_with_unit, default=LIMITS.memory_bytes, metavar="SIZE", help="each")
-    parser.add_argument("--child-cpu", type=positive, default=LIMITS.cpu_s, metavar="S", help="processor time of each")
-    parser.add_argument("--child-wall", type=positive, default=int(LIMITS.wall_s), metavar="S", help="time of each")
-    parser.add_argument("--retention-days", type=float, metavar="D", help="remove what is older; default: nothing")
+    parser.add_argument(
+        "--data", type=Path, metavar="DIR", help="the service's folder; default: the one of `planner serve`"
+    )
+    parser.add_argument("--slots", type=positive, default=1, metavar="N", help="number of searches at once; default: 1")
+    parser.add_argument(
+        "--child-memory", type=size_with_unit, default=LIMITS.memory_bytes, metavar="SIZE", help="memory of each child"
+    )
+    parser.add_argument(
+        "--child-cpu", type=positive, default=LIMITS.cpu_s, metavar="S", help="processor time of each child"
+    )
+    parser.add_argument(
+        "--child-wall", type=positive, default=int(LIMITS.wall_s), metavar="S", help="time of each child"
+    )
+    parser.add_argument(
+        "--retention-days", type=float, metavar="D", help="days after which results are removed; default: never"
+    )
     parser.add_argument("--parent", type=int, metavar="PID", help="end when the process that started this has ended")
 
 

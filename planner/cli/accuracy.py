@@ -26,10 +26,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--fit", choices=("none", "profile"), help="fit the profiles' efficiencies to the rows first; default: none"
     )
     parser.add_argument(
-        "--cross-validate", action="store_true", help="fit without each row's group in turn, and predict it then"
+        "--cross-validate", action="store_true", help="fit without each group of rows in turn, then predict that group"
     )
     parser.add_argument("--rows", dest="each", action="store_true", help="print every row's prediction too")
-    parser.add_argument("--quiet", action="store_true", help="no progress on standard error")
+    parser.add_argument("--quiet", action="store_true", help="print no progress on standard error")
 
 
 def run(options: argparse.Namespace) -> int:

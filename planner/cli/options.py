@@ -21,5 +21,8 @@ def add_model_options(parser: argparse.ArgumentParser, *, optional: bool = False
         "--bind", action="append", default=[], metavar="DIM=SIZE", help="size of a symbolic dimension; may be repeated"
     )
     parser.add_argument(
-        "--batch", type=positive, metavar="B", help="global batch: binds the batch dimension, or rebinds a static one"
+        "--batch",
+        type=positive,
+        metavar="B",
+        help="global batch size; it binds the batch dimension, or replaces a static one",
     )

@@ -18,12 +18,18 @@ __all__ = ["configure", "run"]
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", type=plan_file, metavar="PLAN", help="plan.json of `planner search`, or its folder")
-    parser.add_argument("model", type=Path, metavar="MODEL", help="the model it is for")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="gloo on the host, or NCCL on GPUs")
-    parser.add_argument("--threads", type=positive, default=1, metavar="N", help="per process; default: 1")
-    parser.add_argument("--steps", type=positive, default=3, metavar="N", help="steps that are timed; default: 3")
+    parser.add_argument("model", type=Path, metavar="MODEL", help="the model that was planned")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="cpu: gloo on the host; cuda: NCCL on GPUs"
+    )
+    parser.add_argument(
+        "--threads", type=positive, default=1, metavar="N", help="CPU threads of each process; default: 1"
+    )
+    parser.add_argument(
+        "--steps", type=positive, default=3, metavar="N", help="number of steps that are timed; default: 3"
+    )
     parser.add_argument("--seed", type=not_negative, default=0, help="seed of the random parameters and inputs")
-    parser.add_argument("--check", action="store_true", help="compare with the whole model on one process")
+    parser.add_argument("--check", action="store_true", help="compare the results with the whole model on one process")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
 
 

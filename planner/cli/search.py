@@ -28,7 +28,9 @@ __all__ = ["add_request_options", "configure", "run"]
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
-    parser.add_argument("--devices", required=True, metavar="N[,N...]", help="number of devices, or several")
+    parser.add_argument(
+        "--devices", required=True, metavar="N[,N...]", help="number of devices; of several numbers, each is searched"
+    )
     add_request_options(parser)
     add_options(parser, SearchRequest, {f.name for f in options_of(SearchRequest)} - {*SENT, "constraints"})
     add_cache_options(parser)

@@ -40,13 +40,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--time-limit", type=seconds, metavar="S", help=f"seconds from the start; default: {DEFAULT_LIMIT:g}"
     )
     parser.add_argument("--solver", choices=(*SOLVERS, *WHOLE), default="auto", help=solver_help(SOLVERS, WHOLE))
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random choices a search makes")
-    parser.add_argument("--reproducible", action="store_true", help="limits in work: the same answer every time")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seed of the random choices that a search makes"
+    )
+    parser.add_argument(
+        "--reproducible",
+        action="store_true",
+        help="limit the work and not the seconds, so that the answer is always the same",
+    )
     parser.add_argument("--solution", type=Path, metavar="FILE", help="start from this choice (output of --json)")
     parser.add_argument("--evaluate", action="store_true", help="only price the choice in --solution, search nothing")
     parser.add_argument("--certificate", type=Path, metavar="OUT", help="write a proof for `planner check`")
-    parser.add_argument("--events", metavar="FILE|-", help="progress as JSON lines; -: on standard error, for text")
-    parser.add_argument("--quiet", action="store_true", help="no progress on standard error")
+    parser.add_argument(
+        "--events", metavar="FILE|-", help="write progress as JSON lines; -: to standard error, instead of text"
+    )
+    parser.add_argument("--quiet", action="store_true", help="print no progress on standard error")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
 
 

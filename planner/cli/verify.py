@@ -18,7 +18,9 @@ __all__ = ["configure", "run"]
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", type=plan_file, metavar="PLAN", help="plan.json of `planner search`, or its folder")
     add_model_options(parser, optional=True)
-    parser.add_argument("--whole", action="store_true", help="execute the whole graph, and the file, at any cost")
+    parser.add_argument(
+        "--whole", action="store_true", help="execute the whole graph and the file, however long that takes"
+    )
     parser.add_argument("--seed", type=not_negative, default=0, help="seed of the random weights and inputs")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
 

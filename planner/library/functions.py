@@ -32,7 +32,7 @@ def verify(
         plan: of `planner.search`, or a plan.json, or its folder.
         model: the plan's own unless given.
         seed: of the random weights and inputs.
-        whole: the whole graph is executed, and the file, at any cost.
+        whole: whether the whole graph and the file are executed, however long that takes.
         progress: True prints lines to standard error.
 
     Returns:

@@ -164,7 +164,7 @@ class Plan:
 
     @property
     def cached(self) -> bool:
-        """Whether it was found among the plans kept on disk."""
+        """Whether it was found among the cached plans."""
         return bool(self.figures.get("cached", False))
 
     @property

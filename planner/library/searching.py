@@ -45,7 +45,7 @@ def search(
             prints lines to standard error.  What the function raises ends the search.
         cancellation: a `planner.Cancellation`; when another thread calls its `cancel()`, the search ends with the best
             plan so far, whose `cancelled` is True.  Ctrl-C does the same, and a second one is KeyboardInterrupt.
-        cache: whether an equal request is answered from the plans kept on disk, and its answer kept; or the folder.
+        cache: whether an equal request is answered from the cached plans, and this answer is cached; or the folder.
 
     Returns:
         The plan; with `top_k`, the plans of the next best meshes are its `others`.

@@ -27,7 +27,7 @@ __all__ = [
     "refuse_unwritable",
 ]
 
-FORCE: Final = "replace what is there, whatever request it is of"
+FORCE: Final = "replace files that are there, even those of another request"
 _WAY: Final = "name another place with --out, or replace it with --force"
 # How is searched, and not what for: the same request may be repeated with more time, or from where it ended.
 _HOW: Final = {"solver", "time_limit", "reproducible"}

@@ -36,8 +36,9 @@ def verified(
 ) -> Verification:
     """The verdict on a plan of the model, read with the plan's own sizes unless `bind` and `batch` say otherwise.
 
-    `seed`: of random weights and inputs; `whole`: the whole graph is executed at any cost; `say` is called in the
-    child.  InputError where the plan is not of this model; VerificationError where the child died.
+    `seed`: of random weights and inputs; `whole`: the whole graph is executed, however long that takes;
+    `say` is called in the child.  InputError where the plan is not of this model; VerificationError where the child
+    died.
     """
     graph = source.load(bind=bind or plan.model.bind, batch=plan.model.batch if batch is None else batch)
     with source.file() as file:
