@@ -157,11 +157,11 @@ def _line(name: str, argument: Mapping[str, Any]) -> str:
 
 # Of options that are given otherwise here than on the command line, or described there beside the model.
 _OWN: Final = {
-    "bind": "sizes of symbolic dimensions, a mapping such as {'sequence': 128}; default: those of the model",
-    "batch": "global batch: binds the batch dimension, or rebinds a static one; default: that of the model",
-    "memory_limit": "bytes per device, or a text such as 64GiB; default: what the profile leaves",
-    "pin": "what to pin, or several: '*.fc1.* m=x n=y', '*.weight stored=[_,x]', 'rest=data_parallel'",
+    "bind": "the sizes of symbolic dimensions, a mapping such as {'sequence': 128}; default: those of the model",
+    "batch": "the global batch size; it binds the batch dimension, or replaces a static one; default: the model's own",
+    "memory_limit": "memory that a plan may use on each device, in bytes or as 64GiB; default: what the profile leaves",
+    "pin": "one constraint or a list of them, such as '*.fc1.* m=x n=y', '*.weight stored=[_,x]', 'rest=data_parallel'",
     "strategy": "a known configuration: ddp, zero1, fsdp, hsdp:shard=8, megatron:tp=8,pp=4,recompute=full, …",
-    "target": "only plans that this runtime can be told",
-    "front": "also list the fastest configurations for ever less memory per device, in `figures['uniform']`",
+    "target": "search only plans that this framework can express",
+    "front": "also list in `figures['uniform']` which configuration is the fastest for each smaller amount of memory",
 }

@@ -26,11 +26,11 @@ class Progress:
     """One step of a search.
 
     phase        `import`, `search` or `write`
-    seconds      since the call
-    message      what is being done, in words; empty where only figures moved
-    incumbent_s  objective of the best plan so far, in seconds; None before there is one
-    bound_s      seconds that no plan takes less than, by the same objective
-    gap          of the two: 0.01 is one percent
+    seconds      the seconds since the call
+    message      what is being done, in words; empty where only the figures changed
+    incumbent_s  the objective of the best plan so far, in seconds; None before there is one
+    bound_s      a lower bound on the same objective of every plan, in seconds
+    gap          the relative gap between these two: 0.01 is one percent
     """
 
     phase: str

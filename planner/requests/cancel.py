@@ -33,7 +33,7 @@ class Cancellation:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the end was asked for."""
+        """Whether the search was asked to end."""
         return self.requested.is_set()
 
 
