@@ -41,7 +41,7 @@ class Machine:
 
     @cached_property
     def profile(self) -> HardwareProfile:
-        """All numbers of the profile, with their sources.  InputError where there is no such profile, or it is wrong."""
+        """All numbers of the profile, with their sources.  InputError where there is no such profile or it is wrong."""
         return worded(profile_of)(self.hardware)
 
     @property
