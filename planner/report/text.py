@@ -74,7 +74,7 @@ def _stages(p: Pipelined) -> list[str]:
         f"pipeline    {_count(p.stages, 'stage')} of {p.planned.mesh.devices} devices{chunks}, "
         f"{_count(p.micro_batches, 'micro-batch', 'es')} ({p.order}): "
         f"step {time_text(p.step_time_s)}, bubble {p.run.bubble_fraction:.1%}; "
-        "all above is one micro-batch through all stages"
+        "the lines above describe one micro-batch that passes through all stages"
     ]
     for s, size in enumerate(p.memory):
         busy = p.run.busy_s[s] / p.micro_batches

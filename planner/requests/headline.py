@@ -158,7 +158,9 @@ def _of_most(plan: PlanDocument) -> str:
         return f"operators are divided one by one over a mesh of {mesh} (--details)"
     most, count = Counter(found.values()).most_common(1)[0]
     if 2 * count <= len(found):
-        return f"operators are divided one by one over a mesh of {mesh}, no half of them alike (--details)"
+        return (
+            f"operators are divided one by one over a mesh of {mesh}, and no half of them in the same way (--details)"
+        )
     ranks = {kind: prod(plan.mesh.sizes[a] for a, k in zip(axes, most, strict=True) if k == kind) for kind in _KINDS}
     named = [f"{kind} {count}" for kind, count in ranks.items() if count > 1] or ["one device"]
     divided = sum(p.stored.dims != p.compute[0].dims for p in plan.parameters.values() if p.compute)
@@ -169,7 +171,8 @@ def _of_most(plan: PlanDocument) -> str:
     idle = _repeated(plan.devices, alike) if alike > 1 else ""
     others = list(dict.fromkeys(_module(plan, name) for name, kinds in found.items() if kinds != most))
     more = f", and {len(others) - 3} more" if len(others) > 3 else ""
-    otherwise = f"; otherwise in {', '.join(others[:3])}{more}" if others else ""
+    verb = "is" if len(others) == 1 else "are"
+    otherwise = f"; {', '.join(others[:3])}{more} {verb} laid out differently" if others else ""
     return f"{' x '.join(named)}{stages}{shards}{again}{idle}{otherwise} (--details)"
 
 
