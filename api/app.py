@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
+from api.descriptions import describe, takes_model
 from api.edge import Edge
 from api.errors import Problem, of_status
 from api.jobs.store import Store
@@ -20,7 +21,6 @@ from api.respond import Packed
 from api.routes import routers
 from api.service import Service
 from api.settings import Settings
-from api.told import describe, takes_model
 from api.watch import Changes
 from planner.version import __version__
 
@@ -36,7 +36,7 @@ class _Described(FastAPI):
 
 def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
     """The service on a store; without one, that of the settings' folder.  `app.state.service` has its parts."""
-    kept = Store(settings.data, queue=settings.queue) if store is None else store
+    job_store = Store(settings.data, queue=settings.queue) if store is None else store
     app = _Described(
         title="planner",
         version=__version__,
@@ -46,8 +46,8 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
     )
     service = Service(
         settings=settings,
-        store=kept,
-        changes=Changes(kept.version),
+        store=job_store,
+        changes=Changes(job_store.version),
         metrics=Metrics(),
         buckets=Buckets(settings.rate),
         signer=Signer(own_secret(settings.data)),
@@ -82,8 +82,8 @@ async def _bare(request: Request, e: Exception) -> Response:
 async def _malformed(request: Request, e: Exception) -> Response:
     assert isinstance(e, RequestValidationError)
     errors = [_field(found) for found in e.errors()]
-    told = "; ".join(f"{f['name']}: {f['detail']}" for f in errors[:3])
-    raise Problem("validation", told + ("; …" if len(errors) > 3 else ""), errors=errors)
+    message = "; ".join(f"{f['name']}: {f['detail']}" for f in errors[:3])
+    raise Problem("validation", message + ("; …" if len(errors) > 3 else ""), errors=errors)
 
 
 def _field(found: Mapping[str, Any]) -> dict[str, str]:

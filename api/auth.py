@@ -66,8 +66,8 @@ def within_rate(request: Request, service: Service, tenant: str) -> None:
         return
     request.state.rate = rate
     if rate.wait:
-        told = f"more than {service.settings.rate:g} requests a second; wait {rate.wait:.2g} s"
-        raise Problem("rate-limited", told)
+        message = f"more than {service.settings.rate:g} requests a second; wait {rate.wait:.2g} s"
+        raise Problem("rate-limited", message)
 
 
 async def _tenant(request: Request) -> str:

@@ -84,7 +84,7 @@ class _Exchange:
 
     def __init__(self, edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:
         self.edge, self.scope, self.receive, self.out = edge, scope, receive, send
-        self.asked = scope  # as the application sees it, which notes the route there
+        self.scope_seen = scope  # as the application sees it, which notes the route there
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.id = request_id_of(self.headers.get(b"x-request-id"))
         self.method: str = scope["method"]
@@ -111,7 +111,7 @@ class _Exchange:
             limit = settings.upload_limit if scope["path"] in self.edge.uploads else SMALL_BODY
             check_length(self.headers.get(b"content-length"), limit)
             if self.method == "HEAD":
-                scope = self.asked = {**scope, "method": "GET"}
+                scope = self.scope_seen = {**scope, "method": "GET"}
             await self.edge.app(scope, limited(self.receive, limit), self._send)
         except Exception as e:
             problem = self._problem(e)
@@ -171,7 +171,7 @@ class _Exchange:
 
     def _note(self) -> None:
         seconds = time.perf_counter() - self.began
-        route = getattr(self.asked.get("route"), "path", "other")
+        route = getattr(self.scope_seen.get("route"), "path", "other")
         metrics = self.edge.metrics
         method = self.method if self.method in (*_UNSAFE, "GET", "HEAD", "OPTIONS") else "other"
         metrics.requests.labels(method, route, str(self.status)).inc()

@@ -89,7 +89,7 @@ PROBLEMS: Final[Mapping[str, ProblemType]] = {
     "queue-full": ProblemType(429, "Too many requests wait", "`Retry-After` says when to come back."),
     "rate-limited": ProblemType(429, "Too many requests", "`Retry-After` says when to come back."),
     "unavailable": ProblemType(503, "The service is not ready", "It starts, stops, or cannot reach its store."),
-    **{name: ProblemType(*told, _WORK[name]) for name, told in WORK.items()},
+    **{name: ProblemType(*fields, _WORK[name]) for name, fields in WORK.items()},
 }
 
 
@@ -157,10 +157,10 @@ def from_store(error: StoreError) -> Problem:
         (BlobDamaged, "input-lost", ""),
     )
     name, wait = next(((n, w) for kind, n, w in names if isinstance(error, kind)), ("unavailable", "60"))
-    told = str(error)
+    message = str(error)
     if name in ("unavailable", "storage-full"):
-        told = PROBLEMS[name].meaning  # the message names files of the server: it is for the log
-    return Problem(name, told, headers={"Retry-After": wait} if wait else None)
+        message = PROBLEMS[name].meaning  # the message names files of the server: it is for the log
+    return Problem(name, message, headers={"Retry-After": wait} if wait else None)
 
 
 def from_work(document: Mapping[str, Any]) -> Problem:

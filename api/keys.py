@@ -21,12 +21,14 @@ _TENANT = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     create = actions.add_parser("create", help="make a key and print its secret, once")
-    create.add_argument("--tenant", required=True, metavar="T", help="whose key it is: tenants do not see each other")
-    create.add_argument("--name", default="", metavar="N", help="what it is for")
-    listed = actions.add_parser("list", help="all keys, without their secrets")
-    listed.add_argument("--tenant", metavar="T", help="of this tenant alone")
-    revoke = actions.add_parser("revoke", help="end a key, at once")
-    revoke.add_argument("key", metavar="ID", help="as `planner keys list` shows it")
+    create.add_argument(
+        "--tenant", required=True, metavar="T", help="the tenant that owns the key; tenants do not see each other"
+    )
+    create.add_argument("--name", default="", metavar="N", help="what the key is for")
+    listed = actions.add_parser("list", help="list all keys, without their secrets")
+    listed.add_argument("--tenant", metavar="T", help="list the keys of this tenant alone")
+    revoke = actions.add_parser("revoke", help="end a key at once")
+    revoke.add_argument("key", metavar="ID", help="the id of the key, as `planner keys list` shows it")
     for action in (create, listed, revoke):
         add_settings(action, "data")
         action.add_argument("--json", action="store_true", help="one JSON document on standard output")
@@ -50,8 +52,8 @@ def run(options: argparse.Namespace) -> int:
                     "local, which stands for whoever uses the service without keys"
                 )
             key, secret = keys.create(options.tenant, options.name)
-            told = {"id": key, "tenant": options.tenant, "name": options.name, "secret": secret}
-            print(json.dumps(told, indent=1) if options.json else f"{secret}\n(key {key}; it is not shown again)")
+            document = {"id": key, "tenant": options.tenant, "name": options.name, "secret": secret}
+            print(json.dumps(document, indent=1) if options.json else f"{secret}\n(key {key}; it is not shown again)")
         elif options.action == "revoke":
             keys.revoke(options.key)
             print(json.dumps({"id": options.key}) if options.json else f"key {options.key} is revoked")

@@ -52,8 +52,8 @@ def limited(receive: Receive, limit: int, silence: float = SILENCE) -> Receive:
         try:
             message = await asyncio.wait_for(receive(), silence)
         except TimeoutError:
-            told = f"nothing of the body came for {silence:g} s"
-            raise Problem("body-timeout", told, headers={"Connection": "close"}) from None
+            reason = f"nothing of the body came for {silence:g} s"
+            raise Problem("body-timeout", reason, headers={"Connection": "close"}) from None
         if message["type"] != "http.request":
             complete = True
             return message
@@ -79,8 +79,8 @@ class Rate:
     def headers(self) -> dict[str, str]:
         """`RateLimit` and `RateLimit-Policy` as of draft-ietf-httpapi-ratelimit-headers-09."""
         window = ceil(self.full_in)
-        told = {"RateLimit": f'"tenant";r={self.left};t={window}', "RateLimit-Policy": f'"tenant";q={self.limit};w=2'}
-        return told | ({"Retry-After": str(max(1, ceil(self.wait)))} if self.wait else {})
+        fields = {"RateLimit": f'"tenant";r={self.left};t={window}', "RateLimit-Policy": f'"tenant";q={self.limit};w=2'}
+        return fields | ({"Retry-After": str(max(1, ceil(self.wait)))} if self.wait else {})
 
 
 class Buckets:

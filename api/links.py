@@ -11,7 +11,7 @@ from api.schemas import Job, PlanEntry, Progress
 __all__ = ["entry_of", "job_of", "progress_of"]
 
 
-def job_of(job: records.Job) -> Job:
+def job_of(job: records.JobRecord) -> Job:
     at = f"/v1/jobs/{job.id}"
     links = {"self": at, "events": f"{at}/events"}
     if not job.ended:

@@ -42,15 +42,15 @@ def parameter(option: DataclassField[Any]) -> tuple[Any, Any]:
     """Annotation and default of the parameter for a field made by `planner.requests.options.option`."""
     argument, default = option.metadata["option"], default_of(option)
     limits = {} if option.metadata["sent"] is True else dict(option.metadata["sent"])
-    told = {name: limits.pop(name) for name in ("description", "examples") if name in limits}
-    told.setdefault("description", _sentence(argument.get("help"), argument.get("choices", ())))
+    described = {name: limits.pop(name) for name in ("description", "examples") if name in limits}
+    described.setdefault("description", _sentence(argument.get("help"), argument.get("choices", ())))
     several = argument.get("action") == "append"
     if several:
-        told["max_length"] = limits.pop("max_length", _MOST)
+        described["max_length"] = limits.pop("max_length", _MOST)
     kind = _kind(option.name, argument, limits)
     if several:
         kind = list[kind]  # type: ignore[valid-type]  # a type that is made here
-    return Annotated[kind if default is not None else kind | None, Field(**told)], default
+    return Annotated[kind if default is not None else kind | None, Field(**described)], default
 
 
 def _kind(name: str, argument: Mapping[str, Any], limits: Mapping[str, Any]) -> Any:

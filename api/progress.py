@@ -37,7 +37,7 @@ class Display:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._phase = ""
-        self._said, self._told = -LINE_EVERY, ""
+        self._said, self._last_line = -LINE_EVERY, ""
 
     def __enter__(self) -> Self:
         return self
@@ -60,11 +60,11 @@ class Display:
         self._progress = progress
         if self._terminal:
             return
-        now, told = time.monotonic(), figures(progress)
+        now, line = time.monotonic(), figures(progress)
         if progress.incumbent_s is not None:
-            if told != self._told and (now - self._said >= LINE_EVERY or progress.gap == 0):
-                self._said, self._told = now, told
-                self.note(f"{self._elapsed()}: {told}")
+            if line != self._last_line and (now - self._said >= LINE_EVERY or progress.gap == 0):
+                self._said, self._last_line = now, line
+                self.note(f"{self._elapsed()}: {line}")
         elif progress.phase and progress.phase != self._phase:
             self.note(f"{self._elapsed()}: {progress.phase}")
         self._phase = progress.phase or self._phase

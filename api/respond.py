@@ -20,7 +20,7 @@ __all__ = ["REVALIDATE", "Packed", "accepted", "constant", "document", "matches"
 REVALIDATE: Final = "private, no-cache"  # to be kept, and asked for again each time: a removed plan is gone at once
 _COMPRESSIBLE: Final = ("application/json", "text/html", "text/plain", "text/css", "text/javascript")
 _WORTHWHILE: Final = 2048  # bytes
-_KEPT: Final = 32 * 2**20  # bytes of compressed answers
+_CACHE_BYTES: Final = 32 * 2**20  # bytes of compressed answers
 VARY: Final = "Accept-Encoding, Authorization, Cookie"
 
 Load = Callable[[], Awaitable[bytes]]
@@ -41,7 +41,7 @@ class Packed:
         if digest not in self.by_digest:
             self.by_digest[digest] = packed
             self.size += len(packed)
-        while self.size > _KEPT:
+        while self.size > _CACHE_BYTES:
             self.size -= len(self.by_digest.popitem(last=False)[1])
         return packed
 
@@ -105,15 +105,15 @@ async def represent(
     """A body with the SHA-256 `digest`, or 304 where the caller has it; loaded only where it has to be sent."""
     tag = digest[:32]
     packed = size >= _WORTHWHILE and _compressible(media_type) and _gzips(request)
-    told = {"vary": VARY, "cache-control": REVALIDATE, **(headers or {})}
-    told["etag"] = f'"{tag}.gzip"' if packed else f'"{tag}"'
+    response_headers = {"vary": VARY, "cache-control": REVALIDATE, **(headers or {})}
+    response_headers["etag"] = f'"{tag}.gzip"' if packed else f'"{tag}"'
     known = request.headers.get("if-none-match")
     if known is not None and matches(known, tag):
-        return Response(status_code=304, headers=told)
+        return Response(status_code=304, headers=response_headers)
     if packed:
-        told["content-encoding"] = "gzip"
+        response_headers["content-encoding"] = "gzip"
     body = await (request.app.state.packed.of(digest, load) if packed else load())
-    return Response(body, media_type=media_type, headers=told)
+    return Response(body, media_type=media_type, headers=response_headers)
 
 
 async def constant(
@@ -133,11 +133,11 @@ def document(
 ) -> Response:
     """A JSON document that may differ the next time."""
     body = model.model_dump_json(by_alias=True, exclude_unset=True).encode()
-    told = {"vary": VARY, **(headers or {})}
+    response_headers = {"vary": VARY, **(headers or {})}
     if len(body) >= _WORTHWHILE and _gzips(request):
-        told["content-encoding"] = "gzip"
+        response_headers["content-encoding"] = "gzip"
         body = gzip.compress(body, 1, mtime=0)  # a page of a list at most: below a millisecond
-    return Response(body, status_code=status, media_type="application/json", headers=told)
+    return Response(body, status_code=status, media_type="application/json", headers=response_headers)
 
 
 def _compressible(media_type: str) -> bool:

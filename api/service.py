@@ -17,7 +17,7 @@ from starlette.responses import Response
 from api.errors import Problem, from_work
 from api.jobs.blobs import Blob
 from api.jobs.errors import BlobDamaged, BlobMissing
-from api.jobs.records import Job, TaskState
+from api.jobs.records import JobRecord, TaskState
 from api.jobs.store import Store
 from api.jobs.tasks import Task
 from api.limits import Buckets
@@ -36,7 +36,7 @@ _BIG: Final = 256 * 2**10  # bytes above which a blob is read beside the event l
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,6})\"?", re.IGNORECASE)
 
 
-Awaited = TypeVar("Awaited", Job, TaskState)
+Awaited = TypeVar("Awaited", JobRecord, TaskState)
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Service:
     streams: Counter[str] = field(default_factory=Counter)  # event streams open, by tenant
     waiting: Counter[str] = field(default_factory=Counter)  # requests that wait, by tenant
 
-    async def finished_job(self, job: Job, seconds: float) -> Job:
+    async def finished_job(self, job: JobRecord, seconds: float) -> JobRecord:
         """The job once it has ended, or as it is when the seconds are over, or too many of the tenant wait already."""
         return await self._finished(job, lambda: self.store.job(job.tenant, job.id), job.tenant, seconds)
 
@@ -86,16 +86,16 @@ class Service:
         self, request: Request, blob: Blob, tenant: str, headers: Mapping[str, str] | None = None
     ) -> Response:
         """The blob as an answer; a page under the policy of pages that may be framed."""
-        told = dict(headers or {})
+        response_headers = dict(headers or {})
         if blob.media_type.startswith("text/html"):
-            told |= hashed_page(FRAMED)
+            response_headers |= hashed_page(FRAMED)
         return await represent(
             request,
             lambda: self.content(blob, tenant),
             blob.media_type,
             digest=blob.digest,
             size=blob.size,
-            headers=told,
+            headers=response_headers,
         )
 
     async def content(self, blob: Blob, tenant: str) -> bytes:
@@ -108,8 +108,8 @@ class Service:
                 raise
             state = await self.finished_task(state, tenant, PATIENCE)
             if not state.ended:
-                told = "its file was damaged, and it is being computed again"
-                raise Problem("unavailable", told, headers={"Retry-After": "5"}) from None
+                message = "its file was damaged, and it is being computed again"
+                raise Problem("unavailable", message, headers={"Retry-After": "5"}) from None
             return await self._read(blob)
 
     async def _read(self, blob: Blob) -> bytes:

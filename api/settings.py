@@ -84,8 +84,8 @@ def _switch(text: str) -> bool:
     return text.lower() in ("1", "yes", "true")
 
 
-def _setting(parse: Callable[[str], Any], told: str, metavar: str) -> dict[str, Any]:
-    return {"parse": parse, "told": told, "metavar": metavar}
+def _setting(parse: Callable[[str], Any], description: str, metavar: str) -> dict[str, Any]:
+    return {"parse": parse, "description": description, "metavar": metavar}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ def add_settings(parser: argparse.ArgumentParser, *names: str) -> None:
         parser.add_argument(
             f"--{f.name.replace('_', '-')}",
             metavar=f.metadata["metavar"],
-            help=f"{f.metadata['told']} ({variable(f.name)}{_default(f)})",
+            help=f"{f.metadata['description']} ({variable(f.name)}{_default(f)})",
         )
 
 

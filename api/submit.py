@@ -37,7 +37,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="the service (PLANNER_SERVER; default: %(default)s)",
     )
-    parser.add_argument("--key", metavar="SECRET", help="of `planner keys create`; better given as PLANNER_KEY")
+    parser.add_argument(
+        "--key", metavar="SECRET", help="the secret that `planner keys create` printed; better given as PLANNER_KEY"
+    )
     parser.add_argument(
         "--artifact",
         action="append",
@@ -90,7 +92,7 @@ def _submit(client: Client, options: argparse.Namespace) -> Job:
     if len(data) < 0.99 * whole:
         _say(f"model       {_size(whole)} -> {_size(len(data))}: weights stay here")
     # Defaults are left out: a service of another version may not know the latest options.
-    given = SearchRequest.of(options).asked_of_a_service
+    given = SearchRequest.of(options).service_options
     constraints = options.constraints
     if constraints is not None and not constraints.is_file():
         raise InputError(f"constraints {constraints}: no such file")
@@ -113,19 +115,19 @@ def _finished(job: Job) -> Job:
             job.cancel()
             job.wait(display.show)
     if job.state.plan is None:
-        told = "was cancelled before there was a plan, or left a search that another job waits for"
-        raise NoPlanError(f"job {job.id} {told}")
+        message = "was cancelled before there was a plan, or left a search that another job waits for"
+        raise NoPlanError(f"job {job.id} {message}")
     return job
 
 
 def _deliver(client: Client, options: argparse.Namespace, job: Job) -> int:
     """Writes and says what `planner search` does."""
-    from planner.requests.kept import KEPT, keep_model
+    from planner.requests.plan_model import MODEL_FILE, keep_model
 
     folder = _folder(options)
-    kept = client.artifact(job.plan_id, KEPT)
+    model = client.artifact(job.plan_id, MODEL_FILE)
     if not options.force:
-        refuse_other_model(folder, kept, options.model)
+        refuse_other_model(folder, model, options.model)
     document = json.loads(client.artifact(job.plan_id, "search.json"))
     cancelled = job.status == "cancelled"
     names = [str(p["plan"]) for p in document["plans"]]  # the best of each mesh, as --top-k asks
@@ -133,12 +135,12 @@ def _deliver(client: Client, options: argparse.Namespace, job: Job) -> int:
     for name, path in zip(names, paths, strict=True):
         content = job.plan() if path == paths[0] else client.artifact(job.plan_id, name)
         _write(path, _named(content, options.model.stem))
-    note = keep_model(kept, folder, options.model)
+    note = keep_model(model, folder, options.model)
     if note:
         _say(f"note: {note}")
     document |= {"plan": str(paths[0]), "cancelled": cancelled, "job": job.id, "plan_id": job.plan_id}
     document["plans"] = [{**p, "plan": str(path)} for p, path in zip(document["plans"], paths, strict=True)]
-    messages, text = _told(client.artifact(job.plan_id, "summary.txt").decode())
+    messages, text = _messages_and_text(client.artifact(job.plan_id, "summary.txt").decode())
     for line in messages:
         _say(line)
     if not options.json:
@@ -154,7 +156,7 @@ def _deliver(client: Client, options: argparse.Namespace, job: Job) -> int:
         document["artifacts"][name] = _fetch(client, options, job.plan_id, name, folder)
     if options.json:
         print(json.dumps(document, indent=1))
-    refused = any("refused" in told for told in document["artifacts"].values())
+    refused = any("refused" in artifact for artifact in document["artifacts"].values())
     return InputError.exit_status if refused else 0
 
 
@@ -170,7 +172,7 @@ def _refuse_others(options: argparse.Namespace) -> None:
         refuse_other_request(path, request, options.devices, further=k > 1)
 
 
-def _told(summary: str) -> tuple[list[str], str]:
+def _messages_and_text(summary: str) -> tuple[list[str], str]:
     """Messages, for standard error, and what follows them."""
     lines = summary.rstrip("\n").split("\n")
     first = next((k for k, line in enumerate(lines) if not line.startswith(("warning: ", "note: "))), len(lines))

@@ -189,8 +189,8 @@ class _Form:
         self.name, self.value = b"", b""
 
     def _opened(self) -> None:
-        _, told = parse_options_header(self.headers.get(b"content-disposition", b""))
-        part = told.get(b"name", b"").decode("utf-8", "replace")
+        _, disposition = parse_options_header(self.headers.get(b"content-disposition", b""))
+        part = disposition.get(b"name", b"").decode("utf-8", "replace")
         if part not in self.parts:
             raise _bad(
                 part[:100] or "body",
@@ -199,8 +199,8 @@ class _Form:
         if part in self.pieces:
             raise _bad(part, f"there are two parts {part!r}")
         self.piece = self.pieces[part] = self.new()
-        if part == "model" and b"filename" in told:
-            name = PurePosixPath(told[b"filename"].decode("utf-8", "replace").replace("\\", "/")).stem
+        if part == "model" and b"filename" in disposition:
+            name = PurePosixPath(disposition[b"filename"].decode("utf-8", "replace").replace("\\", "/")).stem
             self.stem = _NOT_IN_NAMES.sub("_", name).lstrip(".-")[:100] or None
 
     def _data(self, data: bytes, start: int, end: int) -> None:

@@ -57,7 +57,7 @@ class Workers:
 
     def _command(self, slots: int) -> list[str]:
         s = self.settings
-        told = {
+        arguments = {
             "data": s.data,
             "slots": slots,
             "child-memory": s.child_memory,
@@ -66,7 +66,7 @@ class Workers:
             "retention-days": s.retention,
             "parent": os.getpid(),  # the worker ends soon after this process, also when that is killed
         }
-        options = [word for name, value in told.items() for word in (f"--{name}", str(value))]
+        options = [word for name, value in arguments.items() for word in (f"--{name}", str(value))]
         return [sys.executable, "-m", "planner", "worker", *options]
 
     def _keep(self, k: int, slots: int) -> None:

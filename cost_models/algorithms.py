@@ -68,19 +68,21 @@ def _seconds_per_byte(
     if algorithm == "tree":
         if kind != "all_reduce" or group.servers == 1:
             return None
-        return 2 / (TREE_BANDWIDTH_FRACTION * _kept(profile, protocol, group, bus_bandwidth(profile, group)))
+        return 2 / (
+            TREE_BANDWIDTH_FRACTION * _reached_bandwidth(profile, protocol, group, bus_bandwidth(profile, group))
+        )
     if kind == "permute":
-        return 1 / _kept(profile, protocol, group, pair_bandwidth(profile, group))
+        return 1 / _reached_bandwidth(profile, protocol, group, pair_bandwidth(profile, group))
     if kind == "all_to_all":
         keeps = profile.measured.all_to_all_fraction
         worst, inner = 0.0, 1
         for level in levels_of(profile, group):
-            kept = _kept(profile, protocol, group, level.device_bytes_per_s) * keeps
-            worst, inner = max(worst, (level.reached - inner) / n / kept), level.reached
+            limited = _reached_bandwidth(profile, protocol, group, level.device_bytes_per_s) * keeps
+            worst, inner = max(worst, (level.reached - inner) / n / limited), level.reached
         return worst / n
     if algorithm in _BY_LEVEL:
         return _level_by_level(profile, protocol, algorithm, kind, group)
-    bandwidth = _kept(profile, protocol, group, bus_bandwidth(profile, group))
+    bandwidth = _reached_bandwidth(profile, protocol, group, bus_bandwidth(profile, group))
     if kind == "broadcast" and algorithm == "ring":
         return 1 / bandwidth
     return _phases(kind, algorithm) * (n - 1) / n / bandwidth
@@ -100,11 +102,11 @@ def _level_by_level(
         if beyond and algorithm == "halving_doubling" and level.parts & (level.parts - 1):
             power = 1 << (level.parts.bit_length() - 1)
             wire = (power - 1) / power + 1
-        seconds += share * wire / _kept(profile, protocol, group, level.device_bytes_per_s)
+        seconds += share * wire / _reached_bandwidth(profile, protocol, group, level.device_bytes_per_s)
     return seconds
 
 
-def _kept(profile: HardwareProfile, protocol: ProtocolSpec, group: GroupShape, bandwidth: float) -> float:
+def _reached_bandwidth(profile: HardwareProfile, protocol: ProtocolSpec, group: GroupShape, bandwidth: float) -> float:
     """What the protocol keeps of the links' bandwidth."""
     limit = (
         protocol.server_bandwidth_limit_bytes_per_s
@@ -112,8 +114,8 @@ def _kept(profile: HardwareProfile, protocol: ProtocolSpec, group: GroupShape, b
         else protocol.network_bandwidth_limit_bytes_per_s
     )
     measured = profile.measured.bandwidth_fraction(group.ranks_per_server) if group.servers == 1 else 1.0
-    kept = bandwidth * protocol.bandwidth_fraction * measured
-    return kept if limit is None else min(kept, limit)
+    reached = bandwidth * protocol.bandwidth_fraction * measured
+    return reached if limit is None else min(reached, limit)
 
 
 def _phases(kind: str, algorithm: Algorithm) -> int:

@@ -158,14 +158,14 @@ def _link_terms(profile: HardwareProfile, kind: Collective, group: GroupShape) -
 
 def _envelope(terms: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
     """The terms that are cheapest at some size from 0 on, by rising latency."""
-    kept: list[tuple[float, float]] = []
+    hull: list[tuple[float, float]] = []
     for latency, per_byte in sorted(terms):
-        if kept and per_byte >= kept[-1][1]:
+        if hull and per_byte >= hull[-1][1]:
             continue
-        while len(kept) > 1 and _crossing(kept[-2], (latency, per_byte)) <= _crossing(kept[-2], kept[-1]):
-            kept.pop()
-        kept.append((latency, per_byte))
-    return tuple(kept)
+        while len(hull) > 1 and _crossing(hull[-2], (latency, per_byte)) <= _crossing(hull[-2], hull[-1]):
+            hull.pop()
+        hull.append((latency, per_byte))
+    return tuple(hull)
 
 
 def _crossing(first: tuple[float, float], later: tuple[float, float]) -> float:

@@ -206,10 +206,10 @@ def _ring(kind: str, fabric: Fabric, protocol: Protocol) -> Way:
 def _tree(fabric: Fabric, protocol: Protocol) -> list[Way]:
     g, i = fabric.generation, fabric.column
     whole = min(0.92 * fabric.tree_bytes_per_s, fabric.channels * _GB * _TREE[g][i])
-    kept = 7 / 9 if fabric.nodes == 1 else 120 / 128
+    payload_share = 7 / 9 if fabric.nodes == 1 else 120 / 128
     bandwidth = {
         "LL": min(whole / 3.8, _ll_limit(fabric)),
-        "LL128": min(whole * kept, fabric.channels * _GB * _TREE_LL128[g][i]),
+        "LL128": min(whole * payload_share, fabric.channels * _GB * _TREE_LL128[g][i]),
         "Simple": whole,
     }[protocol]
     within, across = _hops(fabric, "tree", protocol)

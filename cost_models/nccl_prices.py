@@ -121,6 +121,6 @@ def _all_to_all(profile: HardwareProfile, group: GroupShape, fabric: Fabric, pro
     worst, inner = 0.0, 1
     for level in levels_of(profile, group):
         whole = level.device_bytes_per_s * (1.0 if level.kind == "network" else fraction)
-        kept = ring_bandwidth(replace(fabric, ring_bytes_per_s=whole), protocol)
-        worst, inner = max(worst, (level.reached - inner) / group.ranks / kept), level.reached
+        reached = ring_bandwidth(replace(fabric, ring_bytes_per_s=whole), protocol)
+        worst, inner = max(worst, (level.reached - inner) / group.ranks / reached), level.reached
     return worst / group.ranks

@@ -20,7 +20,7 @@ from typing import Final
 
 from planner.terminal import Shown, obeys, plain
 
-__all__ = ["CLEAR", "is_shown", "picture", "shown", "told"]
+__all__ = ["CLEAR", "is_shown", "picture", "show_progress", "shown"]
 
 CLEAR: Final = "\r\x1b[K"
 EVERY: Final = 0.2  # seconds between two pictures
@@ -36,8 +36,8 @@ class _Line:
     def __init__(self, descriptor: int, command: str) -> None:
         self._descriptor, self._command = descriptor, command
         self._began = time.monotonic()
-        self._told = mmap.mmap(-1, _SIZE)
-        self._told[: _HEAD.size] = _HEAD.pack(self._began, math.nan, 0)
+        self._shared = mmap.mmap(-1, _SIZE)
+        self._shared[: _HEAD.size] = _HEAD.pack(self._began, math.nan, 0)
         self._lock = threading.Lock()
         self._drawn = False
         self._open = False  # a line of output has begun and not ended
@@ -53,13 +53,13 @@ class _Line:
         self.make_way("\n")
 
     def tell(self, text: str, fraction: float | None) -> None:
-        began, before, _ = _HEAD.unpack_from(self._told)
+        began, before, _ = _HEAD.unpack_from(self._shared)
         now = time.monotonic()
         if fraction is None or math.isnan(before) or fraction < before:
             began = now  # another work
         content = plain(text).encode()[: _SIZE - _HEAD.size]
         head = _HEAD.pack(began, math.nan if fraction is None else fraction, len(content))
-        self._told[: _HEAD.size + len(content)] = head + content
+        self._shared[: _HEAD.size + len(content)] = head + content
 
     def make_way(self, text: str) -> None:
         """Takes the line away before `text` is written."""
@@ -73,8 +73,8 @@ class _Line:
         wait = PATIENCE
         while not self._end.wait(wait):
             wait = EVERY
-            began, fraction, length = _HEAD.unpack_from(self._told)
-            text = self._told[_HEAD.size : _HEAD.size + length].decode(errors="replace")
+            began, fraction, length = _HEAD.unpack_from(self._shared)
+            text = self._shared[_HEAD.size : _HEAD.size + length].decode(errors="replace")
             now = time.monotonic()
             done = None if math.isnan(fraction) else fraction
             line = picture(self._command, now - self._began, text, done, now - began)
@@ -102,7 +102,7 @@ def _time(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
-def told(text: str, fraction: float | None = None) -> bool:
+def show_progress(text: str, fraction: float | None = None) -> bool:
     """Whether a line shows what is being done, and how much of it is, from 0 to 1; else the caller says it."""
     if _current is None:
         return False

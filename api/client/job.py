@@ -114,10 +114,10 @@ class Job:
                 now = time.monotonic()
                 broken_since = broken_since or now
                 if now - broken_since > transport.patience and (until is None or now < until):
-                    told = str(error) or type(error).__name__
+                    reason = str(error) or type(error).__name__
                     raise ConnectionFailed(
-                        f"the service at {self.url} is gone ({told}); job {self.id} goes on once it is back: send the "
-                        "same request again, it joins"
+                        f"the service at {self.url} is gone ({reason}); job {self.id} goes on once it is back: send "
+                        "the same request again, it joins"
                     ) from error
             time.sleep(PAUSE)
 

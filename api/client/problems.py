@@ -70,9 +70,9 @@ class ProblemError(ServiceError):
         return tuple((str(e.get("name", "")), str(e.get("detail", ""))) for e in listed if isinstance(e, Mapping))
 
     def _message(self) -> str:
-        told = f"{self.title}: {self.detail}" if self.detail else self.title
+        message = f"{self.title}: {self.detail}" if self.detail else self.title
         wrong = "; ".join(f"{name}: {detail}" for name, detail in self.fields)
-        return f"{told}{f' [{wrong}]' if wrong and wrong not in told else ''} ({self.type})"
+        return f"{message}{f' [{wrong}]' if wrong and wrong not in message else ''} ({self.type})"
 
 
 class Invalid(ProblemError):

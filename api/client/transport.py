@@ -100,8 +100,10 @@ class Transport:
             yield response.iter_bytes()
 
     def _unreachable(self, error: Exception) -> str:
-        told = str(error) or type(error).__name__
-        return f"the service at {self.url} cannot be reached ({told}); start one with `planner serve`, or give --server"
+        reason = str(error) or type(error).__name__
+        return (
+            f"the service at {self.url} cannot be reached ({reason}); start one with `planner serve`, or give --server"
+        )
 
 
 def _retry_after(response: httpx.Response) -> float:

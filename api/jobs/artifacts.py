@@ -11,7 +11,7 @@ from typing import Any, Final
 from api.jobs.execute import Tell
 from api.jobs.explanations import explain
 from api.jobs.plan_model import lay_out_model
-from api.jobs.work import Outcome, Work
+from api.jobs.work import JobInput, JobResult
 from planner.emit import TARGETS, Given, emit
 from planner.errors import InputError, UsageError
 from planner.planning import PlanDocument, read_plan
@@ -55,7 +55,7 @@ EXPLANATION: Final = "explain.json"
 ARTIFACTS: Final = (*_PICTURES, EXPLANATION, *(f"{target}.zip" for target in TARGETS))
 
 
-def artifact(work: Work, tell: Tell) -> Outcome:
+def artifact(work: JobInput, tell: Tell) -> JobResult:
     """The one file that `name` asks for.  Refused where a target cannot carry the plan."""
     name = str(work.options.get("name"))
     if name not in ARTIFACTS:
@@ -65,7 +65,7 @@ def artifact(work: Work, tell: Tell) -> Outcome:
     plan = read_plan(work.lay_out("plan.json", "plan.json"))
     if name in _PICTURES:
         make, media_type = _PICTURES[name]
-        return Outcome({name: (make(plan), media_type)})
+        return JobResult({name: (make(plan), media_type)})
     target = name.removesuffix(".zip")
     model = None
     if "model" in TARGETS[target].needs:
@@ -75,19 +75,19 @@ def artifact(work: Work, tell: Tell) -> Outcome:
     except InputError as e:
         raise Refused(str(e)) from e
     files = {**emission.files, "lost.txt": "".join(f"{line}\n" for line in emission.lost).encode()}
-    return Outcome({name: (_zip(files), "application/zip")}, {"files": sorted(files), "lost": list(emission.lost)})
+    return JobResult({name: (_zip(files), "application/zip")}, {"files": sorted(files), "lost": list(emission.lost)})
 
 
-def diff(work: Work, tell: Tell) -> Outcome:
+def diff(work: JobInput, tell: Tell) -> JobResult:
     """diff.json or diff.html of plans `a` and `b`."""
     from planner.report import diff_document, diff_html
 
     a, b = (read_plan(work.lay_out(name, f"{name}.json")) for name in ("a", "b"))
     match work.options.get("form"):
         case "json":
-            return Outcome({"diff.json": (_text(diff_document(a, b)), JSON)})
+            return JobResult({"diff.json": (_text(diff_document(a, b)), JSON)})
         case "html":
-            return Outcome({"diff.html": (diff_html(a, b).encode(), HTML)})
+            return JobResult({"diff.html": (diff_html(a, b).encode(), HTML)})
         case form:
             raise UsageError(f"form {form!r}: expected json or html")
 

@@ -27,7 +27,7 @@ from api.jobs.errors import BlobDamaged, BlobMissing, StoreFull
 from api.jobs.execute import Tell, execute
 from api.jobs.limits import impose
 from api.jobs.problems import problem
-from api.jobs.work import Outcome, Work
+from api.jobs.work import JobInput, JobResult
 from planner.errors import InfeasibleError, InputError, NoPlanError, PlannerError, UsageError, VerificationError
 from planner.processes import die_with
 
@@ -46,13 +46,13 @@ STATUSES = {
 }
 
 
-def main(sender: Connection, work: Work, do: Callable[[Work, Tell], Outcome] = execute) -> None:
+def main(sender: Connection, work: JobInput, do: Callable[[JobInput, Tell], JobResult] = execute) -> None:
     """Does the work and ends the process."""
     _settle(work)
     teller = Teller(sender)
     teller.send(kind="begun", at=time.monotonic(), threads=len(os.listdir("/proc/self/task")))
     limited = threading.Event()
-    signal.signal(signal.SIGXCPU, _asked_by_the_clock(limited))
+    signal.signal(signal.SIGXCPU, _at_the_time_limit(limited))
     try:
         end = _end(work, do(work, teller), limited.is_set())
     except BaseException as error:
@@ -65,7 +65,7 @@ def main(sender: Connection, work: Work, do: Callable[[Work, Tell], Outcome] = e
     os._exit(0)  # threads of solvers may be at work still
 
 
-def _settle(work: Work) -> None:
+def _settle(work: JobInput) -> None:
     """Makes this process one that harms nobody and outlives nobody."""
     die_with(preload.SERVER)
     os.setsid()  # a group of its own, ended with it
@@ -77,7 +77,7 @@ def _settle(work: Work) -> None:
     impose(work.limits)
 
 
-def _asked_by_the_clock(limited: threading.Event) -> Any:
+def _at_the_time_limit(limited: threading.Event) -> Any:
     """SIGXCPU asks for the best so far, as SIGTERM does, where somebody listens to that."""
     owner = os.getpid()
 
@@ -112,14 +112,14 @@ class Teller:
 
     def progress(self, incumbent_s: float, bound_s: float, gap: float, seconds: float) -> None:
         now = time.monotonic()
-        told = {"incumbent_s": incumbent_s, "bound_s": bound_s, "gap": gap, "seconds": seconds}
+        figures = {"incumbent_s": incumbent_s, "bound_s": bound_s, "gap": gap, "seconds": seconds}
         with self._lock:
             if now < self._next:
-                self._held = told
+                self._held = figures
                 return
             self._next = now + max(EVERY_S, 0.01 * (now - self._begun))
             self._held = None
-        self.send(kind="progress", **told)
+        self.send(kind="progress", **figures)
 
     def say(self, line: str) -> None:
         self._lines += 1
@@ -140,12 +140,12 @@ class Teller:
             self._sender.send_bytes(data)
 
 
-def _end(work: Work, outcome: Outcome, limited: bool) -> dict[str, Any]:
+def _end(work: JobInput, outcome: JobResult, limited: bool) -> dict[str, Any]:
     """Keeps the result, and says where."""
     size = sum(len(content) for content, _ in outcome.files.values())
     if size > work.limits.result_bytes:
-        told = f"{size} bytes, and a result may have {work.limits.result_bytes}"
-        return {"kind": "error", "problem": problem("result-too-large", told), "lasting": True}
+        message = f"{size} bytes, and a result may have {work.limits.result_bytes}"
+        return {"kind": "error", "problem": problem("result-too-large", message), "lasting": True}
     files = {n: Blob(work.blobs.put(content), media, len(content)) for n, (content, media) in outcome.files.items()}
     plan = None if outcome.plan is None else work.blobs.put(outcome.plan)[:32]
     summary = dict(outcome.summary)
@@ -168,7 +168,7 @@ def _end(work: Work, outcome: Outcome, limited: bool) -> dict[str, Any]:
 def _failed(error: BaseException) -> dict[str, Any]:
     """The problem that an error is."""
     traceback.print_exception(error)
-    told = str(error)[:8000]
+    message = str(error)[:8000]
     lasting, more = False, {}
     match error:
         case PlannerError():
@@ -178,16 +178,16 @@ def _failed(error: BaseException) -> dict[str, Any]:
             if isinstance(error, InfeasibleError):
                 more = {"lower_bound_bytes": error.lower_bound_bytes, "sufficient_bytes": error.sufficient_bytes}
         case _ if _is_want_of_memory(error):
-            name, told = "child-memory", "memory ran out; a smaller model, or fewer candidates, would do"
+            name, message = "child-memory", "memory ran out; a smaller model, or fewer candidates, would do"
         case BlobMissing() | BlobDamaged():
             name = "input-lost"
         case StoreFull():
             name = "storage-full"
         case OSError() if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            name, told = "storage-full", f"the result cannot be written: {error.strerror}"
+            name, message = "storage-full", f"the result cannot be written: {error.strerror}"
         case _:
-            name, told = "internal", f"{type(error).__name__} (the service's log has more)"
-    return {"kind": "error", "problem": problem(name, told, **more), "lasting": lasting}
+            name, message = "internal", f"{type(error).__name__} (the service's log has more)"
+    return {"kind": "error", "problem": problem(name, message, **more), "lasting": lasting}
 
 
 def _is_want_of_memory(error: BaseException) -> bool:

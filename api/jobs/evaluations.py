@@ -6,13 +6,13 @@ import json
 
 from api.jobs.execute import Tell
 from api.jobs.requests import evaluation_options
-from api.jobs.work import Outcome, Work
+from api.jobs.work import JobInput, JobResult
 from planner.requests.evaluation import evaluated
 
 __all__ = ["evaluate"]
 
 
-def evaluate(work: Work, tell: Tell) -> Outcome:
+def evaluate(work: JobInput, tell: Tell) -> JobResult:
     """evaluation.json, which is the summary too."""
     plan = "plan" in work.inputs
     options = evaluation_options(work.options, plan=plan)
@@ -22,4 +22,4 @@ def evaluate(work: Work, tell: Tell) -> Outcome:
     tell.phase("import")
     document = evaluated(options)
     text = json.dumps(document, indent=1) + "\n"
-    return Outcome({"evaluation.json": (text.encode(), "application/json")}, document)
+    return JobResult({"evaluation.json": (text.encode(), "application/json")}, document)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any, Final, Protocol
 
-from api.jobs.work import Outcome, Work
+from api.jobs.work import JobInput, JobResult
 
 __all__ = ["Tell", "execute"]
 
@@ -27,8 +27,8 @@ class Tell(Protocol):
     def say(self, line: str) -> None: ...
 
 
-def execute(work: Work, tell: Tell) -> Outcome:
+def execute(work: JobInput, tell: Tell) -> JobResult:
     """PlannerError as of the work; BlobMissing, BlobDamaged of an input."""
     module, name = _FUNCTIONS[work.kind]
-    outcome: Outcome = getattr(importlib.import_module(module), name)(work, tell)
+    outcome: JobResult = getattr(importlib.import_module(module), name)(work, tell)
     return outcome

@@ -22,11 +22,11 @@ from typing import Any
 
 from api.jobs import preload
 from api.jobs.child import MESSAGE_BYTES, main
-from api.jobs.work import Work
+from api.jobs.work import JobInput
 
 __all__ = ["Child", "Entry", "ForkServer", "begin"]
 
-Entry = Callable[[Connection, Work], None]
+Entry = Callable[[Connection, JobInput], None]
 
 MESSAGES = 1000  # taken in at once
 SINGLE = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -142,7 +142,7 @@ class Child:
         return pid
 
 
-def begin(work: Work, folder: Path, entry: Entry = main) -> Child:
+def begin(work: JobInput, folder: Path, entry: Entry = main) -> Child:
     """Starts a child, in `entry`; its scratch folder is made inside `folder`.  OSError where that cannot be."""
     started = time.monotonic()
     work.scratch.mkdir(parents=True)

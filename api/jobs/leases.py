@@ -103,7 +103,7 @@ class Leases:
                     cancelled.add(c.task)
         return Beat(frozenset(lost), frozenset(cancelled))
 
-    def asked_to_end(self, claims: Iterable[Claim]) -> Beat:
+    def ends_requested(self, claims: Iterable[Claim]) -> Beat:
         """As `heartbeat`, without writing."""
         with self.database.read() as db:
             rows = {
@@ -177,8 +177,8 @@ class Leases:
             if row["cancel"]:
                 end_task(db, claim.task, "cancelled", now, lasting=False)
             elif deaths >= DEATHS:
-                told = f"the process that computed it ended {deaths} times without an answer, at last: {how}"
-                end_task(db, claim.task, "failed", now, lasting=False, error=problem("child-died", told))
+                message = f"the process that computed it ended {deaths} times without an answer, at last: {how}"
+                end_task(db, claim.task, "failed", now, lasting=False, error=problem("child-died", message))
             else:
                 _requeue(db, row, now, how, not_before=now + PAUSE_S * deaths)
                 return True
@@ -256,8 +256,8 @@ def end_task(
         " finished_at = ?, used_at = ? WHERE id = ?",
         (status, lasting, None if error is None else json.dumps(dict(error)), now, now, task),
     )
-    told: dict[str, Any] = {"plan": None, **(data or {})}
-    add_event(db, task, status, told if error is None else {**told, "error": dict(error)}, now)
+    details: dict[str, Any] = {"plan": None, **(data or {})}
+    add_event(db, task, status, details if error is None else {**details, "error": dict(error)}, now)
 
 
 def _held(db: sqlite3.Connection, claim: Claim) -> sqlite3.Row:
@@ -298,8 +298,8 @@ def _lose(db: sqlite3.Connection, row: sqlite3.Row, now: float) -> None:
     if row["cancel"]:
         end_task(db, row["id"], "cancelled", now, lasting=False)
     elif losses >= LOSSES:
-        told = f"{losses} workers were lost while they computed it"
-        end_task(db, row["id"], "failed", now, lasting=False, error=problem("child-died", told))
+        message = f"{losses} workers were lost while they computed it"
+        end_task(db, row["id"], "failed", now, lasting=False, error=problem("child-died", message))
     else:
         _requeue(db, row, now, "its worker was lost", now + SUSPECT_PAUSE_S if losses >= SUSPECT else 0.0)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from api.jobs.requests import model_file
-from api.jobs.work import Work
+from api.jobs.work import JobInput
 from planner.errors import UsageError
 from planner.planning import PlanDocument
 
 __all__ = ["lay_out_model"]
 
 
-def lay_out_model(work: Work, plan: PlanDocument, what: str) -> Path:
+def lay_out_model(work: JobInput, plan: PlanDocument, what: str) -> Path:
     """The plan's model as a file of its name.  UsageError where it was not kept."""
     if "model.onnx" not in work.inputs:
         raise UsageError(f"{what}: needs the model, which was not kept beside this plan; send it again")

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from api.jobs.blobs import Blob
 
-__all__ = ["ENDED", "Claim", "Event", "Job", "Key", "Plan", "Status", "Submitted", "TaskState"]
+__all__ = ["ENDED", "Claim", "Event", "JobRecord", "Key", "Plan", "Status", "Submitted", "TaskState"]
 
 Status = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 ENDED: frozenset[str] = frozenset(("succeeded", "failed", "cancelled"))
@@ -36,7 +36,7 @@ class TaskState:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class JobRecord:
     """A tenant's request.  `plan`: id of its plan, once there is one; `task` stays inside the service."""
 
     id: str
@@ -64,7 +64,7 @@ class Job:
 class Submitted:
     """`created` is False where an idempotency key named a job that was there."""
 
-    job: Job
+    job: JobRecord
     created: bool
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from api.jobs.blobs import Blob
-from api.jobs.records import Event, Job, Plan, TaskState
+from api.jobs.records import Event, JobRecord, Plan, TaskState
 
 __all__ = ["JOB", "add_event", "event_of", "files_of", "job_of", "plan_of", "state_of", "ticket"]
 
@@ -59,11 +59,11 @@ def state_of(db: sqlite3.Connection, row: sqlite3.Row) -> TaskState:
     )
 
 
-def job_of(row: sqlite3.Row) -> Job:
+def job_of(row: sqlite3.Row) -> JobRecord:
     left, created = row["left_at"], row["created_at"]
     apart = left is not None  # it shows what it had when it left
     started, finished = row["started_at"], left if apart else row["finished_at"]
-    return Job(
+    return JobRecord(
         id=row["id"],
         tenant=row["tenant"],
         name=row["name"],

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from api.jobs.execute import Tell
 from api.jobs.requests import CONSTRAINTS, search_options
-from api.jobs.work import Outcome, Work
+from api.jobs.work import JobInput, JobResult
 from planner.cache import Store
 from planner.frontends.sandbox import Limits, run_limited
 from planner.frontends.strip import strip_file
@@ -29,7 +29,7 @@ MESSAGES: Final = 50  # shown of all
 CACHE_BYTES: Final = 4 << 30
 
 
-def search(work: Work, tell: Tell) -> Outcome:
+def search(work: JobInput, tell: Tell) -> JobResult:
     """plan.json (and plan-2.json … of the next best), search.json, summary.txt, model.onnx without weights."""
     constraints = "constraints" in work.inputs
     options = search_options(work.options, constraints=constraints)
@@ -49,7 +49,7 @@ def search(work: Work, tell: Tell) -> Outcome:
     return _outcome(answer)
 
 
-def _outcome(answer: Answer) -> Outcome:
+def _outcome(answer: Answer) -> JobResult:
     names = ["plan.json" if k == 0 else f"plan-{k + 1}.json" for k in range(len(answer.plans))]
     document = finished(answer, names)
     summary: dict[str, Any] = {name: document[name] for name in SHOWN}
@@ -59,7 +59,7 @@ def _outcome(answer: Answer) -> Outcome:
     files["summary.txt"] = (plain(text, "\n\t").encode(), "text/plain; charset=utf-8")
     if answer.model:
         files["model.onnx"] = (answer.model, "application/octet-stream")
-    return Outcome(
+    return JobResult(
         files,
         summary | {"messages": list(answer.messages[:MESSAGES])},
         plan=answer.plans[0].encode(),

@@ -36,7 +36,7 @@ class Slot:
     child: Child
     limits: Limits
     why: str | None = None
-    asked_at: float = 0.0
+    end_requested_at: float = 0.0
     dropped: bool = False
     deaf: bool = False
     begun_s: float | None = None
@@ -54,7 +54,7 @@ class Slot:
     def ask(self, why: str) -> None:
         """To end, with what it has where that is something."""
         if self.why is None:
-            self.why, self.asked_at = why, time.monotonic()
+            self.why, self.end_requested_at = why, time.monotonic()
             if self.claim.kind in SEARCHES:
                 self.child.ask()
             else:
@@ -69,7 +69,7 @@ class Slot:
         if not gone:
             if now > self.child.started + self.limits.wall_s:
                 self.ask("child-wall")
-            if self.why is not None and now > self.asked_at + self.limits.grace_s:
+            if self.why is not None and now > self.end_requested_at + self.limits.grace_s:
                 self.child.kill()
         if self.dropped:
             return
@@ -177,8 +177,8 @@ class Slot:
         elif self.why == "child-wall":
             store.leases.fail(self.claim, self._too_long(), lasting=False)
         elif out_of_time and code in (-signal.SIGXCPU, -signal.SIGKILL):
-            told = f"it used {self.limits.cpu_s} s of processor time"
-            store.leases.fail(self.claim, problem("child-cpu", told), lasting=False)
+            message = f"it used {self.limits.cpu_s} s of processor time"
+            store.leases.fail(self.claim, problem("child-cpu", message), lasting=False)
         else:
             log.warning("task %d: child ended by %s: %s", self.claim.task, how, self.child.log_tail())
             store.leases.died(self.claim, how)

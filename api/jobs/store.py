@@ -18,7 +18,7 @@ from api.jobs.errors import BlobMissing, IdempotencyConflict, NotFound, QueueFul
 from api.jobs.keys import Keys
 from api.jobs.leases import Leases, end_task, give_plan
 from api.jobs.purge import Purged, purge
-from api.jobs.records import ENDED, Event, Job, Plan, Submitted, TaskState
+from api.jobs.records import ENDED, Event, JobRecord, Plan, Submitted, TaskState
 from api.jobs.rows import JOB, STATUS, add_event, event_of, files_of, job_of, plan_of, state_of, ticket
 from api.jobs.tasks import Task
 
@@ -77,7 +77,7 @@ class Store:
                 give_plan(db, tenant, name, row["id"], row["plan"], now)
             return Submitted(_job(db, tenant, job), created=True)
 
-    def answered(self, tenant: str, task: Task) -> Job | None:
+    def answered(self, tenant: str, task: Task) -> JobRecord | None:
         """The tenant's latest job on this task where that has succeeded and all of its result is there: an equal
         request needs no other.  Writes nothing, so that it takes a fraction of a millisecond."""
         with self.database.read() as db:
@@ -92,12 +92,14 @@ class Store:
                 return None
             return job_of(found) if self._stands(db, row, time.time()) else None
 
-    def job(self, tenant: str, job: str) -> Job:
+    def job(self, tenant: str, job: str) -> JobRecord:
         """NotFound."""
         with self.database.read() as db:
             return _job(db, tenant, job)
 
-    def jobs(self, tenant: str, status: str | None = None, limit: int = 50, after: str | None = None) -> list[Job]:
+    def jobs(
+        self, tenant: str, status: str | None = None, limit: int = 50, after: str | None = None
+    ) -> list[JobRecord]:
         """Newest first; `after`: the id of the last one seen."""
         with self.database.read() as db:
             rows = db.execute(
@@ -107,7 +109,7 @@ class Store:
             )
             return [job_of(r) for r in rows]
 
-    def cancel(self, tenant: str, job: str) -> Job:
+    def cancel(self, tenant: str, job: str) -> JobRecord:
         """Gives the job up.  Others may want its task still; else the task ends, with the best plan so far where a
         search has one: then the job is `running` until it is in.  A job that has ended stays as it is.  NotFound."""
         now = time.time()
@@ -308,7 +310,7 @@ def _current(db: sqlite3.Connection, key: str) -> sqlite3.Row | None:
     return row
 
 
-def _job(db: sqlite3.Connection, tenant: str, job: str) -> Job:
+def _job(db: sqlite3.Connection, tenant: str, job: str) -> JobRecord:
     row = db.execute(f"{JOB} WHERE j.tenant = ? AND j.id = ?", (tenant, job)).fetchone()
     if row is None:
         raise NotFound(f"job {job}: there is none")

@@ -11,11 +11,11 @@ from api.jobs.blobs import Blobs
 from api.jobs.errors import BlobMissing
 from api.jobs.limits import Limits
 
-__all__ = ["Outcome", "Work"]
+__all__ = ["JobInput", "JobResult"]
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class JobInput:
     """`folder`: the store's; `scratch`: an empty folder of the child's own, removed after it."""
 
     kind: str
@@ -43,7 +43,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class JobResult:
     """`files`: content and media type by name; `plan`: the bytes of plan.json, where the work was to find one;
     `cancelled`: it is what there was when the end was asked for; not `shared`: a limit has shaped it."""
 

@@ -31,7 +31,7 @@ from api.jobs.scratch import bury, own_folder
 from api.jobs.slot import Slot
 from api.jobs.store import Store
 from api.jobs.tasks import INTERACTIVE, SEARCH
-from api.jobs.work import Work
+from api.jobs.work import JobInput
 from api.logs import log_to
 from api.settings import settings_of
 from planner.errors import UsageError
@@ -151,7 +151,7 @@ class Worker:
             for slot in held:
                 slot.watch()
         elif claims and version != self._heard:
-            said = self.store.leases.asked_to_end(claims)
+            said = self.store.leases.ends_requested(claims)
         else:
             return
         self._heard = version
@@ -190,7 +190,7 @@ class Worker:
 
     def _begin(self, claim: Claim) -> None:
         folder = self._folder / f"{claim.task}-{claim.token}"
-        work = Work(claim.kind, claim.inputs, claim.options, self.store.folder, folder / "work", self.limits)
+        work = JobInput(claim.kind, claim.inputs, claim.options, self.store.folder, folder / "work", self.limits)
         try:
             child = begin(work, folder, self.entry)
         except (OSError, EOFError) as e:  # EOFError: the fork server has just died; the next child begins another
@@ -229,12 +229,22 @@ class Worker:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", type=Path, metavar="DIR", help="the service's folder; default: as of `planner serve`")
-    parser.add_argument("--slots", type=positive, default=1, metavar="N", help="searches at once; default: 1")
-    parser.add_argument("--child-memory", type=size_with_unit, default=LIMITS.memory_bytes, metavar="SIZE", help="each")
-    parser.add_argument("--child-cpu", type=positive, default=LIMITS.cpu_s, metavar="S", help="processor time of each")
-    parser.add_argument("--child-wall", type=positive, default=int(LIMITS.wall_s), metavar="S", help="time of each")
-    parser.add_argument("--retention-days", type=float, metavar="D", help="remove what is older; default: nothing")
+    parser.add_argument(
+        "--data", type=Path, metavar="DIR", help="the service's folder; default: the one of `planner serve`"
+    )
+    parser.add_argument("--slots", type=positive, default=1, metavar="N", help="number of searches at once; default: 1")
+    parser.add_argument(
+        "--child-memory", type=size_with_unit, default=LIMITS.memory_bytes, metavar="SIZE", help="memory of each child"
+    )
+    parser.add_argument(
+        "--child-cpu", type=positive, default=LIMITS.cpu_s, metavar="S", help="processor time of each child"
+    )
+    parser.add_argument(
+        "--child-wall", type=positive, default=int(LIMITS.wall_s), metavar="S", help="time of each child"
+    )
+    parser.add_argument(
+        "--retention-days", type=float, metavar="D", help="days after which results are removed; default: never"
+    )
     parser.add_argument("--parent", type=int, metavar="PID", help="end when the process that started this has ended")
 
 

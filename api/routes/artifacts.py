@@ -7,6 +7,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Header, Request, Response
 
 from api.auth import Tenant
+from api.descriptions import BINARY, header, link, problems
 from api.errors import Problem
 from api.jobs.records import Plan, TaskState
 from api.jobs.tasks import Task
@@ -15,7 +16,6 @@ from api.respond import document
 from api.routes.plans import PlanId, Prefer
 from api.schemas import Artifact, Artifacts, Pending
 from api.service import PATIENCE, preferred_wait, service_of
-from api.told import BINARY, header, link, problems
 from planner.emit import TARGETS
 
 __all__ = ["explanation_of", "pending", "router", "sources", "waits"]

@@ -7,12 +7,12 @@ from typing import Annotated, Final, Literal
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 
 from api.auth import Tenant
+from api.descriptions import header, problems
 from api.jobs.tasks import Task
 from api.respond import VARY, accepted
 from api.routes.artifacts import PENDING, pending, waits
 from api.routes.plans import Prefer
 from api.service import service_of
-from api.told import header, problems
 
 __all__ = ["router"]
 

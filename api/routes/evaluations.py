@@ -7,12 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from api.auth import Tenant
+from api.descriptions import model_body, problems
 from api.errors import Problem
 from api.jobs.tasks import Task
 from api.options import EvaluationQuery, refuse_repeated
 from api.routes.plans import ANSWERS, REFUSALS, IdempotencyKey, Prefer, submitted
 from api.service import service_of
-from api.told import model_body, problems
 from api.uploads import Upload, receive
 from planner.errors import UsageError
 

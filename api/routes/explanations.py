@@ -7,10 +7,10 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request, Response
 
 from api.auth import Tenant
+from api.descriptions import header, problems
 from api.routes.artifacts import PENDING, explanation_of, pending, waits
 from api.routes.plans import PlanId, Prefer
 from api.service import service_of
-from api.told import header, problems
 
 __all__ = ["router"]
 

@@ -11,10 +11,10 @@ from fastapi import APIRouter, Path, Request, Response
 from pydantic import RootModel
 
 from api.auth import Tenant
+from api.descriptions import header, link, problems
 from api.errors import Problem
 from api.respond import constant
 from api.schemas import Hardware
-from api.told import header, link, problems
 from cost_models import load_profile, profile_names
 
 __all__ = ["router"]

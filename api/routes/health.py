@@ -8,12 +8,12 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from starlette.concurrency import run_in_threadpool
 
+from api.descriptions import problems, text
 from api.errors import Problem
 from api.observe import METRICS_TYPE
 from api.respond import document
 from api.schemas import Health
 from api.service import service_of
-from api.told import problems, text
 from planner.version import __version__
 
 __all__ = ["router"]

@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
 from api.auth import Tenant, tenant_of
+from api.descriptions import header, link, problems
 from api.errors import Problem
 from api.links import job_of
 from api.moments import moment
@@ -20,7 +21,6 @@ from api.respond import document
 from api.routes.plans import JOB_LINKS, PLAN_LINKS, Cursor, Limit, Prefer
 from api.schemas import Job, Jobs
 from api.service import Service, preferred_wait, service_of
-from api.told import header, link, problems
 
 __all__ = ["router"]
 
@@ -148,8 +148,8 @@ async def get_events(
     if job.ended and not service.store.events(tenant, job_id, after, 1):
         return Response(status_code=204)
     if service.streams[tenant] >= STREAMS:
-        told = f"{STREAMS} event streams are open already; close some"
-        raise Problem("rate-limited", told, headers={"Retry-After": "5"})
+        message = f"{STREAMS} event streams are open already; close some"
+        raise Problem("rate-limited", message, headers={"Retry-After": "5"})
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     if request.state.method == "HEAD":
         return Response(media_type="text/event-stream", headers=headers)
@@ -178,12 +178,12 @@ async def _stream(
         yield b"retry: 1000\n\n"
         spoken = time.monotonic()
         until = spoken + service.settings.longest_stream
-        asked = spoken
+        key_checked = spoken
         while not service.changes.stopping and time.monotonic() < until:
-            if time.monotonic() > asked + KEY_S:
+            if time.monotonic() > key_checked + KEY_S:
                 if not may_go_on():
                     return
-                asked = time.monotonic()
+                key_checked = time.monotonic()
             found = service.store.events(tenant, job, after, BATCH)
             if found:
                 after, spoken = found[-1].seq, time.monotonic()
@@ -197,7 +197,7 @@ async def _stream(
                 yield b": still here\n\n"
                 continue
             now = time.monotonic()
-            await service.changes.wait(max(0.0, min(left, until - now, asked + KEY_S - now)))
+            await service.changes.wait(max(0.0, min(left, until - now, key_checked + KEY_S - now)))
     finally:
         service.metrics.streams.dec()
         service.streams[tenant] -= 1

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from api.auth import Tenant
+from api.descriptions import header, link, model_body, problems
 from api.errors import Problem
 from api.jobs.tasks import Task
 from api.links import entry_of, job_of
@@ -19,7 +20,6 @@ from api.pages import next_link
 from api.respond import document, matches
 from api.schemas import Job, Plans
 from api.service import Service, preferred_wait, service_of
-from api.told import header, link, model_body, problems
 from api.uploads import Upload, receive
 
 __all__ = [
@@ -117,8 +117,8 @@ async def submitted(
 ) -> Response:
     """The job on a task, waited for where the caller prefers that."""
     service.metrics.uploaded.inc(upload.size)
-    asked = [task.kind, dict(task.inputs), dict(task.options)]
-    fingerprint = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+    identity = [task.kind, dict(task.inputs), dict(task.options)]
+    fingerprint = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
     job = service.store.answered(tenant, task) if idempotency is None else None
     if job is None:
         made = await run_in_threadpool(

@@ -6,11 +6,11 @@ from fastapi import APIRouter, Request, Response
 from pydantic import ValidationError
 
 from api.auth import COOKIE, LOCAL, SESSION_S, Tenant, keys_needed, open_session, within_rate
+from api.descriptions import header, json_body, problems
 from api.errors import Problem
 from api.respond import document
 from api.schemas import Session, SessionRequest
 from api.service import service_of
-from api.told import header, json_body, problems
 
 __all__ = ["router"]
 
@@ -51,7 +51,7 @@ async def create_session(request: Request) -> Response:
             more={"expected": expected},
         )
     try:
-        asked = SessionRequest.model_validate_json(await request.body())
+        requested = SessionRequest.model_validate_json(await request.body())
     except ValidationError as e:
         errors = [
             {"in": "body", "name": ".".join(map(str, found["loc"])) or "body", "detail": found["msg"]}
@@ -60,7 +60,7 @@ async def create_session(request: Request) -> Response:
         raise Problem("validation", 'the body is not {"key": "…"}', errors=errors) from None
     if not keys_needed(service):
         return document(request, Session(tenant=LOCAL, keys=False))
-    tenant, value = open_session(service, asked.key)
+    tenant, value = open_session(service, requested.key)
     answer = document(request, Session(tenant=tenant, keys=True))
     answer.set_cookie(
         COOKIE, value, max_age=SESSION_S, path="/", httponly=True, samesite="strict", secure=service.settings.https

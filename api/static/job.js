@@ -165,7 +165,7 @@ function figures(d) {
     "dl",
     { class: "figures card" },
     item("Simulated step", seconds(d.step_time_s), d.batch ? `batch ${d.batch}: ${Math.round(d.batch / d.step_time_s).toLocaleString()} samples/s` : null),
-    item("Objective", seconds(d.objective_s), "nothing overlapping"),
+    item("Objective", seconds(d.objective_s), "with nothing overlapped"),
     item("Gap to the optimum", percent(d.gap), d.gap === 0 ? "proven optimal" : `bound ${seconds(d.objective_lower_bound_s)}`),
     item("Memory of a device", bytes(d.peak_memory_bytes), full === null ? "no limit" : `${percent(full)} of ${bytes(d.memory_limit_bytes)}`, full === null ? null : share(full)),
     item("Mesh", String(d.mesh).replaceAll("x", " × "), `${d.devices} devices`),

@@ -71,9 +71,9 @@ def fit_device(profile: HardwareProfile, samples: Sequence[ComputeSample]) -> Fi
 
     start = {**guess, **{f"{_RATIO}{k}": 1.0 for k in own}}
     found = fit_positive(model, measured, start, bounds).parameters
-    untold = {n for n in start if n.startswith((_RATIO, "serial")) and _information(model, found, n) < TELLING}
-    if untold:
-        start = {n: v for n, v in start.items() if n not in untold}
+    uninformed = {n for n in start if n.startswith((_RATIO, "serial")) and _information(model, found, n) < TELLING}
+    if uninformed:
+        start = {n: v for n, v in start.items() if n not in uninformed}
         found = fit_positive(model, measured, start, bounds).parameters
     values = _values(device, found, guess, dtype)
     fitted = replace(profile, device=_with(device, values, dtype))

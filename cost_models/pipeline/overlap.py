@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cost_models.pipeline.streams import Work, run_streams
+from cost_models.pipeline.streams import StreamTask, run_streams
 
 __all__ = ["GradientBucket", "OverlapRun", "gradient_buckets", "gradient_sync", "zero3_backward", "zero3_forward"]
 
@@ -102,8 +102,8 @@ def gradient_sync(
             raise ValueError(
                 f"{bucket}: expected at most the {len(layers)} layers of backward_s, found {bucket.layers}"
             )
-    compute = [Work(s) for s in layers]
-    sums = [Work(s, b.layers if overlapped else len(layers)) for b, s in zip(buckets, seconds, strict=True)]
+    compute = [StreamTask(s) for s in layers]
+    sums = [StreamTask(s, b.layers if overlapped else len(layers)) for b, s in zip(buckets, seconds, strict=True)]
     return _run(compute, sums, contention)
 
 
@@ -147,23 +147,25 @@ def zero3_backward(
     stream, ready = [], []
     for k in range(-prefetch - 1, len(compute)):
         if k >= 0:
-            stream.append(Work(scatters[k], k + 1))
+            stream.append(StreamTask(scatters[k], k + 1))
         if k + prefetch + 1 < len(gathers):
             stream.append(gathers[k + prefetch + 1])
             ready.append(len(stream))
-    return _run([Work(w.seconds, n) for w, n in zip(compute, ready, strict=True)], stream, contention)
+    return _run([StreamTask(w.seconds, n) for w, n in zip(compute, ready, strict=True)], stream, contention)
 
 
-def _gathered(compute_s: Sequence[float], gather_s: Sequence[float], prefetch: int) -> tuple[list[Work], list[Work]]:
+def _gathered(
+    compute_s: Sequence[float], gather_s: Sequence[float], prefetch: int
+) -> tuple[list[StreamTask], list[StreamTask]]:
     layers, gathers = _figures("compute_s", compute_s), _figures("gather_s", gather_s)
     _same("gather_s", gathers, "compute_s", len(layers))
     if prefetch < 0:
         raise ValueError(f"prefetch: expected at least 0 layers, found {prefetch}")
-    compute = [Work(s, k + 1) for k, s in enumerate(layers)]
-    return compute, [Work(s, max(0, k - prefetch)) for k, s in enumerate(gathers)]
+    compute = [StreamTask(s, k + 1) for k, s in enumerate(layers)]
+    return compute, [StreamTask(s, max(0, k - prefetch)) for k, s in enumerate(gathers)]
 
 
-def _run(compute: list[Work], communication: list[Work], contention: float) -> OverlapRun:
+def _run(compute: list[StreamTask], communication: list[StreamTask], contention: float) -> OverlapRun:
     ends = run_streams(compute, communication, contention)
     return OverlapRun(
         total_s=max((stream[-1] for stream in ends if stream), default=0.0),

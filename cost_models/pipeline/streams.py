@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["Work", "run_streams"]
+__all__ = ["StreamTask", "run_streams"]
 
 
-class Work(NamedTuple):
+class StreamTask(NamedTuple):
     """A piece of a stream: its seconds alone, and how many pieces of the other stream must be done before it."""
 
     seconds: float
@@ -16,7 +16,7 @@ class Work(NamedTuple):
 
 
 def run_streams(
-    compute: Sequence[Work], communication: Sequence[Work], contention: float = 1.0
+    compute: Sequence[StreamTask], communication: Sequence[StreamTask], contention: float = 1.0
 ) -> tuple[list[float], list[float]]:
     """End of every piece of the two streams, in seconds from the start.
 

@@ -124,8 +124,8 @@ def fitted_values(
         return dict(zip(names, np.exp(np.minimum(x, most)).tolist(), strict=True))
 
     def residuals(x: FloatArray) -> FloatArray:
-        told = values(x)
-        found = np.log([seconds(c, told) for c in cases]) - target
+        tried = values(x)
+        found = np.log([seconds(c, tried) for c in cases]) - target
         return np.asarray(found * weight / _SIGMA)
 
     def objective(x: FloatArray, r: FloatArray) -> float:

@@ -14,13 +14,21 @@ from numpy.typing import NDArray
 
 from planner.accuracy.rows import Case
 
-__all__ = ["Figures", "Outcome", "figures_of", "mean_absolute_percentage_error", "ranks", "spearman", "top1_regret"]
+__all__ = [
+    "Figures",
+    "PredictedCase",
+    "figures_of",
+    "mean_absolute_percentage_error",
+    "ranks",
+    "spearman",
+    "top1_regret",
+]
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PredictedCase:
     """A case and what was predicted for it; seconds per step and bytes of the fullest device.  `objective_s`: the step
     with nothing overlapped."""
 
@@ -94,7 +102,7 @@ def spearman(first: Array, second: Array) -> float | None:
 
 
 def top1_regret(
-    outcomes: Sequence[Outcome], predicted_s: Callable[[Outcome], float] = lambda o: o.step_s
+    outcomes: Sequence[PredictedCase], predicted_s: Callable[[PredictedCase], float] = lambda o: o.step_s
 ) -> tuple[float | None, int]:
     """Mean regret of taking the configuration predicted best, by `predicted_s`, and the number of groups it is a mean
     over.
@@ -103,7 +111,7 @@ def top1_regret(
     configurations.  Rows of one configuration count as their mean, for they differ by releases and noise;
     configurations predicted equal are taken at random, hence at their mean.
     """
-    groups: dict[object, dict[object, list[Outcome]]] = defaultdict(lambda: defaultdict(list))
+    groups: dict[object, dict[object, list[PredictedCase]]] = defaultdict(lambda: defaultdict(list))
     for o in outcomes:
         groups[o.case.comparable][o.case.configuration].append(o)
     regrets: list[float] = []
@@ -117,7 +125,7 @@ def top1_regret(
     return (float(np.mean(regrets)) if regrets else None), len(regrets)
 
 
-def figures_of(outcomes: Sequence[Outcome]) -> Figures:
+def figures_of(outcomes: Sequence[PredictedCase]) -> Figures:
     """The figures over these outcomes, which should be of one data set."""
     predicted = np.array([o.step_s for o in outcomes], dtype=np.float64)
     measured = np.array([o.case.step_s for o in outcomes], dtype=np.float64)

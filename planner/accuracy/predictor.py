@@ -10,7 +10,7 @@ from typing import Literal
 from cost_models import HardwareProfile, load_profile
 from cost_models.device import resolve_rate
 from planner.accuracy.fit import Term, Values, adjusted, fitted_values, machines_of, shrunk, spread_of, terms_of
-from planner.accuracy.metrics import Outcome
+from planner.accuracy.metrics import PredictedCase
 from planner.accuracy.models import Model
 from planner.accuracy.rows import Case, LeftOut, filled_in
 from planner.builder import build
@@ -91,10 +91,12 @@ class Predictor:
         memory = self.profile(case).memory_bytes
         return memory is None or self.prediction(case).allocated_bytes <= _MEMORY_ERROR * memory
 
-    def outcome(self, case: Case) -> Outcome:
+    def outcome(self, case: Case) -> PredictedCase:
         p = self.prediction(case)
         objective = seconds_in_sequence(self._workload(case), case.configuration, self.profile(case))
-        return Outcome(case, p.step_time_s, p.time_low_s, p.time_high_s, p.allocated_bytes, p.reserved_bytes, objective)
+        return PredictedCase(
+            case, p.step_time_s, p.time_low_s, p.time_high_s, p.allocated_bytes, p.reserved_bytes, objective
+        )
 
     def _too_slow(self, case: Case) -> bool:
         """Whether the measured step reaches less than a twentieth of the peak although the row warns of itself."""
@@ -104,9 +106,11 @@ class Predictor:
         peak = resolve_rate(device.matmul_flops_per_s, case.configuration.matrix) * case.configuration.devices
         return self.prediction(case).flops / case.step_s < _LEAST_USE * peak
 
-    def completed(self, cases: Sequence[Case], progress: Callable[[str], None]) -> tuple[list[Outcome], list[LeftOut]]:
+    def completed(
+        self, cases: Sequence[Case], progress: Callable[[str], None]
+    ) -> tuple[list[PredictedCase], list[LeftOut]]:
         """Outcomes of all cases with their gaps filled in; what the evaluator refuses is left out in its words."""
-        done: list[Outcome] = []
+        done: list[PredictedCase] = []
         left: list[LeftOut] = []
         for number, case in enumerate(cases, 1):
             try:
@@ -146,10 +150,10 @@ class Fitter:
             fitted = out[name]
             spread = spread_of(mine, partial(_seconds, values=fitted), len(terms[name]))
             out[name] = {**fitted, "prediction.spread": spread}
-        told = [out[name]["prediction.spread"] for name in known]
+        spreads = [out[name]["prediction.spread"] for name in known]
         for name, mine in machines.items():
-            if len(mine) < _TELLING and told:
-                typical = sum(told) / len(told)
+            if len(mine) < _TELLING and spreads:
+                typical = sum(spreads) / len(spreads)
                 out[name] = {**out[name], "prediction.spread": max(typical, out[name]["prediction.spread"])}
         return out
 

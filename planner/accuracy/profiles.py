@@ -85,23 +85,23 @@ def _patched(text: str, values: Mapping[str, float], source: str, whole: Mapping
     `whole` has the values of tables that are written as one (by type), where `values` are some of them.
     """
     tables = re.split(r"(?m)^(?=\[)", text)
-    told: dict[str, dict[str, str]] = {}
+    entries: dict[str, dict[str, str]] = {}
     by_type = {k: v for k, v in (whole or {}).items() if k.startswith(BY_TYPE)}
     for key, value in {**values, **by_type}.items():
         table, _, field = key.rpartition(".")
-        told.setdefault(table, {})[field] = f"{value:g}"
+        entries.setdefault(table, {})[field] = f"{value:g}"
     notes = set(values)
-    told["sources"] = {f'"{k}"': json.dumps(source) for k in sorted(notes)}
+    entries["sources"] = {f'"{k}"': json.dumps(source) for k in sorted(notes)}
     out = []
     for table in tables:
         head = table.split("]", 1)[0].lstrip("[")
         if head == BY_TYPE:
             continue
-        out.append(_with_lines(table, told.pop(head, {})))
-        if head == "device" and (products := told.pop(BY_TYPE, None)):
+        out.append(_with_lines(table, entries.pop(head, {})))
+        if head == "device" and (products := entries.pop(BY_TYPE, None)):
             lines = "".join(f"{k} = {v}\n" for k, v in products.items())
             out.append(f"[device.matmul_efficiency_by_type]\n{lines}\n")
-    new = "".join(_with_lines(f"[{head}]\n\n", lines) for head, lines in told.items() if lines)
+    new = "".join(_with_lines(f"[{head}]\n\n", lines) for head, lines in entries.items() if lines)
     return "".join([*out[:-1], new, *out[-1:]])  # the sources stand last
 
 

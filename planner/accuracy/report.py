@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from planner.accuracy.crossvalidate import cross_validated
-from planner.accuracy.metrics import Figures, Outcome, figures_of
+from planner.accuracy.metrics import Figures, PredictedCase, figures_of
 from planner.accuracy.predictor import Fitter, Parameters, Predictor
 from planner.accuracy.rows import Case, LeftOut, read_rows
 
@@ -28,12 +28,12 @@ class Report:
         left_out: every other row, with the reason.
     """
 
-    outcomes: tuple[Outcome, ...]
-    held_out: tuple[Outcome, ...] | None
+    outcomes: tuple[PredictedCase, ...]
+    held_out: tuple[PredictedCase, ...] | None
     left_out: tuple[LeftOut, ...]
     parameters: Parameters
 
-    def figures(self, chosen: Callable[[Outcome], bool] = lambda o: True) -> dict[str, Figures]:
+    def figures(self, chosen: Callable[[PredictedCase], bool] = lambda o: True) -> dict[str, Figures]:
         """By data set, over the outcomes chosen."""
         return figures_by_dataset(o for o in self.outcomes if chosen(o))
 
@@ -62,14 +62,14 @@ class Report:
 
     def reasons(self) -> dict[str, str]:
         """Reason by `data set/row`; by data set alone where all of its rows are left out for one reason."""
-        kept = {o.case.dataset for o in self.outcomes}
+        datasets = {o.case.dataset for o in self.outcomes}
         sets: dict[str, list[LeftOut]] = defaultdict(list)
         for left in self.left_out:
             sets[left.dataset].append(left)
         out: dict[str, str] = {}
         for name, members in sorted(sets.items()):
             reasons = {left.reason for left in members}
-            if name not in kept and len(reasons) == 1:
+            if name not in datasets and len(reasons) == 1:
                 out[name] = reasons.pop()
             else:
                 out |= {f"{name}/{left.row}": left.reason for left in members}
@@ -102,15 +102,15 @@ def measure_accuracy(
     return Report(tuple(fitted.outcome(c) for c in cases), held, left_out, parameters)
 
 
-def _held_out(cases: Sequence[Case], fitter: Fitter, progress: Callable[[str], None]) -> tuple[Outcome, ...]:
+def _held_out(cases: Sequence[Case], fitter: Fitter, progress: Callable[[str], None]) -> tuple[PredictedCase, ...]:
     def fit(others: Sequence[Case]) -> Predictor:
         return Predictor(fitter(others))
 
     return tuple(cross_validated(cases, fit, lambda case, predictor: predictor.outcome(case), progress))
 
 
-def figures_by_dataset(outcomes: Iterable[Outcome]) -> dict[str, Figures]:
-    sets: dict[str, list[Outcome]] = defaultdict(list)
+def figures_by_dataset(outcomes: Iterable[PredictedCase]) -> dict[str, Figures]:
+    sets: dict[str, list[PredictedCase]] = defaultdict(list)
     for o in outcomes:
         sets[o.case.dataset].append(o)
     return {name: figures_of(members) for name, members in sorted(sets.items())}
@@ -120,7 +120,7 @@ def _plain(figures: Mapping[str, Figures]) -> dict[str, dict[str, Any]]:
     return {name: asdict(f) for name, f in figures.items()}
 
 
-def _row(o: Outcome) -> dict[str, Any]:
+def _row(o: PredictedCase) -> dict[str, Any]:
     memory = o.memory
     return {
         "row": o.case.row,

@@ -190,8 +190,8 @@ def _adapters_only(reader: RowReader, model: Model, seq: int) -> bool:
 
 def _network(reader: RowReader) -> int | None:
     """Gb/s between servers where a note states them: the same devices are sold with different networks."""
-    told = re.search(r"inter_node (\d+) ?Gb/s", str(reader.values.get("note") or ""))
-    return int(told[1]) if told else None
+    stated = re.search(r"inter_node (\d+) ?Gb/s", str(reader.values.get("note") or ""))
+    return int(stated[1]) if stated else None
 
 
 def _step_seconds(reader: RowReader, model: Model, seq: int) -> float:

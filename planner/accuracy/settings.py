@@ -27,8 +27,8 @@ def configuration_of(
     changes: dict[str, Any] = {**framework.always, **(framework.tensor if tp > 1 else {})}
     changes |= _schedule(reader, framework, pp, filled)
     changes |= _precision(reader)
-    recompute, told = _recompute(reader, layers)
-    changes |= told
+    recompute, switches = _recompute(reader, layers)
+    changes |= switches
     zero = reader.count("zero", least=0)
     if zero not in (None, 0, 1, 2, 3):
         raise reader.wrong("zero", "0, 1, 2, 3 or null")
@@ -91,32 +91,34 @@ def _schedule(reader: RowReader, framework: Framework, pp: int, filled: list[str
 
 def _offsets(reader: RowReader, layers: int, pp: int, chunks: int) -> dict[str, Any]:
     """MindFormers' `offset`: layers of each stage (or [chunk][stage]) beyond an even share; 0 deals them evenly."""
-    told = reader.values.get("offset")
-    flat = [v for part in told for v in (part if isinstance(part, list) else [part])] if isinstance(told, list) else []
+    offset = reader.values.get("offset")
+    flat = (
+        [v for part in offset for v in (part if isinstance(part, list) else [part])] if isinstance(offset, list) else []
+    )
     if not all(isinstance(v, int) and not isinstance(v, bool) for v in flat):
         raise reader.wrong("offset", "whole numbers of layers by stage")
     if pp == 1 or not any(flat):
         return {}
     counts = tuple(layers // (pp * chunks) + v for v in flat)
     if len(counts) != pp * chunks or sum(counts) != layers or min(counts) < 1:
-        raise Unusable(f"inconsistent: offset {told} does not cut {layers} layers into {pp * chunks} stages")
+        raise Unusable(f"inconsistent: offset {offset} does not cut {layers} layers into {pp * chunks} stages")
     return {"stage_layers": counts}
 
 
 def _precision(reader: RowReader) -> dict[str, Any]:
     """The type of activations, and that of matrix products where it is a narrower one."""
-    told = reader.text("precision", default="bf16").lower()
+    precision = reader.text("precision", default="bf16").lower()
     narrow = (("fp4", "fp4"), ("mxfp8", "mxfp8"), ("fp8-row", "fp8-row"), ("fp8", "fp8"))
-    matrix = next((kind for phrase, kind in narrow if phrase in told), None)
+    matrix = next((kind for phrase, kind in narrow if phrase in precision), None)
     if matrix is not None:
         return {"precision": "bf16", "matrix_type": matrix}
-    if "bf" in told:
+    if "bf" in precision:
         return {"precision": "bf16"}
-    if "16" in told or "half" in told:
+    if "16" in precision or "half" in precision:
         return {"precision": "fp16"}
-    if "tf32" in told:
+    if "tf32" in precision:
         return {"precision": "fp32", "matrix_type": "tf32"}
-    if "32" in told:
+    if "32" in precision:
         return {"precision": "fp32"}
     raise reader.wrong("precision", "a type such as bf16, fp16, fp8, mxfp8, nvfp4 or fp32")
 
@@ -126,25 +128,25 @@ def _recompute(reader: RowReader, layers: int) -> tuple[str | None, dict[str, An
 
     MindFormers gives an object of switches, each true, false, a list of blocks by stage, or patterns of operators.
     """
-    told = reader.values.get("recompute")
-    if told is None:
+    stated = reader.values.get("recompute")
+    if stated is None:
         return None, {}
-    if isinstance(told, dict):
-        if told.get("recompute") is None and told.get("select_recompute") is None:
+    if isinstance(stated, dict):
+        if stated.get("recompute") is None and stated.get("select_recompute") is None:
             return None, {}
-        return _switches(reader, told, layers)
-    if not isinstance(told, str):
+        return _switches(reader, stated, layers)
+    if not isinstance(stated, str):
         raise reader.wrong("recompute", "a text, an object or null")
-    kind = next((k for k in ("selective", "full", "none") if told.lower().startswith(k)), None)
-    if kind == "selective" and "(op)" in told.lower():
+    kind = next((k for k in ("selective", "full", "none") if stated.lower().startswith(k)), None)
+    if kind == "selective" and "(op)" in stated.lower():
         return "products", {}  # torchtitan's selection of operators
     if kind is None:
         raise reader.wrong("recompute", "none, selective or full")
-    return kind, {"sequence_parallel": True} if "sequence" in told.lower() else {}
+    return kind, {"sequence_parallel": True} if "sequence" in stated.lower() else {}
 
 
-def _switches(reader: RowReader, told: Mapping[str, Any], layers: int) -> tuple[str, dict[str, Any]]:
-    whole = told.get("recompute")
+def _switches(reader: RowReader, stated: Mapping[str, Any], layers: int) -> tuple[str, dict[str, Any]]:
+    whole = stated.get("recompute")
     if isinstance(whole, list):
         counts = [v for part in whole for v in (part if isinstance(part, list) else [part])]
         if not all(isinstance(v, int) for v in counts):
@@ -153,4 +155,4 @@ def _switches(reader: RowReader, told: Mapping[str, Any], layers: int) -> tuple[
             return "full", {"recompute_blocks": min(1.0, sum(counts) / layers)}
     elif whole:
         return "full", {}
-    return ("selective" if told.get("select_recompute") else "none"), {}
+    return ("selective" if stated.get("select_recompute") else "none"), {}

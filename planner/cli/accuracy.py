@@ -26,10 +26,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--fit", choices=("none", "profile"), help="fit the profiles' efficiencies to the rows first; default: none"
     )
     parser.add_argument(
-        "--cross-validate", action="store_true", help="fit without each row's group in turn, and predict it then"
+        "--cross-validate", action="store_true", help="fit without each group of rows in turn, then predict that group"
     )
     parser.add_argument("--rows", dest="each", action="store_true", help="print every row's prediction too")
-    parser.add_argument("--quiet", action="store_true", help="no progress on standard error")
+    parser.add_argument("--quiet", action="store_true", help="print no progress on standard error")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -56,10 +56,10 @@ def run(options: argparse.Namespace) -> int:
 def _print(report: Report, *, each: bool) -> None:
     if each:
         for o in report.outcomes:
-            told = f"measured {o.case.step_s:9.4g} s  predicted {o.step_s:9.4g} s  {o.step_s / o.case.step_s - 1:+7.1%}"
+            text = f"measured {o.case.step_s:9.4g} s  predicted {o.step_s:9.4g} s  {o.step_s / o.case.step_s - 1:+7.1%}"
             if o.memory is not None:
-                told += f"  memory {o.memory[1] / 2**30:6.1f} GiB {o.memory[0] / o.memory[1] - 1:+7.1%}"
-            print(f"{o.case.dataset}/{o.case.row}  {told}  {o.case.configuration.text()}")
+                text += f"  memory {o.memory[1] / 2**30:6.1f} GiB {o.memory[0] / o.memory[1] - 1:+7.1%}"
+            print(f"{o.case.dataset}/{o.case.row}  {text}  {o.case.configuration.text()}")
         print()
     _table("rows as published, with their framework's defaults", report.figures(lambda o: o.case.complete))
     _table("rows with gaps filled in", report.figures(lambda o: not o.case.complete))

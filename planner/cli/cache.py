@@ -19,14 +19,16 @@ def add_cache_options(parser: argparse.ArgumentParser) -> None:
         "--cache",
         type=Path,
         metavar="DIR",
-        help="where answers are kept; default: PLANNER_CACHE_DIR, else planner in the user's cache directory",
+        help="directory of cached answers; default: PLANNER_CACHE_DIR, else planner in the user's cache directory",
     )
-    parser.add_argument("--no-cache", action="store_true", help="neither look for a kept answer nor keep this one")
+    parser.add_argument("--no-cache", action="store_true", help="neither use a cached answer nor cache this one")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=("info", "clear"), help="show what is kept, or remove it")
-    parser.add_argument("--cache", type=Path, metavar="DIR", help="default: as of `planner search`")
+    parser.add_argument("action", choices=("info", "clear"), help="info: show what is cached; clear: remove it")
+    parser.add_argument(
+        "--cache", type=Path, metavar="DIR", help="directory of cached answers; default: the one of `planner search`"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
 
 

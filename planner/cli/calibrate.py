@@ -17,7 +17,10 @@ __all__ = ["configure", "run"]
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="profile to write (.toml)")
     parser.add_argument(
-        "--base", default="cpu", metavar="PROFILE", help="profile that gives what is not measured; default: cpu"
+        "--base",
+        default="cpu",
+        metavar="PROFILE",
+        help="profile whose values stand where nothing is measured; default: cpu",
     )
     parser.add_argument("--processes", type=positive, default=2, metavar="N", help="devices to measure; default: 2")
     parser.add_argument("--threads", type=positive, default=1, metavar="N", help="CPU threads a process; default: 1")

@@ -18,7 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", type=plan_file, metavar="A", help="plan.json, or its folder")
     parser.add_argument("b", type=plan_file, metavar="B", help="plan.json, or its folder")
     parser.add_argument("--groups", type=positive, default=10, metavar="N", help="groups of changes shown; default: 10")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="also as a page to look at, side by side: diff.html")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="also write both plans side by side as one HTML page")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
 
 

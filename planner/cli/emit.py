@@ -19,8 +19,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", required=True, choices=tuple(TARGETS), help="the runtime that loads the files")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory to write them to")
     parser.add_argument("--names", type=Path, metavar="FILE", help="JSON: names of the network's parameters")
-    parser.add_argument("--model", type=Path, metavar="MODEL", help="the model that was planned, for ONNX targets")
-    parser.add_argument("--hosts", type=Path, metavar="FILE", help="lines of SERVER DEVICE_IP… or SERVER slots=N")
+    parser.add_argument("--model", type=Path, metavar="MODEL", help="the model that was planned; ONNX targets need it")
+    parser.add_argument(
+        "--hosts",
+        type=Path,
+        metavar="FILE",
+        help="file of the servers, in lines of SERVER DEVICE_IP… or SERVER slots=N",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
 
 

@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="SCHEME[:KEY=VALUE,…]",
         help="ddp, zero1, zero2, zero3, fsdp, hsdp:shard=8, megatron:tp=8,pp=4,zero=1,recompute=full,micro_batch=1,…",
     )
-    what.add_argument("--plan", type=plan_file, metavar="PLAN", help="a plan.json, or its folder: priced as it stands")
+    what.add_argument("--plan", type=plan_file, metavar="PLAN", help="the plan.json, or its folder, to price as it is")
     add_options(parser, EvaluationRequest, ("hardware", "precision", "optimizer", "memory_limit"))
     parser.add_argument("--out", type=Path, metavar="DIR", help="write evaluation.json there")
     parser.add_argument("--force", action="store_true", help=FORCE)

@@ -14,14 +14,22 @@ __all__ = ["configure", "run"]
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", type=plan_file, metavar="PLAN", help="plan.json of `planner search`, or its folder")
-    parser.add_argument("operator", nargs="?", metavar="OP", help="operator; default: the plan as a whole")
+    parser.add_argument(
+        "operator", nargs="?", metavar="OP", help="the operator to explain; default: the plan as a whole"
+    )
     parser.add_argument(
         "--model", type=Path, metavar="MODEL", help="the model that was planned; default: model.onnx beside the plan"
     )
     parser.add_argument(
-        "--alternatives", type=positive, default=3, metavar="K", help="how many of the best; default: 3"
+        "--alternatives",
+        type=positive,
+        default=3,
+        metavar="K",
+        help="how many of the best alternatives are shown; default: 3",
     )
-    parser.add_argument("--hardware", metavar="NAME|FILE", help="profile; default: the one planned for")
+    parser.add_argument(
+        "--hardware", metavar="NAME|FILE", help="the hardware profile; default: the one that was planned for"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
 
 
@@ -40,6 +48,6 @@ def run(options: argparse.Namespace) -> int:
         quiet=False,
     )
     # In ASCII: what a terminal would obey is escaped on its way out, and not as JSON has it.
-    told = json.dumps(document.model_dump(mode="json", by_alias=True), indent=1)
-    print(told if options.json else explanation_text(document))
+    text = json.dumps(document.model_dump(mode="json", by_alias=True), indent=1)
+    print(text if options.json else explanation_text(document))
     return 0

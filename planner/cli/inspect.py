@@ -22,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--operators",
         action="store_true",
-        help="operator types with their sharding rules; without MODEL, all there are",
+        help="list operator types with their sharding rules; without MODEL, list all of them",
     )
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
 

@@ -27,31 +27,37 @@ __all__ = ["main"]
 # Command → (module, one line of help).  Modules are imported when their command runs.
 COMMANDS = {
     "search": ("planner.cli.search", "search the best parallel strategy for a model"),
-    "verify": ("planner.cli.verify", "execute a plan on virtual devices and compare with the whole model"),
+    "verify": ("planner.cli.verify", "execute a plan on virtual devices and compare the results with the whole model"),
     "inspect": ("planner.cli.inspect", "show what the importer understood of a model"),
     "hardware": ("planner.cli.hardware", "list hardware profiles, or show one with its sources"),
-    "cache": ("planner.cli.cache", "show or clear the plans kept on disk"),
+    "cache": ("planner.cli.cache", "show or clear the cached plans"),
     "build": ("planner.cli.build", "build a model graph of any size, without weights"),
     "accuracy": ("planner.cli.accuracy", "measure the cost model against published measurements"),
     "calibrate": ("planner.cli.calibrate", "measure this machine and write its hardware profile"),
     "evaluate": ("planner.cli.evaluate", "price a known parallel configuration, or a plan, on a model"),
-    "explain": ("planner.cli.explain", "say what choices of a plan cost, what others would, and what limits it"),
+    "explain": (
+        "planner.cli.explain",
+        "say what the choices of a plan cost, what others would cost, and what limits the plan",
+    ),
     "emit": ("planner.cli.emit", "write a plan as the files that a runtime loads"),
     "report": ("planner.cli.report", "show a plan: in the terminal, as a page, or as a trace of its step"),
     "run": ("planner.cli.run", "execute a plan with PyTorch, one process per device"),
-    "diff": ("planner.cli.diff", "compare two plans: what one does otherwise, and what that costs"),
-    "read": ("planner.cli.read", "read another system's strategy as a plan of ours"),
-    "completion": ("planner.cli.completion", "print what completes commands and options in bash, zsh or fish"),
-    "check": ("planner.cli.check", "check a solver's choice and bound by its certificate"),
+    "diff": ("planner.cli.diff", "compare two plans: show what differs, and what each difference costs"),
+    "read": ("planner.cli.read", "turn another system's strategy into a plan.json"),
+    "completion": (
+        "planner.cli.completion",
+        "print the script that completes commands and options in bash, zsh or fish",
+    ),
+    "check": ("planner.cli.check", "check a solver's choice and bound with its certificate"),
     "solve": ("planner.cli.solve", "solve a saved problem and prove how good the answer is"),
 }
 
 # Of the commands that api offers; other packages' say whose they are.
 _OFFERED = {
-    "serve": "answer requests for plans over HTTP, with a page to look at",
-    "worker": "compute what a service was asked for, beside `planner serve`",
+    "serve": "answer requests for plans over HTTP, and show a web page",
+    "worker": "compute the jobs of a service, beside `planner serve`",
     "keys": "make, list and revoke the keys of a service",
-    "submit": "search by a service: the model goes there without its weights",
+    "submit": "search on a service, to which the model is sent without its weights",
 }
 
 
@@ -121,9 +127,9 @@ def _progress(options: argparse.Namespace) -> contextlib.AbstractContextManager[
     from planner.status import shown
 
     piped = getattr(options, "json", False) and not sys.stdout.isatty()
-    told = getattr(options, "quiet", False) or getattr(options, "events", None) == "-"
+    silent = getattr(options, "quiet", False) or getattr(options, "events", None) == "-"
     first = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun starts
-    return shown(options.command, wanted=options.command in COMMANDS and first and not piped and not told)
+    return shown(options.command, wanted=options.command in COMMANDS and first and not piped and not silent)
 
 
 if __name__ == "__main__":

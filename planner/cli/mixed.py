@@ -45,7 +45,7 @@ def run_mixed(options: argparse.Namespace) -> int:
             "ends before its loss: give a graph with its loss, or one kind of devices"
         )
     with cancelled_by_signals() as cancellation:
-        control = Control(options.time_limit, cancel=cancellation.asked, say=progress_to(False))
+        control = Control(options.time_limit, cancel=cancellation.requested, say=progress_to(False))
         if len({k.profile.name.startswith("ascend") for k in cluster.kinds}) > 1:
             control.say(
                 "note: no library that we know of joins Ascend devices and others; the slower network is priced"
@@ -122,8 +122,8 @@ def _nothing(
             "(the greatest common divisor of the counts), with no more stages than layers, or 64, and a batch that "
             f"divides; found none for batch {batch}: give other counts, another --batch, or leave --stages out"
         )
-    told = {"memory": "are too large for a device", "model": "do not divide the model"}
-    why = ", ".join(f"{n:,} {told[reason]}" for reason, n in found.refused.items() if reason in told and n)
+    words = {"memory": "are too large for a device", "model": "do not divide the model"}
+    why = ", ".join(f"{n:,} {words[reason]}" for reason, n in found.refused.items() if reason in words and n)
     limits = ", ".join(f"{k.profile.name} {(k.memory_limit or 0) / 2**30:.2f} GiB" for k in cluster.kinds)
     return InfeasibleError(
         f"{where}: none of {found.considered:,} pipelines will do: {why} (memory of a device: {limits}); give more "

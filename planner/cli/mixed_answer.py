@@ -137,8 +137,8 @@ def _compared(answer: MixedAnswer) -> list[dict[str, Any]]:
     found.append(one("all taken as the slowest, layers even", answer.assumed))
     if answer.even is not None:
         seconds, fits = answer.even
-        told = "this configuration, layers even"
-        even = {"what": told, "hardware": str(answer.cluster), "devices": answer.cluster.devices}
+        title = "this configuration, layers even"
+        even = {"what": title, "hardware": str(answer.cluster), "devices": answer.cluster.devices}
         found.append({**even, "step_time_s": seconds, "fits": fits})
     return found
 
@@ -202,13 +202,13 @@ def _of_compared(document: dict[str, Any]) -> list[str]:
             "this configuration, layers even": "this configuration with as many layers on every stage",
         }.get(found["what"], f"all {devices:,} taken as {name}, as many layers on every stage")
         if seconds is None:
-            told = "no configuration fits"
+            text = "no configuration fits"
         else:
             more = seconds / own - 1
-            told = f"{time_text(seconds)}, {abs(more):.0%} {'slower' if more >= 0 else 'FASTER'}"
-            told += "" if found.get("fits", True) else ", and does not fit"
-            told += f" ({found['in_words']})" if found.get("in_words") else ""
-        out.append(f"{'' if out else 'compared':<12}{what}: {told}")
+            text = f"{time_text(seconds)}, {abs(more):.0%} {'slower' if more >= 0 else 'FASTER'}"
+            text += "" if found.get("fits", True) else ", and does not fit"
+            text += f" ({found['in_words']})" if found.get("in_words") else ""
+        out.append(f"{'' if out else 'compared':<12}{what}: {text}")
     quicker = [f for f in document["compared"] if "strategy" in f and (f["step_time_s"] or own) < own]
     if quicker:
         best = min(quicker, key=lambda f: f["step_time_s"])

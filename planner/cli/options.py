@@ -12,14 +12,17 @@ __all__ = ["add_model_options"]
 
 def add_model_options(parser: argparse.ArgumentParser, *, optional: bool = False, named: bool = False) -> None:
     """MODEL, --bind and --batch; `named`: the model follows --model."""
-    told = "ONNX file (weights are not needed)"
+    description = "ONNX file (weights are not needed)"
     if named:
-        parser.add_argument("--model", type=Path, metavar="MODEL", required=True, help=told)
+        parser.add_argument("--model", type=Path, metavar="MODEL", required=True, help=description)
     else:
-        parser.add_argument("model", type=Path, metavar="MODEL", nargs="?" if optional else None, help=told)
+        parser.add_argument("model", type=Path, metavar="MODEL", nargs="?" if optional else None, help=description)
     parser.add_argument(
         "--bind", action="append", default=[], metavar="DIM=SIZE", help="size of a symbolic dimension; may be repeated"
     )
     parser.add_argument(
-        "--batch", type=positive, metavar="B", help="global batch: binds the batch dimension, or rebinds a static one"
+        "--batch",
+        type=positive,
+        metavar="B",
+        help="global batch size; it binds the batch dimension, or replaces a static one",
     )

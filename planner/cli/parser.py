@@ -57,12 +57,12 @@ class Parser(argparse.ArgumentParser):
         self._refuse_unknown(given)
         found, rest = super().parse_known_args(given, namespace)
         if rest:
-            self.error(f"expected nothing beyond {self._positionals_told()}, found {' '.join(map(repr, rest))}")
+            self.error(f"expected nothing beyond {self._positionals_text()}, found {' '.join(map(repr, rest))}")
         return found, rest
 
     def error(self, message: str) -> Never:
         """One line on standard error, and the exit status of usage."""
-        text = self._told(message)
+        text = self._in_our_words(message)
         help_is_at = "" if "`" in text else f" (`{self.prog} --help` lists all)"
         self.exit(2, plain(f"{self.prog}: error: {text}{help_is_at}") + "\n")
 
@@ -105,14 +105,14 @@ class Parser(argparse.ArgumentParser):
             return
         known = [str(c) for c in action.choices]
         hint = did_you_mean(str(value), known, before=" ")
-        told = f"expected {_either(known)}, found {value!r}" + (f";{hint}" if hint else "")
-        raise argparse.ArgumentError(action, told)
+        message = f"expected {_either(known)}, found {value!r}" + (f";{hint}" if hint else "")
+        raise argparse.ArgumentError(action, message)
 
     @property
     def _commands(self) -> argparse._SubParsersAction[Any] | None:
         return next((a for a in self._actions if isinstance(a, argparse._SubParsersAction)), None)
 
-    def _told(self, message: str) -> str:
+    def _in_our_words(self, message: str) -> str:
         """The words of `argparse` as those of our other errors."""
         text = message.removeprefix("argument ")
         if text.startswith("the following arguments are required: "):
@@ -130,7 +130,7 @@ class Parser(argparse.ArgumentParser):
         action = self._option_string_actions.get(name)
         return name if action is None or action.metavar is None else f"{name} {action.metavar}"
 
-    def _positionals_told(self) -> str:
+    def _positionals_text(self) -> str:
         names = [str(a.metavar or a.dest) for a in self._actions if not a.option_strings]
         return " ".join(names) or "options"
 

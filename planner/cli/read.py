@@ -20,7 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     from planner.emit import FORMATS
 
     parser.add_argument("file", type=Path, metavar="FILE", help="strategy file, .ckpt or .json")
-    parser.add_argument("--format", required=True, choices=tuple(FORMATS), help="what wrote it")
+    parser.add_argument("--format", required=True, choices=tuple(FORMATS), help="the system that wrote the file")
     parser.add_argument("--out", type=plan_file, required=True, metavar="PLAN", help="plan.json to write")
     parser.add_argument("--force", action="store_true", help=FORCE)
     parser.add_argument("--names", type=Path, metavar="FILE", help="JSON: names of the model's parameters in the file")
@@ -29,10 +29,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--micro-batches",
         type=positive,
         metavar="M",
-        help="of a pipeline: parts of the batch; default: up to 4 a stage",
+        help="number of micro-batches of a pipeline; default: up to 4 a stage",
     )
     parser.add_argument(
-        "--compare", action="store_true", help="also search without the file, and say what would be otherwise"
+        "--compare", action="store_true", help="also search without the file, and say how that plan differs"
     )
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     add_model_options(parser, named=True)

@@ -11,19 +11,25 @@ from typing import TYPE_CHECKING, Any
 from planner.requests.values import not_negative, plan_file, positive
 
 if TYPE_CHECKING:
-    from planner.runtime.launch import Outcome
+    from planner.runtime.launch import RunResult
 
 __all__ = ["configure", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", type=plan_file, metavar="PLAN", help="plan.json of `planner search`, or its folder")
-    parser.add_argument("model", type=Path, metavar="MODEL", help="the model it is for")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="gloo on the host, or NCCL on GPUs")
-    parser.add_argument("--threads", type=positive, default=1, metavar="N", help="per process; default: 1")
-    parser.add_argument("--steps", type=positive, default=3, metavar="N", help="steps that are timed; default: 3")
+    parser.add_argument("model", type=Path, metavar="MODEL", help="the model that was planned")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="cpu: gloo on the host; cuda: NCCL on GPUs"
+    )
+    parser.add_argument(
+        "--threads", type=positive, default=1, metavar="N", help="CPU threads of each process; default: 1"
+    )
+    parser.add_argument(
+        "--steps", type=positive, default=3, metavar="N", help="number of steps that are timed; default: 3"
+    )
     parser.add_argument("--seed", type=not_negative, default=0, help="seed of the random parameters and inputs")
-    parser.add_argument("--check", action="store_true", help="compare with the whole model on one process")
+    parser.add_argument("--check", action="store_true", help="compare the results with the whole model on one process")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
 
 
@@ -51,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     return 0 if outcome.passed else 1
 
 
-def _document(o: Outcome, devices: int) -> dict[str, Any]:
+def _document(o: RunResult, devices: int) -> dict[str, Any]:
     def table(traffic: Any) -> dict[str, Any]:
         return {kind: {"count": n, "bytes": size} for kind, (n, size) in traffic.items()}
 
@@ -81,8 +87,8 @@ def _text(d: dict[str, Any]) -> str:
     if d["fallbacks"]:
         lines.append(f"  by numpy, for want of a torch function: {', '.join(d['fallbacks'])}")
     if d["errors"] is not None:
-        told = ", ".join(f"{k} {v:.2g}" for k, v in d["errors"].items())
+        errors = ", ".join(f"{k} {v:.2g}" for k, v in d["errors"].items())
         lines.append(
-            f"  {'equal to' if d['ok'] else 'DIFFERENT from'} the whole model: largest relative error of {told}"
+            f"  {'equal to' if d['ok'] else 'DIFFERENT from'} the whole model: largest relative error of {errors}"
         )
     return "\n".join(lines)

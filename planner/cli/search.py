@@ -16,10 +16,10 @@ from planner.emit import TARGETS
 from planner.errors import InputError
 from planner.requests.answer import Answer, finished, write_plans
 from planner.requests.cancel import cancelled_by_signals
-from planner.requests.kept import keep_model
 from planner.requests.kinds import names_kinds
 from planner.requests.occupied import FORCE, refuse_other_model, refuse_other_request, refuse_unwritable
 from planner.requests.options import add_options, options_of
+from planner.requests.plan_model import keep_model
 from planner.requests.search import SENT, SearchRequest
 from planner.requests.values import cache_size
 
@@ -28,7 +28,9 @@ __all__ = ["add_request_options", "configure", "run"]
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
-    parser.add_argument("--devices", required=True, metavar="N[,N...]", help="number of devices, or several")
+    parser.add_argument(
+        "--devices", required=True, metavar="N[,N...]", help="number of devices; of several numbers, each is searched"
+    )
     add_request_options(parser)
     add_options(parser, SearchRequest, {f.name for f in options_of(SearchRequest)} - {*SENT, "constraints"})
     add_cache_options(parser)
@@ -88,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
                         refuse_other_model(_folder(options), later.prepared.file, options.model)
                 answer = later.search(devices)
             documents.append(_deliver(options, answer, devices, several))
-            if cancellation.asked.is_set() and len(documents) < len(counts):
+            if cancellation.requested.is_set() and len(documents) < len(counts):
                 _say(f"cancelled: {', '.join(map(str, counts[len(documents) :]))} devices are not planned for")
                 break
     if options.json:
@@ -97,7 +99,7 @@ def run(options: argparse.Namespace) -> int:
         from planner.cli.sizing import sizing
 
         print(f"\n{sizing(documents)}")
-    refused = any("refused" in told for d in documents for told in d.get("emitted", {}).values())
+    refused = any("refused" in artifact for d in documents for artifact in d.get("emitted", {}).values())
     return InputError.exit_status if refused else 0
 
 

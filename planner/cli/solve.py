@@ -16,11 +16,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TextIO
 
-from planner.cli.solve_watch import Outcome, started, watch
+from planner.cli.solve_watch import SolveState, started, watch
 from planner.errors import InputError, UsageError
 from planner.requests.values import seconds
 from planner.search.saved.whole import WHOLE
-from planner.search.solvers import SOLVERS, told
+from planner.search.solvers import SOLVERS, solver_help
 
 __all__ = ["configure", "run"]
 
@@ -39,14 +39,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--time-limit", type=seconds, metavar="S", help=f"seconds from the start; default: {DEFAULT_LIMIT:g}"
     )
-    parser.add_argument("--solver", choices=(*SOLVERS, *WHOLE), default="auto", help=told(SOLVERS, WHOLE))
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random choices a search makes")
-    parser.add_argument("--reproducible", action="store_true", help="limits in work: the same answer every time")
+    parser.add_argument("--solver", choices=(*SOLVERS, *WHOLE), default="auto", help=solver_help(SOLVERS, WHOLE))
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seed of the random choices that a search makes"
+    )
+    parser.add_argument(
+        "--reproducible",
+        action="store_true",
+        help="limit the work and not the seconds, so that the answer is always the same",
+    )
     parser.add_argument("--solution", type=Path, metavar="FILE", help="start from this choice (output of --json)")
     parser.add_argument("--evaluate", action="store_true", help="only price the choice in --solution, search nothing")
     parser.add_argument("--certificate", type=Path, metavar="OUT", help="write a proof for `planner check`")
-    parser.add_argument("--events", metavar="FILE|-", help="progress as JSON lines; -: on standard error, for text")
-    parser.add_argument("--quiet", action="store_true", help="no progress on standard error")
+    parser.add_argument(
+        "--events", metavar="FILE|-", help="write progress as JSON lines; -: to standard error, instead of text"
+    )
+    parser.add_argument("--quiet", action="store_true", help="print no progress on standard error")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
 
 
@@ -122,7 +130,7 @@ def _figures(event: dict[str, Any]) -> str:
     return f"cost {cost}  bound {'-' if event['bound'] is None else event['bound']}{gap}"
 
 
-def _document(outcome: Outcome) -> dict[str, Any]:
+def _document(outcome: SolveState) -> dict[str, Any]:
     gap = None
     if outcome.cost is not None:
         gap = (outcome.cost - outcome.bound) / outcome.cost if outcome.cost else 0.0
@@ -147,7 +155,7 @@ def _print(document: dict[str, Any]) -> None:
         print(f"  solution: {document['solution']}")
 
 
-def _exit_status(document: dict[str, Any], outcome: Outcome) -> int:
+def _exit_status(document: dict[str, Any], outcome: SolveState) -> int:
     if document["status"] != "infeasible":
         return EXIT[document["status"]]
     least = document.get("memory_lower_bound")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Outcome", "started", "watch"]
+__all__ = ["SolveState", "started", "watch"]
 
 WORKER = "planner.cli.solve_worker"
 GRACE = 0.35  # seconds past the limit that a worker gets to hand in its answer
@@ -24,7 +24,7 @@ CANCEL_GRACE = 1.2  # and after a cancellation
 
 
 @dataclass(slots=True)
-class Outcome:
+class SolveState:
     """What is known so far: `error` says what is wrong with the input, `facts` are further fields of the result."""
 
     status: str = "unknown"
@@ -57,9 +57,9 @@ def _alone() -> bool:
     return Path(sys.argv[0]).name in ("planner", "main.py")
 
 
-def watch(request: dict[str, Any], show: Callable[[dict[str, Any]], None]) -> Outcome:
+def watch(request: dict[str, Any], show: Callable[[dict[str, Any]], None]) -> SolveState:
     """Runs the worker on `request`; returns in time whatever it does.  SIGINT and SIGTERM cancel it."""
-    outcome = Outcome()
+    outcome = SolveState()
     begin: float = request["started"]
     limit = request["time_limit"]
     end = None if limit is None else begin + limit + min(GRACE, 0.2 * limit)
@@ -102,7 +102,7 @@ def watch(request: dict[str, Any], show: Callable[[dict[str, Any]], None]) -> Ou
     return outcome
 
 
-def _take(event: dict[str, Any], outcome: Outcome, show: Callable[[dict[str, Any]], None]) -> bool:
+def _take(event: dict[str, Any], outcome: SolveState, show: Callable[[dict[str, Any]], None]) -> bool:
     """Takes an event in; whether it was the last."""
     match event["kind"]:
         case "report":

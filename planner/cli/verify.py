@@ -8,8 +8,8 @@ import os
 
 from planner.cli.options import add_model_options
 from planner.errors import InputError
-from planner.requests.kept import kept_model
 from planner.requests.model import ModelSource
+from planner.requests.plan_model import model_of_plan
 from planner.requests.values import bindings, not_negative, plan_file, progress_to
 
 __all__ = ["configure", "run"]
@@ -18,7 +18,9 @@ __all__ = ["configure", "run"]
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", type=plan_file, metavar="PLAN", help="plan.json of `planner search`, or its folder")
     add_model_options(parser, optional=True)
-    parser.add_argument("--whole", action="store_true", help="execute the whole graph, and the file, at any cost")
+    parser.add_argument(
+        "--whole", action="store_true", help="execute the whole graph and the file, however long that takes"
+    )
     parser.add_argument("--seed", type=not_negative, default=0, help="seed of the random weights and inputs")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
 
@@ -36,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
 
     plan = read_plan(options.plan)
     bind = bindings(options.bind)
-    source = ModelSource(kept_model(options.plan, options.model, "the argument MODEL"))
+    source = ModelSource(model_of_plan(options.plan, options.model, "the argument MODEL"))
     with said_by_children() as say:
         found = verified(plan, source, bind=bind, batch=options.batch, seed=options.seed, whole=options.whole, say=say)
     document = verification_document(found)

@@ -2,7 +2,7 @@
 
 from planner.clock.bound import compute_bound, least_of_choice, overhead, step_bound
 from planner.clock.configuration import CONTEXTS, Configuration, Context
-from planner.clock.costs import convert_cost, run_cost
+from planner.clock.costs import redistribution_cost, run_cost
 from planner.clock.measured import extrapolated
 from planner.clock.memory import Held, held_by_rank
 from planner.clock.mixed import MixedPrediction, predict_mixed
@@ -24,7 +24,6 @@ __all__ = [
     "Weights",
     "busy",
     "compute_bound",
-    "convert_cost",
     "device_for",
     "extrapolated",
     "held_by_rank",
@@ -37,6 +36,7 @@ __all__ = [
     "play",
     "predict",
     "predict_mixed",
+    "redistribution_cost",
     "relaxation",
     "rounding",
     "run_cost",

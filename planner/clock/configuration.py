@@ -220,8 +220,8 @@ class Configuration:
     def text(self) -> str:
         """`key=value,…` of what differs from the defaults."""
         default = Configuration()
-        told = [(f.name, getattr(self, f.name)) for f in fields(self)]
-        return ",".join(f"{k}={v}" for k, v in told if v != getattr(default, k)) or "single device"
+        stated = [(f.name, getattr(self, f.name)) for f in fields(self)]
+        return ",".join(f"{k}={v}" for k, v in stated if v != getattr(default, k)) or "single device"
 
     def with_(self, **changes: object) -> Configuration:
         """With other values of some fields.  As `dataclasses.replace`, which takes much longer: searches make some

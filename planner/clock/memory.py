@@ -75,15 +75,15 @@ def elements(workload: Workload, c: Configuration, chunks: Sequence[Sequence[int
 
 def chunk_activation_bytes(workload: Workload, c: Configuration, chunk: Sequence[int]) -> float:
     """Activations that one micro-batch keeps on the device in a chunk between its passes."""
-    return sum(_kept(workload, c, i) * (1 - c.offload * workload.repeated[i]) for i in chunk)
+    return sum(_saved_of_unit(workload, c, i) * (1 - c.offload * workload.repeated[i]) for i in chunk)
 
 
 def chunk_offloaded_bytes(workload: Workload, c: Configuration, chunk: Sequence[int]) -> float:
     """Activations of one micro-batch in a chunk that the host holds between its passes."""
-    return sum(_kept(workload, c, i) * c.offload for i in chunk if workload.repeated[i])
+    return sum(_saved_of_unit(workload, c, i) * c.offload for i in chunk if workload.repeated[i])
 
 
-def _kept(workload: Workload, c: Configuration, i: int) -> float:
+def _saved_of_unit(workload: Workload, c: Configuration, i: int) -> float:
     """Bytes that unit i keeps for its backward pass.
 
     With full recomputation a block keeps what enters it; with selective recomputation what the core of attention
@@ -101,11 +101,11 @@ def _kept(workload: Workload, c: Configuration, i: int) -> float:
     return u.saved_bytes
 
 
-def _again(workload: Workload, c: Configuration, i: int, kept: float) -> float:
-    """Bytes that unit i holds beside what is `kept` once its backward pass has computed the rest again."""
+def _again(workload: Workload, c: Configuration, i: int, saved: float) -> float:
+    """Bytes that unit i holds beside what is `saved` once its backward pass has computed the rest again."""
     u = workload.units[i]
     whole = c.recompute == "full" and workload.repeated[i] and c.recompute_blocks > 0 and not workload.recomputed
-    return max(0.0, u.saved_bytes - (u.entering_bytes if whole else kept))
+    return max(0.0, u.saved_bytes - (u.entering_bytes if whole else saved))
 
 
 def held_by_rank(
@@ -141,7 +141,9 @@ def held_bytes(
     if c.zero == 3 and workload.trained:
         # The weights of the unit that runs and of the next one, and the gradient of the one before.
         transient += max(u.weights for u in mine) * (2 * c.weight_bytes + c.gradient_bytes)
-    hosted = (_kept(workload, own, i) for own, part in parts if own.offload for i in part if workload.repeated[i])
+    hosted = (
+        _saved_of_unit(workload, own, i) for own, part in parts if own.offload for i in part if workload.repeated[i]
+    )
     # One block's activations on their way to or from the host beside those of the block that computes.
     transient += 2 * c.copies * max(hosted, default=0.0)
     if not c.frozen:
@@ -166,10 +168,10 @@ def _working(workload: Workload, c: Configuration, part: Sequence[int]) -> float
     """
     most = later = 0.0
     for i in reversed(part):
-        u, kept = workload.units[i], _kept(workload, c, i)
+        u, saved = workload.units[i], _saved_of_unit(workload, c, i)
         loss = u.score_bytes / c.activation_bytes * LOSS_HELD_BYTES[c.loss]
-        most = max(most, max(_again(workload, c, i, kept) + u.over_bytes, loss) - later)
-        later += kept * (1 - c.offload * workload.repeated[i])
+        most = max(most, max(_again(workload, c, i, saved) + u.over_bytes, loss) - later)
+        later += saved * (1 - c.offload * workload.repeated[i])
     return most
 
 

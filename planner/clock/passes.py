@@ -18,7 +18,7 @@ from cost_models import HardwareProfile
 from cost_models.kernels import CAST_BYTES, MATRIX_KINDS, NARROW_BYTES, Kernel, KernelArrays, kernel_seconds
 from planner.clock.configuration import Configuration
 from planner.clock.links import Links
-from planner.trace import Transfer, Unit, Workload
+from planner.trace import TracedCollective, Unit, Workload
 
 __all__ = ["Part", "Passes", "UnitTimes", "passes_of"]
 
@@ -157,7 +157,7 @@ class Passes:
     def _interleaved(self) -> bool:
         return self.c.copies > 1 and self.overlapped
 
-    def _longest(self, sent: Mapping[Transfer, int]) -> float:
+    def _longest(self, sent: Mapping[TracedCollective, int]) -> float:
         """Seconds of the longest collective that is in the way of computing."""
         return max((self.links.seconds(t.kind, t.axes, t.bytes) for t in sent if not t.hidden), default=0.0)
 
@@ -169,7 +169,7 @@ class Passes:
     def _part(
         self,
         kernels: Mapping[Kernel, int],
-        sent: Mapping[Transfer, int],
+        sent: Mapping[TracedCollective, int],
         prices: _Prices,
         *,
         beside_copies: bool = False,
@@ -197,7 +197,7 @@ class Passes:
             return Part(compute, host, copied + self._beside(held + hidden, beside))
         return Part(compute, host, copied + held + self._beside(hidden, beside))
 
-    def _cast_before(self, sent: Mapping[Transfer, int], prices: _Prices) -> float:
+    def _cast_before(self, sent: Mapping[TracedCollective, int], prices: _Prices) -> float:
         """Seconds saved where a rank casts its part and gathers that: what is left to do is the other layout of it."""
         if prices.gathered == 1.0:
             return 0.0

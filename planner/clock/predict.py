@@ -57,9 +57,9 @@ def device_for(c: Configuration, profile: HardwareProfile) -> DeviceSpec:
     if c.matrix_type in _NARROW and _NARROW[c.matrix_type] not in device.matmul_flops_per_s:
         raise UsageError(f"strategy: matrix={c.matrix_type}: {profile.name} has no units for it; leave it out")
     if c.offloads and profile.host.link_bytes_per_s is None:
-        asked = f"offload={c.offload:g}" if c.offload else "offload_layers"
+        requested = f"offload={c.offload:g}" if c.offload else "offload_layers"
         raise UsageError(
-            f"strategy: {asked}: {profile.name} does not say how fast its host is reached "
+            f"strategy: {requested}: {profile.name} does not say how fast its host is reached "
             "(host.link_bytes_per_s); state it in a profile, or leave offload out"
         )
     return device

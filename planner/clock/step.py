@@ -101,8 +101,8 @@ def chunk_times(workload: Workload, c: Configuration, exchange: Exchanges, k: in
         copied = c.copies * chunk_offloaded_bytes(workload, c, part) / link
         forward, backward = max(forward, copied), max(backward, copied)
     weights = min(backward, sum(u.weight_seconds for u in units))
-    kept = c.copies * chunk_activation_bytes(workload, c, part)
-    return ChunkTimes(forward, backward, backward - weights, weights, kept)
+    activations = c.copies * chunk_activation_bytes(workload, c, part)
+    return ChunkTimes(forward, backward, backward - weights, weights, activations)
 
 
 def _last_collectives(passes: Passes, part: Sequence[int]) -> tuple[float, float]:

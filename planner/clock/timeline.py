@@ -10,12 +10,12 @@ from typing import TypedDict
 from weakref import WeakKeyDictionary
 
 from planner.clock.configuration import Configuration
-from planner.clock.costs import convert_cost, run_cost
+from planner.clock.costs import redistribution_cost, run_cost
 from planner.clock.memory import Held, chunk_activation_bytes, held_bytes
 from planner.clock.passes import Part
 from planner.clock.stages import in_one_chunk
 from planner.clock.step import StepTimes, step_of
-from planner.lowering import Convert, Program, Run
+from planner.lowering import Program, Redistribute, Run
 from planner.pricing import PricedProblem, Settings
 from planner.redistribute.steps import FREE
 from planner.trace import Levels, Workload, trace, trace_levels
@@ -81,7 +81,7 @@ def usual(program: Program, settings: Settings) -> Configuration:
     trained = settings.training
     stored = any(
         c.tensor not in program.graph.producers and not c.gradient and any(s.kind not in FREE for s in c.steps)
-        for c in program.converts()
+        for c in program.redistributions()
     )
     runs = [i.op for i in program.instructions if isinstance(i, Run) and not i.backward]
     return Configuration(
@@ -216,8 +216,8 @@ class _Begins:
                 backward = backward or i.backward
                 here = backward, self.of[i.op]
                 cost = sum(run_cost(self.priced, self.choice, i)) if i.op in self.priced.op_nodes else 0
-            elif isinstance(i, Convert):
-                cost, shared = convert_cost(self.priced, i), i.tensor in self.priced.parameter_nodes
+            elif isinstance(i, Redistribute):
+                cost, shared = redistribution_cost(self.priced, i), i.tensor in self.priced.parameter_nodes
             yield here, cost, shared
 
     def all(self) -> tuple[int, ...]:
@@ -231,7 +231,7 @@ class _Begins:
                 share = used[at] / self.filled[at] if self.filled[at] else 0.0
                 ready = self.start[at] + share * self.lasts[at]
                 used[at] += cost
-            elif isinstance(i, Convert) and i.gradient:
+            elif isinstance(i, Redistribute) and i.gradient:
                 ready = self.start.get(at, 0.0) + self.lasts.get(at, 0.0)
             else:
                 ready = self.start[before[at]] if at in before else 0.0

@@ -2,6 +2,6 @@
 
 from planner.emit.emission import Emission
 from planner.emit.names import Name, NameRules, read_names
-from planner.emit.registry import FORMATS, TARGETS, Given, emit, read, untold
+from planner.emit.registry import FORMATS, TARGETS, Given, emit, read, unsupported
 
-__all__ = ["FORMATS", "TARGETS", "Emission", "Given", "Name", "NameRules", "emit", "read", "read_names", "untold"]
+__all__ = ["FORMATS", "TARGETS", "Emission", "Given", "Name", "NameRules", "emit", "read", "read_names", "unsupported"]

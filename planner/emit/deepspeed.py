@@ -27,7 +27,7 @@ from planner.emit.uniform import Model, recomputes_layers
 from planner.errors import InputError
 from planner.planning.document import PlanDocument
 
-__all__ = ["emit_deepspeed", "untold"]
+__all__ = ["emit_deepspeed", "unsupported"]
 
 _TARGET: Final = "DeepSpeed"
 
@@ -50,7 +50,7 @@ exec deepspeed "$${options[@]}" --master_port "$${MASTER_PORT:-29500}" "$$script
 """)
 
 
-def untold(c: Configuration, model: Model) -> str:
+def unsupported(c: Configuration, model: Model) -> str:
     """What of a uniform configuration DeepSpeed cannot be told; empty where it can be told all."""
     if c.pp > 1:
         return "pipeline stages"
@@ -199,12 +199,12 @@ def _specs(kinds: Mapping[str, str], gathered: str | None) -> list[dict[str, Any
     for pattern, members in groups.items():
         alike = len(set(members.values())) == 1 and gathered not in members
         for name, kind in members.items():
-            told = (pattern if alike else re.escape(name)) + "$"
-            if told not in patterns[kind, name == gathered]:
-                patterns[kind, name == gathered].append(told)
+            expression = (pattern if alike else re.escape(name)) + "$"
+            if expression not in patterns[kind, name == gathered]:
+                patterns[kind, name == gathered].append(expression)
     return [
-        {"patterns": told, "partition_type": kind} | ({"gather_output": True} if whole else {})
-        for (kind, whole), told in sorted(patterns.items())
+        {"patterns": expressions, "partition_type": kind} | ({"gather_output": True} if whole else {})
+        for (kind, whole), expressions in sorted(patterns.items())
     ]
 
 

@@ -129,12 +129,12 @@ def launch_scripts(hosts: Hosts) -> Mapping[str, bytes]:
 def mpirun_hosts(hosts: Hosts) -> str:
     """Lines of bash that add to `options` what tells mpirun the hosts: those of HOSTFILE, else those known here, of
     which `$here/hostfile` has the list; hosts that are not known have to be given."""
-    told = 'if [ -n "${HOSTFILE:-}" ]; then options+=(--hostfile "$HOSTFILE"); fi'
+    command = 'if [ -n "${HOSTFILE:-}" ]; then options+=(--hostfile "$HOSTFILE"); fi'
     if hosts.names:
         listed = "-H " + ",".join(f"{name}:{hosts.per_host}" for name in hosts.names)
         if any(":" in name for name in hosts.names):  # an IPv6 address cannot be told from its number of slots
             listed = '--hostfile "$here/hostfile"'
-        return f'if [ -z "${{HOSTFILE:-}}" ]; then options+=({listed}); fi\n{told}'
+        return f'if [ -z "${{HOSTFILE:-}}" ]; then options+=({listed}); fi\n{command}'
     if hosts.count > 1:
-        return f': "${{HOSTFILE:?name a file of the hosts, lines of HOST slots=N}}"\n{told}'
-    return f"# One host: mpirun starts all processes here.\n{told}"
+        return f': "${{HOSTFILE:?name a file of the hosts, lines of HOST slots=N}}"\n{command}'
+    return f"# One host: mpirun starts all processes here.\n{command}"

@@ -27,7 +27,7 @@ from planner.emit.uniform import Model, recomputes_layers
 from planner.errors import InputError
 from planner.planning.document import PlanDocument
 
-__all__ = ["emit_megatron", "untold"]
+__all__ = ["emit_megatron", "unsupported"]
 
 _TARGET: Final = "Megatron-LM"
 
@@ -53,7 +53,7 @@ exec bash "$here/${LAUNCHER:-run_torchrun.sh}" "$script" "${MEGATRON_ARGS[@]}" "
 """
 
 
-def untold(c: Configuration, model: Model) -> str:
+def unsupported(c: Configuration, model: Model) -> str:
     """What of a uniform configuration Megatron-LM cannot be told; empty where it can be told all."""
     if c.zero > 1 and c.dp * c.cp > 1:
         return f"ZeRO {c.zero}"  # the distributed optimizer divides the optimizer's state alone
@@ -79,7 +79,7 @@ def emit_megatron(plan: PlanDocument, *, servers: Sequence[Server] = ()) -> Emis
     _check(plan, scheme)
     stages = stage_layers(plan, layers, _TARGET)
     again = recomputed_layers(plan, layers)
-    told = [
+    flags = [
         *_degrees(plan, scheme),
         *_batch(batch_of(plan, scheme)),
         *_stages(plan, layers, stages),
@@ -90,7 +90,7 @@ def emit_megatron(plan: PlanDocument, *, servers: Sequence[Server] = ()) -> Emis
         model=plain(plan.model.name),
         devices=plan.devices,
         mesh=str(plan.mesh),
-        arguments="\n".join(f"    {line}" for line in told),
+        arguments="\n".join(f"    {line}" for line in flags),
     )
     files = {
         "megatron_arguments.sh": arguments.encode(),
@@ -258,9 +258,9 @@ def _gradients(plan: PlanDocument, scheme: Scheme) -> str:
 
 
 def _lost_recompute(stages: Stages, again: Recomputed) -> list[str]:
-    told = [sorted(set(s) & set(again.layers)) for s in stages.layers]
-    most = max(len(k) for k in told)
-    leading = all(k == list(s[: len(k)]) and len(k) == most for k, s in zip(told, stages.layers, strict=True))
+    recomputed = [sorted(set(s) & set(again.layers)) for s in stages.layers]
+    most = max(len(k) for k in recomputed)
+    leading = all(k == list(s[: len(k)]) and len(k) == most for k, s in zip(recomputed, stages.layers, strict=True))
     if again.layers and not (again.exact and leading):
         return [
             f"which operators run again: Megatron-LM recomputes {most} whole layers of every stage, the first; the "

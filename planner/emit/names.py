@@ -142,9 +142,9 @@ def _parameters(source: str, table: Any) -> dict[str, Name]:
         raise InputError(f"{source}: parameters: expected an object, found {table!r:.80}")
     out = {}
     for onnx, value in table.items():
-        told = value if isinstance(value, dict) else {"name": value}
-        name, transposed = told.get("name"), told.get("transposed", False)
-        if isinstance(name, str) and name.isprintable() and name and isinstance(transposed, bool) and len(told) <= 2:
+        entry = value if isinstance(value, dict) else {"name": value}
+        name, transposed = entry.get("name"), entry.get("transposed", False)
+        if isinstance(name, str) and name.isprintable() and name and isinstance(transposed, bool) and len(entry) <= 2:
             out[onnx] = Name(name, transposed)
         else:
             raise InputError(
@@ -154,11 +154,11 @@ def _parameters(source: str, table: Any) -> dict[str, Name]:
 
 
 def _network(source: str, document: Mapping[str, Any]) -> list[tuple[str, Shape]] | None:
-    told = document.get("network")
-    if told is None:
+    network = document.get("network")
+    if network is None:
         return None
     out: list[tuple[str, Shape]] = []
-    for item in told if isinstance(told, list) else [told]:
+    for item in network if isinstance(network, list) else [network]:
         shape = item.get("shape") if isinstance(item, dict) else None
         name = item.get("name") if isinstance(item, dict) else None
         if (

@@ -127,12 +127,12 @@ def _operator(
         return _along_samples(placed, rule, op.name, sorted(batch[op.name]))
     if rule is None or (op.type, r.slot) not in (("MatMul", 1), ("Gemm", 1), ("Gather", 0)):
         return None
-    told, data = rule.operands[r.slot], rule.operands[1 - r.slot]
+    parameter, data = rule.operands[r.slot], rule.operands[1 - r.slot]
     dims = weight.dims[::-1] if r.transposed else weight.dims
-    if told is None or data is None or len(told) != len(dims):
+    if parameter is None or data is None or len(parameter) != len(dims):
         return None
     roles: dict[str, str] = {}
-    for factors, axes in zip(told, dims, strict=True):
+    for factors, axes in zip(parameter, dims, strict=True):
         roles |= {a: f"split:{factors[0]}" for a in axes if len(factors) == 1}
     free = [a for a in placed.data if a not in roles]
     if data and data[0] and rule.factors[data[0][0]] % max(placed.mesh.size(free), 1) == 0:

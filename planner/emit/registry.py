@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from planner.ir import Graph
     from planner.planning.document import PlanDocument
 
-__all__ = ["FORMATS", "TARGETS", "Given", "emit", "read", "untold"]
+__all__ = ["FORMATS", "TARGETS", "Given", "emit", "read", "unsupported"]
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Target:
     """`takes`: the options that it reads; `needs`: those without which it cannot do; `orders`: of the passes of a
     pipeline, those that it can be told, or leaves to the user's script; None: it says none, or takes no pipeline.
     `says`: what of how a step is run (`schedule.run`) its files say, by key, or by key and value.  `words`: the module
-    whose `untold` says what of a uniform configuration it cannot be told; empty: nothing."""
+    whose `unsupported` says what of a uniform configuration it cannot be told; empty: nothing."""
 
     emit: Callable[[Given], Emission]
     takes: frozenset[str] = field(default=frozenset({"names"}))
@@ -184,7 +184,7 @@ TARGETS: Final[Mapping[str, Target]] = {
 }
 
 
-def untold(target: str, c: Configuration, model: Model) -> str:
+def unsupported(target: str, c: Configuration, model: Model) -> str:
     """What of a uniform configuration `target` cannot be told; empty where it can be told all, or is `any`."""
     if target == "any":
         return ""
@@ -199,7 +199,7 @@ def untold(target: str, c: Configuration, model: Model) -> str:
         return f"ZeRO over groups of {c.shard_ranks} ranks"
     if not found.words:
         return ""
-    words: str = import_module(f"planner.emit.{found.words}").untold(c, model)
+    words: str = import_module(f"planner.emit.{found.words}").unsupported(c, model)
     return words
 
 

@@ -94,8 +94,8 @@ class Scheme:
                 return order.index("shards")
             return order.index(use) if use in order else None
 
-        told = [(a, at) for a, n in self.sizes.items() if n > 1 and (at := place(a)) is not None]
-        for (a, first), (b, second) in pairwise(told):
+        placed = [(a, at) for a, n in self.sizes.items() if n > 1 and (at := place(a)) is not None]
+        for (a, first), (b, second) in pairwise(placed):
             if first > second:
                 return a, b
         return None
@@ -120,8 +120,8 @@ def scheme_of(plan: PlanDocument, target: str) -> Scheme:
                 cut = _cut(op, r.slot, axis)
                 if cut == "positions":
                     continue
-                told = f"{r.operator} (parameter {name})"
-                (experts if cut == "expert" else divides).setdefault(axis, told)
+                reader = f"{r.operator} (parameter {name})"
+                (experts if cut == "expert" else divides).setdefault(axis, reader)
                 if cut != "expert":
                     cuts[name].add(cut)
     for axis in divides:

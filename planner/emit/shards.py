@@ -54,11 +54,11 @@ def optimizer_shards(plan: PlanDocument, target: str) -> tuple[int, int]:
             "`stored` alike, or rest=zero"
         )
     shards = next(iter(counts))
-    kept = {n: 4 * math.prod(s) for n in whole if (s := plan.parameters[n].shape) and s[0] % shards == 0}
-    if not kept:
+    whole_bytes = {n: 4 * math.prod(s) for n in whole if (s := plan.parameters[n].shape) and s[0] % shards == 0}
+    if not whole_bytes:
         return shards, 0
-    largest = max(kept, key=lambda n: kept[n])
-    threshold = kept[largest] // 1024 + 1
+    largest = max(whole_bytes, key=lambda n: whole_bytes[n])
+    threshold = whole_bytes[largest] // 1024 + 1
     if threshold * 1024 > least:
         raise InputError(
             f"plan: {largest} stays whole and {smallest} is kept in {shards} shards; {target} tells them apart by size "

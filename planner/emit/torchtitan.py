@@ -26,7 +26,7 @@ from planner.emit.uniform import Model, recomputes_layers
 from planner.errors import InputError
 from planner.planning.document import PlanDocument
 
-__all__ = ["emit_torchtitan", "untold"]
+__all__ = ["emit_torchtitan", "unsupported"]
 
 _TARGET: Final = "torchtitan"
 # Names of torch.distributed.pipelining; parts of the model are handed out as the class of each wants them.
@@ -106,7 +106,7 @@ exec bash "$here/${LAUNCHER:-run_torchrun.sh}" -m torchtitan.train --module plan
 """
 
 
-def untold(c: Configuration, model: Model) -> str:
+def unsupported(c: Configuration, model: Model) -> str:
     """What of a uniform configuration torchtitan cannot be told; empty where it can be told all."""
     if not model.tokens:
         return "inputs that are no matrix of tokens"
@@ -126,10 +126,10 @@ def untold(c: Configuration, model: Model) -> str:
         return f"{c.micro_batches} micro-batches through {c.pp} stages, interleaved"
     if not recomputes_layers(c):
         return f"{c.recompute} recomputation of a part"
-    return _untold_zero(c)
+    return _unsupported_zero(c)
 
 
-def _untold_zero(c: Configuration) -> str:
+def _unsupported_zero(c: Configuration) -> str:
     """A pipeline gathers parameters once and adds gradients up until the step ends; without one, fully_shard scatters
     gradients in every pass, and gathers parameters for each (`distributed/pipeline_parallel.py`)."""
     if c.dp * c.cp == 1 or c.zero == 0:

@@ -63,10 +63,10 @@ def alternatives(case: Case, base: Found, operator: str, most: int) -> Alternati
     best: list[AlternativeDocument] = []
     while len(best) < most:
         other = OperatorPin("other splits", OtherThan(known=tuple(known)), (operator,))
-        told = " or ".join(map(split_text, known))
+        splits = " or ".join(map(split_text, known))
         try:
             found = case.search(
-                case.with_pins(Constraints("other splits", operators=(other,))), f"{operator} other than {told}"
+                case.with_pins(Constraints("other splits", operators=(other,))), f"{operator} other than {splits}"
             )
         except PlannerError:
             return Alternatives(_ranked(best), *_refused(case, base, operator, known))

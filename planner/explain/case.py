@@ -72,12 +72,12 @@ class Case:
     say: Callable[[str], None] = lambda _: None
     notes: Sequence[str] = ()
     _tables: dict[Settings, Tables] = field(default_factory=dict)
-    _asked: list[str] = field(default_factory=list)
+    _questions: list[str] = field(default_factory=list)
 
     def search(self, request: Request, what: str) -> Found:
         """Errors as of `make_plan`."""
         self.say(f"searching: {what}")
-        self._asked.append(what)
+        self._questions.append(what)
         # Rules and prices do not depend on what is pinned: they are made once.
         tables = self._tables.setdefault(request.settings, {})
         return Found(*self.find(request, tables))
@@ -85,7 +85,7 @@ class Case:
     @property
     def searches(self) -> int:
         """How many were made."""
-        return len(self._asked)
+        return len(self._questions)
 
     def with_pins(self, pins: Constraints) -> Request:
         """The request with these as well."""

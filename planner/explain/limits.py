@@ -106,8 +106,8 @@ def _split(found: Found, operator: str) -> dict[str, int]:
 
 def _why(lifted: _Lifted, free: Found, saved: int, base: Found) -> str:
     if saved > 0:
-        told = f"lifted, the step gets shorter by {time_text(saved * base.unit_s)}, on mesh {free.mesh}"
-        return f"{told}, with {memory_text(free.peak_memory_bytes)} per device"
+        text = f"lifted, the step gets shorter by {time_text(saved * base.unit_s)}, on mesh {free.mesh}"
+        return f"{text}, with {memory_text(free.peak_memory_bytes)} per device"
     if saved < 0:
         return "lifted, the search comes back with a longer step: no plan of its best objective is faster"
     return "lifted, nothing better is found"

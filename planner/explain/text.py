@@ -59,8 +59,8 @@ def _choice(c: ChoiceDocument) -> Iterator[str]:
     for p in c.parameters:
         shared = ", shared" if p.shared else ""
         parts = {"gathered": p.gathered_s, "synchronised": p.synchronised_s, "updated": p.optimizer_s}
-        told = ", ".join(f"{what} {time_text(s)}" for what, s in parts.items() if s)
-        yield f"    parameter {p.name} stored {p.stored}{shared}: {told or 'free'}"
+        costs = ", ".join(f"{what} {time_text(s)}" for what, s in parts.items() if s)
+        yield f"    parameter {p.name} stored {p.stored}{shared}: {costs or 'free'}"
     for m in c.reads:
         yield f"    {time_text(m.seconds):>10}  {_move(m)} (what it reads, not counted above)"
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from planner.ir import Graph, Op, Role
-from planner.ir.kept import kept
+from planner.ir.memoized import memoized
 
 __all__ = ["BlockRun", "repeated_blocks"]
 
@@ -43,7 +43,7 @@ class BlockRun:
         return len(self.blocks[0])
 
 
-@kept
+@memoized
 def repeated_blocks(graph: Graph) -> tuple[BlockRun, ...]:
     """Maximal runs of at least two structurally identical consecutive blocks, in graph order; found once as long as the
     graph lives."""

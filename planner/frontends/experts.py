@@ -129,25 +129,25 @@ class _Matcher:
         one = len(tokens) + (1 if left else 0)
         product = _Product("", "", left != swapped, op)
         product.x = self._flat(other, one, product, op)
-        kept = (*made[:one], *made[one + 1 :])
+        shape_left = (*made[:one], *made[one + 1 :])
         last = self._only_reader(result)
-        if last is not None and last.type in _VIEWS and self.tensors[last.outputs[0]].shape == kept:
+        if last is not None and last.type in _VIEWS and self.tensors[last.outputs[0]].shape == shape_left:
             product.output, product.last = last.outputs[0], last
         else:
             product.output = f"{result}.tokens"
-            self.tensors[product.output] = replace(self.tensors[result], name=product.output, shape=kept)
+            self.tensors[product.output] = replace(self.tensors[result], name=product.output, shape=shape_left)
             product.after.append(self._view("Unsqueeze", product.output, (one,), result, op))
         return product
 
     def _flat(self, column: str, one: int, product: _Product, op: Op) -> str:
         """The tokens whose view is a column or a row, squeezed if there is no such tensor."""
         shape = self.tensors[column].shape or ()
-        kept = (*shape[:one], *shape[one + 1 :])
+        shape_left = (*shape[:one], *shape[one + 1 :])
         made = self.producer.get(column)
-        if made is not None and made.type in _VIEWS and self.tensors[made.inputs[0]].shape == kept:
+        if made is not None and made.type in _VIEWS and self.tensors[made.inputs[0]].shape == shape_left:
             return made.inputs[0]
         flat = f"{column}.tokens"
-        self.tensors[flat] = Tensor(flat, kept, self.tensors[column].dtype, Role.ACTIVATION)
+        self.tensors[flat] = Tensor(flat, shape_left, self.tensors[column].dtype, Role.ACTIVATION)
         product.before.append(self._view("Squeeze", column, (one,), flat, op))
         return flat
 

@@ -52,8 +52,8 @@ def _hoist(g: onnx.GraphProto, top: onnx.GraphProto, taken: set[str]) -> None:
             _hoist(inner, top, taken)
     if renamed:
         _rename(nodes, renamed)
-        for field, kept in ((g.initializer, initializers), (g.node, nodes)):
-            copies = [type(x).FromString(x.SerializeToString()) for x in kept]
+        for field, source in ((g.initializer, initializers), (g.node, nodes)):
+            copies = [type(x).FromString(x.SerializeToString()) for x in source]
             del field[:]
             field.extend(copies)
 

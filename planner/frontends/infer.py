@@ -60,7 +60,7 @@ def propagate(draft: Draft, sizes: Mapping[str, int]) -> None:
             values[s.name] = s.value
             if (s.value.dtype.kind not in "iub" or s.dtype in NARROW) and s.value.size > 1:
                 weights.add(s.name)
-    kept = []
+    ops = []
     captured = {t for op in draft.ops for t in captured_by(op)}
     sequences = Sequences(tensors, captured.union(draft.outputs))
     for op in _each(draft.ops, sequences):
@@ -86,8 +86,8 @@ def propagate(draft: Draft, sizes: Mapping[str, int]) -> None:
                 tensors[o] = Tensor(o, shape, dtype or "float32", Role.ACTIVATION)
                 _check_size(tensors[o])
         if results is None:
-            kept.append(op)
-    draft.ops = kept
+            ops.append(op)
+    draft.ops = ops
 
 
 def _each(ops: Sequence[Op], sequences: Sequences) -> Iterator[Op]:

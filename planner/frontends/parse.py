@@ -114,13 +114,13 @@ def _check_counts(model: onnx.ModelProto, name: str) -> None:
     for f in model.functions:
         _check_count(name, f"nodes in the local function {quoted(f.name)}", f.node, MAX_NODES)
     for node in (*nodes_of(graph), *(n for f in model.functions for top in f.node for n in _with_nested(top))):
-        told = f"of the {quoted(node.op_type)} {quoted(node.name)}"
-        _check_count(name, f"operands {told}", node.input, MAX_OPERANDS)
-        _check_count(name, f"results {told}", node.output, MAX_OPERANDS)
-        _check_count(name, f"attributes {told}", node.attribute, MAX_ATTRIBUTES)
+        owner = f"of the {quoted(node.op_type)} {quoted(node.name)}"
+        _check_count(name, f"operands {owner}", node.input, MAX_OPERANDS)
+        _check_count(name, f"results {owner}", node.output, MAX_OPERANDS)
+        _check_count(name, f"attributes {owner}", node.attribute, MAX_ATTRIBUTES)
         for a in node.attribute:
             for entries in (a.ints, a.floats, a.strings, a.tensors, a.graphs):
-                _check_count(name, f"entries in the attribute {quoted(a.name)} {told}", entries, MAX_ENTRIES)
+                _check_count(name, f"entries in the attribute {quoted(a.name)} {owner}", entries, MAX_ENTRIES)
 
 
 def _check_count(name: str, what: str, found: Sequence[object], most: int) -> None:
@@ -134,8 +134,8 @@ def _check_names(model: onnx.ModelProto, name: str) -> None:
         if isinstance(given, bytes):  # what protobuf hands out for what is not UTF-8
             raise InputError(f"{name}: the name of {what}, {given[:80]!r}, is not UTF-8; rename it.")
         if len(given) > MAX_NAME:
-            told = f"has {len(given)} characters; at most {MAX_NAME} are accepted"
-            raise InputError(f"{name}: the name of {what}, {quoted(given)}, {told}.")
+            reason = f"has {len(given)} characters; at most {MAX_NAME} are accepted"
+            raise InputError(f"{name}: the name of {what}, {quoted(given)}, {reason}.")
         wrong = unfit(given)
         if wrong is not None:
             raise InputError(

@@ -23,7 +23,7 @@ from typing import Any
 from planner import errors
 from planner.ir import Graph
 from planner.processes import die_with
-from planner.status import told
+from planner.status import show_progress
 
 __all__ = ["Limits", "load_data", "load_model", "load_with_file", "run_limited"]
 
@@ -97,11 +97,11 @@ def _load(
         graph = importer.import_bytes(data, name=Path(file).stem, bind=bind, batch=batch)
         return graph, strip_model(data, file) if keep else b""
 
-    told(f"reading {Path(file).name}")
-    graph, kept = run_limited(work, limits=limits, what=f"importing {file}")
+    show_progress(f"reading {Path(file).name}")
+    graph, pieces = run_limited(work, limits=limits, what=f"importing {file}")
     if not isinstance(graph, Graph):
         raise TypeError(f"the importer returned {type(graph).__name__}, not a Graph")
-    return graph, kept
+    return graph, pieces
 
 
 def run_limited(work: Callable[[], Any], *, limits: Limits, what: str) -> Any:

@@ -38,7 +38,7 @@ class BlockCut:
     """The blocks of a run that stay, by number, and for each block the one that stands in its place."""
 
     run: BlockRun
-    kept: tuple[int, ...]
+    remaining: tuple[int, ...]
     stand_in: tuple[int, ...]
 
 
@@ -51,7 +51,7 @@ def cut_blocks(graph: Graph, cuts: Sequence[BlockCut]) -> tuple[Graph, Mapping[s
     """The graph without the blocks that are not kept, and removed tensor → the kept one that is read in its place."""
     if not cuts:
         return graph, {}
-    removed = {name for c in cuts for j, block in enumerate(c.run.blocks) if j not in c.kept for name in block}
+    removed = {name for c in cuts for j, block in enumerate(c.run.blocks) if j not in c.remaining for name in block}
     renamed = _closed(_results(graph, cuts) | _sources(graph, cuts))
     ops: list[Op] = []
     for op in graph.ops:
@@ -82,12 +82,12 @@ def _prepares_weights(graph: Graph, run: BlockRun) -> bool:
 
 def _needed(ops: list[Op], wanted: set[str]) -> list[Op]:
     """The operators that the wanted tensors depend on."""
-    needed, kept = set(wanted), []
+    needed, operators = set(wanted), []
     for op in reversed(ops):
         if not needed.isdisjoint(op.outputs):
-            kept.append(op)
+            operators.append(op)
             needed.update(op.inputs)
-    return kept[::-1]
+    return operators[::-1]
 
 
 def _closed(renamed: Mapping[str, str]) -> dict[str, str]:
@@ -107,10 +107,10 @@ def _results(graph: Graph, cuts: Sequence[BlockCut]) -> dict[str, str]:
     found: dict[str, str] = {}
     for c in cuts:
         for j, block in enumerate(c.run.blocks):
-            if j in c.kept:
+            if j in c.remaining:
                 continue
-            for gone, kept in zip(block, c.run.blocks[c.stand_in[j]], strict=True):
-                pairs = zip(graph.op(gone).outputs, graph.op(kept).outputs, strict=True)
+            for gone, stays in zip(block, c.run.blocks[c.stand_in[j]], strict=True):
+                pairs = zip(graph.op(gone).outputs, graph.op(stays).outputs, strict=True)
                 found.update((a, b) for a, b in pairs if a and b)
     return found
 
@@ -138,7 +138,7 @@ def _sources(graph: Graph, cuts: Sequence[BlockCut]) -> dict[str, str]:
                 continue
             owned.add(t)
             j = next(iter(blocks))
-            if j not in c.kept:
+            if j not in c.remaining:
                 stand_in = place.get((c.stand_in[j], *where[t]))
                 if stand_in is not None and stand_in != t:
                     found[t] = stand_in

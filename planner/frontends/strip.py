@@ -166,14 +166,14 @@ def _attribute(view: memoryview) -> Pieces:
 def _tensor(view: memoryview) -> Pieces:
     if len(view) <= SMALL_BYTES:
         return [view]
-    kept: Pieces = []
+    pieces: Pieces = []
     data = False
     for number, whole, _ in _fields(view, most=None):
         if number in _TENSOR_DATA:
             data = True
         else:
-            kept.append(whole)
-    head = onnx.TensorProto.FromString(b"".join(kept))
+            pieces.append(whole)
+    head = onnx.TensorProto.FromString(b"".join(pieces))
     dtype = dtype_name(head.data_type)
     external = head.data_location == onnx.TensorProto.EXTERNAL
     if not data or external or dtype is None or any(d < 0 for d in head.dims) or reads_value(dtype, head.dims):
@@ -183,7 +183,7 @@ def _tensor(view: memoryview) -> Pieces:
     fill = fill_of(onnx.TensorProto.FromString(bytes(view))) if is_light(head.dims) else None
     if fill is not None:
         mark.external_data.add(key=FILL_OF_STRIPPED, value=str(int(fill)))
-    return [*kept, mark.SerializeToString()]
+    return [*pieces, mark.SerializeToString()]
 
 
 def _sparse(view: memoryview) -> Pieces:

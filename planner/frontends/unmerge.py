@@ -142,18 +142,18 @@ class _Modules:
 def _resolve_identities(draft: Draft) -> None:
     outer = {t for op in draft.ops for t in captured_by(op)} | set(draft.outputs)
     alias: dict[str, str] = {}
-    kept = []
+    ops = []
     for op in draft.ops:
         source = alias.get(op.inputs[0], op.inputs[0]) if op.inputs else ""
         merged = split_type(op.type) == ("", "Identity") and source in draft.sources and not draft.sources[source].fed
         if not merged or op.name in outer or not draft.tensors[source].is_float:
-            kept.append(op)
+            ops.append(op)
         elif _may_be_merged(draft, source) and _PATH.match(op.name):
             _copy(draft, source, op.name)
         else:
             alias[op.name] = source
             draft.tensors.pop(op.name, None)
-    draft.ops = kept
+    draft.ops = ops
     if alias:
         draft.rename_operands(lambda _op, _k, t: alias.get(t, t))
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from planner.ir import Op
 
-__all__ = ["Index", "global_index", "kept_by_dropout", "normal", "uniform"]
+__all__ = ["Index", "dropout_mask", "global_index", "normal", "uniform"]
 
 Index = NDArray[np.uint64]
 Array = NDArray[Any]
@@ -53,6 +53,6 @@ def normal(op: Op, index: Index) -> NDArray[np.float64]:
     return np.asarray(radius * np.cos(2 * math.pi * uniform(op, index, 1)))
 
 
-def kept_by_dropout(op: Op, ratio: float, index: Index) -> NDArray[np.bool_]:
+def dropout_mask(op: Op, ratio: float, index: Index) -> NDArray[np.bool_]:
     """Which elements a dropout leaves."""
     return np.asarray(uniform(op, index) >= ratio)

@@ -185,10 +185,10 @@ def _on_numpy(function: Callable[[Call], Coroutine], op: Op, inputs: Sequence[An
             with np.errstate(
                 divide="ignore", over="ignore"
             ):  # log 0 is minus infinity, the exponential of much endless
-                asked = routine.send(received)
+                collective = routine.send(received)
         except StopIteration as stop:
             return [None if r is None else np.asarray(r) for r in stop.value]
-        received = yield asked
+        received = yield collective
 
 
 def _is_narrow(dtype: Any) -> bool:

@@ -183,21 +183,21 @@ def _scan(op: Op, inputs: Operands, run: Run) -> Results:
     if 0 < op.opset < 9:
         return _batched_scan(op, inputs, run)
     body, a = _graph(op, "body"), op.attributes
-    read_, kept = int(a["num_scan_inputs"]), len(body.inputs) - int(a["num_scan_inputs"])
-    outer, state = _captured(op, inputs, len(body.inputs)), list(inputs[:kept])
+    read_, states = int(a["num_scan_inputs"]), len(body.inputs) - int(a["num_scan_inputs"])
+    outer, state = _captured(op, inputs, len(body.inputs)), list(inputs[:states])
     axes = a.get("scan_input_axes") or (0,) * read_
     backward = a.get("scan_input_directions") or (0,) * read_
     lines = [
         np.moveaxis(np.asarray(x), axis, 0)[:: -1 if back else 1]
-        for x, axis, back in zip(inputs[kept : kept + read_], axes, backward, strict=True)
+        for x, axis, back in zip(inputs[states : states + read_], axes, backward, strict=True)
     ]
     rows: list[Results] = []
     for given in zip(*lines, strict=True):
         values = {**outer, **dict(zip(body.inputs, [*state, *given], strict=True))}
         results = _execute(op, body, values, run)
-        state = results[:kept]
-        rows.append(results[kept:])
-    made = len(body.outputs) - kept
+        state = results[:states]
+        rows.append(results[states:])
+    made = len(body.outputs) - states
     if made and not rows:
         raise NoKernelError(f"operator {op.name} (Scan) has no kernel for empty sequences: its rows have no shape")
     out_axes = a.get("scan_output_axes") or (0,) * made

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from planner.kernels.shards import Array
 from planner.kernels.spmd import Collective, Received, ShardContext, exchange
 
-__all__ = ["Indices", "Transfer", "collect", "give_back"]
+__all__ = ["CollectiveKernel", "Indices", "collect", "give_back"]
 
 Indices = NDArray[np.int64]
-Transfer = Generator[Collective, Received, Array]
+CollectiveKernel = Generator[Collective, Received, Array]
 
 
-def collect(x: Array, dim: int, wanted: Sequence[Indices], factor: str, place: ShardContext) -> Transfer:
+def collect(x: Array, dim: int, wanted: Sequence[Indices], factor: str, place: ShardContext) -> CollectiveKernel:
     """What this rank wants of the whole tensor whose shard along `dim` is `x`."""
     size, me = x.shape[dim], place.index[factor]
     pieces = [
@@ -39,7 +39,9 @@ def collect(x: Array, dim: int, wanted: Sequence[Indices], factor: str, place: S
     return out
 
 
-def give_back(g: Array, dim: int, wanted: Sequence[Indices], size: int, factor: str, place: ShardContext) -> Transfer:
+def give_back(
+    g: Array, dim: int, wanted: Sequence[Indices], size: int, factor: str, place: ShardContext
+) -> CollectiveKernel:
     """The transpose of `collect`: gradients of collected elements return to their owners and add up there.
 
     `size` is the length of a shard along `dim`.

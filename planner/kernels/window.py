@@ -14,7 +14,7 @@ import numpy as np
 from planner.ir import Op
 from planner.kernels.shards import Array
 from planner.kernels.spmd import ShardContext
-from planner.kernels.transport import Indices, Transfer, collect, give_back
+from planner.kernels.transport import CollectiveKernel, Indices, collect, give_back
 from planner.rules.window import Range, Reading, Side, Window, needs, size, transposed_windows, windows
 
 __all__ = ["FIRST", "Reach", "explicit", "fetch", "fit", "local_space", "release"]
@@ -71,7 +71,7 @@ def local_space(
     return tuple(Reach.at(place, w, first + d, f"y{d}") for d, w in enumerate(found))
 
 
-def fetch(x: Array, space: Sequence[Reach[R]], side: Side, place: ShardContext) -> Transfer:
+def fetch(x: Array, space: Sequence[Reach[R]], side: Side, place: ShardContext) -> CollectiveKernel:
     """The shard `x` grown to all that this rank needs."""
     for reach in space:
         wanted = reach.wanted(side)
@@ -83,7 +83,7 @@ def fetch(x: Array, space: Sequence[Reach[R]], side: Side, place: ShardContext) 
     return x
 
 
-def release(g: Array, space: Sequence[Reach[R]], side: Side, place: ShardContext) -> Transfer:
+def release(g: Array, space: Sequence[Reach[R]], side: Side, place: ShardContext) -> CollectiveKernel:
     """The transpose of `fetch`."""
     for reach in reversed(space):
         wanted, (start, stop) = reach.wanted(side), reach.own(side)
@@ -97,14 +97,14 @@ def release(g: Array, space: Sequence[Reach[R]], side: Side, place: ShardContext
 def fit(x: Array, dim: int, have: Range, want: Range) -> Array:
     """The range `want` of a tensor that is zero outside the range `have`, which `x` holds."""
     first, stop = max(have[0], want[0]), min(have[1], want[1])
-    kept = x[(*(slice(None),) * dim, slice(first - have[0], max(stop, first) - have[0]))]
+    part = x[(*(slice(None),) * dim, slice(first - have[0], max(stop, first) - have[0]))]
     if (first, stop) == want:
-        return kept
+        return part
     if stop <= first:
         return np.zeros((*x.shape[:dim], want[1] - want[0], *x.shape[dim + 1 :]), dtype=x.dtype)
     widths = [(0, 0)] * x.ndim
     widths[dim] = first - want[0], want[1] - stop
-    return np.pad(kept, widths)
+    return np.pad(part, widths)
 
 
 def explicit(op: Op, space: Sequence[Reach[Window]]) -> Op:
@@ -119,5 +119,5 @@ def explicit(op: Op, space: Sequence[Reach[Window]]) -> Op:
         first, stop = w.read_by(reach.own("positions"))
         begin.append(max(-first, 0))
         end.append(max(min(stop, w.elements + w.end) - w.elements, 0))
-    kept = {k: v for k, v in op.attributes.items() if k != "auto_pad"}
-    return replace(op, attributes={**kept, "pads": (*begin, *end)})
+    attributes = {k: v for k, v in op.attributes.items() if k != "auto_pad"}
+    return replace(op, attributes={**attributes, "pads": (*begin, *end)})

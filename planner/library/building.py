@@ -28,17 +28,17 @@ def load(
     """Reads an ONNX model, in a child process with limits in memory and time; weights are not needed.
 
     Args:
-        model: a file, the bytes of one, or an onnx.ModelProto.
-        name: what plans call it; that of the file unless told otherwise.
-        bind: sizes of symbolic dimensions, a mapping such as `{"sequence": 128}`.
-        batch: global batch: binds the batch dimension, or rebinds a static one.
+        model: the path of a file, its bytes, or an onnx.ModelProto.
+        name: the name of the model in its plans; default: the name of the file.
+        bind: the sizes of symbolic dimensions, a mapping such as `{"sequence": 128}`.
+        batch: the global batch size; it binds the batch dimension, or replaces a static one.
 
     Returns:
         The model, whose `graph` is imported.
 
     Raises:
         InputError: the model cannot be read or understood.
-        UsageError: a name in `bind` is no dimension of the model, or one is left without a size.
+        UsageError: a name in `bind` is not a dimension of the model, or a dimension is left without a size.
     """
     found = model_of(model)
     items = [f"{k}={v}" for k, v in bind.items()] if isinstance(bind, Mapping) else list(bind)
@@ -53,7 +53,7 @@ def build(architecture: str, *, name: str | None = None, **sizes: int | bool | s
 
     Args:
         architecture: bert, deepseek, gpt, llama, mlp, moe, resnet or vit.
-        name: what plans call it; the architecture unless told otherwise.
+        name: the name of the model in its plans; default: the architecture.
         sizes: as the options of `planner build ARCHITECTURE --help`: layers=4, hidden=512, heads=8, batch=64, ….
 
     Raises:

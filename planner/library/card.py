@@ -34,12 +34,12 @@ def _bar(what: str, parts: Mapping[str, float], text: Callable[[float], str]) ->
     boxes, names, x = [], [], 0.0
     for i, (name, size) in enumerate(sorted(shown.items(), key=lambda p: -p[1])):
         colour, width = _COLOURS[min(i, len(_COLOURS) - 1)], _WIDTH * size / whole
-        told = _safe(f"{name} {text(size)}")
+        label = _safe(f"{name} {text(size)}")
         boxes.append(
-            f'<rect x="{x:.1f}" width="{width:.1f}" height="{_HEIGHT}" fill="{colour}"><title>{told}</title></rect>'
+            f'<rect x="{x:.1f}" width="{width:.1f}" height="{_HEIGHT}" fill="{colour}"><title>{label}</title></rect>'
         )
         if size / whole >= 0.01:
-            names.append(f'<span style="color: {colour}">&#9632;</span> {told} ({size / whole:.0%})')
+            names.append(f'<span style="color: {colour}">&#9632;</span> {label} ({size / whole:.0%})')
         x += width
     svg = (
         f'<svg role="img" aria-label="{what}" viewBox="0 0 {_WIDTH:.0f} {_HEIGHT}" width="{_WIDTH:.0f}" '

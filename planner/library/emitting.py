@@ -70,8 +70,8 @@ def emission(
 
     if target not in TARGETS:
         near = difflib.get_close_matches(target, TARGETS, 1)
-        told = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(TARGETS)}"
-        raise UsageError(f"target={target}: {told}")
+        hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(TARGETS)}"
+        raise UsageError(f"target={target}: {hint}")
     needed = model if "model" in TARGETS[target].needs else None
     with nullcontext() if needed is None else needed.source.file() as file:
         found = emit(target, Given(plan, _path(names), _path(hosts), file))

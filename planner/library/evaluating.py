@@ -104,15 +104,15 @@ def evaluate(
     """Prices a known configuration, or a plan, on a model, without searching, as `planner evaluate` does.
 
     Args:
-        model: of `planner.load` or `planner.build`; or a file, bytes, or an onnx.ModelProto.
-        machine: what to price it on; or say it with `devices` and `hardware`.
-        devices: how many; of a plan, its own.
-        plan: a plan, priced as it stands; or give a `strategy`.
-        hardware: name or file of a hardware profile; a100-80 is the default, of a plan its own.
+        model: a model of `planner.load` or `planner.build`, or a file, its bytes, or an onnx.ModelProto.
+        machine: the machine to price it on; or give `devices` and `hardware` instead.
+        devices: the number of devices; default with a plan: the plan's own.
+        plan: the plan to price as it is; or give a `strategy` instead.
+        hardware: the name or file of a hardware profile; default: a100-80, or with a plan the plan's own.
 
     Raises:
-        UsageError: neither or both of `plan` and `strategy` are given, or they do not fit devices and batch.
-        InputError: the plan is of another model, or the profile cannot price it.
+        UsageError: neither or both of `plan` and `strategy` are given, or they do not fit the devices and the batch.
+        InputError: the plan belongs to another model, or the profile cannot price it.
     """
     from planner.requests.evaluation import evaluated
 

@@ -29,18 +29,18 @@ def verify(
     """Executes a plan on virtual devices and compares it with the whole model, as `planner verify` does.
 
     Args:
-        plan: of `planner.search`, or a plan.json, or its folder.
-        model: the plan's own unless given.
-        seed: of the random weights and inputs.
-        whole: the whole graph is executed, and the file, at any cost.
-        progress: True prints lines to standard error.
+        plan: a plan of `planner.search`, or a plan.json, or its folder.
+        model: the model that was planned; default: the one that the plan knows.
+        seed: the seed of the random weights and inputs.
+        whole: whether the whole graph and the file are executed, however long that takes.
+        progress: True prints progress to standard error.
 
     Returns:
         The verdict, with the plan that holds its record.
 
     Raises:
-        InputError: the model is not known or another one.
-        VerificationError: the process that executed it died.
+        InputError: the model is not known, or is not the one that was planned.
+        VerificationError: the process that executed the plan died.
     """
     return plan_of(plan).verify(model, seed=seed, whole=whole, progress=progress)
 
@@ -58,17 +58,17 @@ def emit(
     """Writes a plan for a runtime, as `planner emit` does.
 
     Args:
-        plan: of `planner.search`, or a plan.json, or its folder.
-        target: mindspore, mindformers, hyper-parallel, torch, huggingface, torchtitan, deepspeed, megatron, onnx or
-            onnx-ranks.
-        out: folder to write to; None: the files are in the answer alone.
-        names: JSON file with the names of the network's parameters.
-        hosts: file with lines of SERVER DEVICE_IP… or SERVER slots=N.
-        model: for the ONNX targets; the plan's own unless given.
+        plan: a plan of `planner.search`, or a plan.json, or its folder.
+        target: one of mindspore, mindformers, hyper-parallel, torch, huggingface, torchtitan, deepspeed, megatron,
+            onnx or onnx-ranks.
+        out: the folder to write to; None: the files are in the result alone.
+        names: a JSON file with the names of the network's parameters.
+        hosts: a file with lines of SERVER DEVICE_IP… or SERVER slots=N.
+        model: the model that was planned, which ONNX targets need; default: the one that the plan knows.
 
     Raises:
-        InputError: the target has no words for the plan, or the files cannot be written.
-        UsageError: there is no such target, or it lacks the model.
+        InputError: the target cannot express the plan, or the files cannot be written.
+        UsageError: there is no such target, or the target needs the model.
     """
     return plan_of(plan, model).emit(target, out, names=names, hosts=hosts)
 
@@ -78,11 +78,11 @@ def report(plan: Plan | str | os.PathLike[str], out: str | os.PathLike[str] | No
     """Shows a plan, as `planner report` does: inline in a notebook, and as one HTML file where `out` is given.
 
     Args:
-        plan: of `planner.search`, or a plan.json, or its folder.
-        out: file to write the page to.
+        plan: a plan of `planner.search`, or a plan.json, or its folder.
+        out: the file to write the page to.
 
     Raises:
-        InputError: it is no plan, or the file cannot be written.
+        InputError: `plan` is not a plan, or the file cannot be written.
     """
     return plan_of(plan).report(out)
 
@@ -91,14 +91,14 @@ def report(plan: Plan | str | os.PathLike[str], out: str | os.PathLike[str] | No
 def diff(
     a: Plan | str | os.PathLike[str], b: Plan | str | os.PathLike[str], out: str | os.PathLike[str] | None = None
 ) -> Diff:
-    """What plan `b` does otherwise than plan `a`, and what that costs or saves, as `planner diff` says it.
+    """Shows how plan `b` differs from plan `a`, and what each difference costs or saves, as `planner diff` does.
 
     Args:
-        a, b: of `planner.search`, or plan.json files, or their folders.
-        out: file to write the page to.
+        a, b: plans of `planner.search`, or plan.json files, or their folders.
+        out: the file to write the page to.
 
     Raises:
-        InputError: one is no plan, or the file cannot be written.
+        InputError: one of them is not a plan, or the file cannot be written.
     """
     found = compared(a, b)
     if out is not None:
@@ -119,15 +119,15 @@ def explain(
     """Says why a plan is as it is, by the very search that found it, as `planner explain` does.
 
     Args:
-        plan: of `planner.search`, or a plan.json, or its folder.
-        op: an operator; None: the plan as a whole.
-        model: the plan's own unless given.
-        alternatives: how many of the operator's best.
-        hardware: profile; None: the one planned for.
-        progress: a function that hears of every search, or True for lines on standard error.
+        plan: a plan of `planner.search`, or a plan.json, or its folder.
+        op: the operator to explain; None: the plan as a whole.
+        model: the model that was planned; default: the one that the plan knows.
+        alternatives: how many of the operator's best alternatives are shown.
+        hardware: the hardware profile; None: the one that was planned for.
+        progress: a function that is called at every search, or True to print progress to standard error.
 
     Raises:
-        InputError: the model is not known or another one, there is no such operator, or the plan does not say what was
-            asked for.
+        InputError: the model is not known or another one, there is no such operator, or the plan does not
+            record what was requested.
     """
     return plan_of(plan, model).explain(op, alternatives=alternatives, hardware=hardware, progress=progress)

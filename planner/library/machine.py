@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Machine", "machines", "settled_machine"]
 
-HARDWARE = "a100-80"  # what `planner search` plans for unless told otherwise
+HARDWARE = "a100-80"  # what `planner search` plans for by default
 
 
 @dataclass(frozen=True)
 class Machine:
     """A hardware profile by its name (`planner.machines()` lists them) or its TOML file, with devices and servers.
 
-    hardware  name or path of the profile
-    devices   how many of them; None: as the call says
-    nodes     servers that they are in; None: as many as full servers need
+    hardware  the name or path of the profile
+    devices   the number of devices; None: the call gives it
+    nodes     the number of servers; None: as many as full servers need
 
     >>> planner.Machine("h100", devices=64)
     Machine(hardware='h100', devices=64, nodes=None)
@@ -41,12 +41,12 @@ class Machine:
 
     @cached_property
     def profile(self) -> HardwareProfile:
-        """All its numbers, with their sources.  InputError where there is no such profile, or it is malformed."""
+        """All numbers of the profile, with their sources.  InputError where there is no such profile or it is wrong."""
         return worded(profile_of)(self.hardware)
 
     @property
     def description(self) -> str:
-        """What it is, in a line."""
+        """One line that says what the machine is."""
         return self.profile.description
 
     @property

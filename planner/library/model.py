@@ -57,22 +57,22 @@ class Model:
 
     @property
     def graph(self) -> Graph:
-        """Operators and tensors.  InputError where the model cannot be understood."""
+        """The operators and tensors.  InputError where the model cannot be understood."""
         return self._loaded[0]
 
     @property
     def name(self) -> str:
-        """What plans call it."""
+        """The name of the model in its plans."""
         return self.source.name
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the graph, without names and weights: equal for models that are planned for alike."""
+        """The SHA-256 of the graph, without names and weights: equal for models that are planned for alike."""
         return self.graph.digest
 
     @property
     def parameters(self) -> int:
-        """Elements of all parameters."""
+        """The number of elements of all parameters."""
         from math import prod
 
         return sum(prod(t.shape or ()) for t in self.graph.parameters)

@@ -70,8 +70,8 @@ def refuse_unknown(function: str, given: Collection[str], known: Collection[str]
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
-            told = f"did you mean {near[0]}?" if near else f"it has {', '.join(sorted(known))}"
-            raise OptionError(f"{function} has no option {name!r}; {told}")
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(sorted(known))}"
+            raise OptionError(f"{function} has no option {name!r}; {hint}")
 
 
 def keywords_of(request: type[Any]) -> tuple[str, ...]:
@@ -120,7 +120,7 @@ def documented(request: type[Any], options: type[Any]) -> Callable[[F], F]:
 
     def wrap(function: F) -> F:
         own = inspect.signature(function)
-        kept = [p for p in own.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        named = [p for p in own.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
         fields = [f for f in options_of(request) if f.name in known and f.name not in own.parameters]
         more = [
             inspect.Parameter(
@@ -128,7 +128,7 @@ def documented(request: type[Any], options: type[Any]) -> Callable[[F], F]:
             )
             for f in fields
         ]
-        cast(Any, function).__signature__ = own.replace(parameters=[*kept, *more])
+        cast(Any, function).__signature__ = own.replace(parameters=[*named, *more])
         lines = [_line(f.name, f.metadata["option"]) for f in fields]
         function.__doc__ = f"{(function.__doc__ or '').rstrip()}\n\n    Options:\n" + "\n".join(lines) + "\n    "
         return function
@@ -147,9 +147,9 @@ def _default(f: Field[Any]) -> Any:
 
 def _line(name: str, argument: Mapping[str, Any]) -> str:
     own = argument.get("help", "")
-    told = _OWN.get(name) or in_keywords(own() if callable(own) else own)
+    description = _OWN.get(name) or in_keywords(own() if callable(own) else own)
     choices = f"one of {', '.join(argument['choices'])}" if "choices" in argument else ""
-    text = "; ".join(part for part in (told, choices) if part)
+    text = "; ".join(part for part in (description, choices) if part)
     return textwrap.fill(
         f"{name}: {text}", 100, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False
     )
@@ -157,11 +157,11 @@ def _line(name: str, argument: Mapping[str, Any]) -> str:
 
 # Of options that are given otherwise here than on the command line, or described there beside the model.
 _OWN: Final = {
-    "bind": "sizes of symbolic dimensions, a mapping such as {'sequence': 128}; default: those of the model",
-    "batch": "global batch: binds the batch dimension, or rebinds a static one; default: that of the model",
-    "memory_limit": "bytes per device, or a text such as 64GiB; default: what the profile leaves",
-    "pin": "what to pin, or several: '*.fc1.* m=x n=y', '*.weight stored=[_,x]', 'rest=data_parallel'",
+    "bind": "the sizes of symbolic dimensions, a mapping such as {'sequence': 128}; default: those of the model",
+    "batch": "the global batch size; it binds the batch dimension, or replaces a static one; default: the model's own",
+    "memory_limit": "memory that a plan may use on each device, in bytes or as 64GiB; default: what the profile leaves",
+    "pin": "one constraint or a list of them, such as '*.fc1.* m=x n=y', '*.weight stored=[_,x]', 'rest=data_parallel'",
     "strategy": "a known configuration: ddp, zero1, fsdp, hsdp:shard=8, megatron:tp=8,pp=4,recompute=full, …",
-    "target": "only plans that this runtime can be told",
-    "front": "also list the fastest configurations for ever less memory per device, in `figures['uniform']`",
+    "target": "search only plans that this framework can express",
+    "front": "also list in `figures['uniform']` which configuration is the fastest for each smaller amount of memory",
 }

@@ -38,11 +38,11 @@ class Plan:
     Made by `planner.search`, `planner.read` and `planner.load_plan`.  Plans are equal where their files are.
 
     text      the content of plan.json
-    model     the model that it is of, where it is known: verifying, explaining and some targets of `emit` need it
-    figures   what `planner search --json` says of it; empty of a plan that was loaded
-    summary   what `planner search` prints of it; empty of a plan that was loaded
-    messages  what to know before trusting it
-    others    of a search with `top_k`, the plans of the next best meshes
+    model     the model that was planned, where it is known: `verify`, `explain` and some targets of `emit` need it
+    figures   what `planner search --json` prints; empty for a plan that was loaded
+    summary   what `planner search` prints; empty for a plan that was loaded
+    messages  warnings and notes about the plan
+    others    with `top_k`, the plans of the next best meshes
     """
 
     text: str
@@ -55,7 +55,7 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Plan:
-        """As `planner.load_plan`."""
+        """Loads a plan, as `planner.load_plan` does."""
         return load_plan(path)
 
     @cached_property
@@ -72,50 +72,50 @@ class Plan:
 
     @property
     def name(self) -> str:
-        """The model's."""
+        """The name of the model."""
         return self.document.model.name
 
     @property
     def hardware(self) -> str:
-        """The profile that it was priced on."""
+        """The name of the hardware profile that the plan was priced with."""
         return self.document.cluster.hardware
 
     @property
     def devices(self) -> int:
-        """How many it runs on."""
+        """The number of devices that the plan runs on."""
         return self.document.devices
 
     @property
     def batch(self) -> int | None:
-        """Samples of a step; None where no input has any."""
+        """The samples of a step; None where no input has a batch dimension."""
         shape = next((i.shape for i in self.document.inputs.values() if i.shape), None)
         return None if shape is None else shape[0] * self.document.schedule.micro_batches
 
     @property
     def parallelism(self) -> str:
-        """In degrees, as the headline of `planner search` says it: `DP 8 x TP 2, ZeRO 1`."""
+        """The degrees of parallelism, as `planner search` prints them: `DP 8 x TP 2, ZeRO 1`."""
         from planner.requests.headline import words
 
         return in_keywords(words(self.document))
 
     @property
     def step_time(self) -> float:
-        """Seconds of a step, by the clock."""
+        """The predicted seconds of a step."""
         return self.document.cost.step_time_s
 
     @property
     def lower_bound(self) -> float:
-        """Seconds that no step of all that was searched takes less than."""
+        """A proven lower bound, in seconds, on the step time of every plan that was searched."""
         return float(self.figures.get("step_time_lower_bound_s", self.document.cost.step_time_lower_bound_s))
 
     @property
     def gap(self) -> float:
-        """(step time - lower bound) / step time: 0.01 is one percent, 0 is proven to be the best."""
+        """(step time - lower bound) / step time: 0.01 is one percent, and at 0 the plan is proven to be the best."""
         return float(self.figures.get("gap", self.document.cost.gap))
 
     @property
     def memory(self) -> int:
-        """Bytes of the fullest device at the peak."""
+        """The peak memory of the fullest device, in bytes."""
         return self.document.cost.peak_memory_bytes
 
     @property
@@ -159,22 +159,22 @@ class Plan:
 
     @property
     def verification(self) -> str:
-        """What was executed of it: none, sibling, forward or full."""
+        """What of the plan was executed and agreed with the model: none, sibling, forward or full."""
         return self.document.verification
 
     @property
     def cached(self) -> bool:
-        """Whether it was found among the plans kept on disk."""
+        """Whether the plan was found in the cache."""
         return bool(self.figures.get("cached", False))
 
     @property
     def cancelled(self) -> bool:
-        """Whether the search was told to end before it was done."""
+        """Whether the search was cancelled before it was done."""
         return bool(self.figures.get("cancelled", False))
 
     @worded
     def operators(self) -> Table:
-        """A row per operator: how it is split, and the seconds of a step that are spent on its account."""
+        """A table with a row for each operator: how it is split, and the seconds of a step that it accounts for."""
         from planner.library.tables import operators
 
         return operators(self.document)
@@ -198,7 +198,7 @@ class Plan:
         """Writes plan.json to a folder, or to a file whose name ends in .json, and model.onnx without weights beside
         it; returns where the plan is.  InputError where it cannot be written."""
         from planner.requests.answer import write_plans
-        from planner.requests.kept import keep_model
+        from planner.requests.plan_model import keep_model
 
         given = Path(path)
         file = given if given.suffix == ".json" else given / "plan.json"
@@ -219,14 +219,14 @@ class Plan:
         names: str | os.PathLike[str] | None = None,
         hosts: str | os.PathLike[str] | None = None,
     ) -> Emission:
-        """As `planner.emit`."""
+        """Writes the plan for a runtime, as `planner.emit` does."""
         from planner.library.emitting import emission
 
         return emission(self.document, self.model, target, out, names, hosts)
 
     @worded
     def report(self, out: str | os.PathLike[str] | None = None) -> Report:
-        """As `planner.report`."""
+        """Shows the plan, as `planner.report` does."""
         from planner.library.reporting import Report
 
         found = Report(self.document)
@@ -243,7 +243,7 @@ class Plan:
         hardware: str | None = None,
         progress: Listener | bool | None = None,
     ) -> Explanation:
-        """As `planner.explain`."""
+        """Says why the plan is as it is, as `planner.explain` does."""
         from planner.library.explaining import Explanation
         from planner.library.progress import watch_of
         from planner.requests.cancel import Cancellation
@@ -264,7 +264,7 @@ class Plan:
         whole: bool = False,
         progress: bool | None = None,
     ) -> Verification[Plan]:
-        """As `planner.verify`."""
+        """Executes the plan and compares it with the model, as `planner.verify` does."""
         from planner.library.verifying import Verification
         from planner.planning import plan_text
         from planner.requests.verification import recorded_in, said_by_children, verification_document, verified
@@ -338,18 +338,18 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     The model is the one that lies beside it, if there is one.  InputError where it is no plan.
     """
     from planner.planning import read_plan
-    from planner.requests.kept import KEPT
+    from planner.requests.plan_model import MODEL_FILE
 
     file = plan_file(os.fspath(path))
     document = read_plan(file)
-    beside = file.parent / KEPT
+    beside = file.parent / MODEL_FILE
     model = None
     if beside.is_file():
         about = document.model
         source = ModelSource(Path(f"{about.name}.onnx"), beside.read_bytes())
         # Its batch is that of a micro-batch; what was asked for is the whole.
-        asked = document.search.request
-        model = Model(source, dict(about.bind), None if asked is None else asked.batch)
+        requested = document.search.request
+        model = Model(source, dict(about.bind), None if requested is None else requested.batch)
     return Plan(file.read_text(encoding="utf-8"), model)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from planner.requests.cancel import Cancellation
     from planner.requests.watch import Phase, Watch
 
-__all__ = ["Listener", "Progress", "Told", "watch_of"]
+__all__ = ["Listener", "ListenerWatch", "Progress", "watch_of"]
 
 Listener = Callable[["Progress"], object]
 
@@ -26,11 +26,11 @@ class Progress:
     """One step of a search.
 
     phase        `import`, `search` or `write`
-    seconds      since the call
-    message      what is being done, in words; empty where only figures moved
-    incumbent_s  objective of the best plan so far, in seconds; None before there is one
-    bound_s      seconds that no plan takes less than, by the same objective
-    gap          of the two: 0.01 is one percent
+    seconds      the seconds since the call
+    message      what is being done, in words; empty where only the figures changed
+    incumbent_s  the objective of the best plan so far, in seconds; None before there is one
+    bound_s      a lower bound on the same objective of every plan, in seconds
+    gap          the relative gap between these two: 0.01 is one percent
     """
 
     phase: str
@@ -51,7 +51,7 @@ class Progress:
 
 
 @dataclass(slots=True)
-class Told:
+class ListenerWatch:
     """Tells a listener, one step at a time.  What it raises ends the search, and is raised again by `raise_failure`."""
 
     listener: Listener
@@ -105,16 +105,16 @@ def _nobody(step: Progress) -> None:
     pass
 
 
-def watch_of(progress: Listener | bool | None, cancellation: Cancellation) -> Told:
+def watch_of(progress: Listener | bool | None, cancellation: Cancellation) -> ListenerWatch:
     """None and False: nobody hears; True: lines on standard error; else a function that takes a `Progress`."""
     if progress is None or progress is False:
-        return Told(_nobody, cancellation)
+        return ListenerWatch(_nobody, cancellation)
     if progress is True:
-        return Told(_Printed(), cancellation)
+        return ListenerWatch(_Printed(), cancellation)
     if not callable(progress):
         raise OptionError(f"progress: expected a function, True or None, found {progress!r:.60}")
-    return Told(progress, cancellation)
+    return ListenerWatch(progress, cancellation)
 
 
 if TYPE_CHECKING:
-    _watch: type[Watch] = Told
+    _watch: type[Watch] = ListenerWatch

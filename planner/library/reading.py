@@ -33,19 +33,19 @@ def read(
 
     Args:
         file: a strategy file, .ckpt or .json.
-        format: what wrote it: mindspore, hyper-parallel, torch, huggingface or onnx.
-        model: the model that it is of.
-        names: JSON file with the names that the file has for the model's parameters.
-        hardware: profile to price it on.
-        bind: sizes of symbolic dimensions.
-        batch: global batch.
-        micro_batches: of a pipeline, parts of the batch; up to 4 a stage unless told otherwise.
+        format: the system that wrote it: mindspore, hyper-parallel, torch, huggingface or onnx.
+        model: the model that the strategy is for.
+        names: a JSON file with the names that the file uses for the model's parameters.
+        hardware: the hardware profile to price it with.
+        bind: the sizes of symbolic dimensions.
+        batch: the global batch size.
+        micro_batches: the number of micro-batches of a pipeline; default: up to 4 a stage.
 
     Returns:
-        The plan; its `messages` say what of the file was not used.
+        The plan; its `messages` say which parts of the file were not used.
 
     Raises:
-        InputError: the file is not of that form, or does not fit the model.
+        InputError: the file does not have that format, or does not fit the model.
         UsageError: there is no such format.
     """
     from planner.emit import FORMATS

@@ -143,8 +143,8 @@ def _members(kind: type[Any]) -> Iterator[str]:
 
 def _line(value: Any) -> str:
     """The first paragraph of a docstring, in one line."""
-    told = inspect.getdoc(value) or ""
-    return " ".join(told.split("\n\n")[0].split())
+    description = inspect.getdoc(value) or ""
+    return " ".join(description.split("\n\n")[0].split())
 
 
 if __name__ == "__main__":

@@ -37,24 +37,24 @@ def search(
     """Searches the best parallel strategy for a model: the plan that `planner search` writes, byte for byte.
 
     Args:
-        model: of `planner.load` or `planner.build`; or a file, bytes, or an onnx.ModelProto.
-        machine: what to plan for, `planner.Machine("h100", devices=64)`; or say it with the next two.
-        devices: how many.
-        hardware: name or file of a hardware profile; `planner.machines()` lists them, a100-80 is the default.
+        model: a model of `planner.load` or `planner.build`, or a file, its bytes, or an onnx.ModelProto.
+        machine: the machine to plan for, as `planner.Machine("h100", devices=64)`; or give the next two instead.
+        devices: the number of devices.
+        hardware: the name or file of a hardware profile; `planner.machines()` lists them; default: a100-80.
         progress: a function that is called with a `planner.Progress` now and then, perhaps from another thread; True
-            prints lines to standard error.  What the function raises ends the search.
+            prints progress to standard error.  An exception that the function raises ends the search.
         cancellation: a `planner.Cancellation`; when another thread calls its `cancel()`, the search ends with the best
             plan so far, whose `cancelled` is True.  Ctrl-C does the same, and a second one is KeyboardInterrupt.
-        cache: whether an equal request is answered from the plans kept on disk, and its answer kept; or the folder.
+        cache: whether an equal request is answered from the cache, and this answer is cached; or the cache's folder.
 
     Returns:
         The plan; with `top_k`, the plans of the next best meshes are its `others`.
 
     Raises:
-        UsageError: options contradict each other; OptionError for one that there is not.
+        UsageError: options contradict each other; OptionError where there is no such option.
         InputError: the model, the profile or a file cannot be understood.
-        InfeasibleError: nothing fits in the memory; it names a limit that suffices.
-        NoPlanError: there was no plan when the time was over, or the search was cancelled.
+        InfeasibleError: no plan fits in the memory; the message names a limit that suffices.
+        NoPlanError: no plan was found before the time was over or the search was cancelled.
     """
     model = model_of(model)
     settled = settled_machine(machine, devices, hardware, options.get("nodes"))
@@ -124,11 +124,11 @@ def _searched(
             finally:
                 cancellation.searching = False
     watch.raise_failure()
-    kept = Model(model.source, bindings(request.bind), request.batch)
+    own_model = Model(model.source, bindings(request.bind), request.batch)
     plans = [
         Plan(
             text,
-            kept,
+            own_model,
             figures=document | {"cached": answer.cached, "cancelled": answer.cancelled},
             stripped=answer.model,
         )

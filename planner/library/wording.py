@@ -19,7 +19,7 @@ def worded(function: Callable[P, R]) -> Callable[P, R]:
     """The errors of a function in these words; everything else of them stays as it is."""
 
     @wraps(function)
-    def told(*args: P.args, **kwargs: P.kwargs) -> R:
+    def reworded(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
         except PlannerError as e:
@@ -27,4 +27,4 @@ def worded(function: Callable[P, R]) -> Callable[P, R]:
                 e.args = (in_keywords(e.args[0]), *e.args[1:])
             raise
 
-    return told
+    return reworded

@@ -1,12 +1,11 @@
 """Plan -> SPMD program: local operators plus explicit collectives."""
 
 from planner.lowering.lower import lower
-from planner.lowering.program import Convert, Free, Host, Instruction, Load, Program, Run, Seed
-from planner.lowering.staged import ChunkProgram, Event, Passes, Staged, Transfer, passes, staged
+from planner.lowering.program import Free, Host, Instruction, Load, Program, Redistribute, Run, Seed
+from planner.lowering.staged import ChunkProgram, Event, Passes, Staged, StageTransfer, passes, staged
 
 __all__ = [
     "ChunkProgram",
-    "Convert",
     "Event",
     "Free",
     "Host",
@@ -14,10 +13,11 @@ __all__ = [
     "Load",
     "Passes",
     "Program",
+    "Redistribute",
     "Run",
     "Seed",
+    "StageTransfer",
     "Staged",
-    "Transfer",
     "lower",
     "passes",
     "staged",

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from planner.ir import DeviceMesh, Layout, Reduction
-from planner.lowering.program import Convert, Instruction, Load, Program, Run, Seed
+from planner.lowering.program import Instruction, Load, Program, Redistribute, Run, Seed
 from planner.redistribute import StepKind
 from planner.redistribute.steps import steps_from
 from planner.work.activity import active_tensors, gradient_sources
@@ -35,7 +35,7 @@ def check_program(program: Program) -> list[str]:
         if isinstance(i, Load | Seed):
             wrong += _layout_errors(i.tensor, i.layout, graph.tensors[i.tensor].shape, mesh)
             (values if isinstance(i, Load) else gradients).add((i.tensor, i.layout))
-        elif isinstance(i, Convert):
+        elif isinstance(i, Redistribute):
             store = gradients if i.gradient else values
             what = f"gradient of {i.tensor}" if i.gradient else i.tensor
             if (i.tensor, i.source) not in store:
@@ -91,7 +91,7 @@ def _named(i: Instruction) -> str:
     match i:
         case Run(op, backward):
             return f"{'the backward pass of ' if backward else ''}operator {op} runs"
-        case Convert(tensor, gradient):
+        case Redistribute(tensor, gradient):
             return f"{'gradient of ' if gradient else ''}{tensor} is converted from {i.source} to {i.target}"
         case Load(tensor, layout):
             return f"{tensor} is loaded as {layout}"
@@ -131,9 +131,9 @@ def _layout_errors(what: str, layout: Layout, shape: tuple[int, ...] | None, mes
     return []
 
 
-def _step_errors(what: str, convert: Convert, shape: tuple[int, ...] | None, mesh: DeviceMesh) -> list[str]:
-    here = convert.source
-    for step in convert.steps:
+def _step_errors(what: str, redistribution: Redistribute, shape: tuple[int, ...] | None, mesh: DeviceMesh) -> list[str]:
+    here = redistribution.source
+    for step in redistribution.steps:
         wrong = _layout_errors(what, step.target, shape, mesh) or _layout_errors(what, here, shape, mesh)
         if wrong:
             return wrong
@@ -149,4 +149,4 @@ def _step_errors(what: str, convert: Convert, shape: tuple[int, ...] | None, mes
         if not legal:
             return [f"{what}: step {step} does not lead from {here} to {step.target}"]
         here = step.target
-    return [] if here == convert.target else [f"{what}: its steps end in {here}, not in {convert.target}"]
+    return [] if here == redistribution.target else [f"{what}: its steps end in {here}, not in {redistribution.target}"]

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from planner.ir import DeviceMesh, Graph, Layout, Op, Role
-from planner.lowering.program import Convert, Instruction, Load, Program, Run, Seed
-from planner.pricing.assignment import Assignment, Move
-from planner.redistribute import Step, StepKind
+from planner.lowering.program import Instruction, Load, Program, Redistribute, Run, Seed
+from planner.pricing.assignment import Assignment, Redistribution
+from planner.redistribute import RedistributionStep, StepKind
 from planner.rules.rule import Rule
 from planner.work.activity import gradient_sources
 
@@ -63,8 +63,8 @@ class _Lowering:
             self.final,
         )
 
-    def _convert(self, tensor: str, moves: Iterable[Move]) -> None:
-        self.out += [Convert(tensor, m.gradient, m.source, m.target, m.steps, m.reader) for m in moves]
+    def _redistribute(self, tensor: str, moves: Iterable[Redistribution]) -> None:
+        self.out += [Redistribute(tensor, m.gradient, m.source, m.target, m.steps, m.reader) for m in moves]
 
     def _forward(self, op: Op) -> None:
         for slot, name in enumerate(op.inputs):
@@ -72,22 +72,22 @@ class _Lowering:
                 self._provide(op, slot, name)
         self.out.append(Run(op.name))
         for name in op.outputs:
-            if name in self.assignment.flows:
-                self._convert(name, self.assignment.flows[name].shared(gradient=False))
+            if name in self.assignment.redistributions:
+                self._redistribute(name, self.assignment.redistributions[name].shared(gradient=False))
 
     def _provide(self, op: Op, slot: int, name: str) -> None:
-        flow = self.assignment.flows.get(name)
-        if flow is None:
+        redistribution = self.assignment.redistributions.get(name)
+        if redistribution is None:
             if name not in self.graph.producers:
                 layout = self.assignment.strategies[op.name].operands[slot]
                 self._load(name, layout or Layout.replicated(self.graph.tensors[name].rank))
             return
-        if self.graph.tensors[name].role is Role.PARAMETER and (name, flow.produced) not in self.loaded:
-            self.loaded.add((name, flow.produced))
-            self.out.append(Load(name, flow.produced))
-            self._convert(name, flow.shared(gradient=False))
+        if self.graph.tensors[name].role is Role.PARAMETER and (name, redistribution.produced) not in self.loaded:
+            self.loaded.add((name, redistribution.produced))
+            self.out.append(Load(name, redistribution.produced))
+            self._redistribute(name, redistribution.shared(gradient=False))
         if slot == op.inputs.index(name):
-            self._convert(name, flow.of_reader(op.name, gradient=False))
+            self._redistribute(name, redistribution.of_reader(op.name, gradient=False))
 
     def _load(self, name: str, layout: Layout) -> None:
         """Inputs and constants come in any layout; a pending sum is made from them for free."""
@@ -101,9 +101,9 @@ class _Lowering:
             here = bare
             for axis, reduction in layout.partial:
                 there = Layout(bare.dims, (*here.partial, (axis, reduction)), bare.parts)
-                steps.append(Step(StepKind.TO_PARTIAL, (axis,), here, there))
+                steps.append(RedistributionStep(StepKind.TO_PARTIAL, (axis,), here, there))
                 here = there
-            self.out.append(Convert(name, False, bare, layout, tuple(steps)))
+            self.out.append(Redistribute(name, False, bare, layout, tuple(steps)))
 
     def _run_again(self, op: Op) -> None:
         """Recomputes the block of `op` before the first of its operators is differentiated."""
@@ -111,9 +111,9 @@ class _Lowering:
             self._forward(inside)
 
     def _backward(self) -> None:
-        flows = self.assignment.flows
+        redistributions = self.assignment.redistributions
         for name in gradient_sources(self.graph):
-            wanted = flows[name].wanted if name in flows else None
+            wanted = redistributions[name].wanted if name in redistributions else None
             if wanted is not None:
                 self.out.append(Seed(name, wanted))
         first_reader = {t: readers[0][0].name for t, readers in self.graph.consumers.items()}
@@ -123,12 +123,12 @@ class _Lowering:
             self._run_again(op)
             for name in op.outputs:
                 if name in self.active:
-                    self._convert(name, flows[name].shared(gradient=True))
+                    self._redistribute(name, redistributions[name].shared(gradient=True))
             self.out.append(Run(op.name, backward=True))
             for name in dict.fromkeys(op.inputs):
-                if name not in self.active or name not in flows:
+                if name not in self.active or name not in redistributions:
                     continue
-                self._convert(name, flows[name].of_reader(op.name, gradient=True))
+                self._redistribute(name, redistributions[name].of_reader(op.name, gradient=True))
                 if name in self.assignment.stored and first_reader[name] == op.name:
-                    self._convert(name, flows[name].shared(gradient=True))
+                    self._redistribute(name, redistributions[name].shared(gradient=True))
                     self.final[name] = self.assignment.stored[name]

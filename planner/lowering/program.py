@@ -13,19 +13,19 @@ from typing import Literal
 
 from planner.ir import DeviceMesh, Graph, Layout
 from planner.pricing.machine import Settings
-from planner.redistribute import Step
+from planner.redistribute import RedistributionStep
 from planner.redistribute.steps import FREE
 from planner.rules.rule import Rule
 from planner.rules.strategy import Strategy
 
 __all__ = [
-    "Convert",
     "Free",
     "GradientPart",
     "Host",
     "Instruction",
     "Load",
     "Program",
+    "Redistribute",
     "Run",
     "Seed",
     "StageInstruction",
@@ -55,14 +55,14 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Convert:
+class Redistribute:
     """A redistribution of a tensor or its gradient; `reader` is the operator it serves alone, if only one."""
 
     tensor: str
     gradient: bool
     source: Layout
     target: Layout
-    steps: tuple[Step, ...]
+    steps: tuple[RedistributionStep, ...]
     reader: str = ""
 
 
@@ -93,7 +93,7 @@ class Host:
     back: bool = False
 
 
-Instruction = Load | Run | Convert | Seed
+Instruction = Load | Run | Redistribute | Seed
 StageInstruction = Instruction | Free | Host  # of a pipeline stage, which says what it holds between its passes
 
 
@@ -117,25 +117,25 @@ class Program:
     active: frozenset[str]
     final_gradients: Mapping[str, Layout]
 
-    def converts(self) -> list[Convert]:
-        return [i for i in self.instructions if isinstance(i, Convert)]
+    def redistributions(self) -> list[Redistribute]:
+        return [i for i in self.instructions if isinstance(i, Redistribute)]
 
-    def moved(self, converts: Iterable[Convert], tensor_bytes: Mapping[str, int]) -> dict[str, Traffic]:
+    def moved(self, redistributions: Iterable[Redistribute], tensor_bytes: Mapping[str, int]) -> dict[str, Traffic]:
         """Collectives of these redistributions, by kind.  `tensor_bytes`: whole size by tensor."""
         counts: Counter[str] = Counter()
         sizes: Counter[str] = Counter()
-        for convert in converts:
-            for step in convert.steps:
+        for redistribution in redistributions:
+            for step in redistribution.steps:
                 if step.kind not in FREE:
                     counts[str(step.kind)] += 1
-                    sizes[str(step.kind)] += round(step.group_bytes(tensor_bytes[convert.tensor], self.mesh))
+                    sizes[str(step.kind)] += round(step.group_bytes(tensor_bytes[redistribution.tensor], self.mesh))
         return {kind: Traffic(counts[kind], sizes[kind]) for kind in sorted(counts)}
 
     def traffic(self, settings: Settings) -> dict[str, Traffic]:
         """Collectives by kind, those inside operators included, in the precision of `settings`."""
-        converts = self.converts()
+        redistributions = self.redistributions()
         between = self.moved(
-            converts, {c.tensor: settings.tensor_bytes(self.graph.tensors[c.tensor]) for c in converts}
+            redistributions, {c.tensor: settings.tensor_bytes(self.graph.tensors[c.tensor]) for c in redistributions}
         )
         counts = Counter({kind: t.count for kind, t in between.items()})
         sizes = Counter({kind: t.bytes for kind, t in between.items()})

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from planner.lowering.program import Convert, Free, GradientPart, Host, Program, Run, StageInstruction
+from planner.lowering.program import Free, GradientPart, Host, Program, Redistribute, Run, StageInstruction
 from planner.lowering.touched import Key, of_gradient, reads, writes
 from planner.redistribute import StepKind
 from planner.redistribute.steps import FREE
@@ -28,13 +28,13 @@ __all__ = ["RunAs", "again", "by_units", "deferred", "freed", "hosted", "in_two"
 
 @dataclass(frozen=True, slots=True)
 class RunAs:
-    """`again`: operator → block that is run again, beside those that the program itself runs again; `kept`: operators
+    """`again`: operator → block that is run again, beside those that the program itself runs again; `saved`: operators
     of such blocks that are not, since their results are kept; `hosted`: operators whose results wait in the host's
     memory; `gathers`, `scatters`: whether every pass gathers parameters, and scatters their gradients; `copies`:
     micro-batches that pass together; `unit`: operator → the unit that it is in."""
 
     again: Mapping[str, object] = field(default_factory=dict)
-    kept: Mapping[str, object] = field(default_factory=dict)
+    saved: Mapping[str, object] = field(default_factory=dict)
     hosted: frozenset[str] = frozenset()
     gathers: bool = False
     scatters: bool = False
@@ -64,7 +64,7 @@ def again(
 
 def _begun(how: RunAs, op: str, inside: dict[object, Listed]) -> Listed:
     """What runs again before the operator is differentiated: its block, of which it may be a part that is kept."""
-    return inside.pop(how.again.get(op, how.kept.get(op)), [])
+    return inside.pop(how.again.get(op, how.saved.get(op)), [])
 
 
 def _on_behalf(program: Program, how: RunAs, i: StageInstruction) -> str:
@@ -72,20 +72,20 @@ def _on_behalf(program: Program, how: RunAs, i: StageInstruction) -> str:
     with that, and where the reader's result is kept, with its maker."""
     if isinstance(i, Run):
         return i.op
-    if not isinstance(i, Convert):
+    if not isinstance(i, Redistribute):
         return ""
     made = program.graph.producers.get(i.tensor)
     maker = "" if made is None else made.name
-    if not i.reader or how.kept.get(i.reader, i.reader) == how.again.get(maker):
+    if not i.reader or how.saved.get(i.reader, i.reader) == how.again.get(maker):
         return maker
     return i.reader
 
 
 def freed(
-    program: Program, forward: Iterable[StageInstruction], backward: Iterable[StageInstruction], kept: Iterable[Key]
+    program: Program, forward: Iterable[StageInstruction], backward: Iterable[StageInstruction], resident: Iterable[Key]
 ) -> Listed:
-    """What the backward pass makes again before it reads it; not of what is `kept`."""
-    stays, made = set(kept), set[Key]()
+    """What the backward pass makes again before it reads it; not of what is `resident`."""
+    stays, made = set(resident), set[Key]()
     for i in backward:
         stays.update(k for k in reads(program, i) if k not in made)
         made.update(writes(program, i))
@@ -103,7 +103,7 @@ def in_two(
             here = _parts(program, i.op, weights, heavy(i.op))
             first += [replace(i, part=p) for p, late in here if not late]
             second += [replace(i, part=p) for p, late in here if late]
-        elif isinstance(i, Convert) and i.gradient and i.tensor in weights:
+        elif isinstance(i, Redistribute) and i.gradient and i.tensor in weights:
             second.append(i)
         else:
             first.append(i)
@@ -120,10 +120,10 @@ def _parts(program: Program, name: str, weights: frozenset[str], heavy: bool) ->
     return [("values", False), ("weights", True)] if of_weights == {True, False} and heavy else [("", False)]
 
 
-def deferred(scatter: StageInstruction) -> tuple[Convert | None, Convert | None]:
+def deferred(scatter: StageInstruction) -> tuple[Redistribute | None, Redistribute | None]:
     """A redistribution of a parameter's gradient: what every pass does of it, and what is left for the end of the step,
     from where on nothing but sums are carried out."""
-    assert isinstance(scatter, Convert)
+    assert isinstance(scatter, Redistribute)
     late = len(scatter.steps)
     while late and (scatter.steps[late - 1].kind is StepKind.ALL_REDUCE or scatter.steps[late - 1].kind in FREE):
         late -= 1
@@ -173,10 +173,10 @@ def by_units(
 
 
 def hosted(
-    program: Program, operators: frozenset[str], forward: Listed, later: Sequence[Listed], kept: Iterable[Key]
+    program: Program, operators: frozenset[str], forward: Listed, later: Sequence[Listed], resident: Iterable[Key]
 ) -> tuple[Listed, list[Listed]]:
     """The passes, in which results of these operators wait elsewhere between the first and the one that reads them."""
-    stays = set(kept)
+    stays = set(resident)
     made = {k for i in forward if isinstance(i, Run) and i.op in operators for k in writes(program, i)} - stays
     made -= {(i.tensor, i.layout) for i in forward if isinstance(i, Free)}
     out: list[Listed] = []

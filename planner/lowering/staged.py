@@ -23,19 +23,19 @@ from typing import Literal
 
 from cost_models.pipeline.orders import device_order, holders_of_chunks, is_split, occurrences, stage_numbers
 from planner.ir import Layout, Op, Role
-from planner.lowering.program import Convert, Instruction, Program, Run, Seed, StageInstruction
+from planner.lowering.program import Instruction, Program, Redistribute, Run, Seed, StageInstruction
 from planner.lowering.run_as import Listed, RunAs, again, by_units, deferred, freed, hosted, in_two
 from planner.lowering.touched import Key, key_of, of_gradient, writes
 from planner.rules.cost import Kind
 from planner.work.activity import made_of_parameters
 
-__all__ = ["ChunkProgram", "Event", "Passes", "Phase", "Staged", "Transfer", "passes", "staged"]
+__all__ = ["ChunkProgram", "Event", "Passes", "Phase", "StageTransfer", "Staged", "passes", "staged"]
 
 Phase = Literal["begin", "forward", "backward", "weights", "end"]
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class StageTransfer:
     """Every rank of the stage that holds chunk `source` sends its shard of a tensor, or of its gradient, to the rank at
     the same place of the stage that holds chunk `target`."""
 
@@ -86,14 +86,14 @@ class ChunkProgram:
     of its stage."""
 
     runs: Mapping[Phase, tuple[StageInstruction, ...]]
-    receives: Mapping[Phase, tuple[Transfer, ...]]
-    sends: Mapping[Phase, tuple[Transfer, ...]]
+    receives: Mapping[Phase, tuple[StageTransfer, ...]]
+    sends: Mapping[Phase, tuple[StageTransfer, ...]]
     held: frozenset[str]
 
-    def received(self, phase: Phase) -> tuple[Transfer, ...]:
+    def received(self, phase: Phase) -> tuple[StageTransfer, ...]:
         return self.receives.get(phase, ())
 
-    def sent(self, phase: Phase) -> tuple[Transfer, ...]:
+    def sent(self, phase: Phase) -> tuple[StageTransfer, ...]:
         return self.sends.get(phase, ())
 
     def instructions(self, phase: Phase) -> tuple[StageInstruction, ...]:
@@ -245,7 +245,7 @@ class _Cut:
 
     def _makes(self, i: StageInstruction) -> bool:
         """Whether it makes a value of parameters alone, of what there is between steps."""
-        if isinstance(i, Convert):
+        if isinstance(i, Redistribute):
             return not i.gradient and i.tensor in self.weights
         return isinstance(i, Run) and not i.backward and self._of_weights(i.op)
 
@@ -265,7 +265,7 @@ class _Cut:
         made = self.graph.producers.get(i.tensor)
         if made is not None:
             return frozenset([self.chunk_of[made.name]])
-        only = i.reader if isinstance(i, Convert) else ""
+        only = i.reader if isinstance(i, Redistribute) else ""
         readers = self.graph.consumers.get(i.tensor, ())
         reading = frozenset(self.chunk_of[op.name] for op, _ in readers if not only or op.name == only)
         return reading & self.held[i.tensor] if i.tensor in self.held else reading
@@ -276,7 +276,7 @@ class _Cut:
 
     # What crosses
 
-    def _value_transfers(self) -> tuple[Transfer, ...]:
+    def _value_transfers(self) -> tuple[StageTransfer, ...]:
         made: dict[Key, int] = {}
         for k in range(self.count):
             for i in self.forward[k]:
@@ -296,7 +296,7 @@ class _Cut:
                 here.update(writes(self.program, i))
         order = {key: n for n, key in enumerate(made)}
         return tuple(
-            Transfer(*key, False, k, k + 1)
+            StageTransfer(*key, False, k, k + 1)
             for key in sorted(last, key=order.__getitem__)
             for k in range(made[key], last[key])
         )
@@ -312,7 +312,7 @@ class _Cut:
         where = "no stage makes" if made is None else f"{self.passes.name(made)} makes and never sends to {here}"
         return f"{here}: {who} reads {name} as {layout}, which {where}"
 
-    def _gradient_transfers(self) -> tuple[Transfer, ...]:
+    def _gradient_transfers(self) -> tuple[StageTransfer, ...]:
         """Contributions go back to where the tensor is made, chunk by chunk, in the layouts they are made in."""
         first: dict[Key, int] = {}
         for op in self.graph.ops:
@@ -320,7 +320,7 @@ class _Cut:
                 if key[0] in self.graph.producers:
                     first[key] = max(first.get(key, 0), self.chunk_of[op.name])
         return tuple(
-            Transfer(*key, True, k, k - 1)
+            StageTransfer(*key, True, k, k - 1)
             for key, latest in first.items()
             for k in range(latest, self.chunk_of[self.graph.producers[key[0]].name], -1)
         )
@@ -344,7 +344,7 @@ class _Cut:
         there before; `received`: tensors of which there may be none, None: any."""
         there = set(there)
         for i in instructions:
-            if isinstance(i, Convert) and i.gradient:
+            if isinstance(i, Redistribute) and i.gradient:
                 merged = received is None or i.tensor in received
                 if (i.tensor, i.source) not in there and merged:
                     continue
@@ -357,7 +357,7 @@ class _Cut:
             yield i
 
     def _reads(self, i: Instruction) -> list[Key]:
-        if isinstance(i, Convert):
+        if isinstance(i, Redistribute):
             return [] if i.gradient else [(i.tensor, i.source)]
         if not isinstance(i, Run) or i.backward:  # what the backward pass reads, the forward pass has read or made
             return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.ir import Layout
-from planner.lowering.program import Convert, Host, Load, Program, Run, StageInstruction
+from planner.lowering.program import Host, Load, Program, Redistribute, Run, StageInstruction
 
 __all__ = ["Key", "key_of", "of_gradient", "reads", "writes"]
 
@@ -19,14 +19,14 @@ def key_of(program: Program, name: str, layout: Layout | None) -> Key:
 
 def of_gradient(i: StageInstruction) -> bool:
     """Whether it redistributes a gradient."""
-    return isinstance(i, Convert) and i.gradient
+    return isinstance(i, Redistribute) and i.gradient
 
 
 def writes(program: Program, i: StageInstruction) -> Iterator[Key]:
     """Values, not gradients."""
     if isinstance(i, Load) or (isinstance(i, Host) and i.back):
         yield i.tensor, i.layout
-    elif isinstance(i, Convert) and not i.gradient:
+    elif isinstance(i, Redistribute) and not i.gradient:
         yield i.tensor, i.target
     elif isinstance(i, Run) and not i.backward:
         op, strategy = program.graph.op(i.op), program.strategies[i.op]
@@ -35,7 +35,7 @@ def writes(program: Program, i: StageInstruction) -> Iterator[Key]:
 
 def reads(program: Program, i: StageInstruction) -> Iterator[Key]:
     """Values; of a backward pass operands and results, of which it may want either."""
-    if isinstance(i, Convert) and not i.gradient:
+    if isinstance(i, Redistribute) and not i.gradient:
         yield i.tensor, i.source
     elif isinstance(i, Host) and not i.back:
         yield i.tensor, i.layout

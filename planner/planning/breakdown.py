@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from planner.clock import convert_cost, run_cost
+from planner.clock import redistribution_cost, run_cost
 from planner.lowering import Program, Run
 from planner.pricing import PricedProblem
 
@@ -43,8 +43,10 @@ def breakdown(priced: PricedProblem, choice: Sequence[int], program: Program) ->
     runs = [i for i in program.instructions if isinstance(i, Run) and i.op in priced.op_nodes]
     work = [(r.backward, *run_cost(priced, choice, r)) for r in runs]
     moved = {(p, g): 0 for p in (False, True) for g in (False, True)}
-    for convert in program.converts():
-        moved[convert.tensor in priced.parameter_nodes, convert.gradient] += convert_cost(priced, convert)
+    for redistribution in program.redistributions():
+        moved[redistribution.tensor in priced.parameter_nodes, redistribution.gradient] += redistribution_cost(
+            priced, redistribution
+        )
     return CostBreakdown(
         compute_forward=sum(own for back, own, _ in work if not back),
         compute_backward=sum(own for back, own, _ in work if back),

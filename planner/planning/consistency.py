@@ -50,12 +50,12 @@ def _ends(plan: PlanDocument, op: OperatorDocument) -> Iterator[str]:
         if len(tensors) != len(layouts):
             yield f".{what}: expected a layout or null for each of {len(tensors)} tensors, found {len(layouts)}"
         for i, (tensor, layout) in enumerate(zip(tensors, layouts, strict=False)):
-            told = plan.tensors.get(tensor) or plan.inputs.get(tensor)
-            if told is None or told.shape is None:
+            stated = plan.tensors.get(tensor) or plan.inputs.get(tensor)
+            if stated is None or stated.shape is None:
                 continue
-            if layout is None or len(layout.dims) != len(told.shape):
+            if layout is None or len(layout.dims) != len(stated.shape):
                 found = "none" if layout is None else f"one of {len(layout.dims)}"
-                yield f".{what}.{i}: expected a layout of the {len(told.shape)} dimensions of {tensor}, found {found}"
+                yield f".{what}.{i}: expected a layout of the {len(stated.shape)} dimensions of {tensor}, found {found}"
     for c in op.inner:
         if c.kind not in _COLLECTIVES:
             yield f".inner: {c.kind!r} is no collective; expected one of {', '.join(sorted(_COLLECTIVES))}"
@@ -65,11 +65,11 @@ def _stages(plan: PlanDocument) -> Iterator[str]:
     unknown = [s.mesh for s in plan.stages if s.mesh not in plan.meshes]
     if unknown:
         yield f"at stages: mesh {unknown[0]!r} is not among {', '.join(plan.meshes)}"
-    count, told = len(plan.stages), plan.schedule.stages
+    count, stated = len(plan.stages), plan.schedule.stages
     highest = max((o.stage for o in plan.operators.values()), default=0)
-    if told != count or highest >= count:
+    if stated != count or highest >= count:
         yield (
-            f"at stages: expected {told} as of schedule.stages, with operators in these alone; found {count}, and "
+            f"at stages: expected {stated} as of schedule.stages, with operators in these alone; found {count}, and "
             f"operators in stage {highest}"
         )
         return

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Literal
 
-from planner.clock import convert_cost, run_cost
+from planner.clock import redistribution_cost, run_cost
 from planner.frontends.blocks import repeated_blocks
 from planner.ir import Graph, Layout, Op
-from planner.lowering import Convert, Run
+from planner.lowering import Redistribute, Run
 from planner.planning.document import (
     MESH,
     AxisDocument,
@@ -104,7 +104,7 @@ def describe(
         redistributions=[
             _redistribution(planned, c, begin * unit)
             for c, begin in zip(planned.program.instructions, planned.timeline.begins, strict=True)
-            if isinstance(c, Convert) and c.tensor in planned.assignment.flows
+            if isinstance(c, Redistribute) and c.tensor in planned.assignment.redistributions
         ],
         schedule=ScheduleDocument(
             mode="training" if settings.training else "inference",
@@ -183,7 +183,7 @@ def _shape(graph: Graph, name: str) -> list[int] | None:
 
 
 def _mesh(planned: Planned) -> MeshDocument:
-    used = {s.axes for c in planned.program.converts() for s in c.steps}
+    used = {s.axes for c in planned.program.redistributions() for s in c.steps}
     used |= {c.axes for op in planned.priced.graph.ops for c in _inner(planned, op)}
     groups = {".".join(axes): [list(g) for g in planned.mesh.groups(axes)] for axes in sorted(used)}
     return MeshDocument(axes=[AxisDocument(name=a.name, size=a.size) for a in planned.mesh.axes], groups=groups)
@@ -192,14 +192,14 @@ def _mesh(planned: Planned) -> MeshDocument:
 def _tensors(planned: Planned) -> dict[str, TensorDocument]:
     graph = planned.priced.graph
     out = {}
-    for name, flow in planned.assignment.flows.items():
+    for name, redistribution in planned.assignment.redistributions.items():
         t = graph.tensors[name]
         out[name] = TensorDocument(
             shape=_shape(graph, name),
             dtype=t.dtype,
             role=str(t.role),
-            layout=_layout(flow.produced),
-            gradient=_optional(flow.wanted),
+            layout=_layout(redistribution.produced),
+            gradient=_optional(redistribution.wanted),
         )
     return out
 
@@ -319,7 +319,7 @@ def _update(planned: Planned, parameter: str) -> int:
     return 0 if node is None else int(priced.problem.nodes[node].costs[planned.solution.choice[node]])
 
 
-def _redistribution(planned: Planned, c: Convert, begin_s: float) -> RedistributionDocument:
+def _redistribution(planned: Planned, c: Redistribute, begin_s: float) -> RedistributionDocument:
     machine = planned.priced.machine
     size = machine.settings.tensor_bytes(planned.priced.graph.tensors[c.tensor])
     return RedistributionDocument(
@@ -339,6 +339,6 @@ def _redistribution(planned: Planned, c: Convert, begin_s: float) -> Redistribut
             )
             for s in c.steps
         ],
-        seconds=convert_cost(planned.priced, c) * machine.unit_s,
+        seconds=redistribution_cost(planned.priced, c) * machine.unit_s,
         begin_s=begin_s,
     )

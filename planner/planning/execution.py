@@ -68,14 +68,14 @@ def execution_of(plan: PlanDocument, graph: Graph) -> Configuration | None:
 
     InputError where it does not fit the plan's devices and samples.
     """
-    asked = plan.search.request
-    if asked is None or asked.strategy is None:
+    requested = plan.search.request
+    if requested is None or requested.strategy is None:
         return None
     samples = global_batch(graph) * plan.schedule.micro_batches
     s = plan.schedule
     try:
         return parse_strategy(
-            asked.strategy, devices=plan.devices, batch=samples, precision=s.precision, optimizer=s.optimizer
+            requested.strategy, devices=plan.devices, batch=samples, precision=s.precision, optimizer=s.optimizer
         )
     except UsageError as e:
         raise InputError(f"plan: at search.request.strategy: expected one that fits the plan, found {e}") from e

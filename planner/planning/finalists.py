@@ -29,7 +29,7 @@ from planner.clock import (
 from planner.lowering import Program
 from planner.planning.breakdown import CostBreakdown, breakdown
 from planner.planning.fit import program_of_choice
-from planner.planning.lean import lean
+from planner.planning.least_memory import smallest_hubs
 from planner.planning.options import Found, Option
 from planner.planning.relaxed import LARGE, cheapest, closed_gap, search_relaxed
 from planner.planning.request import Request
@@ -176,7 +176,7 @@ class _Judge:
             self.bounds[place] = max(self.bounds[place], relaxed.bound(search.bound))
             if search.choice is None or self._done(place):
                 return
-            states = lean(option.priced, search.choice)
+            states = smallest_hubs(option.priced, search.choice)
             finalist = self._played(option, states)
             if finalist is None:
                 return

@@ -14,7 +14,7 @@ from typing import Final
 
 from planner.clock import held_of_plan, levels_of_plan
 from planner.lowering import Program, Run, lower
-from planner.planning.lean import lean
+from planner.planning.least_memory import smallest_hubs
 from planner.pricing import PricedProblem
 from planner.search.control import Control
 from planner.search.elimination.tables import TooLarge
@@ -23,7 +23,7 @@ from planner.search.prices.memory import minimum_memory
 from planner.search.solve import Search
 from planner.search.solvers import SolverName
 
-__all__ = ["Fitted", "fit", "fullest_instant", "leanest", "lowered", "program_of_choice"]
+__all__ = ["Fitted", "fit", "fullest_instant", "lowered", "program_of_choice", "smallest"]
 
 _MOST_TRIES: Final = 4
 
@@ -43,8 +43,8 @@ def program_of_choice(priced: PricedProblem, choice: Sequence[int]) -> Program:
 
 
 def fit(priced: PricedProblem, choice: Sequence[int]) -> Fitted | None:
-    """The choice with its hubs in their leanest states; None where it is not valid."""
-    states = lean(priced, choice)
+    """The choice with its hubs in the states that hold least; None where it is not valid."""
+    states = smallest_hubs(priced, choice)
     cost = evaluate(priced.problem, states)
     if cost is None:
         return None
@@ -82,11 +82,11 @@ def lowered(priced: PricedProblem, over: Fitted, control: Control, solver: Solve
         else:
             over = found
             rows -= found.held - limit
-    last = leanest(priced, control, solver)
+    last = smallest(priced, control, solver)
     return last if last is not None and last.held <= limit else None
 
 
-def leanest(priced: PricedProblem, control: Control, solver: SolverName, *, brief: bool = False) -> Fitted | None:
+def smallest(priced: PricedProblem, control: Control, solver: SolverName, *, brief: bool = False) -> Fitted | None:
     """Of the cheapest choice among those that hold least by the rows, and the first of these found, the one whose
     program holds least.  `brief`: of those that are found at once, for whom it need not be the cheapest."""
     try:

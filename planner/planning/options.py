@@ -44,7 +44,7 @@ class Option:
     `fitted`: the best choice whose program fits in memory; `looked_at`: the last of the search's choices that was
     weighed; `over`: of these, one whose program does not fit; `overfull`: prices on memory or lower limits were tried,
     and nothing fits; `walked`: prices on memory were tried; `known`: configurations as textbooks have them that were
-    weighed, `shapes`: those still to be found; `leanest`: of all that was weighed, what holds least.  `step_bound`:
+    weighed, `shapes`: those still to be found; `smallest`: of all that was weighed, what holds least.  `step_bound`:
     where it was looked for beyond what computing and the objective say, units that the step of every plan takes at
     least.
     """
@@ -62,7 +62,7 @@ class Option:
     walked: bool = False
     known: list[Fitted] = field(default_factory=list, repr=False)
     shapes: Iterator[tuple[int, ...]] | None = field(default=None, repr=False)
-    leanest: Fitted | None = None
+    smallest: Fitted | None = None
     step_bound: int = 0
 
     @property

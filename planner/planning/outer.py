@@ -271,19 +271,19 @@ class _Outer:
         assert option.search is not None
         if not brief:
             option.walked = True
-            if option.leanest is None:  # the first prices may settle it
+            if option.smallest is None:  # the first prices may settle it
                 self._walk(option, brief=True)
                 cutoff = self._close_below(self._cutoff(option))
                 if option.within(HARDLY) or not self._open_below(option.search, cutoff):
                     return
             self._shape(option)
         self.control.say(f"{option}: prices on memory")
-        known = [*option.known, *(f for f in (option.over, option.fitted, option.leanest) if f is not None)]
+        known = [*option.known, *(f for f in (option.over, option.fitted, option.smallest) if f is not None)]
         cutoff = self._close_below(self._cutoff(option))
         take = partial(self._take, option)
         found = walk(option.priced, self.control, known, cutoff, take, brief=brief)
         option.search.learn(found.bound, found.prices)
-        option.leanest = found.leanest
+        option.smallest = found.smallest
 
     def _take(self, option: Option, found: Fitted) -> None:
         """Takes a choice where it fits and is better than what was known of the option; it is in hand from here on."""

@@ -44,8 +44,8 @@ def read_plan(path: str | os.PathLike[str]) -> PlanDocument:
         raise InputError(_not_there(Path(path))) from e
     except UnicodeDecodeError as e:
         also = "; a model goes behind it" if Path(path).suffix == ".onnx" else ""
-        told = "cannot be read as text; give a plan.json that `planner search` wrote"
-        raise InputError(f"plan {path}: {told}{also}") from e
+        message = "cannot be read as text; give a plan.json that `planner search` wrote"
+        raise InputError(f"plan {path}: {message}{also}") from e
     except OSError as e:
         raise InputError(f"plan {path}: cannot be read ({e}); give a plan.json that `planner search` wrote") from e
     try:

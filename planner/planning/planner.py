@@ -16,7 +16,7 @@ from planner.planning.breakdown import CostBreakdown
 from planner.planning.constraints import Pins, memory_note, no_mesh_left
 from planner.planning.context import SearchContext
 from planner.planning.finalists import Finalist, Judged, judged
-from planner.planning.fit import Fitted, leanest
+from planner.planning.fit import Fitted, smallest
 from planner.planning.interrupt import run_until_stopped
 from planner.planning.options import Candidate, Found, Option
 from planner.planning.outer import search_options
@@ -244,9 +244,9 @@ def _infeasible(
         for option in options:
             assert option.priced is not None
             bound = minimum_memory(option.priced.problem, deadline=hurry.deadline).lower_bound
-            # Where prices on memory were raised as far as makes sense, what they led to is as lean as is known.
-            lean = option.leanest or leanest(option.priced, hurry, request.solver, brief=True)
-            found.append((bound, lean))
+            # Where prices on memory were raised as far as makes sense, what they led to holds as little as is known.
+            least = option.smallest or smallest(option.priced, hurry, request.solver, brief=True)
+            found.append((bound, least))
 
     run_until_stopped(explain, hurry)
     # What was not looked at has the bound that the search has proven.

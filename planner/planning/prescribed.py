@@ -7,7 +7,7 @@ from planner.errors import InputError
 from planner.ir import DeviceMesh, Graph
 from planner.lowering import Program, lower
 from planner.planning.constraints import Constraints, Unfit, apply, contradiction, needed, resolve
-from planner.planning.lean import lean
+from planner.planning.least_memory import smallest_hubs
 from planner.planning.schemes.model import model_of
 from planner.pricing import Machine, Settings, price
 from planner.search.solve import solve
@@ -34,5 +34,5 @@ def program_of_pins(graph: Graph, pins: Constraints, profile: HardwareProfile, s
             raise InputError(f"constraints {pins.source}: mesh {mesh}: {offered.status}: {offered.message}")
         why = contradiction(whole, resolved)
         raise InputError(f"constraints {pins.source}: mesh {mesh}: {why.message if why else 'no plan holds all pins'}")
-    choice = lean(pinned, solution.choice)
+    choice = smallest_hubs(pinned, solution.choice)
     return lower(graph, mesh, rules, active, pinned.decode(choice))

@@ -7,8 +7,8 @@ from planner.ir import DeviceMesh, Graph
 from planner.lowering import Program, lower
 from planner.planning.document import PlanDocument, RedistributionDocument
 from planner.planning.roles import role_from_text
-from planner.pricing import Assignment, Flow, Move, active_tensors, bind_rules
-from planner.redistribute import Step, StepKind
+from planner.pricing import Assignment, Redistribution, RedistributionPlan, active_tensors, bind_rules
+from planner.redistribute import RedistributionStep, StepKind
 from planner.rules.strategy import Strategy, bind
 
 __all__ = ["assignment_of", "each_once", "program_of", "strategies_of"]
@@ -50,11 +50,11 @@ def program_of(plan: PlanDocument, graph: Graph) -> Program:
 def assignment_of(plan: PlanDocument, graph: Graph) -> Assignment:
     """What the plan says of operators, parameters and tensors; strategies are bound for those of `graph`, which may
     be a part of the model.  InputError where they do not fit."""
-    moves: dict[str, list[Move]] = {}
+    moves: dict[str, list[Redistribution]] = {}
     for r in each_once(plan):
         moves.setdefault(r.tensor, []).append(_move(r, plan.mesh))
-    flows = {
-        name: Flow(
+    redistributions = {
+        name: RedistributionPlan(
             name,
             "set",
             t.layout.layout(),
@@ -65,7 +65,7 @@ def assignment_of(plan: PlanDocument, graph: Graph) -> Assignment:
     }
     stored = {name: p.stored.layout() for name, p in plan.parameters.items()}
     blocks = {name: k for k, block in enumerate(plan.schedule.recompute) for name in block}
-    return Assignment(strategies_of(plan, graph), stored, flows, blocks)
+    return Assignment(strategies_of(plan, graph), stored, redistributions, blocks)
 
 
 def each_once(plan: PlanDocument) -> list[RedistributionDocument]:
@@ -79,7 +79,7 @@ def each_once(plan: PlanDocument) -> list[RedistributionDocument]:
     return list(known.values())
 
 
-def _move(r: RedistributionDocument, mesh: DeviceMesh) -> Move:
+def _move(r: RedistributionDocument, mesh: DeviceMesh) -> Redistribution:
     source = here = r.source.layout()
     steps = []
     for s in r.steps:
@@ -89,9 +89,9 @@ def _move(r: RedistributionDocument, mesh: DeviceMesh) -> Move:
             raise InputError(
                 f"plan: redistribution of {r.tensor}: step {s.kind} over {s.axes} is not known to this mesh"
             )
-        steps.append(Step(StepKind(s.kind), tuple(s.axes), here, there, s.dim, s.to_dim))
+        steps.append(RedistributionStep(StepKind(s.kind), tuple(s.axes), here, there, s.dim, s.to_dim))
         here = there
     target = r.target.layout()
     if here != target:
         raise InputError(f"plan: redistribution of {r.tensor}: its steps end in {here}, not in {target}")
-    return Move(r.direction == "gradient", source, target, tuple(steps), r.reader)
+    return Redistribution(r.direction == "gradient", source, target, tuple(steps), r.reader)

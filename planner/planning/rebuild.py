@@ -28,17 +28,17 @@ def profile_of_plan(plan: PlanDocument) -> HardwareProfile:
     """The machine that the plan says it was made for, its servers as full as the plan says.
 
     InputError where it is not to be had, or is another one by now."""
-    asked = plan.search.request
+    requested = plan.search.request
     name = plan.cluster.hardware
     try:
-        if asked is not None and asked.profile is not None:
-            profile = parse_profile(asked.profile.text, origin=asked.profile.name)
+        if requested is not None and requested.profile is not None:
+            profile = parse_profile(requested.profile.text, origin=requested.profile.name)
         else:
             profile = load_profile(name)
     except ProfileError as e:
         raise InputError(f"plan: at cluster.hardware: expected a machine that is known, found {name} ({e})") from e
-    if asked is not None:
-        return on_nodes(profile, plan.cluster.devices, asked.nodes)
+    if requested is not None:
+        return on_nodes(profile, plan.cluster.devices, requested.nodes)
     each = plan.cluster.devices_per_server
     if profile.server is None or each is None:
         return profile

@@ -23,7 +23,7 @@ from planner.search.solve import solve
 
 __all__ = ["Recall", "complete", "narrowed", "plain_choice"]
 
-Kept = Mapping[int, NDArray[np.int64]]  # node → the states it may take; all where it is not named
+AllowedStates = Mapping[int, NDArray[np.int64]]  # node → the states it may take; all where it is not named
 LEAST_SHARE = 0.5  # of the operators that must be found again
 
 
@@ -56,13 +56,15 @@ class Recall:
         both = operators | self._parameters(priced)
         return self._completed(priced, both, control) or self._completed(priced, operators, control)
 
-    def _completed(self, priced: PricedProblem, kept: Kept, control: Control | None) -> tuple[int, ...] | None:
+    def _completed(
+        self, priced: PricedProblem, allowed_states: AllowedStates, control: Control | None
+    ) -> tuple[int, ...] | None:
         inner = None
         if self.seconds is not None or control is not None:
             left = None if control is None else control.left
             limits = [s for s in (self.seconds, left) if s is not None]
             inner = Control(min(limits, default=None), cancel=Control().cancel if control is None else control.cancel)
-        return complete(priced.problem, kept, inner)
+        return complete(priced.problem, allowed_states, inner)
 
     def _operators(self, priced: PricedProblem) -> dict[int, NDArray[np.int64]]:
         names = priced.machine.mesh.names
@@ -112,24 +114,26 @@ def plain_choice(priced: PricedProblem, control: Control) -> tuple[int, ...] | N
     problem = priced.problem
     if all(whole.values()):
         operators = {node: found[0] for node, found in whole.items()}
-        for lean in (False, True):
-            choice = _filled(problem, operators, set(priced.parameter_nodes.values()), lean=lean)
+        for least_memory in (False, True):
+            choice = _filled(problem, operators, set(priced.parameter_nodes.values()), least_memory=least_memory)
             if evaluate(problem, choice) is not None:
                 return choice
-    kept: dict[int, NDArray[np.int64]] = {}
+    allowed_states: dict[int, NDArray[np.int64]] = {}
     shared: dict[tuple[int, int], NDArray[np.int64]] = {}
     for node, found in whole.items():
         costs = problem.nodes[node].costs
         key = id(costs), id(found)
         if key not in shared:
             shared[key] = np.array(sorted({*found, int(costs.argmin())}))
-        kept[node] = shared[key]
-    return complete(problem, kept, control)
+        allowed_states[node] = shared[key]
+    return complete(problem, allowed_states, control)
 
 
-def _filled(problem: Problem, operators: Mapping[int, int], parameters: set[int], *, lean: bool) -> tuple[int, ...]:
-    """Every other node in turn in the state that costs least beside those chosen before; `lean`: parameters in the one
-    that holds least."""
+def _filled(
+    problem: Problem, operators: Mapping[int, int], parameters: set[int], *, least_memory: bool
+) -> tuple[int, ...]:
+    """Every other node in turn in the state that costs least beside those chosen before; with
+    `least_memory`, parameters in the one that holds least."""
     chosen = dict(operators)
     edges: dict[int, list[Edge]] = {}
     for e in problem.edges:
@@ -145,27 +149,27 @@ def _filled(problem: Problem, operators: Mapping[int, int], parameters: set[int]
             if other in chosen:
                 costs += e.costs[:, chosen[other]] if e.u == v else e.costs[chosen[other]]
         allowed = costs < FORBIDDEN
-        if lean and v in parameters and node.usage is not None and allowed.any():
+        if least_memory and v in parameters and node.usage is not None and allowed.any():
             costs = np.where(allowed, node.usage, np.inf)
         chosen[v] = int(costs.argmin())
     return tuple(chosen[v] for v in range(len(problem.nodes)))
 
 
-def complete(problem: Problem, kept: Kept, control: Control | None = None) -> tuple[int, ...] | None:
-    """The best choice found with only the states `kept`; None where there is none, or none in time."""
-    found = solve(narrowed(problem, kept), control=control)
+def complete(problem: Problem, allowed_states: AllowedStates, control: Control | None = None) -> tuple[int, ...] | None:
+    """The best choice found with only the allowed states; None where there is none, or none in time."""
+    found = solve(narrowed(problem, allowed_states), control=control)
     if not found.choice:
         return None
-    choice = tuple(int(kept[v][x]) if v in kept else x for v, x in enumerate(found.choice))
+    choice = tuple(int(allowed_states[v][x]) if v in allowed_states else x for v, x in enumerate(found.choice))
     return choice if evaluate(problem, choice) is not None else None
 
 
-def narrowed(problem: Problem, kept: Kept) -> Problem:
-    """The problem with only the states `kept`; arrays that were shared stay shared."""
+def narrowed(problem: Problem, allowed_states: AllowedStates) -> Problem:
+    """The problem with only the allowed states; arrays that were shared stay shared."""
     cut: dict[tuple[object, ...], IntArray] = {}
 
     def rows(array: IntArray, node: int, axis: int) -> IntArray:
-        states = kept.get(node)
+        states = allowed_states.get(node)
         if states is None:
             return array
         key = (id(array), axis, states.tobytes())

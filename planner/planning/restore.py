@@ -19,11 +19,20 @@ from planner.ir import DeviceMesh, Graph, Layout
 from planner.lowering import Program
 from planner.lowering.check import check_program
 from planner.planning.document import PlanDocument
-from planner.planning.lean import beside, edges_of_hubs
+from planner.planning.least_memory import beside, edges_of_hubs
 from planner.planning.programs import each_once, program_of
 from planner.planning.roles import role_from_text
 from planner.planning.targets import said_by
-from planner.pricing import Machine, Move, PricedProblem, PriceTables, Settings, active_tensors, bind_rules, price
+from planner.pricing import (
+    Machine,
+    PricedProblem,
+    PriceTables,
+    Redistribution,
+    Settings,
+    active_tensors,
+    bind_rules,
+    price,
+)
 from planner.pricing.hubs import Read, SetHub, StarHub, direct_moves
 from planner.pricing.memory import recomputed_blocks
 from planner.pricing.priced import Reader
@@ -175,10 +184,10 @@ class _Choice:
                 self._hub(tensor, ends[0] if ends else None)
             elif ends:
                 self.chosen[ends[0].node] = self._delivered(tensor, ends[0])[0]
-        self._as_told()
+        self._as_stated()
         return tuple(self.chosen[n] for n in range(len(self.priced.problem.nodes)))
 
-    def _as_told(self) -> None:
+    def _as_stated(self) -> None:
         """Where another state of a hub means the very moves of the file, and the cheapest does not, it is that one."""
         choice = [self.chosen[n] for n in range(len(self.priced.problem.nodes))]
         for tensor, (node, _) in self.priced.hubs.items():
@@ -195,13 +204,13 @@ class _Choice:
     def _moved(self, tensor: str, choice: Sequence[int]) -> bool:
         """Whether the moves of the choice are those of the file, in its order for each reader and way."""
         found: dict[tuple[str, bool], list[_Way]] = defaultdict(list)
-        for m in self.priced.flow(tensor, choice).moves:
+        for m in self.priced.redistribution_plan(tensor, choice).moves:
             found[m.reader, m.gradient].append(_way(m))
-        told: dict[tuple[str, bool], list[_Way]] = defaultdict(list)
+        stated: dict[tuple[str, bool], list[_Way]] = defaultdict(list)
         for reader in self.readers.get(tensor, ()):
             for way in self.ways[tensor, reader]:
-                told[reader, way[0]].append(way)
-        return found == told
+                stated[reader, way[0]].append(way)
+        return found == stated
 
     def _operators(self) -> None:
         priced, names = self.priced, self.priced.machine.mesh.names
@@ -210,13 +219,13 @@ class _Choice:
             strategies = priced.tables[name].strategies
             if id(strategies) not in index:  # layers that look alike share their tables
                 index[id(strategies)] = {s.roles: k for k, s in enumerate(strategies)}
-            told = self.plan.operators[name].strategy
-            state = index[id(strategies)].get(tuple(role_from_text(told[n]) for n in names))
+            roles = self.plan.operators[name].strategy
+            state = index[id(strategies)].get(tuple(role_from_text(roles[n]) for n in names))
             if state is None:
-                raise self._wrong(f"operators.{name}.strategy", "one that the operator offers", str(told))
+                raise self._wrong(f"operators.{name}.strategy", "one that the operator offers", str(roles))
             if priced.problem.nodes[node].costs[state] >= FORBIDDEN:
                 allowed = f"one that hardware profile {priced.machine.profile.name} and the target allow"
-                raise self._wrong(f"operators.{name}.strategy", allowed, str(told))
+                raise self._wrong(f"operators.{name}.strategy", allowed, str(roles))
             self.chosen[node] = state
 
     def _parameters(self) -> None:
@@ -269,13 +278,13 @@ class _Choice:
         rows = [states[x] for x in alone or there if x in states]
         found = [int(np.flatnonzero(end.rows == row)[0]) for row in rows]
         if not found:
-            told = ", ".join(map(str, there))
-            raise self._wrong(f"tensors.{tensor}", "an output delivered with nothing pending", told)
+            delivered = ", ".join(map(str, there))
+            raise self._wrong(f"tensors.{tensor}", "an output delivered with nothing pending", delivered)
         return found
 
     def _wrong(self, field: str, expected: str, found: str) -> InputError:
         return InputError(f"{self.source}: at {field}: expected {expected}, found {found}; search again")
 
 
-def _way(m: Move) -> _Way:
+def _way(m: Redistribution) -> _Way:
     return m.gradient, m.source, m.target

@@ -38,8 +38,8 @@ def shapes(
     stop: Callable[[], bool] = lambda: False,
     cutoff: Callable[[], float] = lambda: math.inf,
 ) -> Iterator[tuple[int, ...]]:
-    """The cheapest choice of every configuration, the limit aside, leanest storage first; those that the mesh or a pin
-    rules out are left out, and those that are seen to cost as much as `cutoff` says when they are come to."""
+    """The cheapest choice of every configuration, the limit aside, the least storage first; those that the mesh or a
+    pin rules out are left out, and those that are seen to cost as much as `cutoff` says when they are come to."""
     axes = priced.machine.mesh.names
     if len(axes) > MOST_AXES:
         return
@@ -48,12 +48,14 @@ def shapes(
     finder = _Finder(priced)
     for over in shards:  # from parameters in as many pieces as may be to parameters stored at will
         for data in kinds:
-            kept = finder.operators(data) | finder.parameters(tuple(a for a, s in zip(axes, over, strict=True) if s))
+            allowed_states = finder.operators(data) | finder.parameters(
+                tuple(a for a, s in zip(axes, over, strict=True) if s)
+            )
             try:
-                found = Repriced(narrowed(priced.problem, kept), stop, cutoff=cutoff()).evaluate({}).choice
+                found = Repriced(narrowed(priced.problem, allowed_states), stop, cutoff=cutoff()).evaluate({}).choice
             except (Infeasible, TooLarge):
                 continue
-            yield tuple(int(kept[v][x]) if v in kept else x for v, x in enumerate(found))
+            yield tuple(int(allowed_states[v][x]) if v in allowed_states else x for v, x in enumerate(found))
 
 
 class _Finder:

@@ -8,7 +8,7 @@ program alone: every choice met is lowered and weighed at once, and handed on wh
 3. Where the rows miss some of what a program holds, its prices are multiplied until a choice fits.
 4. Between a price at which none fits and one at which one does, all equal layers change at once.  Among the states met
    alone, where a search takes a moment, the two prices are brought together, and the dearer one is then charged for a
-   part of the nodes, in graph order, so that some layers are lean and the rest are cheap.
+   part of the nodes, in graph order, so that some layers hold little and the rest are cheap.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Walked:
     fit, and the memory prices behind it by instant."""
 
     fitted: Fitted | None
-    leanest: Fitted | None
+    smallest: Fitted | None
     bound: int
     prices: Mapping[int, float]
 
@@ -168,13 +168,13 @@ class _Walk:
         low, high = ends
         two = _Among(self.free.problem, (some.at(low), some.at(high), self.best.choice), prices, self._stopped)
         position = np.arange(two.count)
-        for spread, lean_first in itertools.product(SPREADS, (True, False)):
+        for spread, smallest_first in itertools.product(SPREADS, (True, False)):
             begin, end = 0, two.count  # charged more: fits at `end` nodes, not at `begin`
             for _ in range(CUTS):
                 middle = (begin + end) // 2
                 if self._stopped() or middle == begin:
                     break
-                dear = position < middle if lean_first else position >= two.count - middle
+                dear = position < middle if smallest_first else position >= two.count - middle
                 if self._fits(two.at(np.where(dear, high * spread, low / spread))):
                     end = middle
                 else:

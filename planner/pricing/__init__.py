@@ -1,6 +1,6 @@
 """Graph x rules x mesh x profile -> Problem, and a choice back to layouts."""
 
-from planner.pricing.assignment import Assignment, Flow, Move
+from planner.pricing.assignment import Assignment, Redistribution, RedistributionPlan
 from planner.pricing.build import PriceTables, price
 from planner.pricing.machine import Machine, Settings
 from planner.pricing.operators import bind_rules
@@ -9,11 +9,11 @@ from planner.work.activity import active_tensors, gradient_sources
 
 __all__ = [
     "Assignment",
-    "Flow",
     "Machine",
-    "Move",
     "PriceTables",
     "PricedProblem",
+    "Redistribution",
+    "RedistributionPlan",
     "Settings",
     "active_tensors",
     "bind_rules",

@@ -14,7 +14,7 @@ from planner.ir import DeviceMesh, Graph, Layout, Reduction, Tensor
 from planner.pricing.hubs import MAX_SET_READERS, Read, SetHub, StarHub, capped, distances
 from planner.pricing.machine import IntArray, Machine
 from planner.pricing.priced import Reader
-from planner.pricing.structure import Case, HubCase, Structure, Travel
+from planner.pricing.structure import Case, HubCase, RedistributedTensor, Structure
 from planner.pricing.tables import Allowed, OperatorTable, distinct, operator_tables
 from planner.redistribute import Parts, Redistributions, lattice_of
 from planner.search.problem import FORBIDDEN
@@ -53,17 +53,17 @@ class CasePrices:
         self._shards = np.zeros(0, dtype=np.int64)
         self._cut_further: dict[tuple[int, int], bool] = {}  # by numbers of two layouts
         self._parts = _parts_by_shape(structure)
-        kinds = tuple(dict.fromkeys(map(self._kind, structure.travels)))
+        kinds = tuple(dict.fromkeys(map(self._kind, structure.redistributed_tensors)))
         self._redistributions = dict(zip(kinds, self._tables(kinds), strict=True))
-        self._of_travels: dict[Travel, Redistributions] = {}
+        self._of_tensors: dict[RedistributedTensor, Redistributions] = {}
 
-    def redistributions(self, travel: Travel) -> Redistributions:
-        known = self._of_travels.get(travel)
+    def redistributions(self, redistributed: RedistributedTensor) -> Redistributions:
+        known = self._of_tensors.get(redistributed)
         if known is None:
-            kind = self._kind(travel)
+            kind = self._kind(redistributed)
             if kind not in self._redistributions:
                 (self._redistributions[kind],) = self._tables([kind])
-            known = self._of_travels[travel] = self._redistributions[kind]
+            known = self._of_tensors[redistributed] = self._redistributions[kind]
         return known
 
     def _tables(self, kinds: Sequence[_Kind]) -> list[Redistributions]:
@@ -83,7 +83,7 @@ class CasePrices:
             inside = writer[1] in self.structure.classes[writer[0]].part.inside
         self.structure.samples.setdefault((tensor.shape or (), tensor.dtype), tensor)
         share = self.structure.shares.get(tensor.name, 1.0)
-        return self.redistributions(Travel(tensor.shape or (), tensor.dtype, writer, inside, share))
+        return self.redistributions(RedistributedTensor(tensor.shape or (), tensor.dtype, writer, inside, share))
 
     def node(self, case: Case, times: int) -> IntArray:
         """Costs of a node whose operator runs forward so often."""
@@ -111,15 +111,15 @@ class CasePrices:
         """Costs and usage of an edge over which a tensor is handed so often forward."""
         kind = case[0]
         if kind == "direct":
-            _, travel, write, read = cast(tuple[str, Travel, Case, Case], case)
-            table = self.redistributions(travel)
+            _, redistributed, write, read = cast(tuple[str, RedistributedTensor, Case, Case], case)
+            table = self.redistributions(redistributed)
             return self._once(
-                (kind, id(table), write, read, times), partial(self._direct, table, travel, write, read, times)
+                (kind, id(table), write, read, times), partial(self._direct, table, redistributed, write, read, times)
             )
         if kind == "to hub":
             _, of, write = cast(tuple[str, HubCase, Case], case)
             hub = self.hub(of)
-            return self._once((kind, id(hub), write, times), partial(self._to_hub, hub, of.travel, write, times))
+            return self._once((kind, id(hub), write, times), partial(self._to_hub, hub, of.redistributed, write, times))
         _, of, read = cast(tuple[str, HubCase, Case], case)
         hub = self.hub(of)
         times = times if isinstance(hub, StarHub) else 1  # what a set holds is read for nothing
@@ -143,15 +143,22 @@ class CasePrices:
             self._memo[key] = make()
         return cast(T, self._memo[key])
 
-    def _kind(self, travel: Travel) -> _Kind:
+    def _kind(self, redistributed: RedistributedTensor) -> _Kind:
         reduction = Reduction.SUM
-        if travel.writer is not None:
-            cls, output = travel.writer
+        if redistributed.writer is not None:
+            cls, output = redistributed.writer
             written = self.tables[cls].written_as[output]
             pairs = () if written is None else written.distinct
             reduction = next((op for layout, _ in pairs for _, op in layout.partial), Reduction.SUM)
-        parts = self._parts.get(travel.shape, ())
-        return travel.shape, self._bytes(travel.shape, travel.dtype), reduction, parts, travel.inside, travel.share
+        parts = self._parts.get(redistributed.shape, ())
+        return (
+            redistributed.shape,
+            self._bytes(redistributed.shape, redistributed.dtype),
+            reduction,
+            parts,
+            redistributed.inside,
+            redistributed.share,
+        )
 
     def _bytes(self, shape: tuple[int, ...], dtype: str) -> int:
         return self.machine.settings.tensor_bytes(self.structure.samples[shape, dtype])
@@ -261,7 +268,7 @@ class CasePrices:
             return self._ordered_side(cast(tuple[int, ...], case[1]), active=bool(case[3]))
         _, cls, output = cast(tuple[str, int, int], case)
         placed = self.tables[cls].written_as[output]
-        assert placed is not None, "a tensor of unknown shape does not travel"
+        assert placed is not None, "a tensor of unknown shape is not redistributed"
         return _Side(tuple((x,) for x in placed.distinct), placed.numbers[:, None], placed.rows)
 
     def _reading(self, case: Case) -> _Side:
@@ -288,11 +295,13 @@ class CasePrices:
 
     # Edges
 
-    def _direct(self, table: Redistributions, travel: Travel, write: Case, read: Case, times: int) -> _Edge:
+    def _direct(
+        self, table: Redistributions, redistributed: RedistributedTensor, write: Case, read: Case, times: int
+    ) -> _Edge:
         writes, reads = self._writing(write), self._reading(read)
         there, back = self._once(("distances", id(table), write, read), partial(self._distances, table, writes, reads))
         held = np.stack([reads.numbers[:, 0, 0], np.full(len(reads.numbers), -1)], axis=1)
-        return self._expanded(capped(times * there + back), travel, write, held, reads.rows)
+        return self._expanded(capped(times * there + back), redistributed, write, held, reads.rows)
 
     def _distances(self, table: Redistributions, writes: _Side, reads: _Side) -> tuple[IntArray, IntArray]:
         given, wanted = self._positions(table, writes.numbers[:, 0]).T
@@ -300,7 +309,7 @@ class CasePrices:
         return distances(table, given, taken), distances(table, returned, wanted).T
 
     def _hub(self, case: HubCase) -> SetHub | StarHub:
-        table = self.redistributions(case.travel)
+        table = self.redistributions(case.redistributed)
         reads = tuple(dict.fromkeys(r for c in case.readers for way in self._reading(c).combinations for r in way))
         few = len(case.readers) <= MAX_SET_READERS
         return self._once(
@@ -317,11 +326,11 @@ class CasePrices:
 
         return self._once(("held in", id(hub)), make)
 
-    def _to_hub(self, hub: SetHub | StarHub, travel: Travel, write: Case, times: int) -> _Edge:
+    def _to_hub(self, hub: SetHub | StarHub, redistributed: RedistributedTensor, write: Case, times: int) -> _Edge:
         writes = [way[0] for way in self._writing(write).combinations]
         there, back = self._once(("trees", id(hub), write), lambda: hub.producer_trees(writes))
         held = self._held_in(hub)
-        return self._expanded(capped(times * there + back), travel, write, held, None)
+        return self._expanded(capped(times * there + back), redistributed, write, held, None)
 
     def _from_hub(self, hub: SetHub | StarHub, read: Case, times: int) -> _Edge:
         reads = self._reading(read)
@@ -329,7 +338,12 @@ class CasePrices:
         return np.ascontiguousarray(costs.T[:, reads.rows]), None
 
     def _expanded(
-        self, costs: IntArray, travel: Travel, write: Case, held: IntArray, columns: np.ndarray | None
+        self,
+        costs: IntArray,
+        redistributed: RedistributedTensor,
+        write: Case,
+        held: IntArray,
+        columns: np.ndarray | None,
     ) -> _Edge:
         """Expands costs from distinct ways to states, and for parameters adds the memory of the copies that compute
         reads.  `held[k]` numbers the one or two layouts behind column k; `columns` None: they are the states."""
@@ -342,15 +356,19 @@ class CasePrices:
             costs = np.where(second >= 0, FORBIDDEN, costs)
         if self.machine.settings.target == "mindspore":
             costs = np.where(self._optimizer_parallel(first, stored[:, 0]), costs, FORBIDDEN)
-        size = self._bytes(travel.shape, travel.dtype)
+        size = self._bytes(redistributed.shape, redistributed.dtype)
         copies = np.where(first != stored, size // self._shards_of(first), 0)
         # Of two layouts one is certainly held as long as one is needed: the smaller, where both are copies.
         other = np.where(second != stored, size // self._shards_of(np.maximum(second, 0)), 0)
         copies = np.where(second < 0, copies, np.minimum(copies, other))
-        if self.machine.settings.training and write[3] and self.structure.samples[travel.shape, travel.dtype].is_float:
+        if (
+            self.machine.settings.training
+            and write[3]
+            and self.structure.samples[redistributed.shape, redistributed.dtype].is_float
+        ):
             # The copy, in place of the part that is stored, is what is computed with, and its gradient as wide.
             each = self.machine.settings.per_parameter
-            computed = int(np.prod(travel.shape, dtype=object)) // self._shards_of(stored) * each.compute_copy
+            computed = int(np.prod(redistributed.shape, dtype=object)) // self._shards_of(stored) * each.compute_copy
             copies = np.maximum(0, copies - computed) * (each.compute_copy + each.gradient) // each.compute_copy
         return _states(costs, writes.rows, columns), _states(copies, writes.rows, columns)
 

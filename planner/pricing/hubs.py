@@ -25,7 +25,7 @@ from functools import cached_property
 import numpy as np
 
 from planner.ir import Layout
-from planner.pricing.assignment import Move, Style
+from planner.pricing.assignment import Redistribution, Style
 from planner.pricing.machine import IntArray
 from planner.redistribute import Redistributions
 from planner.search.problem import FORBIDDEN
@@ -71,11 +71,11 @@ def direct_distances(
     return forward, back.T
 
 
-def direct_moves(write: Read, read: Read) -> list[Move]:
+def direct_moves(write: Read, read: Read) -> list[Redistribution]:
     """Moves from the producer to the reader, and of the gradient back."""
-    moves = [Move(False, write[0], read[0])] if write[0] != read[0] else []
+    moves = [Redistribution(False, write[0], read[0])] if write[0] != read[0] else []
     if write[1] is not None and read[1] is not None and write[1] != read[1]:
-        moves.append(Move(True, read[1], write[1]))
+        moves.append(Redistribution(True, read[1], write[1]))
     return moves
 
 
@@ -173,7 +173,7 @@ class SetHub:
             return np.asarray(of == (layouts.index(read[0]) if read[0] in layouts else -1))
         return np.arange(len(self.reads)) == self._position.get(read, -1)
 
-    def moves(self, write: Read, state: int, used: Sequence[Read]) -> list[Move]:
+    def moves(self, write: Read, state: int, used: Sequence[Read]) -> list[Redistribution]:
         """The shared moves from the producer to the reads of the set that are `used`, and of the gradients back."""
         ways = _Ways(self.table)
         held = [self.reads[k] for k in dict.fromkeys(self.states[state])]
@@ -238,7 +238,7 @@ def _tree(ways: _Ways, roots: np.ndarray, first: np.ndarray, second: np.ndarray)
     return out[root_inverse.ravel()][:, inverse.ravel()]
 
 
-def _tree_moves(ways: _Ways, root: Layout, leaves: tuple[Layout, ...]) -> list[Move]:
+def _tree_moves(ways: _Ways, root: Layout, leaves: tuple[Layout, ...]) -> list[Redistribution]:
     """The moves of the cheapest tree between `root` and one or two `leaves`, in the order they are made.
 
     A leaf that is the root needs none: ways that lead away and back are never cheaper, at best free.
@@ -253,7 +253,7 @@ def _tree_moves(ways: _Ways, root: Layout, leaves: tuple[Layout, ...]) -> list[M
     pairs = [(root, meeting), *((meeting, leaf) for leaf in leaves)]
     if ways.reverse:  # contributions first, the wanted layout last
         pairs = [(b, a) for a, b in (*pairs[1:], pairs[0])]
-    return [Move(ways.reverse, source, target) for source, target in pairs if source != target]
+    return [Redistribution(ways.reverse, source, target) for source, target in pairs if source != target]
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,6 +300,6 @@ class StarHub:
         n = len(self.states)
         return tuple(s[0] for s in self.states), np.stack([np.arange(n), np.full(n, -1)], axis=1)
 
-    def moves(self, write: Read, state: int, used: Sequence[Read]) -> list[Move]:
+    def moves(self, write: Read, state: int, used: Sequence[Read]) -> list[Redistribution]:
         """The shared moves from the producer to where the tensor is held, and of the gathered gradient back."""
         return direct_moves(write, self.states[state])

@@ -209,16 +209,16 @@ class _Found:
                 self._add(name, self._result(op, j), (begin, self.when.back(reader) + 1))
                 continue
             outside = [r for r in readers if block is None or self.when.blocks.get(r[0].name) != block]
-            self._kept(name, outside, begin + 1)
+            self._saved(name, outside, begin + 1)
             again = self.when.again(op)
             if again is None:
                 continue
             if saves:
                 self._add(name, self._result(op, j), (again, self.when.back(reader) + 1))
             else:
-                self._kept_inside(name, [r for r in readers if r not in outside], again)
+                self._saved_inside(name, [r for r in readers if r not in outside], again)
 
-    def _kept(self, name: str, readers: Sequence[tuple[Op, int]], begin: int) -> None:
+    def _saved(self, name: str, readers: Sequence[tuple[Op, int]], begin: int) -> None:
         """What waits in the forward pass for the backward pass of `readers`, or for their blocks to run again."""
         middle = len(self.graph.ops)
         needed = [(self.when.needed(op, slot), op, slot) for op, slot in readers]
@@ -236,7 +236,7 @@ class _Found:
             else:
                 self._add(name, self._operand(op, slot), (self.when.position[op.name], end))
 
-    def _kept_inside(self, name: str, readers: Sequence[tuple[Op, int]], begin: int) -> None:
+    def _saved_inside(self, name: str, readers: Sequence[tuple[Op, int]], begin: int) -> None:
         """What a block that is run again holds until it is differentiated."""
         saved = [(self.when.needed(op, slot), op, slot) for op, slot in readers if self.when.saved(op, slot)]
         end, op, slot = max(saved, key=lambda n: n[0], default=(0, None, 0))
@@ -312,15 +312,17 @@ class _Found:
         """The items of one node and interval together; of tensors that may share storage one at a time, the longest."""
         root = _roots(self.when)
         taken: dict[str, list[_Interval]] = defaultdict(list)
-        kept: dict[tuple[int, _Interval], list[_Case]] = defaultdict(list)
+        by_interval: dict[tuple[int, _Interval], list[_Case]] = defaultdict(list)
         for item in sorted(self.items, key=lambda i: (i.interval[0] - i.interval[1], i.interval)):
             others = taken[root.get(item.tensor, item.tensor)]
             (a, b), shared = item.interval, root.get(item.tensor, item.tensor)
             if self.graph.tensors[shared].role is Role.PARAMETER or any(a < d and c < b for c, d in others):
                 continue
             others.append(item.interval)
-            kept[item.node, item.interval].append(item.case)
-        return [Held(node, tuple(cases), interval) for (node, interval), cases in sorted(kept.items(), key=_order)]
+            by_interval[item.node, item.interval].append(item.case)
+        return [
+            Held(node, tuple(cases), interval) for (node, interval), cases in sorted(by_interval.items(), key=_order)
+        ]
 
 
 def _order(entry: tuple[tuple[int, _Interval], list[_Case]]) -> tuple[int, int, int]:

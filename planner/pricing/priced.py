@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.ir import Graph, Layout, Op, Tensor
-from planner.pricing.assignment import Assignment, Flow, Move, Style
+from planner.pricing.assignment import Assignment, Redistribution, RedistributionPlan, Style
 from planner.pricing.hubs import Read, SetHub, StarHub, direct_moves
 from planner.pricing.machine import Machine
 from planner.pricing.tables import OperatorTable
@@ -56,23 +56,23 @@ class PricedProblem:
     redistributions: Callable[[Tensor], Redistributions]
 
     def decode(self, choice: Sequence[int]) -> Assignment:
-        """Strategies and flows that the choice (a state per node) stands for."""
+        """Strategies and redistributions that the choice (a state per node) stands for."""
         strategies = {name: self.tables[name].choices.strategy(choice[n]) for name, n in self.op_nodes.items()}
         stored = {name: self.stored_layouts[name][choice[n]] for name, n in self.parameter_nodes.items()}
-        flows = {t: self.flow(t, choice) for t in self.readers}
+        redistributions = {t: self.redistribution_plan(t, choice) for t in self.readers}
         for op in self.graph.ops:
             if op.name in self.fixed:
                 strategies[op.name] = self._whole(op)
                 known = [t for t in op.outputs if t and self.graph.tensors[t].shape is not None]
-                flows.update({t: self._slices(t, strategies) for t in known})
-        return Assignment(strategies, stored, flows, self.blocks)
+                redistributions.update({t: self._slices(t, strategies) for t in known})
+        return Assignment(strategies, stored, redistributions, self.blocks)
 
     def _whole(self, op: Op) -> Strategy:
         strategy = bind(self.rules[op.name], self.machine.mesh, (REPLICATE,) * len(self.machine.mesh.axes))
         assert strategy is not None, "replication is always allowed"
         return strategy
 
-    def _slices(self, tensor: str, strategies: Mapping[str, Strategy]) -> Flow:
+    def _slices(self, tensor: str, strategies: Mapping[str, Strategy]) -> RedistributionPlan:
         """Every reader takes its part of a replica, for free."""
         t = self.graph.tensors[tensor]
         whole = Layout.replicated(t.rank)
@@ -80,14 +80,14 @@ class PricedProblem:
         for op, slot in self.graph.consumers.get(tensor, ()):
             read = None if op.name in self.fixed else strategies[op.name].operands[slot]
             if read is not None and read != whole:
-                moves.append(Move(False, whole, read, self.redistributions(t).path(whole, read), op.name))
-        return Flow(tensor, "star", whole, None, tuple(dict.fromkeys(moves)))
+                moves.append(Redistribution(False, whole, read, self.redistributions(t).path(whole, read), op.name))
+        return RedistributionPlan(tensor, "star", whole, None, tuple(dict.fromkeys(moves)))
 
-    def flow(self, tensor: str, choice: Sequence[int]) -> Flow:
-        """How a tensor travels that nodes read."""
+    def redistribution_plan(self, tensor: str, choice: Sequence[int]) -> RedistributionPlan:
+        """How a tensor is redistributed that nodes read."""
         write = self._write(tensor, choice)
         readers = self.readers[tensor]
-        moves: list[Move] = []
+        moves: list[Redistribution] = []
         style: Style = "direct"
         if tensor in self.hubs:
             node, hub = self.hubs[tensor]
@@ -102,9 +102,11 @@ class PricedProblem:
             (read,) = reader.reads(choice)
             moves = direct_moves(write, read)
         if not moves:
-            return Flow(tensor, style, *write)
+            return RedistributionPlan(tensor, style, *write)
         table = self.redistributions(self.graph.tensors[tensor])
-        return Flow(tensor, style, *write, tuple(replace(m, steps=table.path(m.source, m.target)) for m in moves))
+        return RedistributionPlan(
+            tensor, style, *write, tuple(replace(m, steps=table.path(m.source, m.target)) for m in moves)
+        )
 
     def _write(self, tensor: str, choice: Sequence[int]) -> Read:
         if tensor in self.parameter_nodes:
@@ -112,5 +114,5 @@ class PricedProblem:
             return layout, layout if tensor in self.active else None
         op = self.graph.producers[tensor]
         writes = self.tables[op.name].writes[op.outputs.index(tensor)]
-        assert writes is not None, f"{tensor} has a flow, so its shape is known"
+        assert writes is not None, f"{tensor} is redistributed, so its shape is known"
         return writes[choice[self.op_nodes[op.name]]]

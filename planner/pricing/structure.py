@@ -21,11 +21,11 @@ from planner.work.activity import fixed_operators, gradient_sources
 from planner.work.fusion import fusion_of
 from planner.work.units import bucket_shares
 
-__all__ = ["Case", "HubCase", "Structure", "Travel", "structure_of"]
+__all__ = ["Case", "HubCase", "RedistributedTensor", "Structure", "structure_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Travel:
+class RedistributedTensor:
     """What decides how a tensor may be redistributed; `writer` is (operator class, output), None for a parameter.
     `inside`: it lies inside a kernel, so that a redistribution takes it out and brings it back.  `share`: that
     of a parameter in its unit (`planner.work.units.bucket_shares`).
@@ -40,16 +40,17 @@ class Travel:
 
 @dataclass(frozen=True, slots=True)
 class HubCase:
-    """A tensor with several readers: how it travels, and how they read it."""
+    """A tensor with several readers: how it is redistributed, and how they read it."""
 
-    travel: Travel
+    redistributed: RedistributedTensor
     readers: tuple[Case, ...]
 
 
 # What nodes or edges have to agree in to be alike:
 #   of nodes          ("operator", class)  ("parameter", shape, type, active)  ("output", shape, type)  ("hub", HubCase)
 #   of ends of edges  ("write", class, output)  ("read", class, slots), and those of parameters and outputs
-#   of edges          ("direct", Travel, write, read)  ("to hub", HubCase, write)  ("from hub", HubCase, read)
+#   of edges          ("direct", RedistributedTensor, write, read)
+#                     ("to hub", HubCase, write)  ("from hub", HubCase, read)
 Case = tuple[Hashable, ...]
 
 
@@ -99,10 +100,10 @@ class Structure:
     _expansions: dict[object, tuple[Layouts, list[Expansion]]] = field(default_factory=dict)
 
     @property
-    def travels(self) -> tuple[Travel, ...]:
-        """Every way tensors travel."""
-        found = (case[1].travel if isinstance(case[1], HubCase) else case[1] for _, _, case, _ in self.edges)
-        return tuple(dict.fromkeys(t for t in found if isinstance(t, Travel)))
+    def redistributed_tensors(self) -> tuple[RedistributedTensor, ...]:
+        """Every way tensors are redistributed."""
+        found = (case[1].redistributed if isinstance(case[1], HubCase) else case[1] for _, _, case, _ in self.edges)
+        return tuple(dict.fromkeys(t for t in found if isinstance(t, RedistributedTensor)))
 
     def expansions(self, names: tuple[str, ...], busy: tuple[bool, ...]) -> tuple[Layouts, list[Expansion]]:
         """Layouts, and by operator class the strategies, over meshes of these axes of which those `busy` have more than
@@ -173,7 +174,7 @@ class _Numbers:
         return number
 
 
-_KEPT: WeakKeyDictionary[Graph, list[Structure]] = WeakKeyDictionary()
+_STRUCTURES: WeakKeyDictionary[Graph, list[Structure]] = WeakKeyDictionary()
 
 
 def structure_of(
@@ -182,7 +183,7 @@ def structure_of(
     """The structure of a graph under its rules; made once as long as the same ones are asked for again.  `joined`:
     whether operators are fused into kernels."""
     bound = tuple(rules[op.name] for op in graph.ops)
-    known = _KEPT.setdefault(graph, [])
+    known = _STRUCTURES.setdefault(graph, [])
     for s in known:
         same = s.training == training and s.joined == joined and s.active == active
         if same and all(a is b for a, b in zip(s.rules, bound, strict=True)):
@@ -246,18 +247,18 @@ class _Builder:
         s.samples.setdefault((shape, tensor.dtype), tensor)
         if name in s.parameter_nodes:
             source, runner, write = s.parameter_nodes[name], "", s.cases[s.parameter_nodes[name]]
-            travel = Travel(shape, tensor.dtype, None, share=s.shares.get(name, 1.0))
+            redistributed = RedistributedTensor(shape, tensor.dtype, None, share=s.shares.get(name, 1.0))
         else:
             assert producer is not None, f"{name} is neither a parameter nor computed"
             writer = s.class_of[producer.name], producer.outputs.index(name)
             source, runner, write = s.op_nodes[producer.name], producer.name, ("write", *writer)
             inside = writer[1] in s.classes[writer[0]].part.inside
-            travel = Travel(shape, tensor.dtype, writer, inside)
+            redistributed = RedistributedTensor(shape, tensor.dtype, writer, inside)
         node, case, _ = readers[0]
         if len(readers) == 1 and (case[0] == "output" or len(case[2]) == 1):  # type: ignore[arg-type]  # a read's operands
-            s.edges.append((source, node, ("direct", travel, write, case), runner))
+            s.edges.append((source, node, ("direct", redistributed, write, case), runner))
             return
-        hub = HubCase(travel, tuple(c for _, c, _ in readers))
+        hub = HubCase(redistributed, tuple(c for _, c, _ in readers))
         middle = self._add(("hub", hub), f"hub {name}")
         s.hubs[name] = middle, hub
         s.edges.append((source, middle, ("to hub", hub, write), runner))

@@ -21,7 +21,7 @@ from planner.rules.strategy import Strategy
 from planner.search.problem import FORBIDDEN
 from planner.work.operators import Operator, kernels
 
-__all__ = ["Allowed", "OperatorTable", "Placements", "Work", "distinct", "operator_tables"]
+__all__ = ["Allowed", "OperatorTable", "Placements", "StrategyCosts", "distinct", "operator_tables"]
 
 FloatArray = NDArray[np.float64]
 Allowed = Callable[[Choices], NDArray[np.bool_]]  # which strategies are allowed
@@ -29,7 +29,7 @@ _Local = tuple[tuple[IntArray, IntArray], tuple[int, int]]  # costs, and launche
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Work:
+class StrategyCosts:
     """Cost of local work and of the collectives inside the operator, per strategy."""
 
     forward: IntArray
@@ -70,7 +70,7 @@ class OperatorTable:
     rule: Rule
     choices: Choices
     costs: IntArray
-    work: Work
+    work: StrategyCosts
     read_as: tuple[Placements | None, ...]
     written_as: tuple[Placements | None, ...]
     launches: tuple[int, int]
@@ -110,7 +110,7 @@ def operator_tables(
     local = [(own if r is None else (own[0][r], own[1][r])) for (own, _), r in zip(worked, rows, strict=True)]
     inner = _inner_work(list(zip(classes, choices, strict=True)), machine)
     return [
-        _table(c, found, Work(*own, *inside), launches, few, there if r is None else there[r])
+        _table(c, found, StrategyCosts(*own, *inside), launches, few, there if r is None else there[r])
         for c, found, own, (_, launches), inside, few, there, r in zip(
             classes, choices, local, worked, inner, least, admitted, rows, strict=True
         )
@@ -157,7 +157,7 @@ def distinct(items: Iterable[object]) -> tuple[list[int], IntArray]:
 def _table(
     cls: OperatorClass,
     found: Choices,
-    work: Work,
+    work: StrategyCosts,
     launches: tuple[int, int],
     least: tuple[int, int],
     admitted: NDArray[np.bool_],

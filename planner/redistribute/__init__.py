@@ -2,14 +2,14 @@
 
 from planner.redistribute.lattice import Lattice, lattice_of
 from planner.redistribute.paths import Prices, Redistributions
-from planner.redistribute.steps import Parts, Step, StepKind, folded, permute_sources
+from planner.redistribute.steps import Parts, RedistributionStep, StepKind, folded, permute_sources
 
 __all__ = [
     "Lattice",
     "Parts",
     "Prices",
+    "RedistributionStep",
     "Redistributions",
-    "Step",
     "StepKind",
     "folded",
     "lattice_of",

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.ir import DeviceMesh, Layout, Reduction
-from planner.redistribute.steps import Parts, Step, StepKind, even_layouts, single_steps
+from planner.redistribute.steps import Parts, RedistributionStep, StepKind, even_layouts, single_steps
 
 __all__ = ["Arcs", "Lattice", "lattice_of"]
 
@@ -25,15 +25,15 @@ IntArray = NDArray[np.int64]
 class Arcs:
     """Steps of one kind over the same axes, from layouts `u` to layouts `v` (indices).
 
-    `kept[i]`: the axes that split what the group of step i works on, as a bit set over the names of the lattice: the
-    group's bytes are the tensor's divided by their ranks (see `Step.group_bytes`).
+    `remaining[i]`: the axes that split what the group of step i works on, as a bit set over the names of the lattice:
+    the group's bytes are the tensor's divided by their ranks (see `RedistributionStep.group_bytes`).
     """
 
     kind: StepKind
     axes: tuple[str, ...]
     u: IntArray
     v: IntArray
-    kept: IntArray
+    remaining: IntArray
 
 
 # By dimension: number of parts → bit s is set where each of them divides evenly over the axes of the bit set s.
@@ -60,7 +60,7 @@ class Lattice:
             shape
         )
         self._pending = np.array([sum(bit[a] for a in x.partial_axes) for x in self.layouts], dtype=np.int64)
-        self._steps: dict[tuple[int, int], Step] = {}
+        self._steps: dict[tuple[int, int], RedistributionStep] = {}
         batches: dict[tuple[StepKind, tuple[str, ...]], list[tuple[int, int]]] = defaultdict(list)
         for u, layout in enumerate(self.layouts):
             for step in single_steps(layout, names, fits, reduction, parts):
@@ -79,12 +79,14 @@ class Lattice:
             self._on[sizes] = (*self._arcs, *self._permutes(sizes))
         return self._on[sizes]
 
-    def step(self, u: int, v: int) -> Step:
+    def step(self, u: int, v: int) -> RedistributionStep:
         """The step between two layouts that an arc joins."""
         found = self._steps.get((u, v))
         if found is None:
             a, b = self.layouts[u], self.layouts[v]
-            found = Step(StepKind.PERMUTE, self._named(self._moved(np.array([u]), np.array([v]))[0]), a, b)
+            found = RedistributionStep(
+                StepKind.PERMUTE, self._named(self._moved(np.array([u]), np.array([v]))[0]), a, b
+            )
         return found
 
     @cached_property
@@ -161,6 +163,6 @@ def ranks_of(sizes: tuple[int, ...]) -> IntArray:
     return ranks
 
 
-def _arcs(kind: StepKind, axes: tuple[str, ...], pairs: list[tuple[int, int]], kept: IntArray) -> Arcs:
+def _arcs(kind: StepKind, axes: tuple[str, ...], pairs: list[tuple[int, int]], remaining: IntArray) -> Arcs:
     u, v = np.array(pairs, dtype=np.int64).T
-    return Arcs(kind, axes, u, v, kept[u])
+    return Arcs(kind, axes, u, v, remaining[u])

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from planner.ir import DeviceMesh, Layout, Reduction
 from planner.redistribute.lattice import Arcs, lattice_of, ranks_of
-from planner.redistribute.steps import FREE, Parts, Step, StepKind
+from planner.redistribute.steps import FREE, Parts, RedistributionStep, StepKind
 
 __all__ = ["Prices", "Redistributions"]
 
@@ -139,11 +139,11 @@ class Redistributions:
             return self.costs_from(sources)[:, targets]
         return self.costs_to(targets)[sources]
 
-    def _all_of(self, asked: NDArray[np.intp], known: dict[int, IntArray]) -> bool:
+    def _all_of(self, requested: NDArray[np.intp], known: dict[int, IntArray]) -> bool:
         """Whether the distances between all layouts are known, or are found as fast as those that are asked for."""
-        if self._costs is not None or not len(asked):
+        if self._costs is not None or not len(requested):
             return True
-        new = len(set(asked.tolist()) - known.keys())
+        new = len(set(requested.tolist()) - known.keys())
         return (len(self._from) + len(self._to) + new) * _FEW > len(self.layouts)
 
     def _paid(self, lengths: IntArray, copied: IntArray) -> IntArray:
@@ -172,10 +172,10 @@ class Redistributions:
         """What a redistribution that communicates costs beside its steps: of tensors inside kernels."""
         return int(self._copied[self.index[source]] + self._copied[self.index[target]])
 
-    def path(self, source: Layout, target: Layout) -> tuple[Step, ...]:
+    def path(self, source: Layout, target: Layout) -> tuple[RedistributionStep, ...]:
         """The cheapest steps; empty when the layouts are equal."""
         here, goal = self.index[source], self.index[target]
-        steps: list[Step] = []
+        steps: list[RedistributionStep] = []
         while here != goal:
             through = self._lengths[here] + self._inward(goal)
             through[here] = _UNREACHABLE * 2
@@ -207,7 +207,7 @@ def _price(tables: Sequence[Redistributions], mesh: DeviceMesh, prices: Prices) 
             for table, arcs in batch:
                 table._lengths[arcs.u, arcs.v] = 1
             continue
-        group_bytes = np.concatenate([table.bytes / ranks[arcs.kept] for table, arcs in batch])
+        group_bytes = np.concatenate([table.bytes / ranks[arcs.remaining] for table, arcs in batch])
         share = np.concatenate([np.full(len(arcs.u), table.share) for table, arcs in batch])
         lengths = np.minimum(prices.collective(str(kind), axes, group_bytes, share), _DEAREST) * _STEP_UNIT + 1
         end = np.cumsum([len(arcs.u) for _, arcs in batch])[:-1]

@@ -19,7 +19,7 @@ __all__ = [
     "FREE",
     "Fits",
     "Parts",
-    "Step",
+    "RedistributionStep",
     "StepKind",
     "even_layouts",
     "folded",
@@ -49,7 +49,7 @@ FREE = frozenset({StepKind.SLICE, StepKind.TO_PARTIAL})
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RedistributionStep:
     """`axes` span the communication groups; `dim` is the dimension gathered, sliced or scattered along and
     `to_dim` the one split afterwards (all-to-all only); -1 where there is none."""
 
@@ -71,7 +71,7 @@ class Step:
         """Some dimension is split in equal parts, each by itself, before or after."""
         return bool(self.source.parts or self.target.parts)
 
-    def unfolded(self, local: tuple[int, ...]) -> tuple[tuple[int, ...], Step, tuple[int, ...]]:
+    def unfolded(self, local: tuple[int, ...]) -> tuple[tuple[int, ...], RedistributionStep, tuple[int, ...]]:
         """A shard's shape where every dimension that is split in parts is two, which part and where in it; the step
         between such shards, in which no parts are left; and how many parts each dimension has, for `folded`."""
         counts = tuple(max(self.source.parts_of(d), self.target.parts_of(d)) for d in range(len(local)))
@@ -81,7 +81,7 @@ class Step:
         def place(dim: int) -> int:
             return dim if dim < 0 else dim + sum(n > 1 for n in counts[: dim + 1])
 
-        plain = Step(self.kind, self.axes, source, target, place(self.dim), place(self.to_dim))
+        plain = RedistributionStep(self.kind, self.axes, source, target, place(self.dim), place(self.to_dim))
         return view, plain, counts
 
     def __str__(self) -> str:
@@ -91,12 +91,12 @@ class Step:
 
 
 def folded(view: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]:
-    """The shape in which dimensions of several parts are one again, of that of `Step.unfolded`."""
+    """The shape in which dimensions of several parts are one again, of that of `RedistributionStep.unfolded`."""
     sizes = iter(view)
     return tuple(next(sizes) if n == 1 else next(sizes) * next(sizes) for n in counts)
 
 
-def permute_sources(step: Step, mesh: DeviceMesh) -> tuple[int, ...]:
+def permute_sources(step: RedistributionStep, mesh: DeviceMesh) -> tuple[int, ...]:
     """Of a permute, the rank that each rank receives its whole shard from: a holder of its new region, of replicas the
     nearest."""
     split = {*step.source.split_axes, *step.target.split_axes}
@@ -169,7 +169,7 @@ def _layout(
 
 def steps_from(
     layout: Layout, shape: tuple[int, ...], mesh: DeviceMesh, reduction: Reduction = Reduction.SUM, parts: Parts = ()
-) -> Iterator[Step]:
+) -> Iterator[RedistributionStep]:
     """Every single step out of `layout`, except permutes (which relate whole classes of layouts).
 
     `reduction` is how pending values of this tensor combine; only sums can be made from replicas.
@@ -180,7 +180,7 @@ def steps_from(
 
 def single_steps(
     layout: Layout, names: tuple[str, ...], fits: Fits, reduction: Reduction, parts: Parts = ()
-) -> Iterator[Step]:
+) -> Iterator[RedistributionStep]:
     """`steps_from` over the axes `names`, where `fits` says what is even."""
     used = {*layout.split_axes, *layout.partial_axes}
     split = {d: (axes, layout.parts_of(d)) for d, axes in enumerate(layout.dims)}
@@ -200,27 +200,27 @@ def single_steps(
         for chosen in itertools.combinations(layout.partial, k):
             axes = tuple(a for a, _ in chosen)
             rest = tuple(p for p in layout.partial if p not in chosen)
-            yield Step(StepKind.ALL_REDUCE, axes, layout, changed({}, rest))
+            yield RedistributionStep(StepKind.ALL_REDUCE, axes, layout, changed({}, rest))
             for d in split:
                 for way in further(d, axes):
-                    yield Step(StepKind.REDUCE_SCATTER, axes, layout, changed(way, rest), d)
+                    yield RedistributionStep(StepKind.REDUCE_SCATTER, axes, layout, changed(way, rest), d)
     for d, (axes_of_dim, count) in split.items():
         for k in range(1, len(axes_of_dim) + 1):
-            kept, moved = axes_of_dim[:-k], axes_of_dim[-k:]
-            yield Step(StepKind.ALL_GATHER, moved, layout, changed({d: (kept, count)}, layout.partial), d)
+            left, moved = axes_of_dim[:-k], axes_of_dim[-k:]
+            yield RedistributionStep(StepKind.ALL_GATHER, moved, layout, changed({d: (left, count)}, layout.partial), d)
             for to in split:
                 for way in further(to, moved) if to != d else ():
-                    target = changed({d: (kept, count), **way}, layout.partial)
-                    yield Step(StepKind.ALL_TO_ALL, moved, layout, target, d, to)
+                    target = changed({d: (left, count), **way}, layout.partial)
+                    yield RedistributionStep(StepKind.ALL_TO_ALL, moved, layout, target, d, to)
     for name in names:
         if name in used:
             continue
         for d in split:
             for way in further(d, (name,)):
-                yield Step(StepKind.SLICE, (name,), layout, changed(way, layout.partial), d)
+                yield RedistributionStep(StepKind.SLICE, (name,), layout, changed(way, layout.partial), d)
         if reduction is Reduction.SUM:
             partial = tuple(sorted((*layout.partial, (name, Reduction.SUM)), key=lambda p: names.index(p[0])))
-            yield Step(StepKind.TO_PARTIAL, (name,), layout, changed({}, partial))
+            yield RedistributionStep(StepKind.TO_PARTIAL, (name,), layout, changed({}, partial))
 
 
 def _fits(shape: tuple[int, ...], mesh: DeviceMesh) -> Fits:

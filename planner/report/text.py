@@ -72,7 +72,7 @@ def _stages(p: Pipelined) -> list[str]:
         f"pipeline    {_count(p.stages, 'stage')} of {p.planned.mesh.devices} devices{chunks}, "
         f"{_count(p.micro_batches, 'micro-batch', 'es')} ({p.order}): "
         f"step {time_text(p.step_time_s)}, bubble {p.run.bubble_fraction:.1%}; "
-        "all above is one micro-batch through all stages"
+        "the lines above describe one micro-batch that passes through all stages"
     ]
     for s, size in enumerate(p.memory):
         busy = p.run.busy_s[s] / p.micro_batches
@@ -97,8 +97,8 @@ def _waits(planned: Planned) -> list[str]:
         "waiting for the host to start kernels": timeline.host,
         "outside the model": timeline.overhead,
     }
-    told = [f"{time_text(units * unit)} {what}" for what, units in parts.items() if units]
-    return [f"in the step  {', '.join(told)}"] if told else []
+    costs = [f"{time_text(units * unit)} {what}" for what, units in parts.items() if units]
+    return [f"in the step  {', '.join(costs)}"] if costs else []
 
 
 def _candidate(c: Candidate) -> str:

@@ -50,9 +50,9 @@ def memory_text(size: float) -> str:
 
 def printable(text: str, most: int = 72) -> str:
     """Without what a terminal would obey or hide; the middle of long ones left out."""
-    told = plain(text)
+    plain_text = plain(text)
     half = (most - 1) // 2
-    return told if len(told) <= most else f"{told[:half]}…{told[-half:]}"
+    return plain_text if len(plain_text) <= most else f"{plain_text[:half]}…{plain_text[-half:]}"
 
 
 def step_text(step: StepDocument) -> str:

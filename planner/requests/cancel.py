@@ -24,17 +24,17 @@ class Cancellation:
     The search comes back with the best plan so far; before it has begun (`searching`) there is nothing to wait for, and
     it is NoPlanError."""
 
-    asked: threading.Event = field(default_factory=threading.Event)
+    requested: threading.Event = field(default_factory=threading.Event)
     searching: bool = False
 
     def cancel(self) -> None:
         """Asks the search to end with the best plan so far."""
-        self.asked.set()
+        self.requested.set()
 
     @property
     def cancelled(self) -> bool:
-        """Whether the end was asked for."""
-        return self.asked.is_set()
+        """Whether the search was asked to end."""
+        return self.requested.is_set()
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def cancelled_by_signals() -> Iterator[Cancellation]:
     def handle(number: int, _frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        cancellation.asked.set()
+        cancellation.requested.set()
         if not cancellation.searching:
             raise NoPlanError("cancelled before the search began: there is no plan yet")
         print(f"{signal.Signals(number).name}: ending with the best plan so far", file=sys.stderr, flush=True)
@@ -71,7 +71,7 @@ def cancelled_by_interrupt(cancellation: Cancellation) -> Iterator[None]:
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if cancellation.asked.is_set() or not cancellation.searching:
+        if cancellation.requested.is_set() or not cancellation.searching:
             before(number, frame)
             return
         cancellation.cancel()

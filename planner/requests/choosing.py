@@ -131,7 +131,7 @@ class Choosing:
         self.one_by_one_s = planned.step_bound_s if pipeline is None else pipeline.step_bound_s
         untouched = prepared.untouched(control)
         alone = untouched and self.recall is None and not control.cancel.is_set()
-        said = prepared.asked_so(self.devices, untouched, alone)
+        said = prepared.recorded_request(self.devices, untouched, alone)
         return planned, prepared.answer(planned, control, pipeline, said)
 
     def _faster(self, answer: Answer | None, uniforms: Uniforms, uniform: Uniform) -> Answer | None:
@@ -179,8 +179,8 @@ class Choosing:
             closed = not gap and not within  # what is searched inside of configurations is not bounded
             first |= {"step_time_lower_bound_s": bound, "gap": gap, "status": "optimal" if closed else "feasible"}
             lines[at] = line
-        told = uniform.lines(chosen=chosen, count=self.request.top_k, answer_s=first["step_time_s"])
-        summary = "\n".join([*lines[:at], *told, *lines[at:]])
+        proof_lines = uniform.lines(chosen=chosen, count=self.request.top_k, answer_s=first["step_time_s"])
+        summary = "\n".join([*lines[:at], *proof_lines, *lines[at:]])
         return replace(answer, documents=(first, *answer.documents[1:]), summary=summary)
 
     def _bound(self, step: float, uniform: Uniform) -> tuple[float | None, str]:

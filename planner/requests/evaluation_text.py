@@ -32,11 +32,11 @@ def evaluation_text(d: dict[str, Any]) -> str:
             lines.append(f"  stage {number:<8} {passes}, {stage['peak_memory_bytes'] / GIB:.2f} GiB")
         total = d["objective_s"]
         one = " of a micro-batch" if d["micro_batches"] > 1 else ""
-        lines.append(f"  objective      {total:.4g} s{one}, nothing overlapping")
+        lines.append(f"  objective      {total:.4g} s{one}, with nothing overlapped")
     lines += _parts(d["breakdown_s"], total)
     limit = d["memory_limit_bytes"]
-    told = "" if limit is None else f" of {limit / GIB:.1f} GiB" + ("" if d["fits"] else ": DOES NOT FIT")
-    lines.append(f"  memory         {d['peak_memory_bytes'] / GIB:.2f} GiB{told}")
+    limit_text = "" if limit is None else f" of {limit / GIB:.1f} GiB" + ("" if d["fits"] else ": DOES NOT FIT")
+    lines.append(f"  memory         {d['peak_memory_bytes'] / GIB:.2f} GiB{limit_text}")
     lines += [f"    {name:20} {size / GIB:10.2f} GiB" for name, size in d["memory_bytes"].items() if size > 0]
     for kind, traffic in d.get("collectives", {}).items():
         lines.append(f"  {kind:14} {traffic['count']} x, {traffic['bytes'] / GIB:.3f} GiB")

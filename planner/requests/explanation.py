@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planner.errors import InputError, UsageError
-from planner.requests.kept import kept_model
 from planner.requests.model import ModelSource
+from planner.requests.plan_model import model_of_plan
 from planner.requests.values import progress_to
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def explanation(
     from planner.planning import read_plan
 
     document = read_plan(plan)
-    source = ModelSource(kept_model(plan, model, "--model"))
+    source = ModelSource(model_of_plan(plan, model, "--model"))
     return explained(document, source, operator, most=most, hardware=hardware, say=progress_to(quiet=quiet))
 
 
@@ -69,14 +69,14 @@ def _case(
     from planner.requests.recorded import arguments_of, request_of
     from planner.search.control import Control
 
-    asked = _request(plan, hardware)
+    requested = _request(plan, hardware)
     try:
-        wanted, options = request_of(asked, source.path), request_of(_with_files(asked, folder), source.path)
+        wanted, options = request_of(requested, source.path), request_of(_with_files(requested, folder), source.path)
         options.check()
     except UsageError as e:
         raise InputError(f"plan: at search.request: {e}; search again") from e
     prepared = Prepared(options, Cancellation(), source=source)
-    request = prepared.request(asked.devices)
+    request = prepared.request(requested.devices)
 
     def find(request: Request, tables: dict[DeviceMesh, PriceTables]) -> tuple[Planned, Pipelined | None]:
         return prepared.plan(request, Control(request.time_limit), tables=tables)
@@ -92,7 +92,7 @@ def _case(
         find,
         command,
         say=say,
-        notes=[_missing(f) for f in (asked.profile, asked.constraints) if f is not None and not _there(f)],
+        notes=[_missing(f) for f in (requested.profile, requested.constraints) if f is not None and not _there(f)],
     )
 
 
@@ -113,28 +113,28 @@ def _missing(file: FileDocument) -> str:
 def _request(plan: PlanDocument, hardware: str | None) -> RequestDocument:
     from cost_models import profile_names
 
-    asked = plan.search.request
-    if asked is None:
+    requested = plan.search.request
+    if requested is None:
         raise InputError(
             f"plan of {plan.model.name}: it does not say what was asked for (search.request), as plans of this version "
             "do; search again"
         )
-    if asked.devices != plan.cluster.devices:
+    if requested.devices != plan.cluster.devices:
         raise InputError(
             f"plan of {plan.model.name}: at search.request.devices: expected {plan.cluster.devices} as of "
-            f"cluster.devices, found {asked.devices}; search again"
+            f"cluster.devices, found {requested.devices}; search again"
         )
     if hardware is not None:
-        return asked.model_copy(update={"hardware": hardware, "profile": None})
-    if asked.profile is None and asked.hardware not in profile_names():
+        return requested.model_copy(update={"hardware": hardware, "profile": None})
+    if requested.profile is None and requested.hardware not in profile_names():
         raise InputError(
-            f"plan of {plan.model.name}: at search.request: it keeps no profile of {asked.hardware}; give it with "
+            f"plan of {plan.model.name}: at search.request: it keeps no profile of {requested.hardware}; give it with "
             "--hardware"
         )
-    return asked
+    return requested
 
 
-def _with_files(asked: RequestDocument, folder: Path) -> RequestDocument:
+def _with_files(requested: RequestDocument, folder: Path) -> RequestDocument:
     """The texts kept in the request as files in the folder."""
 
     def at(file: FileDocument | None, kind: str) -> FileDocument | None:
@@ -146,9 +146,9 @@ def _with_files(asked: RequestDocument, folder: Path) -> RequestDocument:
         path.write_text(file.text, encoding="utf-8")
         return file.model_copy(update={"name": str(path)})
 
-    profile, constraints = at(asked.profile, "profile"), at(asked.constraints, "constraints")
-    hardware = asked.hardware if profile is None else profile.name
-    return asked.model_copy(update={"hardware": hardware, "profile": profile, "constraints": constraints})
+    profile, constraints = at(requested.profile, "profile"), at(requested.constraints, "constraints")
+    hardware = requested.hardware if profile is None else profile.name
+    return requested.model_copy(update={"hardware": hardware, "profile": profile, "constraints": constraints})
 
 
 def _parts(options: SearchRequest, configured: Constraints | None) -> list[tuple[str, Constraints]]:

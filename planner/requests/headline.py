@@ -67,13 +67,13 @@ def utilisation(
 
 def words(plan: PlanDocument) -> str:
     """The plan in degrees of parallelism, as the headline of its search says it."""
-    asked = plan.search.request
-    if asked is None or asked.strategy is None:
+    requested = plan.search.request
+    if requested is None or requested.strategy is None:
         return _words(plan, None)
     samples = next((i.shape[0] for i in plan.inputs.values() if i.shape), 1) * plan.schedule.micro_batches
-    kind = {"precision": asked.precision, "optimizer": asked.optimizer}
+    kind = {"precision": requested.precision, "optimizer": requested.optimizer}
     try:
-        return _words(plan, parse_strategy(asked.strategy, devices=plan.devices, batch=samples, **kind))
+        return _words(plan, parse_strategy(requested.strategy, devices=plan.devices, batch=samples, **kind))
     except UsageError:  # its batch was another when it was asked for
         return _words(plan, None)
 
@@ -97,9 +97,9 @@ def headline(planned: Planned, plan: PlanDocument, document: Mapping[str, Any]) 
         f"step        {time_text(seconds)}{_spread(document)}",
     ]
     parts += extrapolation(document["extrapolated"])
-    told = _rates(document)
-    if told:
-        parts.append(f"            {', '.join(told)}")
+    rates = _rates(document)
+    if rates:
+        parts.append(f"            {', '.join(rates)}")
     limit = document["memory_limit_bytes"]
     parts.append(
         f"memory      {document['peak_memory_bytes'] / 2**30:.2f} GiB per device at peak "
@@ -158,7 +158,9 @@ def _of_most(plan: PlanDocument) -> str:
         return f"operators are divided one by one over a mesh of {mesh} (--details)"
     most, count = Counter(found.values()).most_common(1)[0]
     if 2 * count <= len(found):
-        return f"operators are divided one by one over a mesh of {mesh}, no half of them alike (--details)"
+        return (
+            f"operators are divided one by one over a mesh of {mesh}, and no half of them in the same way (--details)"
+        )
     ranks = {kind: prod(plan.mesh.sizes[a] for a, k in zip(axes, most, strict=True) if k == kind) for kind in _KINDS}
     named = [f"{kind} {count}" for kind, count in ranks.items() if count > 1] or ["one device"]
     divided = sum(p.stored.dims != p.compute[0].dims for p in plan.parameters.values() if p.compute)
@@ -169,7 +171,8 @@ def _of_most(plan: PlanDocument) -> str:
     idle = _repeated(plan.devices, alike) if alike > 1 else ""
     others = list(dict.fromkeys(_module(plan, name) for name, kinds in found.items() if kinds != most))
     more = f", and {len(others) - 3} more" if len(others) > 3 else ""
-    otherwise = f"; otherwise in {', '.join(others[:3])}{more}" if others else ""
+    verb = "is" if len(others) == 1 else "are"
+    otherwise = f"; {', '.join(others[:3])}{more} {verb} laid out differently" if others else ""
     return f"{' x '.join(named)}{stages}{shards}{again}{idle}{otherwise} (--details)"
 
 

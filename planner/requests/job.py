@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from planner.errors import InputError
-from planner.planning.constraints import Job
+from planner.planning.constraints import JobDescription
 from planner.requests.search import SearchRequest
 
 __all__ = ["check_devices", "take_job"]
 
 
-def take_job(options: SearchRequest, job: Job) -> None:
+def take_job(options: SearchRequest, job: JobDescription) -> None:
     """Sets what was left to its default.
 
     InputError where an option says otherwise, or the file leaves a choice that has to be made.
@@ -42,7 +42,7 @@ def take_job(options: SearchRequest, job: Job) -> None:
         options.recompute = job.recompute
 
 
-def check_devices(job: Job, devices: int, hardware: str) -> None:
+def check_devices(job: JobDescription, devices: int, hardware: str) -> None:
     """InputError where the command is for other devices than the file."""
     if job.devices not in (None, devices):
         raise InputError(f"constraints {job.where}: is for {job.devices} devices, and --devices says {devices}")
@@ -53,7 +53,7 @@ def check_devices(job: Job, devices: int, hardware: str) -> None:
 
 
 def _one_of(
-    job: Job, what: str, option: str, allowed: Sequence[int], given: int | None, default: int | None
+    job: JobDescription, what: str, option: str, allowed: Sequence[int], given: int | None, default: int | None
 ) -> int | None:
     if not allowed or given in allowed:
         return given

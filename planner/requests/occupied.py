@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from planner.errors import InputError, UsageError
-from planner.requests.kept import KEPT, is_of, kept_content
+from planner.requests.plan_model import MODEL_FILE, is_of, model_content
 from planner.requests.values import profile_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ __all__ = [
     "refuse_unwritable",
 ]
 
-FORCE: Final = "replace what is there, whatever request it is of"
+FORCE: Final = "replace files that are there, even those of another request"
 _WAY: Final = "name another place with --out, or replace it with --force"
 # How is searched, and not what for: the same request may be repeated with more time, or from where it ended.
 _HOW: Final = {"solver", "time_limit", "reproducible"}
@@ -44,10 +44,10 @@ def refuse_other_request(path: Path, request: SearchRequest, devices: int, *, fu
     if there is None:
         return
     model = there.get("model", {}).get("name") if isinstance(there.get("model"), dict) else None
-    asked = _asked(there)
-    if model is None or asked is None:
+    requested = _requested(there)
+    if model is None or requested is None:
         raise UsageError(f"{path}: is there already, and does not say what request it is of; {_WAY}")
-    if model != request.model.stem and not _same_file(path.parent / KEPT, request.model):
+    if model != request.model.stem and not _same_file(path.parent / MODEL_FILE, request.model):
         raise UsageError(f"{path}: holds a plan of another model, {model}, not {request.model.stem}; {_WAY}")
     from planner.requests.recorded import recorded  # only now: it loads the planner, a known answer does not need it
 
@@ -58,11 +58,11 @@ def refuse_other_request(path: Path, request: SearchRequest, devices: int, *, fu
         ignored.add("mesh")
     if "," in request.devices:
         ignored.add("micro_batches")  # as the least count has it
-    if here["strategy"] is None and _was_found(asked.get("strategy")):
+    if here["strategy"] is None and _was_found(requested.get("strategy")):
         ignored |= _OF_FOUND
     found = [
         f"{_option(name)} {_value(theirs)} there, {_value(ours)} here"
-        for name, theirs, ours in _differences(asked, here, ignored)
+        for name, theirs, ours in _differences(requested, here, ignored)
     ]
     if found:
         raise UsageError(f"{path}: holds the plan of another request ({'; '.join(found[:3])}); {_WAY}")
@@ -82,11 +82,11 @@ def refuse_other_plan(path: Path, plan: PlanDocument) -> None:
 def refuse_other_model(folder: Path, stripped: bytes, given: Path) -> None:
     """UsageError where the model kept in the folder, of the plans that lie there, is not the one given, whose file
     without weights is `stripped`."""
-    kept = kept_content(folder)
-    if kept is not None and any(folder.glob("plan*.json")) and not is_of(kept, stripped):
+    content = model_content(folder)
+    if content is not None and any(folder.glob("plan*.json")) and not is_of(content, stripped):
         raise UsageError(
-            f"{folder / KEPT}: is of another model than {given}, and so is the plan beside it; name another folder "
-            "with --out, or replace it with --force"
+            f"{folder / MODEL_FILE}: is of another model than {given}, and so is the plan beside it; name another "
+            "folder with --out, or replace it with --force"
         )
 
 
@@ -135,17 +135,17 @@ def _same_file(a: Path, b: Path) -> bool:
     return a.is_file() and b.is_file() and a.samefile(b)
 
 
-def _asked(plan: Mapping[str, Any]) -> dict[str, Any] | None:
+def _requested(plan: Mapping[str, Any]) -> dict[str, Any] | None:
     """The request that a plan says it answers, with all its fields."""
     from pydantic import ValidationError
 
     from planner.planning.searched import RequestDocument
 
     try:
-        asked = RequestDocument.model_validate(plan["search"]["request"])
+        requested = RequestDocument.model_validate(plan["search"]["request"])
     except (KeyError, TypeError, ValidationError):
         return None
-    return asked.model_dump(mode="json")
+    return requested.model_dump(mode="json")
 
 
 def _model(plan: Mapping[str, Any]) -> Any:
@@ -153,8 +153,10 @@ def _model(plan: Mapping[str, Any]) -> Any:
 
 
 def _what_for(plan: Mapping[str, Any]) -> Any:
-    asked = _asked(plan)
-    return None if asked is None else {name: _content(value) for name, value in asked.items() if name not in _HOW}
+    requested = _requested(plan)
+    return (
+        None if requested is None else {name: _content(value) for name, value in requested.items() if name not in _HOW}
+    )
 
 
 def _place(name: str, value: Any) -> Any:
@@ -183,11 +185,13 @@ def _was_found(strategy: object) -> bool:
     return isinstance(strategy, str) and strategy.startswith("megatron:dp=") and "micro_batch=" in strategy
 
 
-def _differences(asked: Mapping[str, Any], here: Mapping[str, Any], ignored: set[str]) -> list[tuple[str, Any, Any]]:
+def _differences(
+    requested: Mapping[str, Any], here: Mapping[str, Any], ignored: set[str]
+) -> list[tuple[str, Any, Any]]:
     """Names with the values there and here, where these differ."""
     names = [name for name in here if name not in {*ignored, "hardware", "profile"}]
-    pairs = [("hardware", _hardware(asked), _hardware(here))]
-    pairs += [(name, asked.get(name), here.get(name)) for name in names]
+    pairs = [("hardware", _hardware(requested), _hardware(here))]
+    pairs += [(name, requested.get(name), here.get(name)) for name in names]
     return [(name, theirs, ours) for name, theirs, ours in pairs if _content(theirs) != _content(ours)]
 
 

@@ -57,7 +57,7 @@ class Prepared:
         self.constraints = constraints_of(self.options.constraints, self.options.pin)
         self.configured: Constraints | None = None  # the pins of --strategy
         self.execution: Configuration | None = None  # and what it says of how a plan is run
-        self.asked = recorded(self.options)  # before a configuration or a file's job becomes options
+        self.requested = recorded(self.options)  # before a configuration or a file's job becomes options
         if self.options.strategy is not None:
             self._take_strategy()
         self.job = None if self.constraints is None else self.constraints.job
@@ -81,7 +81,7 @@ class Prepared:
         )
         if options.space == "operators":
             profile = on_nodes(self.profile, int(options.devices), options.nodes)
-            control = Control(options.time_limit, cancel=self.cancellation.asked)
+            control = Control(options.time_limit, cancel=self.cancellation.requested)
             found = self.inside or operators_inside(options, self.load, self.execution, profile, control)
             pins = pins if found is None else found
         self.configured = pins
@@ -135,7 +135,7 @@ class Prepared:
         """The clock and the cancellation of a search, which begins now."""
         _ = self.graph  # which takes long to read, before the clock is set
         report = reports_in_seconds(self.watch, request.profile.price_resolution_s)
-        control = Control(request.time_limit, cancel=self.cancellation.asked, say=self.watch.say, report=report)
+        control = Control(request.time_limit, cancel=self.cancellation.requested, say=self.watch.say, report=report)
         self.watch.phase("search")
         self.cancellation.searching = True
         return control
@@ -159,13 +159,13 @@ class Prepared:
             return plan_in_parts(self.graph, request, parts, control=control, recall=recall, tables=tables)
         return make_plan(self.graph, request, control=control, recall=recall, tables=tables), None
 
-    def asked_so(self, devices: int, untouched: bool, alone: bool) -> RequestDocument:
+    def recorded_request(self, devices: int, untouched: bool, alone: bool) -> RequestDocument:
         """What stands in plan.json: a limit that cut nothing short is left out, since plans do not depend on it."""
         limit = None if untouched else self.options.time_limit
         update = {"devices": devices, "time_limit": limit, "reproducible": alone}
-        if "," in self.options.devices and self.asked.stages > 1:
+        if "," in self.options.devices and self.requested.stages > 1:
             update["micro_batches"] = self.parts.micro_batches  # for the least of several counts
-        return self.asked.model_copy(update=update)
+        return self.requested.model_copy(update=update)
 
     def request(self, devices: int) -> Request:
         """What the options ask for."""
@@ -193,8 +193,8 @@ class Prepared:
         requests = (request, *(request.model_copy(update={"mesh": str(p.mesh)}) for p in planned.others))
         texts = [plan_text(self._describe(p, pipeline, r)) for p, r in zip(plans, requests, strict=True)]
         cancelled = control.cancel.is_set()
-        asked_so = self.options.strategy is not None or pipeline is not None
-        messages = [] if asked_so else [f"warning: {w}" for w in planned.warnings]
+        prescribed = self.options.strategy is not None or pipeline is not None
+        messages = [] if prescribed else [f"warning: {w}" for w in planned.warnings]
         if self.job is not None:
             messages += [f"note: {self.job.where}: {line}" for line in self.job.notes]
         if self.training and self.graph.loss is None:

@@ -92,8 +92,8 @@ def described(document: dict[str, Any]) -> list[str]:
     ]
     if document["others"]:
         whole = document["gap_of_all_meshes"]
-        told = (
+        listed = (
             "some have no certificate" if whole is None else f"the objective is within {whole:.2%} of the least on any"
         )
-        lines.append(f"            with the {len(document['others'])} other meshes: {told}")
+        lines.append(f"            with the {len(document['others'])} other meshes: {listed}")
     return lines

@@ -51,7 +51,7 @@ class StrategyFile:
         from planner.planning.searched import FileDocument, RequestDocument
         from planner.requests.recorded import profile_text
 
-        asked = RequestDocument(
+        requested = RequestDocument(
             devices=self.mesh.devices * self.stages,
             hardware=self.hardware,
             profile=profile_text(self.hardware),
@@ -64,7 +64,7 @@ class StrategyFile:
             batch=self.batch,
         )
         try:
-            return self._planned(self.request, self.found.stages or None, asked)
+            return self._planned(self.request, self.found.stages or None, requested)
         except InputError as e:
             raise InputError(f"{self.source}: {e}") from e
 
@@ -73,7 +73,7 @@ class StrategyFile:
         return plan
 
     def _planned(
-        self, wanted: Request, held: Mapping[str, int] | None, asked: RequestDocument | None = None
+        self, wanted: Request, held: Mapping[str, int] | None, requested: RequestDocument | None = None
     ) -> tuple[Planned, PlanDocument]:
         from planner.planning import describe, make_plan
         from planner.planning.pipeline import plan_in_parts
@@ -84,7 +84,7 @@ class StrategyFile:
         else:
             planned = make_plan(self.graph, wanted)
         bind, batch = dict(self.bind), self.parts.batch
-        return planned, describe(planned, bind=bind, batch=batch, pipeline=pipeline, request=asked)
+        return planned, describe(planned, bind=bind, batch=batch, pipeline=pipeline, request=requested)
 
 
 def strategy_file(

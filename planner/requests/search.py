@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, get_args
 from planner.errors import UsageError
 from planner.requests.options import default_of, option, options_of, read, refuse_others, sent_of
 from planner.requests.values import byte_size, plan_file, positive, seconds
-from planner.search.solvers import SOLVERS, SolverName, told
+from planner.search.solvers import SOLVERS, SolverName, solver_help
 from planner.targets import Target
 
 __all__ = ["MOST_DEVICES", "SENT", "Optimizer", "Precision", "SearchRequest"]
@@ -48,86 +48,98 @@ class SearchRequest:
         help="size of a symbolic dimension; may be repeated",
     )
     batch: int | None = option(
-        type=positive, metavar="B", help="global batch: binds the batch dimension, or rebinds a static one"
+        type=positive, metavar="B", help="global batch size; it binds the batch dimension, or replaces a static one"
     )
     hardware: str = option(
         "a100-80",
         sent={"description": "A name of GET /v1/hardware."},
         metavar="NAME|FILE",
-        help="profile (see `planner hardware`); of several kinds of devices NAME:COUNT+NAME:COUNT",
+        help="the hardware profile (see `planner hardware`); for several kinds of devices: NAME:COUNT+NAME:COUNT",
     )
     nodes: int | None = option(type=positive, metavar="K", help="servers; default: as many as full servers need")
     mesh: str | None = option(
         sent={"pattern": r"^[1-9][0-9]{0,4}(x[1-9][0-9]{0,4}){0,3}$", "examples": ["2x8"]},
         metavar="AxB",
-        help="only this logical mesh; default: all of one and two axes",
+        help="search this logical mesh alone; default: all meshes of one and two axes",
     )
-    mode: Mode | None = option(choices=get_args(Mode), help="default: training where there is a loss")
+    mode: Mode | None = option(
+        choices=get_args(Mode), help="default: training where the model has a loss, inference otherwise"
+    )
     memory_limit: int | None = option(
         sent={"examples": ["64GiB"]},
         type=byte_size,
         metavar="SIZE",
-        help="per device; default: what the profile leaves",
+        help="memory that a plan may use on each device; default: what the profile leaves usable",
     )
     optimizer: Optimizer = option("adam", choices=get_args(Optimizer))
     precision: Precision = option("bf16", choices=get_args(Precision))
     recompute: Recompute = option(
         "auto",
         choices=get_args(Recompute),
-        help="run equal layers again in the backward pass; auto: on meshes where nothing fits without",
+        help="recompute equal layers in the backward pass; auto: on meshes where no plan fits without recomputation",
     )
     stages: int = option(
         1,
         sent={"le": MOST_DEVICES},
         type=positive,
         metavar="S",
-        help="pipeline stages, each on an S-th of the devices",
+        help="number of pipeline stages, each of which runs on an S-th of the devices",
     )
     micro_batches: int | None = option(
-        type=positive, metavar="M", help="parts of the batch, one after the other; default: 1, up to 4 a stage"
+        type=positive,
+        metavar="M",
+        help="number of micro-batches of the batch; default: 1, in a pipeline up to 4 a stage",
     )
     constraints: Path | None = option(
         sent=False,
         type=plan_file,
         metavar="FILE",
-        help="what the plan must hold to: YAML, JSON, or a plan.json or its folder",
+        help="file of constraints that the plan must satisfy: YAML, JSON, or a plan.json or its folder",
     )
     pin: list[str] = option(
         [],
         sent={"description": "As `planner search --pin`; may be repeated.", "max_length": 200},
         action="append",
         metavar="'PATTERN KEY=VALUE ...'",
-        help="one such pin, as '*.fc1.* m=x n=y', '*.weight stored=[_,x]' or rest=data_parallel; may be repeated",
+        help="one constraint, as '*.fc1.* m=x n=y', '*.weight stored=[_,x]' or rest=data_parallel; may be repeated",
     )
     strategy: str | None = option(
         metavar="SCHEME[:KEY=VALUE,…]",
-        help="pin a known configuration, as `planner evaluate` has it: megatron:tp=4,pp=2,micro_batch=1, fsdp, …",
+        help="pin a known configuration, written as for `planner evaluate`: megatron:tp=4,pp=2,micro_batch=1, fsdp, …",
     )
     risk: Risk = option(
         "expected",
         recorded=False,
         choices=get_args(Risk),
-        help="upper: of uniform configurations, the one whose step most likely stays below the least: the upper end of "
-        "the interval counts, which is wider where no published step was measured with the like",
+        help="which end of the predicted step time decides among uniform configurations; upper: the upper end of its "
+        "interval, which is wider where no published measurement is alike",
     )
     space: Space | None = option(
         choices=get_args(Space),
-        help="whole: stages, micro-batches, ZeRO and recomputation as well, the same for all layers; default: whole "
-        "where the batch at once hardly fits, else operators; operators with --strategy: these are laid out one by "
-        "one inside of the strategy's micro-batches and stages, as far as the step gets shorter",
+        help="whole: stages, micro-batches, ZeRO and recomputation are searched as well, the same for all layers; "
+        "default: whole where the whole batch hardly fits at once, else operators; operators with --strategy: "
+        "operators are laid out one by one within the strategy's micro-batches and stages where that makes the step "
+        "shorter",
     )
-    solver: SolverName = option("auto", choices=SOLVERS, help=lambda: told(SOLVERS))
+    solver: SolverName = option("auto", choices=SOLVERS, help=lambda: solver_help(SOLVERS))
     time_limit: float | None = option(
-        sent={"gt": 0, "le": 86400}, keyed=False, type=seconds, metavar="S", help="seconds for the whole search"
+        sent={"gt": 0, "le": 86400},
+        keyed=False,
+        type=seconds,
+        metavar="S",
+        help="seconds that the whole search may take",
     )
     target: Target = option(
         "any",
         sent={"description": "Only plans that this runtime can express."},
         choices=get_args(Target),
-        help="only plans that it can be told; default: the one of --emit, else any",
+        help="search only plans that this framework can express; default: the target of --emit, else any",
     )
     reproducible: bool = option(
-        False, keyed=False, action="store_true", help="no limits in seconds: the same bytes every time"
+        False,
+        keyed=False,
+        action="store_true",
+        help="use no limits in seconds, so that the same request always gives the same bytes",
     )
     top_k: int = option(
         1,
@@ -135,17 +147,21 @@ class SearchRequest:
         recorded=False,
         type=positive,
         metavar="K",
-        help="the best plan of each of the K best meshes",
+        help="give the best plan of each of the K best meshes",
     )
     front: bool = option(
         False,
         sent=False,
         recorded=False,
         action="store_true",
-        help="also list the fastest configurations for ever less memory per device",
+        help="also list which configuration is the fastest for each smaller amount of memory per device",
     )
     warm_start: Path | None = option(
-        sent=False, recorded=False, type=plan_file, metavar="PLAN", help="begin with a plan.json made before"
+        sent=False,
+        recorded=False,
+        type=plan_file,
+        metavar="PLAN",
+        help="begin the search with a plan.json that was made before",
     )
     save_problem: Path | None = option(
         sent=False,
@@ -153,8 +169,8 @@ class SearchRequest:
         keyed=False,  # it is written by a search, and changes nothing in its answer
         type=Path,
         metavar="DIR",
-        help="also write problem.json.gz and certificate.json, with which `planner check` proves objective and bound; "
-        "they speak of the chosen mesh only, and the cache is not asked",
+        help="also write problem.json.gz and certificate.json, with which `planner check` proves the objective and its "
+        "bound; they describe the chosen mesh only, and the cache is not used",
     )
     save_all_meshes: bool = option(
         False,
@@ -162,7 +178,7 @@ class SearchRequest:
         recorded=False,
         keyed=False,
         action="store_true",
-        help="with --save-problem: one pair of files per other mesh as well",
+        help="with --save-problem, also write one pair of files for every other mesh",
     )
 
     @classmethod
@@ -225,7 +241,7 @@ class SearchRequest:
         return {f.name: value for f in options_of(type(self)) if (value := getattr(self, f.name)) != default_of(f)}
 
     @property
-    def asked_of_a_service(self) -> dict[str, Any]:
+    def service_options(self) -> dict[str, Any]:
         """Of these, those that a service is asked for."""
         return {name: value for name, value in self.given.items() if name in sent_of(type(self))}
 

@@ -87,9 +87,9 @@ def operators_inside(
 
 def _check_target(source: str, c: Configuration, target: str, graph: Graph) -> None:
     """UsageError where the target cannot be told the configuration."""
-    from planner.emit import untold
+    from planner.emit import unsupported
     from planner.emit.uniform import Model
 
-    words = untold(target, c, Model.of(graph))
+    words = unsupported(target, c, Model.of(graph))
     if words:
         raise UsageError(f"{source}: --target {target} cannot be told of {words}: take another, or --target any")

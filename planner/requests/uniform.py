@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from cost_models import HardwareProfile, usable_memory_bytes
 from planner.clock import Configuration, extrapolated
-from planner.emit import untold
+from planner.emit import unsupported
 from planner.emit.uniform import Model
 from planner.errors import InfeasibleError, InputError, NoPlanError, PlannerError, UsageError
 from planner.ir import Graph
@@ -94,7 +94,7 @@ class Uniforms:
         """The fastest that fits and that the target can be told; None where there is none, or time is up."""
         self.control.say("uniform configurations: the fastest that fits")
         free = self.target == "any" and not self.left_out and not self._over
-        found, bound = self._best(None if free else self._untold)
+        found, bound = self._best(None if free else self._unsupported)
         found = self._safer(found)
         if not found.best:
             left = "no time is left for more" if self._stopped() else f"none of {found.considered:,} fits"
@@ -119,7 +119,7 @@ class Uniforms:
             return found
         self.control.say("uniform configurations: the fastest like those that were measured")
         within, _ = self._best(
-            lambda c: self._untold(c) or ("what was not measured" if extrapolated(c) else ""), aloud=False
+            lambda c: self._unsupported(c) or ("what was not measured" if extrapolated(c) else ""), aloud=False
         )
         if within.best and within.best[0].prediction.time_high_s < found.best[0].prediction.time_high_s:
             self.safer_than = found.best[0]
@@ -162,7 +162,7 @@ class Uniforms:
             f"devices will do: {', '.join(why)} (memory: {limit} a device)"
         )
         plain = next(configurations(self.space, self.profile), None)
-        words = "" if plain is None else untold(self.target, plain, self.model)
+        words = "" if plain is None else unsupported(self.target, plain, self.model)
         if words:
             text += f"; of plain data parallelism it cannot be told of {words}"
         if self.refusal:
@@ -176,12 +176,12 @@ class Uniforms:
         text = f"{text}; give more --devices, another --batch, or another --target"
         return InfeasibleError(text, lower_bound_bytes=0, sufficient_bytes=None)
 
-    def _untold(self, c: Configuration) -> str:
+    def _unsupported(self, c: Configuration) -> str:
         if c in self._over:
             return "what no plan could be made of"
         if _kinds(c) in self.left_out:
             return "what it refused of this model"
-        return untold(self.target, c, self.model)
+        return unsupported(self.target, c, self.model)
 
     def inside(self, uniform: Uniform) -> Constraints | None:
         """Pins of operators laid out one by one inside of the best configuration, where that is faster."""
@@ -194,7 +194,7 @@ class Uniforms:
     def with_front(self, uniform: Uniform) -> Uniform:
         """With what less memory costs."""
         self.control.say("uniform configurations: the fastest with less memory")
-        space = replace(self.space, untold=None if self.target == "any" else self._untold)
+        space = replace(self.space, unsupported=None if self.target == "any" else self._unsupported)
         return replace(uniform, front=time_memory_front(self.sample, space, uniform.found.best[0], self._stopped))
 
     def _of_any_target(self, step: float) -> float | None:
@@ -206,7 +206,7 @@ class Uniforms:
 
     def _best(self, words: Callable[[Configuration], str] | None, *, aloud: bool = True) -> tuple[Found, float | None]:
         """What is found, and seconds that no configuration takes less than, where that was asked for and is known."""
-        space, count = replace(self.space, untold=words), max(_BEGUN, self.options.top_k)
+        space, count = replace(self.space, unsupported=words), max(_BEGUN, self.options.top_k)
         tell = self._tell if aloud else lambda first: None
         found = best_of(self.sample, space, self.limit, count, stopped=self._stopped, first=tell)
         changed: dict[Configuration, Scored] = {}

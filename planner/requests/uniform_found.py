@@ -80,7 +80,7 @@ class Uniform:
         own = best.prediction.step_time_s
         if chosen and answer_s < own:
             saved = f"{1 - answer_s / own:.2%}"
-            out.append(f"operators   laid out one by one inside of it: {saved} faster than {time_text(own)}")
+            out.append(f"operators   laid out one by one within it: {saved} faster than {time_text(own)}")
         for s in self.found.best[1:count]:
             out.append(f"also        {time_text(s.prediction.step_time_s)}: {in_words(s.configuration)}")
         if self.safer_than is not None:
@@ -93,7 +93,7 @@ class Uniform:
         words = _REJECTED if self.safer_than is None else _REJECTED | {"target": "unlike those that were measured"}
         why = [f"{n:,} {words[reason]}" for reason, n in self.found.rejected.items() if n]
         if why:
-            out.append(f"rejected    {', '.join(why)}; of the others {self.found.played:,} steps were played")
+            out.append(f"rejected    {', '.join(why)}; the steps of {self.found.played:,} others were simulated")
         for s in self.front:
             size, step = s.prediction.allocated_bytes / 2**30, time_text(s.prediction.step_time_s)
             out.append(f"with        {size:.2f} GiB per device {step}: {in_words(s.configuration)}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from planner.errors import InputError, UsageError
 from planner.nearest import did_you_mean
 from planner.requests.kinds import refuse_kinds
-from planner.status import told
+from planner.status import show_progress
 from planner.terminal import plain
 
 if TYPE_CHECKING:
@@ -139,8 +139,8 @@ def profile_of(name: str) -> HardwareProfile:
         return load_profile(name)
     except UnknownProfileError as e:
         hint = did_you_mean(name, profile_names(), before="")
-        told = f"no such profile; {hint} (`planner hardware` lists all)" if hint else str(e)
-        raise InputError(f"--hardware {name}: {told}") from e
+        reason = f"no such profile; {hint} (`planner hardware` lists all)" if hint else str(e)
+        raise InputError(f"--hardware {name}: {reason}") from e
     except ProfileError as e:
         raise InputError(f"--hardware {name}: {e}") from e
 
@@ -150,7 +150,7 @@ def progress_to(quiet: bool) -> Callable[[str], None]:
 
     def say(line: str) -> None:
         counted = _COUNTED.match(line)
-        drawn = told(line, int(counted[1]) / int(counted[2]) if counted and int(counted[2]) else None)
+        drawn = show_progress(line, int(counted[1]) / int(counted[2]) if counted and int(counted[2]) else None)
         if not quiet and not (drawn and counted):
             print(plain(line, "\n"), file=sys.stderr, flush=True)
 

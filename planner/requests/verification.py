@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from planner.errors import InputError, VerificationError
 from planner.requests.values import progress_to
-from planner.status import CLEAR, is_shown, told
+from planner.status import CLEAR, is_shown, show_progress
 from planner.terminal import plain
 
 if TYPE_CHECKING:
@@ -36,8 +36,9 @@ def verified(
 ) -> Verification:
     """The verdict on a plan of the model, read with the plan's own sizes unless `bind` and `batch` say otherwise.
 
-    `seed`: of random weights and inputs; `whole`: the whole graph is executed at any cost; `say` is called in the
-    child.  InputError where the plan is not of this model; VerificationError where the child died.
+    `seed`: of random weights and inputs; `whole`: the whole graph is executed, however long that takes;
+    `say` is called in the child.  InputError where the plan is not of this model; VerificationError where the child
+    died.
     """
     graph = source.load(bind=bind or plan.model.bind, batch=plan.model.batch if batch is None else batch)
     with source.file() as file:
@@ -106,7 +107,7 @@ def said_by_children() -> Iterator[Callable[[str], None]]:
 
     def say(line: str) -> None:
         with suppress(OSError):
-            told(line)
+            show_progress(line)
             os.write(error, f"{CLEAR if is_shown() else ''}{plain(line, chr(10))}\n".encode())
 
     try:
@@ -149,7 +150,7 @@ def _meter(say: Callable[[str], None]) -> Callable[[int, int], None]:
     def tick(done: int, total: int) -> None:
         nonlocal begun, last
         now = time.monotonic()
-        if told("executing on every device", done / total):
+        if show_progress("executing on every device", done / total):
             return
         if begun is None or done < begun[1]:  # the first, or the first of another run
             begun = now, done

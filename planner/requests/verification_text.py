@@ -16,9 +16,9 @@ def verification_text(d: dict[str, Any]) -> str:
     ran = f"{' and '.join(d['checked'])} of {what}" if d["values"] else "nothing was executed"
     lines = [
         f"{head}: {ran} on {d['devices']} virtual devices{_parts(d)}",
-        f"  document   fields that are not what follows from graph, choice and machine: {len(d['fields'])}"
+        f"  document   fields that do not follow from the graph, the choice and the machine: {len(d['fields'])}"
         if d["fields"]
-        else "  document   every field follows from graph, choice and machine",
+        else "  document   every field follows from the graph, the choice and the machine",
         f"  compared   {d['values']} results, {d['redistributions']} redistributions, {d['gradients']} contributions "
         f"to gradients, {d['parameters']} gradients of parameters with the whole model in double precision",
         f"  error      {d['max_error']:.3g} at most" + (f" ({d['worst']})" if d["worst"] else ""),

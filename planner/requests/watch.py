@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 from planner.requests.values import progress_to
 from planner.search.control import Report
-from planner.status import told
+from planner.status import show_progress
 
 __all__ = ["Lines", "Phase", "Watch", "reports_in_seconds"]
 
@@ -40,7 +40,7 @@ class Lines:
 
     def progress(self, incumbent_s: float, bound_s: float, gap: float, seconds: float) -> None:
         figures = f"plan {incumbent_s:.6g} s, bound {bound_s:.6g} s, gap {gap:.2%}"
-        if told(figures) or (seconds < self.shown + EVERY and gap > 0):
+        if show_progress(figures) or (seconds < self.shown + EVERY and gap > 0):
             return
         self.shown = seconds
         self.say(f"after {seconds:.1f} s: {figures}")

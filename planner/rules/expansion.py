@@ -208,21 +208,21 @@ class Expansion:
 
 @dataclass(frozen=True, eq=False)
 class Choices:
-    """The strategies of a rule on one mesh: `kept` are their indices among the combinations of the expansion."""
+    """The strategies of a rule on one mesh: `indices` are their indices among the combinations of the expansion."""
 
     expansion: Expansion
     mesh: DeviceMesh
-    kept: IntArray
+    indices: IntArray
     _shards: dict[int, IntArray] = field(default_factory=dict, repr=False)
     _bound: dict[int, Strategy] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
-        return len(self.kept)
+        return len(self.indices)
 
     @cached_property
     def roles(self) -> IntArray:
         """[strategy, axis]: index of the role in `expansion.roles`."""
-        return self.expansion.combinations[self.kept]
+        return self.expansion.combinations[self.indices]
 
     @cached_property
     def parallelism(self) -> IntArray:
@@ -236,29 +236,29 @@ class Choices:
     def layouts(self, side: Side, whole: int) -> IntArray:
         """Number of the layout of each strategy; `whole` where the rule leaves the tensor out."""
         if side.dims is None:
-            return np.full(len(self.kept), whole)
-        return self.expansion.numbers(side, side.codes[self.kept])
+            return np.full(len(self.indices), whole)
+        return self.expansion.numbers(side, side.codes[self.indices])
 
     def shards(self, side: Side) -> IntArray:
         """Pieces each strategy cuts the tensor into."""
         if side.dims is None:
-            return np.ones(len(self.kept), dtype=np.int64)
+            return np.ones(len(self.indices), dtype=np.int64)
         if id(side) not in self._shards:
             sizes = np.array(self.mesh.shape, dtype=np.int64)
-            self._shards[id(side)] = (sizes ** side.copies[self.kept]).prod(axis=1)
+            self._shards[id(side)] = (sizes ** side.copies[self.indices]).prod(axis=1)
         return self._shards[id(side)]
 
     def factor_shards(self, factor: str) -> IntArray:
         """Ranks among which each strategy splits a factor."""
         expansion = self.expansion
         if factor not in expansion.factors:
-            return np.ones(len(self.kept), dtype=np.int64)
+            return np.ones(len(self.indices), dtype=np.int64)
         split = expansion._splits_factor[:, expansion.factors.index(factor)][self.roles]
         return np.asarray(np.where(split, np.array(self.mesh.shape), 1).prod(axis=1))
 
     def playing(self, wanted: Iterable[tuple[str, AxisRole]]) -> NDArray[np.bool_]:
         """Strategies in which each of these axes, of those with several ranks, has its role."""
-        found = np.ones(len(self.kept), dtype=bool)
+        found = np.ones(len(self.indices), dtype=bool)
         for axis, role in wanted:
             if self.mesh.sizes[axis] > 1:
                 known = self.expansion.roles
@@ -268,7 +268,7 @@ class Choices:
 
     def among(self, allowed: NDArray[np.bool_]) -> Choices:
         """Those of the strategies that are allowed."""
-        return Choices(self.expansion, self.mesh, self.kept[allowed])
+        return Choices(self.expansion, self.mesh, self.indices[allowed])
 
     def strategy(self, number: int) -> Strategy:
         """One of the strategies; always the same object."""
@@ -281,7 +281,7 @@ class Choices:
 
     @cached_property
     def strategies(self) -> tuple[Strategy, ...]:
-        return tuple(map(self.strategy, range(len(self.kept))))
+        return tuple(map(self.strategy, range(len(self.indices))))
 
     def inner(self) -> list[tuple[BoundCollective, ...]]:
         """The collectives inside the operator, by strategy."""

@@ -88,8 +88,13 @@ class Movement:
     def pending(self) -> bool:
         """Few elements are read of one operand: each rank gives those it holds, the result is a pending sum."""
         (size, *more), (source, *rest) = self.operands, self.sources
-        kept = len(source)
-        return not more and not rest and kept > 0 and (kept * _FEW <= size or (self.common == 1 and 2 * kept <= size))
+        length = len(source)
+        return (
+            not more
+            and not rest
+            and length > 0
+            and (length * _FEW <= size or (self.common == 1 and 2 * length <= size))
+        )
 
 
 Moves = Mapping[int, Movement | None]  # dimension → its movement; None where it is not known before run time
@@ -149,7 +154,7 @@ def moving(
     sides = [[[f"d{d}"] for d in range(rank)] for _ in range(len(data) + len(moved))]  # tensor → dim → factors
     sizes: dict[str, int] = {}
     shapes = [*(o.shape(i) for i in data), *moved]
-    told = [f"d{d}" for d in aware if d not in moves]
+    named = [f"d{d}" for d in aware if d not in moves]
     exchanged: dict[int, Movement] = {}
     for d, known in moves.items():
         movement = known if known is not None and _fits(known, d, shapes) else None
@@ -165,7 +170,7 @@ def moving(
             several = movement is not None and movement.pending and linear and o.makes_float
             for t in range(len(shapes)):
                 sides[t][d] = [f"s{d}"] if several and t < len(data) else []
-            told += [f"s{d}"] if several else []
+            named += [f"s{d}"] if several else []
     words = [" ".join("*" if not f else f[0] if len(f) == 1 else f"({' '.join(f)})" for f in dims) for dims in sides]
     operands = [
         words[list(data).index(i)] if i in data else "*..." if i in added else "-" for i in range(len(o.inputs))
@@ -186,7 +191,7 @@ def moving(
         flops=0.0,
         shape_operand=shape_operand,
         inner=inner,
-        aware=told,
+        aware=named,
     )
 
 

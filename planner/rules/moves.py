@@ -154,13 +154,13 @@ def _pad(o: Operator) -> Moves:
 
 def _padded(places: Indices, *, before: int, after: int, mode: str) -> Indices:
     """Sources along one padded dimension; a negative padding crops, and does so first."""
-    kept = places[max(-before, 0) : len(places) - max(-after, 0)]
+    places_left = places[max(-before, 0) : len(places) - max(-after, 0)]
     widths = (max(before, 0), max(after, 0))
     if mode == "constant":
-        return np.pad(kept, widths, constant_values=_FILL)
+        return np.pad(places_left, widths, constant_values=_FILL)
     if mode == "reflect":
-        return np.pad(kept, widths, mode="reflect")
-    return np.pad(kept, widths, mode="edge") if mode == "edge" else np.pad(kept, widths, mode="wrap")
+        return np.pad(places_left, widths, mode="reflect")
+    return np.pad(places_left, widths, mode="edge") if mode == "edge" else np.pad(places_left, widths, mode="wrap")
 
 
 @_moves("CenterCropPad")

@@ -177,13 +177,13 @@ def sharded(
     """
     e = expand(text, o.inputs, o.outputs, sizes)
     groups = [frozenset(i for i in g if o.has(i)) for g in linear]
-    kept = [g for g in groups if g and all(o.adds_up(i) for i in g)] if o.makes_sums else []
+    linear_groups = [g for g in groups if g and all(o.adds_up(i) for i in g)] if o.makes_sums else []
     gradients = frozenset(i for i in differentiable if o.is_float(i))
-    kept_modes = {m: split for m, split in (modes or {}).items() if all(f in e.factors for f in split)}
-    kept_inner = tuple(
+    modes_left = {m: split for m, split in (modes or {}).items() if all(f in e.factors for f in split)}
+    inner_left = tuple(
         replace(c, dims=tuple(f for f in c.dims if f in e.factors), width=o.float_bytes)
         for c in inner
-        if c.factor in e.factors or c.factor in kept_modes
+        if c.factor in e.factors or c.factor in modes_left
     )
     if flops is None:
         flops = float(math.prod(o.outputs[0] or ())) if o.outputs and o.outputs[0] is not None else 0.0
@@ -194,17 +194,17 @@ def sharded(
         operands=e.operands,
         results=e.results,
         whole=e.whole | (frozenset(whole) & e.factors.keys()),
-        combine={f: c for f, c in (combine or {}).items() if f in e.factors or f in kept_modes},
+        combine={f: c for f, c in (combine or {}).items() if f in e.factors or f in modes_left},
         additive=e.additive,
-        linear=tuple(dict.fromkeys(kept)),
+        linear=tuple(dict.fromkeys(linear_groups)),
         differentiable=gradients,
         saved_operands=frozenset(i for i in saved if o.has(i)),
         saved_results=frozenset(j for j in saved_results if o.yields(j)),
         cost=Cost(Kind(kind), flops, backward_flops),
         shape_operand=shape_operand,
-        inner=kept_inner,
+        inner=inner_left,
         text=text,
         counts=dict(counts or {}),
-        modes=kept_modes,
-        aware=frozenset(f for f in aware if f in e.factors or f in kept_modes) | {c.factor for c in kept_inner},
+        modes=modes_left,
+        aware=frozenset(f for f in aware if f in e.factors or f in modes_left) | {c.factor for c in inner_left},
     )

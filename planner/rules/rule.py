@@ -47,7 +47,7 @@ class InnerCollective:
     ring       performed (number of shards − 1) times
     width      bytes of one of the floating-point values that the payload consists of, which take the width of the
                precision that is planned for; 0: it holds none.  Rules leave it to `sharded`
-    kept       bytes of `item_bytes` that keep their width beside such values: an index
+    fixed_bytes  bytes of `item_bytes` that keep their width beside such values: an index
     """
 
     factor: str
@@ -62,7 +62,7 @@ class InnerCollective:
     statistic: bool = False
     ring: bool = False
     width: int = 4
-    kept: int = 0
+    fixed_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ DEFER = AxisRole("defer")
 class BoundCollective:
     """An inner collective of a strategy: `elements` is the payload of one rank, over the group of `axes`.
 
-    `statistic`, `width` and `kept` are as of `InnerCollective`.
+    `statistic`, `width` and `fixed_bytes` are as of `InnerCollective`.
     """
 
     kind: str
@@ -91,7 +91,7 @@ class BoundCollective:
     count: int
     statistic: bool = False
     width: int = 4
-    kept: int = 0
+    fixed_bytes: int = 0
 
     @property
     def bytes(self) -> int:
@@ -102,7 +102,7 @@ class BoundCollective:
         """Where floating-point values take `float_bytes` each."""
         if self.statistic or not self.width:
             return self.bytes
-        return self.elements * (self.kept + (self.item_bytes - self.kept) * float_bytes // self.width)
+        return self.elements * (self.fixed_bytes + (self.item_bytes - self.fixed_bytes) * float_bytes // self.width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ def inner_collectives(rule: Rule, mesh: DeviceMesh, roles: tuple[AxisRole, ...])
             c.count * (mesh.size(over[c.factor]) - 1 if c.ring else 1),
             c.statistic,
             c.width,
-            c.kept,
+            c.fixed_bytes,
         )
         for c in rule.inner
         if c.factor in over

@@ -76,12 +76,12 @@ def _torch_call(kernel: SharedKernel) -> Callable[[Call], Sequence[Tensor | None
         received: Any = None
         while True:
             try:
-                asked = routine.send(received)
+                collective = routine.send(received)
             except StopIteration as stop:
                 return [r if name else None for name, r in zip(c.op.outputs, stop.value, strict=False)]
             except NoKernelError:
                 return None
-            received = _meet(asked, c)
+            received = _meet(collective, c)
 
     return run
 
@@ -90,21 +90,21 @@ def _declined(op: Op, operands: Sequence[Any]) -> Sequence[Any]:
     raise NoKernelError(f"operator {op.name}: {op.type} inside of a kernel has no PyTorch function")
 
 
-def _meet(asked: Any, c: Call) -> Any:
+def _meet(collective: Any, c: Call) -> Any:
     inside: Inside = c.inside
-    if isinstance(asked, AllReduce):
-        value: Any = asked.value
-        if asked.reduction != "sum" or not value.requires_grad:
-            return inside.reduced(value, asked.factor, asked.reduction)
+    if isinstance(collective, AllReduce):
+        value: Any = collective.value
+        if collective.reduction != "sum" or not value.requires_grad:
+            return inside.reduced(value, collective.factor, collective.reduction)
         assert c.place.rule is not None
-        in_parts = _carries(c.place.rule, asked.factor)
-        return inside.summed(value, asked.factor) if in_parts else inside.total(value, asked.factor)
-    if isinstance(asked, AllGather):
-        mine: Any = asked.value
-        group, ranks = inside.group(asked.factor)
+        in_parts = _carries(c.place.rule, collective.factor)
+        return inside.summed(value, collective.factor) if in_parts else inside.total(value, collective.factor)
+    if isinstance(collective, AllGather):
+        mine: Any = collective.value
+        group, ranks = inside.group(collective.factor)
         inside.tell("all_gather", mine.nbytes * len(ranks))
         return tuple(all_gather(mine.detach()[None], len(ranks), 0, group))
-    raise NoKernelError(f"operator {c.op.name}: {type(asked).__name__} inside of a kernel has no PyTorch form")
+    raise NoKernelError(f"operator {c.op.name}: {type(collective).__name__} inside of a kernel has no PyTorch form")
 
 
 def _carries(rule: Rule, factor: str) -> bool:

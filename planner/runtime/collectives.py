@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from planner.ir import DeviceMesh
-from planner.redistribute import Step, StepKind, folded, permute_sources
+from planner.redistribute import RedistributionStep, StepKind, folded, permute_sources
 from planner.redistribute.steps import FREE
 from planner.runtime.workers import Context
 
@@ -92,7 +92,7 @@ def permute(value: Tensor, source: int, targets: Sequence[int]) -> Tensor:
     return out
 
 
-def apply(step: Step, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:
+def apply(step: RedistributionStep, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:
     """This rank's shard after `step`; the context's ledger is told."""
     if step.kind not in FREE:
         ranks = mesh.size(step.axes) if step.kind in (StepKind.ALL_GATHER, StepKind.ALL_TO_ALL) else 1
@@ -104,47 +104,47 @@ def apply(step: Step, value: Tensor, mesh: DeviceMesh, context: Context) -> Tens
     return after.reshape(folded(after.shape, counts))
 
 
-def _all_reduce(step: Step, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:
+def _all_reduce(step: RedistributionStep, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:
     group, _ = context.group(mesh, step.axes)
     return all_reduce(value, group, _reduction(step))
 
 
-def _reduce_scatter(step: Step, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:
+def _reduce_scatter(step: RedistributionStep, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:
     group, ranks = context.group(mesh, step.axes)
     return reduce_scatter(value, len(ranks), step.dim, group, _reduction(step))
 
 
-def _all_gather(step: Step, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:
+def _all_gather(step: RedistributionStep, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:
     group, ranks = context.group(mesh, step.axes)
     return all_gather(value, len(ranks), step.dim, group)
 
 
-def _all_to_all(step: Step, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:
+def _all_to_all(step: RedistributionStep, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:
     group, ranks = context.group(mesh, step.axes)
     return all_to_all(value, len(ranks), step.dim, step.to_dim, group)
 
 
-def _slice(step: Step, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:
+def _slice(step: RedistributionStep, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:
     (axis,) = step.axes
     return value.chunk(mesh.sizes[axis], dim=step.dim)[mesh.coordinates(context.rank)[axis]]
 
 
-def _to_partial(step: Step, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:
+def _to_partial(step: RedistributionStep, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:
     (axis,) = step.axes
     return value if mesh.coordinates(context.rank)[axis] == 0 else torch.zeros_like(value)
 
 
-def _permute(step: Step, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:
+def _permute(step: RedistributionStep, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:
     """Every rank receives one whole shard from the rank that held its new region, replicas from the nearest rank."""
     sources = permute_sources(step, mesh)
     return permute(value, sources[context.rank], [r for r, s in enumerate(sources) if s == context.rank])
 
 
-def _reduction(step: Step) -> str:
+def _reduction(step: RedistributionStep) -> str:
     return str(next(op for a, op in step.source.partial if a in step.axes))
 
 
-_KINDS: dict[StepKind, Callable[[Step, Tensor, DeviceMesh, Context], Tensor]] = {
+_KINDS: dict[StepKind, Callable[[RedistributionStep, Tensor, DeviceMesh, Context], Tensor]] = {
     StepKind.ALL_REDUCE: _all_reduce,
     StepKind.REDUCE_SCATTER: _reduce_scatter,
     StepKind.ALL_GATHER: _all_gather,

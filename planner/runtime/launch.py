@@ -24,11 +24,11 @@ from planner.verify.check import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative
 from planner.verify.data import random_tensors
 from planner.verify.reference import gradients, run_ops
 
-__all__ = ["Outcome", "run_plan", "under_torchrun"]
+__all__ = ["RunResult", "run_plan", "under_torchrun"]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunResult:
     """Of one run, on the rank that reports it.
 
     `errors`: largest relative error of outputs and of gradients against the whole model on one process, None where
@@ -73,7 +73,7 @@ def under_torchrun() -> bool:
 def run_plan(
     model: Path, plan: PlanDocument, *, device: str = "cpu", threads: int = 1, steps: int = 3, seed: int = 0,
     check: bool = False,
-) -> Outcome | None:  # fmt: skip
+) -> RunResult | None:  # fmt: skip
     """Runs `steps` steps of the plan on random parameters and inputs; None on ranks that do not report.
 
     Raises:
@@ -107,7 +107,7 @@ def run_plan(
         raise VerificationError(f"executed {dict(traffic.executed)} but planned {dict(traffic.planned)}")
     errors = _errors(session.graph, results, seed) if check else None
     passed = errors is None or (errors["outputs"] < FORWARD_TOLERANCE and errors["gradients"] < GRADIENT_TOLERANCE)
-    return Outcome(seconds, traffic, results.fallbacks, _loss(session.graph, results), errors, passed)
+    return RunResult(seconds, traffic, results.fallbacks, _loss(session.graph, results), errors, passed)
 
 
 def _loss(graph: Graph, results: Results) -> float | None:

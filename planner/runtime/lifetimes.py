@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.ir import Layout
-from planner.lowering import Convert, Load, Program, Run
+from planner.lowering import Load, Program, Redistribute, Run
 
 __all__ = ["last_uses"]
 
@@ -18,7 +18,7 @@ def last_uses(program: Program) -> dict[int, list[_Key]]:
     loaded = {i.tensor for i in program.instructions if isinstance(i, Load)}
     last: dict[_Key, int] = {}
     for at, i in enumerate(program.instructions):
-        if isinstance(i, Convert) and not i.gradient:
+        if isinstance(i, Redistribute) and not i.gradient:
             last[i.tensor, i.source] = last[i.tensor, i.target] = at
         elif isinstance(i, Run) and not i.backward:
             op, strategy = program.graph.op(i.op), program.strategies[i.op]
@@ -26,9 +26,9 @@ def last_uses(program: Program) -> dict[int, list[_Key]]:
             for name, layout in named:
                 if name:
                     last[name, layout or Layout.replicated(program.graph.tensors[name].rank)] = at
-    kept = {*program.graph.outputs, *loaded}
+    permanent = {*program.graph.outputs, *loaded}
     out: dict[int, list[_Key]] = {}
     for key, at in last.items():
-        if key[0] not in kept:
+        if key[0] not in permanent:
             out.setdefault(at, []).append(key)
     return out

@@ -18,7 +18,7 @@ from planner.errors import VerificationError
 from planner.ir import Layout, Op, Role
 from planner.kernels import ShardContext
 from planner.kernels.shards import Array
-from planner.lowering import Convert, Instruction, Load, Program, Run, Seed
+from planner.lowering import Instruction, Load, Program, Redistribute, Run, Seed
 from planner.rules.localize import local_op
 from planner.runtime.arrays import torch_function
 from planner.runtime.collectives import Inside, apply
@@ -94,10 +94,10 @@ class Rank:
                 self.values[i.tensor, i.layout] = self._shard(value, i.layout)
             elif isinstance(i, Run) and i.op in self.fixed and not i.backward:
                 self._forward(self.bound[i.op])
-            elif isinstance(i, Convert) and not i.gradient and (i.tensor, i.source) in self.values:
+            elif isinstance(i, Redistribute) and not i.gradient and (i.tensor, i.source) in self.values:
                 producer = self.graph.producers.get(i.tensor)
                 if (producer is not None and producer.name in self.fixed) or self._is_constant(i.tensor):
-                    self._convert(i)
+                    self._redistribute(i)
         resident, self.values = dict(self.values), {}
         return resident
 
@@ -161,9 +161,9 @@ class Rank:
         self.records.clear()
         self.context.ledger.clear()
         for at, i in enumerate(self.program.instructions):
-            if isinstance(i, Convert):
+            if isinstance(i, Redistribute):
                 if i.gradient or (i.tensor, i.target) not in self.resident:
-                    self._convert(i)
+                    self._redistribute(i)
             elif isinstance(i, Run):
                 bound = self.bound[i.op]
                 if i.backward:
@@ -180,7 +180,7 @@ class Rank:
     def planned(self) -> dict[str, tuple[int, int]]:
         """Collectives between operators that the program has for a step, by kind: how many, and bytes of the tensors as
         they are executed.  What is computed from constants alone was laid out when the rank was made."""
-        moves = [c for c in self.program.converts() if c.gradient or (c.tensor, c.target) not in self.resident]
+        moves = [c for c in self.program.redistributions() if c.gradient or (c.tensor, c.target) not in self.resident]
         found = self.program.moved(moves, {c.tensor: self.graph.tensors[c.tensor].bytes for c in moves})
         return {kind: (t.count, t.bytes) for kind, t in found.items()}
 
@@ -189,7 +189,7 @@ class Rank:
         self.values, self.gradients = {}, {}
         self.records.clear()
 
-    def _convert(self, move: Convert) -> None:
+    def _redistribute(self, move: Redistribute) -> None:
         store = self.gradients if move.gradient else self.values
         source = (move.tensor, move.source)
         if source not in store:

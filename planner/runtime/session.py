@@ -130,11 +130,11 @@ def _values(model: Path, bind: tuple[tuple[str, int], ...], batch: int | None, s
 def _prepare(context: Context, key: str, model: Path, text: str, seed: int) -> None:
     plan = PlanDocument.model_validate_json(text)
     read = (model, tuple(sorted(plan.model.bind.items())), plan.model.batch)
-    context.kept[key] = Rank(program_of(plan, _graph(*read)), _values(*read, seed), context)
+    context.state[key] = Rank(program_of(plan, _graph(*read)), _values(*read, seed), context)
 
 
 def _step(context: Context, key: str, count: int) -> list[float]:
-    rank: Rank = context.kept[key]
+    rank: Rank = context.state[key]
     times = []
     for _ in range(count):
         dist.barrier()
@@ -147,7 +147,7 @@ def _step(context: Context, key: str, count: int) -> list[float]:
 
 
 def _instructions(context: Context, key: str) -> list[float]:
-    rank: Rank = context.kept[key]
+    rank: Rank = context.state[key]
     stamps: list[float] = []
 
     def watch(_: Instruction) -> None:
@@ -162,7 +162,7 @@ def _instructions(context: Context, key: str) -> list[float]:
 
 
 def _results(context: Context, key: str) -> tuple[_Pieces, _Pieces, set[str]]:
-    rank: Rank = context.kept[key]
+    rank: Rank = context.state[key]
     rank.step()
     outputs = {}
     for name in rank.graph.outputs:
@@ -176,10 +176,10 @@ def _results(context: Context, key: str) -> tuple[_Pieces, _Pieces, set[str]]:
 
 
 def _traffic(context: Context, key: str) -> Traffic:
-    rank: Rank = context.kept[key]
+    rank: Rank = context.state[key]
     return Traffic(dict(sorted(context.ledger.steps.items())), dict(sorted(rank.planned().items())),
                    dict(sorted(context.ledger.inside.items())))  # fmt: skip
 
 
 def _close(context: Context, key: str) -> None:
-    context.kept.pop(key, None)
+    context.state.pop(key, None)

@@ -48,7 +48,8 @@ class WorkerError(PlannerError):
 @dataclass(slots=True)
 class Ledger:
     """Collectives that were carried out, by kind: how many, and the bytes of the tensors they worked on, in the
-    convention of `Step.group_bytes`.  Those of steps between operators stand apart from those inside operators."""
+    convention of `RedistributionStep.group_bytes`.  Those of steps between operators stand apart from those inside
+    operators."""
 
     steps: dict[str, tuple[int, int]] = field(default_factory=dict)
     inside: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -67,13 +68,13 @@ class Ledger:
 class Context:
     """Where a rank stands: its number, its device, the process groups made so far, and what it has communicated.
 
-    `kept` is for what calls leave behind for later ones.
+    `state` is for what calls leave behind for later ones.
     """
 
     rank: int
     world: int
     device: torch.device
-    kept: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
     _groups: dict[tuple[int, ...], Any] = field(default_factory=dict)
 

@@ -51,8 +51,8 @@ def glance(state: State, reduced: Reduced, *, choose: bool, narrow: bool, enough
             state.offer(cut.choice, cut.cost, "elimination")
     state.prove(found.bound, "elimination")
     if choose and state.cost is None:
-        leanest = min(found.cuts, key=lambda cut: float(np.maximum(cut.usage - reduced.limits, 0).sum()))
-        repaired = LocalSearch(reduced).improve(leanest.choice, {}, sweeps=REPAIRS)
+        closest = min(found.cuts, key=lambda cut: float(np.maximum(cut.usage - reduced.limits, 0).sum()))
+        repaired = LocalSearch(reduced).improve(closest.choice, {}, sweeps=REPAIRS)
         if repaired is not None:
             state.offer(repaired, -math.inf, "elimination")
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from planner.search.reduction.reduced import Reduced
     from planner.search.state import State
 
-__all__ = ["SOLVERS", "WHOLE", "Found", "Glance", "Solver", "SolverName", "find", "load", "register", "told"]
+__all__ = ["SOLVERS", "WHOLE", "Found", "Glance", "Solver", "SolverName", "find", "load", "register", "solver_help"]
 
 SolverName = str  # of SOLVERS
 
@@ -92,7 +92,7 @@ def load(package: str, path: Iterable[str]) -> None:
         register(held)
 
 
-def told(*registries: dict[str, Solver]) -> str:
+def solver_help(*registries: dict[str, Solver]) -> str:
     """Names and lines of help, for the help of `--solver`."""
     return "; ".join(f"{s.name}: {s.help}" for registry in registries for s in registry.values())
 

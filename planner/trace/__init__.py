@@ -2,6 +2,6 @@
 
 from planner.trace.count import trace, trace_levels
 from planner.trace.lifetimes import Levels
-from planner.trace.workload import Exchange, Transfer, Unit, Workload
+from planner.trace.workload import Exchange, TracedCollective, Unit, Workload
 
-__all__ = ["Exchange", "Levels", "Transfer", "Unit", "Workload", "trace", "trace_levels"]
+__all__ = ["Exchange", "Levels", "TracedCollective", "Unit", "Workload", "trace", "trace_levels"]

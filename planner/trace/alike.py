@@ -21,8 +21,8 @@ from weakref import WeakKeyDictionary
 from planner.frontends.blocks import BlockRun
 from planner.frontends.siblings import BlockCut, cut_blocks, removable_runs
 from planner.ir import Graph, Role
-from planner.ir.kept import kept
-from planner.lowering import Convert, Instruction, Program, Run
+from planner.ir.memoized import memoized
+from planner.lowering import Instruction, Program, Redistribute, Run
 from planner.rules.strategy import Strategy
 from planner.trace.facts import Facts, cut_units
 from planner.trace.workload import Workload
@@ -114,7 +114,7 @@ class _Places:
     marks: tuple[tuple[Hashable, ...], ...]
 
 
-@kept
+@memoized
 def _places(graph: Graph) -> _Places:
     runs: list[_Run] = []
     names: list[str] = []
@@ -187,7 +187,7 @@ _KNOWN: WeakKeyDictionary[Graph, dict[_Pattern, _Few | None]] = WeakKeyDictionar
 
 def _few(graph: Graph, cuts: Sequence[BlockCut]) -> _Few | None:
     """None where operators would go that are in no block; found once as long as the graph lives."""
-    known, pattern = _KNOWN.setdefault(graph, {}), tuple((c.run.blocks[0], c.kept) for c in cuts)
+    known, pattern = _KNOWN.setdefault(graph, {}), tuple((c.run.blocks[0], c.remaining) for c in cuts)
     if pattern not in known:
         if len(known) == _PATTERNS:
             del known[next(iter(known))]
@@ -252,7 +252,7 @@ def _read(
             b = block.get(i.op, _NONE)
             if b != _NONE:
                 codes[b].append((place[i.op], i.backward))
-        elif isinstance(i, Convert):
+        elif isinstance(i, Redistribute):
             t, reader = i.tensor, i.reader
             b = block.get(reader, _NONE) if reader else home.get(t, _NONE)
             if b != _NONE:
@@ -322,14 +322,14 @@ def _strategy_numbers(program: Program, places: _Places) -> list[int]:
 
 def _cut(run: BlockRun, codes: Sequence[Hashable]) -> BlockCut | None:
     """The blocks that stay and those that stand for others; None where all stay."""
-    kept: list[int] = []
+    remaining: list[int] = []
     stand_in: list[int] = []
     for _, equal in groupby(range(run.count), key=codes.__getitem__):
         members = list(equal)
         few = members if len(members) <= _STAY else [*members[: _STAY - 1], members[-1]]
-        kept += few
+        remaining += few
         stand_in += [j if j in few else few[1] for j in members]
-    return BlockCut(run, tuple(kept), tuple(stand_in)) if len(kept) < run.count else None
+    return BlockCut(run, tuple(remaining), tuple(stand_in)) if len(remaining) < run.count else None
 
 
 def _renamed(i: Instruction, renamed: Mapping[str, str]) -> Instruction:

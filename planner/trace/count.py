@@ -12,7 +12,7 @@ from planner.trace.holding import workload_of
 from planner.trace.kernels import Kernels, count_core, count_operator, kernels_of
 from planner.trace.lifetimes import Levels, levels_of
 from planner.trace.placed import Placed, resting_layouts
-from planner.trace.tally import Tally
+from planner.trace.totals import WorkloadTotals
 from planner.trace.transfers import count_inner, count_redistributions, runs_again
 from planner.trace.workload import Workload
 from planner.work.fusion import Fusion, fusion_of
@@ -54,24 +54,24 @@ def trace(
 def _counted(at: Placed, gathered_again: bool, held_alone: bool) -> Workload:
     """The workload of what is placed; arguments as of `trace`."""
     program, graph, facts, fusion = at.program, at.graph, at.facts, at.fusion
-    tally = Tally(len(facts.repeated))
+    totals = WorkloadTotals(len(facts.repeated))
     again = set[str]() if gathered_again else runs_again(program)
     made: Mapping[str, Kernels] = {}
     if not held_alone:
-        count_redistributions(tally, at, gathered_again=gathered_again)
-        count_inner(tally, at, again)
+        count_redistributions(totals, at, gathered_again=gathered_again)
+        count_inner(totals, at, again)
         made = kernels_of(at)
     cores = {name for core in fusion.cores for name in (core.scores, core.output)}
     cores |= {op.name for core in fusion.cores for op in fusion.members[core.region]}
     for core in fusion.cores if fusion.attention else ():
-        count_core(tally, at, core)
+        count_core(totals, at, core)
     for op in graph.ops:
         if op.name in fusion.parts:
-            count_operator(tally, at, op, made.get(op.name), op.name in cores)
+            count_operator(totals, at, op, made.get(op.name), op.name in cores)
     for name in again & made.keys():
-        tally.again[facts.unit[name]].update(made[name][0])
+        totals.again[facts.unit[name]].update(made[name][0])
     levels = levels_of(at, gathered_again=gathered_again)
-    return workload_of(tally, at, levels, recomputed=bool(again))
+    return workload_of(totals, at, levels, recomputed=bool(again))
 
 
 def trace_levels(

@@ -10,18 +10,18 @@ from operator import attrgetter
 from typing import Final
 
 from planner.ir import Layout, Tensor
-from planner.lowering import Convert
+from planner.lowering import Redistribute
 from planner.redistribute.steps import FREE
 from planner.trace.lifetimes import Levels
 from planner.trace.placed import Placed
-from planner.trace.tally import ExchangeKey, Tally
+from planner.trace.totals import ExchangeKey, WorkloadTotals
 from planner.trace.workload import Exchange, Tied, Unit, Workload
 from planner.work.units import parameter_elements
 
 __all__ = ["workload_of"]
 
 
-def workload_of(tally: Tally, at: Placed, levels: Levels, *, recomputed: bool) -> Workload:
+def workload_of(totals: WorkloadTotals, at: Placed, levels: Levels, *, recomputed: bool) -> Workload:
     """What was counted, and what units hold."""
     repeated = at.facts.repeated
     held = _held(at)
@@ -30,26 +30,26 @@ def workload_of(tally: Tally, at: Placed, levels: Levels, *, recomputed: bool) -
     known: dict[object, Unit] = {}  # blocks that do the same are one value
     for u in range(len(repeated)):
         unit = Unit(
-            forward=dict(tally.forward[u]),
-            backward=dict(tally.backward[u]),
-            of_weights=dict(tally.of_weights[u]),
-            core=dict(tally.core[u]),
-            sent_forward=dict(tally.sent["forward"][u]),
-            sent_backward=dict(tally.sent["backward"][u]),
-            sent_core=dict(tally.sent["core"][u]),
-            again=dict(tally.again[u]),
-            sent_again=dict(tally.sent["again"][u]),
-            gathers=_exchanges(tally.gathers[u]),
-            sums=_exchanges(tally.sums[u]),
-            saved_bytes=float(levels.units[u].kept),
+            forward=dict(totals.forward[u]),
+            backward=dict(totals.backward[u]),
+            of_weights=dict(totals.of_weights[u]),
+            core=dict(totals.core[u]),
+            sent_forward=dict(totals.sent["forward"][u]),
+            sent_backward=dict(totals.sent["backward"][u]),
+            sent_core=dict(totals.sent["core"][u]),
+            again=dict(totals.again[u]),
+            sent_again=dict(totals.sent["again"][u]),
+            gathers=_exchanges(totals.gathers[u]),
+            sums=_exchanges(totals.sums[u]),
+            saved_bytes=float(levels.units[u].saved),
             core_bytes=float(levels.units[u].core),
             over_bytes=float(levels.units[u].over),
             constant_bytes=float(levels.units[u].constants),
             entering_bytes=entering[u][0],
             entering_axes=entering[u][1],
-            widest_weights=max(tally.widest[u].values(), default=0),
-            result_bytes=tally.results[u],
-            score_bytes=tally.scores[u],
+            widest_weights=max(totals.widest[u].values(), default=0),
+            result_bytes=totals.results[u],
+            score_bytes=totals.scores[u],
             weights=held.weights[u],
             stored=held.stored[u],
             frozen_bytes=held.frozen[u],
@@ -145,7 +145,7 @@ def _copied(at: Placed) -> dict[str, float]:
     """Parameter → elements of all the copies of it that one rank gathers, in whatever layouts it is read."""
     found: dict[str, set[tuple[str, Layout]]] = defaultdict(set)
     for c in at.program.instructions:
-        if not isinstance(c, Convert) or c.gradient or c.tensor not in at.facts.weights:
+        if not isinstance(c, Redistribute) or c.gradient or c.tensor not in at.facts.weights:
             continue
         if any(s.kind not in FREE for s in c.steps):
             found[_parameter(at, c.tensor)].add((c.tensor, c.target))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from planner.ir import DeviceMesh, Graph, Layout, Op, Role
-from planner.lowering import Convert, Load, Program
+from planner.lowering import Load, Program, Redistribute
 from planner.pricing import Settings
 from planner.rules.rule import Rule
 from planner.rules.strategy import Strategy
@@ -140,7 +140,7 @@ def resting_layouts(program: Program) -> dict[str, Layout]:
         if t and layout is not None
     }
     for i in program.instructions:
-        if isinstance(i, Convert) and not i.gradient:
+        if isinstance(i, Redistribute) and not i.gradient:
             here = out.get(i.tensor)
             if here is not None and here.partial and i.source == here and len(i.target.partial) < len(here.partial):
                 out[i.tensor] = i.target

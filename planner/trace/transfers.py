@@ -6,17 +6,17 @@ from collections.abc import Collection, Iterator
 
 from cost_models.kernels import Kernel
 from planner.ir import Layout
-from planner.lowering import Convert, Program, Run
+from planner.lowering import Program, Redistribute, Run
 from planner.redistribute.steps import FREE, StepKind
 from planner.trace.placed import Placed
-from planner.trace.tally import Phase, Tally
-from planner.trace.workload import Transfer
+from planner.trace.totals import Phase, WorkloadTotals
+from planner.trace.workload import TracedCollective
 from planner.work.activity import saved_slots
 
 __all__ = ["count_inner", "count_redistributions", "passes", "runs_again"]
 
 
-def passes(program: Program) -> Iterator[tuple[Run | Convert, bool]]:
+def passes(program: Program) -> Iterator[tuple[Run | Redistribute, bool]]:
     """Runs and redistributions of the program, with whether they are of blocks that run again in the backward pass."""
     begun: set[str] = set()
     backward = False
@@ -25,7 +25,7 @@ def passes(program: Program) -> Iterator[tuple[Run | Convert, bool]]:
             backward = backward or i.backward
             yield i, not i.backward and i.op in begun
             begun.add(i.op)
-        elif isinstance(i, Convert):
+        elif isinstance(i, Redistribute):
             yield i, backward and not i.gradient and program.graph.producers.get(i.tensor) is not None
 
 
@@ -40,38 +40,40 @@ def runs_again(program: Program) -> set[str]:
     return again
 
 
-def count_redistributions(tally: Tally, at: Placed, *, gathered_again: bool) -> None:
+def count_redistributions(totals: WorkloadTotals, at: Placed, *, gathered_again: bool) -> None:
     """Counts every redistribution between operators, and of parameters.
 
     `gathered_again`: what an operator's backward pass reads of a gathered operand is kept as it was before, and
     gathered once more (Korthikanti et al. 2022); else the gathered operand is kept.
     """
-    seen: dict[tuple[str, str, bool], list[Convert]] = {}  # not a set of them: hashing layouts takes long
+    seen: dict[tuple[str, str, bool], list[Redistribute]] = {}  # not a set of them: hashing layouts takes long
     for i, again in passes(at.program):
-        if not isinstance(i, Convert) or all(s.kind in FREE for s in i.steps):
+        if not isinstance(i, Redistribute) or all(s.kind in FREE for s in i.steps):
             continue
         if again:
             if not gathered_again and i.tensor not in at.facts.weights:
-                _transfer(tally, at, i, gathered_again, again=True)
+                _transfer(totals, at, i, gathered_again, again=True)
         elif i not in (before := seen.setdefault((i.tensor, i.reader, i.gradient), [])):
             before.append(i)  # a parameter may be loaded again by blocks that run again
             if i.tensor in at.facts.weights:
-                _exchange(tally, at, i)
+                _exchange(totals, at, i)
             else:
-                _transfer(tally, at, i, gathered_again)
+                _transfer(totals, at, i, gathered_again)
 
 
-def _exchange(tally: Tally, at: Placed, c: Convert) -> None:
+def _exchange(totals: WorkloadTotals, at: Placed, c: Redistribute) -> None:
     unit = min(at.unit(op) for op, _ in at.graph.consumers[c.tensor] if not c.reader or op.name == c.reader)
     elements = at.graph.tensors[c.tensor].elements
     for s in c.steps:
         if s.kind not in FREE:
             size = s.group_bytes(elements, at.mesh)
             share = at.facts.shares.get(c.tensor, 1.0)
-            tally.exchange(unit, (str(s.kind), s.axes, size, share), gradient=c.gradient)
+            totals.exchange(unit, (str(s.kind), s.axes, size, share), gradient=c.gradient)
 
 
-def _transfer(tally: Tally, at: Placed, c: Convert, gathered_again: bool, *, again: bool = False) -> None:
+def _transfer(
+    totals: WorkloadTotals, at: Placed, c: Redistribute, gathered_again: bool, *, again: bool = False
+) -> None:
     producer = at.graph.producers.get(c.tensor)
     readers = [(op, i) for op, i in at.graph.consumers.get(c.tensor, ()) if not c.reader or op.name == c.reader]
     reading = [op for op, _ in readers]
@@ -88,24 +90,26 @@ def _transfer(tally: Tally, at: Placed, c: Convert, gathered_again: bool, *, aga
     for s in c.steps:
         if s.kind not in FREE:
             gathers = products and s.kind == StepKind.ALL_GATHER
-            tally.send(phase, unit, Transfer(str(s.kind), s.axes, s.group_bytes(whole, at.mesh), of_products=gathers))
+            totals.send(
+                phase, unit, TracedCollective(str(s.kind), s.axes, s.group_bytes(whole, at.mesh), of_products=gathers)
+            )
     if producer is not None:
         part = at.fusion.parts.get(producer.name)
         if part is not None and producer.outputs.index(c.tensor) in part.inside:
             copies = [_copied(whole, x, at) for x in (c.source, c.target)]
             if again:
-                tally.again[unit].update(copies)
+                totals.again[unit].update(copies)
             else:
-                tally.add(unit, False, *(([], copies) if c.gradient else (copies, [])))
+                totals.add(unit, False, *(([], copies) if c.gradient else (copies, [])))
     if gathered_again and not c.gradient and c.tensor in at.active:
-        kept = any(
+        saved = any(
             i in saved_slots(op, at.rule(op), at.active) and at.strategy(op).operands[i] == c.target
             for op, i in readers
         )
-        for s in c.steps if kept else ():
+        for s in c.steps if saved else ():
             if s.kind == StepKind.ALL_GATHER and not s.source.partial:
                 size = s.group_bytes(whole, at.mesh)
-                tally.send("backward", unit, Transfer(str(s.kind), s.axes, size, True, products))
+                totals.send("backward", unit, TracedCollective(str(s.kind), s.axes, size, True, products))
 
 
 def _copied(whole: int, layout: Layout, at: Placed) -> Kernel:
@@ -113,7 +117,7 @@ def _copied(whole: int, layout: Layout, at: Placed) -> Kernel:
     return Kernel("copy", 0.0, whole / layout.shards(at.mesh), 1.0, 1.0, 1.0, 1.0, 0)
 
 
-def count_inner(tally: Tally, at: Placed, again: Collection[str]) -> None:
+def count_inner(totals: WorkloadTotals, at: Placed, again: Collection[str]) -> None:
     """Counts collectives inside operators, of which those `again` run twice."""
     for op in at.graph.ops:
         if op.name in at.facts.fixed:
@@ -122,9 +126,11 @@ def count_inner(tally: Tally, at: Placed, again: Collection[str]) -> None:
             if x.backward and not at.trained(op):
                 continue
             ranks = 1 if x.kind in ("all_reduce", "permute") else at.mesh.size(x.axes)
-            transfer = Transfer(x.kind, x.axes, float(at.settings.payload_bytes(x) * ranks), x.kind == "permute")
+            transfer = TracedCollective(
+                x.kind, x.axes, float(at.settings.payload_bytes(x) * ranks), x.kind == "permute"
+            )
             if at.rule(op).cost.kind == "attention" and not x.backward:
-                tally.send("core", at.unit(op), transfer, x.count)
-            tally.send("backward" if x.backward else "forward", at.unit(op), transfer, x.count)
+                totals.send("core", at.unit(op), transfer, x.count)
+            totals.send("backward" if x.backward else "forward", at.unit(op), transfer, x.count)
             if op.name in again and not x.backward:
-                tally.send("again", at.unit(op), transfer, x.count)
+                totals.send("again", at.unit(op), transfer, x.count)

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from cost_models.kernels import Kernel
 from planner.ir import DeviceMesh
 
-__all__ = ["Exchange", "Tied", "Transfer", "Unit", "Workload"]
+__all__ = ["Exchange", "Tied", "TracedCollective", "Unit", "Workload"]
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class TracedCollective:
     """A collective over mesh axes; bytes in the convention of `cost_models.link` (the whole tensor of the group).
 
     `hidden` transfers may run beside the computing around them whatever the framework: rings of attention, and the
@@ -72,11 +72,11 @@ class Unit:
     backward: Mapping[Kernel, int]
     core: Mapping[Kernel, int]
     of_weights: Mapping[Kernel, int]
-    sent_forward: Mapping[Transfer, int]
-    sent_backward: Mapping[Transfer, int]
-    sent_core: Mapping[Transfer, int]
+    sent_forward: Mapping[TracedCollective, int]
+    sent_backward: Mapping[TracedCollective, int]
+    sent_core: Mapping[TracedCollective, int]
     again: Mapping[Kernel, int]
-    sent_again: Mapping[Transfer, int]
+    sent_again: Mapping[TracedCollective, int]
     gathers: tuple[Exchange, ...]
     sums: tuple[Exchange, ...]
     saved_bytes: float

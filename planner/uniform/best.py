@@ -264,8 +264,10 @@ class _Search:
 
     def _has_all_levels(self, c: Configuration, context: Context) -> bool:
         """Whether the space has the configuration with the other `context` at all levels of ZeRO that it has it at."""
-        untold = self.space.untold
-        return untold is None or not any(untold(level.with_(context=context)) for level in levels(self.space, c))
+        unsupported = self.space.unsupported
+        return unsupported is None or not any(
+            unsupported(level.with_(context=context)) for level in levels(self.space, c)
+        )
 
     def _seconds_at_once(self) -> float:
         """Of the fastest that passes the whole batch at once, where it is not slower than the best anyway."""

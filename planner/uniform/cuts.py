@@ -112,15 +112,15 @@ class _Program:
         least = least_chunk(load, c)
         infinity = self.solver.infinity()
         self.step = self.solver.NumVar(0, infinity, "step")
-        self.kept = [self.solver.NumVar(0, infinity, f"kept {k}") for k in range(self.count)]
+        self.saved = [self.solver.NumVar(0, infinity, f"kept {k}") for k in range(self.count)]
         most = infinity if load.again or load.copied else 0
         self.more = [self.solver.NumVar(0, most, f"more {k}") for k in range(self.count)]
         self._copy()
-        for a, b in zip(self.kept, self.more, strict=True):
+        for a, b in zip(self.saved, self.more, strict=True):
             self.solver.Add(a + b >= least)
             if like is not None:
                 self.solver.Add(a + b == self.solver.IntVar(0, load.layers, ""))
-        self.solver.Add(sum(self.kept) + sum(self.more) == load.layers)
+        self.solver.Add(sum(self.saved) + sum(self.more) == load.layers)
         self._whole_layers(limit, enough)
         self.solver.Minimize(self.step)
         self.paths: list[tuple[np.ndarray, float]] = []
@@ -129,7 +129,7 @@ class _Program:
             self.rows, self.rooms = self._memory(room_of_ranks(load, c, limit))
         for row, room in zip(self.rows, self.rooms.tolist(), strict=True):
             held = self.solver.Constraint(-infinity, room)
-            for variable, size in zip((*self.kept, *self.more), row.tolist(), strict=True):
+            for variable, size in zip((*self.saved, *self.more), row.tolist(), strict=True):
                 if size:
                     held.SetCoefficient(variable, size)
         for passes, sent in [] if like is None else like.paths:
@@ -142,7 +142,7 @@ class _Program:
         for row, most in zip(self.numbers, layers_of_ranks(self.load, self.c, limit, enough), strict=True):
             held = self.solver.Constraint(0, most)
             for k in row:
-                held.SetCoefficient(self.kept[int(k)], 1.0)
+                held.SetCoefficient(self.saved[int(k)], 1.0)
                 held.SetCoefficient(self.more[int(k)], 1.0)
 
     def _copy(self) -> None:
@@ -155,8 +155,8 @@ class _Program:
                 copied.SetCoefficient(self.more[int(k)], -each)
 
     def _memory(self, room: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-        """Rows, and what each may come to: bytes by layer of each chunk that is kept, and by layer that runs again or
-        waits elsewhere: of every rank, at the moments when it holds most of an even cut."""
+        """Rows, and what each may come to: bytes by layer of each chunk whose activations are saved, and by layer that
+        runs again or waits elsewhere: of every rank, at the moments when it holds most of an even cut."""
         load, c = self.load, self.c
         static, v = static_bytes(load, c), c.virtual_stages
         rows: list[np.ndarray] = []
@@ -165,8 +165,8 @@ class _Program:
             flying = held[:, :v] + (held[:, v:] if self.split else 0)
             for counts in np.unique(flying[np.argsort(-flying.sum(axis=1))[:_MOMENTS]], axis=0):
                 row = np.zeros(2 * self.count)
-                row[self.numbers[d]] = static + counts * load.kept
-                row[self.count + self.numbers[d]] = static + counts * load.kept_again
+                row[self.numbers[d]] = static + counts * load.saved
+                row[self.count + self.numbers[d]] = static + counts * load.saved_again
                 rows.append(row / _GIB)  # of the size that units have
                 rooms.append(room[d] / _GIB)
         return np.array(rows), np.array(rooms)
@@ -186,7 +186,7 @@ class _Program:
             bound = self.step.solution_value()
             if bound * self.unit >= enough or bound >= shortest * (1 - _CLOSE):
                 break
-            found = np.array([x.solution_value() for x in (*self.kept, *self.more)])
+            found = np.array([x.solution_value() for x in (*self.saved, *self.more)])
             between = _TOWARDS * found + (1 - _TOWARDS) * best
             seconds = self._meet(between)
             if seconds < shortest and self._holds(between):
@@ -204,7 +204,7 @@ class _Program:
             bound = max(bound, self.solver.Objective().BestBound())
             if status not in (pywraplp.Solver.OPTIMAL, pywraplp.Solver.FEASIBLE):
                 break
-            found = np.array([x.solution_value() for x in (*self.kept, *self.more)])
+            found = np.array([x.solution_value() for x in (*self.saved, *self.more)])
             seconds = self._meet(found)
             if self._holds(found):
                 met.append((seconds, self._whole(found[: self.count] + found[self.count :])))
@@ -221,8 +221,8 @@ class _Program:
 
     def _meet(self, layers: np.ndarray) -> float:
         """Units that a cut takes, simulated; the longest paths there are added."""
-        kept, more = layers[: self.count], layers[self.count :]
-        times = self.fixed + np.outer(kept + more, self.layer) + np.outer(more, self.again)
+        saved, more = layers[: self.count], layers[self.count :]
+        times = self.fixed + np.outer(saved + more, self.layer) + np.outer(more, self.again)
         chunks = [[_chunk(np.maximum(times[k], 0.0)) for k in row] for row in self.numbers]
         seconds, paths, crossed = longest_paths(self.c.order, chunks, self.c.passes, self.handover)
         _, first = np.unique(paths.reshape(len(paths), -1), axis=0, return_index=True)
@@ -238,7 +238,7 @@ class _Program:
         self.paths.append((passes, sent))
         row = self.solver.Constraint(float((passes * self.fixed).sum()) + sent, self.solver.infinity())
         row.SetCoefficient(self.step, 1.0)
-        for of, layer in ((self.kept, self.layer), (self.more, self.layer + self.again)):
+        for of, layer in ((self.saved, self.layer), (self.more, self.layer + self.again)):
             for variable, seconds in zip(of, (passes @ layer).tolist(), strict=True):
                 if seconds:
                     row.SetCoefficient(variable, -seconds)

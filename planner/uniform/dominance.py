@@ -21,7 +21,7 @@ from planner.trace import Workload
 __all__ = ["no_better", "others"]
 
 _ROUNDING: Final = 1e-9
-_KEPT: Final = ("none", "selective", "full")
+_RECOMPUTES: Final = ("none", "selective", "full")
 
 
 def others(c: Configuration, contexts: Iterable[Context] = CONTEXTS) -> Iterator[Configuration]:
@@ -38,7 +38,7 @@ def no_better(mine: Workload, other: Workload, c: Configuration, profile: Hardwa
     if len(mine.units) != len(other.units):
         return False
     pairs = {(id(a), id(b)): i for i, (a, b) in enumerate(zip(mine.units, other.units, strict=True))}
-    for run in (c.with_(recompute=kept) for kept in _KEPT):
+    for run in (c.with_(recompute=recompute) for recompute in _RECOMPUTES):
         own, theirs = _numbers(mine, run, profile, pairs.values()), _numbers(other, run, profile, pairs.values())
         if any(x < y * (1 - _ROUNDING) for x, y in zip(own, theirs, strict=True)):
             return False

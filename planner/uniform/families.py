@@ -154,8 +154,8 @@ class _Pipeline:
         self.room = np.array(room_of_ranks(load, c, limit))
         self.seconds, self.again = sum(load.layer), load.again  # of a layer, in a pass
         self.copied = 2 * load.copied
-        self.on_the_way = 2 * load.kept * (load.lightest or 1.0)
-        self.bytes, self.bytes_again = static + flying * load.kept, static + flying * load.kept_again  # of a layer
+        self.on_the_way = 2 * load.saved * (load.lightest or 1.0)
+        self.bytes, self.bytes_again = static + flying * load.saved, static + flying * load.saved_again  # of a layer
         back = _goes_back(c)
         # Once, for the ranks before; and for each micro-batch, beside layers.
         self.waits = np.arange(c.pp) * (chunk * (load.layer[0] + (load.layer[1] if back else 0.0)))
@@ -169,13 +169,13 @@ class _Pipeline:
         layers, those that are kept and those that run again, may be.  A column of t makes a row for each."""
         seconds = np.maximum(0.0, (t - self.waits) / self.passes - self.extra)
         longer = self.seconds + self.again
-        kept = np.minimum(seconds / self.seconds, self.room / self.bytes)
+        saved = np.minimum(seconds / self.seconds, self.room / self.bytes)
         if self.copied:
             return self._copying(seconds)
         if not self.again:
-            return self._whole(kept)
+            return self._whole(saved)
         again = np.minimum(seconds / longer, self.room / self.bytes_again)
-        found = np.maximum(kept, again)
+        found = np.maximum(saved, again)
         if np.isfinite(self.room).all():
             # Both limits at once: x a + (x + r) b = t, p a + q b = room.
             both = self.seconds * self.bytes_again - longer * self.bytes

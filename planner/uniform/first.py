@@ -30,10 +30,10 @@ def likely(
                 found[c.pp, c.tp] = c
     for pp, tp in sorted(found, key=lambda ranks: (ranks[0] * ranks[1], ranks[0])):
         plain = [s for s in schedules(space, found[pp, tp]) if s.order == "1f1b"]
-        told = [v for s in plain[-1:] for v in levels(space, s)]
-        if not told:
+        candidates = [v for s in plain[-1:] for v in levels(space, s)]
+        if not candidates:
             continue
-        c = min(told, key=lambda v: abs(v.zero - _ZERO))
+        c = min(candidates, key=lambda v: abs(v.zero - _ZERO))
         each = c.weight_bytes + c.gradient_bytes
         state = (STATE_BYTES[c.optimizer] + (0 if c.weight_bytes == 4 else 4)) / (c.dp if c.zero else 1)
         if limit is None or elements / (pp * tp) * (each + state) <= _SHARE * limit:

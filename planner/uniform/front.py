@@ -33,9 +33,9 @@ def time_memory_front(
 
 def _not_beaten(found: list[Scored]) -> list[Scored]:
     """Without those that are slower than one that holds less: single changes may lead past what was found before."""
-    kept: list[Scored] = []
+    front: list[Scored] = []
     for s in found:
-        while kept and kept[-1].prediction.step_time_s >= s.prediction.step_time_s:
-            kept.pop()
-        kept.append(s)
-    return kept
+        while front and front[-1].prediction.step_time_s >= s.prediction.step_time_s:
+            front.pop()
+        front.append(s)
+    return front

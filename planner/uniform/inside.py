@@ -26,7 +26,7 @@ from planner.ir import DeviceMesh, Graph, Layout
 from planner.planning.constraints import Constraints, apply, resolve
 from planner.planning.constraints.values import LayoutPin, OperatorPin, ParameterPin, StrategyPin
 from planner.planning.execution import runs_blocks_again
-from planner.planning.lean import lean
+from planner.planning.least_memory import smallest_hubs
 from planner.planning.prescribed import program_of_pins
 from planner.planning.schemes.pins import constraints_of_configuration
 from planner.pricing import Machine, PricedProblem, Settings, active_tensors, bind_rules, price
@@ -117,9 +117,9 @@ class _Inside:
             if isinstance(r.pin, StrategyPin) and r.pin.roles
         }
         free = price(self.graph, machine, rules, active, None, allowed=near if len(self.mesh.axes) > 1 else None)
-        kept = apply(free, resolve(replace(self.own, operators=()), self.graph, rules))
+        pinned = apply(free, resolve(replace(self.own, operators=()), self.graph, rules))
         made: set[tuple[int, ...]] = set()
-        for priced in (free, kept):
+        for priced in (free, pinned):
             if not isinstance(priced, PricedProblem) or (priced is free and not self.c.zero):
                 continue  # where weights are not divided, the clock takes them to be whole
             for exposed in _EXPOSED:
@@ -136,7 +136,7 @@ class _Inside:
         inner = Control(_SECONDS if left is None else min(left, _SECONDS), cancel=self.control.cancel)
         search = Search(self._weighed(priced, exposed), inner)
         search.run()
-        return None if search.choice is None else tuple(lean(priced, search.choice))
+        return None if search.choice is None else tuple(smallest_hubs(priced, search.choice))
 
     def _weighed(self, priced: PricedProblem, exposed: float) -> Problem:
         """The problem of a step: every node and edge times the blocks that it stands for; of parameters and exchanges

@@ -172,9 +172,9 @@ class Held:
             master = 0 if c.weight_bytes == 4 else 4
             static += divided(2) * c.gradient_bytes + divided(1) * (master + STATE_BYTES[c.optimizer])
         flying = c.copies * min(c.passes, c.pp) if c.order in ("1f1b", "gpipe", "interleaved") else 0.5
-        return static + (1 - ESTIMATED) * self._kept(c) * c.micro_batch / self.samples * flying
+        return static + (1 - ESTIMATED) * self._saved_bytes(c) * c.micro_batch / self.samples * flying
 
-    def _kept(self, c: Configuration) -> float:
+    def _saved_bytes(self, c: Configuration) -> float:
         """Bytes of activations of its units."""
         key = c.recompute, c.recompute_blocks, c.offload, self._mine(c)
         if key not in self._activations:

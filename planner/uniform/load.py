@@ -31,7 +31,7 @@ class Load:
 
     Of the lightest layer, or the least that may belong to one: seconds of both passes (`layer`; `split`: back, as
     gradients of values and of weights, of a layer, of `first` and of `last`), seconds that running it `again` adds,
-    bytes that it `kept` for its backward pass, and `kept_again` where it runs again or waits in the host's memory,
+    bytes that it `saved` for its backward pass, and `saved_again` where it runs again or waits in the host's memory,
     where copying it there or back takes `copied` seconds beside a pass; elements of its `weights` as they are read and
     as they are `stored`.  `beside`: bytes that a rank holds beside all that while it computes;
     `ends`: elements of weights before the first layer and behind the last one, as they are read and as they are stored.
@@ -48,8 +48,8 @@ class Load:
     lightest: float | None
     layer: Pair
     again: float
-    kept: float
-    kept_again: float
+    saved: float
+    saved_again: float
     copied: float
     weights: float
     stored: float
@@ -102,8 +102,8 @@ class Load:
         """With what the other one keeps, times the factor, and weights stored in so many parts."""
         return replace(
             self,
-            kept=other.kept * factor,
-            kept_again=other.kept_again * factor,
+            saved=other.saved * factor,
+            saved_again=other.saved_again * factor,
             copied=other.copied * factor,
             beside=other.beside * factor,
             ends=((self.ends[0][0], self.ends[0][0] / divided), (self.ends[1][0], self.ends[1][0] / divided)),
@@ -144,7 +144,7 @@ def load_of(workload: Workload, c: Configuration, profile: HardwareProfile) -> L
         """Of a layer that is passed in the mean time."""
         return min(value / share for value, share in zip(of, shares, strict=True))
 
-    def kept(way: Configuration) -> float:
+    def saved(way: Configuration) -> float:
         return least(c.copies * chunk_activation_bytes(workload, way, (u,)) for u in kinds)
 
     values, of_weights = zip(*(exchanged.split(u, b) for u, (_, b) in zip(kinds, each, strict=True)), strict=True)
@@ -155,9 +155,9 @@ def load_of(workload: Workload, c: Configuration, profile: HardwareProfile) -> L
         lightest=None if alike else min(shares),
         layer=(least(f for f, _ in each), least(b for _, b in each)),
         again=least(exchanged.adding(u) for u in kinds) if part else 0.0,
-        kept=kept(plain),
-        kept_again=0.0 if c.offload else kept(run),
-        copied=_copied(kept(run), profile) if c.offload else 0.0,
+        saved=saved(plain),
+        saved_again=0.0 if c.offload else saved(run),
+        copied=_copied(saved(run), profile) if c.offload else 0.0,
         weights=least(units[u].weights for u in kinds),
         stored=least(units[u].stored for u in kinds),
         beside=_beside(workload, c),

@@ -45,7 +45,7 @@ class Loads:
         except (UsageError, InputError):
             return None
         less = 1.0 if exact else 1 - LARGER
-        return replace(load, kept=load.kept * less, kept_again=load.kept_again * less, beside=load.beside * less)
+        return replace(load, saved=load.saved * less, saved_again=load.saved_again * less, beside=load.beside * less)
 
 
 def laid_out_as(c: Configuration) -> Hashable:

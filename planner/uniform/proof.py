@@ -342,7 +342,7 @@ class _Proof:
 
     def _predicted(self, c: Configuration, *, exact: bool = True, slack: float = 0.0) -> Scored | None:
         """None where it does not fit, or the model does not admit it, or the target cannot be told."""
-        if self.space.untold is not None and self.space.untold(c):
+        if self.space.unsupported is not None and self.space.unsupported(c):
             return None
         try:
             workload = self.sample.workload(c) if exact else self.sample.estimated(c)

@@ -61,7 +61,7 @@ def refined(
 
 
 def _played(sample: Sample, space: Space, limit: int | None, c: Configuration) -> Scored | None:
-    if space.untold is not None and space.untold(c):
+    if space.unsupported is not None and space.unsupported(c):
         return None
     try:
         prediction = predict(sample.workload(c), c, sample.profile)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from planner.ir import DeviceMesh, Graph, Layout
-from planner.lowering import Convert, Load, Program
+from planner.lowering import Load, Program, Redistribute
 from planner.planning.schemes.model import model_of
 from planner.rules.rule import Rule
 from planner.rules.strategy import Strategy, bind
@@ -89,7 +89,7 @@ def _layouts(program: Program) -> Iterator[tuple[str, Layout]]:
     found = dict.fromkeys(
         (i.tensor, x)
         for i in program.instructions
-        if isinstance(i, Load | Convert)
+        if isinstance(i, Load | Redistribute)
         for x in ((i.layout,) if isinstance(i, Load) else (i.source, i.target, *(s.target for s in i.steps)))
     )
     yield from found

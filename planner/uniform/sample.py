@@ -31,7 +31,7 @@ from planner.work.units import parameter_elements, units_of
 
 __all__ = ["Sample"]
 
-_KEPT: Final = 3  # the first block, one that stands for all between, the last one
+_TRACED_BLOCKS: Final = 3  # the first block, one that stands for all between, the last one
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Sample:
 
     def __init__(self, graph: Graph, profile: HardwareProfile) -> None:
         self.profile = profile
-        cut, _ = cut_layers(graph, _KEPT)
+        cut, _ = cut_layers(graph, _TRACED_BLOCKS)
         spread = _spread(graph, cut)
         self.whole, self.graph = graph, graph if spread is None else cut
         self._spread = spread
@@ -129,9 +129,11 @@ class Sample:
         """Operator of the model → the one of the sample that stands for it."""
         found = {op.name: op.name for op in self.graph.ops}
         for run in removable_runs(self.whole) if self._spread is not None else ():
-            if run.count > _KEPT:
+            if run.count > _TRACED_BLOCKS:
                 for j in range(1, run.count):
-                    found |= zip(run.blocks[j], run.blocks[_KEPT - 1 if j == run.count - 1 else 1], strict=True)
+                    found |= zip(
+                        run.blocks[j], run.blocks[_TRACED_BLOCKS - 1 if j == run.count - 1 else 1], strict=True
+                    )
         return found
 
     def whole_of(self, workload: Workload) -> Workload:
@@ -190,7 +192,7 @@ def _spread(graph: Graph, cut: Graph) -> _Spread | None:
         numbers = [units.of[block[0]] for block in run.blocks]
         if not _own_weights(readers, numbers):
             return None
-        if run.count > _KEPT:
+        if run.count > _TRACED_BLOCKS:
             # Behind the cut the last block kept stands where the last one stood.
             _between(found, numbers)
     if len(found) != len(units.repeated):
@@ -214,6 +216,6 @@ def _own_weights(readers: Sequence[set[int]], numbers: Sequence[int]) -> bool:
 
 
 def _between(found: dict[int, int], numbers: Sequence[int]) -> None:
-    first, middle, last = (found[numbers[k]] for k in range(_KEPT))
+    first, middle, last = (found[numbers[k]] for k in range(_TRACED_BLOCKS))
     found.update(dict.fromkeys(numbers[1:-1], middle))
     found[numbers[0]], found[numbers[-1]] = first, last

@@ -34,7 +34,7 @@ Optimizer = Literal["adam", "momentum", "sgd"]
 @dataclass(frozen=True, slots=True)
 class Space:
     """`batch` samples of a step; `layers` that a pipeline may be cut between; `stages`, `micro_batches` and
-    `recompute`: where these are prescribed; `experts`: whether there are any to divide; `untold`: what of a
+    `recompute`: where these are prescribed; `experts`: whether there are any to divide; `unsupported`: what of a
     configuration the framework that it is for cannot be told, empty where it can be told all; None: any will do.
     `copies`: how many micro-batches may pass together, interleaved, where ranks exchange activations; `offload`:
     whether activations may wait in the host's memory; `usual`: a configuration whose way to run a step (types, widths,
@@ -50,7 +50,7 @@ class Space:
     micro_batches: int | None = None
     recompute: Literal["none", "blocks"] | None = None
     experts: bool = True
-    untold: Callable[[Configuration], str] | None = None
+    unsupported: Callable[[Configuration], str] | None = None
     copies: tuple[int, ...] = (1,)
     offload: bool = False
     usual: Configuration | None = None
@@ -104,10 +104,10 @@ def _usual(space: Space) -> dict[str, Any]:
 
 def schedules(space: Space, c: Configuration) -> Iterator[Configuration]:
     """The configuration with every number of copies, schedule, and way to keep activations or compute them again."""
-    ways = _kept(space)
+    ways = _of_activations(space)
     for one in copied(space, c):
         for schedule, chunks in _schedules(space, one):
-            yield from (one.with_(schedule=schedule, virtual_stages=chunks, **kept) for kept in ways)
+            yield from (one.with_(schedule=schedule, virtual_stages=chunks, **activations) for activations in ways)
 
 
 def copied(space: Space, c: Configuration) -> Iterator[Configuration]:
@@ -124,11 +124,11 @@ def levels(space: Space, c: Configuration) -> Iterator[Configuration]:
     """The configuration with every ZeRO level that there is for it, the one that divides most first."""
     for zero in _ZERO if c.dp * c.cp > 1 else _ZERO[-1:]:
         level = c.with_(zero=zero)
-        if space.untold is None or not space.untold(level):
+        if space.unsupported is None or not space.unsupported(level):
             yield level
 
 
-def _kept(space: Space) -> list[dict[str, Any]]:
+def _of_activations(space: Space) -> list[dict[str, Any]]:
     """What becomes of activations, by field; the one that keeps least on the device is the last."""
     again = [{"recompute": "full", "recompute_blocks": f} for f in _FRACTIONS]
     if space.recompute == "blocks":

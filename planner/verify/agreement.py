@@ -16,7 +16,7 @@ import numpy as np
 
 from planner.kernels.shards import Array
 
-__all__ = ["Outcome", "error_of", "moved_by_rounding"]
+__all__ = ["TensorAgreement", "error_of", "moved_by_rounding"]
 
 CLOSE = 1e-5  # two orders above single precision: sums of thousands of terms in another order
 FACTOR = 16.0  # rounding strikes at every operator, the measurement moves only what enters
@@ -28,7 +28,7 @@ _PIECE = 1 << 15  # elements compared at a time
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TensorAgreement:
     """Of one tensor: its element type, how far ours is from the reference, and the reference from itself after
     rounding of what enters."""
 

@@ -15,7 +15,7 @@ from itertools import groupby
 from planner.frontends.blocks import BlockRun
 from planner.frontends.siblings import BlockCut
 from planner.ir import Graph
-from planner.pricing import Assignment, Flow
+from planner.pricing import Assignment, RedistributionPlan
 
 __all__ = ["Level", "cuts", "represented"]
 
@@ -37,10 +37,10 @@ def cuts(graph: Graph, runs: Sequence[BlockRun], assignment: Assignment, level: 
         pairs = [(kinds[j - 1] if j else "", kind) for j, kind in enumerate(kinds)]
         levels: tuple[list[Hashable], ...] = ([*pairs], [*kinds], [""] * len(kinds))
         keys = levels[level]
-        kept = tuple(sorted({keys.index(key) for key in keys}))
-        if len(kept) < run.count:
-            stand_in = tuple(max(k for k in kept if k <= j) for j in range(run.count))
-            found.append(BlockCut(run, kept, stand_in))
+        remaining = tuple(sorted({keys.index(key) for key in keys}))
+        if len(remaining) < run.count:
+            stand_in = tuple(max(k for k in remaining if k <= j) for j in range(run.count))
+            found.append(BlockCut(run, remaining, stand_in))
     return found
 
 
@@ -52,8 +52,8 @@ def represented(graph: Graph, cut: BlockCut, assignment: Assignment) -> list[str
     lines = []
     for kind in dict.fromkeys(kinds):
         members = [j for j, k in enumerate(kinds) if k == kind]
-        run = [j for j in members if j in cut.kept]
-        others = [j for j in members if j not in cut.kept]
+        run = [j for j in members if j in cut.remaining]
+        others = [j for j in members if j not in cut.remaining]
         if run and others:
             lines.append(f"{_ranges(run)} {where} executed; {_ranges(others)} alike in layouts and redistributions")
         elif run:
@@ -76,20 +76,22 @@ def _kind(graph: Graph, block: Sequence[str], number: int, place: Mapping[str, _
         digest.update(str(name in assignment.blocks).encode())
         for t in (*op.inputs, *op.outputs):
             own = t in op.outputs or t not in graph.producers
-            if t and own and t in assignment.flows:
-                digest.update(_flow(assignment.flows[t], number, place).encode())
+            if t and own and t in assignment.redistributions:
+                digest.update(_redistribution(assignment.redistributions[t], number, place).encode())
             if t in assignment.stored:
                 digest.update(str(assignment.stored[t]).encode())
     return digest.hexdigest()
 
 
-def _flow(flow: Flow, number: int, place: Mapping[str, _Place]) -> str:
+def _redistribution(redistribution: RedistributionPlan, number: int, place: Mapping[str, _Place]) -> str:
     def reader(name: str) -> str:
         at = place.get(name)
         return "" if not name else "outside" if at is None else f"{at.block - number}:{at.position}"
 
-    moves = [f"{m.gradient}{m.source}>{m.target}{list(map(str, m.steps))}@{reader(m.reader)}" for m in flow.moves]
-    return f"{flow.produced} {flow.wanted} {moves}"
+    moves = [
+        f"{m.gradient}{m.source}>{m.target}{list(map(str, m.steps))}@{reader(m.reader)}" for m in redistribution.moves
+    ]
+    return f"{redistribution.produced} {redistribution.wanted} {moves}"
 
 
 def _ranges(numbers: Sequence[int]) -> str:

@@ -97,11 +97,11 @@ def _candidates(plan: PlanDocument, planned: Planned, constraints: Constraints |
 
 def _always_recomputed(plan: PlanDocument, constraints: Constraints | None) -> bool | None:
     """Whether it was asked that blocks be run again on every mesh; None where the plan does not say."""
-    asked = plan.search.request
-    if asked is None or asked.strategy is not None:
+    requested = plan.search.request
+    if requested is None or requested.strategy is not None:
         return None
     job = None if constraints is None else constraints.job
-    way = asked.recompute if job is None or job.recompute is None else job.recompute
+    way = requested.recompute if job is None or job.recompute is None else job.recompute
     return way == "blocks" and plan.schedule.mode == "training"
 
 
@@ -130,7 +130,7 @@ def _candidate(c: CandidateDocument, path: str, unit: float) -> Iterator[Differe
 
 def _meshes(plan: PlanDocument, planned: Planned, constraints: Constraints | None) -> Iterator[Difference]:
     """The meshes that were tried are those that were asked for, each once, and again with recomputation behind it."""
-    asked, mesh = plan.search.request, plan.mesh
+    requested, mesh = plan.search.request, plan.mesh
     found = [(c.mesh, c.recompute) for c in plan.search.candidates]
     for i, pair in enumerate(found):
         if pair in found[:i] or (pair[0] in [m for m, _ in found[:i]] and found[i - 1] != (pair[0], False)):
@@ -142,15 +142,15 @@ def _meshes(plan: PlanDocument, planned: Planned, constraints: Constraints | Non
             yield Difference(f"search.candidates[{i}].recompute", str(not recompute), str(recompute))
     every = [str(m) for m in logical_meshes(mesh.devices)]
     allowed = [every]
-    if asked is None:
+    if requested is None:
         return
     if constraints is not None and constraints.meshes:
         named = ["x".join(map(str, shape)) for shape in dict.fromkeys(constraints.meshes)]
         every = [m for m in named if _devices(m) == mesh.devices]
         allowed = [every]
-    if asked.mesh is not None:
-        allowed.append([asked.mesh.lower()])
-        yield from _unless(asked.mesh.lower() == str(mesh), "search.request.mesh", str(mesh), asked.mesh)
+    if requested.mesh is not None:
+        allowed.append([requested.mesh.lower()])
+        yield from _unless(requested.mesh.lower() == str(mesh), "search.request.mesh", str(mesh), requested.mesh)
     tried = list(dict.fromkeys(m for m, _ in found))
     yield from _unless(tried in allowed, "search.candidates", " or ".join(map(", ".join, allowed)), ", ".join(tried))
 
@@ -163,14 +163,14 @@ def _devices(mesh: str) -> int:
 
 
 def _limits(plan: PlanDocument, planned: Planned, constraints: Constraints | None) -> Iterator[Difference]:
-    limit, asked = plan.cluster.memory_limit_bytes, plan.search.request
+    limit, requested = plan.cluster.memory_limit_bytes, plan.search.request
     peak = plan.cost.peak_memory_bytes
     yield from _unless(
         limit is None or peak <= limit, "cluster.memory_limit_bytes", f"at least the peak, {peak}", limit
     )
-    if asked is None:
+    if requested is None:
         return
-    given = asked.memory_limit
+    given = requested.memory_limit
     job = None if constraints is None else constraints.job
     if job is not None and job.memory_limit is not None:
         given = min(job.memory_limit, given or job.memory_limit)
@@ -180,32 +180,32 @@ def _limits(plan: PlanDocument, planned: Planned, constraints: Constraints | Non
 
 def _request(plan: PlanDocument, planned: Planned, constraints: Constraints | None) -> Iterator[Difference]:
     """What was asked for is what was planned, where the request says it."""
-    asked, schedule = plan.search.request, plan.schedule
-    if asked is None:
+    requested, schedule = plan.search.request, plan.schedule
+    if requested is None:
         return
     graph = planned.priced.graph
-    mode = ("training" if graph.loss is not None else "inference") if asked.mode is None else asked.mode
+    mode = ("training" if graph.loss is not None else "inference") if requested.mode is None else requested.mode
     pairs: list[tuple[str, object, object]] = [
-        ("devices", plan.cluster.devices, asked.devices),
-        ("optimizer", schedule.optimizer, asked.optimizer),
-        ("precision", schedule.precision, asked.precision),
-        ("target", schedule.target, asked.target),
+        ("devices", plan.cluster.devices, requested.devices),
+        ("optimizer", schedule.optimizer, requested.optimizer),
+        ("precision", schedule.precision, requested.precision),
+        ("target", schedule.target, requested.target),
         ("mode", schedule.mode, mode),
-        ("bind", dict(plan.model.bind), dict(asked.bind)),
+        ("bind", dict(plan.model.bind), dict(requested.bind)),
     ]
-    if asked.profile is None:
-        pairs.append(("hardware", plan.cluster.hardware, asked.hardware))
+    if requested.profile is None:
+        pairs.append(("hardware", plan.cluster.hardware, requested.hardware))
     job = None if constraints is None else constraints.job
-    if asked.strategy is None and (job is None or not job.stages):
-        pairs.append(("stages", schedule.stages, asked.stages))
-    if asked.strategy is None and (job is None or not job.micro_batches):
-        if asked.micro_batches is not None:
-            pairs.append(("micro_batches", schedule.micro_batches, asked.micro_batches))
+    if requested.strategy is None and (job is None or not job.stages):
+        pairs.append(("stages", schedule.stages, requested.stages))
+    if requested.strategy is None and (job is None or not job.micro_batches):
+        if requested.micro_batches is not None:
+            pairs.append(("micro_batches", schedule.micro_batches, requested.micro_batches))
         elif plan.model.batch is not None or schedule.stages == 1:
             total = (plan.model.batch or 1) * schedule.micro_batches
             usual = micro_batches(total, schedule.stages, None, plan.mesh.devices)
             pairs.append(("micro_batches", schedule.micro_batches, usual))
-    batch = asked.batch if job is None or job.batch is None else job.batch
+    batch = requested.batch if job is None or job.batch is None else job.batch
     if batch is not None:
         planned_batch = None if plan.model.batch is None else plan.model.batch * schedule.micro_batches
         pairs.append(("batch", planned_batch, batch))
@@ -213,17 +213,19 @@ def _request(plan: PlanDocument, planned: Planned, constraints: Constraints | No
         pairs.append(("batch", plan.model.batch, None))
     for name, planned_as, said in pairs:
         yield from _unless(planned_as == said, f"search.request.{name}", planned_as, said)
-    recompute = asked.recompute if job is None or job.recompute is None else job.recompute
-    if asked.strategy is not None and asked.recompute != "auto":
-        yield Difference("search.request.recompute", "auto, as the strategy says what is run again", asked.recompute)
-    if asked.strategy is None and recompute != "auto":
+    recompute = requested.recompute if job is None or job.recompute is None else job.recompute
+    if requested.strategy is not None and requested.recompute != "auto":
+        yield Difference(
+            "search.request.recompute", "auto, as the strategy says what is run again", requested.recompute
+        )
+    if requested.strategy is None and recompute != "auto":
         blocks = recompute == "blocks" and schedule.mode == "training" and bool(recomputed_blocks(graph))
         words = {True: "blocks", False: "none"}
         yield from _unless(
             bool(schedule.recompute) == blocks, "search.request.recompute", words[bool(schedule.recompute)], recompute
         )
     yield from _unless(
-        not asked.reproducible or asked.time_limit is None,
+        not requested.reproducible or requested.time_limit is None,
         "search.request.reproducible",
         "false under a time limit",
         "true",

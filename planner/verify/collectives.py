@@ -9,12 +9,12 @@ import numpy as np
 from planner.errors import VerificationError
 from planner.ir import DeviceMesh, Reduction
 from planner.kernels.shards import Array, Shards, combine, once_each
-from planner.redistribute import Step, StepKind, folded, permute_sources
+from planner.redistribute import RedistributionStep, StepKind, folded, permute_sources
 
 __all__ = ["apply"]
 
 
-def apply(step: Step, shards: Shards, mesh: DeviceMesh) -> Shards:
+def apply(step: RedistributionStep, shards: Shards, mesh: DeviceMesh) -> Shards:
     """The shards after `step`.  Ranks that end with the same value by construction share one array."""
     if not step.in_parts or step.kind is StepKind.PERMUTE:
         return _KINDS[step.kind](step, shards, mesh)
@@ -23,7 +23,9 @@ def apply(step: Step, shards: Shards, mesh: DeviceMesh) -> Shards:
     return once_each(after, lambda x: x.reshape(folded(x.shape, counts)))
 
 
-def _grouped(step: Step, shards: Shards, mesh: DeviceMesh, work: Callable[[list[Array]], list[Array]]) -> Shards:
+def _grouped(
+    step: RedistributionStep, shards: Shards, mesh: DeviceMesh, work: Callable[[list[Array]], list[Array]]
+) -> Shards:
     """Runs `work` on the values of every group; groups with the very same arrays are computed once."""
     out: list[Array] = list(shards)
     done: dict[tuple[int, ...], list[Array]] = {}
@@ -37,7 +39,7 @@ def _grouped(step: Step, shards: Shards, mesh: DeviceMesh, work: Callable[[list[
     return tuple(out)
 
 
-def _reduction(step: Step) -> Reduction:
+def _reduction(step: RedistributionStep) -> Reduction:
     found = {op for a, op in step.source.partial if a in step.axes}
     if len(found) != 1:
         axes = ".".join(step.axes)
@@ -47,19 +49,19 @@ def _reduction(step: Step) -> Reduction:
     return found.pop()
 
 
-def _all_reduce(step: Step, shards: Shards, mesh: DeviceMesh) -> Shards:
+def _all_reduce(step: RedistributionStep, shards: Shards, mesh: DeviceMesh) -> Shards:
     return _grouped(step, shards, mesh, lambda v: [combine(v, _reduction(step))] * len(v))
 
 
-def _reduce_scatter(step: Step, shards: Shards, mesh: DeviceMesh) -> Shards:
+def _reduce_scatter(step: RedistributionStep, shards: Shards, mesh: DeviceMesh) -> Shards:
     return _grouped(step, shards, mesh, lambda v: list(np.split(combine(v, _reduction(step)), len(v), axis=step.dim)))
 
 
-def _all_gather(step: Step, shards: Shards, mesh: DeviceMesh) -> Shards:
+def _all_gather(step: RedistributionStep, shards: Shards, mesh: DeviceMesh) -> Shards:
     return _grouped(step, shards, mesh, lambda v: [np.concatenate(v, axis=step.dim)] * len(v))
 
 
-def _all_to_all(step: Step, shards: Shards, mesh: DeviceMesh) -> Shards:
+def _all_to_all(step: RedistributionStep, shards: Shards, mesh: DeviceMesh) -> Shards:
     def exchange(values: list[Array]) -> list[Array]:
         parts = [np.split(v, len(values), axis=step.to_dim) for v in values]
         return [np.concatenate([p[i] for p in parts], axis=step.dim) for i in range(len(values))]
@@ -67,7 +69,7 @@ def _all_to_all(step: Step, shards: Shards, mesh: DeviceMesh) -> Shards:
     return _grouped(step, shards, mesh, exchange)
 
 
-def _slice(step: Step, shards: Shards, mesh: DeviceMesh) -> Shards:
+def _slice(step: RedistributionStep, shards: Shards, mesh: DeviceMesh) -> Shards:
     (axis,) = step.axes
     pieces: dict[int, list[Array]] = {}
     out = []
@@ -78,7 +80,7 @@ def _slice(step: Step, shards: Shards, mesh: DeviceMesh) -> Shards:
     return tuple(out)
 
 
-def _to_partial(step: Step, shards: Shards, mesh: DeviceMesh) -> Shards:
+def _to_partial(step: RedistributionStep, shards: Shards, mesh: DeviceMesh) -> Shards:
     (axis,) = step.axes
     zeros: dict[int, Array] = {}
     out = []
@@ -90,12 +92,12 @@ def _to_partial(step: Step, shards: Shards, mesh: DeviceMesh) -> Shards:
     return tuple(out)
 
 
-def _permute(step: Step, shards: Shards, mesh: DeviceMesh) -> Shards:
+def _permute(step: RedistributionStep, shards: Shards, mesh: DeviceMesh) -> Shards:
     """Every rank receives one whole shard from the rank that held its new region, replicas by the nearest rank."""
     return tuple(shards[source] for source in permute_sources(step, mesh))
 
 
-_KINDS: dict[StepKind, Callable[[Step, Shards, DeviceMesh], Shards]] = {
+_KINDS: dict[StepKind, Callable[[RedistributionStep, Shards, DeviceMesh], Shards]] = {
     StepKind.ALL_REDUCE: _all_reduce,
     StepKind.REDUCE_SCATTER: _reduce_scatter,
     StepKind.ALL_GATHER: _all_gather,

@@ -15,7 +15,7 @@ from planner.ir import Layout, Op
 from planner.kernels import Performed, ShardContext, run_local, run_ranks, spmd_backward, spmd_forward
 from planner.kernels.gradients import vjp
 from planner.kernels.shards import Array, Shards
-from planner.lowering import Convert, Program
+from planner.lowering import Program, Redistribute
 from planner.lowering.touched import Key
 from planner.rules.localize import local_op
 from planner.rules.strategy import Strategy
@@ -29,8 +29,8 @@ _Outputs = list[Array | None]
 class VirtualDevices:
     """The shards of every value and gradient, by tensor and layout.
 
-    `forward`, `backward` and `convert` read what lies there and return what they make of it; whoever drives them puts
-    it in its place (`planner.verify.proof`).  VerificationError where something is read that is not there.
+    `forward`, `backward` and `redistribute` read what lies there and return what they make of it; whoever drives them
+    puts it in its place (`planner.verify.proof`).  VerificationError where something is read that is not there.
     """
 
     def __init__(self, program: Program) -> None:
@@ -45,7 +45,7 @@ class VirtualDevices:
         """`layout`, or replication where the rule leaves the tensor out."""
         return Layout.replicated(self.graph.tensors[name].rank) if layout is None else layout
 
-    def convert(self, move: Convert) -> Shards:
+    def redistribute(self, move: Redistribute) -> Shards:
         """The value (or gradient, which is used up) in its new layout."""
         store = self.gradients if move.gradient else self.values
         source = (move.tensor, move.source)
@@ -181,7 +181,7 @@ def last_uses(program: Program) -> Mapping[int, list[Key]]:
     """Instruction index → values that nothing reads after it; outputs of the graph stay."""
     last: dict[Key, int] = {}
     for i, instruction in enumerate(program.instructions):
-        if isinstance(instruction, Convert):
+        if isinstance(instruction, Redistribute):
             if not instruction.gradient:
                 last[instruction.tensor, instruction.source] = last[instruction.tensor, instruction.target] = i
         elif hasattr(instruction, "op"):

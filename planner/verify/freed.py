@@ -15,7 +15,7 @@ from planner.errors import VerificationError
 from planner.ir import Op
 from planner.kernels import NoKernelError, run_local
 from planner.kernels.shards import Array, shard
-from planner.lowering import Convert, Program
+from planner.lowering import Program, Redistribute
 from planner.verify.collectives import apply
 from planner.verify.compare import Difference, difference
 from planner.verify.execute import VirtualDevices
@@ -42,7 +42,7 @@ class Freed:
         except (VerificationError, NoKernelError, ArithmeticError, LookupError, TypeError, ValueError):
             return False
 
-    def converted(self, move: Convert) -> Difference:
+    def redistributed(self, move: Redistribute) -> Difference:
         """What is wrong with the conversion of such a result, on its other values; nothing of any other tensor."""
         if move.gradient or move.tensor not in self.values:
             return Difference()

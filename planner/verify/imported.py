@@ -32,7 +32,7 @@ from planner.ir import Graph, Op
 from planner.kernels import NoKernelError, run_local
 from planner.kernels.shards import Array
 from planner.pricing import bind_rules
-from planner.verify.agreement import Outcome, error_of, moved_by_rounding
+from planner.verify.agreement import TensorAgreement, error_of, moved_by_rounding
 from planner.verify.calibrate import calibrate
 from planner.verify.data import Drawn, numpy_dtype, random_tensors
 from planner.verify.double import in_double
@@ -175,13 +175,15 @@ class _Comparison:
         other = _Values(weights | random_tensors(self.graph, self.seed + 1, only=self.file.inputs), values.given)
         del weights
         response = self._response(session, other, results)
-        found = {n: Outcome(n, theirs[n].dtype, e, 0.0) for n, e in errors.items()}
+        found = {n: TensorAgreement(n, theirs[n].dtype, e, 0.0) for n, e in errors.items()}
         if any(o.error > o.close for o in found.values()):  # else nobody asks what rounding does
             for some in (values.ours, values.given):  # in place: two copies of all weights may be too many
                 for k, name in enumerate(sorted(some)):
                     some[name] = moved_by_rounding(some[name], np.random.default_rng(k))
             again = self._run(session, values)
-            found = {n: Outcome(n, theirs[n].dtype, e, error_of(again[n], theirs[n])) for n, e in errors.items()}
+            found = {
+                n: TensorAgreement(n, theirs[n].dtype, e, error_of(again[n], theirs[n])) for n, e in errors.items()
+            }
             del again
         del theirs
         if any(response[n] < RESPONSE * found[n].error or not response[n] for n in results):  # to weights, too?
@@ -274,7 +276,7 @@ class _Comparison:
 
     def _judged(
         self,
-        found: Mapping[str, Outcome],
+        found: Mapping[str, TensorAgreement],
         results: Mapping[str, Array],
         response: Mapping[str, float],
         unproved: list[str],
@@ -350,11 +352,11 @@ class _Comparison:
         weights = (self.graph.tensors[n] for n in whole.drawn)
         return {t.name: whole.value(t.name).astype(numpy_dtype(t.dtype)) for t in weights if t.is_float}
 
-    def _run(self, session: Session, values: _Values, asked: Sequence[str] | None = None) -> dict[str, Array]:
-        """Results by name, all of them or those that are `asked` for."""
+    def _run(self, session: Session, values: _Values, requested: Sequence[str] | None = None) -> dict[str, Array]:
+        """Results by name, all of them or those that are `requested` for."""
         fed = {n: values.ours[n] for n in self.file.inputs}
         if self.carried is None:
-            return session.run(fed, values.given, asked)
+            return session.run(fed, values.given, requested)
         parts = []
         for k in range(self.carried.slices):
             samples = self.carried.samples(k)
@@ -362,7 +364,7 @@ class _Comparison:
             for name in feed:
                 for axis in self._carried_in(name):
                     feed[name] = feed[name].take(samples, axis)
-            parts.append(session.run(feed, values.given, asked))
+            parts.append(session.run(feed, values.given, requested))
         joined = {n: self._joined(n, [p[n] for p in parts], self.carried) for n in parts[0]}
         return {n: x for n, x in joined.items() if x is not None}
 

@@ -138,12 +138,12 @@ class Session:
         self._session, self._lifted = session, lifted
 
     def run(
-        self, fed: Mapping[str, Array], given: Mapping[str, Array], asked: Sequence[str] | None = None
+        self, fed: Mapping[str, Array], given: Mapping[str, Array], requested: Sequence[str] | None = None
     ) -> dict[str, Array]:
-        """All results, or those that are `asked` for."""
+        """All results, or those that are `requested` for."""
         feed = {n: np.asarray(x, order="C") for n, x in fed.items()}
         feed |= {n: np.asarray(given[n], order="C") for n in self._lifted}
-        names = [o.name for o in self._session.get_outputs()] if asked is None else list(asked)
+        names = [o.name for o in self._session.get_outputs()] if requested is None else list(requested)
         if not names:
             return {}
         refused: tuple[type[Exception], ...] = (*runtime_failures(), ValueError)

@@ -47,4 +47,4 @@ def _bytes(c: BoundCollective) -> int:
     """Where every float takes eight bytes."""
     if not c.width:
         return c.bytes
-    return c.elements * (c.kept + (c.item_bytes - c.kept) * 8 // c.width)
+    return c.elements * (c.fixed_bytes + (c.item_bytes - c.fixed_bytes) * 8 // c.width)

@@ -22,15 +22,15 @@ __all__ = ["constraints_of_request", "pins_of"]
 
 def constraints_of_request(plan: PlanDocument, priced: PricedProblem, choice: tuple[int, ...]) -> Constraints | None:
     """What the request forces; None where it forces nothing, or there is none."""
-    asked = plan.search.request
-    if asked is None:
+    requested = plan.search.request
+    if requested is None:
         return None
     parts = []
-    if asked.strategy is not None:
-        parts.append(_configured(source_of(asked.strategy, asked.space), priced, choice))
-    if asked.constraints is not None:
-        parts.append(_of_file(asked.constraints, plan))
-    parts += [parse_pin(text) for text in asked.pins]
+    if requested.strategy is not None:
+        parts.append(_configured(source_of(requested.strategy, requested.space), priced, choice))
+    if requested.constraints is not None:
+        parts.append(_of_file(requested.constraints, plan))
+    parts += [parse_pin(text) for text in requested.pins]
     return reduce(add, parts) if parts else None
 
 

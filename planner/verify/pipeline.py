@@ -21,7 +21,7 @@ from planner.ir import Role
 from planner.kernels import NoKernelError
 from planner.kernels.gradients import NoVjpError
 from planner.kernels.shards import Array
-from planner.lowering import Convert, Event, Staged, Transfer
+from planner.lowering import Event, Redistribute, Staged, StageTransfer
 from planner.lowering.program import StageInstruction
 from planner.lowering.touched import Key
 from planner.verify.calibrate import calibrate
@@ -74,7 +74,7 @@ class PipelineProof:
         self.wholes = {0: self.first}
         self.ended: Counter[int] = Counter()  # micro-batch → chunks that are through with it
         self.cells: dict[tuple[int, int], Part] = {}  # by chunk and micro-batch
-        self.links: dict[Transfer, deque[Message]] = {}
+        self.links: dict[StageTransfer, deque[Message]] = {}
         self.totals = Totals(pipeline, self.graph)
         self.chunks = [Part(self.program, self.first, seed) for _ in pipeline.chunks]
         self.deaths = [deaths(self.program, chunk) for chunk in pipeline.chunks]
@@ -116,7 +116,7 @@ class PipelineProof:
                 self._stuck(left)
                 return
 
-    def _waits_for(self, event: Event) -> list[Transfer]:
+    def _waits_for(self, event: Event) -> list[StageTransfer]:
         return [t for t in self.pipeline.chunks[event.chunk].received(event.phase) if not self.links.get(t)]
 
     def _stuck(self, left: list[deque[Event]]) -> None:
@@ -163,12 +163,12 @@ class PipelineProof:
 
     def _step(self, instruction: StageInstruction, parts: Sequence[Part], together: Part) -> None:
         """One instruction of the micro-batches that pass together.  What concerns parameters alone happens once."""
-        shared = isinstance(instruction, Convert) and self.graph.tensors[instruction.tensor].role is Role.PARAMETER
+        shared = isinstance(instruction, Redistribute) and self.graph.tensors[instruction.tensor].role is Role.PARAMETER
         if not shared or parts[0] is together:
             for part in parts:
                 part.step(instruction)
             return
-        assert isinstance(instruction, Convert)
+        assert isinstance(instruction, Redistribute)
         if not instruction.gradient:
             parts[0].step(instruction)
             key = instruction.tensor, instruction.target
@@ -216,7 +216,7 @@ class PipelineProof:
             return {t: self.first.value(t) for t in drawn}
         return random_tensors(self.graph, self.seed + micro_batch, only=drawn)
 
-    def _send(self, proof: Part, transfer: Transfer, event: Event) -> None:
+    def _send(self, proof: Part, transfer: StageTransfer, event: Event) -> None:
         key = transfer.tensor, transfer.layout
         link = self.links.setdefault(transfer, deque())
         if not transfer.gradient:
@@ -226,7 +226,7 @@ class PipelineProof:
         whole, added = proof.sums.pop(key, None), proof.added.pop(key, ())
         link.append(Message(proof.micro_batch, shards, whole, added))
 
-    def _receive(self, proof: Part, transfer: Transfer, event: Event) -> None:
+    def _receive(self, proof: Part, transfer: StageTransfer, event: Event) -> None:
         message = self.links[transfer].popleft()
         what = f"{transfer.what} from {self._name(transfer.source)}"
         if message.micro_batch != proof.micro_batch:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from planner.lowering import Program, Staged, passes, staged
 from planner.planning import PlanDocument
 from planner.verify.run_as import is_plain, run_as_of
-from planner.verify.work import Budget, Work
+from planner.verify.work import Budget, ExecutionCost
 
 __all__ = ["affordable", "fewest_micro_batches", "in_parts", "pipeline_of"]
 
@@ -23,7 +23,7 @@ def fewest_micro_batches(plan: PlanDocument) -> int:
     return min(s.micro_batches, (s.stages * s.chunks + 1) * s.copies)
 
 
-def affordable(plan: PlanDocument, work: Work, budget: Budget, *, whole: bool) -> int:
+def affordable(plan: PlanDocument, work: ExecutionCost, budget: Budget, *, whole: bool) -> int:
     """How many micro-batches of so much work each are executed: all of them where `whole` asks for that or the budget
     holds, else as many as it holds, whole passes; 0 where these would not show what a pipeline does."""
     count, fewest, copies = plan.schedule.micro_batches, fewest_micro_batches(plan), plan.schedule.copies

@@ -23,7 +23,7 @@ from planner.ir import Layout, Op, Reduction
 from planner.kernels import NoKernelError
 from planner.kernels.gradients import NoVjpError
 from planner.kernels.shards import Array, Shards, light_terms, put_together, shard, views
-from planner.lowering import Convert, Load, Program, Run, Seed
+from planner.lowering import Load, Program, Redistribute, Run, Seed
 from planner.lowering.program import GradientPart, StageInstruction
 from planner.lowering.touched import Key
 from planner.verify.calibrate import calibrate
@@ -100,8 +100,8 @@ class Proof:
         match instruction:
             case Load(tensor, layout):
                 self.devices.values[tensor, layout] = self._anchored(self.whole.value(tensor), layout)
-            case Convert():
-                self._gradient_convert(instruction) if instruction.gradient else self._convert(instruction)
+            case Redistribute():
+                self._redistribute_gradient(instruction) if instruction.gradient else self._redistribute(instruction)
             case Seed(tensor, layout, weight):
                 incoming = weight * incoming_gradient(self.graph, tensor)
                 self._contribute((tensor, layout), shard(incoming, layout, self.mesh), incoming, ("loss",))
@@ -123,16 +123,16 @@ class Proof:
 
     # Values
 
-    def _convert(self, move: Convert) -> None:
+    def _redistribute(self, move: Redistribute) -> None:
         what = f"{move.tensor} from {move.source} to {move.target}{reader(move)}"
         whole = self.whole.value(move.tensor)
         key = move.tensor, move.target
         with self._guarded(what):
             self.report.redistributions += 1
             source = self.devices.values.get((move.tensor, move.source))
-            shards = self.devices.convert(move)
+            shards = self.devices.redistribute(move)
             found = self._compare(what, shards, move.target, whole, summed(source))
-            self.report.add(what, self.freed.converted(move))
+            self.report.add(what, self.freed.redistributed(move))
             if found.fine:
                 pending = bool(move.target.partial and move.source.partial) and not found.excused
                 self.devices.values[key] = shards if pending else self._anchored(whole, key[1])
@@ -186,13 +186,13 @@ class Proof:
 
     # Gradients
 
-    def _gradient_convert(self, move: Convert) -> None:
+    def _redistribute_gradient(self, move: Redistribute) -> None:
         what = f"gradient of {move.tensor} from {move.source} to {move.target}{reader(move)}"
         source, target = (move.tensor, move.source), (move.tensor, move.target)
         with self._guarded(what):
             self.report.redistributions += 1
             before = self.devices.gradients.get(source)
-            shards = self.devices.convert(move)
+            shards = self.devices.redistribute(move)
             expected, added = self.sums.pop(source), self.added.pop(source)
             good = self._compare(what, shards, move.target, expected, summed(before))
             self._contribute(target, self._next(shards, good, expected, move.target), expected, added)

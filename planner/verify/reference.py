@@ -147,5 +147,5 @@ def gradients(
             for t in op.outputs:
                 if t not in wrt:
                     found.pop(t, None)
-    kept = active if wrt is None else active.intersection(wrt)
-    return {t: found[t] if t in found else np.zeros_like(known[t]) for t in sorted(kept)}
+    differentiated = active if wrt is None else active.intersection(wrt)
+    return {t: found[t] if t in found else np.zeros_like(known[t]) for t in sorted(differentiated)}

@@ -41,19 +41,19 @@ def run_as_of(plan: PlanDocument, program: Program, chunk_of: Mapping[str, int])
     if not program.active:
         return RunAs(gathers=run.get("zero") == 3, copies=plan.schedule.copies, unit=_units(graph, block))
     inside: dict[str, object] = {}
-    kept: dict[str, object] = {}
+    saved: dict[str, object] = {}
     match run.get("recompute"):
         case "selective":
             inside = dict(_cores(program))
         case "products":
             inside = {op.name: block[op.name] for op in graph.ops if op.name in block}
-            kept = {name: inside.pop(name) for name in _selected(program, block)}
+            saved = {name: inside.pop(name) for name in _selected(program, block)}
         case "full":
             again = _shares(plan, "recompute_layers", "recompute_blocks", 1.0)
             inside = dict(_first(graph, block, chunk_of, again))
     return RunAs(
         again=inside,
-        kept=kept,
+        saved=saved,
         hosted=frozenset(_first(graph, block, chunk_of, _shares(plan, "offload_layers", "offload", 0.0))),
         gathers=run.get("zero") == 3,
         scatters=run.get("zero") in (2, 3),

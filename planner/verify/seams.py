@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.ir import DeviceMesh, Graph, Layout
-from planner.pricing import Assignment, Flow, Move
+from planner.pricing import Assignment, Redistribution, RedistributionPlan
 from planner.redistribute import Redistributions
 
 __all__ = ["sewn"]
@@ -34,31 +34,31 @@ def sewn(
     part: Graph, whole: Graph, mesh: DeviceMesh, assignment: Assignment, active: frozenset[str]
 ) -> tuple[Assignment, int]:
     """The assignment for `part`, and the number of seams; `assignment` is the plan's for the whole model."""
-    flows: dict[str, Flow] = {}
+    redistributions: dict[str, RedistributionPlan] = {}
     seams = 0
     for name in part.tensors:
-        if name in assignment.flows:
-            flow, added = _flow(name, part, whole, mesh, assignment, name in active)
-            flows[name] = flow
+        if name in assignment.redistributions:
+            redistribution, added = _redistribution(name, part, whole, mesh, assignment, name in active)
+            redistributions[name] = redistribution
             seams += added
-    kept = {op.name for op in part.ops}
-    blocks = {name: k for name, k in assignment.blocks.items() if name in kept}
+    names = {op.name for op in part.ops}
+    blocks = {name: k for name, k in assignment.blocks.items() if name in names}
     stored = {n: x for n, x in assignment.stored.items() if n in part.tensors}
-    return replace(assignment, flows=flows, blocks=blocks, stored=stored), seams
+    return replace(assignment, redistributions=redistributions, blocks=blocks, stored=stored), seams
 
 
-def _flow(
+def _redistribution(
     name: str, part: Graph, whole: Graph, mesh: DeviceMesh, assignment: Assignment, active: bool
-) -> tuple[Flow, int]:
-    own = assignment.flows[name]
+) -> tuple[RedistributionPlan, int]:
+    own = assignment.redistributions[name]
     readers = part.consumers.get(name, ())
     if [(op.name, i) for op, i in readers] == [(op.name, i) for op, i in whole.consumers.get(name, ())]:
         return own, 0
     sources = dict.fromkeys([name, *(whole.op(op.name).inputs[i] for op, i in readers)])
-    others = [assignment.flows[s] for s in sources if s != name and s in assignment.flows]
+    others = [assignment.redistributions[s] for s in sources if s != name and s in assignment.redistributions]
     sew = _Seams(part.tensors[name].shape or (), mesh)
     forward = sew.forward(own, others)
-    # A gradient that a flow wants beside its producer's: of a removed block, but read here.
+    # A gradient that a tensor needs beside its producer's: of a removed block, but read here.
     given = [assignment.strategies[op.name].operand_gradients[i] for op, i in readers] if active else []
     gradient = sew.gradient(own, others, {op.name for op, _ in readers}, given) if active else []
     wanted = own.wanted if active else None
@@ -72,25 +72,29 @@ class _Seams:
         self.shape, self.mesh = shape, mesh
         self.count = 0
 
-    def forward(self, own: Flow, others: Iterable[Flow]) -> list[Move]:
+    def forward(self, own: RedistributionPlan, others: Iterable[RedistributionPlan]) -> list[Redistribution]:
         moves = [m for m in own.moves if not m.gradient]
         there = {own.produced, *(m.target for m in moves if not m.reader)}
-        for flow in others:
-            if flow.produced not in there:
-                moves.append(self._seam(False, own.produced, flow.produced))
-                there.add(flow.produced)
-            further = [m for m in flow.moves if not m.gradient and (m.reader or m.target not in there)]
+        for redistribution in others:
+            if redistribution.produced not in there:
+                moves.append(self._seam(False, own.produced, redistribution.produced))
+                there.add(redistribution.produced)
+            further = [m for m in redistribution.moves if not m.gradient and (m.reader or m.target not in there)]
             there.update(m.target for m in further if not m.reader)
             moves += further
         return moves
 
     def gradient(
-        self, own: Flow, others: Iterable[Flow], readers: set[str], given: Iterable[Layout | None]
-    ) -> list[Move]:
+        self,
+        own: RedistributionPlan,
+        others: Iterable[RedistributionPlan],
+        readers: set[str],
+        given: Iterable[Layout | None],
+    ) -> list[Redistribution]:
         rank = len(own.produced.dims)
         here = {g or Layout.replicated(rank) for g in given}
-        listed = [m for flow in (own, *others) for m in flow.moves if m.gradient]
-        moves: list[Move] = []
+        listed = [m for redistribution in (own, *others) for m in redistribution.moves if m.gradient]
+        moves: list[Redistribution] = []
         for m in (m for m in listed if m.reader in readers):
             moves.append(m)
             here.add(m.target)
@@ -106,11 +110,11 @@ class _Seams:
             moves += [self._seam(True, left, wanted) for left in sorted(here - {wanted}, key=str)]
         return moves
 
-    def _seam(self, gradient: bool, source: Layout, target: Layout) -> Move:
+    def _seam(self, gradient: bool, source: Layout, target: Layout) -> Redistribution:
         self.count += 1
         elements = int(np.prod(self.shape, dtype=np.int64))
         counts = [{x.parts_of(d) for x in (source, target)} - {1} for d in range(len(self.shape))]
         parts = tuple(map(tuple, counts)) if any(counts) else ()
         table = Redistributions(self.shape, elements, self.mesh, _ByBytes(), parts=parts)
         steps = table.path(source, target)
-        return Move(gradient, source, target, steps)
+        return Redistribution(gradient, source, target, steps)

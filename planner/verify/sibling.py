@@ -45,11 +45,11 @@ class Sibling:
 def layouts_of(assignment: Assignment) -> dict[str, frozenset[Layout]]:
     """All layouts that a tensor, or its gradient, is in between operators."""
     found = {}
-    for name, flow in assignment.flows.items():
-        steps = (s for m in flow.moves for s in m.steps)
-        ends = (x for m in flow.moves for x in (m.source, m.target))
-        known = {flow.produced, *ends, *(s.target for s in steps)}
-        found[name] = frozenset(known if flow.wanted is None else {*known, flow.wanted})
+    for name, redistribution in assignment.redistributions.items():
+        steps = (s for m in redistribution.moves for s in m.steps)
+        ends = (x for m in redistribution.moves for x in (m.source, m.target))
+        known = {redistribution.produced, *ends, *(s.target for s in steps)}
+        found[name] = frozenset(known if redistribution.wanted is None else {*known, redistribution.wanted})
     return found
 
 
@@ -107,7 +107,7 @@ class _Level:
         self.chosen = chosen
         cut, _ = cut_blocks(graph, chosen)
         blocks = sum(c.run.count for c in chosen)
-        note = f"{sum(len(c.kept) for c in chosen)} of {blocks} repeated blocks" if chosen else ""
+        note = f"{sum(len(c.remaining) for c in chosen)} of {blocks} repeated blocks" if chosen else ""
         self._known = [(cut, note)]
         self._rest = shrinker.steps(cut)
 

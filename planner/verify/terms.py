@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.kernels.shards import Array, Shards
-from planner.lowering import Convert
+from planner.lowering import Redistribute
 from planner.verify.compare import Rounding
 
 __all__ = ["Contributions", "names", "reader", "summed", "with_terms"]
@@ -33,7 +33,7 @@ def with_terms(rounding: Rounding, terms: Rounding | None) -> Rounding:
     return rounding if terms is None else lambda: np.maximum(rounding(), terms())
 
 
-def reader(move: Convert) -> str:
+def reader(move: Redistribute) -> str:
     return f" for {move.reader}" if move.reader else ""
 
 

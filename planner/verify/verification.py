@@ -21,7 +21,7 @@ from planner.lowering import Program
 from planner.lowering.check import check_program
 from planner.planning import PlanDocument
 from planner.planning.programs import program_of
-from planner.status import told
+from planner.status import show_progress
 from planner.verify.check import Verdict, verify_program
 from planner.verify.data import Drawn
 from planner.verify.derive import differences
@@ -134,7 +134,7 @@ def verify(
     """Everything above; `model` is the file that `graph` was read from, `whole` asks for an execution of the whole
     graph, and of the file, however much time and memory they take.  InputError where the plan is not one of this
     graph."""
-    told("deriving every field of the plan again")
+    show_progress("deriving every field of the plan again")
     program = program_of(plan, graph)
     # The label of an earlier proof is replaced by that of this one.
     fields = tuple(differences(unlabelled(plan), graph))
@@ -151,7 +151,7 @@ def verify(
             say(f"executing {count} of {plan.schedule.micro_batches} micro-batches: every stage fills and empties")
         verdict = _execute(plan, program, count, seed, meter, drawn)
         return Verification(devices, fields, (), verdict, imported, len(graph.ops))
-    told("looking for a smaller sibling of the graph")
+    show_progress("looking for a smaller sibling of the graph")
     siblings = Siblings(plan, graph, program)
     try:
         smaller = _sibling(plan, siblings, budget)
@@ -187,7 +187,7 @@ def _sibling(plan: PlanDocument, siblings: Siblings, most: Budget) -> Sibling:
 def _execute(
     plan: PlanDocument, program: Program, micro_batches: int, seed: int, meter: Meter | None, drawn: Drawn
 ) -> Verdict:
-    told("drawing parameters and inputs")
+    show_progress("drawing parameters and inputs")
     if not in_parts(plan):
         return verify_program(program, seed=seed, progress=meter, drawn=drawn)
     return verify_pipeline(pipeline_of(plan, program, micro_batches), seed=seed, progress=meter, drawn=drawn)
@@ -196,7 +196,7 @@ def _execute(
 def _imported(
     plan: PlanDocument, graph: Graph, model: Path, seed: int, say: Say, drawn: Drawn, *, whole: bool
 ) -> ImportVerdict:
-    told("comparing the graph with ONNX Runtime on the file")
+    show_progress("comparing the graph with ONNX Runtime on the file")
     say("comparing the graph with ONNX Runtime on the file")
     bind, batch, budget = plan.model.bind, plan.model.batch, UNLIMITED if whole else BUDGET
     try:

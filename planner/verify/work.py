@@ -10,11 +10,11 @@ from planner.ir import Graph, Tensor
 from planner.pricing import bind_rules
 from planner.rules.rule import Rule
 
-__all__ = ["Budget", "Work", "most_held", "work_of"]
+__all__ = ["Budget", "ExecutionCost", "most_held", "work_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ExecutionCost:
     """What executing a graph once takes: multiply-adds count two; bytes of all tensors at single precision.
     `held_bytes`: of those that are there at once where each is kept until its last reader."""
 
@@ -33,7 +33,7 @@ class Budget:
     activation_bytes: int = 2 << 30
     held_bytes: int = 2 << 30
 
-    def holds(self, work: Work) -> bool:
+    def holds(self, work: ExecutionCost) -> bool:
         return (
             work.flops <= self.flops
             and work.parameter_bytes <= self.parameter_bytes
@@ -42,7 +42,7 @@ class Budget:
         )
 
 
-def work_of(graph: Graph, rules: Mapping[str, Rule] | None = None) -> Work:
+def work_of(graph: Graph, rules: Mapping[str, Rule] | None = None) -> ExecutionCost:
     """Forward work of the graph."""
     rules = bind_rules(graph)[0] if rules is None else rules
     computing = [
@@ -51,7 +51,7 @@ def work_of(graph: Graph, rules: Mapping[str, Rule] | None = None) -> Work:
     produced = sum(graph.tensors[t].elements for op in computing for t in op.outputs if t)
     # The reference makes the weights of every token, where a rank groups the tokens.
     spelled = sum(int(rules[op.name].cost.flops) // 2 for op in graph.ops if op.type == EXPERT_MATMUL)
-    return Work(
+    return ExecutionCost(
         sum(r.cost.flops for r in rules.values()),
         4 * sum(t.elements for t in graph.parameters),
         4 * (produced + spelled),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from planner.frontends.quantized import is_quantisation_parameter
 from planner.ir import Graph, Op, Role
-from planner.ir.kept import kept
+from planner.ir.memoized import memoized
 from planner.rules.rule import Rule
 
 __all__ = [
@@ -27,7 +27,7 @@ def gradient_sources(graph: Graph) -> tuple[str, ...]:
     return tuple(t for t in graph.outputs if graph.tensors[t].is_float and graph.tensors[t].shape is not None)
 
 
-@kept
+@memoized
 def trained_parameters(graph: Graph) -> frozenset[str]:
     """Parameters that an optimizer changes: neither quantised nor the scales of what is."""
 
@@ -81,7 +81,7 @@ def saved_slots(op: Op, rule: Rule, active: frozenset[str]) -> frozenset[int]:
     )
 
 
-@kept
+@memoized
 def fixed_operators(graph: Graph) -> frozenset[str]:
     """Operators that compute with constants alone (rotary tables, causal masks): the same at every step.
 
@@ -98,7 +98,7 @@ def fixed_operators(graph: Graph) -> frozenset[str]:
     return frozenset(fixed)
 
 
-@kept
+@memoized
 def made_of_parameters(graph: Graph) -> frozenset[str]:
     """Parameters, and tensors made of parameters and constants alone: runtimes keep them as their readers want them."""
     weights = {t.name for t in graph.parameters}

@@ -25,7 +25,7 @@ from planner.rules.cost import Kind
 from planner.rules.rule import Rule
 from planner.work.activity import fixed_operators, made_of_parameters, saved_slots
 
-__all__ = ["Core", "Fusion", "Kept", "Part", "fuse", "fusion_of"]
+__all__ = ["Core", "Fusion", "Part", "SavedTensor", "fuse", "fusion_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Part:
     role: "heavy" is a kernel by itself, "fused" part of a region, "scores" and "mixing" the two products of an
     attention core; "idle" does nothing (a view, what is made of weights alone, what lies inside a core).
     Operands and results are those that device memory sees on the operator's behalf: `reads` and `writes` forward;
-    backward `kept_operands` and `kept_results` are read, the gradients of `writes` are read and those of
+    backward `saved_operands` and `saved_results` are read, the gradients of `writes` are read and those of
     `gradients` written.  `inside` are results that never reach memory.  `by_weight`: the second operand of
     a product is made of weights alone.
     """
@@ -43,8 +43,8 @@ class Part:
     role: Literal["heavy", "fused", "scores", "mixing", "idle"]
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
-    kept_operands: tuple[int, ...] = ()
-    kept_results: tuple[int, ...] = ()
+    saved_operands: tuple[int, ...] = ()
+    saved_results: tuple[int, ...] = ()
     gradients: tuple[int, ...] = ()
     inside: tuple[int, ...] = ()
     begins: bool = True
@@ -54,7 +54,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SavedTensor:
     """A tensor that a region's backward reads: `tensor` is the one in memory, `place` the operand (or, with `result`,
     the result) of `op` through which it is read."""
 
@@ -76,13 +76,13 @@ class Core:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Fusion:
-    """`parts` by operator; `members[r]` are the operators of region r in graph order, `kept[r]` what its backward
+    """`parts` by operator; `members[r]` are the operators of region r in graph order, `saved[r]` what its backward
     reads; `alias` names, for tensors that only rearrange another, the one that exists in memory; `chains` and
     `attention` as of `fuse`."""
 
     parts: Mapping[str, Part]
     members: tuple[tuple[Op, ...], ...]
-    kept: tuple[tuple[Kept, ...], ...]
+    saved: tuple[tuple[SavedTensor, ...], ...]
     cores: tuple[Core, ...]
     alias: Mapping[str, str]
     chains: bool = True
@@ -152,10 +152,10 @@ class _Fusing:
         cores = tuple(self._cores())
         for core in cores if self.attention else ():
             self._core(core)
-        kept = []
+        saved = []
         for number, members in enumerate(self.members):
-            kept.append(self._region(number, members))
-        return Fusion(self.parts, self.members, tuple(kept), cores, self.alias, self.chains, self.attention)
+            saved.append(self._region(number, members))
+        return Fusion(self.parts, self.members, tuple(saved), cores, self.alias, self.chains, self.attention)
 
     def _root(self, tensor: str) -> str:
         return self.alias.get(tensor, tensor)
@@ -186,7 +186,7 @@ class _Fusing:
 
     # Regions
 
-    def _region(self, number: int, members: tuple[Op, ...]) -> tuple[Kept, ...]:
+    def _region(self, number: int, members: tuple[Op, ...]) -> tuple[SavedTensor, ...]:
         first = members[0]
         if not self.rules[first.name].cost.kind.fuses:
             self.parts.setdefault(first.name, self._heavy(first))
@@ -199,14 +199,14 @@ class _Fusing:
             return ()
         if self._only_views(members):
             self.parts.update({op.name: Part("idle") for op in members})
-            return self._kept(members, {})
+            return self._saved(members, {})
         made = {t for op in members for t in op.outputs if t}
         written: dict[str, tuple[str, int]] = {}
         for op in members:
             for j, t in enumerate(op.outputs):
                 if t and self._leaves(t, number):
                     written.setdefault(self._root(t), (op.name, j))
-        kept = self._kept(members, written)
+        saved = self._saved(members, written)
         reads: dict[str, tuple[str, int]] = {}
         gradients: dict[str, tuple[str, int]] = {}
         for op in members:
@@ -226,23 +226,23 @@ class _Fusing:
                 "fused",
                 of(reads.values(), op),
                 writes,
-                of([(k.op, k.place) for k in kept if not k.result], op),
-                of([(k.op, k.place) for k in kept if k.result], op),
+                of([(k.op, k.place) for k in saved if not k.result], op),
+                of([(k.op, k.place) for k in saved if k.result], op),
                 of(gradients.values(), op),
                 tuple(j for j, t in enumerate(op.outputs) if t and self._root(t) not in written and t not in written),
                 op is first,
                 trained,
             )
-        return kept
+        return saved
 
     def _leaves(self, tensor: str, number: int) -> bool:
         readers = self.graph.consumers.get(tensor, ())
         return not readers or any(self.of.get(op.name, -1) != number for op, _ in readers)
 
-    def _kept(self, members: tuple[Op, ...], written: Mapping[str, object]) -> tuple[Kept, ...]:
+    def _saved(self, members: tuple[Op, ...], written: Mapping[str, object]) -> tuple[SavedTensor, ...]:
         """What the region's backward reads: tensors that exist in memory, from which the rest follows."""
         made = {t: op for op in members for t in op.outputs if t}
-        kept: dict[str, Kept] = {}
+        saved: dict[str, SavedTensor] = {}
         pending: list[tuple[Op, int]] = []
         for op in members:
             rule = self.rules[op.name]
@@ -253,7 +253,7 @@ class _Fusing:
                 t = op.outputs[j] if j < len(op.outputs) else ""
                 if t and self._root(t) in written and rule.cost.kind == "normalization":
                     root = self._root(t)
-                    kept[root] = Kept(root, op.name, j, True, root in made)
+                    saved[root] = SavedTensor(root, op.name, j, True, root in made)
                 elif t:
                     pending += [(op, i) for i in range(len(op.inputs))]
         seen: set[tuple[str, int]] = set()
@@ -264,13 +264,13 @@ class _Fusing:
                 continue
             seen.add((op.name, i))
             root = self._root(t)
-            if self._same_every_step(t) or root in kept:
+            if self._same_every_step(t) or root in saved:
                 continue
             if t in made and root not in written:
                 pending += [(made[t], k) for k in range(len(made[t].inputs))]
             else:
-                kept[root] = Kept(root, op.name, i, False, root in made)
-        return tuple(kept.values())
+                saved[root] = SavedTensor(root, op.name, i, False, root in made)
+        return tuple(saved.values())
 
     # Kernels by themselves
 

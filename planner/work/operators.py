@@ -83,8 +83,8 @@ def _fused(op: Operator, shards: Shards) -> tuple[list[Kernel], list[Kernel]]:
     forward = _vector(kind, flops, _read(op, shards, part.reads) + given, part)
     if not part.trained:
         return [forward], []
-    kept = _read(op, shards, part.kept_operands) + _written(op, shards, part.kept_results)
-    return [forward], [_vector(kind, 2 * flops, given + kept + _read(op, shards, part.gradients), part)]
+    saved = _read(op, shards, part.saved_operands) + _written(op, shards, part.saved_results)
+    return [forward], [_vector(kind, 2 * flops, given + saved + _read(op, shards, part.gradients), part)]
 
 
 def _vector(kind: KernelKind, flops: Any, moved: Any, part: Part) -> Kernel:

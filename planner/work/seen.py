@@ -147,7 +147,7 @@ class _Seeing:
                 continue
             of_core = members[0].name in self.of_core
             trained = [op.name for op in members if self._trained(op)]
-            for k in self.fusion.kept[number]:
+            for k in self.fusion.saved[number]:
                 reader = k.op if k.op in trained else trained[0]
                 found[reader].append(Saved(k.op, k.place, k.result, of_core and k.made))
         return {name: tuple(saved) for name, saved in found.items()}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from planner.frontends.blocks import repeated_blocks
 from planner.ir import Graph
-from planner.ir.kept import kept
+from planner.ir.memoized import memoized
 
 __all__ = ["Units", "bucket_shares", "parameter_elements", "units_of"]
 
@@ -22,7 +22,7 @@ class Units:
     repeated: tuple[bool, ...]
 
 
-@kept
+@memoized
 def units_of(graph: Graph) -> Units:
     """Found once as long as the graph lives."""
     runs = enumerate(repeated_blocks(graph))
@@ -39,7 +39,7 @@ def units_of(graph: Graph) -> Units:
     return Units(unit, tuple(key in passed for key in order))
 
 
-@kept
+@memoized
 def bucket_shares(graph: Graph) -> Mapping[str, float]:
     """Parameter → its share of the elements of the unit that reads it first.
 
@@ -58,7 +58,7 @@ def bucket_shares(graph: Graph) -> Mapping[str, float]:
     return {name: graph.tensors[name].elements / together[unit] for name, unit in first.items()}
 
 
-@kept
+@memoized
 def parameter_elements(graph: Graph) -> int:
     """Elements of all parameters that something reads."""
     shapes = (p.shape for p in graph.parameters if p.name in graph.consumers)

@@ -194,7 +194,7 @@ def _alike(
 ) -> tuple[Configuration, float]:
     """The fastest of those that use what rows of the framework use, the published ones among them."""
     found = [(p.configuration, p.step_s) for p in published if limit is None or p.bytes <= limit]
-    narrow = replace(space, untold=lambda c: ", ".join(job.kinds.beyond(c)))
+    narrow = replace(space, unsupported=lambda c: ", ".join(job.kinds.beyond(c)))
     try:
         scored = searched(sample, narrow, limit)[0]
     except ValueError:

@@ -279,8 +279,8 @@ def _error(found: Any, truth: Any) -> float:
 
 def explain(title: str, planned: Planned, runs: Sequence[Sequence[float]]) -> None:
     """Predicted and measured seconds by kind of instruction, on standard error."""
-    from planner.clock import convert_cost
-    from planner.lowering import Convert, Run
+    from planner.clock import redistribution_cost
+    from planner.lowering import Redistribute, Run
 
     unit, priced = planned.priced.machine.unit_s, planned.priced
     measured = np.median(np.asarray(runs), axis=0)
@@ -292,9 +292,9 @@ def explain(title: str, planned: Planned, runs: Sequence[Sequence[float]]) -> No
             s = planned.solution.choice[priced.op_nodes[i.op]]
             parts = (work.backward, work.inner_backward) if i.backward else (work.forward, work.inner_forward)
             key, price = f"{op.type} {'backward' if i.backward else 'forward'}", float(sum(p[s] for p in parts)) * unit
-        elif isinstance(i, Convert):
+        elif isinstance(i, Redistribute):
             key = "+".join(str(s.kind) for s in i.steps) or "nothing"
-            price = convert_cost(priced, i) * unit
+            price = redistribution_cost(priced, i) * unit
         entry = table.setdefault(key, [0, 0.0, 0.0])
         entry[0] += 1
         entry[1] += price

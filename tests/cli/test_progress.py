@@ -27,7 +27,7 @@ def run(options):
     pid = os.fork()
     if not pid:
         for k in range(20):
-            status.told("half the work", k / 20)
+            status.show_progress("half the work", k / 20)
             time.sleep(0.1)
         os._exit(0)
     os.waitpid(pid, 0)
@@ -117,7 +117,7 @@ def test_pictures() -> None:
 
 def test_nobody_is_told_where_nothing_is_shown() -> None:
     assert not status.is_shown()
-    assert not status.told("something", 0.5)
+    assert not status.show_progress("something", 0.5)
 
 
 def test_errors_are_red_on_a_terminal_alone(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def collectives(plan: Planned) -> list[tuple[bool, str, str, tuple[str, ...]]]:
     """(of a gradient, tensor, kind, axes) between operators."""
     return [
         (c.gradient, c.tensor, str(s.kind), s.axes)
-        for c in plan.program.converts()
+        for c in plan.program.redistributions()
         for s in c.steps
         if s.kind not in FREE
     ]

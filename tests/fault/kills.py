@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from api.jobs.leases import LEASE_S
-from api.jobs.records import Job
+from api.jobs.records import JobRecord
 from api.jobs.store import Store
 from api.jobs.tasks import Task
 from planner.planning import read_plan
@@ -305,8 +305,8 @@ def _check(service: Direct | Served, client: Client, report: Report) -> None:
         report.blobs += 1
 
 
-def _all_jobs(service: Direct | Served) -> dict[str, Job]:
-    found: dict[str, Job] = {}
+def _all_jobs(service: Direct | Served) -> dict[str, JobRecord]:
+    found: dict[str, JobRecord] = {}
     last: str | None = None
     while page := service.store.jobs(service.tenant, limit=500, after=last):
         found |= {j.id: j for j in page}

@@ -9,8 +9,8 @@ from typing import TypeVar
 import numpy as np
 
 from planner.ir import Layout, Reduction
-from planner.lowering import Convert, Instruction, Program
-from planner.redistribute import Step, StepKind
+from planner.lowering import Instruction, Program, Redistribute
+from planner.redistribute import RedistributionStep, StepKind
 from planner.redistribute.steps import FREE
 from tests.mutation.faults import Mutant, kind
 from tests.mutation.subjects import Subject
@@ -18,7 +18,7 @@ from tests.mutation.subjects import Subject
 __all__ = ["shuffled", "with_instructions"]
 
 T = TypeVar("T")
-Change = Callable[[Convert], "Iterable[Instruction] | None"]
+Change = Callable[[Redistribute], "Iterable[Instruction] | None"]
 
 
 def shuffled(items: Iterable[T], rng: np.random.Generator) -> list[T]:
@@ -38,7 +38,7 @@ def _each(
     listed = subject.program.instructions
     for k in shuffled(range(len(listed)), rng):
         move = listed[k]
-        if not isinstance(move, Convert) or gradient not in (None, move.gradient):
+        if not isinstance(move, Redistribute) or gradient not in (None, move.gradient):
             continue
         new = change(move)
         if new is not None:
@@ -49,10 +49,10 @@ def _each(
             )
 
 
-def _of_step(change: Callable[[Step], Step | None], rng: np.random.Generator) -> Change:
+def _of_step(change: Callable[[RedistributionStep], RedistributionStep | None], rng: np.random.Generator) -> Change:
     """One step replaced; those behind it follow."""
 
-    def apply(move: Convert) -> Iterable[Instruction] | None:
+    def apply(move: Redistribute) -> Iterable[Instruction] | None:
         for j in shuffled(range(len(move.steps)), rng):
             new = change(move.steps[j])
             if new is not None:
@@ -62,7 +62,7 @@ def _of_step(change: Callable[[Step], Step | None], rng: np.random.Generator) ->
     return apply
 
 
-def _communicates(move: Convert) -> bool:
+def _communicates(move: Redistribute) -> bool:
     return any(s.kind not in FREE for s in move.steps)
 
 
@@ -99,7 +99,7 @@ def redistribution_of_the_value_for_the_gradient(subject: Subject, rng: np.rando
 @kind("program")
 def redistribution_too_early(subject: Subject, rng: np.random.Generator) -> Iterator[Mutant]:
     """It changes places with the instruction before it."""
-    yield from _swapped(subject, rng, Convert)
+    yield from _swapped(subject, rng, Redistribute)
 
 
 @kind("program")
@@ -126,7 +126,7 @@ def steps_in_reverse(subject: Subject, rng: np.random.Generator) -> Iterator[Mut
 def collective_over_another_axis(subject: Subject, rng: np.random.Generator) -> Iterator[Mutant]:
     names = subject.mesh.names
 
-    def change(step: Step) -> Step | None:
+    def change(step: RedistributionStep) -> RedistributionStep | None:
         others = [n for n in names if n not in step.axes]
         return replace(step, axes=(*step.axes[:-1], others[0])) if others else None
 
@@ -142,7 +142,7 @@ def collective_over_fewer_axes(subject: Subject, rng: np.random.Generator) -> It
 def collective_over_more_axes(subject: Subject, rng: np.random.Generator) -> Iterator[Mutant]:
     names = subject.mesh.names
 
-    def change(step: Step) -> Step | None:
+    def change(step: RedistributionStep) -> RedistributionStep | None:
         others = tuple(n for n in names if n not in step.axes)
         return replace(step, axes=(*step.axes, *others)) if others else None
 
@@ -156,7 +156,7 @@ def collective_with_axes_in_reverse(subject: Subject, rng: np.random.Generator) 
 
 @kind("program")
 def collective_along_another_dimension(subject: Subject, rng: np.random.Generator) -> Iterator[Mutant]:
-    def change(step: Step) -> Step | None:
+    def change(step: RedistributionStep) -> RedistributionStep | None:
         rank = len(step.source.dims)
         return replace(step, dim=(step.dim + 1) % rank) if step.dim >= 0 and rank > 1 else None
 
@@ -165,7 +165,7 @@ def collective_along_another_dimension(subject: Subject, rng: np.random.Generato
 
 @kind("program")
 def all_to_all_towards_another_dimension(subject: Subject, rng: np.random.Generator) -> Iterator[Mutant]:
-    def change(step: Step) -> Step | None:
+    def change(step: RedistributionStep) -> RedistributionStep | None:
         rank = len(step.source.dims)
         return replace(step, to_dim=(step.to_dim + 1) % rank) if step.to_dim >= 0 and rank > 1 else None
 
@@ -174,7 +174,7 @@ def all_to_all_towards_another_dimension(subject: Subject, rng: np.random.Genera
 
 @kind("program")
 def collective_of_another_kind(subject: Subject, rng: np.random.Generator) -> Iterator[Mutant]:
-    def change(step: Step) -> Step | None:
+    def change(step: RedistributionStep) -> RedistributionStep | None:
         kinds = [k for k in StepKind if k is not step.kind]
         return replace(step, kind=kinds[rng.integers(len(kinds))])
 
@@ -189,7 +189,7 @@ def reduction_of_another_kind(subject: Subject, rng: np.random.Generator) -> Ite
         swap = {Reduction.SUM: Reduction.MAX, Reduction.MAX: Reduction.SUM, Reduction.MIN: Reduction.MAX}
         return Layout(layout.dims, tuple((a, swap[r]) for a, r in layout.partial))
 
-    def change(step: Step) -> Step | None:
+    def change(step: RedistributionStep) -> RedistributionStep | None:
         reduces = step.kind in (StepKind.ALL_REDUCE, StepKind.REDUCE_SCATTER)
         return replace(step, source=other(step.source)) if reduces else None
 
@@ -207,13 +207,13 @@ def reduction_of_another_kind_throughout(subject: Subject, rng: np.random.Genera
                 continue
             most = Layout(layout.dims, tuple((a, Reduction.MAX) for a in layout.partial_axes))
             t = subject.graph.op(name).outputs[j]
-            moves = [m for m in listed if isinstance(m, Convert) and m.tensor == t and not m.gradient]
+            moves = [m for m in listed if isinstance(m, Redistribute) and m.tensor == t and not m.gradient]
             if not moves or any(m.source != layout or len(m.steps) != 1 or m.target.partial for m in moves):
                 continue
             changed = replace(strategy, results=(*strategy.results[:j], most, *strategy.results[j + 1 :]))
 
-            def renamed(i: Instruction, most: Layout = most, moves: list[Convert] = moves) -> Instruction:
-                if i not in moves or not isinstance(i, Convert):
+            def renamed(i: Instruction, most: Layout = most, moves: list[Redistribute] = moves) -> Instruction:
+                if i not in moves or not isinstance(i, Redistribute):
                     return i
                 return replace(i, source=most, steps=(replace(i.steps[0], source=most),))
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from planner.ir import Layout, Reduction
-from planner.lowering import Convert, Instruction, Load, Run, Seed
+from planner.lowering import Instruction, Load, Redistribute, Run, Seed
 from tests.mutation.collectives import shuffled, with_instructions
 from tests.mutation.faults import Mutant, kind
 from tests.mutation.subjects import Subject
@@ -144,7 +144,9 @@ def final_gradient_left_pending(subject: Subject, rng: np.random.Generator) -> I
     """Its last redistribution is left out, and what is there before counts as the end."""
     listed = subject.program.instructions
     for name, layout in shuffled(subject.program.final_gradients.items(), rng):
-        last = [i for i in listed if isinstance(i, Convert) and i.gradient and (i.tensor, i.target) == (name, layout)]
+        last = [
+            i for i in listed if isinstance(i, Redistribute) and i.gradient and (i.tensor, i.target) == (name, layout)
+        ]
         if len(last) == 1 and last[0].source.partial:
             final = {**subject.program.final_gradients, name: last[0].source}
             changed = with_instructions(subject.program, [i for i in listed if i is not last[0]])
@@ -156,7 +158,9 @@ def parameter_frozen(subject: Subject, rng: np.random.Generator) -> Iterator[Mut
     """Nothing of its gradient is left: neither its redistributions nor its place, nor that it is trained."""
     program = subject.program
     for name in shuffled(program.final_gradients, rng):
-        listed = [i for i in program.instructions if not (isinstance(i, Convert) and i.gradient and i.tensor == name)]
+        listed = [
+            i for i in program.instructions if not (isinstance(i, Redistribute) and i.gradient and i.tensor == name)
+        ]
         final = {n: x for n, x in program.final_gradients.items() if n != name}
         changed = replace(program, active=program.active - {name}, final_gradients=final)
         yield Mutant(name, with_instructions(changed, listed))

@@ -13,7 +13,7 @@ from planner.kernels import AllGather, AllReduce, Exchange, ShardContext, spmd_b
 from planner.kernels.session import NoKernelError
 from planner.kernels.shards import Array, Shards
 from planner.lowering import Run
-from planner.redistribute import Step, StepKind
+from planner.redistribute import RedistributionStep, StepKind
 from planner.rules.localize import local_op
 from tests.mutation.collectives import shuffled
 from tests.mutation.faults import Mutant, kind
@@ -193,7 +193,7 @@ def place_of_the_next_rank(subject: Subject, rng: np.random.Generator) -> Iterat
 def _redistributed(
     subject: Subject, rng: np.random.Generator, target: str, patch: Patch, *kinds: StepKind
 ) -> Iterator[Mutant]:
-    for move in shuffled(dict.fromkeys(subject.program.converts()), rng):
+    for move in shuffled(dict.fromkeys(subject.program.redistributions()), rng):
         if any(s.kind in kinds for s in move.steps):
             what = f"{'gradient of ' if move.gradient else ''}{move.tensor} {move.source} → {move.target}"
             fault = during_redistribution(move, target, patch)
@@ -203,9 +203,9 @@ def _redistributed(
 _COLLECTIVES = (StepKind.ALL_GATHER, StepKind.ALL_REDUCE, StepKind.REDUCE_SCATTER, StepKind.ALL_TO_ALL)
 
 
-def _applied(change: Callable[[Callable[..., Shards], Step, Shards, DeviceMesh], Shards]) -> Patch:
+def _applied(change: Callable[[Callable[..., Shards], RedistributionStep, Shards, DeviceMesh], Shards]) -> Patch:
     def patch(real: Callable[..., Shards]) -> Callable[..., Shards]:
-        def wrong(step: Step, shards: Shards, mesh: DeviceMesh) -> Shards:
+        def wrong(step: RedistributionStep, shards: Shards, mesh: DeviceMesh) -> Shards:
             return change(real, step, shards, mesh)
 
         return wrong
@@ -217,7 +217,7 @@ def _applied(change: Callable[[Callable[..., Shards], Step, Shards, DeviceMesh],
 def collective_in_other_groups(subject: Subject, rng: np.random.Generator) -> Iterator[Mutant]:
     """As if ranks were numbered in another order: groups are made of other ranks."""
 
-    def change(real: Callable[..., Shards], step: Step, shards: Shards, mesh: DeviceMesh) -> Shards:
+    def change(real: Callable[..., Shards], step: RedistributionStep, shards: Shards, mesh: DeviceMesh) -> Shards:
         order = [(r * 3 + 1) % mesh.devices for r in range(mesh.devices)]
         order = order if len(set(order)) == mesh.devices else [*range(1, mesh.devices), 0]
         order[0], order[1] = order[1], order[0]
@@ -231,7 +231,7 @@ def collective_in_other_groups(subject: Subject, rng: np.random.Generator) -> It
 def collective_with_ranks_in_reverse(subject: Subject, rng: np.random.Generator) -> Iterator[Mutant]:
     """Every group in the opposite order: parts are joined, and dealt out, from the last to the first."""
 
-    def change(real: Callable[..., Shards], step: Step, shards: Shards, mesh: DeviceMesh) -> Shards:
+    def change(real: Callable[..., Shards], step: RedistributionStep, shards: Shards, mesh: DeviceMesh) -> Shards:
         turned = list(shards)
         for group in mesh.groups(step.axes):
             for a, b in zip(group, reversed(group), strict=True):
@@ -244,7 +244,7 @@ def collective_with_ranks_in_reverse(subject: Subject, rng: np.random.Generator)
 
 @kind("device")
 def scattered_to_ranks_in_reverse(subject: Subject, rng: np.random.Generator) -> Iterator[Mutant]:
-    def change(real: Callable[..., Shards], step: Step, shards: Shards, mesh: DeviceMesh) -> Shards:
+    def change(real: Callable[..., Shards], step: RedistributionStep, shards: Shards, mesh: DeviceMesh) -> Shards:
         found = real(step, shards, mesh)
         turned = list(found)
         for group in mesh.groups(step.axes):
@@ -286,7 +286,7 @@ def pending_on_every_rank(subject: Subject, rng: np.random.Generator) -> Iterato
     """A replica counts as a term of a sum on all ranks, where one alone is to keep it."""
 
     def patch(real: Callable[..., Shards]) -> Callable[..., Shards]:
-        def wrong(step: Step, shards: Shards, mesh: DeviceMesh) -> Shards:
+        def wrong(step: RedistributionStep, shards: Shards, mesh: DeviceMesh) -> Shards:
             if step.kind is not StepKind.TO_PARTIAL:
                 return real(step, shards, mesh)
             return shards

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from planner.ir import Layout
-from planner.lowering import Convert, Instruction, Load, Program, Seed
+from planner.lowering import Instruction, Load, Program, Redistribute, Seed
 from planner.rules.strategy import AxisRole, Strategy, bind
 from tests.mutation.collectives import shuffled
 from tests.mutation.faults import Mutant, kind
@@ -160,7 +160,7 @@ def _throughout(program: Program, tensor: str, layout: Layout, new: Layout, *, g
             strategies[op.name] = replace(s, operands=at(op.inputs, s.operands), results=at(op.outputs, s.results))
     listed: list[Instruction] = []
     for i in program.instructions:
-        if isinstance(i, Convert) and i.tensor == tensor and i.gradient == gradient:
+        if isinstance(i, Redistribute) and i.tensor == tensor and i.gradient == gradient:
             steps = [
                 replace(
                     s,

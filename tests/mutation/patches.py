@@ -11,7 +11,7 @@ from unittest import mock
 
 from planner.ir import DeviceMesh, Layout, Op
 from planner.kernels.shards import Shards
-from planner.lowering import Convert
+from planner.lowering import Redistribute
 from planner.verify.execute import VirtualDevices
 from tests.mutation.faults import Effect, Fault
 from tests.mutation.produced import reduced
@@ -44,13 +44,13 @@ def during(name: str, target: str, patch: Patch, *, backward: bool | None = None
     return fault
 
 
-def during_redistribution(move: Convert, target: str, patch: Patch) -> Fault:
+def during_redistribution(move: Redistribute, target: str, patch: Patch) -> Fault:
     @contextmanager
     def fault() -> Iterator[Effect]:
         window = _Window()
         with ExitStack() as stack:
             _replace(stack, target, patch, window)
-            _open(stack, "convert", lambda given: given == move, window)
+            _open(stack, "redistribute", lambda given: given == move, window)
             yield window.effect
 
     return fault
@@ -89,7 +89,9 @@ def _open(stack: ExitStack, method: str, applies: Callable[[object], bool], wind
         finally:
             window.open = False
         layouts = _layouts(self, method, what)
-        for layout, a, b in zip(layouts, *(([x] if method == "convert" else x) for x in (right, wrong)), strict=True):
+        for layout, a, b in zip(
+            layouts, *(([x] if method == "redistribute" else x) for x in (right, wrong)), strict=True
+        ):
             _compare(window.effect, layout, a, b, self.mesh)
         return wrong
 
@@ -97,7 +99,7 @@ def _open(stack: ExitStack, method: str, applies: Callable[[object], bool], wind
 
 
 def _layouts(devices: VirtualDevices, method: str, what: Any) -> Sequence[Layout | None]:
-    if isinstance(what, Convert):
+    if isinstance(what, Redistribute):
         return [what.target]
     strategy = devices.program.strategies[what.name]
     return strategy.results if method == "forward" else strategy.operand_gradients

@@ -13,7 +13,7 @@ import numpy as np
 
 from planner.ir import DeviceMesh, Graph, Layout
 from planner.kernels.shards import Array, Shards, combine, shard
-from planner.lowering import Convert, Load, Program, Run, Seed
+from planner.lowering import Load, Program, Redistribute, Run, Seed
 from planner.verify.data import random_tensors
 from planner.verify.double import in_double
 from planner.verify.execute import VirtualDevices
@@ -37,8 +37,8 @@ def produced(program: Program, seed: int = 0) -> Produced:
         match i:
             case Load(tensor, layout):
                 devices.values[tensor, layout] = shard(_value(graph, values, tensor), layout, mesh, rng)
-            case Convert():
-                key, shards = (i.tensor, i.target), devices.convert(i)
+            case Redistribute():
+                key, shards = (i.tensor, i.target), devices.redistribute(i)
                 if i.gradient:
                     _add(devices.gradients, key, shards)
                 else:

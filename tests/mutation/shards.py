@@ -16,7 +16,7 @@ import numpy as np
 
 from planner.ir import DeviceMesh, Layout, Op
 from planner.kernels.shards import Array, Shards
-from planner.lowering import Convert, Run
+from planner.lowering import Redistribute, Run
 from planner.verify.execute import VirtualDevices
 from tests.mutation.collectives import shuffled
 from tests.mutation.faults import KINDS, Effect, Fault, Kind, Mutant
@@ -25,7 +25,7 @@ from tests.mutation.subjects import Subject
 
 __all__: list[str] = []
 
-Phase = Literal["forward", "backward", "convert"]
+Phase = Literal["forward", "backward", "redistribute"]
 Change = Callable[[list[Array], Layout, DeviceMesh, np.random.Generator], "list[Array] | None"]
 
 
@@ -151,10 +151,10 @@ _CHANGES: Final[dict[str, Change]] = {
 
 def _mutants(phase: Phase, change: Change, subject: Subject, rng: np.random.Generator) -> Iterator[Mutant]:
     program = subject.program
-    if phase == "convert":
-        moves = program.converts()
+    if phase == "redistribute":
+        moves = program.redistributions()
         for move in shuffled((m for m in dict.fromkeys(moves) if m.steps), rng):
-            fault = _at_convert(move, change, subject.mesh, int(rng.integers(1 << 30)))
+            fault = _at_redistribution(move, change, subject.mesh, int(rng.integers(1 << 30)))
             yield Mutant(f"{move.tensor} {move.source} → {move.target}", program, fault)
         return
     runs = dict.fromkeys(
@@ -206,23 +206,23 @@ def _at_operator(
     return fault
 
 
-def _at_convert(move: Convert, change: Change, mesh: DeviceMesh, seed: int) -> Fault:
+def _at_redistribution(move: Redistribute, change: Change, mesh: DeviceMesh, seed: int) -> Fault:
     @contextmanager
     def fault() -> Iterator[Effect]:
         effect = Effect()
-        real = VirtualDevices.convert
+        real = VirtualDevices.redistribute
 
-        def wrong(self: VirtualDevices, given: Convert) -> Shards:
+        def wrong(self: VirtualDevices, given: Redistribute) -> Shards:
             found = real(self, given)
             return _applied(found, change, given.target, mesh, seed, effect) if given == move else found
 
-        with mock.patch.object(VirtualDevices, "convert", wrong):
+        with mock.patch.object(VirtualDevices, "redistribute", wrong):
             yield effect
 
     return fault
 
 
 for _name, _change in _CHANGES.items():
-    for _what, _phase in (("result", "forward"), ("gradient", "backward"), ("redistributed value", "convert")):
+    for _what, _phase in (("result", "forward"), ("gradient", "backward"), ("redistributed value", "redistribute")):
         _kind = Kind(f"{_what} {_name}", "device", partial(_mutants, _phase, _change))  # type: ignore[arg-type]
         KINDS[_kind.name] = _kind

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from planner.ir import Layout, Role
 from planner.kernels.shards import Shards
-from planner.lowering import Convert, Event, Free, Host, Load, Run, Seed, Staged
+from planner.lowering import Event, Free, Host, Load, Redistribute, Run, Seed, Staged
 from planner.lowering.program import StageInstruction
 from planner.lowering.staged import Phase
 from planner.redistribute import StepKind
@@ -66,14 +66,14 @@ def each(pipeline: Staged, phases: tuple[Phase, ...], change: Change) -> Proofs:
 
 
 def _of_parameter(pipeline: Staged, i: StageInstruction, *, gradient: bool) -> bool:
-    role = pipeline.program.graph.tensors[i.tensor].role if isinstance(i, Convert) else None
-    return role is Role.PARAMETER and isinstance(i, Convert) and i.gradient == gradient
+    role = pipeline.program.graph.tensors[i.tensor].role if isinstance(i, Redistribute) else None
+    return role is Role.PARAMETER and isinstance(i, Redistribute) and i.gradient == gradient
 
 
 def _elsewhere(pipeline: Staged, i: StageInstruction) -> StageInstruction:
     """The same collective over the ranks of another axis of the same size."""
     mesh = pipeline.program.mesh
-    if not isinstance(i, Convert):
+    if not isinstance(i, Redistribute):
         return i
     for n, step in enumerate(i.steps):
         others = [a for a in mesh.names if a not in step.axes and mesh.sizes[a] == mesh.size(step.axes)]
@@ -187,7 +187,7 @@ def gradients_of_weights_left_out(pipeline: Staged) -> Proofs:
 @kind(tp="2", sp="true", dp="2")
 def activations_over_other_ranks(pipeline: Staged) -> Proofs:
     def change(i: StageInstruction) -> StageInstruction:
-        moves = isinstance(i, Convert) and pipeline.program.graph.tensors[i.tensor].role is Role.ACTIVATION
+        moves = isinstance(i, Redistribute) and pipeline.program.graph.tensors[i.tensor].role is Role.ACTIVATION
         return _elsewhere(pipeline, i) if moves else i
 
     return each(pipeline, PASSES, change)

@@ -19,8 +19,8 @@ from planner.emit.onnx.ranks.rank import RankGraph
 from planner.emit.onnx.ranks.registry import lowered_types
 from planner.errors import InputError
 from planner.ir import DeviceMesh, Layout
-from planner.lowering import Convert, Instruction, Load, Program, Run
-from planner.redistribute import Step, StepKind
+from planner.lowering import Instruction, Load, Program, Redistribute, Run
+from planner.redistribute import RedistributionStep, StepKind
 from planner.rules import Rule, Strategy, rule_for, strategies
 from planner.verify.reference import run_whole
 from tests.rules.cases import FAMILIES
@@ -66,10 +66,10 @@ def program(subject: Case, rule: Rule, strategy: Strategy, mesh: DeviceMesh) -> 
         steps = []
         for axis, reduction in layout.partial:
             there = Layout(here.dims, (*here.partial, (axis, reduction)))
-            steps.append(Step(StepKind.TO_PARTIAL, (axis,), here, there))
+            steps.append(RedistributionStep(StepKind.TO_PARTIAL, (axis,), here, there))
             here = there
         if steps:
-            instructions.append(Convert(name, False, Layout(layout.dims), layout, tuple(steps)))
+            instructions.append(Redistribute(name, False, Layout(layout.dims), layout, tuple(steps)))
     name = subject.op.name
     instructions.append(Run(name))
     return Program(subject.graph, mesh, {name: rule}, {name: strategy}, tuple(instructions), frozenset(), {})

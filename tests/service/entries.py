@@ -13,32 +13,32 @@ from typing import Any
 
 from api.jobs.child import main
 from api.jobs.execute import Tell
-from api.jobs.work import Outcome, Work
+from api.jobs.work import JobInput, JobResult
 from planner.requests.cancel import cancelled_by_signals
 
 __all__ = ["misbehaving"]
 
 
-def misbehaving(sender: Connection, work: Work) -> None:
+def misbehaving(sender: Connection, work: JobInput) -> None:
     """Does what `options["do"]` names."""
     main(sender, work, _do)
 
 
-def _do(work: Work, tell: Tell) -> Outcome:
+def _do(work: JobInput, tell: Tell) -> JobResult:
     match work.options["do"]:
         case "nothing":
             pass
         case "look":
-            return Outcome({}, _look(work))
+            return JobResult({}, _look(work))
         case "spin":
             while True:
                 pass
         case "spin until asked":
             with cancelled_by_signals() as cancellation:
                 cancellation.searching = True
-                while not cancellation.asked.is_set():
+                while not cancellation.requested.is_set():
                     pass
-            return Outcome({"best": (b"so far", "text/plain")}, plan=b"so far", cancelled=True)
+            return JobResult({"best": (b"so far", "text/plain")}, plan=b"so far", cancelled=True)
         case "sleep":
             time.sleep(60)
         case "sleep deaf":
@@ -62,7 +62,7 @@ def _do(work: Work, tell: Tell) -> Outcome:
         case "fill the disk":
             Path("big").write_bytes(bytes(work.limits.file_bytes + 1))
         case "hand in too much":
-            return Outcome({"big": (bytes(work.limits.result_bytes + 1), "")})
+            return JobResult({"big": (bytes(work.limits.result_bytes + 1), "")})
         case "babble":
             for k in range(2000):
                 tell.say(f"line {k} " + "x" * 5000)
@@ -73,10 +73,10 @@ def _do(work: Work, tell: Tell) -> Outcome:
             time.sleep(60)
         case "fault":
             raise ZeroDivisionError("a fault of ours")
-    return Outcome({"result": (b"done", "text/plain")}, {"pid": os.getpid()})
+    return JobResult({"result": (b"done", "text/plain")}, {"pid": os.getpid()})
 
 
-def _look(work: Work) -> dict[str, object]:
+def _look(work: JobInput) -> dict[str, object]:
     """What a child finds around it."""
     status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
     return {

@@ -22,7 +22,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 from api.auth import Tenant
-from api.told import json_body, model_body, problems, text
+from api.descriptions import json_body, model_body, problems, text
 
 router = APIRouter(tags=["echo"])
 

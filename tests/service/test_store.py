@@ -226,7 +226,7 @@ def test_cancelling_leaves_what_others_want(store: Store) -> None:
     held = claim(store)
     gone = store.cancel("a", a.id)
     assert (gone.status, gone.plan) == ("cancelled", None)
-    assert store.leases.asked_to_end([held]).cancelled == frozenset()
+    assert store.leases.ends_requested([held]).cancelled == frozenset()
     store.leases.report(held, [("phase", {"phase": "searching"})], {"gap": 0.5})
     plan = finish(store, held)
     assert store.job("b", b.id).plan == plan

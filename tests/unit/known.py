@@ -129,14 +129,14 @@ def counts(found: Found) -> dict[str, int]:
     """Collectives by kind, of a parameter and its gradient combined into one per set of axes; scalars ignored."""
     single: Counter[str] = Counter()
     combined = set()
-    for convert in found.program.converts():
-        if found.program.graph.tensors[convert.tensor].elements <= 1:
+    for redistribution in found.program.redistributions():
+        if found.program.graph.tensors[redistribution.tensor].elements <= 1:
             continue
-        for step in convert.steps:
+        for step in redistribution.steps:
             if step.kind in FREE:
                 continue
-            if convert.tensor in found.stored:
-                combined.add((str(step.kind), step.axes, convert.gradient))
+            if redistribution.tensor in found.stored:
+                combined.add((str(step.kind), step.axes, redistribution.gradient))
             else:
                 single[str(step.kind)] += 1
     return dict(single + Counter(kind for kind, _, _ in combined))
@@ -161,7 +161,7 @@ def paid(found: Found, links: Links) -> float:
             return links.cost(kind, axes[0], size)
         return min(_over_two(links, kind, axes, size), _over_two(links, kind, axes[::-1], size))
 
-    steps = [(s, c.tensor) for c in found.program.converts() for s in c.steps if s.kind not in FREE]
+    steps = [(s, c.tensor) for c in found.program.redistributions() for s in c.steps if s.kind not in FREE]
     between = sum(cost(str(s.kind), s.axes, s.group_bytes(4 * tensors[t].elements, mesh)) for s, t in steps)
     inside = [c for s in found.program.strategies.values() for c in s.inner]
     return between + sum(c.count * cost(c.kind, c.axes, c.bytes) for c in inside)

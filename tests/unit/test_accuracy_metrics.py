@@ -10,15 +10,22 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from planner.accuracy.metrics import Outcome, figures_of, mean_absolute_percentage_error, ranks, spearman, top1_regret
+from planner.accuracy.metrics import (
+    PredictedCase,
+    figures_of,
+    mean_absolute_percentage_error,
+    ranks,
+    spearman,
+    top1_regret,
+)
 from tests.unit.accuracy_rows import case
 
 times = st.floats(1e-3, 1e3)
 pairs = st.lists(st.tuples(times, times), min_size=1, max_size=12)
 
 
-def outcome(measured: float, predicted: float, **changes: object) -> Outcome:
-    return Outcome(case(measured, **changes), predicted, predicted / 1.1, predicted * 1.1, 0.0, 0.0)  # type: ignore[arg-type]
+def outcome(measured: float, predicted: float, **changes: object) -> PredictedCase:
+    return PredictedCase(case(measured, **changes), predicted, predicted / 1.1, predicted * 1.1, 0.0, 0.0)  # type: ignore[arg-type]
 
 
 def array(values: list[float]) -> np.ndarray:
@@ -110,7 +117,7 @@ def test_coverage_counts_measured_times_inside_the_interval() -> None:
 def test_memory_compares_allocated_with_allocated_and_reserved_with_reserved() -> None:
     both = replace(case(), allocated_bytes=10.0, reserved_bytes=20.0)
     kept = replace(case(), reserved_bytes=20.0)
-    rows = [Outcome(c, 1, 1, 1, allocated_bytes=11.0, reserved_bytes=25.0) for c in (both, kept, case())]
+    rows = [PredictedCase(c, 1, 1, 1, allocated_bytes=11.0, reserved_bytes=25.0) for c in (both, kept, case())]
     figures = figures_of(rows)
     assert (figures.memory_rows, figures.memory_max) == (2, pytest.approx(0.25))
     assert figures.memory_mape == pytest.approx((0.1 + 0.25) / 2)

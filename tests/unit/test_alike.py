@@ -20,7 +20,7 @@ from planner.evaluate import program_of_configuration
 from planner.frontends import import_bytes
 from planner.frontends.blocks import repeated_blocks
 from planner.ir import DeviceMesh, Graph, Op, Role
-from planner.lowering import Convert, Instruction, Program, Run, lower
+from planner.lowering import Instruction, Program, Redistribute, Run, lower
 from planner.pricing import Machine, PricedProblem, Settings, active_tensors, bind_rules, price
 from planner.search.problem import FORBIDDEN
 from planner.search.solve import solve
@@ -159,13 +159,13 @@ def test_an_instruction_that_one_block_alone_has_keeps_it(monkeypatch: pytest.Mo
     program = program_of("gpt", (2, 2), settings, 0, 0)
     (run,) = [r for r in repeated_blocks(program.graph) if r.count == LAYERS]
     inside = set(run.blocks[block])
-    converts = [
+    redistributions = [
         i
         for i in program.instructions
-        if isinstance(i, Convert) and not i.gradient and i.tensor in program.graph.producers and i.reader in inside
+        if isinstance(i, Redistribute) and not i.gradient and i.tensor in program.graph.producers and i.reader in inside
     ]
     again = [i for i in program.instructions if isinstance(i, Run) and i.backward and i.op in inside]
-    extras: list[Instruction] = [*converts[:1], *again[:1]]
+    extras: list[Instruction] = [*redistributions[:1], *again[:1]]
     for extra in extras:
         at = program.instructions.index(extra)
         other = replace(program, instructions=(*program.instructions[:at], extra, *program.instructions[at:]))
@@ -190,10 +190,10 @@ def test_steps_that_one_block_alone_takes_keep_it(monkeypatch: pytest.MonkeyPatc
     program = program_of_configuration(graph_of("gpt"), Configuration(dp=2, tp=2, sequence_parallel=True), A100)
     (run,) = [r for r in repeated_blocks(program.graph) if r.count == LAYERS]
     inside = {t for name in run.blocks[3] for t in program.graph.op(name).inputs}
-    at = next(k for k, i in enumerate(program.instructions) if isinstance(i, Convert) and i.tensor in inside)
-    convert = program.instructions[at]
-    assert isinstance(convert, Convert)
-    twice = replace(convert, steps=(*convert.steps, *convert.steps))
+    at = next(k for k, i in enumerate(program.instructions) if isinstance(i, Redistribute) and i.tensor in inside)
+    redistribution = program.instructions[at]
+    assert isinstance(redistribution, Redistribute)
+    twice = replace(redistribution, steps=(*redistribution.steps, *redistribution.steps))
     other = replace(program, instructions=(*program.instructions[:at], twice, *program.instructions[at + 1 :]))
     assert same(*both(monkeypatch, other, settings))
 

@@ -160,7 +160,7 @@ def test_the_second_signal_ends_the_program_at_once() -> None:
     with cancelled_by_signals() as cancellation:
         cancellation.searching = True
         signal.raise_signal(signal.SIGINT)
-        assert cancellation.asked.is_set()
+        assert cancellation.requested.is_set()
         assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 

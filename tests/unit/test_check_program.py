@@ -11,7 +11,7 @@ import pytest
 from cost_models import load_profile
 from planner.frontends import load_model
 from planner.ir import Layout
-from planner.lowering import Convert, Instruction, Load, Program, Run
+from planner.lowering import Instruction, Load, Program, Redistribute, Run
 from planner.lowering.check import check_program
 from planner.planning import Request, make_plan
 from planner.pricing import Settings
@@ -45,8 +45,8 @@ def test_every_instruction_that_is_left_out_is_missed(name: str) -> None:
     for i, instruction in enumerate(whole.instructions):
         wrong = check_program(without(whole, i))
         assert wrong or superfluous(whole, instruction, before), f"{instruction} is not missed"
-        missed += isinstance(instruction, Convert) and instruction.gradient
-        before.add(replace(instruction, reader="") if isinstance(instruction, Convert) else instruction)
+        missed += isinstance(instruction, Redistribute) and instruction.gradient
+        before.add(replace(instruction, reader="") if isinstance(instruction, Redistribute) else instruction)
     assert missed, "the case shows nothing"
 
 
@@ -54,7 +54,7 @@ def superfluous(whole: Program, instruction: Instruction, before: set[Instructio
     """Whether the numbers do not need it: a copy that another reader has made, a shape that is stated anew for shards,
     an output of the graph."""
     graph = whole.graph
-    if isinstance(instruction, Convert):
+    if isinstance(instruction, Redistribute):
         return replace(instruction, reader="") in before
     if isinstance(instruction, Load):
         readers = graph.consumers.get(instruction.tensor, ())
@@ -66,9 +66,9 @@ def superfluous(whole: Program, instruction: Instruction, before: set[Instructio
 
 def test_a_gradient_that_nobody_reads_is_named() -> None:
     whole = program("mlp")
-    index = next(i for i, c in enumerate(whole.instructions) if isinstance(c, Convert) and c.gradient)
+    index = next(i for i, c in enumerate(whole.instructions) if isinstance(c, Redistribute) and c.gradient)
     left = whole.instructions[index]
-    assert isinstance(left, Convert)
+    assert isinstance(left, Redistribute)
     wrong = check_program(without(whole, index))
     assert f"gradient of {left.tensor} is left in {left.source}, where nobody reads it" in wrong
 
@@ -87,7 +87,7 @@ def test_a_final_gradient_is_no_pending_sum() -> None:
     index, left = next(
         (i, c)
         for i, c in enumerate(whole.instructions)
-        if isinstance(c, Convert) and c.gradient and c.tensor in whole.final_gradients and c.source.partial
+        if isinstance(c, Redistribute) and c.gradient and c.tensor in whole.final_gradients and c.source.partial
     )
     final: dict[str, Layout] = {**whole.final_gradients, left.tensor: left.source}
     wrong = check_program(replace(without(whole, index), final_gradients=final))

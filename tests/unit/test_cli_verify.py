@@ -107,7 +107,7 @@ def test_text_of_what_is_right(plan: Path, capsys: pytest.CaptureFixture[str]) -
     lines = out.splitlines()
     assert status == 0
     assert lines[0].startswith("ok: forward and gradients of the whole graph on 4 virtual devices")
-    assert "every field follows from graph, choice and machine" in lines[1]
+    assert "every field follows from the graph, the choice and the machine" in lines[1]
     assert re.search(r"finite differences confirm the gradients of \d+ operators, one of each kind$", lines[4])
     assert "equal to ONNX Runtime on the file, 1 output, error" in lines[5]
 

@@ -52,7 +52,7 @@ def without_waits(profile: HardwareProfile) -> HardwareProfile:
 
 def rounding(program: Program) -> int:
     """Units by which prices of the objective, which are rounded one by one, may differ from seconds."""
-    return 4 * len(program.graph.ops) + 2 * len(list(program.converts())) + len(list(program.graph.parameters))
+    return 4 * len(program.graph.ops) + 2 * len(list(program.redistributions())) + len(list(program.graph.parameters))
 
 
 def some_choices(p: PricedProblem) -> list[tuple[int, ...]]:

@@ -71,7 +71,7 @@ def moved(program: Program, *, gradient: bool) -> list[tuple[str, str, tuple[str
     """(tensor, kind, axes) of every collective between operators."""
     return [
         (c.tensor, str(s.kind), s.axes)
-        for c in program.converts()
+        for c in program.redistributions()
         if c.gradient == gradient
         for s in c.steps
         if s.kind not in FREE

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from planner.cli.main import main
 from planner.errors import InputError
 from planner.planning import read_plan
-from planner.planning.constraints import Constraints, Job, parse_constraints
+from planner.planning.constraints import Constraints, JobDescription, parse_constraints
 
 SAMPLES = Path(__file__).parents[2] / "sample_graphs"
 DENSE: dict[str, Any] = {  # the sections and keys of its examples/dense_llm_search.yaml, for another model
@@ -50,7 +50,7 @@ def parsed(document: Any) -> Constraints:
     return parse_constraints(yaml.safe_dump(document), "search.yaml")
 
 
-def job(document: Any) -> Job:
+def job(document: Any) -> JobDescription:
     found = parsed(document).job
     assert found is not None
     return found

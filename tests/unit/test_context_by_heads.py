@@ -42,7 +42,7 @@ def program_of(kind: str, c: Configuration) -> Program:
 
 def exchanged(program: Program) -> set[str]:
     """Tensors that an all-to-all travels with."""
-    return {i.tensor for i in program.converts() for step in i.steps if str(step).startswith("all_to_all")}
+    return {i.tensor for i in program.redistributions() for step in i.steps if str(step).startswith("all_to_all")}
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -173,11 +173,11 @@ def test_what_the_target_has_no_words_for_takes_no_one_s_place() -> None:
     for machine in ("h100", "ascend-910b"):
         for context in ("ring", "all-to-all", "gather"):
 
-            def untold(c: Configuration, context: str = context) -> str:
+            def unsupported(c: Configuration, context: str = context) -> str:
                 return "" if c.cp == 2 and c.context == context else "anything else"
 
             sample = Sample(model, load_profile(machine))
-            found = best_of(sample, Space(2, 16, sample.layers, experts=False, untold=untold), None, 2)
+            found = best_of(sample, Space(2, 16, sample.layers, experts=False, unsupported=unsupported), None, 2)
             assert found.best, (machine, context)
 
 

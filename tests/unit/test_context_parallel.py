@@ -33,7 +33,7 @@ def planned(p: PricedProblem, roles: Mapping[str, list[str]]) -> Program:
 
 def gathered(program: Program) -> set[str]:
     """Values that are put together from their shards."""
-    steps = [(c.tensor, str(s)) for c in program.converts() if not c.gradient for s in c.steps]
+    steps = [(c.tensor, str(s)) for c in program.redistributions() if not c.gradient for s in c.steps]
     return {tensor for tensor, step in steps if step.startswith("all_gather")}
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from planner.ir import Op
 from planner.kernels import run_local
-from planner.kernels.draws import global_index, kept_by_dropout, normal, uniform
+from planner.kernels.draws import dropout_mask, global_index, normal, uniform
 
 OP = Op("y", "RandomUniform", (), ("y",), {"shape": (64, 96)}, 22)
 
@@ -47,7 +47,7 @@ def test_uniform_and_normal_have_their_moments() -> None:
 
 def test_dropout_keeps_its_share_and_the_mean() -> None:
     index = global_index((400, 500), (0, 0), (400, 500))
-    assert abs(kept_by_dropout(OP, 0.3, index).mean() - 0.7) < 0.005
+    assert abs(dropout_mask(OP, 0.3, index).mean() - 0.7) < 0.005
     x = np.ones((400, 500), np.float32)
     op = Op("y", "Dropout", ("x", "r", "t"), ("y", "m"), {}, 22)
     y, mask = run_local(op, [x, np.float32(0.3), np.array(True)])

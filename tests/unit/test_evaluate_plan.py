@@ -25,7 +25,7 @@ from planner.lowering import lower
 from planner.planning import PlanDocument, Planned, Request, describe, make_plan, write_plan
 from planner.planning.breakdown import breakdown
 from planner.planning.constraints import parse_constraints
-from planner.planning.lean import lean
+from planner.planning.least_memory import smallest_hubs
 from planner.planning.planner import on_nodes
 from planner.planning.recall import complete
 from planner.planning.restore import restore_part
@@ -158,10 +158,10 @@ def test_the_lean_choice_costs_and_holds_no_more(seed: int) -> None:
         other = choice.copy()
         other[node] = int(rng.integers(len(hub.states)))
         choice = other if evaluate(replace(problem, limit=None), other) is not None else choice
-    thin = lean(planned.priced, choice)
+    thin = smallest_hubs(planned.priced, choice)
     assert (evaluate(problem, thin) or 0) <= (evaluate(problem, choice) or 0)
     assert peak_memory(problem, thin) <= peak_memory(problem, choice)
-    assert lean(planned.priced, thin) == thin
+    assert smallest_hubs(planned.priced, thin) == thin
 
 
 def test_a_plan_pinned_worse_costs_more(tmp_path: Path) -> None:

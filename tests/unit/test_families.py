@@ -164,10 +164,10 @@ def test_what_is_proven_names_no_configuration_that_is_ruled_out() -> None:
     ruled_out = set[Configuration]()
     for _ in range(3):
 
-        def untold(c: Configuration, out: frozenset[Configuration] = frozenset(ruled_out)) -> str:
+        def unsupported(c: Configuration, out: frozenset[Configuration] = frozenset(ruled_out)) -> str:
             return "taken" if c in out else ""
 
-        space = Space(8, BATCH, sample.layers, stages=4, experts=False, untold=untold)
+        space = Space(8, BATCH, sample.layers, stages=4, experts=False, unsupported=unsupported)
         found = best_of(sample, space, None)
         best = min(found.best, key=lambda s: s.prediction.step_time_s)
         for bounded in (True, False):

@@ -116,7 +116,7 @@ def test_keys_and_values_in_a_ring_weigh_all_their_elements() -> None:
     ("width", "kept", "item", "expected"), [(4, 0, 20, 10), (4, 8, 12, 10), (0, 0, 8, 8), (2, 0, 6, 6), (8, 0, 8, 2)]
 )
 def test_bytes_of_an_item_in_two_byte_floats(width: int, kept: int, item: int, expected: int) -> None:
-    c = BoundCollective("permute", ("x",), 3, item, False, "sum", 1, width=width, kept=kept)
+    c = BoundCollective("permute", ("x",), 3, item, False, "sum", 1, width=width, fixed_bytes=kept)
     assert Settings(True, "bf16").payload_bytes(c) == 3 * expected
 
 

@@ -118,7 +118,7 @@ def test_a_search_of_the_whole_space_ends_with_it(tmp_path: Path, capsys: pytest
     assert main(["search", *options, "--strategy", strategy, "--space", "operators", "--out", str(tmp_path / "b")]) == 0
     assert (tmp_path / "a" / "plan.json").read_bytes() == (tmp_path / "b" / "plan.json").read_bytes()
     assert main(["search", *options, "--space", "whole", "--micro-batches", "2", "--out", str(tmp_path / "c")]) == 0
-    assert "operators   laid out one by one inside of it: " in capsys.readouterr().out
+    assert "operators   laid out one by one within it: " in capsys.readouterr().out
 
 
 def test_a_target_that_takes_degrees_alone_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,7 +60,7 @@ def result_layout(found: Found, name: str) -> Layout:
     """Where an output of the graph ends up."""
     (layout,) = found.program.strategies[name].results
     assert layout is not None
-    return ([layout] + [s.target for c in found.program.converts() if c.tensor == name for s in c.steps])[-1]
+    return ([layout] + [s.target for c in found.program.redistributions() if c.tensor == name for s in c.steps])[-1]
 
 
 @each

@@ -127,7 +127,7 @@ def test_help_says_what_a_search_takes() -> None:
     import pydoc
 
     told = pydoc.render_doc(planner.search, renderer=pydoc.plaintext)
-    assert "time_limit: seconds for the whole search" in told
+    assert "time_limit: seconds that the whole search may take" in told
     assert "memory_limit: 'int | str | None' = None" in told
 
 

@@ -22,7 +22,7 @@ from planner.lowering import Run
 from planner.planning import PlanDocument, Planned, Request, describe, make_plan
 from planner.planning.constraints import parse_constraints
 from planner.planning.fit import program_of_choice
-from planner.planning.lean import lean
+from planner.planning.least_memory import smallest_hubs
 from planner.planning.recall import complete
 from planner.pricing import Machine, Settings, active_tensors, bind_rules, price
 from planner.search.evaluate import peak_memory
@@ -171,7 +171,7 @@ def drawn(name: str, mesh: tuple[int, ...], settings: Settings, seed: int) -> It
     choice = complete(priced.problem, kept)
     if choice is None:
         return
-    choice = lean(priced, choice)
+    choice = smallest_hubs(priced, choice)
     program = program_of_choice(priced, choice)
     best = free(name, int(np.prod(mesh)), replace(settings, recompute=False), "none")
     yield replace(
@@ -231,7 +231,7 @@ def test_values_inside_a_kernel_take_no_memory() -> None:
     joined, alone = (make_plan(graph, Request(1, profile, TRAINING, recompute="none")) for profile in (A100, ALONE))
     fused = levels_of_plan(joined.priced, joined.program)
     apart = levels_of_plan(alone.priced, alone.program)
-    assert 0 < sum(u.kept for u in fused.units) < sum(u.kept for u in apart.units)
+    assert 0 < sum(u.saved for u in fused.units) < sum(u.saved for u in apart.units)
     assert fused.levels.max() < apart.levels.max()
     assert joined.peak_memory_bytes < alone.peak_memory_bytes
 
@@ -253,7 +253,7 @@ def test_rows_of_the_search_hold_no_more_than_programs_whose_kernels_are_joined(
             kept = {n: rng.permutation(a)[: 1 if rng.random() < 1 / 3 else None] for n, a in allowed.items()}
             choice = complete(priced.problem, kept)
             if choice is not None:
-                choice = lean(priced, choice)
+                choice = smallest_hubs(priced, choice)
                 held = held_of_plan(priced, program_of_choice(priced, choice)).peak
                 assert peak_memory(priced.problem, choice) <= held
 

@@ -105,7 +105,7 @@ def test_plans_are_handed_on_as_they_are_found_and_only_get_better(graph: Graph,
     walked = walk(problem, Control(), known, offer=handed.append)
     assert handed
     assert walked.fitted == handed[-1]
-    assert walked.leanest is not None
+    assert walked.smallest is not None
     limit = problem.problem.limit
     assert limit is not None
     for before, after in itertools.pairwise(handed):
@@ -113,7 +113,7 @@ def test_plans_are_handed_on_as_they_are_found_and_only_get_better(graph: Graph,
     for f in handed:
         assert f.held <= limit
         assert f.cost >= walked.bound
-        assert f.held >= walked.leanest.held
+        assert f.held >= walked.smallest.held
     assert all(walked.fitted.cost <= f.cost for f in known if f.held <= limit)
 
 

@@ -91,7 +91,7 @@ def test_a_record_says_every_option_but_these() -> None:
 
 
 def test_the_client_sends_it() -> None:
-    given = asking(colour="red", reproducible=True, here=True, bind=["a=1", "b=2"]).asked_of_a_service
+    given = asking(colour="red", reproducible=True, here=True, bind=["a=1", "b=2"]).service_options
     asked: list[httpx.QueryParams] = []
 
     def answer(request: httpx.Request) -> httpx.Response:

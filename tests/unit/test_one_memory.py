@@ -94,10 +94,10 @@ def test_units_add_up_to_what_every_instruction_holds(model: str, settings: Sett
     for recompute in (False, True) if settings.training else (False,):
         p = planned(model, settings, joined, recompute)
         found = levels_of_plan(p.priced, p.program)
-        kept = accumulate(u.kept for u in found.units)
-        composed = found.resident + max(k + u.over for k, u in zip(kept, found.units, strict=True))
+        saved = accumulate(u.saved for u in found.units)
+        composed = found.resident + max(k + u.over for k, u in zip(saved, found.units, strict=True))
         assert composed == found.levels.max()
         held = p.memory
-        assert held.activations == sum(u.kept for u in found.units)
+        assert held.activations == sum(u.saved for u in found.units)
         # Weights lie outside the levels, but for copies of them in inference.
         assert held.inputs + held.activations + held.transient == pytest.approx(composed)

@@ -91,7 +91,9 @@ def test_splitting_in_parts_saves_what_taking_apart_would_move(name: str, device
     found, plain = make_plan(graph, request), make_plan(split_as_one(graph), request)
     assert found.objective_s < 0.95 * plain.objective_s
     assert any(x.parts for x in found.assignment.stored.values())
-    assert not [m for f in found.assignment.flows.values() for m in f.moves if m.source.parts or m.target.parts]
+    assert not [
+        m for f in found.assignment.redistributions.values() for m in f.moves if m.source.parts or m.target.parts
+    ]
 
 
 @pytest.mark.parametrize("target", ["torch", "mindspore"])

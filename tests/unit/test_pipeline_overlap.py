@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost_models.pipeline import GradientBucket, gradient_buckets, gradient_sync, zero3_backward, zero3_forward
-from cost_models.pipeline.streams import Work, run_streams
+from cost_models.pipeline.streams import StreamTask, run_streams
 
 TIMES = st.lists(st.integers(0, 9).map(float), min_size=1, max_size=8)
 
@@ -135,8 +135,8 @@ def test_streams_take_between_the_longer_and_the_sum(columns: list[list[float]],
 @settings(max_examples=30, deadline=None)
 @given(layers(2), st.sampled_from([1.0, 1.25, 2.0]))
 def test_streams_agree_with_small_steps_of_time(columns: list[list[float]], slow: float) -> None:
-    compute = [Work(c, n + 1) for n, c in enumerate(columns[0])]
-    gathers = [Work(g, max(0, n - 1)) for n, g in enumerate(columns[1])]
+    compute = [StreamTask(c, n + 1) for n, c in enumerate(columns[0])]
+    gathers = [StreamTask(g, max(0, n - 1)) for n, g in enumerate(columns[1])]
     step, now, done = 1 / 256, 0.0, [0, 0]
     left = [[w.seconds for w in compute], [w.seconds for w in gathers]]
     while done != [len(compute), len(gathers)]:
@@ -174,4 +174,4 @@ def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(ValueError, match="bucket_bytes: expected at least 0 bytes, found -1"):
         gradient_buckets([1], -1)
     with pytest.raises(ValueError, match="each waits for the other"):
-        run_streams([Work(1, 1)], [Work(1, 1)])
+        run_streams([StreamTask(1, 1)], [StreamTask(1, 1)])

@@ -20,11 +20,11 @@ from cost_models.link import CollectiveModel
 from cost_models.pipeline import ChunkTimes, simulate
 from planner.builder import build
 from planner.cli.main import main
-from planner.clock import Held, convert_cost, held_by_rank, step_of, usual, workload_of_plan
+from planner.clock import Held, held_by_rank, redistribution_cost, step_of, usual, workload_of_plan
 from planner.errors import InfeasibleError, InputError
 from planner.frontends import import_bytes
 from planner.ir import Graph
-from planner.lowering import Convert
+from planner.lowering import Redistribute
 from planner.planning import Planned, Request, make_plan, read_plan
 from planner.planning.constraints import parse_pin
 from planner.planning.pipeline import Parts, Pipelined, cut_points, pipelined, plan_in_parts, stage_of_operators
@@ -128,10 +128,10 @@ def test_stages_share_the_work_of_a_micro_batch(gpt: Planned, stages: int) -> No
     unit = gpt.priced.machine.unit_s
     parts = gpt.parts
     passes = parts.compute_forward + parts.compute_backward + parts.inside_operators
-    once = (Convert,)
+    once = (Redistribute,)
     passes += sum(
-        convert_cost(gpt.priced, c)
-        for c in gpt.program.converts()
+        redistribution_cost(gpt.priced, c)
+        for c in gpt.program.redistributions()
         if isinstance(c, once) and c.tensor not in gpt.priced.parameter_nodes
     )
     assert sum(found.run.busy_s) / 4 == pytest.approx(passes * unit)

@@ -11,7 +11,7 @@ import pytest
 from cost_models import load_profile
 from planner.builder import build
 from planner.clock import Configuration, predict
-from planner.emit import untold
+from planner.emit import unsupported
 from planner.emit.uniform import Model
 from planner.frontends import import_bytes
 from planner.planning.schemes import in_words, parse_strategy, spelled
@@ -109,12 +109,12 @@ def test_zero_divides_in_groups_where_that_is_faster() -> None:
 def test_frameworks_without_words_for_a_change_do_not_get_it() -> None:
     model = Model.of(sample_of().graph)
     grouped = Configuration(dp=16, zero=1, shard_ranks=8, micro_batches=2)
-    assert untold("deepspeed", grouped, model)
-    assert not untold("megatron", grouped, model)
+    assert unsupported("deepspeed", grouped, model)
+    assert not unsupported("megatron", grouped, model)
     for target in ("megatron", "torch", "mindspore"):
-        assert "host" in untold(target, Configuration(dp=16, offload=0.5), model)
+        assert "host" in unsupported(target, Configuration(dp=16, offload=0.5), model)
     begun = scored("dp=16,zero=3,micro_batch=2", 16)
-    only = space(16, untold=lambda c: "" if c == begun.configuration else "anything else")
+    only = space(16, unsupported=lambda c: "" if c == begun.configuration else "anything else")
     assert refined(sample_of(), only, None, begun) is begun
 
 

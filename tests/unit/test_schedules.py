@@ -26,7 +26,7 @@ from planner.report.trace import trace_document
 from planner.verify.derive import differences
 from planner.verify.pipeline import verify_pipeline
 from planner.verify.pipelined import affordable, pipeline_of
-from planner.verify.work import Budget, Work
+from planner.verify.work import Budget, ExecutionCost
 
 SIZES = {"layers": 4, "hidden": 32, "heads": 2, "vocab": 64, "seq": 8, "batch": 16}
 TABLE = "transformer.wte.weight"
@@ -247,14 +247,16 @@ def test_gpipe_is_executed_on_as_many_micro_batches_as_memory_holds(folder: Path
     """All of them are in flight at once, where 1F1B has as many as stages."""
     plan = plan_of(folder, "gpipe").model_copy(deep=True)
     plan.schedule.micro_batches = 64
-    work, budget = Work(1.0, 1, 1 << 20, 1 << 20), Budget(1e9, activation_bytes=16 << 20, held_bytes=16 << 20)
+    work, budget = ExecutionCost(1.0, 1, 1 << 20, 1 << 20), Budget(1e9, activation_bytes=16 << 20, held_bytes=16 << 20)
     assert affordable(plan, work, budget, whole=False) == 16
-    assert affordable(plan, Work(1.0, 1, 5 << 20, 5 << 20), budget, whole=False) == 3
-    assert affordable(plan, Work(1.0, 1, 6 << 20, 6 << 20), budget, whole=False) == 0  # stages would not fill up
+    assert affordable(plan, ExecutionCost(1.0, 1, 5 << 20, 5 << 20), budget, whole=False) == 3
+    assert (
+        affordable(plan, ExecutionCost(1.0, 1, 6 << 20, 6 << 20), budget, whole=False) == 0
+    )  # stages would not fill up
     plan.schedule.order = "1f1b"
     assert affordable(plan, work, budget, whole=False) == 64
     plan.schedule.micro_batches = 10**9
-    assert affordable(plan, Work(1.0, 1, 9 << 20, 9 << 20), budget, whole=False) == 0  # at once
+    assert affordable(plan, ExecutionCost(1.0, 1, 9 << 20, 9 << 20), budget, whole=False) == 0  # at once
 
 
 def test_schedules_are_refused_where_no_pass_runs_backward(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ import pytest
 from cost_models import load_profile
 from planner.frontends import import_bytes
 from planner.ir import DeviceMesh, Layout
-from planner.lowering import Convert, Program, Run, lower
+from planner.lowering import Program, Redistribute, Run, lower
 from planner.planning.breakdown import breakdown
 from planner.pricing import Machine, PricedProblem, Settings, active_tensors, bind_rules, price
 from planner.pricing.hubs import SetHub, StarHub
@@ -130,7 +130,7 @@ def test_redistributions_are_those_written_by_hand(by_hand: ByHand) -> None:
         expected.append((name, "gradient", f"{stored}+x", stored, "all_reduce(x)"))
     found = [
         (c.tensor, "gradient" if c.gradient else "value", str(c.source), str(c.target), " ".join(map(str, c.steps)))
-        for c in by_hand.program.converts()
+        for c in by_hand.program.redistributions()
     ]
     assert sorted(found) == sorted(expected)
 
@@ -138,7 +138,7 @@ def test_redistributions_are_those_written_by_hand(by_hand: ByHand) -> None:
 def test_collectives_are_counted_by_hand(by_hand: ByHand) -> None:
     found: Counter[tuple[str, str, str]] = Counter()
     for i in by_hand.program.instructions:
-        if isinstance(i, Convert):
+        if isinstance(i, Redistribute):
             way = "backward" if i.gradient else "forward"
             found.update((str(s.kind), ".".join(s.axes), way) for s in i.steps if s.kind not in FREE)
         elif isinstance(i, Run):

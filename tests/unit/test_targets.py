@@ -11,7 +11,7 @@ import pytest
 
 from planner.builder import build
 from planner.cli.main import main
-from planner.emit import TARGETS, Given, emit, untold
+from planner.emit import TARGETS, Given, emit, unsupported
 from planner.emit.uniform import Model
 from planner.errors import InputError
 from planner.frontends import load_model
@@ -74,7 +74,7 @@ def planned(path: Path, strategy: str) -> PlanDocument:
 
 @pytest.mark.parametrize("architecture", list(SIZES))
 def test_what_a_target_can_be_told_is_emitted(architecture: str, folder: Path) -> None:
-    """Law: a configuration of which nothing is untold has a plan that the emitter takes."""
+    """Law: a configuration of which nothing is unsupported has a plan that the emitter takes."""
     path = written(architecture, folder)
     model = Model.of(load_model(path))
     told = 0
@@ -84,7 +84,7 @@ def test_what_a_target_can_be_told_is_emitted(architecture: str, folder: Path) -
         c = parse_strategy(strategy, devices=8, batch=16)
         kinds = {k for k, there in (("tp", c.tp > 1), ("zero", c.zero > 0), ("ep", c.ep > 1)) if there}
         for name, target in TARGETS.items():
-            if untold(name, c, model) or any((name, k) in BY_TRYING for k in kinds):
+            if unsupported(name, c, model) or any((name, k) in BY_TRYING for k in kinds):
                 continue
             emit(name, Given(planned(path, strategy), model_file=path if target.needs else None))
             told += 1

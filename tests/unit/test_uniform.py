@@ -181,7 +181,7 @@ def test_positions_of_one_sample_are_laid_out_by_themselves(strategy: str) -> No
 
 def test_prescribed_stages_micro_batches_and_recomputation_are_kept() -> None:
     sample = Sample(graph("gpt", 8), A100)
-    space = Space(4, 8, sample.layers, stages=2, micro_batches=4, recompute="blocks", untold=_one_order)
+    space = Space(4, 8, sample.layers, stages=2, micro_batches=4, recompute="blocks", unsupported=_one_order)
     (found,) = best_of(sample, space, None).best
     c = found.configuration
     assert (c.pp, c.micro_batches, c.recompute, c.order) == (2, 4, "full", "1f1b")

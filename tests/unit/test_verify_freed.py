@@ -9,8 +9,8 @@ import pytest
 
 from planner.ir import Layout, Op, Role
 from planner.kernels.shards import Shards
-from planner.lowering import Convert, Program
-from planner.redistribute import Step, StepKind
+from planner.lowering import Program, Redistribute
+from planner.redistribute import RedistributionStep, StepKind
 from planner.verify import collectives
 from planner.verify.check import verify_program
 from planner.verify.execute import VirtualDevices
@@ -31,8 +31,8 @@ def summed() -> Program:
     )
     axes = replace(g.tensors["a"], dtype="int64", value=np.array([1]))
     program = rows(replace(g, tensors={**g.tensors, "a": axes}))
-    gather = Step(StepKind.ALL_GATHER, ("x",), ROWS, WHOLE, 0)
-    return replace(program, instructions=(*program.instructions, Convert("y", False, ROWS, WHOLE, (gather,))))
+    gather = RedistributionStep(StepKind.ALL_GATHER, ("x",), ROWS, WHOLE, 0)
+    return replace(program, instructions=(*program.instructions, Redistribute("y", False, ROWS, WHOLE, (gather,))))
 
 
 @pytest.mark.parametrize("seed", range(4))

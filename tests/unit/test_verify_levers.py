@@ -16,10 +16,10 @@ import pytest
 
 from planner.cli.main import main
 from planner.ir import Layout, Reduction
-from planner.lowering import Convert, Free, Host, Run, Staged
+from planner.lowering import Free, Host, Redistribute, Run, Staged
 from planner.lowering.run_as import deferred
 from planner.planning.programs import program_of
-from planner.redistribute import Step, StepKind
+from planner.redistribute import RedistributionStep, StepKind
 from planner.verify.pipeline import verify_pipeline
 from planner.verify.pipelined import pipeline_of
 from planner.verify.sibling import Siblings
@@ -54,7 +54,7 @@ def listed(found: Staged, phase: Any) -> list[Any]:
 
 def parameters(found: Staged, phase: Any, *, gradient: bool) -> list[str]:
     """Those that are redistributed in the phase, or their gradients."""
-    moved = (i for i in listed(found, phase) if isinstance(i, Convert) and i.gradient == gradient)
+    moved = (i for i in listed(found, phase) if isinstance(i, Redistribute) and i.gradient == gradient)
     return [i.tensor for i in moved if i.tensor in found.program.final_gradients]
 
 
@@ -92,10 +92,10 @@ def test_replicas_are_summed_once_a_step() -> None:
     x, y, rows = ("x", Reduction.SUM), ("y", Reduction.SUM), (("y",), ())
     pending, scattered, stored = Layout(((), ()), (x, y)), Layout(rows, (x,)), Layout(rows)
     steps = (
-        Step(StepKind.REDUCE_SCATTER, ("y",), pending, scattered, 0),
-        Step(StepKind.ALL_REDUCE, ("x",), scattered, stored),
+        RedistributionStep(StepKind.REDUCE_SCATTER, ("y",), pending, scattered, 0),
+        RedistributionStep(StepKind.ALL_REDUCE, ("x",), scattered, stored),
     )
-    whole = Convert("w", True, pending, stored, steps)
+    whole = Redistribute("w", True, pending, stored, steps)
     every_pass, once = deferred(whole)
     assert every_pass == replace(whole, target=scattered, steps=steps[:1])
     assert once == replace(whole, source=scattered, steps=steps[1:])

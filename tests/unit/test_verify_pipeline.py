@@ -20,7 +20,7 @@ from planner.cli.main import main
 from planner.frontends import import_bytes, load_model
 from planner.ir import DeviceMesh, Graph, Layout, MeshAxis, Role
 from planner.kernels.shards import Array
-from planner.lowering import ChunkProgram, Convert, Event, Load, Passes, Run, Staged, passes
+from planner.lowering import ChunkProgram, Event, Load, Passes, Redistribute, Run, Staged, passes
 from planner.lowering.staged import Phase
 from planner.planning import PlanDocument, Request, describe, make_plan
 from planner.planning.constraints import parse_pin
@@ -37,7 +37,7 @@ from planner.verify.pipelined import affordable, fewest_micro_batches, in_parts,
 from planner.verify.reference import gradients, run_ops
 from planner.verify.terms import summed
 from planner.verify.verification import verify
-from planner.verify.work import Budget, Work
+from planner.verify.work import Budget, ExecutionCost
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_graphs"
 TABLE = "transformer.wte.weight"
@@ -303,7 +303,7 @@ def test_one_redistribution_less_is_found_in_every_stage() -> None:
     for stage, part in enumerate(whole.chunks):
         for phase, run in part.runs.items():
             needed = {n for n, t in graph.tensors.items() if t.role is not Role.CONSTANT}  # shapes are not read
-            moves = [n for n, i in enumerate(run) if isinstance(i, Convert | Load) and i.tensor in needed]
+            moves = [n for n, i in enumerate(run) if isinstance(i, Redistribute | Load) and i.tensor in needed]
             for n in moves[:: max(1, len(moves) // 3)]:
                 fewer = replace(part, runs={**part.runs, phase: (*run[:n], *run[n + 1 :])})
                 assert verify_pipeline(with_chunk(whole, stage, fewer)).failures, (stage, phase, run[n])
@@ -337,7 +337,7 @@ def test_the_gradient_of_a_step_is_that_of_the_whole_batch() -> None:
 
 def test_of_many_micro_batches_as_many_are_run_as_fill_and_empty_every_stage() -> None:
     graph, plan = plan_of("gpt_tiny", 2, 64)
-    work = Work(1.0, 1, 1)
+    work = ExecutionCost(1.0, 1, 1)
     assert fewest_micro_batches(plan) == 3
     assert [affordable(plan, work, Budget(f), whole=False) for f in (2.0, 3.0, 9.5, 100.0)] == [0, 3, 9, 64]
     assert affordable(plan, work, Budget(2.0), whole=True) == 64

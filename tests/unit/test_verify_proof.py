@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from planner.ir import DeviceMesh, Graph, Layout, Op, Role, Tensor
-from planner.lowering import Convert, Load, Program, Run, Seed
+from planner.lowering import Load, Program, Redistribute, Run, Seed
 from planner.pricing import active_tensors, bind_rules
-from planner.redistribute import Step, StepKind
+from planner.redistribute import RedistributionStep, StepKind
 from planner.rules.strategy import AxisRole, bind
 from planner.verify.check import verify_program
 
@@ -139,7 +139,7 @@ def slices(**changed: Any) -> Program:
     rules, _ = bind_rules(g)
     strategy = bind(rules["y"], MESH, (AxisRole("replicate"),))
     assert strategy is not None
-    gather = Convert("h", False, ROWS, WHOLE, (Step(StepKind.ALL_GATHER, ("x",), ROWS, WHOLE, 0),))
+    gather = Redistribute("h", False, ROWS, WHOLE, (RedistributionStep(StepKind.ALL_GATHER, ("x",), ROWS, WHOLE, 0),))
     out = (Load("h", ROWS), replace(gather, **changed), Run("y"))
     return Program(g, MESH, rules, {"y": strategy}, out, frozenset(), {})
 
@@ -151,10 +151,14 @@ def test_a_redistribution_is_run_and_compared() -> None:
 
 @pytest.mark.parametrize(
     "steps",
-    [(), (Step(StepKind.ALL_GATHER, ("x",), ROWS, WHOLE, 1),), (Step(StepKind.PERMUTE, ("x",), ROWS, ROWS),)],
+    [
+        (),
+        (RedistributionStep(StepKind.ALL_GATHER, ("x",), ROWS, WHOLE, 1),),
+        (RedistributionStep(StepKind.PERMUTE, ("x",), ROWS, ROWS),),
+    ],
     ids=["no step", "another dimension", "another collective"],
 )
-def test_a_wrong_redistribution_is_named_where_it_stands(steps: tuple[Step, ...]) -> None:
+def test_a_wrong_redistribution_is_named_where_it_stands(steps: tuple[RedistributionStep, ...]) -> None:
     verdict = verify_program(slices(steps=steps))
     assert verdict.verdict == "failed"
     assert len(verdict.failures) == 1, "what reads it goes on from the right value"
@@ -180,14 +184,16 @@ def trained() -> Program:
     pending = product.operand_gradients[1]
     assert pending is not None
     assert pending.partial
-    reduce = Step(StepKind.ALL_REDUCE, ("x",), pending, WHOLE)
+    reduce = RedistributionStep(StepKind.ALL_REDUCE, ("x",), pending, WHOLE)
     (partial,) = mean.results
     assert partial is not None
     out = (
         Load("h", ROWS), Load("w", WHOLE), Run("y"), Run("l"),
-        Convert("l", False, partial, Layout(()), (Step(StepKind.ALL_REDUCE, ("x",), partial, Layout(())),)),
+        Redistribute(
+            "l", False, partial, Layout(()), (RedistributionStep(StepKind.ALL_REDUCE, ("x",), partial, Layout(())),)
+        ),
         Seed("l", Layout(())), Run("l", True), Run("y", True),
-        Convert("w", True, pending, WHOLE, (reduce,)),
+        Redistribute("w", True, pending, WHOLE, (reduce,)),
     )  # fmt: skip
     return Program(g, MESH, rules, {"y": product, "l": mean}, out, active, {"w": WHOLE})
 
@@ -204,7 +210,7 @@ def test_gradients_arrive_where_they_are_stored() -> None:
 
 
 def test_a_gradient_that_is_never_reduced_is_an_error() -> None:
-    verdict = verify_program(without(lambda i: isinstance(i, Convert) and i.gradient))
+    verdict = verify_program(without(lambda i: isinstance(i, Redistribute) and i.gradient))
     assert verdict.failures == (
         "gradient of w: the program never brings it to [_,_]",
         "gradient of w as [_,_]+x: nothing uses it",

@@ -16,7 +16,7 @@ from planner.verify import verification
 from planner.verify.blocks import cuts, represented
 from planner.verify.check import verify_program
 from planner.verify.sibling import Siblings, make_sibling
-from planner.verify.work import Budget, Work, work_of
+from planner.verify.work import Budget, ExecutionCost, work_of
 from tests.mutation.plans import Case, Made, gpt, make
 
 LAYERS = 10
@@ -51,7 +51,7 @@ def small(made: Made) -> Budget:
 
 
 def travels(program: Program) -> set[tuple[object, ...]]:
-    return {(c.tensor, c.gradient, c.source, c.target, c.steps, c.reader) for c in program.converts()}
+    return {(c.tensor, c.gradient, c.source, c.target, c.steps, c.reader) for c in program.redistributions()}
 
 
 @pytest.mark.parametrize("which", ["uniform", "mixed"])
@@ -94,10 +94,10 @@ def test_blocks_that_are_treated_otherwise_are_kept(mixed: Made) -> None:
     assignment = assignment_of(mixed.plan, mixed.graph)
     (run,) = removable_runs(mixed.graph)
     (cut,) = cuts(mixed.graph, [run], assignment, 0)
-    assert {2, 4} <= set(cut.kept)
+    assert {2, 4} <= set(cut.remaining)
     # Where only the first may stay, what it does not stand for is said.
     (first,) = cuts(mixed.graph, [run], assignment, 2)
-    assert first.kept == (0,)
+    assert first.remaining == (0,)
     assert any("NOT executed" in line for line in represented(mixed.graph, first, assignment))
 
 
@@ -130,7 +130,7 @@ def test_a_budget_after_others_takes_what_it_would_take_alone(uniform: Made) -> 
 
 def test_what_comes_and_goes_may_be_more_than_what_is_there_at_once() -> None:
     """Inference lets a result go after its last reader."""
-    work = Work(flops=1.0, parameter_bytes=1, activation_bytes=10 << 30, held_bytes=1 << 30)
+    work = ExecutionCost(flops=1.0, parameter_bytes=1, activation_bytes=10 << 30, held_bytes=1 << 30)
     assert not Budget(flops=1.0).holds(work)
     assert Budget(flops=1.0, activation_bytes=20 << 30).holds(work)
     assert not Budget(flops=1.0, activation_bytes=20 << 30).holds(replace(work, held_bytes=3 << 30))

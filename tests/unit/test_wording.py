@@ -28,7 +28,7 @@ CASES = {
     "--strategy megatron:tp=8,pp=4: tp": "strategy=megatron:tp=8,pp=4: tp",
     "argument --top-k: expected": "top_k: expected",
     "--hidden 100 is no multiple of --heads 12": "hidden=100 is no multiple of heads=12",
-    "otherwise in wte (--details)": "otherwise in wte",
+    "wte is laid out differently (--details)": "wte is laid out differently",
     "of 8 devices repeat: --devices 4 is as fast": "of 8 devices repeat: devices=4 is as fast",
     # Of launchers of other systems.
     "--tensor-model-parallel-size 4 and --use-distributed-optimizer": (

@@ -138,7 +138,7 @@ def test_of_two_products_the_one_all_reduce_is_on_the_cheap_axis() -> None:
     assert all(spread(s) == 2 for s in (first, second))
     # without a collective, as with XLA's one all-reduce of 64 x 64 / 2 numbers on axis 0: never dearer
     assert found.objective <= links.cost("all_reduce", 0, 4 * 64 * 64 / 2)
-    moved = [s.axes for c in found.program.converts() for s in c.steps if str(s.kind) == "all_reduce"]
+    moved = [s.axes for c in found.program.redistributions() for s in c.steps if str(s.kind) == "all_reduce"]
     assert all(axes == (found.program.mesh.names[0],) for axes in moved)
 
 

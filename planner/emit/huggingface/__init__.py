@@ -1,5 +1,5 @@
 """Hugging Face transformers: a plan as a DistributedConfig, and such a file read back."""
 
-from planner.emit.huggingface.emitter import emit_huggingface, untold
+from planner.emit.huggingface.emitter import emit_huggingface, unsupported
 
-__all__ = ["emit_huggingface", "untold"]
+__all__ = ["emit_huggingface", "unsupported"]

@@ -27,7 +27,7 @@ from planner.emit.wording import some
 from planner.errors import InputError
 from planner.planning.document import PlanDocument
 
-__all__ = ["emit_huggingface", "untold"]
+__all__ = ["emit_huggingface", "unsupported"]
 
 _TARGET: Final = "Hugging Face"
 _DTYPE: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -63,7 +63,7 @@ def samples(inputs):
 ''')
 
 
-def untold(c: Configuration, model: Model) -> str:
+def unsupported(c: Configuration, model: Model) -> str:
     """What of a uniform configuration transformers cannot be told; empty where it can be told all."""
     if c.pp > 1:
         return "training in pipeline stages"
@@ -128,8 +128,8 @@ def _gathered(names: Mapping[str, Name], then: Literal["keep", "free"]) -> dict[
     """Blocks of layers are gathered together, and kept from there to the backward pass, or freed (ZeRO 3).  What the
     config leaves out stays as the model class has it, so modules outside of layers are named too."""
     out: dict[str, str] = {}
-    for told in names.values():
-        module = layered(owner(told.name))
+    for emitted in names.values():
+        module = layered(owner(emitted.name))
         block, star, _ = module.partition("*")
         out[block + star if star else module] = f"{then}_full_weight"
     out.pop("", None)
@@ -171,8 +171,8 @@ def _lost(plan: PlanDocument, names: Mapping[str, Name], scheme: Scheme, repeate
     return out
 
 
-def _shards_elsewhere(plan: PlanDocument, n: str, told: Name, scheme: Scheme) -> bool:
+def _shards_elsewhere(plan: PlanDocument, n: str, emitted: Name, scheme: Scheme) -> bool:
     p = plan.parameters[n]
     computed = {a for x in p.compute for d in x.dims for a in d}
-    dims = p.stored.dims[::-1] if told.transposed else p.stored.dims
+    dims = p.stored.dims[::-1] if emitted.transposed else p.stored.dims
     return any(a not in computed and scheme.sizes[a] > 1 for d in dims[1:] for a in d)

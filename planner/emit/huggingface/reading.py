@@ -43,8 +43,8 @@ def read_distributed_config(path: Path, graph: Graph, rules: NameRules) -> Readi
     plans = {k: _plan(source, document, k) for k in _PLANS}
     _check(source, document, sizes, plans, unused)
     names = rules.apply(shapes_of(graph))
-    told = [("dp_replicate_size", "data"), ("fsdp_size", "data"), ("tp_size", "tensor")]
-    used = [k for k, _ in told if sizes[k] > 1]
+    degrees = [("dp_replicate_size", "data"), ("fsdp_size", "data"), ("tp_size", "tensor")]
+    used = [k for k, _ in degrees if sizes[k] > 1]
     mesh = mesh_of(source, [sizes[k] for k in used] or [1])
     axis = dict(zip(used, mesh.names, strict=False))
     compute: dict[str, Layout] = {}
@@ -56,11 +56,11 @@ def read_distributed_config(path: Path, graph: Graph, rules: NameRules) -> Readi
         if layout is None:
             continue
         compute[n] = layout
-        kept = _stored(layout, name, graph.tensors[n].shape or (), axis.get("fsdp_size"), mesh)
-        if kept is None:
+        stored_layout = _stored(layout, name, graph.tensors[n].shape or (), axis.get("fsdp_size"), mesh)
+        if stored_layout is None:
             padded.append(n)
         else:
-            stored[n] = kept
+            stored[n] = stored_layout
     if unnamed and "tp_size" in axis:
         unused.append(f"{len(unnamed)} parameters that tp_plan does not name ({unnamed[0]}, …) are taken as whole")
     if padded:

@@ -96,8 +96,8 @@ class _Walk:
             self._check_parameter(name)
         for name, op in self.plan.operators.items():
             self._visit(name, op)
-        for name, told in self.names.items():
-            self.found.setdefault(owner(told.name), "replicate")
+        for name, emitted in self.names.items():
+            self.found.setdefault(owner(emitted.name), "replicate")
             for r in self.plan.parameters[name].readers:
                 reader = self.plan.operators.get(r.operator)
                 if reader is not None and _weighs(reader, r.slot):
@@ -107,7 +107,7 @@ class _Walk:
         return Styles(self._collapsed(), tuple(self.repeated))
 
     def _check_parameter(self, n: str) -> None:
-        p, told, cut = self.plan.parameters[n], self.names[n], self.scheme.cuts[n]
+        p, emitted, cut = self.plan.parameters[n], self.names[n], self.scheme.cuts[n]
         if cut == "whole" and any(self._parts(x) for x in p.compute):
             why = (
                 "transformers divides experts by ep_size, over ranks with samples of their own"
@@ -128,7 +128,7 @@ class _Walk:
                 )
         if len({self._parts(x) for x in p.compute}) > 1:
             raise InputError(
-                f"plan: parameter {n} ({told.name}) is computed with as "
+                f"plan: parameter {n} ({emitted.name}) is computed with as "
                 f"{' and as '.join(str(x.layout()) for x in p.compute)}; transformers divides it one way: pin `compute`"
             )
 
@@ -157,8 +157,8 @@ class _Walk:
 
     def _product(self, name: str, op: OperatorDocument, n: str, slot: int) -> None:
         """A product with a weight, or a look-up in a table."""
-        told, cut = self.names[n], self._cut(op, slot)
-        module = self.modules.of_operator.get(name, owner(told.name))
+        emitted, cut = self.names[n], self._cut(op, slot)
+        module = self.modules.of_operator.get(name, owner(emitted.name))
         data = op.inputs[1 - slot]
         if not cut:
             if data in self.split:
@@ -175,12 +175,12 @@ class _Walk:
         summed = any(a in self.axes for r in op.results if r is not None for a in r.partial)
         if at is None:
             raise InputError(
-                f"plan: parameter {n} ({told.name}) is read whole and divided on the way to the product {name}; "
+                f"plan: parameter {n} ({emitted.name}) is read whole and divided on the way to the product {name}; "
                 "transformers keeps it divided: pin its `compute` as the product has it"
             )
         if at != (1 if summed else 0):
             raise InputError(
-                f"plan: parameter {n} ({told.name}) is divided by {'rows' if summed else 'columns'} of the product "
+                f"plan: parameter {n} ({emitted.name}) is divided by {'rows' if summed else 'columns'} of the product "
                 f"{name}, and the network holds it as inputs x outputs (transformers' Conv1D, as in GPT-2); its tensor "
                 "parallelism divides nn.Linear alone. If it is one, say `transposed` with --names; else pin "
                 "`compute=replicated` (data parallelism and FSDP can be emitted), or use --target torch"
@@ -199,10 +199,10 @@ class _Walk:
 
     def _agree(self, n: str) -> None:
         """Whether a parameter's module divides it as the plan does."""
-        told = self.names[n]
-        style = self.found[owner(told.name)]
+        emitted = self.names[n]
+        style = self.found[owner(emitted.name)]
         if style.startswith("rowwise"):
-            wanted = None if told.name.endswith(".bias") else 1
+            wanted = None if emitted.name.endswith(".bias") else 1
         else:
             wanted = {"colwise": 0, "colwise_gather_output": 0, "embedding_rowwise": 0, "embedding_colwise": 1}.get(
                 style
@@ -211,7 +211,7 @@ class _Walk:
         if found != wanted:
             words = {None: "whole", 0: "divided along dimension 0", 1: "divided along dimension 1"}
             raise InputError(
-                f"plan: parameter {n} ({told.name}) is computed with {words.get(found, 'otherwise divided')}; its "
+                f"plan: parameter {n} ({emitted.name}) is computed with {words.get(found, 'otherwise divided')}; its "
                 f"module is {style} in transformers, which keeps it {words[wanted]}: pin its `compute` so"
             )
 

@@ -27,12 +27,12 @@ from planner.errors import InputError
 from planner.ir import Layout
 from planner.planning.document import PlanDocument
 
-__all__ = ["emit_hyper_parallel", "untold"]
+__all__ = ["emit_hyper_parallel", "unsupported"]
 
 _TYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
 
 
-def untold(c: Configuration, model: Model) -> str:
+def unsupported(c: Configuration, model: Model) -> str:
     """What of a uniform configuration HyperParallel cannot be told; empty where it can be told all."""
     if c.zero > 1 and c.dp * c.cp > 1:
         return f"ZeRO {c.zero}"  # weights are gathered once for the step
@@ -75,8 +75,8 @@ def emit_hyper_parallel(plan: PlanDocument, names: Mapping[str, Name]) -> Emissi
     files |= _layouts(plan, names, computed, grid, held)
     if scheme is not None:
         try:
-            told = overrides_of(plan, names, scheme, grid)
-            texts = [told.text(plan, stage) for stage in range(plan.schedule.stages)]
+            overrides = overrides_of(plan, names, scheme, grid)
+            texts = [overrides.text(plan, stage) for stage in range(plan.schedule.stages)]
             lost += _lost_of_overrides(plan, scheme)
         except (Inexpressible, InputError) as e:
             lost.append(f"plan_overrides.yaml is left out: {str(e).removeprefix('plan: ')}")
@@ -95,7 +95,7 @@ def _head(plan: PlanDocument) -> str:
     )
 
 
-def _computed(plan: PlanDocument, name: str, told: Name) -> Layout:
+def _computed(plan: PlanDocument, name: str, emitted: Name) -> Layout:
     reads = list(dict.fromkeys(x.layout() for x in plan.parameters[name].compute))
     if len(reads) != 1:
         readers = ", ".join(r.operator for r in plan.parameters[name].readers) or "several operators"
@@ -103,7 +103,7 @@ def _computed(plan: PlanDocument, name: str, told: Name) -> Layout:
             f"plan: parameter {name} is computed with as {' and as '.join(map(str, reads))} (read by {readers}); "
             "HyperParallel keeps it in one layout: search with --target mindspore, or pin `compute`"
         )
-    return Layout(reads[0].dims[::-1], reads[0].partial) if told.transposed else reads[0]
+    return Layout(reads[0].dims[::-1], reads[0].partial) if emitted.transposed else reads[0]
 
 
 def _check_bias(plan: PlanDocument, b: Boundary, computed: Mapping[str, Layout]) -> None:
@@ -164,12 +164,14 @@ def _layouts(
     ranks = plan.mesh.devices
     stages: dict[int, dict[str, Lying]] = {s: {} for s in range(plan.schedule.stages)}
     for n, layout in computed.items():
-        p, told = plan.parameters[n], names[n]
+        p, emitted = plan.parameters[n], names[n]
         matrix, places = tuple(grid.sizes.values()), grid.tensor_map(layout)
-        shape = tuple(p.shape[::-1] if told.transposed else p.shape)
+        shape = tuple(p.shape[::-1] if emitted.transposed else p.shape)
         kind = _TYPES[plan.schedule.precision]
         for stage in held[n]:
-            stages[stage][told.name] = Lying(Arrangement(matrix, places), tuple(grid.sizes), shape, stage * ranks, kind)
+            stages[stage][emitted.name] = Lying(
+                Arrangement(matrix, places), tuple(grid.sizes), shape, stage * ranks, kind
+            )
     return {f"rank{s * ranks}.layout": to_json(s * ranks, lying) for s, lying in stages.items()}
 
 

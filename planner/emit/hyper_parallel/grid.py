@@ -65,26 +65,26 @@ class Grid:
 def grid_of(mesh: DeviceMesh, layouts: Iterable[Layout], names: Mapping[str, str]) -> Grid:
     """The mesh with neighbouring axes joined that always split together, since early versions of HyperParallel know one
     axis per dimension.  `names`: axis → what it is called; joined axes that differ in it go by their own."""
-    kept = [a.name for a in mesh.axes if a.size > 1] or [mesh.names[0]]
-    joined = set(pairwise(kept))
+    split_axes = [a.name for a in mesh.axes if a.size > 1] or [mesh.names[0]]
+    joined = set(pairwise(split_axes))
     for layout in layouts:
         places = {a: (d, dim) for d, dim in enumerate(layout.dims) for a in dim}
         partial = {a for a, _ in layout.partial}
         for a, b in tuple(joined):
             (da, dims), (db, _) = (places.get(n, (-1, ())) for n in (a, b))
-            together = da == db and (da < 0 or (a, b) in pairwise(x for x in dims if x in kept))
+            together = da == db and (da < 0 or (a, b) in pairwise(x for x in dims if x in split_axes))
             if not together or (a in partial) != (b in partial):
                 joined.discard((a, b))
     runs: list[list[str]] = []
-    for a in kept:
+    for a in split_axes:
         if runs and (runs[-1][-1], a) in joined and names.get(runs[-1][-1]) == names.get(a):
             runs[-1].append(a)
         else:
             runs.append([a])
-    told = [names.get(run[0], "_".join(run)) for run in runs]
-    if len(set(told)) != len(told):
-        told = ["_".join(run) for run in runs]
+    labels = [names.get(run[0], "_".join(run)) for run in runs]
+    if len(set(labels)) != len(labels):
+        labels = ["_".join(run) for run in runs]
     return Grid(
-        {n: tuple(run) for n, run in zip(told, runs, strict=True)},
-        {n: math.prod(mesh.sizes[a] for a in run) for n, run in zip(told, runs, strict=True)},
+        {n: tuple(run) for n, run in zip(labels, runs, strict=True)},
+        {n: math.prod(mesh.sizes[a] for a in run) for n, run in zip(labels, runs, strict=True)},
     )

@@ -73,12 +73,12 @@ def read_layout_file(path: Path) -> dict[str, Lying]:
         if not (rank.isascii() and rank.isdecimal() and len(rank) < 8) or not isinstance(table, dict):
             raise InputError(f"{path}: expected ranks with their parameters, found {rank!r:.40}: {table!r:.40}")
         for name, item in table.items():
-            told = _lying(f"{path}: rank {rank}: parameter {name!r}", item)
-            if told is None:
+            lying = _lying(f"{path}: rank {rank}: parameter {name!r}", item)
+            if lying is None:
                 continue
-            if not told.first <= int(rank) < told.first + told.arrangement.ranks:
+            if not lying.first <= int(rank) < lying.first + lying.arrangement.ranks:
                 raise InputError(f"{path}: rank {rank}: parameter {name!r} is said to lie on other ranks")
-            if found.setdefault(name, told) != told:
+            if found.setdefault(name, lying) != lying:
                 raise InputError(
                     f"{path}: parameter {name!r} lies one way on rank {rank} and another on an earlier one"
                 )
@@ -108,16 +108,16 @@ def _lying(where: str, item: Any) -> Lying | None:
     places = item["tensor_map"]
     if not isinstance(places, list):
         raise InputError(f"{where}: tensor_map: expected a list, found {places!r:.80}")
-    told = tuple(
+    tensor_map = tuple(
         tuple(_counts(where, "tensor_map", x)) if isinstance(x, list) else _counts(where, "tensor_map", [x])[0]
         for x in places
     )
-    used = [a for x in told for a in (x if isinstance(x, tuple) else (x,)) if a != -1]
+    used = [a for x in tensor_map for a in (x if isinstance(x, tuple) else (x,)) if a != -1]
     if any(not 0 <= a < len(matrix) for a in used) or len(set(used)) != len(used):
         raise InputError(f"{where}: tensor_map: expected distinct axes of {len(matrix)}, -1 for none, found {places}")
     shape = _counts(where, "full_shape", item.get("full_shape"))
-    if len(shape) != len(told):
-        raise InputError(f"{where}: tensor_map has {len(told)} entries, full_shape {len(shape)}")
+    if len(shape) != len(tensor_map):
+        raise InputError(f"{where}: tensor_map has {len(tensor_map)} entries, full_shape {len(shape)}")
     numbers = _counts(where, "rank_list", item.get("rank_list", list(range(ranks))))
     first = numbers[0] if numbers else 0
     if first < 0 or list(numbers) != list(range(first, first + ranks)):
@@ -126,7 +126,7 @@ def _lying(where: str, item: Any) -> Lying | None:
         )
     names = item.get("alias_name")
     named = tuple(map(str, names)) if isinstance(names, list) else ()
-    flat = tuple(_flat(x) for x in told)
+    flat = tuple(_flat(x) for x in tensor_map)
     return Lying(Arrangement(matrix, flat), named, shape, first, str(item.get("type", "")))
 
 

@@ -73,8 +73,8 @@ class Overrides:
             lines.append("    params:" + ("" if e.params else " {}"))
             lines += [f"      {json.dumps(n)}: {_flow(named)}" for n, named in e.params.items()]
             for key in ("in_src", "in_dst", "out_src", "out_dst"):
-                told = ", ".join(f"{name}: {_flow(named)}" for name, named in getattr(e, key).items())
-                lines.append(f"    {key}: {{{told}}}")
+                entries = ", ".join(f"{name}: {_flow(named)}" for name, named in getattr(e, key).items())
+                lines.append(f"    {key}: {{{entries}}}")
         return "\n".join(lines) + "\n"
 
 

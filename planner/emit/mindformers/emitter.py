@@ -31,7 +31,7 @@ from planner.emit.wording import some
 from planner.errors import InputError
 from planner.planning.document import PlanDocument
 
-__all__ = ["emit_mindformers", "untold"]
+__all__ = ["emit_mindformers", "unsupported"]
 
 _TARGET: Final = "MindFormers"
 _ALGORITHMS: Final = {"ring": "colossalai_cp", "all-to-all": "ulysses_cp", "gather": "colossalai_cp"}
@@ -46,7 +46,7 @@ _HEAD: Final = """\
 """
 
 
-def untold(c: Configuration, model: Model) -> str:
+def unsupported(c: Configuration, model: Model) -> str:
     """What of a uniform configuration MindFormers cannot be told; empty where it can be told all."""
     if c.ep > 1 and c.tp * c.cp > 1:
         return "experts divided beside tensors or positions"

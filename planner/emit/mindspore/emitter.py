@@ -21,10 +21,10 @@ from planner.emit.uniform import Model, recomputes_layers
 from planner.emit.wording import some
 from planner.planning.document import PlanDocument
 
-__all__ = ["emit_mindspore", "untold"]
+__all__ = ["emit_mindspore", "unsupported"]
 
 
-def untold(c: Configuration, model: Model) -> str:
+def unsupported(c: Configuration, model: Model) -> str:
     """What of a uniform configuration MindSpore's strategy files cannot be told; empty where they can be told all."""
     if c.cp > 1:
         return "context parallelism"  # rows of a product are one dimension there, whose parts are contiguous
@@ -125,5 +125,5 @@ def _lost(plan: PlanDocument, found: Strategies) -> list[str]:
 
 def _other_order(plan: PlanDocument) -> str:
     sizes = [n for n in plan.mesh.shape if n > 1]
-    told = "x".join(map(str, reversed(sizes)))
-    return f"; a search with --mesh {told}, the other way round, may spare that" if len(sizes) > 1 else ""
+    mesh_text = "x".join(map(str, reversed(sizes)))
+    return f"; a search with --mesh {mesh_text}, the other way round, may spare that" if len(sizes) > 1 else ""

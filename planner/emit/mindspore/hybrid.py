@@ -69,9 +69,9 @@ def hybrid_text(plan: PlanDocument, names: Mapping[str, Name]) -> str:
     numbers, as the loss: MindSpore's data parallelism does that."""
     sliced = {}
     for name, p in plan.parameters.items():
-        layout, told = p.stored.layout(), names[name]
+        layout, emitted = p.stored.layout(), names[name]
         if any(layout.dims):
-            sliced[told.name] = layout.dims[::-1] if told.transposed else layout.dims
+            sliced[emitted.name] = layout.dims[::-1] if emitted.transposed else layout.dims
     collectives = [c for r in plan.redistributions if (c := _collective(r, names))]
     inside = {
         n: [(_PRIMITIVES[c.kind], ".".join(c.axes), "gradient" if c.backward else "forward", c.count) for c in o.inner]
@@ -110,12 +110,12 @@ def _beyond_data_parallelism(plan: PlanDocument) -> bool:
 def _collective(
     r: RedistributionDocument, names: Mapping[str, Name]
 ) -> tuple[str, str, str, list[tuple[str, str, int, int]]] | None:
-    told = names.get(r.tensor, Name(r.tensor))
+    emitted = names.get(r.tensor, Name(r.tensor))
 
     def dim(d: int) -> int:
-        return 1 - d if told.transposed and d >= 0 else d
+        return 1 - d if emitted.transposed and d >= 0 else d
 
     steps = [
         (_PRIMITIVES[s.kind], ".".join(s.axes), dim(s.dim), dim(s.to_dim)) for s in r.steps if s.kind in _PRIMITIVES
     ]
-    return (told.name, r.direction, r.reader, steps) if steps else None
+    return (emitted.name, r.direction, r.reader, steps) if steps else None

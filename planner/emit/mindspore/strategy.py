@@ -64,14 +64,14 @@ def strategies_of_plan(plan: PlanDocument, names: Mapping[str, Name], stage: int
     parameters: dict[str, ParameterLayout] = {}
     first = _first_parameters(plan)
     for name, p in plan.parameters.items():
-        told = names[name]
-        arrangement = _arranged(plan, name, p, told)
-        shape = tuple(p.shape[::-1] if told.transposed else p.shape)
-        parameters[told.name] = ParameterLayout(arrangement, shape=_slice(name, shape, arrangement))
+        emitted = names[name]
+        arrangement = _arranged(plan, name, p, emitted)
+        shape = tuple(p.shape[::-1] if emitted.transposed else p.shape)
+        parameters[emitted.name] = ParameterLayout(arrangement, shape=_slice(name, shape, arrangement))
         for reader in p.readers:
             if first[reader.operator, _part(reader, plan)] != name:
                 continue
-            for key, found in _entries(plan, reader, told):
+            for key, found in _entries(plan, reader, emitted):
                 strategy = OperatorStrategy(stage, tuple(x.counts(mesh) for x in found.operands))
                 if operators.setdefault(key, strategy) != strategy:
                     raise InputError(
@@ -110,9 +110,9 @@ def merged(stages: Iterable[StrategyMap]) -> StrategyMap:
 # Parameters
 
 
-def _arranged(plan: PlanDocument, name: str, p: ParameterDocument, told: Name) -> Arrangement:
+def _arranged(plan: PlanDocument, name: str, p: ParameterDocument, emitted: Name) -> Arrangement:
     compute, stored = _one_layout(plan, name, p), p.stored.layout()
-    if told.transposed:
+    if emitted.transposed:
         compute, stored = _turned(compute), _turned(stored)
     try:
         return arranged(compute, stored, plan.mesh)
@@ -167,15 +167,15 @@ def _first_parameters(plan: PlanDocument) -> dict[tuple[str, str], str]:
 # Operators
 
 
-def _entries(plan: PlanDocument, reader: ReaderDocument, told: Name) -> list[tuple[str, Keyed]]:
+def _entries(plan: PlanDocument, reader: ReaderDocument, emitted: Name) -> list[tuple[str, Keyed]]:
     """(key, operator) in the file; nothing where MindSpore's primitive is not known."""
     op, mesh = plan.operators[reader.operator], plan.mesh
     primitive = primitive_of(op.type)
     if primitive is None or (reader.slot not in primitive.operands and reader.slot != primitive.bias):
         return []
-    turned = reader.transposed != told.transposed
+    turned = reader.transposed != emitted.transposed
     if reader.slot == primitive.bias:
-        return [_sum_of_bias(plan, reader, told, _result(op), _operand(op, reader.slot))]
+        return [_sum_of_bias(plan, reader, emitted, _result(op), _operand(op, reader.slot))]
     slots = [s for s in primitive.operands if s < len(op.operands) and op.operands[s] is not None]
     layouts = [_operand(op, s) for s in slots]
     at = slots.index(reader.slot)
@@ -191,19 +191,19 @@ def _entries(plan: PlanDocument, reader: ReaderDocument, told: Name) -> list[tup
             f"plan: {reader.operator} is split along what it normalises; MindSpore's {name} cannot be: pin it otherwise"
         )
     in_place = _in_place(_factors(primitive, op, layouts), mesh)
-    out = [(f"{name}_{told.name}", Keyed(reader.operator, name, tuple(layouts), not in_place))]
+    out = [(f"{name}_{emitted.name}", Keyed(reader.operator, name, tuple(layouts), not in_place))]
     if name == "Add" and len(layouts[at].dims) == 1 and len(layouts) == 2:
-        out.append(_sum_of_bias(plan, reader, told, layouts[1 - at], layouts[at]))  # nn.Dense adds with BiasAdd
+        out.append(_sum_of_bias(plan, reader, emitted, layouts[1 - at], layouts[at]))  # nn.Dense adds with BiasAdd
     return out
 
 
 def _sum_of_bias(
-    plan: PlanDocument, reader: ReaderDocument, told: Name, data: Layout, bias: Layout
+    plan: PlanDocument, reader: ReaderDocument, emitted: Name, data: Layout, bias: Layout
 ) -> tuple[str, Keyed]:
     if len(data.dims) > 2 and plan.operators[reader.operator].type != "Conv":
         data = _flattened(plan, reader.operator, data)
     in_place = _in_place([tuple(d) for d in data.dims], plan.mesh)
-    return f"BiasAdd_{told.name}", Keyed(reader.operator, "BiasAdd", (data, bias), not in_place)
+    return f"BiasAdd_{emitted.name}", Keyed(reader.operator, "BiasAdd", (data, bias), not in_place)
 
 
 def _flattened(plan: PlanDocument, name: str, layout: Layout) -> Layout:

@@ -36,17 +36,23 @@ class _Lost:
 def emit_onnx(model: onnx.ModelProto, plan: PlanDocument, graph: Graph) -> Emission:
     """`model` as read from its file, `graph` as imported from it for the plan."""
     found, lost = annotated(model, plan, graph)
-    told = []
+    left_out = []
     if lost.nodes:
-        told.append(f"{lost.nodes} nodes that the importer replaced or folded have no annotation")
+        left_out.append(f"{lost.nodes} nodes that the importer replaced or folded have no annotation")
     if plan.schedule.pass_order != "1f1b":
-        told.append(f"the order of micro-batches ({plan.schedule.order}), and which chunk of its stage a node is in")
+        left_out.append(
+            f"the order of micro-batches ({plan.schedule.order}), and which chunk of its stage a node is in"
+        )
     if lost.pending:
-        told.append(f"{lost.pending} results are pending sums, which the annotations have no words for: they have none")
+        left_out.append(
+            f"{lost.pending} results are pending sums, which the annotations have no words for: they have none"
+        )
     if lost.ambiguous:
-        told.append(f"{lost.ambiguous} tensors are read in two layouts by one node: the first is annotated")
-    told.append("gradients, the optimizer's state and redistributions: a backend inserts what it needs between nodes")
-    return Emission({"model.onnx": found.SerializeToString(deterministic=True)}, tuple(told))
+        left_out.append(f"{lost.ambiguous} tensors are read in two layouts by one node: the first is annotated")
+    left_out.append(
+        "gradients, the optimizer's state and redistributions: a backend inserts what it needs between nodes"
+    )
+    return Emission({"model.onnx": found.SerializeToString(deterministic=True)}, tuple(left_out))
 
 
 def annotated(model: onnx.ModelProto, plan: PlanDocument, graph: Graph) -> tuple[onnx.ModelProto, _Lost]:
@@ -67,9 +73,9 @@ def annotated(model: onnx.ModelProto, plan: PlanDocument, graph: Graph) -> tuple
             lost.nodes += 1
             continue
         op = graph.producers[name]
-        told = node.device_configurations.add(configuration_id=CONFIGURATION)
+        annotated = node.device_configurations.add(configuration_id=CONFIGURATION)
         if stages > 1:
-            told.pipeline_stage = operator.stage
+            annotated.pipeline_stage = operator.stage
         said: dict[str, Layout] = {}
         pairs = [*zip(op.inputs, operator.operands, strict=False), *zip(op.outputs, operator.results, strict=False)]
         own = {*node.input, *node.output}
@@ -82,9 +88,9 @@ def annotated(model: onnx.ModelProto, plan: PlanDocument, graph: Graph) -> tuple
                 lost.pending += 1
             elif said.setdefault(tensor, layout) != layout:
                 lost.ambiguous += 1
-            elif tensor not in {s.tensor_name for s in told.sharding_spec}:
+            elif tensor not in {s.tensor_name for s in annotated.sharding_spec}:
                 spec = sharding_spec(tensor, layout, shape, mesh, operator.stage * mesh.devices)
-                told.sharding_spec.append(_as_stated(spec, stated.get(tensor, ())))
+                annotated.sharding_spec.append(_as_stated(spec, stated.get(tensor, ())))
     return out, lost
 
 

@@ -198,8 +198,8 @@ def _exchanged(context: Any) -> None:
 
 def _exchanged_unevenly(context: Any) -> None:
     def sizes(dims: list[int | None]) -> None:
-        axis, told = _number(context, "axis"), context.get_attribute("receive_sizes")
+        axis, sizes = _number(context, "axis"), context.get_attribute("receive_sizes")
         if 0 <= axis < len(dims):
-            dims[axis] = sum(told.ints) if told is not None else None
+            dims[axis] = sum(sizes.ints) if sizes is not None else None
 
     _resized(context, sizes)

@@ -39,7 +39,7 @@ def read_annotations(path: Path, graph: Graph, rules: NameRules) -> Reading:
 
 
 @dataclass(slots=True)
-class _Told:
+class _Annotations:
     """What the annotations of one configuration say: per operator its pipeline stage and the placements of its tensors
     among the `devices` of a stage; and what is unused."""
 
@@ -55,49 +55,51 @@ def constraints_of_annotations(model: onnx.ModelProto, graph: Graph, source: str
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise InputError(f"{source}: its annotations mean nothing: {problems[0]}{more}; mend the file")
-    told = _told(model, graph, source)
-    placements = [p for tensors in told.operators.values() for p in tensors.values()]
-    mesh = common_mesh(placements, told.devices)
+    annotations = _annotations_of(model, graph, source)
+    placements = [p for tensors in annotations.operators.values() for p in tensors.values()]
+    mesh = common_mesh(placements, annotations.devices)
     fixed, (rules, _) = fixed_operators(graph), bind_rules(graph)
     pins: list[OperatorPin] = []
     taken: dict[str, _Layouts] = {}
     where = f"{source}: node"
-    for name, tensors in told.operators.items():
+    for name, tensors in annotations.operators.items():
         op, layouts = graph.op(name), _Layouts()
         for tensor, placement in tensors.items():
             try:
                 layouts[tensor] = layout_of(placement, mesh)
             except ValueError as e:
-                told.unused.append(f"{name}: {tensor}: {e}")
+                annotations.unused.append(f"{name}: {tensor}: {e}")
         if name in fixed:
             if any(x.split_axes for x in layouts.values()):
-                told.unused.append(f"{name}: is computed from constants alone, once, and stays whole")
+                annotations.unused.append(f"{name}: is computed from constants alone, once, and stays whole")
             continue
         found = _strategy(op, rules[name], layouts, mesh)
         if found is None:
             if any(x.split_axes for x in layouts.values()):
-                told.unused.append(f"{name} ({op.type}): no strategy of its rule lies so")
+                annotations.unused.append(f"{name} ({op.type}): no strategy of its rule lies so")
             continue
         taken[name] = layouts
         pins.append(OperatorPin(f"{where} {name}", _pin(op, rules[name], found, layouts, mesh), (name,)))
     tensors_, parameters = _layout_pins(graph, taken, fixed, where)
     constraints = Constraints(source, (mesh.shape,), tuple(pins), tuple(tensors_), tuple(parameters))
-    return Reading(constraints, mesh, tuple(told.unused), stages=_stages(graph, told))
+    return Reading(constraints, mesh, tuple(annotations.unused), stages=_stages(graph, annotations))
 
 
-def _stages(graph: Graph, told: _Told) -> dict[str, int]:
+def _stages(graph: Graph, annotations: _Annotations) -> dict[str, int]:
     """Parameters that one stage alone reads, and that stage, where there are several."""
-    if len(set(told.stages.values())) < 2:
+    if len(set(annotations.stages.values())) < 2:
         return {}
     found = {}
     for t in graph.parameters:
-        read = {told.stages[op.name] for op, _ in graph.consumers.get(t.name, ()) if op.name in told.stages}
+        read = {
+            annotations.stages[op.name] for op, _ in graph.consumers.get(t.name, ()) if op.name in annotations.stages
+        }
         if len(read) == 1:
             found[t.name] = read.pop()
     return found
 
 
-def _told(model: onnx.ModelProto, graph: Graph, source: str) -> _Told:
+def _annotations_of(model: onnx.ModelProto, graph: Graph, source: str) -> _Annotations:
     used = Counter(c.configuration_id for n in model.graph.node for c in n.device_configurations)
     if not used:
         raise InputError(f"{source}: none of its {len(model.graph.node)} nodes has a multi-device annotation")
@@ -111,32 +113,34 @@ def _told(model: onnx.ModelProto, graph: Graph, source: str) -> _Told:
             f"{source}: expected pipeline stages 0 to {len(stages) - 1} that share {devices} devices evenly, found "
             f"{', '.join(map(str, sorted(stages)[:8]))}"
         )
-    told = _Told(devices // len(stages), unused=[f"configuration {name!r} of {count} nodes" for name, count in others])
+    annotations = _Annotations(
+        devices // len(stages), unused=[f"configuration {name!r} of {count} nodes" for name, count in others]
+    )
     for node, c in nodes:
-        _node(node, c, graph, told)
-    return told
+        _node(node, c, graph, annotations)
+    return annotations
 
 
-def _node(node: onnx.NodeProto, c: onnx.NodeDeviceConfigurationProto, graph: Graph, told: _Told) -> None:
+def _node(node: onnx.NodeProto, c: onnx.NodeDeviceConfigurationProto, graph: Graph, annotations: _Annotations) -> None:
     name = next((o for o in node.output if o), node.name)
     op = graph.producers.get(name)
     if op is None or op.name != name:
         if c.sharding_spec:
-            told.unused.append(f"{name} ({node.op_type}): the importer replaced or folded it")
+            annotations.unused.append(f"{name} ({node.op_type}): the importer replaced or folded it")
         return
-    told.stages[name] = c.pipeline_stage
+    annotations.stages[name] = c.pipeline_stage
     known = {*op.inputs, *op.outputs}
     for spec in c.sharding_spec:
         tensor = graph.tensors.get(spec.tensor_name)
         if tensor is None or tensor.shape is None or spec.tensor_name not in known:
-            told.unused.append(f"{name}: {spec.tensor_name}: the operator as it was imported has no such tensor")
+            annotations.unused.append(f"{name}: {spec.tensor_name}: the operator as it was imported has no such tensor")
             continue
         try:
-            placement = placement_of(spec, tensor.shape, told.devices, c.pipeline_stage * told.devices)
+            placement = placement_of(spec, tensor.shape, annotations.devices, c.pipeline_stage * annotations.devices)
         except ValueError as e:
-            told.unused.append(f"{name}: {spec.tensor_name}: {e}")
+            annotations.unused.append(f"{name}: {spec.tensor_name}: {e}")
         else:
-            told.operators.setdefault(name, {})[spec.tensor_name] = placement
+            annotations.operators.setdefault(name, {})[spec.tensor_name] = placement
 
 
 def _strategy(op: Op, rule: Rule, layouts: Mapping[str, Layout], mesh: DeviceMesh) -> Strategy | None:

@@ -29,7 +29,7 @@ class Boundary:
 def boundaries(plan: PlanDocument, names: Mapping[str, Name]) -> dict[str, Boundary]:
     """Module, as the network names it → its boundary.  Where operators do not say their paths, modules are left out."""
     found = Modules.of_plan(plan, names).of_operator
-    owners = {owner(told.name) for told in names.values()}
+    owners = {owner(emitted.name) for emitted in names.values()}
     readers = {r.operator for p in plan.parameters.values() for r in p.readers}
     weights = weights_of(plan)
     computed = {t: o for o, op in plan.operators.items() for t in op.outputs}

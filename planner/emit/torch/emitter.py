@@ -25,10 +25,10 @@ from planner.errors import InputError
 from planner.ir import Layout
 from planner.planning.document import PlanDocument
 
-__all__ = ["emit_torch", "untold"]
+__all__ = ["emit_torch", "unsupported"]
 
 
-def untold(c: Configuration, model: Model) -> str:
+def unsupported(c: Configuration, model: Model) -> str:
     """What of a uniform configuration a module of DTensors cannot be told; empty where it can be told all."""
     if c.zero > 1 and c.dp * c.cp > 1 and (c.zero == 2 or c.tp * c.cp * c.ep * c.pp > 1):
         return f"ZeRO {c.zero}"  # `fully_shard` alone frees what it has gathered
@@ -44,7 +44,7 @@ def emit_torch(plan: PlanDocument, names: Mapping[str, Name], *, servers: Sequen
     mesh = plan.mesh
     parameters: dict[str, tuple[Any, Any]] = {}
     for name, p in plan.parameters.items():
-        told = names[name]
+        emitted = names[name]
         # A bias added to a pending sum is read as one (by one rank, zeros on the others); DTensor sees to that itself.
         reads = list(dict.fromkeys(Layout(x.layout().dims) for x in p.compute))
         if len(reads) != 1:
@@ -53,9 +53,9 @@ def emit_torch(plan: PlanDocument, names: Mapping[str, Name], *, servers: Sequen
                 f"plan: parameter {name} is computed with as {' and as '.join(map(str, reads))} (read by {readers}); a "
                 "DTensor is in one layout at a time: search with --target mindspore, or pin `compute`"
             )
-        parameters[told.name] = (
-            _words(plan, f"parameter {name}", _oriented(p.stored.layout(), told)),
-            _words(plan, f"parameter {name}", _oriented(reads[0], told)),
+        parameters[emitted.name] = (
+            _words(plan, f"parameter {name}", _oriented(p.stored.layout(), emitted)),
+            _words(plan, f"parameter {name}", _oriented(reads[0], emitted)),
         )
     inputs = {
         n: _words(plan, f"input {n}", Layout.replicated(len(x.shape or ())) if x.layout is None else x.layout.layout())
@@ -135,8 +135,8 @@ def _check_convolutions(plan: PlanDocument) -> None:
             )
 
 
-def _oriented(layout: Layout, told: Name) -> Layout:
-    return Layout(layout.dims[::-1], layout.partial) if told.transposed else layout
+def _oriented(layout: Layout, emitted: Name) -> Layout:
+    return Layout(layout.dims[::-1], layout.partial) if emitted.transposed else layout
 
 
 def _place(plan: PlanDocument, layout: Layout | None) -> tuple[int, list[int | None]] | None:

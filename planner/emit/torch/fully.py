@@ -32,19 +32,19 @@ def fully_sharded(plan: PlanDocument, names: Mapping[str, Name]) -> Fully | None
     first = next((x for x in plan.inputs.values() if x.layout is not None), None)
     if plan.schedule.stages > 1 or first is None or first.layout is None or _real(first.layout.dims[:1], axes) != axes:
         return None
-    kept = set()
+    layouts = set()
     for n, p in plan.parameters.items():
         dims = p.stored.dims[::-1] if names[n].transposed else p.stored.dims
         if any(_real(x.dims, axes) for x in p.compute) or _real(dims[1:], axes):
             return None
-        kept.add(_real(dims[:1], axes))
-    if len(kept) != 1:
+        layouts.add(_real(dims[:1], axes))
+    if len(layouts) != 1:
         return None
-    (over,) = kept
+    (over,) = layouts
     if not over or over != axes[len(axes) - len(over) :]:
         return None
     shards = mesh.size(over)
-    blocks = dict.fromkeys(b for told in names.values() if (b := _block(owner(told.name))))
+    blocks = dict.fromkeys(b for emitted in names.values() if (b := _block(owner(emitted.name))))
     return Fully(mesh.devices // shards, shards, tuple(blocks), plan.schedule.run.get("zero") == 3)
 
 

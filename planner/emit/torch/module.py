@@ -211,12 +211,12 @@ def module_text(
     return text
 
 
-def _fully(told: Fully) -> str:
-    several = told.replicas > 1
+def _fully(fully: Fully) -> str:
+    several = fully.replicas > 1
     return _FULLY.substitute(
-        sizes=(told.replicas, told.shards) if several else (told.shards,),
+        sizes=(fully.replicas, fully.shards) if several else (fully.shards,),
         axes=("replicate", "shard") if several else ("shard",),
-        blocks=literal(told.blocks),
-        freed=told.freed,
-        stays="is freed after each pass" if told.freed else "stays until the backward pass is done",
+        blocks=literal(fully.blocks),
+        freed=fully.freed,
+        stays="is freed after each pass" if fully.freed else "stays until the backward pass is done",
     )

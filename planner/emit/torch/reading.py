@@ -30,17 +30,17 @@ def read_placements(path: Path, graph: Graph, rules: NameRules) -> Reading:
         raise InputError(f"{source}: mesh: sizes: expected a list of numbers, found {sizes!r:.80}")
     mesh = mesh_of(f"{source}: mesh", [whole_number(f"{source}: mesh: sizes", s) for s in sizes])
     names = rules.apply(shapes_of(graph))
-    told = _object(source, "parameters", document.get("parameters"))
-    lacking = [name.name for name in names.values() if name.name not in told]
+    layouts = _object(source, "parameters", document.get("parameters"))
+    lacking = [name.name for name in names.values() if name.name not in layouts]
     if lacking:
         raise InputError(
-            f"{source}: parameter {lacking[0]!r} is not in it; it has {', '.join(list(told)[:6])}, …; say with --names "
-            "what the file calls the model's parameters"
+            f"{source}: parameter {lacking[0]!r} is not in it; it has {', '.join(list(layouts)[:6])}, …; say with "
+            "--names what the file calls the model's parameters"
         )
     compute: dict[str, Layout] = {}
     stored: dict[str, Layout] = {}
     for n, name in names.items():
-        entry = _object(source, f"parameter {name.name!r}", told[name.name])
+        entry = _object(source, f"parameter {name.name!r}", layouts[name.name])
         for key, out in (("computed", compute), ("kept", stored)):
             out[n] = _layout(f"{source}: parameter {name.name!r}: {key}", entry.get(key), graph, n, mesh, name)
     inputs: dict[str, Layout] = {}
@@ -51,7 +51,7 @@ def read_placements(path: Path, graph: Graph, rules: NameRules) -> Reading:
         else:
             unused.append(f"input {n}, which the model has not")
     listed = {name.name for name in names.values()}
-    unused += [f"parameter {n}, which the model has not" for n in told if n not in listed]
+    unused += [f"parameter {n}, which the model has not" for n in layouts if n not in listed]
     modules = document.get("modules")
     if modules:
         unused.append(f"data at the ends of {len(_object(source, 'modules', modules))} modules")
@@ -70,13 +70,15 @@ def _object(source: str, what: str, value: object) -> dict[str, Any]:
     return value
 
 
-def _layout(where: str, told: object, graph: Graph, n: str, mesh: DeviceMesh, name: Name | None) -> Layout:
+def _layout(where: str, entry: object, graph: Graph, n: str, mesh: DeviceMesh, name: Name | None) -> Layout:
     """Placements, a dimension or null for every mesh axis, in the graph's orientation."""
     rank = len(graph.tensors[n].shape or ())
-    if not isinstance(told, list) or len(told) != len(mesh.axes):
-        raise InputError(f"{where}: expected a dimension or null for each of {len(mesh.axes)} axes, found {told!r:.80}")
+    if not isinstance(entry, list) or len(entry) != len(mesh.axes):
+        raise InputError(
+            f"{where}: expected a dimension or null for each of {len(mesh.axes)} axes, found {entry!r:.80}"
+        )
     dims: list[list[str]] = [[] for _ in range(rank)]
-    for axis, d in zip(mesh.names, told, strict=True):
+    for axis, d in zip(mesh.names, entry, strict=True):
         if d is None:
             continue
         if isinstance(d, bool) or not isinstance(d, int) or not 0 <= d < rank:
@@ -85,11 +87,11 @@ def _layout(where: str, told: object, graph: Graph, n: str, mesh: DeviceMesh, na
     return Layout(tuple(tuple(d) for d in (dims[::-1] if name is not None and name.transposed else dims)))
 
 
-def _stages(source: str, told: object, names: Mapping[str, Name]) -> dict[str, int]:
+def _stages(source: str, section: object, names: Mapping[str, Name]) -> dict[str, int]:
     """Parameter → stage, of those that are in one alone."""
-    if told is None:
+    if section is None:
         return {}
-    pipeline = _object(source, "pipeline", told)
+    pipeline = _object(source, "pipeline", section)
     count = whole_number(f"{source}: pipeline: stages", pipeline.get("stages"))
     stage_of = _object(source, "pipeline: stage_of", pipeline.get("stage_of"))
     shared = pipeline.get("shared", [])

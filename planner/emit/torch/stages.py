@@ -29,7 +29,7 @@ def split_of_plan(plan: PlanDocument, names: Mapping[str, Name]) -> Split | None
     if plan.schedule.stages == 1:
         return None
     found, weights = Modules.of_plan(plan, names).of_operator, weights_of(plan)
-    owners = {owner(told.name) for told in names.values()}
+    owners = {owner(emitted.name) for emitted in names.values()}
     readers = {r.operator for p in plan.parameters.values() for r in p.readers}
     stage_of: dict[str, int] = {}
     for name, op in plan.operators.items():

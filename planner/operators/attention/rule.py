@@ -77,7 +77,7 @@ def _attention(o: Operator) -> Rule:
         else ("b (h g) s e!", "b h t e!", "b h t f!", "b (h g) s f!")
     )
     mask = " ".join(["b", "(h g)", "s", "*"][4 - o.rank(3) :]) if o.has(3) else "-"
-    kept = "*" if o.has(4) else "t"
+    positions = "*" if o.has(4) else "t"
     # Where queries stand decides what they see; what is handed on besides Y lacks queries and groups.
     placed = (
         o.attribute("is_causal", 0) or max(o.attribute(f"{side}_window_size", -1) for side in ("left", "right")) >= 0
@@ -86,7 +86,7 @@ def _attention(o: Operator) -> Rule:
     flops = 2.0 * o.shape(0)[0] * heads * queries * total * (depth + value_depth)
     return sharded(
         o,
-        f"{q}, {k}, {v}, {mask}, b h p e!, b h p f!, b -> {y}, b h {kept} e!, b h {kept} f!, b (h g) s *",
+        f"{q}, {k}, {v}, {mask}, b h p e!, b h p f!, b -> {y}, b h {positions} e!, b h {positions} f!, b (h g) s *",
         kind="attention",
         sizes={"h": key_heads, "g": heads // key_heads, "e": depth, "f": value_depth},
         whole=["t", "p"] if whole_keys else [],

@@ -62,13 +62,13 @@ def _multi_head_attention(o: Operator) -> Rule:
     q = "b s! h * *" if packed else f"b {s} (h e!)"
     k = "-" if not o.has(1) else "b t! h * *" if o.rank(1) == 5 else "b h t e!" if other else "b t (h e!)"
     v = "-" if not o.has(2) else "b h t f!" if other else "b t (h f!)"
-    kept = "*" if o.has(6) or together or o.has(8) else "t"
+    positions = "*" if o.has(6) or together or o.has(8) else "t"
     flops = 2.0 * o.shape(0)[0] * heads * queries * (keys + past) * (depth + value_depth)
     item_bytes = ITEM_BYTES.get(o.input_types[0], 4)
     return sharded(
         o,
         f"{q}, {k}, {v}, *, {_mask(o, 4, 's')}, {_score_bias(o, 5)}, b h p e!, b h p f!, *... -> "
-        f"b s (h f!), b h {kept} e!, b h {kept} f!, b h s *",
+        f"b s (h f!), b h {positions} e!, b h {positions} f!, b h s *",
         kind="attention",
         sizes={"h": heads, "e": depth, "f": value_depth},
         whole=[*(["t", "p"] if whole_keys else []), *(["b"] if packs else [])],

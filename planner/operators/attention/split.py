@@ -65,7 +65,7 @@ def attention_backward_ranks(
     queries = _span(place, "s", here.q.shape[3])
     dy, *handed_on = _shared_out(gradients, place)
     if not _alone(place) and RING not in place.shards:
-        return _asked(attention_backward(op, inputs, [dy, *handed_on], wanted, here, queries), wanted, inputs)
+        return _only_wanted(attention_backward(op, inputs, [dy, *handed_on], wanted, here, queries), wanted, inputs)
     x, y = inputs[0], outputs[0]
     assert x is not None
     assert y is not None
@@ -107,10 +107,10 @@ def attention_backward_ranks(
         None if dmask is None or mask is None else mask_gradient(dmask, mask.shape),
         *(past or (None, None)),
     ]
-    return _asked(results, wanted, inputs)
+    return _only_wanted(results, wanted, inputs)
 
 
-def _asked(gradients: Operands, wanted: Sequence[bool], inputs: Operands) -> list[Array | None]:
+def _only_wanted(gradients: Operands, wanted: Sequence[bool], inputs: Operands) -> list[Array | None]:
     """The wanted ones, in the precision of the operands."""
     found = [*gradients, *[None] * len(inputs)]
     return [

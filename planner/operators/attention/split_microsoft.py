@@ -57,9 +57,9 @@ def _multi_head_backward(
     heads = op.attributes["num_heads"]
     attention, operands = as_attention(op, _own_bias(inputs, place), _keys(place))
     y, dy = (None if x is None else split_heads(x, heads) for x in (outputs[0], gradients[0]))
-    asked = [True, True, True, len(wanted) > 5 and wanted[5], True, True]
+    requested = [True, True, True, len(wanted) > 5 and wanted[5], True, True]
     found = yield from attention_backward_ranks(
-        attention, operands, [y, *outputs[1:]], [dy, *gradients[1:]], asked, place
+        attention, operands, [y, *outputs[1:]], [dy, *gradients[1:]], requested, place
     )
     results = from_attention(op, _own_bias(inputs, place), found)
     bias = inputs[3] if len(inputs) > 3 else None

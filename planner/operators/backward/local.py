@@ -71,8 +71,8 @@ def _layer_norm_grad(op: Op, inputs: Sequence[Array | None], shapes: Shapes | No
     dy, x, scale, mean, r = (_need(op, inputs, i) for i in range(5))
     axis = normalise_axis(op.attributes.get("axis", -1), x.ndim)
     axes = tuple(range(axis, x.ndim))
-    kept = (*x.shape[:axis], *(1,) * len(axes))
-    centred, r = x - mean.reshape(kept), r.reshape(kept)
+    one_shape = (*x.shape[:axis], *(1,) * len(axes))
+    centred, r = x - mean.reshape(one_shape), r.reshape(one_shape)
     dx = standardise_gradient(centred, r, dy * scale, axes)
     return [dx, unbroadcast(dy * centred * r, scale.shape), unbroadcast(dy, scale.shape)]
 

@@ -29,8 +29,8 @@ def _dropout_gradient(op: Op, inputs: Operands) -> Results | None:
     assert dy is not None
     if training is not None and not np.any(training):
         return [dy]
-    kept = 1 - (0.5 if ratio is None else float(ratio.reshape(())))
-    return [np.where(np.asarray(mask), dy / dy.dtype.type(kept), dy.dtype.type(0))]
+    keeping = 1 - (0.5 if ratio is None else float(ratio.reshape(())))
+    return [np.where(np.asarray(mask), dy / dy.dtype.type(keeping), dy.dtype.type(0))]
 
 
 in_place_of_runtime(

@@ -77,10 +77,10 @@ def _mean_variance(op: Op, inputs: Sequence[Array | None], shapes: Shapes | None
 
 def _cross_entropy(op: Op, inputs: Sequence[Array | None], shapes: Shapes | None) -> Results:
     """(scores, labels, weights, label to ignore) → loss, log-probabilities: ONNX's operator with an operand more."""
-    told = states_ignored(op, inputs)
-    attributes = {k: v for k, v in told.attributes.items() if k in ("ignore_index", "reduction")}
+    forward = states_ignored(op, inputs)
+    attributes = {k: v for k, v in forward.attributes.items() if k in ("ignore_index", "reduction")}
     own = replace(
-        told, type="SoftmaxCrossEntropyLoss", inputs=op.inputs[:3], attributes=attributes, opset=_CROSS_ENTROPY_OPSET
+        forward, type="SoftmaxCrossEntropyLoss", inputs=op.inputs[:3], attributes=attributes, opset=_CROSS_ENTROPY_OPSET
     )
     return run_node(own, inputs[:3])
 

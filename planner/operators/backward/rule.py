@@ -66,10 +66,10 @@ def _layer_normalization(o: Operator) -> Rule:
     rank = o.rank(1)
     first = o.axis(-1, rank)
     rows, normalised = labels("d", first), " ".join(f"d{i}" for i in range(first, rank))
-    kept = f"{rows} {' '.join('1' for _ in range(first, rank))}"
+    statistic = f"{rows} {' '.join('1' for _ in range(first, rank))}"
     x = f"{rows} {normalised}"
     simplified = o.type.endswith("::SimplifiedLayerNormalizationGrad")
-    statistics, parameters = ([kept], [normalised]) if simplified else ([kept] * 2, [normalised] * 2)
+    statistics, parameters = ([statistic], [normalised]) if simplified else ([statistic] * 2, [normalised] * 2)
     return sharded(
         o,
         f"{', '.join([x, x, normalised, *statistics])} -> {', '.join([x, *parameters])}",
@@ -145,10 +145,10 @@ def _reduce_sum(o: Operator) -> Rule:
     rank = o.rank(0)
     axes = {a % rank for a in o.ints(1, "axes") or range(rank)}
     keep = o.attribute("keepdims", 1)
-    kept = [("1" if i in axes else f"d{i}") for i in range(rank) if keep or i not in axes]
+    dims = [("1" if i in axes else f"d{i}") for i in range(rank) if keep or i not in axes]
     return sharded(
         o,
-        f"{labels('d', rank)}, - -> {' '.join(kept)}",
+        f"{labels('d', rank)}, - -> {' '.join(dims)}",
         kind="reduction",
         combine={f"d{i}": Combine.SUM for i in axes},
         linear=[(0,)],

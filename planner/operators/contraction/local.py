@@ -111,8 +111,8 @@ def _matmul_activation(op: Op, inputs: Operands) -> Results | None:
         for k in ("alpha", "beta", "gamma", "axis")
         if f"activation_{k}" in op.attributes
     }
-    kept = {k: v for k, v in op.attributes.items() if not k.startswith("activation")}
-    product = run_node(Op(op.name, "com.microsoft::FusedMatMul", op.inputs, op.outputs, kept, 1), inputs)
+    attributes = {k: v for k, v in op.attributes.items() if not k.startswith("activation")}
+    product = run_node(Op(op.name, "com.microsoft::FusedMatMul", op.inputs, op.outputs, attributes, 1), inputs)
     activation = Op(op.name, named.decode() if isinstance(named, bytes) else named, ("x",), op.outputs, parameters, 20)
     return run_node(activation, product)
 

@@ -44,8 +44,8 @@ def _transposed(w: Writer, here: Local, operands: Operands) -> list[Value]:
     space = local_space(here.op, weight.dims[FIRST:], here.place, transposed=True)
     grown = _fetched(w, x, space, "positions", here)
     dropped = ("auto_pad", "pads", "output_padding", "output_shape")
-    kept = {k: v for k, v in here.op.attributes.items() if k not in dropped}
-    plain = replace(here.op, attributes=kept, inputs=here.op.inputs[:2])
+    attributes = {k: v for k, v in here.op.attributes.items() if k not in dropped}
+    plain = replace(here.op, attributes=attributes, inputs=here.op.inputs[:2])
     channels = weight.dims[1] * int(here.op.attributes.get("group", 1))
     covered = [r.window.read_by(r.needed("positions")) for r in space]
     shape = (x.dims[0], channels, *(stop - first for first, stop in covered))
@@ -78,8 +78,8 @@ def _fitted(w: Writer, x: Value, dim: int, have: Range, want: Range) -> Value:
     first, stop = max(have[0], want[0]), min(have[1], want[1])
     if stop <= first:
         return zeros(want[1] - want[0])[0]
-    kept = w.slice(x, dim, first - have[0], stop - have[0])
-    return w.concat([*zeros(first - want[0]), kept, *zeros(want[1] - stop)], dim)
+    part = w.slice(x, dim, first - have[0], stop - have[0])
+    return w.concat([*zeros(first - want[0]), part, *zeros(want[1] - stop)], dim)
 
 
 def _written(w: Writer, op: Op, operands: Operands, here: Local, shape: tuple[int, ...] | None = None) -> list[Value]:

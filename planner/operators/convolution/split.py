@@ -99,8 +99,10 @@ def _transposed_forward(op: Op, inputs: Operands, place: ShardContext) -> Corout
     assert weight is not None
     space = local_space(op, weight.shape[FIRST:], place, transposed=True)
     grown = yield from fetch(x, space, "positions", place)
-    kept = {k: v for k, v in op.attributes.items() if k not in ("auto_pad", "pads", "output_padding", "output_shape")}
-    plain = replace(op, attributes=kept, inputs=op.inputs[:2])
+    attributes = {
+        k: v for k, v in op.attributes.items() if k not in ("auto_pad", "pads", "output_padding", "output_shape")
+    }
+    plain = replace(op, attributes=attributes, inputs=op.inputs[:2])
     y = run_local(plain, [grown, weight])[0]
     assert y is not None
     for r in space:
@@ -138,8 +140,8 @@ def _gradient_forward(op: Op, inputs: Operands, place: ShardContext) -> Coroutin
     assert dy is not None
     assert x is not None
     assert weight is not None
-    asked = [*(bool(name) for name in op.outputs), False, False]
-    found = yield from convolution_gradients(op, x, weight, dy, asked[:3], place)
+    requested = [*(bool(name) for name in op.outputs), False, False]
+    found = yield from convolution_gradients(op, x, weight, dy, requested[:3], place)
     return found[: len(op.outputs)]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from planner.kernels.attributes import Array, align, string
-from planner.kernels.draws import global_index, kept_by_dropout
+from planner.kernels.draws import dropout_mask, global_index
 from planner.kernels.gradients import Call, register, unbroadcast
 from planner.kernels.pieces import by_elements
 
@@ -341,7 +341,7 @@ def _dropout(c: Call) -> Gradients:
         return [c.dy]
     mask = c.outputs[1] if len(c.outputs) > 1 else None
     if mask is None:
-        mask = kept_by_dropout(c.op, ratio, global_index(c.dy.shape, (0,) * c.dy.ndim, c.dy.shape))
+        mask = dropout_mask(c.op, ratio, global_index(c.dy.shape, (0,) * c.dy.ndim, c.dy.shape))
     return [c.dy * mask / (1 - ratio or 1)]
 
 

@@ -87,8 +87,8 @@ def _exchanged(w: Writer, here: Local, operands: Operands, mode: str) -> Value:
     receive = all_to_all(w, send, group, 0, 0)
 
     def travel(v: Value, there: Value, back: Value, shape: Shape | None) -> Value:
-        told: dict[str, Any] = {"ranks": list(group), "axis": 0}
-        return w.op("AllToAllV", [v, there, back], v.dtype, shape, domain=DOMAIN, **told)
+        attributes: dict[str, Any] = {"ranks": list(group), "axis": 0}
+        return w.op("AllToAllV", [v, there, back], v.dtype, shape, domain=DOMAIN, **attributes)
 
     arrived = travel(w.gather(rows, order, 0), send, receive, None)
     chosen = travel(w.gather(experts, order, 0), send, receive, None)
@@ -108,6 +108,6 @@ def _places(w: Writer, keys: Value, count: int) -> Value:
     """Places of distinct keys in ascending order."""
     values = w.declare(w.fresh(f"{w.scope}/keys"), "int64", (count,))
     places = w.declare(w.fresh(f"{w.scope}/places"), "int64", (count,))
-    told: dict[str, Any] = {"axis": 0, "largest": 0, "sorted": 1}
-    w.several("TopK", [keys, w.constant(np.array([count], dtype=np.int64))], [values, places], **told)
+    attributes: dict[str, Any] = {"axis": 0, "largest": 0, "sorted": 1}
+    w.several("TopK", [keys, w.constant(np.array([count], dtype=np.int64))], [values, places], **attributes)
     return places

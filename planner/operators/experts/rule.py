@@ -42,7 +42,7 @@ def _expert_matmul(o: Operator) -> Rule:
             item_bytes,
             backward=backward,
             statistic=indices,
-            kept=item_bytes if indices else 0,
+            fixed_bytes=item_bytes if indices else 0,
         )
 
     return sharded(

@@ -122,8 +122,8 @@ def reduced_gradients(
 def _others(product: Array, zeros: Array, factor: Array) -> Array:
     """The product of all factors but one; `product` is that of those that are not zero, of which there are `zeros`."""
     is_zero = factor == 0
-    kept = zeros - is_zero == 0
-    return np.asarray(np.where(kept, product / np.where(is_zero, 1, factor), 0))
+    unaffected = zeros - is_zero == 0
+    return np.asarray(np.where(unaffected, product / np.where(is_zero, 1, factor), 0))
 
 
 def tensor_scatter_coordinates(

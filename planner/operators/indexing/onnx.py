@@ -55,7 +55,7 @@ def _gather_nd(w: Writer, here: Local, operands: Operands) -> list[Value]:
     assert held is not None
     rest = data.dims[batch + depth :]
     shape = (*indices.dims[:-1], *rest)
-    told: dict[str, Any] = {"batch_dims": batch} if batch else {}
-    found = w.op("GatherND", [data, w.concat(columns, indices.rank - 1)], data.dtype, shape, **told)
+    attributes: dict[str, Any] = {"batch_dims": batch} if batch else {}
+    found = w.op("GatherND", [data, w.concat(columns, indices.rank - 1)], data.dtype, shape, **attributes)
     mask = w.reshape(held, (*indices.dims[:-1], *(1,) * len(rest)))
     return [w.where(mask, found, w.number(0, found))]

@@ -33,6 +33,6 @@ def _best(w: Writer, x: Value, axis: int, count: int, here: Local) -> tuple[Valu
     shape = (*x.dims[:axis], count, *x.dims[axis + 1 :])
     values = w.declare(w.fresh(f"{w.scope}/best"), x.dtype, shape)
     places = w.declare(w.fresh(f"{w.scope}/places"), "int64", shape)
-    told: dict[str, Any] = {"axis": axis, "largest": int(here.op.attributes.get("largest", 1)), "sorted": 1}
-    w.several("TopK", [x, w.constant(np.array([count], dtype=np.int64))], [values, places], **told)
+    attributes: dict[str, Any] = {"axis": axis, "largest": int(here.op.attributes.get("largest", 1)), "sorted": 1}
+    w.several("TopK", [x, w.constant(np.array([count], dtype=np.int64))], [values, places], **attributes)
     return values, places

@@ -126,7 +126,7 @@ def _top_k(o: Operator) -> Rule:
                 beside,
                 item_bytes,
                 extent=partial(_candidates, size, count),
-                kept=ITEM_BYTES["int64"],
+                fixed_bytes=ITEM_BYTES["int64"],
             )
         ],
     )

@@ -86,8 +86,8 @@ def _center_crop_pad(c: Call) -> Gradients:
     dx = np.zeros_like(c.x)
     ours, theirs = [], []
     for size, target in zip(c.x.shape, c.dy.shape, strict=True):
-        start, kept = abs(size - target) // 2, min(size, target)
-        inner, whole = slice(start, start + kept), slice(0, kept)
+        start, length = abs(size - target) // 2, min(size, target)
+        inner, whole = slice(start, start + length), slice(0, length)
         ours.append(inner if size > target else whole)
         theirs.append(whole if size > target else inner)
     dx[tuple(ours)] = c.dy[tuple(theirs)]

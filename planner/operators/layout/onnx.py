@@ -41,8 +41,8 @@ def _move(w: Writer, here: Local, operands: Operands) -> list[Value | None]:
             parts = [_pending(w, parts[0], dim, movement, factor, here)]
         else:
             parts = _carried(w, parts, dim, movement, factor, here, fill)
-    asked = [j for j, name in enumerate(op.outputs) if name and rule.results[j] is not None]
-    found = dict(zip(asked, parts, strict=True))
+    requested = [j for j, name in enumerate(op.outputs) if name and rule.results[j] is not None]
+    found = dict(zip(requested, parts, strict=True))
     return [found.get(j) for j in range(len(op.outputs))]
 
 
@@ -113,10 +113,10 @@ def _blocks(w: Writer, here: Local, operands: Operands) -> list[Value]:
     if to_space:
         (x,) = _carried(w, [x], 1, movement, "c", here)
         n, c, height, width = x.dims
-        kept = c // block**2
-        cut = w.reshape(x, (n, kept, block, block, height, width))
+        channels_left = c // block**2
+        cut = w.reshape(x, (n, channels_left, block, block, height, width))
         turned = _turned(w, cut, (0, 1, 4, 2, 5, 3))
-        return [w.reshape(turned, (n, kept, height * block, width * block))]
+        return [w.reshape(turned, (n, channels_left, height * block, width * block))]
     n, c, height, width = x.dims
     cut = w.reshape(x, (n, c, height // block, block, width // block, block))
     turned = _turned(w, cut, (0, 1, 3, 5, 2, 4))

@@ -46,8 +46,8 @@ def _triangle(w: Writer, here: Local, operands: Operands) -> list[Value]:
     k = int(here.known[1].reshape(())) if len(here.known) > 1 and here.known[1] is not None else 0
     rows = np.arange(x.dims[-2])[:, None] + here.place.offset.get("r", 0)
     columns = np.arange(x.dims[-1]) + here.place.offset.get("c", 0)
-    kept = columns - rows >= k if here.op.attributes.get("upper", 1) else columns - rows <= k
-    return [w.where(w.constant(kept), x, w.number(0, x))]
+    inside = columns - rows >= k if here.op.attributes.get("upper", 1) else columns - rows <= k
+    return [w.where(w.constant(inside), x, w.number(0, x))]
 
 
 @lowers("EyeLike")

@@ -106,7 +106,7 @@ class _Plan:
     """Operands that are moved, results that are asked for, and the steps, one dimension after the other."""
 
     data: tuple[int, ...]
-    asked: tuple[int, ...]
+    requested: tuple[int, ...]
     steps: tuple[_Step, ...]
 
     @classmethod
@@ -122,8 +122,8 @@ class _Plan:
                 movement, factor = movement.of_equal_parts(place.shards[factor]), None
             if movement is not None:
                 steps.append(_Step(dim, movement, factor, pending))
-        asked = (j for j, name in enumerate(op.outputs) if name and rule.results[j] is not None)
-        return cls(data, tuple(asked), tuple(steps))
+        requested = (j for j, name in enumerate(op.outputs) if name and rule.results[j] is not None)
+        return cls(data, tuple(requested), tuple(steps))
 
 
 def _split_factor(tensors: Sequence[Dims | None], dim: int, place: ShardContext) -> str | None:
@@ -142,7 +142,7 @@ def _forward(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
         if fill is not None:
             shards, index = (1, 0) if s.factor is None else (place.shards[s.factor], place.index[s.factor])
             np.moveaxis(parts[0], s.dim, 0)[s.movement.wanted(shards)[index] < 0] = fill
-    found = dict(zip(plan.asked, parts, strict=True))
+    found = dict(zip(plan.requested, parts, strict=True))
     return [found.get(j) for j in range(len(op.outputs))]
 
 
@@ -152,7 +152,7 @@ def _backward(
     plan = _Plan.of(op, inputs, place)
     given = next(x for i in plan.data if (x := inputs[i]) is not None)
     parts = [
-        _unread(given, k, plan.steps, place) if (g := gradients[j]) is None else g for k, j in enumerate(plan.asked)
+        _unread(given, k, plan.steps, place) if (g := gradients[j]) is None else g for k, j in enumerate(plan.requested)
     ]
     for s in reversed(plan.steps):
         if s.pending and s.factor is not None:

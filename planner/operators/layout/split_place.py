@@ -74,8 +74,8 @@ def _triangle(op: Op, x: Array, inputs: Operands, place: ShardContext) -> Array:
     k = 0 if given is None else int(given.reshape(()))
     rows = np.arange(x.shape[-2])[:, None] + place.offset.get("r", 0)
     columns = np.arange(x.shape[-1]) + place.offset.get("c", 0)
-    kept = columns - rows >= k if op.attributes.get("upper", 1) else columns - rows <= k
-    return np.where(kept, x, np.zeros((), dtype=x.dtype))
+    inside = columns - rows >= k if op.attributes.get("upper", 1) else columns - rows <= k
+    return np.where(inside, x, np.zeros((), dtype=x.dtype))
 
 
 def _trilu(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:

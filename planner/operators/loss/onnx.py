@@ -106,20 +106,20 @@ def _text(value: object) -> str:
 def _cross_entropy(w: Writer, here: Local, operands: Operands) -> list[Value]:
     w.need(13)
     scores = w.widened(needed(operands[0]))
-    told = _Labels.of(w, here, scores, operands)
+    labels = _Labels.of(w, here, scores, operands)
     classes = _classes(here)
     largest = over(w, w.reduce("ReduceMax", scores, [1]), classes, here, "max")
     shifted = w.join("Sub", scores, largest)
     rows = w.reduce("ReduceSum", w.each("Exp", shifted), [1])
-    parts = [w.reshape(rows, told.local.dims), told.picked(w, shifted)]
-    if told.weights is not None:
-        parts.append(told.held_weight(w, scores))
+    parts = [w.reshape(rows, labels.local.dims), labels.picked(w, shifted)]
+    if labels.weights is not None:
+        parts.append(labels.held_weight(w, scores))
     parts = _packed(w, parts, classes, here) if classes else parts
     logarithm = w.each("Log", parts[0])
-    weight = parts[2] if told.weights is not None else told.counted(w, scores)
+    weight = parts[2] if labels.weights is not None else labels.counted(w, scores)
     each = w.join("Mul", weight, w.join("Sub", logarithm, parts[1]))
-    if told.used is not None:
-        each = w.where(told.used, each, w.number(0, each))
+    if labels.used is not None:
+        each = w.where(labels.used, each, w.number(0, each))
     loss = _reduced(w, here, each, weight, _batch(here))
     if len(here.op.outputs) < 2 or not here.op.outputs[1]:
         return [loss]
@@ -131,7 +131,7 @@ def _likelihood(w: Writer, here: Local, operands: Operands) -> list[Value]:
     """What a rank picks is its term of a pending sum; a mean reduces its two sums at once."""
     w.need(13)
     log_p = w.widened(needed(operands[0]))
-    told = _Labels.of(w, here, log_p, operands)
-    weight = told.held_weight(w, log_p)
-    each = w.each("Neg", w.join("Mul", weight, told.picked(w, log_p)))
+    labels = _Labels.of(w, here, log_p, operands)
+    weight = labels.held_weight(w, log_p)
+    each = w.each("Neg", w.join("Mul", weight, labels.picked(w, log_p)))
     return [_reduced(w, here, each, weight, [*_classes(here), *_batch(here)])]

@@ -107,36 +107,36 @@ def _cross_entropy_forward(op: Op, inputs: Operands, place: ShardContext) -> Cor
     """The loss and the local log-probabilities; kept are the rows' logarithm of the sum, weights and their total, and
     the probability of all classes but the label: one less that of the label has no digits left where that is near one.
     """
-    scores, told = _read(op, inputs, place)
+    scores, labels = _read(op, inputs, place)
     classes = _classes(place)
     largest = yield from _over(classes, scores.max(axis=1), place, "max")
-    parts = [_others(told, scores, largest), told.picked(scores) - np.where(told.held, largest, 0)]
-    if told.weights is not None:
-        parts.append(told.held_weight(scores.dtype))
+    parts = [_others(labels, scores, largest), labels.picked(scores) - np.where(labels.held, largest, 0)]
+    if labels.weights is not None:
+        parts.append(labels.held_weight(scores.dtype))
     rows = yield from _over(classes, np.stack(parts), place)
-    weight = rows[2] if told.weights is not None else told.used.astype(scores.dtype)
-    sums = rows[0] + np.where(told.used, np.exp(rows[1]), 0)
+    weight = rows[2] if labels.weights is not None else labels.used.astype(scores.dtype)
+    sums = rows[0] + np.where(labels.used, np.exp(rows[1]), 0)
     logarithm, rest = np.log(sums), rows[0] / sums
-    each = np.where(told.used, weight * (logarithm - rows[1]), 0).astype(scores.dtype)
+    each = np.where(labels.used, weight * (logarithm - rows[1]), 0).astype(scores.dtype)
     loss, total = each, np.ones((), dtype=scores.dtype)
-    if told.reduction == "mean":
+    if labels.reduction == "mean":
         sums = yield from _over(_batch(place), np.array([each.sum(), weight.sum()], dtype=scores.dtype), place)
         loss, total = np.asarray(sums[0] / sums[1]), np.asarray(sums[1])
-    elif told.reduction == "sum":
+    elif labels.reduction == "sum":
         loss = np.asarray(each.sum())
     normaliser = logarithm + largest
     found = [loss, scores - np.expand_dims(normaliser, 1)] if any(op.outputs[1:]) else [loss]
     return [*_like(op, found, inputs[0]), *[None] * (len(op.outputs) - len(found)), normaliser, weight, total, rest]
 
 
-def _others(told: _Labels, scores: Array, largest: Array) -> Array:
+def _others(labels: _Labels, scores: Array, largest: Array) -> Array:
     """Sums, over the classes but the label, of the exponentials of the scores less their row's largest."""
     sums = np.empty(largest.shape, dtype=scores.dtype)
     for part in pieces(len(scores), scores.size // max(1, len(scores))):
         e = scores[part] - np.expand_dims(largest[part], 1)
         np.exp(e, out=e)
-        at = np.expand_dims(told.local[part], 1)
-        left = np.where(np.expand_dims(told.held[part], 1), 0, np.take_along_axis(e, at, axis=1))
+        at = np.expand_dims(labels.local[part], 1)
+        left = np.where(np.expand_dims(labels.held[part], 1), 0, np.take_along_axis(e, at, axis=1))
         np.put_along_axis(e, at, left.astype(e.dtype), axis=1)
         sums[part] = e.sum(axis=1)
     return sums
@@ -146,16 +146,16 @@ def _cross_entropy_backward(
     op: Op, inputs: Operands, outputs: Operands, gradients: Operands, wanted: Sequence[bool], place: ShardContext
 ) -> Coroutine:
     """Of other ranks only what a gradient of the log-probabilities sums over the classes."""
-    scores, told = _read(op, inputs, place)
+    scores, labels = _read(op, inputs, place)
     normaliser, weight, total, rest = (widen(v) for v in outputs[len(op.outputs) :])
     saved = outputs[1] if len(op.outputs) > 1 else None
     if saved is not None:
-        scores, normaliser, rest = widen(saved), np.zeros_like(normaliser), -np.expm1(told.picked(widen(saved)))
+        scores, normaliser, rest = widen(saved), np.zeros_like(normaliser), -np.expm1(labels.picked(widen(saved)))
     further = gradients[1] if len(gradients) > 1 else None
     if gradients[0] is None:
         dx = np.zeros_like(scores)
     else:
-        dx = _through_scores(told, scores, weight * (widen(gradients[0]) / total), rest, normaliser)
+        dx = _through_scores(labels, scores, weight * (widen(gradients[0]) / total), rest, normaliser)
     if further is not None:
         sums = yield from _over(_classes(place), widen(further).sum(axis=1, keepdims=True), place)
         dx = dx + further - np.exp(scores - np.expand_dims(normaliser, 1)) * sums
@@ -163,42 +163,42 @@ def _cross_entropy_backward(
     return [dx.astype(inputs[0].dtype, copy=False) if wanted[0] else None, *[None] * (len(inputs) - 1)]
 
 
-def _through_scores(told: _Labels, scores: Array, factor: Array, rest: Array, normaliser: Array) -> Array:
+def _through_scores(labels: _Labels, scores: Array, factor: Array, rest: Array, normaliser: Array) -> Array:
     """factor·(softmax − one-hot); `rest` is the probability of all classes but the label."""
     dx = np.empty(scores.shape, dtype=np.result_type(scores, factor))
     for part in pieces(len(scores), scores.size // max(1, len(scores))):
         p = np.exp(scores[part] - np.expand_dims(normaliser[part], 1))
         np.multiply(p, np.expand_dims(factor[part], 1), out=dx[part])
-    told.put(dx, -factor * rest)
+    labels.put(dx, -factor * rest)
     return dx
 
 
 def _cross_entropy_gradient(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
     """dLoss, log-probabilities, labels and weights of exported training graphs.  A label's weight is known to the
     rank that holds its class."""
-    log_p, told = _read(op, inputs, place, first=1)
-    factor = told.used.astype(log_p.dtype)
-    if told.weights is not None:
-        factor = yield from _over(_classes(place), told.held_weight(log_p.dtype), place)
-    if told.reduction == "mean":
+    log_p, labels = _read(op, inputs, place, first=1)
+    factor = labels.used.astype(log_p.dtype)
+    if labels.weights is not None:
+        factor = yield from _over(_classes(place), labels.held_weight(log_p.dtype), place)
+    if labels.reduction == "mean":
         total = yield from _over(_batch(place), np.asarray(factor.sum()), place)
         factor = factor / total
-    rest = -np.expm1(told.picked(log_p))
-    dx = _through_scores(told, log_p, factor * widen(inputs[0]), rest, np.zeros(told.used.shape, log_p.dtype))
+    rest = -np.expm1(labels.picked(log_p))
+    dx = _through_scores(labels, log_p, factor * widen(inputs[0]), rest, np.zeros(labels.used.shape, log_p.dtype))
     added = inputs[5] if len(inputs) > 5 else None
     return _like(op, [dx if added is None else dx + added], inputs[1])
 
 
 def _likelihood_forward(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
     """What a rank picks is its term of a pending sum; a mean reduces its two sums at once and keeps the second."""
-    log_p, told = _read(op, inputs, place)
-    each = told.held_weight(log_p.dtype)
-    loss, total = -each * told.picked(log_p), np.ones((), dtype=log_p.dtype)
-    if told.reduction == "mean":
+    log_p, labels = _read(op, inputs, place)
+    each = labels.held_weight(log_p.dtype)
+    loss, total = -each * labels.picked(log_p), np.ones((), dtype=log_p.dtype)
+    if labels.reduction == "mean":
         sums = np.array([loss.sum(), each.sum()], dtype=log_p.dtype)
         sums = yield from _over([*_classes(place), *_batch(place)], sums, place)
         loss, total = np.asarray(sums[0] / sums[1]), np.asarray(sums[1])
-    elif told.reduction == "sum":
+    elif labels.reduction == "sum":
         loss = np.asarray(loss.sum())
     return [*_like(op, [loss], inputs[0]), total]
 
@@ -206,10 +206,10 @@ def _likelihood_forward(op: Op, inputs: Operands, place: ShardContext) -> Corout
 def _likelihood_backward(
     op: Op, inputs: Operands, outputs: Operands, gradients: Operands, wanted: Sequence[bool], place: ShardContext
 ) -> Coroutine:
-    log_p, told = _read(op, inputs, place)
+    log_p, labels = _read(op, inputs, place)
     dx = np.zeros_like(log_p)
     if gradients[0] is not None:
-        told.add(dx, -told.held_weight(log_p.dtype) * (widen(gradients[0]) / widen(outputs[-1])))
+        labels.add(dx, -labels.held_weight(log_p.dtype) * (widen(gradients[0]) / widen(outputs[-1])))
     assert inputs[0] is not None
     return [dx.astype(inputs[0].dtype) if wanted[0] else None, *[None] * (len(inputs) - 1)]
     yield  # never communicates

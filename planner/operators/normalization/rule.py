@@ -79,10 +79,10 @@ def _skip_layer_normalization(o: Operator) -> Rule:
     skip = " ".join(rows[o.rank(0) - o.rank(1) :])
     centred = o.type.endswith("::SkipLayerNormalization")
     parameters = "h, h, h" if centred else "h, h"
-    kept = " ".join(rows)
+    positions = " ".join(rows)
     return sharded(
         o,
-        f"{kept} h, {skip} h, {parameters} -> {kept} h, {kept} 1, {kept} 1, {kept} h",
+        f"{positions} h, {skip} h, {parameters} -> {positions} h, {positions} 1, {positions} 1, {positions} h",
         kind="normalization",
         combine={"h": Combine.INNER},
         differentiable=range(len(o.inputs)),

@@ -235,11 +235,11 @@ def _normalise(c: Call) -> Coroutine:
         results += [mean, m.inverse]
     else:
         results.append(m.inverse)
-    kept = [r if name else None for name, r in zip(op.outputs, results, strict=False)]
-    kept += [None] * (len(op.outputs) - len(kept))
+    delivered = [r if name else None for name, r in zip(op.outputs, results, strict=False)]
+    delivered += [None] * (len(op.outputs) - len(delivered))
     # Statistics stay in single precision; what has the shape of the operand has its type, too.
-    kept = [r if r is None or r.shape != c.operand().shape else c.like(r) for r in kept]
-    return [*kept, m.mean, m.inverse]  # the backward reads the statistics, results or not
+    delivered = [r if r is None or r.shape != c.operand().shape else c.like(r) for r in delivered]
+    return [*delivered, m.mean, m.inverse]  # the backward reads the statistics, results or not
 
 
 def _running(c: Call, batch: Sequence[Any]) -> list[Any]:
@@ -256,11 +256,11 @@ def _layer_norm_gradient_operator(op: Op, inputs: Operands, place: ShardContext)
     dy, x, scale = (widen(v) for v in inputs[:3])
     first = normalise_axis(op.attributes.get("axis", -1), x.ndim)
     axes = tuple(range(first, x.ndim))
-    kept = (*x.shape[:first], *(1,) * len(axes))
+    one_shape = (*x.shape[:first], *(1,) * len(axes))
     centred = "Simplified" not in op.type
-    inverse = widen(inputs[4 if centred else 3]).reshape(kept)
+    inverse = widen(inputs[4 if centred else 3]).reshape(one_shape)
     rows = _Rows(x, axes, scale, None, 0.0, x.shape, centred=centred)
-    m = _Moments(None, inverse, x - widen(inputs[3]).reshape(kept) if centred else x)
+    m = _Moments(None, inverse, x - widen(inputs[3]).reshape(one_shape) if centred else x)
     dx = yield from _back(rows, m, dy, place)
     results: list[Array | None] = [dx, unbroadcast(dy * m.centred * inverse, scale.shape)]
     if centred:

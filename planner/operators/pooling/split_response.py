@@ -12,7 +12,7 @@ from planner.kernels.local import run_local
 from planner.kernels.precision import widen
 from planner.kernels.split import kernel
 from planner.kernels.spmd import Coroutine, ShardContext
-from planner.kernels.transport import Transfer, collect
+from planner.kernels.transport import CollectiveKernel, collect
 from planner.operators.pooling.rule import response_reach
 
 __all__: list[str] = []
@@ -22,7 +22,7 @@ Operands = Sequence["Array | None"]
 _CHANNELS = 1
 
 
-def _grown(x: Array, before: int, after: int, place: ShardContext) -> Transfer:
+def _grown(x: Array, before: int, after: int, place: ShardContext) -> CollectiveKernel:
     """`x` with the channels around it that exist."""
     count, shards = x.shape[_CHANNELS], place.shards["c"]
     starts = range(0, count * shards, count)
@@ -30,7 +30,7 @@ def _grown(x: Array, before: int, after: int, place: ShardContext) -> Transfer:
     return (yield from collect(x, _CHANNELS, wanted, "c", place))
 
 
-def _window_sum(x: Array, before: int, after: int, place: ShardContext) -> Transfer:
+def _window_sum(x: Array, before: int, after: int, place: ShardContext) -> CollectiveKernel:
     """For each channel of this rank the sum over those from `before` it to `after` it."""
     count = x.shape[_CHANNELS]
     grown = yield from _grown(x, before, after, place)

@@ -11,7 +11,7 @@ from onnx import helper
 
 from planner.ir import Op
 from planner.kernels.attributes import Array
-from planner.kernels.draws import Index, global_index, kept_by_dropout, normal, uniform
+from planner.kernels.draws import Index, dropout_mask, global_index, normal, uniform
 from planner.kernels.local import in_place_of_runtime
 
 __all__ = ["DRAWING", "Part", "drawn", "dropout_ratio"]
@@ -79,20 +79,20 @@ def dropout_ratio(op: Op, inputs: Operands, first: int = 1) -> float:
 
 def _dropout(op: Op, inputs: Operands, part: Part) -> list[Array | None]:
     x, ratio = np.asarray(inputs[0]), dropout_ratio(op, inputs)
-    kept = kept_by_dropout(op, ratio, part.index)
-    return [_scaled(x, kept, ratio), kept.astype(x.dtype) if op.opset < 12 else kept]
+    mask = dropout_mask(op, ratio, part.index)
+    return [_scaled(x, mask, ratio), mask.astype(x.dtype) if op.opset < 12 else mask]
 
 
 def _bias_dropout(op: Op, inputs: Operands, part: Part) -> list[Array | None]:
     """Dropout of X + bias, plus a residual."""
     x, residual, ratio = np.asarray(inputs[0]) + np.asarray(inputs[1]), inputs[2], dropout_ratio(op, inputs, 3)
-    kept = kept_by_dropout(op, ratio, part.index)
-    y = _scaled(x, kept, ratio)
-    return [y if residual is None else y + residual, kept]
+    mask = dropout_mask(op, ratio, part.index)
+    y = _scaled(x, mask, ratio)
+    return [y if residual is None else y + residual, mask]
 
 
-def _scaled(x: Array, kept: Array, ratio: float) -> Array:
-    return np.where(kept, x / x.dtype.type(1 - ratio or 1), np.zeros((), dtype=x.dtype)).astype(x.dtype)
+def _scaled(x: Array, mask: Array, ratio: float) -> Array:
+    return np.where(mask, x / x.dtype.type(1 - ratio or 1), np.zeros((), dtype=x.dtype)).astype(x.dtype)
 
 
 _DRAWS: Mapping[str, Callable[[Op, Operands, Part], list[Array | None]]] = {

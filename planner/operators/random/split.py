@@ -8,7 +8,7 @@ import numpy as np
 
 from planner.ir import Op
 from planner.kernels.attributes import Array
-from planner.kernels.draws import kept_by_dropout
+from planner.kernels.draws import dropout_mask
 from planner.kernels.split import kernel
 from planner.kernels.spmd import Coroutine, ShardContext
 from planner.operators.random.local import DRAWING, Part, drawn, dropout_ratio
@@ -43,8 +43,8 @@ def _dropout_back(
     dy, ratio = gradients[0], dropout_ratio(op, inputs)
     if dy is None or not wanted[0]:
         return [None] * len(inputs)
-    kept = kept_by_dropout(op, ratio, _part(place).index)
-    dx = np.where(kept, dy / dy.dtype.type(1 - ratio or 1), np.zeros((), dtype=dy.dtype))
+    mask = dropout_mask(op, ratio, _part(place).index)
+    dx = np.where(mask, dy / dy.dtype.type(1 - ratio or 1), np.zeros((), dtype=dy.dtype))
     return [dx.astype(dy.dtype), *[None] * (len(inputs) - 1)]
     yield  # never communicates
 

@@ -22,8 +22,8 @@ def _reduced(c: Call) -> tuple[tuple[int, ...], Array, Array]:
     if not axes:
         axes = () if c.attr("noop_with_empty_axes", 0) else tuple(range(c.x.ndim))
     axes = tuple(dict.fromkeys(axes))
-    kept = tuple(1 if i in axes else s for i, s in enumerate(c.x.shape))
-    return axes, c.y.reshape(kept), c.dy.reshape(kept)
+    one_shape = tuple(1 if i in axes else s for i, s in enumerate(c.x.shape))
+    return axes, c.y.reshape(one_shape), c.dy.reshape(one_shape)
 
 
 def _reduction(kind: str, product: Callable[[Array, Array, Array, tuple[int, ...]], Any]) -> None:

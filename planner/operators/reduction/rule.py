@@ -51,7 +51,7 @@ def _reduce(o: Operator) -> Rule:
     fixed = combine is Combine.INNER and o.type in functions and not o.is_float(0)  # every runtime rounds its own way
     names = [f"d{i}{'!' if fixed and i in reduced else ''}" for i in range(rank)]
     keep = o.attribute("keepdims", 1)
-    kept = [("1" if i in reduced else f) for i, f in enumerate(names) if keep or i not in reduced]
+    dims = [("1" if i in reduced else f) for i, f in enumerate(names) if keep or i not in reduced]
     linear = o.type in _LINEAR
     how = {f"d{i}": combine for i in reduced}
     modes: dict[str, tuple[str, ...]] = {}
@@ -62,7 +62,7 @@ def _reduce(o: Operator) -> Rule:
     travels = tuple(f"d{i}" for i in range(rank) if i not in reduced)
     return sharded(
         o,
-        f"{' '.join(names)}, - -> {' '.join(kept)}",
+        f"{' '.join(names)}, - -> {' '.join(dims)}",
         kind="reduction",
         combine=how,
         linear=[(0,)] if linear else [],
@@ -105,12 +105,12 @@ def _arg(o: Operator) -> Rule:
     axis = o.axis(0)
     names = [f"d{i}" for i in range(o.rank(0))]
     keep = o.attribute("keepdims", 1)
-    kept = [("1" if i == axis else f) for i, f in enumerate(names) if keep or i != axis]
+    dims = [("1" if i == axis else f) for i, f in enumerate(names) if keep or i != axis]
     others = tuple(f for i, f in enumerate(names) if i != axis)
     value = max(1, _item_bytes(o))
     return sharded(
         o,
-        f"{' '.join(names)} -> {' '.join(kept)}",
+        f"{' '.join(names)} -> {' '.join(dims)}",
         kind="reduction",
         flops=float(math.prod(o.shape(0))),
         combine={names[axis]: Combine.INNER},

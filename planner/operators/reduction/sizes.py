@@ -28,7 +28,7 @@ __all__: list[str] = []
 def _reduce(c: Carrier, op: Op) -> None:
     """Dimensions that are not reduced pass through; one that is may have any size."""
     t, o = op.inputs[0], op.outputs[0]
-    rank, kept = len(c.before(t)), bool(op.attributes.get("keepdims", 1))
+    rank, keepdims = len(c.before(t)), bool(op.attributes.get("keepdims", 1))
     stated = op.attributes.get("axes", op.attributes.get("axis", 0 if op.type.startswith("Arg") else None))
     if len(op.inputs) > 1 and op.inputs[1]:
         stated = c.value(op.inputs[1])
@@ -42,7 +42,7 @@ def _reduce(c: Carrier, op: Op) -> None:
         if axis not in axes:
             c.pass_up(op, o, len(factors), t, axis)
             factors.append(c.parts(t)[axis])
-        elif kept:
+        elif keepdims:
             factors.append(((1, 1),))
     if len(factors) == len(c.before(o)):
         c.factors[o] = tuple(factors)

@@ -61,8 +61,8 @@ def _local_vjp(
         x, dy, axes = _need(inputs), gradients[0], _axes(op, inputs)
         if dy is None or not wanted[0]:
             return [None] * len(inputs)
-        kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
-        g = product(widen(x), widen(_need(outputs)).reshape(kept), widen(dy).reshape(kept))
+        one_shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
+        g = product(widen(x), widen(_need(outputs)).reshape(one_shape), widen(dy).reshape(one_shape))
         return [np.broadcast_to(g, x.shape).astype(x.dtype), *[None] * (len(inputs) - 1)]
         yield  # never communicates
 
@@ -134,12 +134,12 @@ def _extremum_back(
 ) -> Coroutine:
     """Elements that tie share the gradient, those of other ranks included."""
     x, y, dy, axes = _need(inputs), _need(outputs), gradients[0], _axes(op, inputs)
-    kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
-    held = widen((x == y.reshape(kept)).astype(x.dtype))
+    one_shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
+    held = widen((x == y.reshape(one_shape)).astype(x.dtype))
     ties = yield from _over_all(held.sum(axis=axes, keepdims=True), "sum", place)
     if dy is None or not wanted[0]:
         return [None] * len(inputs)
-    return [(held * (dy.reshape(kept) / ties)).astype(x.dtype), *[None] * (len(inputs) - 1)]
+    return [(held * (dy.reshape(one_shape) / ties)).astype(x.dtype), *[None] * (len(inputs) - 1)]
 
 
 @shared("ReduceMax", "ReduceMin", backward=_extremum_back, autograd=False)

@@ -6,13 +6,13 @@ from planner.planning.constraints.fitting import memory_note
 from planner.planning.constraints.inline import parse_pin
 from planner.planning.constraints.masks import needed
 from planner.planning.constraints.resolve import Pins, Restriction, resolve
-from planner.planning.constraints.values import Constraints, Job
+from planner.planning.constraints.values import Constraints, JobDescription
 from planner.planning.constraints.write import constraints_text
 
 __all__ = [
     "SCHEMA",
     "Constraints",
-    "Job",
+    "JobDescription",
     "Pins",
     "Restriction",
     "Unfit",

@@ -65,12 +65,12 @@ class _Feasible:
     """The problem with prices and memory left out."""
 
     def __init__(self, priced: PricedProblem) -> None:
-        kept: dict[int, IntArray] = {}
+        zeroed: dict[int, IntArray] = {}
 
         def bare(costs: IntArray) -> IntArray:
-            if id(costs) not in kept:
-                kept[id(costs)] = np.where(costs < FORBIDDEN, 0, FORBIDDEN)
-            return kept[id(costs)]
+            if id(costs) not in zeroed:
+                zeroed[id(costs)] = np.where(costs < FORBIDDEN, 0, FORBIDDEN)
+            return zeroed[id(costs)]
 
         self.nodes = [bare(n.costs) for n in priced.problem.nodes]
         self.edges = [Edge(e.u, e.v, bare(e.costs)) for e in priced.problem.edges if bare(e.costs).any()]

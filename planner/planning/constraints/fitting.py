@@ -39,11 +39,11 @@ def memory_note(unpinned: Sequence[PricedProblem], pins: Pins, limit: int) -> st
     chosen = smallest_conflict(list(groups.values()), too_much)
     if not chosen:
         return f" (with the pins of {source})"
-    told = counted(_told(group) for group in chosen)
-    return f" (it is pinned so at {told}: without {'it' if len(chosen) == 1 else 'these'} a plan fits)"
+    pinned = counted(_pins_text(group) for group in chosen)
+    return f" (it is pinned so at {pinned}: without {'it' if len(chosen) == 1 else 'these'} a plan fits)"
 
 
-def _told(group: Sequence[Demand]) -> str:
+def _pins_text(group: Sequence[Demand]) -> str:
     first = group[0].restriction
     others = len({d.restriction.name for d in group}) - 1
     return f"{first}{f' and {others} more' if others else ''}"

@@ -105,10 +105,10 @@ def _value(node: Any, path: _Path, lines: dict[_Path, int], seen: set[int], name
     if isinstance(node, yaml.SequenceNode):
         return [_value(item, (*path, i), lines, seen, name) for i, item in enumerate(node.value)]
     if node.tag != _TEXT and len(node.value) > MOST_CHARACTERS:  # a number of base 60 takes time by its square
-        told = f"{quoted(node.value)} is longer than any number; put it in quotes"
-        raise InputError(f"constraints {name}:{here}: {told}")
+        message = f"{quoted(node.value)} is longer than any number; put it in quotes"
+        raise InputError(f"constraints {name}:{here}: {message}")
     try:
         return _CONSTRUCT.construct_object(node)
     except (yaml.YAMLError, ValueError) as e:
-        told = f"{quoted(node.value)} is not understood; put it in quotes"
-        raise InputError(f"constraints {name}:{here}: {told}") from e
+        message = f"{quoted(node.value)} is not understood; put it in quotes"
+        raise InputError(f"constraints {name}:{here}: {message}") from e

@@ -3,7 +3,7 @@
 Keys and defaults as read by its auto_parallel/config_adapter/_config_loader.py (August 2026).  A degree is a number, a
 list of candidates, or `auto`.  Data (`dp` · `fsdp`), context and tensor degrees become meshes of three axes, x, y, z in
 this order: x splits samples wherever there are any, y the positions of the first input, z is left to the search.  What
-the job is (devices, memory, batch, stages) goes with them as a `Job`.
+the job is (devices, memory, batch, stages) goes with them as a `JobDescription`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NoReturn
 
 from planner.errors import InputError
 from planner.planning.constraints.parse import Lines
-from planner.planning.constraints.values import Constraints, Degrees, Job
+from planner.planning.constraints.values import Constraints, Degrees, JobDescription
 
 __all__ = ["constraints_of_search", "is_search"]
 
@@ -67,7 +67,7 @@ class _Reader:
         micro_batches = self.both("micro_batch_num", "micro_batch_num", degrees["micro_batch_num"])
         meshes = self.meshes(degrees, stages, devices)
         uniform = self.section("pp_config").get("stage_partition_mode") == "uniform"
-        job = Job(
+        job = JobDescription(
             where=self.name,
             devices=devices,
             hardware=self.hardware(),
@@ -100,9 +100,9 @@ class _Reader:
             for inner in value:
                 if known is not None and inner not in known:
                     self.refuse(f"{key}.{inner}", f"is not a key that is known here; they are {', '.join(known)}")
-        told = [k for k in self.section("model") if k != "name"]
-        if told:
-            self.notes.append(f"model: {', '.join(map(str, told))}: the graph says what the model is")
+        ignored = [k for k in self.section("model") if k != "name"]
+        if ignored:
+            self.notes.append(f"model: {', '.join(map(str, ignored))}: the graph says what the model is")
         for key in ("intra_node_bandwidth_gbps", "inter_node_bandwidth_gbps"):
             if key in self.section("cluster"):
                 self.notes.append(f"cluster.{key}: links are those of the --hardware profile")
@@ -136,13 +136,13 @@ class _Reader:
         return self.count("cluster.num_nodes", 1) * self.count("cluster.cards_per_node", 8)
 
     def hardware(self) -> str | None:
-        told = self.section("cluster").get("device_type")
-        if told is not None and (not isinstance(told, str) or told not in _DEVICES):
+        device_type = self.section("cluster").get("device_type")
+        if device_type is not None and (not isinstance(device_type, str) or device_type not in _DEVICES):
             self.refuse(
                 "cluster.device_type",
-                f"expected {' or '.join(_DEVICES)}, found {told!r:.60}; or leave it to --hardware",
+                f"expected {' or '.join(_DEVICES)}, found {device_type!r:.60}; or leave it to --hardware",
             )
-        return None if told is None else _DEVICES[told]
+        return None if device_type is None else _DEVICES[device_type]
 
     def memory(self) -> int | None:
         """The smaller of limit and device, in bytes; 0 is none, as there."""
@@ -208,7 +208,7 @@ class _Reader:
             self.refuse("pp_config.pipeline_schedule", f"expected 1F1B, found {schedule!r:.60}")
 
     def recompute(self) -> Literal["none", "blocks"] | None:
-        told = self.data.get("recompute")
+        recompute = self.data.get("recompute")
         kinds: dict[object, Literal["none", "blocks"] | None] = {
             None: None,
             "none": "none",
@@ -217,11 +217,12 @@ class _Reader:
             "full": "blocks",
             True: "blocks",
         }
-        if isinstance(told, list | dict) or told not in kinds:
+        if isinstance(recompute, list | dict) or recompute not in kinds:
             self.refuse(
-                "recompute", f"expected none or full, found {told!r:.60}: plans run whole equal layers again, or none"
+                "recompute",
+                f"expected none or full, found {recompute!r:.60}: plans run whole equal layers again, or none",
             )
-        return kinds[told]
+        return kinds[recompute]
 
     def meshes(
         self, degrees: Mapping[str, list[int] | None], stages: list[int] | None, devices: int
@@ -245,8 +246,8 @@ class _Reader:
                     if wanted and (tensor is None or tp in tensor):
                         found.append((dp, cp, tp))
         if not found:
-            told = ", ".join(f"{k} {degrees[k]}" for k in ("dp", "fsdp", "cp", "tp") if degrees[k] is not None)
-            self.refuse("parallelism", f"{told}, pp {stages or 'auto'}: no product is {devices} devices")
+            degrees_text = ", ".join(f"{k} {degrees[k]}" for k in ("dp", "fsdp", "cp", "tp") if degrees[k] is not None)
+            self.refuse("parallelism", f"{degrees_text}, pp {stages or 'auto'}: no product is {devices} devices")
         return tuple(dict.fromkeys(found))
 
 

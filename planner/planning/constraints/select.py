@@ -41,12 +41,14 @@ class Selector:
 
         What is computed from constants alone is whole anyway: only a pin that would split it is an error.
         """
-        asked = (
+        criteria = (
             (pin.types, self._by_type, "type"),
             (pin.match, self._by_name, "name"),
             (pin.reads, self._by_weight, "parameter read"),
         )
-        sets = [set(self._named(pin.where, p, names, f"operator by {what}", _no_hint)) for p, names, what in asked if p]
+        sets = [
+            set(self._named(pin.where, p, names, f"operator by {what}", _no_hint)) for p, names, what in criteria if p
+        ]
         chosen = [self.graph.producers[n] for n in sorted(set.intersection(*sets), key=self._position.__getitem__)]
         if not chosen:
             patterns = " and ".join(f"{p!r}" for p in (*pin.types, *pin.match, *pin.reads))

@@ -17,7 +17,7 @@ __all__ = [
     "Constraints",
     "Counts",
     "Degrees",
-    "Job",
+    "JobDescription",
     "LayoutPin",
     "OperatorPin",
     "ParameterPin",
@@ -244,7 +244,7 @@ class Degrees:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class JobDescription:
     """What a file says of the job beside its pins; None and () leave it open.  `memory_limit`: bytes per device;
     `batch`: samples per step; `uniform_stages`: all of equally many layers; `notes`: what the file describes and
     nobody reads, in words."""
@@ -274,7 +274,7 @@ class Constraints:
     rest: Rest = Rest()
     batch: tuple[tuple[str, int], ...] = ()
     degrees: Degrees | None = None
-    job: Job | None = None
+    job: JobDescription | None = None
 
     def __add__(self, other: Constraints) -> Constraints:
         """Both hold; of the rest and the batch, the other's where it says something."""

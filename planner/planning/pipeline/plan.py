@@ -39,17 +39,17 @@ def global_batch(graph: Graph) -> int:
 
 
 def in_parts(
-    load: Callable[[int | None], Graph], batch: int | None, stages: int, asked: int | None, devices: int
+    load: Callable[[int | None], Graph], batch: int | None, stages: int, requested: int | None, devices: int
 ) -> tuple[Graph, Parts]:
     """The graph of a micro-batch.
 
-    `load(batch)` reads the model; `batch`: of all micro-batches, None: as the file has it; `asked`: how many
+    `load(batch)` reads the model; `batch`: of all micro-batches, None: as the file has it; `requested`: how many
     micro-batches; None: up to four a stage, such that all `devices` of a stage get samples, if they divide.  UsageError
     where the batch does not divide, or is bound to a size.
     """
     graph = load(batch)
     total = global_batch(graph) if batch is None else batch
-    count = micro_batches(total, stages, asked, devices)
+    count = micro_batches(total, stages, requested, devices)
     if count == 1:
         return graph, Parts(stages, 1, batch)
     part = load(total // count)
@@ -61,12 +61,14 @@ def in_parts(
     return part, Parts(stages, count, total // count)
 
 
-def micro_batches(total: int, stages: int, asked: int | None, devices: int) -> int:
+def micro_batches(total: int, stages: int, requested: int | None, devices: int) -> int:
     """Into how many parts a batch of `total` samples goes; arguments and errors as of `in_parts`."""
-    if asked is not None:
-        if total % asked:
-            raise UsageError(f"--micro-batches {asked}: expected a divisor of the batch, {total}; give another --batch")
-        return asked
+    if requested is not None:
+        if total % requested:
+            raise UsageError(
+                f"--micro-batches {requested}: expected a divisor of the batch, {total}; give another --batch"
+            )
+        return requested
     if stages == 1:
         return 1
     counts = [m for m in range(1, 4 * stages + 1) if total % m == 0]

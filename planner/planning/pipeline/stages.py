@@ -24,9 +24,9 @@ from cost_models.pipeline import PipelineRun, Schedule, holders_of_chunks, simul
 from planner.clock import (
     StepTimes,
     compute_bound,
-    convert_cost,
     held_by_rank,
     overhead,
+    redistribution_cost,
     run_cost,
     step_of,
     usual,
@@ -34,7 +34,7 @@ from planner.clock import (
 )
 from planner.clock.stages import chunks as chunks_of_layers
 from planner.ir import Graph, Op
-from planner.lowering import Convert, Run
+from planner.lowering import Redistribute, Run
 from planner.planning.pipeline.cut import (
     boundaries,
     crossing_bytes,
@@ -234,18 +234,18 @@ def _work(planned: Planned) -> dict[str, tuple[int, int]]:
             again = i.backward or i.op in seen
             seen.add(i.op)
             out[i.op][again] += sum(run_cost(priced, choice, i))
-        elif isinstance(i, Convert) and i.tensor not in priced.parameter_nodes:
+        elif isinstance(i, Redistribute) and i.tensor not in priced.parameter_nodes:
             owner = _owner(priced.graph, i)
             if owner is not None:
-                out[owner.name][i.gradient] += convert_cost(priced, i)
+                out[owner.name][i.gradient] += redistribution_cost(priced, i)
     return {n: (f, b) for n, (f, b) in out.items()}
 
 
-def _owner(graph: Graph, convert: Convert) -> Op | None:
+def _owner(graph: Graph, redistribution: Redistribute) -> Op | None:
     """The operator in whose stage a redistribution runs: its producer's, of an input its first reader's."""
-    if convert.tensor in graph.producers:
-        return graph.producers[convert.tensor]
-    return next((c for c, _ in graph.consumers.get(convert.tensor, ())), None)
+    if redistribution.tensor in graph.producers:
+        return graph.producers[redistribution.tensor]
+    return next((c for c, _ in graph.consumers.get(redistribution.tensor, ())), None)
 
 
 def _sent(planned: Planned) -> NDArray[np.float64]:
@@ -253,7 +253,7 @@ def _sent(planned: Planned) -> NDArray[np.float64]:
     priced = planned.priced
     settings, mesh = priced.machine.settings, planned.mesh
     local = {}
-    for name, flow in planned.assignment.flows.items():
+    for name, redistribution in planned.assignment.redistributions.items():
         t = priced.graph.tensors[name]
-        local[name] = settings.tensor_bytes(t) / mesh.size(a for d in flow.produced.dims for a in d)
+        local[name] = settings.tensor_bytes(t) / mesh.size(a for d in redistribution.produced.dims for a in d)
     return crossing_bytes(priced.graph, {t: local.get(t, 0.0) for t in priced.graph.tensors})

@@ -162,13 +162,13 @@ def _check_schedule(text: str, fields: dict[str, Any]) -> None:
 def spelled(c: Configuration) -> str:
     """The configuration as `--strategy` takes it: what a scheme leaves open, and what differs from Megatron's."""
     usual = Configuration(**SCHEMES["megatron"])
-    told = []
+    entries = []
     for name, key in KEYS.items():
         value = getattr(c, key.field)
         whole = name == "sp" and c.tp > 1  # Megatron's tensor parallelism divides positions, too, unless told otherwise
         if name in ("dp", "micro_batch") or whole or value != getattr(usual, key.field):
-            told.append(f"{name}={written(value)}")
-    return f"megatron:{','.join(told)}"
+            entries.append(f"{name}={written(value)}")
+    return f"megatron:{','.join(entries)}"
 
 
 def in_words(c: Configuration) -> str:

@@ -17,8 +17,8 @@ def roles_of_samples(graph: Graph, rules: Mapping[str, Rule], ranks: int) -> dic
     out = {}
     for name, factors in follow_batch(graph, rules, {}, "batch").factors.items():
         rule = rules[name]
-        kept = {f for result in rule.results for d in result or () for f in d}  # a look-up's rows are no samples
-        fitting = [f for f in sorted(factors, key=lambda f: (f not in kept, f)) if rule.factors[f] % ranks == 0]
-        if fitting and (fitting[0] in kept or rule.cost.kind != "gather"):
+        delivered = {f for result in rule.results for d in result or () for f in d}  # a look-up's rows are no samples
+        fitting = [f for f in sorted(factors, key=lambda f: (f not in delivered, f)) if rule.factors[f] % ranks == 0]
+        if fitting and (fitting[0] in delivered or rule.cost.kind != "gather"):
             out[name] = AxisRole("split", factor=fitting[0])
     return out

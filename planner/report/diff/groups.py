@@ -61,11 +61,13 @@ class Places:
     """
 
     def __init__(self, plan: PlanDocument) -> None:
-        self.told: list[list[list[str]]] = plan.model.repeated
-        self._of = {n: (r, i) for r, blocks in enumerate(self.told) for block in blocks for i, n in enumerate(block)}
+        self.repeated: list[list[list[str]]] = plan.model.repeated
+        self._of = {
+            n: (r, i) for r, blocks in enumerate(self.repeated) for block in blocks for i, n in enumerate(block)
+        }
 
     def of(self, name: str) -> Hashable:
-        if self.told:
+        if self.repeated:
             return self._of.get(name)
         return _NUMBER.sub("#", name)
 
@@ -111,8 +113,8 @@ def _place(a: Side, pairs: Sequence[tuple[str, str]]) -> str:
     """The operators' names, behind their modules where names do not say these."""
     names = [n for n, _ in pairs]
     modules = [a.plan.operators[n].module for n in names]
-    told = pattern(names)
-    return told if not modules[0] or modules[0] in names[0] else f"{pattern(modules)}: {told}"
+    names_text = pattern(names)
+    return names_text if not modules[0] or modules[0] in names[0] else f"{pattern(modules)}: {names_text}"
 
 
 def moved(groups: Sequence[Group]) -> dict[int, int]:
@@ -163,5 +165,5 @@ def _range(values: Sequence[int]) -> str:
             spans[-1][1] = v
         else:
             spans.append([v, v])
-    told = [f"{a}" if a == b else f"{a}..{b}" for a, b in spans]
-    return ",".join(told[:4]) + (",…" if len(told) > 4 else "")
+    ranges = [f"{a}" if a == b else f"{a}..{b}" for a, b in spans]
+    return ",".join(ranges[:4]) + (",…" if len(ranges) > 4 else "")

@@ -79,8 +79,8 @@ def common_unit(a: PlanDocument, b: PlanDocument) -> tuple[Fraction, bool]:
     """Seconds of the largest unit in which the times of both plans count, and whether both say in what theirs do."""
     first, second = (Fraction(str(figures(p).unit_s)) for p in (a, b))
     common = math.lcm(first.denominator, second.denominator)
-    told = all(p.cost.price_resolution_s for p in (a, b))
-    return Fraction(math.gcd(int(first * common), int(second * common)), common), told
+    stated = all(p.cost.price_resolution_s for p in (a, b))
+    return Fraction(math.gcd(int(first * common), int(second * common)), common), stated
 
 
 def counted(plan: PlanDocument, unit: Fraction) -> Callable[[float], int]:

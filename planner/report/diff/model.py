@@ -114,8 +114,8 @@ def diff(a: PlanDocument, b: PlanDocument) -> Diff:
         objective=(here(a.cost.objective_s), there(b.cost.objective_s)),
         remainder={},
     )
-    told = found.attributed
-    left = {p: y - x - (getattr(told, p) if p in PARTS else 0) for p, (x, y) in parts.items()}
+    attributed = found.attributed
+    left = {p: y - x - (getattr(attributed, p) if p in PARTS else 0) for p, (x, y) in parts.items()}
     return replace(found, remainder={p: n for p, n in left.items() if n})
 
 

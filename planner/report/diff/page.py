@@ -26,13 +26,13 @@ def diff_html(a: PlanDocument, b: PlanDocument) -> str:
 def page_of(d: Diff, names: tuple[str, str] | None = None) -> str:
     """`names`: what the plans are called, besides A and B."""
     first, second = views(d)
-    told = document(d) | {"same_reason": same_reason(d), "remainder_reason": remainder_reason(d)}
+    diff_data = document(d) | {"same_reason": same_reason(d), "remainder_reason": remainder_reason(d)}
     if names is not None:
-        told["names"] = {"a": names[0], "b": names[1]}
+        diff_data["names"] = {"a": names[0], "b": names[1]}
     data = {
         "a": page_data(first),
         "b": page_data(second),
-        "diff": told,
+        "diff": diff_data,
         "partner": _partners(d, first.tree, second.tree),
     }
     title = (

@@ -28,7 +28,7 @@ def same_reason(d: Diff) -> str:
 
 def remainder_reason(d: Diff) -> str:
     """Why the plans' files do not explain all."""
-    untold = [n for n, p in (("A", d.a), ("B", d.b)) if silent(p)]
-    if untold:
-        return f"not told by operator: plan {' and '.join(untold)} does not say what its operators' runs cost"
+    unstated = [n for n, p in (("A", d.a), ("B", d.b)) if silent(p)]
+    if unstated:
+        return f"not told by operator: plan {' and '.join(unstated)} does not say what its operators' runs cost"
     return "unexplained: the parts of a plan do not add up to its cost"

@@ -82,10 +82,10 @@ def places(d: Diff) -> list[Place]:
     found: dict[int, list[tuple[Bill, Bill]]] = defaultdict(list)
     for here, there in d.matching.pairs:
         run = where.run(here)
-        found[len(where.told) if run is None else run].append((d.ledgers[0].bills[here], d.ledgers[1].bills[there]))
+        found[len(where.repeated) if run is None else run].append((d.ledgers[0].bills[here], d.ledgers[1].bills[there]))
     out = []
     for run, rows in sorted(found.items()):
-        inside = run < len(where.told)
-        blocks, size = (len(where.told[run]), len(where.told[run][0])) if inside else (0, len(rows))
+        inside = run < len(where.repeated)
+        blocks, size = (len(where.repeated[run]), len(where.repeated[run][0])) if inside else (0, len(rows))
         out.append(Place(blocks, size, total(a for a, _ in rows), total(b for _, b in rows)))
     return out

@@ -64,14 +64,14 @@ def _totals(d: Diff) -> list[str]:
     for k, title in _TITLES.items():
         x, y = first[k], second[k]
         if k == "gap":
-            told, change, relative = (f"{x:.4%}", f"{y:.4%}"), signed(f"{100 * (y - x):.4g} points"), ""
+            cells, change, relative = (f"{x:.4%}", f"{y:.4%}"), signed(f"{100 * (y - x):.4g} points"), ""
         elif k == "peak_memory_bytes":
-            told, change = (f"{x} ({size(x)})", f"{y} ({size(y)})"), signed(size(y - x))
+            cells, change = (f"{x} ({size(x)})", f"{y} ({size(y)})"), signed(size(y - x))
             relative = percent(x, y)
         else:
-            told = (f"{x!r} s", f"{y!r} s")
+            cells = (f"{x!r} s", f"{y!r} s")
             change, relative = signed(seconds(y - x)), percent(x, y)
-        rows.append((title, *told, change, relative))
+        rows.append((title, *cells, change, relative))
     return _table(("", "A", "B", "B - A", ""), rows)
 
 
@@ -79,8 +79,8 @@ def _parts(d: Diff) -> list[str]:
     rows = []
     for p, (x, y) in d.parts.items():
         if x or y:
-            told = (seconds(d.seconds(x)), seconds(d.seconds(y)), signed(seconds(d.seconds(y - x))))
-            rows.append((PART_NAMES.get(p, printable(p)), *told, percent(x, y)))
+            cells = (seconds(d.seconds(x)), seconds(d.seconds(y)), signed(seconds(d.seconds(y - x))))
+            rows.append((PART_NAMES.get(p, printable(p)), *cells, percent(x, y)))
     return _table(("objective by part", "A", "B", "B - A", ""), rows)
 
 
@@ -89,19 +89,19 @@ def _memory(d: Diff) -> list[str]:
     rows = []
     for k in {**first, **second}:
         x, y = first.get(k), second.get(k)
-        told = [size(n) if n is not None else "not told" for n in (x, y)]
+        cells = [size(n) if n is not None else "not told" for n in (x, y)]
         if x is None or y is None:
-            rows.append((k.replace("_", " "), *told, "", ""))
+            rows.append((k.replace("_", " "), *cells, "", ""))
         elif x or y:
-            rows.append((k.replace("_", " "), *told, signed(size(y - x)), percent(x, y)))
+            rows.append((k.replace("_", " "), *cells, signed(size(y - x)), percent(x, y)))
     return ["", *_table(("memory by kind", "A", "B", "B - A", ""), rows)] if rows else []
 
 
 def _collectives(d: Diff) -> list[str]:
     rows = []
     for k, (x, y) in collectives(d).items():
-        told = (f"{x.count} x, {size(x.bytes)}", f"{y.count} x, {size(y.bytes)}")
-        rows.append((printable(k), *told, signed(size(y.bytes - x.bytes)), percent(x.bytes, y.bytes)))
+        cells = (f"{x.count} x, {size(x.bytes)}", f"{y.count} x, {size(y.bytes)}")
+        rows.append((printable(k), *cells, signed(size(y.bytes - x.bytes)), percent(x.bytes, y.bytes)))
     return ["", *_table(("collectives", "A", "B", "B - A", ""), rows)] if rows else []
 
 
@@ -113,8 +113,8 @@ def _places(d: Diff) -> list[str]:
     for p in found:
         title = f"{p.blocks} x block of {p.size} operators" if p.blocks else f"outside, {p.size} operators"
         x, y = p.a.units, p.b.units
-        told = [seconds(d.seconds(n)) for n in (x, y)]
-        rows.append((title, *told, signed(seconds(d.seconds(y - x))), percent(x, y)))
+        cells = [seconds(d.seconds(n)) for n in (x, y)]
+        rows.append((title, *cells, signed(seconds(d.seconds(y - x))), percent(x, y)))
     return ["", *_table(("objective by place", "A", "B", "B - A", ""), rows)]
 
 
@@ -126,10 +126,10 @@ def _changes(d: Diff, most: int) -> list[str]:
         "otherwise; B - A of the objective"
     ]
     away = moved(d.groups)
-    told = [g for i, g in enumerate(d.groups) if i not in away]
-    for g in told[:most]:
+    shown = [g for i, g in enumerate(d.groups) if i not in away]
+    for g in shown[:most]:
         lines += _group(d, g)
-    rest = told[most:]
+    rest = shown[most:]
     if rest:
         change = total(g.delta for g in rest)
         lines.append(f"{_delta(d, change)}  {len(rest)} more groups, {sum(len(g.operators) for g in rest)} operators")
@@ -194,10 +194,10 @@ def _group(d: Diff, g: Group) -> list[str]:
 
 def _joined(words: Counter[Word]) -> str:
     """Equal words counted; what they are of is the detail that is left out."""
-    told = Counter[str]()
+    counts = Counter[str]()
     for word, n in words.items():
-        told[word.text] += n
-    return "; ".join(f"{n} x {t}" if n > 1 else t for t, n in told.items()) or "none"
+        counts[word.text] += n
+    return "; ".join(f"{n} x {t}" if n > 1 else t for t, n in counts.items()) or "none"
 
 
 def _delta(d: Diff, bill: Bill) -> str:
@@ -211,8 +211,8 @@ def _units(d: Diff, units: int) -> str:
 def _settings(title: str, rows: Sequence[Setting]) -> list[str]:
     if not rows:
         return []
-    told = [f"  {printable(r.what)}: {printable(r.a) or 'none'} -> {printable(r.b) or 'none'}" for r in rows[:_ROWS]]
-    return ["", title, *told, *([f"  and {len(rows) - _ROWS} more"] if len(rows) > _ROWS else [])]
+    lines = [f"  {printable(r.what)}: {printable(r.a) or 'none'} -> {printable(r.b) or 'none'}" for r in rows[:_ROWS]]
+    return ["", title, *lines, *([f"  and {len(rows) - _ROWS} more"] if len(rows) > _ROWS else [])]
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -103,8 +103,8 @@ class Side:
         )
 
     def _move_word(self, op: OperatorDocument, r: RedistributionDocument) -> Word:
-        told = [s for s in r.steps if s.kind not in FREE] or r.steps
-        how = ", ".join(f"{s.kind}({_axes(s.axes, self._mesh)})" for s in told) or "nothing"
+        paid = [s for s in r.steps if s.kind not in FREE] or r.steps
+        how = ", ".join(f"{s.kind}({_axes(s.axes, self._mesh)})" for s in paid) or "nothing"
         what = f"{'gradient of ' if r.direction == 'gradient' else ''}{_place(op, r.tensor)}"
         return Word(f"{how} of {what}", f"{layout_text(r.source, self._mesh)} to {layout_text(r.target, self._mesh)}")
 
@@ -120,12 +120,12 @@ class Side:
 
 def strategy_text(op: OperatorDocument, mesh: DeviceMesh, sized: bool = False) -> str:
     """`m=x k=y`, as `planner search` prints it; `_` where every axis replicates; `m=x(4)` with sizes."""
-    told = []
+    parts = []
     for axis, role in op.strategy.items():
         if role != "replicate" and mesh.sizes.get(axis, 1) > 1:
             factor = role.removeprefix("split:")
-            told.append(f"{factor}={_axes([axis], mesh if sized else None)}")
-    return " ".join(told) or "_"
+            parts.append(f"{factor}={_axes([axis], mesh if sized else None)}")
+    return " ".join(parts) or "_"
 
 
 def layout_text(x: LayoutDocument | None, mesh: DeviceMesh | None = None) -> str:

@@ -22,5 +22,5 @@ def percent(a: float, b: float) -> str:
 
 
 def some(names: Sequence[str], most: int = 4) -> str:
-    told = ", ".join(printable(n) for n in names[:most])
-    return told + (f" and {len(names) - most} more" if len(names) > most else "")
+    listed = ", ".join(printable(n) for n in names[:most])
+    return listed + (f" and {len(names) - most} more" if len(names) > most else "")

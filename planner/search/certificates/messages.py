@@ -48,7 +48,7 @@ class _Ascent:
         self.prices = np.zeros(len(reduced.limits))
         self.prices[list(prices)] = list(prices.values())
         self.bound = self.best = -math.inf
-        self.kept = (self.prices, self.passing.to_u.copy(), self.passing.to_v.copy())
+        self.best_messages = (self.prices, self.passing.to_u.copy(), self.passing.to_v.copy())
 
     def run(self) -> None:
         self._sweep(SWEEPS)
@@ -79,12 +79,12 @@ class _Ascent:
         better = self.bound > self.best
         if better:
             self.best = self.passing.bound
-            self.kept = (self.prices, self.passing.to_u.copy(), self.passing.to_v.copy())
+            self.best_messages = (self.prices, self.passing.to_u.copy(), self.passing.to_v.copy())
         return better
 
     def _restore(self) -> None:
         self.bound = self.best
-        self.prices, to_u, to_v = self.kept
+        self.prices, to_u, to_v = self.best_messages
         self.passing.to_u[:], self.passing.to_v[:] = to_u, to_v
         self.passing.set_prices({int(r): float(self.prices[r]) for r in np.flatnonzero(self.prices)})
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.search.certificates.certificate import Certificate, Leaf, Proof, Split, problem_digest
-from planner.search.checks.dual import Arithmetic, Overflow, Refused, Work, leaf_minimum
+from planner.search.checks.dual import Arithmetic, Overflow, Refused, WorkBudget, leaf_minimum
 from planner.search.problem import FORBIDDEN, Edge, Node, Problem
 
 __all__ = ["Verdict", "check", "proven_bound"]
@@ -78,7 +78,7 @@ def proven_bound(problem: Problem, proof: Proof) -> int | None:
         raise Refused("it is empty")
     least: int | None = None
     visited: set[int] = set()
-    work = Work()
+    work = WorkBudget()
     stack: list[tuple[int, dict[int, NDArray[np.bool_]]]] = [(0, {})]
     while stack:
         position, allowed = stack.pop()
@@ -126,7 +126,7 @@ def _children(
 
 
 def _leaf_bound(
-    problem: Problem, leaf: Leaf, position: int, allowed: dict[int, NDArray[np.bool_]], work: Work
+    problem: Problem, leaf: Leaf, position: int, allowed: dict[int, NDArray[np.bool_]], work: WorkBudget
 ) -> int | None:
     name = f"item {position}"
     if leaf.denominator < 1:

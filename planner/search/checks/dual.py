@@ -19,7 +19,7 @@ from planner.search.certificates.certificate import Leaf
 from planner.search.checks.fit import Nothing, fitting
 from planner.search.problem import FORBIDDEN, Edge, Node, Problem
 
-__all__ = ["Arithmetic", "Overflow", "Refused", "Work", "leaf_minimum"]
+__all__ = ["Arithmetic", "Overflow", "Refused", "WorkBudget", "leaf_minimum"]
 
 MOST_ENTRIES = 1 << 24  # of one table
 MOST_WORK = 1 << 33  # entries added up in one check: a minute or so
@@ -72,7 +72,7 @@ class Arithmetic:
 
 
 @dataclass(slots=True)
-class Work:
+class WorkBudget:
     """Entries that may still be added up; `Refused` beyond, so that no certificate keeps the checker for ever."""
 
     left: int = MOST_WORK
@@ -92,7 +92,7 @@ class _Table:
     magnitude: int
 
 
-def leaf_minimum(problem: Problem, leaf: Leaf, allowed: Allowed, exact: Arithmetic, work: Work) -> int | None:
+def leaf_minimum(problem: Problem, leaf: Leaf, allowed: Allowed, exact: Arithmetic, work: WorkBudget) -> int | None:
     """A lower bound on the minimum that the leaf speaks of, times its denominator; None: no choice is allowed."""
     try:
         return _Leaf(problem, leaf, allowed, exact, work).minimum()
@@ -101,7 +101,7 @@ def leaf_minimum(problem: Problem, leaf: Leaf, allowed: Allowed, exact: Arithmet
 
 
 class _Leaf:
-    def __init__(self, problem: Problem, leaf: Leaf, allowed: Allowed, exact: Arithmetic, work: Work) -> None:
+    def __init__(self, problem: Problem, leaf: Leaf, allowed: Allowed, exact: Arithmetic, work: WorkBudget) -> None:
         self.problem, self.leaf, self.exact, self.work = problem, leaf, exact, work
         self.memo: dict[Hashable, Any] = {}
         self.interned: dict[Hashable, Any] = {}
@@ -111,10 +111,10 @@ class _Leaf:
         self.total = -sum(p for _, p in instants) * (problem.limit or 0)
         self.own = [self._priced(n) for n in problem.nodes]
         try:
-            kept = fitting(problem, allowed)
+            fits = fitting(problem, allowed)
         except Nothing:
             raise _Impossible from None
-        for v, states in enumerate(kept.nodes):
+        for v, states in enumerate(fits.nodes):
             if not states.all():
                 self.own[v] = self._intern(np.where(states, self.own[v], exact.infinite))
         self.tables: dict[tuple[int, ...], _Table] = {}
@@ -124,8 +124,8 @@ class _Leaf:
         pairs: dict[tuple[int, int], list[Values]] = {}
         for k, e in enumerate(problem.edges):
             matrix = self._priced(e)
-            if e.usage is not None and k in kept.edges:
-                matrix = self._intern(np.where(kept.edges[k], matrix, exact.infinite))
+            if e.usage is not None and k in fits.edges:
+                matrix = self._intern(np.where(fits.edges[k], matrix, exact.infinite))
             pairs.setdefault((min(e.u, e.v), max(e.u, e.v)), []).append(matrix if e.u < e.v else self._turned(matrix))
         for pair, matrices in pairs.items():
             self._put(pair, self._once(("pair", *map(id, matrices)), lambda m=matrices: self._pair(m)))
@@ -171,7 +171,7 @@ class _Leaf:
 
     def _compressed(self, values: Values, maps: Sequence[NDArray[np.int64]]) -> _Table:
         """The table with equal slices merged; the one object of its content."""
-        kept = list(maps)
+        classes_of = list(maps)
         for axis in range(values.ndim):
             seen: dict[Hashable, int] = {}
             first: list[int] = []
@@ -184,10 +184,10 @@ class _Leaf:
                 classes[i] = k
             if len(first) < len(classes):
                 values = np.take(values, first, axis=axis)
-                kept[axis] = self._map(classes[kept[axis]])
+                classes_of[axis] = self._map(classes[classes_of[axis]])
         values = np.ascontiguousarray(values)
-        key = ("table", self.exact.content(values), *map(id, kept))
-        return self._once(key, lambda: _Table(values, tuple(kept), self.exact.largest(values)))
+        key = ("table", self.exact.content(values), *map(id, classes_of))
+        return self._once(key, lambda: _Table(values, tuple(classes_of), self.exact.largest(values)))
 
     def _map(self, classes: NDArray[np.int64]) -> NDArray[np.int64]:
         return self.interned.setdefault(("map", classes.tobytes()), classes)

@@ -40,14 +40,14 @@ def fitting(problem: Problem, allowed: Mapping[int, Mask]) -> Fitting:
     return _Closure(problem, allowed).run()
 
 
-def without(problem: Problem, kept: Fitting) -> Problem:
+def without(problem: Problem, fits: Fitting) -> Problem:
     """The problem with everything else forbidden."""
 
     def masked(item: Node | Edge, mask: Mask) -> NDArray[np.int64]:
         return item.costs if mask.all() else np.where(mask, item.costs, FORBIDDEN)
 
-    nodes = [replace(n, costs=masked(n, mask)) for n, mask in zip(problem.nodes, kept.nodes, strict=True)]
-    edges = [replace(e, costs=masked(e, kept.edges[k])) if k in kept.edges else e for k, e in enumerate(problem.edges)]
+    nodes = [replace(n, costs=masked(n, mask)) for n, mask in zip(problem.nodes, fits.nodes, strict=True)]
+    edges = [replace(e, costs=masked(e, fits.edges[k])) if k in fits.edges else e for k, e in enumerate(problem.edges)]
     return replace(problem, nodes=nodes, edges=edges)
 
 
@@ -98,9 +98,9 @@ class _Closure:
             self.keep(e.v, np.asarray(pairs.any(axis=0)), but=k)
 
     def keep(self, v: int, mask: Mask, but: int | None = None) -> None:
-        kept = self.nodes[v] & mask
-        if kept.sum() < self.nodes[v].sum():
-            self.nodes[v] = kept
+        states = self.nodes[v] & mask
+        if states.sum() < self.nodes[v].sum():
+            self.nodes[v] = states
             self.dirty.update(k for k in self.around[v] if k != but)
 
     def exclude(self, k: int, pairs: Mask) -> None:

@@ -207,11 +207,11 @@ class TableStore:
         """The table (with its scope) less the variables it does not depend on."""
         number, scope = leaf
         table = self.tables[number]
-        kept = [k for k, m in enumerate(table.maps) if self.counts[m] > 1]
-        if len(kept) == len(scope):
+        dims = [k for k, m in enumerate(table.maps) if self.counts[m] > 1]
+        if len(dims) == len(scope):
             return leaf
-        values = table.values.reshape([table.values.shape[k] for k in kept])
-        return self._intern(values, [table.maps[k] for k in kept])[0], tuple(scope[k] for k in kept)
+        values = table.values.reshape([table.values.shape[k] for k in dims])
+        return self._intern(values, [table.maps[k] for k in dims])[0], tuple(scope[k] for k in dims)
 
     def _map(self, classes: Array) -> int:
         key = classes.astype(np.int64).tobytes()

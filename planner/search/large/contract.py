@@ -121,7 +121,7 @@ class _Contraction(_View):
 
     def _level(self) -> None:
         """Takes usage common to all states of a node off the limits, and usage in rows that cannot bind away."""
-        kept = np.concatenate(([0], np.cumsum(self.active)))
+        actives = np.concatenate(([0], np.cumsum(self.active)))
         for v, factor in enumerate(self.nodes):
             if not self.alive[v] or not factor.usage:
                 continue
@@ -131,7 +131,7 @@ class _Contraction(_View):
                 if low != 0:
                     self.limits[a:b] -= low
                     number = self._above_low(number)
-                if high > low and kept[a] < kept[b]:
+                if high > low and actives[a] < actives[b]:
                     usage.append(((a, b), number))
             if tuple(usage) != factor.usage:
                 self.nodes[v] = Factor(factor.costs, tuple(usage))

@@ -39,10 +39,10 @@ ENTRIES = 1 << 21  # of one table: restricted problems are many, so each must st
 IN_ALL = 1 << 26
 
 
-def restrict(problem: Reduced, kept: Sequence[NDArray[np.int64]]) -> Reduced:
+def restrict(problem: Reduced, states_left: Sequence[NDArray[np.int64]]) -> Reduced:
     """The problem with only the states `kept[v]` of each node."""
     arrays = problem.arrays
-    numbers = [arrays.add(k) for k in kept]
+    numbers = [arrays.add(k) for k in states_left]
 
     def node(factor: Factor, v: int) -> Factor:
         usage = tuple((span, arrays.take(a, 0, numbers[v])) for span, a in factor.usage)
@@ -56,7 +56,7 @@ def restrict(problem: Reduced, kept: Sequence[NDArray[np.int64]]) -> Reduced:
 
     return replace(
         problem,
-        states=tuple(s[k] for s, k in zip(problem.states, kept, strict=True)),
+        states=tuple(s[k] for s, k in zip(problem.states, states_left, strict=True)),
         nodes=tuple(node(f, v) for v, f in enumerate(problem.nodes)),
         edges=tuple((u, v, edge(f, u, v)) for u, v, f in problem.edges),
     )
@@ -150,9 +150,9 @@ class Rounds:
         while begin < count and not self._over:
             wide, _ = self._promising(WIDEST)
             end = begin + self.window
-            kept = [wide[v] if begin <= v < end else np.array([x]) for v, x in enumerate(self.choice)]
+            states_left = [wide[v] if begin <= v < end else np.array([x]) for v, x in enumerate(self.choice)]
             try:
-                found = _best(restrict(self.problem, kept), self.goal)
+                found = _best(restrict(self.problem, states_left), self.goal)
             except TooLarge:
                 if self.window <= SMALLEST_WINDOW:
                     begin += self.window // 2
@@ -161,7 +161,7 @@ class Rounds:
             except Infeasible:  # an early end of the solver: the best choice itself is among the states
                 return
             if found.choice is not None:
-                self._offer(tuple(int(kept[v][x]) for v, x in enumerate(found.choice)))
+                self._offer(tuple(int(states_left[v][x]) for v, x in enumerate(found.choice)))
             begin += max(1, self.window // 2)
         if before - self.cost <= SLOW * (before - self.bound):
             self.windows = 0
@@ -212,21 +212,21 @@ class Rounds:
     def _among(self, width: int | None) -> _Attempt | None:
         """The best choice among `width` states of each node (None: all that are left); None where tables are too
         large."""
-        kept, complete = self._promising(width)
+        states_left, complete = self._promising(width)
         try:
-            found = _best(restrict(self.problem, kept), self.goal)
+            found = _best(restrict(self.problem, states_left), self.goal)
         except TooLarge:
             return None
         except Infeasible:
             return _Attempt(None, self.prices, math.inf if complete else -math.inf)
-        choice = None if found.choice is None else tuple(int(kept[v][x]) for v, x in enumerate(found.choice))
+        choice = None if found.choice is None else tuple(int(states_left[v][x]) for v, x in enumerate(found.choice))
         return _Attempt(choice, found.prices, found.bound if complete else -math.inf)
 
     def _promising(self, width: int | None) -> tuple[list[NDArray[np.int64]], bool]:
-        """Per node the best scored states, the best known choice's and, where memory counts, the leanest; and whether
+        """Per node the best scored states, the best known choice's and, where memory counts, the smallest; and whether
         none that is left is missing."""
         start = self.messages.layout.start
-        kept, complete = [], True
+        states_left, complete = [], True
         for v, factor in enumerate(self.problem.nodes):
             left = np.flatnonzero(self.keep[start[v] : start[v + 1]])
             scores = self.messages.scores[start[v] : start[v + 1]][left]
@@ -237,8 +237,8 @@ class Rounds:
             if factor.usage and len(left):
                 held = np.sum([self.problem.arrays[number][left] for _, number in factor.usage], axis=0)
                 states.add(int(left[np.lexsort((scores, held))[0]]))
-            kept.append(np.array(sorted(states), dtype=np.int64))
-        return kept, complete
+            states_left.append(np.array(sorted(states), dtype=np.int64))
+        return states_left, complete
 
 
 def _best(problem: Reduced, goal: Goal) -> Bounded:

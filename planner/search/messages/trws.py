@@ -176,8 +176,8 @@ class Messages:
     def certified(self, fine: int = 1) -> Certified:
         """The bound of the present messages in exact integers.  Messages and `above` count in 1 / `fine` of a unit."""
         to_v, to_u = np.rint(self.to_v * fine).astype(np.int64), np.rint(self.to_u * fine).astype(np.int64)
-        kept, above = certify(self.layout, self._unary * fine, self._exact_flipped * fine, to_v, to_u)
-        total = Fraction(sum(map(int, kept)), fine) + self.problem.offset - self._allowance
+        certified, above = certify(self.layout, self._unary * fine, self._exact_flipped * fine, to_v, to_u)
+        total = Fraction(sum(map(int, certified)), fine) + self.problem.offset - self._allowance
         return Certified(math.ceil(total), above, to_u, to_v)
 
 

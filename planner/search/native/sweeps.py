@@ -83,15 +83,15 @@ def certify(
     layout: EdgeLayout, unary: Integers, flipped: Integers, to_v: Integers, to_u: Integers
 ) -> tuple[Integers, Integers]:
     """(what is left on each node, by how much each state lies above it); the messages become the certificate."""
-    kept, above = np.empty(layout.nodes, np.int64), np.empty(len(unary), np.int64)
+    certified, above = np.empty(layout.nodes, np.int64), np.empty(len(unary), np.int64)
     native = library()
     if native is None:
-        _certify(layout, unary, flipped, to_v, to_u, kept, above)
+        _certify(layout, unary, flipped, to_v, to_u, certified, above)
     else:
         work = np.empty(2 * layout.widest + layout.most_states, np.int64)
-        arrays = map(pointer, (unary, flipped, to_v, to_u, kept, above, work))
+        arrays = map(pointer, (unary, flipped, to_v, to_u, certified, above, work))
         native.messages_certify(_structure(layout), *arrays, ctypes.c_int64(layout.widest))
-    return kept, above
+    return certified, above
 
 
 def decode(layout: EdgeLayout, unary: Floats, costs: Floats, to_u: Floats, ends: Integers) -> Integers:
@@ -150,7 +150,7 @@ def _sweep(
         score = _received(layout, v, unary, to_v, to_u)
         scores[layout.start[v] : layout.start[v + 1]] = score
         share = 1.0 / max(len(_edges(layout, v, later=True)), len(_edges(layout, v, later=False)), 1)
-        kept = 1.0
+        share_left = 1.0
         for classes, matrix, back, out in _ahead(layout, v, costs if forward else flipped, to_v, to_u, forward):
             least = np.full(back.size, np.inf)
             np.minimum.at(least, classes, score)
@@ -158,8 +158,8 @@ def _sweep(
             low = float(message.min())
             out[:] = message - low
             bound += low
-            kept -= share
-        bound += kept * float(score.min())
+            share_left -= share
+        bound += share_left * float(score.min())
     return bound
 
 
@@ -182,7 +182,7 @@ def _certify(
     flipped: Integers,
     to_v: Integers,
     to_u: Integers,
-    kept: Integers,
+    certified: Integers,
     above: Integers,
 ) -> None:
     for v in range(layout.nodes - 1, -1, -1):
@@ -198,5 +198,5 @@ def _certify(
             rise += (gift - back + np.min(matrix - out[None, :], axis=1))[classes]
             back -= gift
         score = _received(layout, v, unary, to_v, to_u)
-        kept[v] = score.min()
-        rise += score - kept[v]
+        certified[v] = score.min()
+        rise += score - certified[v]

@@ -23,18 +23,18 @@ def min_sum(operands: Sequence[Floats], shape: tuple[int, ...]) -> Floats:
     native = library()
     if native is None or len(shape) > MOST_AXES:
         return _min_sum(operands, shape)
-    kept = [np.ascontiguousarray(o) for o in operands]
-    strides = np.zeros((len(kept), len(shape)), dtype=np.int64)
-    for k, operand in enumerate(kept):
+    contiguous = [np.ascontiguousarray(o) for o in operands]
+    strides = np.zeros((len(contiguous), len(shape)), dtype=np.int64)
+    for k, operand in enumerate(contiguous):
         strides[k] = [0 if n == 1 else s // 8 for n, s in zip(operand.shape, operand.strides, strict=True)]
     sizes = np.array(shape, dtype=np.int64)
-    data = (ctypes.c_void_p * len(kept))(*(o.ctypes.data for o in kept))
+    data = (ctypes.c_void_p * len(contiguous))(*(o.ctypes.data for o in contiguous))
     values = np.empty(shape[1:])
     work = np.empty(shape[-1])
     native.tables_min_sum(
         ctypes.c_int64(len(shape)),
         pointer(sizes),
-        ctypes.c_int64(len(kept)),
+        ctypes.c_int64(len(contiguous)),
         data,
         *map(pointer, (strides, values, work)),
     )

@@ -27,7 +27,7 @@ class Interner:
         self.arrays: list[Array] = []
         self._by_object: dict[int, int] = {}
         self._by_digest: dict[tuple[Any, ...], int] = {}
-        self._kept: list[Array] = []  # identities are only valid while the objects live
+        self._alive: list[Array] = []  # identities are only valid while the objects live
         self._memo: dict[Hashable, Any] = {}
 
     def __getitem__(self, number: int) -> Array:
@@ -45,7 +45,7 @@ class Interner:
         if number == len(self.arrays):
             self.arrays.append(contiguous)
         self._by_object[id(array)] = number
-        self._kept.append(array)
+        self._alive.append(array)
         return number
 
     def once(self, key: Hashable, compute: Callable[[], T]) -> T:
@@ -59,10 +59,10 @@ class Interner:
         """The number of the array `compute()`, remembered under `key`."""
         return self.once(key, lambda: self.add(compute()))
 
-    def take(self, number: int, axis: int, kept: int) -> int:
-        """`array` with only the entries `kept` (an interned index array) along `axis`."""
+    def take(self, number: int, axis: int, index: int) -> int:
+        """`array` with only the entries `index` (an interned index array) along `axis`."""
         return self.derive(
-            ("take", number, axis, kept), lambda: np.take(self.arrays[number], self.arrays[kept], axis=axis)
+            ("take", number, axis, index), lambda: np.take(self.arrays[number], self.arrays[index], axis=axis)
         )
 
     def plus(self, a: int, b: int) -> int:

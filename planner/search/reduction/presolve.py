@@ -102,9 +102,9 @@ class _View:
                 usage.insert(at, (span, number))
         return Factor(costs, tuple(usage))
 
-    def _map(self, factor: Factor, name: str, axis: int, kept: int) -> Factor:
+    def _map(self, factor: Factor, name: str, axis: int, index_number: int) -> Factor:
         def apply(number: int) -> int:
-            return self.arrays.transposed(number) if name == "T" else self.arrays.take(number, axis, kept)
+            return self.arrays.transposed(number) if name == "T" else self.arrays.take(number, axis, index_number)
 
         return Factor(apply(factor.costs), tuple((span, apply(n)) for span, n in factor.usage))
 
@@ -149,18 +149,18 @@ class _View:
         if len(self.states[v]) == 1:
             self._dissolve_node(v)
 
-    def _keep(self, v: int, kept: int | None) -> None:
-        """Restricts node v to the states in the interned index array `kept` (None: all)."""
-        if kept is None:
+    def _keep(self, v: int, index_number: int | None) -> None:
+        """Restricts node v to the states in the interned index array `index_number` (None: all)."""
+        if index_number is None:
             return
-        index = self.arrays[kept]
+        index = self.arrays[index_number]
         if not len(index):
             raise Infeasible
         self.changes += 1
         self.states[v] = self.states[v][index]
-        self.nodes[v] = self._map(self.nodes[v], "take", 0, kept)
+        self.nodes[v] = self._map(self.nodes[v], "take", 0, index_number)
         for u, factor in list(self.adjacent[v].items()):
-            self._connect(v, u, self._map(factor, "take", 0, kept))
+            self._connect(v, u, self._map(factor, "take", 0, index_number))
             self.dirty.add(u)
         self.dirty.add(v)
 
@@ -324,12 +324,12 @@ class _View:
     def freeze(self) -> Reduced:
         left = [v for v, alive in enumerate(self.alive) if alive]
         number = {v: k for k, v in enumerate(left)}
-        kept = np.concatenate(([0], np.cumsum(self.active)))  # rows before r that are still active
+        actives = np.concatenate(([0], np.cumsum(self.active)))  # rows before r that are still active
 
         def compact(factor: Factor) -> Factor:
             usage: dict[tuple[int, int], int] = {}
             for (a, b), n in factor.usage:
-                span = int(kept[a]), int(kept[b])
+                span = int(actives[a]), int(actives[b])
                 if span[0] < span[1]:
                     usage[span] = self.arrays.plus(usage[span], n) if span in usage else n
             return Factor(factor.costs, tuple(sorted(usage.items())))

@@ -48,7 +48,7 @@ class _Reader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.shaped: dict[tuple[int, int, int], IntArray] = {}
-        self.kept: list[Numbers] = []  # identities are only valid while the objects live
+        self.alive: list[Numbers] = []  # identities are only valid while the objects live
 
     def problem(self, document: Any) -> Problem:
         problem = self.mapping(document, "the document", ("problem",), None)["problem"]
@@ -112,7 +112,7 @@ class _Reader:
                 expected = f"{size} entries ({' x '.join(map(str, shape))} states)"
                 raise self.error(f"{place}[{k}]", expected, f"{len(values)} entries")
             known = self.shaped[key] = values.reshape(shape)
-            self.kept.append(value)
+            self.alive.append(value)
         return known
 
     def numbers(self, value: Any, place: str, k: int) -> NDArray[np.int64]:

@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from planner.ir import Op, Role
-from planner.lowering import Convert, Instruction, Load, Program, Run, Seed
+from planner.lowering import Instruction, Load, Program, Redistribute, Run, Seed
 from planner.trace.lifetimes.storage import Key, Layouts, Storage
 from planner.trace.placed import Placed
 from planner.work.activity import gradient_sources
@@ -103,7 +103,7 @@ class _Lifetimes:
                 last[key] = i
             elif isinstance(x, Seed):
                 self.turn = min(self.turn, i)
-            elif isinstance(x, Convert) and x.gradient:
+            elif isinstance(x, Redistribute) and x.gradient:
                 self.brought.add(self.key(x.tensor, x.source))
             keys.append(key)
         for i, key in enumerate(keys):
@@ -147,7 +147,7 @@ class _Lifetimes:
                         if again:
                             death.readers.add(self.unit[x.op])
                             death.core = False
-            elif isinstance(x, Convert):
+            elif isinstance(x, Redistribute):
                 if not x.gradient:
                     target, source = self.key(x.tensor, x.target), self.key(x.tensor, x.source)
                     made = last.pop(target, None)
@@ -203,7 +203,7 @@ class _Lifetimes:
         wanted = set(gradient_sources(self.graph) if self.active else self.graph.outputs)
         made: dict[str, dict[Key, None]] = {t: {} for t in self.graph.tensors if t in wanted}
         read: set[Key] = set()
-        moves = [c for c in self.instructions if isinstance(c, Convert) and not c.gradient and c.tensor in wanted]
+        moves = [c for c in self.instructions if isinstance(c, Redistribute) and not c.gradient and c.tensor in wanted]
         for t in wanted:
             if t in self.graph.producers:
                 producer = self.graph.producers[t]
@@ -231,8 +231,8 @@ class _Lifetimes:
                     self._backward(i, op)
                 else:
                     self._forward(i, op)
-            elif isinstance(x, Convert):
-                self._convert(i, x)
+            elif isinstance(x, Redistribute):
+                self._redistribute(i, x)
             elif isinstance(x, Load):
                 self._load(i, x)
             else:
@@ -318,7 +318,7 @@ class _Lifetimes:
         if size:
             self._new("buffers", size, i, i)
 
-    def _convert(self, i: int, move: Convert) -> None:
+    def _redistribute(self, i: int, move: Redistribute) -> None:
         source, target = self.key(move.tensor, move.source), self.key(move.tensor, move.target)
         parameter = move.tensor in self.weights
         if move.gradient:
@@ -345,7 +345,7 @@ class _Lifetimes:
         if between:
             self._new("buffers", between, i, i)
 
-    def _between(self, move: Convert, *, survives: bool) -> int:
+    def _between(self, move: Redistribute, *, survives: bool) -> int:
         """Bytes that the steps between hold beyond source and target."""
         if len(move.steps) < 2:
             return 0

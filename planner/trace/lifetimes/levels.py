@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.lowering import Convert, Instruction, Program, Run
+from planner.lowering import Instruction, Program, Redistribute, Run
 from planner.trace.facts import Facts
 from planner.trace.lifetimes.engine import storages_of
 from planner.trace.lifetimes.storage import Storage
@@ -25,11 +25,11 @@ _WAITING: Final = frozenset({"activations", "activation_copies", "inputs"})
 
 @dataclass(frozen=True, slots=True)
 class UnitBytes:
-    """Of a unit: `kept` bytes wait between its passes, of which those in `core` are made inside the core of an
+    """Of a unit: `saved` bytes wait between its passes, of which those in `core` are made inside the core of an
     attention; `over` is how far, while it runs, the device holds more than what units up to it keep; `constants` are
     those that it alone reads."""
 
-    kept: int
+    saved: int
     core: int
     over: int
     constants: int
@@ -74,7 +74,7 @@ def levels_of(at: Placed, *, gathered_again: bool) -> Levels:
 def _once(program: Program) -> list[Instruction]:
     """The instructions but those that run again."""
     ran = iter(passes(program))
-    return [i for i in program.instructions if not (isinstance(i, Run | Convert) and next(ran)[1])]
+    return [i for i in program.instructions if not (isinstance(i, Run | Redistribute) and next(ran)[1])]
 
 
 def _blocks(program: Program) -> dict[str, int]:
@@ -112,7 +112,7 @@ def _units(
 ) -> tuple[UnitBytes, ...]:
     count = len(facts.repeated)
     stages = facts.stages or (0,) * count
-    kept, core, base, constants = ([0] * count for _ in range(4))
+    saved, core, base, constants = ([0] * count for _ in range(4))
     resident = 0
     for s in storages:
         if s.resident:
@@ -124,14 +124,14 @@ def _units(
             base[readers[0]] += s.size
             first = {stages[u]: u for u in reversed(readers)}
             for u in first.values():
-                kept[u] += s.size
+                saved[u] += s.size
                 core[u] += s.size * s.core
     below = np.cumsum(base) + resident
     over = np.zeros(count, dtype=np.int64)
     of = np.array(_places(facts, program, instructions), dtype=np.int64)
     if len(of):
         np.maximum.at(over, of, levels - below[of])
-    return tuple(UnitBytes(*each) for each in zip(kept, core, over.tolist(), constants, strict=True))
+    return tuple(UnitBytes(*each) for each in zip(saved, core, over.tolist(), constants, strict=True))
 
 
 def _places(facts: Facts, program: Program, instructions: Sequence[Instruction]) -> list[int]:
@@ -143,7 +143,7 @@ def _places(facts: Facts, program: Program, instructions: Sequence[Instruction])
         if isinstance(i, Run):
             here = facts.unit[i.op]
             out.append(here)
-        elif isinstance(i, Convert) and i.reader and not i.gradient:
+        elif isinstance(i, Redistribute) and i.reader and not i.gradient:
             out.append(facts.unit[i.reader])
         else:
             out.append(here)

@@ -63,7 +63,7 @@ class Alone:
     cluster: Cluster
     samples: int
     _times: dict[object, _Times] = field(default_factory=dict)
-    _kept: dict[object, float] = field(default_factory=dict)
+    _saved: dict[object, float] = field(default_factory=dict)
 
     def step(self, c: Configuration, stages: Sequence[Kind]) -> float:
         """Seconds that the step of `c` takes at least, with such devices under its stages."""
@@ -97,10 +97,10 @@ class Alone:
 
     def _room(self, c: Configuration, stages: Sequence[Kind]) -> list[int]:
         """Layers that each stage has memory for at most."""
-        static, kept = self._held(c), self._kept_bytes(c) * c.micro_batch / self.samples
+        static, saved = self._held(c), self._saved_bytes(c) * c.micro_batch / self.samples
         found = []
         for kind, count in zip(stages, waiting(c.order, c.pp, c.passes), strict=True):
-            each = static + count * kept
+            each = static + count * saved
             unlimited = kind.memory_limit is None or each <= 0
             found.append(len(self._layers) if unlimited else int((kind.memory_limit or 0) // each))
         return found
@@ -145,10 +145,10 @@ class Alone:
         parts = zip((3, 2, 1), (c.weight_bytes, c.gradient_bytes, state), strict=True)
         return sum(elements * size / (c.dp * c.cp if c.zero >= level else 1) for level, size in parts)
 
-    def _kept_bytes(self, c: Configuration) -> float:
+    def _saved_bytes(self, c: Configuration) -> float:
         """Bytes of activations that the smallest layer keeps."""
         key = c.recompute, c.recompute_blocks
-        if key not in self._kept:
+        if key not in self._saved:
             least = min(chunk_activation_bytes(self.workload, c, [u]) for u in self._layers)
-            self._kept[key] = (1 - _ESTIMATED) * least
-        return self._kept[key]
+            self._saved[key] = (1 - _ESTIMATED) * least
+        return self._saved[key]

@@ -191,9 +191,9 @@ class GraphNamespace:
     def _place(self, kind: str, x: GraphArray, axis: int, keepdims: bool) -> GraphArray:
         self._w.need()
         axis %= x.ndim
-        kept = tuple(1 if d == axis else n for d, n in enumerate(x.shape))
-        found = self._w.op(kind, [x.value], "int64", kept, axis=axis, keepdims=1)
-        return self._new(found if keepdims else self._w.reshape(found, _without(kept, (axis,))))
+        one_shape = tuple(1 if d == axis else n for d, n in enumerate(x.shape))
+        found = self._w.op(kind, [x.value], "int64", one_shape, axis=axis, keepdims=1)
+        return self._new(found if keepdims else self._w.reshape(found, _without(one_shape, (axis,))))
 
     # Shapes and places
 
@@ -262,20 +262,20 @@ def write_shared(
     received: Any = None
     while True:
         try:
-            asked: Any = routine.send(received)
+            collective: Any = routine.send(received)
         except StopIteration as stop:
             found: list[GraphArray | None] = stop.value
             return [None if r is None else r.value for r in found[: len(here.op.outputs)]]
-        received = _meet(asked, w, here)
+        received = _meet(collective, w, here)
 
 
-def _meet(asked: Any, w: Writer, here: Local) -> Any:
-    if isinstance(asked, AllReduce):
-        value: Any = asked.value
-        return GraphArray(w, all_reduce(w, value.value, here.groups[asked.factor], asked.reduction))
-    if isinstance(asked, AllGather):
-        mine: Any = asked.value
-        ranks = here.groups[asked.factor]
+def _meet(collective: Any, w: Writer, here: Local) -> Any:
+    if isinstance(collective, AllReduce):
+        value: Any = collective.value
+        return GraphArray(w, all_reduce(w, value.value, here.groups[collective.factor], collective.reduction))
+    if isinstance(collective, AllGather):
+        mine: Any = collective.value
+        ranks = here.groups[collective.factor]
         joined = all_gather(w, w.expand(mine.value, 0), ranks, 0)
         return tuple(GraphArray(w, w.reshape(part, mine.shape)) for part in w.parts(joined, 0, [1] * len(ranks)))
     raise refusal(here.op, here.place, "what its ranks exchange is not among what is written so far")

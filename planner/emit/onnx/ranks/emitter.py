@@ -20,13 +20,13 @@ from planner.lowering import Program
 from planner.planning.document import PlanDocument
 from planner.planning.programs import program_of
 
-__all__ = ["INDEX", "emit_onnx_ranks", "file_of", "untold"]
+__all__ = ["INDEX", "emit_onnx_ranks", "file_of", "unsupported"]
 
 INDEX: Final = "ranks.json"
 MOST_BYTES: Final = (1 << 31) - (1 << 24)  # protobuf's limit, less the nodes
 
 
-def untold(c: Configuration, model: Model) -> str:
+def unsupported(c: Configuration, model: Model) -> str:
     """What of a uniform configuration graphs per rank cannot be told; empty where they can be told all."""
     if c.pp > 1:
         return "pipeline stages"

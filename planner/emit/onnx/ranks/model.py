@@ -45,13 +45,13 @@ def model_of(rank: RankGraph) -> onnx.ModelProto:
 
 def _needed(nodes: list[onnx.NodeProto], outputs: set[str]) -> list[onnx.NodeProto]:
     """Nodes that an output or a collective needs.  Collectives stay, read or not: the other ranks wait for them."""
-    needed, kept = set(outputs), []
+    needed, reached = set(outputs), []
     for node in reversed(nodes):
         if node.domain == DOMAIN or any(o in needed for o in node.output):
-            kept.append(node)
+            reached.append(node)
             needed.update(node.input)
             needed.update(_captured(node))
-    return kept[::-1]
+    return reached[::-1]
 
 
 def _captured(node: onnx.NodeProto) -> set[str]:

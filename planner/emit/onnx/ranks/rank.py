@@ -19,7 +19,7 @@ from planner.frontends.experts import EXPERT_MATMUL, spelled_out
 from planner.frontends.nodes import node_of
 from planner.ir import Graph, Layout, Op, Role, Tensor
 from planner.kernels import ShardContext
-from planner.lowering import Convert, Instruction, Load, Program, Run, Seed
+from planner.lowering import Instruction, Load, Program, Redistribute, Run, Seed
 from planner.rules.localize import local_op
 
 __all__ = ["Held", "RankGraph", "forward", "versions"]
@@ -42,7 +42,7 @@ def forward(program: Program) -> Iterator[Instruction]:
     """Instructions of the forward pass; blocks that run again belong to the backward."""
     seen: set[str] = set()
     for i in program.instructions:
-        if isinstance(i, Seed) or (isinstance(i, Convert) and i.gradient):
+        if isinstance(i, Seed) or (isinstance(i, Redistribute) and i.gradient):
             return
         if isinstance(i, Run):
             if i.backward or i.op in seen:
@@ -79,8 +79,8 @@ class RankGraph:
         for i in forward(program):
             if isinstance(i, Load):
                 self._load(i)
-            elif isinstance(i, Convert):
-                self._convert(i)
+            elif isinstance(i, Redistribute):
+                self._redistribute(i)
             elif isinstance(i, Run):
                 self._run(self.graph.op(i.op))
         self._finish()
@@ -125,7 +125,7 @@ class RankGraph:
             self.stored[name] = held
         self.values[key] = out
 
-    def _convert(self, move: Convert) -> None:
+    def _redistribute(self, move: Redistribute) -> None:
         source = (move.tensor, move.source)
         if source not in self.values:
             raise InputError(f"plan: {move.tensor} is converted from {move.source}, where the plan never puts it")
@@ -249,7 +249,7 @@ def _plain_keys(program: Program) -> dict[str, _Key]:
     for i in forward(program):
         if isinstance(i, Load):
             put(i.tensor, i.layout)
-        elif isinstance(i, Convert):
+        elif isinstance(i, Redistribute):
             put(i.tensor, i.target)
         elif isinstance(i, Run):
             for name, layout in zip(program.graph.op(i.op).outputs, program.strategies[i.op].results, strict=True):

@@ -9,9 +9,9 @@ from typing import Final
 from planner.errors import InputError
 from planner.files import write_whole
 
-__all__ = ["KEPT", "is_of", "keep_model", "kept_content", "kept_model"]
+__all__ = ["MODEL_FILE", "is_of", "keep_model", "model_content", "model_of_plan"]
 
-KEPT: Final = "model.onnx"
+MODEL_FILE: Final = "model.onnx"
 
 
 def _entry(key: bytes, value: bytes) -> bytes:
@@ -30,9 +30,9 @@ def keep_model(stripped: bytes, folder: Path, given: Path) -> str | None:
 
     A file of this name that is not one kept before is somebody's model, and stays as it is.
     """
-    path = folder / KEPT
+    path = folder / MODEL_FILE
     try:
-        if path.exists() and not _is_kept(path):
+        if path.exists() and not _is_ours(path):
             return f"{path} is there already and is no model kept before: the model that was planned is not kept"
         if not (path.exists() and path.samefile(given)):
             write_whole(path, stripped if stripped.endswith(_MARK) else stripped + _MARK)
@@ -41,29 +41,29 @@ def keep_model(stripped: bytes, folder: Path, given: Path) -> str | None:
     return None
 
 
-def kept_model(plan: Path, given: Path | None, option: str) -> Path:
+def model_of_plan(plan: Path, given: Path | None, option: str) -> Path:
     """The model given by `option`, or else the one beside a plan file.  InputError where there is none."""
-    path = plan.parent / KEPT
+    path = plan.parent / MODEL_FILE
     if given is None and not path.is_file():
-        raise InputError(f"plan {plan}: no {KEPT} lies beside it; give the model that was planned with {option}")
+        raise InputError(f"plan {plan}: no {MODEL_FILE} lies beside it; give the model that was planned with {option}")
     return given or path
 
 
-def kept_content(folder: Path) -> bytes | None:
+def model_content(folder: Path) -> bytes | None:
     """The file kept in the folder; None where there is none, or it is somebody's model."""
-    path = folder / KEPT
+    path = folder / MODEL_FILE
     try:
-        return path.read_bytes() if path.is_file() and _is_kept(path) else None
+        return path.read_bytes() if path.is_file() and _is_ours(path) else None
     except OSError:
         return None
 
 
-def is_of(kept: bytes, stripped: bytes) -> bool:
+def is_of(content: bytes, stripped: bytes) -> bool:
     """Whether what was kept is the model whose file without weights is `stripped`."""
-    return kept.removesuffix(_MARK) == stripped.removesuffix(_MARK)
+    return content.removesuffix(_MARK) == stripped.removesuffix(_MARK)
 
 
-def _is_kept(path: Path) -> bool:
+def _is_ours(path: Path) -> bool:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _MOST))
         return file.read() == _MARK

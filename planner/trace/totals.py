@@ -1,4 +1,4 @@
-"""Counts of one trace, by unit of the model: kernels, transfers and bytes as they are found."""
+"""Totals of one trace, by unit of the model: kernels, transfers and bytes as they are found."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from typing import Final, Literal
 
 from cost_models.kernels import Kernel
-from planner.trace.workload import Transfer
+from planner.trace.workload import TracedCollective
 
-__all__ = ["PHASES", "ExchangeKey", "Phase", "Tally"]
+__all__ = ["PHASES", "ExchangeKey", "Phase", "WorkloadTotals"]
 
 ExchangeKey = tuple[str, tuple[str, ...], float, float]
 Phase = Literal["forward", "backward", "core", "again"]
 PHASES: Final[tuple[Phase, ...]] = ("forward", "backward", "core", "again")
 
 
-class Tally:
+class WorkloadTotals:
     """Every list has one entry per unit; `workload.Unit` says what they count.
 
     `widest` maps activations to the elements of the weights that multiply them; `gathers` and `sums` count exchanges:
@@ -29,7 +29,7 @@ class Tally:
         self.core: list[Counter[Kernel]] = [Counter() for _ in range(units)]
         self.again: list[Counter[Kernel]] = [Counter() for _ in range(units)]
         self.of_weights: list[Counter[Kernel]] = [Counter() for _ in range(units)]
-        self.sent: dict[Phase, list[Counter[Transfer]]] = {p: [Counter() for _ in range(units)] for p in PHASES}
+        self.sent: dict[Phase, list[Counter[TracedCollective]]] = {p: [Counter() for _ in range(units)] for p in PHASES}
         self.gathers: list[Counter[ExchangeKey]] = [Counter() for _ in range(units)]
         self.sums: list[Counter[ExchangeKey]] = [Counter() for _ in range(units)]
         self.widest: list[Counter[str]] = [Counter() for _ in range(units)]
@@ -43,7 +43,7 @@ class Tally:
         self.backward[unit].update(backward)
         self.of_weights[unit].update(k for k in backward if k.of_weights)
 
-    def send(self, phase: Phase, unit: int, transfer: Transfer, times: int = 1) -> None:
+    def send(self, phase: Phase, unit: int, transfer: TracedCollective, times: int = 1) -> None:
         if transfer.bytes > 0:
             self.sent[phase][unit][transfer] += times
 

@@ -1,4 +1,4 @@
-"""What is found of a graph once, and kept as long as the graph lives."""
+"""What is found of a graph once, and memoized as long as the graph lives."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from weakref import WeakKeyDictionary
 
 from planner.ir.graph import Graph
 
-__all__ = ["kept"]
+__all__ = ["memoized"]
 
 T = TypeVar("T")
 
 
-def kept(find: Callable[[Graph], T]) -> Callable[[Graph], T]:
+def memoized(find: Callable[[Graph], T]) -> Callable[[Graph], T]:
     """For functions of a graph alone, whose results nobody writes to.  A result must not refer to the graph, which
     would never be freed."""
     known: WeakKeyDictionary[Graph, T] = WeakKeyDictionary()

@@ -52,26 +52,26 @@ def problems(*names: str, keys: bool = True) -> dict[int | str, dict[str, Any]]:
     return out
 
 
-def header(told: str, kind: str = "string", *, required: bool = True) -> dict[str, Any]:
-    return {"description": told, "schema": {"type": kind}, "required": required}
+def header(description: str, kind: str = "string", *, required: bool = True) -> dict[str, Any]:
+    return {"description": description, "schema": {"type": kind}, "required": required}
 
 
-def text(media_type: str, told: str) -> dict[str, Any]:
+def text(media_type: str, description: str) -> dict[str, Any]:
     """A response of plain text or HTML."""
-    return {"description": told, "content": {media_type: {"schema": {"type": "string"}}}}
+    return {"description": description, "content": {media_type: {"schema": {"type": "string"}}}}
 
 
-def link(operation: str, told: str, **parameters: str) -> dict[str, Any]:
+def link(operation: str, description: str, **parameters: str) -> dict[str, Any]:
     """From a member of this answer to a parameter of another operation."""
-    return {"operationId": operation, "description": told, "parameters": parameters}
+    return {"operationId": operation, "description": description, "parameters": parameters}
 
 
 def model_body(*, required: bool, constraints: bool) -> dict[str, Any]:
     """The request body that carries a model; with `constraints`, in a form, those too."""
     parts = {"model": {**BINARY["schema"], "description": "ONNX file; weights are not needed."}}
     if constraints:
-        told = "As `planner search --constraints`."
-        parts["constraints"] = {"type": "string", "format": "binary", "description": told}
+        description = "As `planner search --constraints`."
+        parts["constraints"] = {"type": "string", "format": "binary", "description": description}
     form = {
         "type": "object",
         "properties": parts,

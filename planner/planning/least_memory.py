@@ -1,4 +1,4 @@
-"""Hubs in their leanest states.
+"""Hubs in the states that hold the least memory.
 
 Nothing keeps a search from a hub that holds a second layout which nobody reads, where that layout is a slice of the
 first: it costs nothing, and memory counts only against the limit.  The program makes no such copy.
@@ -15,7 +15,7 @@ from planner.pricing import PricedProblem
 from planner.pricing.hubs import SetHub
 from planner.search.problem import FORBIDDEN, Edge, IntArray, Problem
 
-__all__ = ["beside", "edges_of_hubs", "lean"]
+__all__ = ["beside", "edges_of_hubs", "smallest_hubs"]
 
 
 def edges_of_hubs(priced: PricedProblem) -> dict[int, list[Edge]]:
@@ -42,7 +42,7 @@ def beside(
     return costs, held
 
 
-def lean(priced: PricedProblem, choice: Sequence[int]) -> tuple[int, ...]:
+def smallest_hubs(priced: PricedProblem, choice: Sequence[int]) -> tuple[int, ...]:
     """The choice with every hub that keeps a set in the state of least cost, and then of least memory, beside the
     operators and parameters as chosen: it costs no more, and holds no more at any time."""
     edges = edges_of_hubs(priced)
