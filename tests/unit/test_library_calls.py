@@ -124,6 +124,14 @@ def test_what_a_listener_raises_ends_the_search(model: planner.Model) -> None:
 
 
 @pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT as at a terminal: what a shell starts in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
 def endless(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Searches that go on, with a plan in hand, until they are told to end; set as soon as one waits."""
     waits = threading.Event()
@@ -178,6 +186,7 @@ def test_a_search_in_a_thread_of_its_own_is_ended(model: planner.Model, endless:
     assert found[0].cancelled
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_gives_the_best_plan_so_far(
     model: planner.Model, endless: threading.Event, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -196,6 +205,7 @@ def test_an_interrupt_gives_the_best_plan_so_far(
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_a_second_interrupt_is_one_as_ever(model: planner.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     before = signal.getsignal(signal.SIGINT)
 

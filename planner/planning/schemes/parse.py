@@ -227,8 +227,7 @@ def _given(text: str, rest: str) -> dict[str, Any]:
         key = KEYS.get(name)
         if key is None or not equals:
             hint = did_you_mean(name, KEYS) if key is None and equals else ""
-            known = "" if hint else f" with a key of {', '.join(KEYS)}"
-            raise UsageError(f"--strategy {text!r}: {item!r}: expected KEY=VALUE{known}{hint}")
+            raise UsageError(f"--strategy {text!r}: {item!r}: expected KEY=VALUE with a key of {', '.join(KEYS)}{hint}")
         if key.field in out:
             raise UsageError(f"--strategy {text!r}: {name} is given twice; keep one")
         try:
