@@ -7,7 +7,7 @@ from typing import Final
 
 __all__ = ["did_you_mean", "nearest"]
 
-_LIKE: Final = 0.6  # of 1.0: share of letters in common, as difflib counts it
+_LIKE: Final = 0.65  # of 1.0: share of letters in common, as difflib counts it; `tensor` is not `overlap_tensor`
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

@@ -227,7 +227,8 @@ def _given(text: str, rest: str) -> dict[str, Any]:
         key = KEYS.get(name)
         if key is None or not equals:
             hint = did_you_mean(name, KEYS) if key is None and equals else ""
-            raise UsageError(f"--strategy {text!r}: {item!r}: expected KEY=VALUE with a key of {', '.join(KEYS)}{hint}")
+            known = "" if hint else f" with a key of {', '.join(KEYS)}"
+            raise UsageError(f"--strategy {text!r}: {item!r}: expected KEY=VALUE{known}{hint}")
         if key.field in out:
             raise UsageError(f"--strategy {text!r}: {name} is given twice; keep one")
         try:
