@@ -10,18 +10,18 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
-from api.descriptions import describe, takes_model
-from api.edge import Edge
-from api.errors import Problem, of_status
-from api.jobs.store import Store
-from api.limits import Buckets
-from api.observe import Metrics
-from api.pages import Signer, own_secret
-from api.respond import Packed
-from api.routes import routers
-from api.service import Service
-from api.settings import Settings
-from api.watch import Changes
+from planner.api.descriptions import describe, takes_model
+from planner.api.edge import Edge
+from planner.api.errors import Problem, of_status
+from planner.api.jobs.store import Store
+from planner.api.limits import Buckets
+from planner.api.observe import Metrics
+from planner.api.pages import Signer, own_secret
+from planner.api.respond import Packed
+from planner.api.routes import routers
+from planner.api.service import Service
+from planner.api.settings import Settings
+from planner.api.watch import Changes
 from planner.version import __version__
 
 __all__ = ["create_app"]

@@ -8,8 +8,8 @@ from typing import Annotated, Final
 
 from fastapi import Depends, Request
 
-from api.errors import Problem
-from api.service import Service, service_of
+from planner.api.errors import Problem
+from planner.api.service import Service, service_of
 
 __all__ = ["COOKIE", "LOCAL", "SESSION_S", "Tenant", "open_session", "tenant_of", "within_rate"]
 

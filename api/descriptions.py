@@ -10,8 +10,8 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from api.errors import MEDIA_TYPE, PROBLEMS, Problem
-from api.schemas import FieldError, ProblemDocument
+from planner.api.errors import MEDIA_TYPE, PROBLEMS, Problem
+from planner.api.schemas import FieldError, ProblemDocument
 from planner.version import __version__
 
 __all__ = ["BINARY", "describe", "header", "json_body", "link", "model_body", "problems", "takes_model", "text"]

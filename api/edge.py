@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.errors import MEDIA_TYPE, Problem, from_store
-from api.jobs.errors import StoreError
-from api.limits import check_length, limited
-from api.logs import request_id_of
-from api.observe import Metrics
-from api.settings import Settings, is_loopback
+from planner.api.errors import MEDIA_TYPE, Problem, from_store
+from planner.api.jobs.errors import StoreError
+from planner.api.limits import check_length, limited
+from planner.api.logs import request_id_of
+from planner.api.observe import Metrics
+from planner.api.settings import Settings, is_loopback
 from planner.errors import UsageError
 from planner.requests.wording import in_keywords
 

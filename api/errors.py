@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final
 
-from api.jobs.errors import (
+from planner.api.jobs.errors import (
     BlobDamaged,
     BlobMissing,
     IdempotencyConflict,
@@ -21,8 +21,8 @@ from api.jobs.errors import (
     StoreError,
     StoreFull,
 )
-from api.jobs.problems import PROBLEMS as WORK
-from api.jobs.problems import URN
+from planner.api.jobs.problems import PROBLEMS as WORK
+from planner.api.jobs.problems import URN
 
 __all__ = ["MEDIA_TYPE", "PROBLEMS", "Problem", "ProblemType", "from_store", "from_work", "of_status", "type_of"]
 

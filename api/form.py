@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from api.options import PlanQuery
+from planner.api.options import PlanQuery
 
 __all__ = ["with_fields"]
 

@@ -8,9 +8,9 @@ import re
 import sys
 import time
 
-from api.jobs.errors import NotFound, StoreError
-from api.moments import moment
-from api.settings import add_settings, settings_of
+from planner.api.jobs.errors import NotFound, StoreError
+from planner.api.moments import moment
+from planner.api.settings import add_settings, settings_of
 from planner.errors import InputError, UsageError
 
 __all__ = ["configure", "run"]
@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from api.jobs.store import Store
+    from planner.api.jobs.store import Store
 
     data = settings_of(options).data
     try:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from starlette.types import Receive
 
-from api.errors import Problem
+from planner.api.errors import Problem
 
 __all__ = ["Buckets", "Rate", "check_length", "limited"]
 

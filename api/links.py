@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from api.jobs import records
-from api.moments import moment
-from api.schemas import Job, PlanEntry, Progress
+from planner.api.jobs import records
+from planner.api.moments import moment
+from planner.api.schemas import Job, PlanEntry, Progress
 
 __all__ = ["entry_of", "job_of", "progress_of"]
 

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from api.moments import moment
+from planner.api.moments import moment
 
 __all__ = ["JsonLines", "log_to", "request_id_of"]
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from api.errors import Problem
-from api.jobs.requests import evaluation_options, search_options
-from api.parameters import Binding, Count, Hardware, Name, Size, Text, parameter
+from planner.api.errors import Problem
+from planner.api.jobs.requests import evaluation_options, search_options
+from planner.api.parameters import Binding, Count, Hardware, Name, Size, Text, parameter
 from planner.errors import UsageError
 from planner.requests.options import options_of
 from planner.requests.search import MOST_DEVICES, SearchRequest

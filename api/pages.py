@@ -12,7 +12,7 @@ from pathlib import Path
 
 from starlette.datastructures import URL
 
-from api.errors import Problem
+from planner.api.errors import Problem
 
 __all__ = ["Signer", "next_link", "own_secret"]
 

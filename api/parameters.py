@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, StringConstraints
 
-from cost_models import profile_names
+from planner.cost_models import profile_names
 from planner.requests.options import default_of
 from planner.requests.values import byte_size, positive, seconds
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self, TextIO
 from planner.terminal import beneath, obeys, plain
 
 if TYPE_CHECKING:
-    from api.client import Job, Progress
+    from planner.api.client import Job, Progress
 
 __all__ = ["Display", "interrupts"]
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.errors import Problem
+from planner.api.errors import Problem
 
 __all__ = ["REVALIDATE", "Packed", "accepted", "constant", "document", "matches", "represent"]
 

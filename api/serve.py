@@ -12,11 +12,11 @@ import sys
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from api.settings import Settings, add_settings, is_loopback, settings_of
+from planner.api.settings import Settings, add_settings, is_loopback, settings_of
 from planner.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from api.jobs.store import Store
+    from planner.api.jobs.store import Store
 
 __all__ = ["configure", "run"]
 
@@ -35,8 +35,8 @@ def run(options: argparse.Namespace) -> int:
     refuse_open_door(settings, store)
     listening = _listen(settings)
 
-    from api.logs import log_to
-    from api.workers import Workers
+    from planner.api.logs import log_to
+    from planner.api.workers import Workers
 
     log_to()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -55,8 +55,8 @@ def refuse_open_door(settings: Settings, store: Store) -> None:
 
 
 def _open(settings: Settings) -> Store:
-    from api.jobs.errors import StoreError
-    from api.jobs.store import Store
+    from planner.api.jobs.errors import StoreError
+    from planner.api.jobs.store import Store
 
     try:
         return Store(settings.data, queue=settings.queue)
@@ -82,8 +82,8 @@ def _listen(settings: Settings) -> socket.socket:
 def _serve(settings: Settings, store: Store, listening: socket.socket) -> int:
     import uvicorn
 
-    from api.app import create_app
-    from api.wire import Wire
+    from planner.api.app import create_app
+    from planner.api.wire import Wire
 
     app = create_app(settings, store)
     changes = app.state.service.changes

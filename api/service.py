@@ -14,19 +14,19 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.errors import Problem, from_work
-from api.jobs.blobs import Blob
-from api.jobs.errors import BlobDamaged, BlobMissing
-from api.jobs.records import JobRecord, TaskState
-from api.jobs.store import Store
-from api.jobs.tasks import Task
-from api.limits import Buckets
-from api.observe import Metrics
-from api.pages import Signer
-from api.respond import represent
-from api.security import FRAMED, hashed_page
-from api.settings import Settings
-from api.watch import Changes
+from planner.api.errors import Problem, from_work
+from planner.api.jobs.blobs import Blob
+from planner.api.jobs.errors import BlobDamaged, BlobMissing
+from planner.api.jobs.records import JobRecord, TaskState
+from planner.api.jobs.store import Store
+from planner.api.jobs.tasks import Task
+from planner.api.limits import Buckets
+from planner.api.observe import Metrics
+from planner.api.pages import Signer
+from planner.api.respond import represent
+from planner.api.security import FRAMED, hashed_page
+from planner.api.settings import Settings
+from planner.api.watch import Changes
 
 __all__ = ["PATIENCE", "Service", "preferred_wait", "service_of"]
 

@@ -20,7 +20,7 @@ from planner.requests.search import MOST_DEVICES, SENT, SearchRequest
 from planner.requests.values import positive
 
 if TYPE_CHECKING:
-    from api.client import Client, Job, ServiceError
+    from planner.api.client import Client, Job, ServiceError
 
 __all__ = ["configure", "run"]
 
@@ -56,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     try:
-        from api.client import Client, ServiceError
+        from planner.api.client import Client, ServiceError
     except ModuleNotFoundError as e:
         raise UsageError(f"{e.name} is missing; install it with `pip install 'graph-planner[client]'`") from e
 
@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _submit(client: Client, options: argparse.Namespace) -> Job:
-    from api.client.wire import name_of
+    from planner.api.client.wire import name_of
     from planner.frontends.sandbox import Limits, run_limited
     from planner.frontends.strip import strip_file
 
@@ -103,7 +103,7 @@ def _submit(client: Client, options: argparse.Namespace) -> Job:
 
 def _finished(job: Job) -> Job:
     """The job at its end.  The first Ctrl-C or SIGTERM asks for the best plan so far, the second ends the program."""
-    from api.progress import Display, interrupts
+    from planner.api.progress import Display, interrupts
 
     with Display(sys.stderr) as display, interrupts() as rest:
         display.begin(job)
@@ -181,8 +181,8 @@ def _messages_and_text(summary: str) -> tuple[list[str], str]:
 
 def _fetch(client: Client, options: argparse.Namespace, plan: str, name: str, folder: Path) -> dict[str, Any]:
     """One artifact, or the files of a target."""
-    from api.client import NotFound, TargetRefuses
-    from api.unpack import unpacked
+    from planner.api.client import NotFound, TargetRefuses
+    from planner.api.unpack import unpacked
     from planner.emit import TARGETS
 
     target = name in TARGETS
@@ -222,7 +222,7 @@ def _write(path: Path, content: bytes) -> None:
 
 def as_planner_error(error: ServiceError) -> PlannerError:
     """The error with the exit status that `planner search` would have ended with; its own words where it has them."""
-    from api import client as c
+    from planner.api import client as c
 
     if not isinstance(error, c.ProblemError):
         return NoPlanError(str(error))

@@ -14,8 +14,8 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 
-from api.errors import Problem
-from api.jobs.blobs import Blobs, digest_bytes
+from planner.api.errors import Problem
+from planner.api.jobs.blobs import Blobs, digest_bytes
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks

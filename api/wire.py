@@ -10,8 +10,8 @@ from typing import Any, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from api.errors import MEDIA_TYPE, Problem
-from api.logs import request_id_of
+from planner.api.errors import MEDIA_TYPE, Problem
+from planner.api.logs import request_id_of
 
 __all__ = ["HEAD_BYTES", "HEAD_S", "Wire"]
 

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 
-from api.settings import Settings
+from planner.api.settings import Settings
 
 __all__ = ["Workers"]
 

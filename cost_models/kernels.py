@@ -13,9 +13,9 @@ from typing import Any, Final, Literal, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.accelerator import OperatorKind
-from cost_models.device import compute_seconds, matmul_utilisation
-from cost_models.machine import HardwareProfile
+from planner.cost_models.accelerator import OperatorKind
+from planner.cost_models.device import compute_seconds, matmul_utilisation
+from planner.cost_models.machine import HardwareProfile
 
 __all__ = [
     "CAST_BYTES",
@@ -119,7 +119,7 @@ def kernel_seconds(
     `native_attention` says that attention is the vendor's own kernel rather than a portable one.
 
     Raises:
-        ValueError: a type that is not one of `cost_models.device.DTYPES`, `mxfp8` or `fp8-row`.
+        ValueError: a type that is not one of `planner.cost_models.device.DTYPES`, `mxfp8` or `fp8-row`.
     """
     device = profile.device
     seconds = np.zeros(len(kernels))

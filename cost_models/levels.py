@@ -12,8 +12,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from cost_models.group import GroupShape
-from cost_models.machine import HardwareProfile, LinkSpec, NetworkSpec
+from planner.cost_models.group import GroupShape
+from planner.cost_models.machine import HardwareProfile, LinkSpec, NetworkSpec
 
 __all__ = ["Level", "bus_bandwidth", "levels_of", "pair_bandwidth"]
 

@@ -20,8 +20,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from cost_models.accelerator import AllocatorSpec, DeviceSpec, Flag, FrameworkSpec, HostSpec, PredictionSpec
-from cost_models.machine import (
+from planner.cost_models.accelerator import AllocatorSpec, DeviceSpec, Flag, FrameworkSpec, HostSpec, PredictionSpec
+from planner.cost_models.machine import (
     AxesSpec,
     HardwareProfile,
     LinkSpec,
@@ -94,7 +94,7 @@ _MOVED: Final = {
 
 def profile_names() -> tuple[str, ...]:
     """Names of the profiles that come with the package, sorted."""
-    directory = files("cost_models") / "profiles"
+    directory = files("planner.cost_models") / "profiles"
     return tuple(sorted(p.name[:-5] for p in directory.iterdir() if p.name.endswith(".toml")))
 
 
@@ -127,7 +127,7 @@ def load_profile(name_or_path: str | PathLike[str]) -> HardwareProfile:
 
 @lru_cache(maxsize=64)
 def _packaged(name: str) -> HardwareProfile:
-    resource = files("cost_models") / "profiles" / f"{name}.toml"
+    resource = files("planner.cost_models") / "profiles" / f"{name}.toml"
     return parse_profile(resource.read_text(encoding="utf-8"), origin=name)
 
 

@@ -10,11 +10,11 @@ from urllib.parse import quote
 
 import httpx
 
-from api.client.connection import Connection
-from api.client.job import Job
-from api.client.transport import Transport
-from api.client.values import Hardware, JobState, PlanEntry
-from api.client.wire import JSON, OCTETS, Option, document_of, file_bytes, list_of, model_bytes, query_of
+from planner.api.client.connection import Connection
+from planner.api.client.job import Job
+from planner.api.client.transport import Transport
+from planner.api.client.values import Hardware, JobState, PlanEntry
+from planner.api.client.wire import JSON, OCTETS, Option, document_of, file_bytes, list_of, model_bytes, query_of
 
 __all__ = ["Client"]
 

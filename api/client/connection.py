@@ -13,10 +13,10 @@ from urllib.parse import quote
 
 import httpx
 
-from api.client.problems import ConnectionFailed, WaitTimeout
-from api.client.transport import Transport
-from api.client.values import Artifact
-from api.client.wire import JSON, document_of
+from planner.api.client.problems import ConnectionFailed, WaitTimeout
+from planner.api.client.transport import Transport
+from planner.api.client.values import Artifact
+from planner.api.client.wire import JSON, document_of
 from planner.files import write_whole
 
 __all__ = ["Connection"]

@@ -9,11 +9,11 @@ from typing import Self
 
 import httpx
 
-from api.client.connection import Connection
-from api.client.problems import ConnectionFailed, ServiceError, TooMany, Unavailable, WaitTimeout, problem_error
-from api.client.stream import read_events
-from api.client.values import ENDED, Artifact, Event, JobState, Progress
-from api.client.wire import JSON, document_of
+from planner.api.client.connection import Connection
+from planner.api.client.problems import ConnectionFailed, ServiceError, TooMany, Unavailable, WaitTimeout, problem_error
+from planner.api.client.stream import read_events
+from planner.api.client.values import ENDED, Artifact, Event, JobState, Progress
+from planner.api.client.wire import JSON, document_of
 
 __all__ = ["Job"]
 

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 
-from api.client.values import Event
+from planner.api.client.values import Event
 
 __all__ = ["read_events"]
 

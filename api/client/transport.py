@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from api.client.problems import ConnectionFailed, problem_error
+from planner.api.client.problems import ConnectionFailed, problem_error
 from planner.errors import UsageError
 from planner.version import __version__
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from api.client.problems import ConnectionFailed
+from planner.api.client.problems import ConnectionFailed
 
 __all__ = ["JSON", "OCTETS", "Option", "document_of", "file_bytes", "list_of", "model_bytes", "name_of", "query_of"]
 

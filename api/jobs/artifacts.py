@@ -8,10 +8,10 @@ import zipfile
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from api.jobs.execute import Tell
-from api.jobs.explanations import explain
-from api.jobs.plan_model import lay_out_model
-from api.jobs.work import JobInput, JobResult
+from planner.api.jobs.execute import Tell
+from planner.api.jobs.explanations import explain
+from planner.api.jobs.plan_model import lay_out_model
+from planner.api.jobs.work import JobInput, JobResult
 from planner.emit import TARGETS, Given, emit
 from planner.errors import InputError, UsageError
 from planner.planning import PlanDocument, read_plan

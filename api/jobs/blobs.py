@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from api.jobs.errors import BlobDamaged, BlobMissing, StoreFull, StoreUnusable
+from planner.api.jobs.errors import BlobDamaged, BlobMissing, StoreFull, StoreUnusable
 from planner.files import replace_file
 
 __all__ = ["YOUNG", "Blob", "Blobs", "digest_bytes"]

@@ -21,13 +21,13 @@ from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any
 
-from api.jobs import preload
-from api.jobs.blobs import Blob
-from api.jobs.errors import BlobDamaged, BlobMissing, StoreFull
-from api.jobs.execute import Tell, execute
-from api.jobs.limits import impose
-from api.jobs.problems import problem
-from api.jobs.work import JobInput, JobResult
+from planner.api.jobs import preload
+from planner.api.jobs.blobs import Blob
+from planner.api.jobs.errors import BlobDamaged, BlobMissing, StoreFull
+from planner.api.jobs.execute import Tell, execute
+from planner.api.jobs.limits import impose
+from planner.api.jobs.problems import problem
+from planner.api.jobs.work import JobInput, JobResult
 from planner.errors import InfeasibleError, InputError, NoPlanError, PlannerError, UsageError, VerificationError
 from planner.processes import die_with
 

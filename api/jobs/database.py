@@ -12,8 +12,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from api.jobs.errors import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreUnusable
-from api.jobs.schema import migrate
+from planner.api.jobs.errors import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreUnusable
+from planner.api.jobs.schema import migrate
 
 __all__ = ["Database"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from api.jobs.execute import Tell
-from api.jobs.requests import evaluation_options
-from api.jobs.work import JobInput, JobResult
+from planner.api.jobs.execute import Tell
+from planner.api.jobs.requests import evaluation_options
+from planner.api.jobs.work import JobInput, JobResult
 from planner.requests.evaluation import evaluated
 
 __all__ = ["evaluate"]

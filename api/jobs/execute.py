@@ -5,17 +5,17 @@ from __future__ import annotations
 import importlib
 from typing import Any, Final, Protocol
 
-from api.jobs.work import JobInput, JobResult
+from planner.api.jobs.work import JobInput, JobResult
 
 __all__ = ["Tell", "execute"]
 
 # kind → module and function, imported when asked for (the fork server has them already)
 _FUNCTIONS: Final = {
-    "plan": ("api.jobs.searches", "search"),
-    "explanation": ("api.jobs.explanations", "explain"),
-    "artifact": ("api.jobs.artifacts", "artifact"),
-    "diff": ("api.jobs.artifacts", "diff"),
-    "evaluation": ("api.jobs.evaluations", "evaluate"),
+    "plan": ("planner.api.jobs.searches", "search"),
+    "explanation": ("planner.api.jobs.explanations", "explain"),
+    "artifact": ("planner.api.jobs.artifacts", "artifact"),
+    "diff": ("planner.api.jobs.artifacts", "diff"),
+    "evaluation": ("planner.api.jobs.evaluations", "evaluate"),
 }
 
 

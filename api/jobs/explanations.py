@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from api.jobs.execute import Tell
-from api.jobs.plan_model import lay_out_model
-from api.jobs.work import JobInput, JobResult
+from planner.api.jobs.execute import Tell
+from planner.api.jobs.plan_model import lay_out_model
+from planner.api.jobs.work import JobInput, JobResult
 from planner.planning import read_plan
 from planner.requests.explanation import explanation
 

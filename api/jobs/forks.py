@@ -20,9 +20,9 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from api.jobs import preload
-from api.jobs.child import MESSAGE_BYTES, main
-from api.jobs.work import JobInput
+from planner.api.jobs import preload
+from planner.api.jobs.child import MESSAGE_BYTES, main
+from planner.api.jobs.work import JobInput
 
 __all__ = ["Child", "Entry", "ForkServer", "begin"]
 
@@ -41,7 +41,7 @@ class ForkServer:
         here = str(Path(__file__).resolve().parents[2])
         given = [str(Path(p).resolve()) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
         os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*given, here]))  # children are in other folders
-        _context.set_forkserver_preload(["api.jobs.preload"])
+        _context.set_forkserver_preload(["planner.api.jobs.preload"])
         self._pid: int | None = None
         self._warm = threading.Event()
 

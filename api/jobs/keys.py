@@ -11,9 +11,9 @@ import secrets
 import time
 from dataclasses import dataclass
 
-from api.jobs.database import Database
-from api.jobs.errors import NotFound
-from api.jobs.records import Key
+from planner.api.jobs.database import Database
+from planner.api.jobs.errors import NotFound
+from planner.api.jobs.records import Key
 
 __all__ = ["Keys"]
 

@@ -14,12 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from api.jobs.blobs import Blob
-from api.jobs.database import Database
-from api.jobs.errors import LeaseLost
-from api.jobs.problems import problem
-from api.jobs.records import Claim
-from api.jobs.rows import add_event, files_of, ticket
+from planner.api.jobs.blobs import Blob
+from planner.api.jobs.database import Database
+from planner.api.jobs.errors import LeaseLost
+from planner.api.jobs.problems import problem
+from planner.api.jobs.records import Claim
+from planner.api.jobs.rows import add_event, files_of, ticket
 
 __all__ = ["DEATHS", "LEASE_S", "LOSSES", "Beat", "Leases", "end_task", "give_plan", "share_plan"]
 

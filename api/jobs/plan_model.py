@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from api.jobs.requests import model_file
-from api.jobs.work import JobInput
+from planner.api.jobs.requests import model_file
+from planner.api.jobs.work import JobInput
 from planner.errors import UsageError
 from planner.planning import PlanDocument
 

@@ -17,11 +17,11 @@ SERVER = os.getpid()  # in a child: the fork server
 if os.environ.get(PARENT) == str(os.getppid()):  # not where someone else imports this module
     die_with(os.getppid())
     for _module in (
-        "api.jobs.execute",
-        "api.jobs.artifacts",
-        "api.jobs.evaluations",
-        "api.jobs.explanations",
-        "api.jobs.searches",
+        "planner.api.jobs.execute",
+        "planner.api.jobs.artifacts",
+        "planner.api.jobs.evaluations",
+        "planner.api.jobs.explanations",
+        "planner.api.jobs.searches",
         "planner.cli.main",  # which a child runs again where `planner` is the script that began it all
         "planner.requests.searcher",
         "planner.emit.registry",

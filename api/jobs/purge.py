@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from api.jobs.blobs import YOUNG, Blobs
-from api.jobs.database import Database
+from planner.api.jobs.blobs import YOUNG, Blobs
+from planner.api.jobs.database import Database
 
 __all__ = ["Purged", "purge"]
 

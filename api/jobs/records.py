@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from api.jobs.blobs import Blob
+from planner.api.jobs.blobs import Blob
 
 __all__ = ["ENDED", "Claim", "Event", "JobRecord", "Key", "Plan", "Status", "Submitted", "TaskState"]
 

@@ -52,7 +52,7 @@ def model_file(options: Mapping[str, Any]) -> Path:
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a task but for the model's name."""
-    from cost_models import profile_names
+    from planner.cost_models import profile_names
 
     hardware = options.get("hardware")
     if hardware is not None and hardware not in profile_names():

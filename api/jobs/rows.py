@@ -9,8 +9,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from api.jobs.blobs import Blob
-from api.jobs.records import Event, JobRecord, Plan, TaskState
+from planner.api.jobs.blobs import Blob
+from planner.api.jobs.records import Event, JobRecord, Plan, TaskState
 
 __all__ = ["JOB", "add_event", "event_of", "files_of", "job_of", "plan_of", "state_of", "ticket"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from api.jobs.errors import StoreUnusable
+from planner.api.jobs.errors import StoreUnusable
 
 __all__ = ["VERSION", "migrate"]
 

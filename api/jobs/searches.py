@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from api.jobs.execute import Tell
-from api.jobs.requests import CONSTRAINTS, search_options
-from api.jobs.work import JobInput, JobResult
+from planner.api.jobs.execute import Tell
+from planner.api.jobs.requests import CONSTRAINTS, search_options
+from planner.api.jobs.work import JobInput, JobResult
 from planner.cache import Store
 from planner.frontends.sandbox import Limits, run_limited
 from planner.frontends.strip import strip_file

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from api.jobs.blobs import Blob
-from api.jobs.errors import LeaseLost
-from api.jobs.forks import Child
-from api.jobs.limits import CPU_GRACE_S, Limits
-from api.jobs.problems import problem
-from api.jobs.records import Claim
-from api.jobs.store import Store
+from planner.api.jobs.blobs import Blob
+from planner.api.jobs.errors import LeaseLost
+from planner.api.jobs.forks import Child
+from planner.api.jobs.limits import CPU_GRACE_S, Limits
+from planner.api.jobs.problems import problem
+from planner.api.jobs.records import Claim
+from planner.api.jobs.store import Store
 
 __all__ = ["Slot"]
 

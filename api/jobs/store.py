@@ -12,15 +12,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from api.jobs.blobs import Blobs
-from api.jobs.database import Database
-from api.jobs.errors import BlobMissing, IdempotencyConflict, NotFound, QueueFull
-from api.jobs.keys import Keys
-from api.jobs.leases import Leases, end_task, give_plan
-from api.jobs.purge import Purged, purge
-from api.jobs.records import ENDED, Event, JobRecord, Plan, Submitted, TaskState
-from api.jobs.rows import JOB, STATUS, add_event, event_of, files_of, job_of, plan_of, state_of, ticket
-from api.jobs.tasks import Task
+from planner.api.jobs.blobs import Blobs
+from planner.api.jobs.database import Database
+from planner.api.jobs.errors import BlobMissing, IdempotencyConflict, NotFound, QueueFull
+from planner.api.jobs.keys import Keys
+from planner.api.jobs.leases import Leases, end_task, give_plan
+from planner.api.jobs.purge import Purged, purge
+from planner.api.jobs.records import ENDED, Event, JobRecord, Plan, Submitted, TaskState
+from planner.api.jobs.rows import JOB, STATUS, add_event, event_of, files_of, job_of, plan_of, state_of, ticket
+from planner.api.jobs.tasks import Task
 
 __all__ = ["Store"]
 

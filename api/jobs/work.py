@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from api.jobs.blobs import Blobs
-from api.jobs.errors import BlobMissing
-from api.jobs.limits import Limits
+from planner.api.jobs.blobs import Blobs
+from planner.api.jobs.errors import BlobMissing
+from planner.api.jobs.limits import Limits
 
 __all__ = ["JobInput", "JobResult"]
 

@@ -21,19 +21,19 @@ from dataclasses import dataclass, field
 from multiprocessing import connection
 from pathlib import Path
 
-from api.jobs.child import main
-from api.jobs.errors import LeaseLost, StoreDamaged, StoreError, StoreUnusable
-from api.jobs.forks import Entry, ForkServer, begin
-from api.jobs.leases import LEASE_S
-from api.jobs.limits import Limits
-from api.jobs.records import Claim
-from api.jobs.scratch import bury, own_folder
-from api.jobs.slot import Slot
-from api.jobs.store import Store
-from api.jobs.tasks import INTERACTIVE, SEARCH
-from api.jobs.work import JobInput
-from api.logs import log_to
-from api.settings import settings_of
+from planner.api.jobs.child import main
+from planner.api.jobs.errors import LeaseLost, StoreDamaged, StoreError, StoreUnusable
+from planner.api.jobs.forks import Entry, ForkServer, begin
+from planner.api.jobs.leases import LEASE_S
+from planner.api.jobs.limits import Limits
+from planner.api.jobs.records import Claim
+from planner.api.jobs.scratch import bury, own_folder
+from planner.api.jobs.slot import Slot
+from planner.api.jobs.store import Store
+from planner.api.jobs.tasks import INTERACTIVE, SEARCH
+from planner.api.jobs.work import JobInput
+from planner.api.logs import log_to
+from planner.api.settings import settings_of
 from planner.errors import UsageError
 from planner.requests.values import positive, size_with_unit
 

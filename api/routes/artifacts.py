@@ -6,16 +6,16 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Header, Request, Response
 
-from api.auth import Tenant
-from api.descriptions import BINARY, header, link, problems
-from api.errors import Problem
-from api.jobs.records import Plan, TaskState
-from api.jobs.tasks import Task
-from api.links import progress_of
-from api.respond import document
-from api.routes.plans import PlanId, Prefer
-from api.schemas import Artifact, Artifacts, Pending
-from api.service import PATIENCE, preferred_wait, service_of
+from planner.api.auth import Tenant
+from planner.api.descriptions import BINARY, header, link, problems
+from planner.api.errors import Problem
+from planner.api.jobs.records import Plan, TaskState
+from planner.api.jobs.tasks import Task
+from planner.api.links import progress_of
+from planner.api.respond import document
+from planner.api.routes.plans import PlanId, Prefer
+from planner.api.schemas import Artifact, Artifacts, Pending
+from planner.api.service import PATIENCE, preferred_wait, service_of
 from planner.emit import TARGETS
 
 __all__ = ["explanation_of", "pending", "router", "sources", "waits"]

@@ -6,13 +6,13 @@ from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 
-from api.auth import Tenant
-from api.descriptions import header, problems
-from api.jobs.tasks import Task
-from api.respond import VARY, accepted
-from api.routes.artifacts import PENDING, pending, waits
-from api.routes.plans import Prefer
-from api.service import service_of
+from planner.api.auth import Tenant
+from planner.api.descriptions import header, problems
+from planner.api.jobs.tasks import Task
+from planner.api.respond import VARY, accepted
+from planner.api.routes.artifacts import PENDING, pending, waits
+from planner.api.routes.plans import Prefer
+from planner.api.service import service_of
 
 __all__ = ["router"]
 

@@ -6,14 +6,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from api.auth import Tenant
-from api.descriptions import model_body, problems
-from api.errors import Problem
-from api.jobs.tasks import Task
-from api.options import EvaluationQuery, refuse_repeated
-from api.routes.plans import ANSWERS, REFUSALS, IdempotencyKey, Prefer, submitted
-from api.service import service_of
-from api.uploads import Upload, receive
+from planner.api.auth import Tenant
+from planner.api.descriptions import model_body, problems
+from planner.api.errors import Problem
+from planner.api.jobs.tasks import Task
+from planner.api.options import EvaluationQuery, refuse_repeated
+from planner.api.routes.plans import ANSWERS, REFUSALS, IdempotencyKey, Prefer, submitted
+from planner.api.service import service_of
+from planner.api.uploads import Upload, receive
 from planner.errors import UsageError
 
 __all__ = ["router"]

@@ -6,11 +6,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
-from api.auth import Tenant
-from api.descriptions import header, problems
-from api.routes.artifacts import PENDING, explanation_of, pending, waits
-from api.routes.plans import PlanId, Prefer
-from api.service import service_of
+from planner.api.auth import Tenant
+from planner.api.descriptions import header, problems
+from planner.api.routes.artifacts import PENDING, explanation_of, pending, waits
+from planner.api.routes.plans import PlanId, Prefer
+from planner.api.service import service_of
 
 __all__ = ["router"]
 

@@ -10,12 +10,12 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response
 from pydantic import RootModel
 
-from api.auth import Tenant
-from api.descriptions import header, link, problems
-from api.errors import Problem
-from api.respond import constant
-from api.schemas import Hardware
-from cost_models import load_profile, profile_names
+from planner.api.auth import Tenant
+from planner.api.descriptions import header, link, problems
+from planner.api.errors import Problem
+from planner.api.respond import constant
+from planner.api.schemas import Hardware
+from planner.cost_models import load_profile, profile_names
 
 __all__ = ["router"]
 

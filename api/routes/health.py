@@ -8,12 +8,12 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from api.descriptions import problems, text
-from api.errors import Problem
-from api.observe import METRICS_TYPE
-from api.respond import document
-from api.schemas import Health
-from api.service import service_of
+from planner.api.descriptions import problems, text
+from planner.api.errors import Problem
+from planner.api.observe import METRICS_TYPE
+from planner.api.respond import document
+from planner.api.schemas import Health
+from planner.api.service import service_of
 from planner.version import __version__
 
 __all__ = ["router"]

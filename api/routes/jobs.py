@@ -11,16 +11,16 @@ from fastapi import APIRouter, Header, Path, Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
-from api.auth import Tenant, tenant_of
-from api.descriptions import header, link, problems
-from api.errors import Problem
-from api.links import job_of
-from api.moments import moment
-from api.pages import next_link
-from api.respond import document
-from api.routes.plans import JOB_LINKS, PLAN_LINKS, Cursor, Limit, Prefer
-from api.schemas import Job, Jobs
-from api.service import Service, preferred_wait, service_of
+from planner.api.auth import Tenant, tenant_of
+from planner.api.descriptions import header, link, problems
+from planner.api.errors import Problem
+from planner.api.links import job_of
+from planner.api.moments import moment
+from planner.api.pages import next_link
+from planner.api.respond import document
+from planner.api.routes.plans import JOB_LINKS, PLAN_LINKS, Cursor, Limit, Prefer
+from planner.api.schemas import Job, Jobs
+from planner.api.service import Service, preferred_wait, service_of
 
 __all__ = ["router"]
 

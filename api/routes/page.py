@@ -8,10 +8,10 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from api.errors import Problem
-from api.form import with_fields
-from api.respond import constant
-from api.security import page_policy
+from planner.api.errors import Problem
+from planner.api.form import with_fields
+from planner.api.respond import constant
+from planner.api.security import page_policy
 
 __all__ = ["router"]
 

@@ -10,17 +10,17 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from api.auth import Tenant
-from api.descriptions import header, link, model_body, problems
-from api.errors import Problem
-from api.jobs.tasks import Task
-from api.links import entry_of, job_of
-from api.options import PlanQuery, refuse_repeated
-from api.pages import next_link
-from api.respond import document, matches
-from api.schemas import Job, Plans
-from api.service import Service, preferred_wait, service_of
-from api.uploads import Upload, receive
+from planner.api.auth import Tenant
+from planner.api.descriptions import header, link, model_body, problems
+from planner.api.errors import Problem
+from planner.api.jobs.tasks import Task
+from planner.api.links import entry_of, job_of
+from planner.api.options import PlanQuery, refuse_repeated
+from planner.api.pages import next_link
+from planner.api.respond import document, matches
+from planner.api.schemas import Job, Plans
+from planner.api.service import Service, preferred_wait, service_of
+from planner.api.uploads import Upload, receive
 
 __all__ = [
     "ANSWERS",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 from pydantic import ValidationError
 
-from api.auth import COOKIE, LOCAL, SESSION_S, Tenant, keys_needed, open_session, within_rate
-from api.descriptions import header, json_body, problems
-from api.errors import Problem
-from api.respond import document
-from api.schemas import Session, SessionRequest
-from api.service import service_of
+from planner.api.auth import COOKIE, LOCAL, SESSION_S, Tenant, keys_needed, open_session, within_rate
+from planner.api.descriptions import header, json_body, problems
+from planner.api.errors import Problem
+from planner.api.respond import document
+from planner.api.schemas import Session, SessionRequest
+from planner.api.service import service_of
 
 __all__ = ["router"]
 

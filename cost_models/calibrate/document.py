@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from cost_models.profile import load_profile, moved, parse_profile, profile_names
+from planner.cost_models.profile import load_profile, moved, parse_profile, profile_names
 
 __all__ = ["base_document", "calibrated_text"]
 
@@ -21,7 +21,9 @@ def base_document(name_or_path: str) -> Document:
     """The tables of a packaged profile or of a file, as they stand there.  ProfileError as of `load_profile`."""
     load_profile(name_or_path)  # refuses what is malformed
     if name_or_path in profile_names():
-        return tomllib.loads((files("cost_models") / "profiles" / f"{name_or_path}.toml").read_text(encoding="utf-8"))
+        return tomllib.loads(
+            (files("planner.cost_models") / "profiles" / f"{name_or_path}.toml").read_text(encoding="utf-8")
+        )
     return moved(tomllib.loads(Path(name_or_path).read_text(encoding="utf-8")))
 
 

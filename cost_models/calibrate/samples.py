@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.machine import HardwareProfile
+from planner.cost_models.machine import HardwareProfile
 
 __all__ = ["CollectiveSample", "ComputeSample", "FitError", "Fitted", "errors_by"]
 
@@ -30,7 +30,7 @@ class ComputeSample:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveSample:
-    """A collective among `ranks` devices of one server; `size_bytes` as `cost_models.link` counts them."""
+    """A collective among `ranks` devices of one server; `size_bytes` as `planner.cost_models.link` counts them."""
 
     kind: str
     ranks: int

@@ -9,9 +9,9 @@
 
 from __future__ import annotations
 
-from cost_models.pipeline.chunk import ChunkTimes
-from cost_models.pipeline.dependencies import dependencies
-from cost_models.pipeline.orders import (
+from planner.cost_models.pipeline.chunk import ChunkTimes
+from planner.cost_models.pipeline.dependencies import dependencies
+from planner.cost_models.pipeline.orders import (
     SCHEDULES,
     Schedule,
     chunks_of_schedule,
@@ -21,7 +21,7 @@ from cost_models.pipeline.orders import (
     is_split,
     stage_numbers,
 )
-from cost_models.pipeline.overlap import (
+from planner.cost_models.pipeline.overlap import (
     GradientBucket,
     OverlapRun,
     gradient_buckets,
@@ -29,8 +29,8 @@ from cost_models.pipeline.overlap import (
     zero3_backward,
     zero3_forward,
 )
-from cost_models.pipeline.run import Pass, PipelineCost, PipelineRun, Timeline
-from cost_models.pipeline.simulate import longest_paths, pipeline_seconds, simulate
+from planner.cost_models.pipeline.run import Pass, PipelineCost, PipelineRun, Timeline
+from planner.cost_models.pipeline.simulate import longest_paths, pipeline_seconds, simulate
 
 __all__ = [
     "SCHEDULES",

@@ -22,8 +22,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models import HardwareProfile
 from planner.accuracy.rows import Case
+from planner.cost_models import HardwareProfile
 
 __all__ = ["BY_TYPE", "TERMS", "Term", "Values", "adjusted", "fitted_values", "spread_of", "terms_of"]
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Literal
 
-from cost_models import HardwareProfile, load_profile
-from cost_models.device import resolve_rate
 from planner.accuracy.fit import Term, Values, adjusted, fitted_values, machines_of, shrunk, spread_of, terms_of
 from planner.accuracy.metrics import PredictedCase
 from planner.accuracy.models import Model
 from planner.accuracy.rows import Case, LeftOut, filled_in
 from planner.builder import build
 from planner.clock import Configuration, seconds_in_sequence
+from planner.cost_models import HardwareProfile, load_profile
+from planner.cost_models.device import resolve_rate
 from planner.errors import InfeasibleError, UsageError
 from planner.evaluate import Prediction, layout_of, predict, program_of_configuration, traced_as
 from planner.frontends import import_bytes

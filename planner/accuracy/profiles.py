@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import cost_models
-from cost_models import load_profile, profile_names
-from cost_models.calibrate.document import base_document, calibrated_text
+import planner.cost_models
 from planner.accuracy.fit import BY_TYPE, Values
 from planner.accuracy.predictor import Fitter, Predictor
 from planner.accuracy.rows import Case, read_rows
+from planner.cost_models import load_profile, profile_names
+from planner.cost_models.calibrate.document import base_document, calibrated_text
 from planner.errors import InputError
 
 __all__ = ["FittedProfile", "fitted_profile"]
@@ -160,4 +160,4 @@ def _rewrite(rows: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    _rewrite(Path(sys.argv[1]), Path(cost_models.__file__).parent / "profiles")
+    _rewrite(Path(sys.argv[1]), Path(planner.cost_models.__file__).parent / "profiles")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import os
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any
 
 __all__ = ["digest_of", "file_digest", "source_digest"]
 
-PACKAGES = ("planner", "cost_models")
+PACKAGES = ("planner",)
+NO_SAY = frozenset(("planner.api",))  # the service hands plans on
 LIBRARIES = ("numpy", "onnx", "ortools")
 PLUGINS = ("planner.rules", "planner.kernels")  # entry points whose code has a say in plans
 SOURCES = frozenset((".py", ".toml", ".json", ".c", ".h"))
@@ -31,7 +33,7 @@ def digest_of(value: Any) -> str:
 
 
 def source_digest() -> str:
-    """Digest of the code: the sources and data files of this package, of cost models and of every package that brings
+    """Digest of the code: the sources and data files of this package without its service, of every package that brings
     rules or kernels, and the versions of the libraries beneath.  Contents count, not times: machines that run the same
     code agree on it."""
     plugins = sorted((e for group in PLUGINS for e in entry_points(group=group)), key=lambda e: (e.group, e.name))
@@ -66,7 +68,12 @@ def _sources(place: Path) -> Iterator[Path]:
     if place.is_file():
         yield place
         return
-    yield from sorted(p for p in place.rglob("*") if p.suffix in SOURCES and p.is_file())
+    found: list[Path] = []
+    for folder, below, names in os.walk(place, followlinks=True):  # in a checkout, `cost_models` is a link
+        here = Path(folder)
+        below[:] = [n for n in below if ".".join((here / n).relative_to(place.parent).parts) not in NO_SAY]
+        found.extend(here / n for n in names if Path(n).suffix in SOURCES)
+    yield from sorted(found)
 
 
 def _version(name: str) -> str:

@@ -33,8 +33,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from cost_models import profile_names
     from planner.accuracy.report import measure_accuracy
+    from planner.cost_models import profile_names
 
     if options.cross_validate and options.fit == "none":
         raise UsageError("--cross-validate with --fit none: nothing is fitted; leave --fit out or give --fit profile")

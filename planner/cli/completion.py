@@ -78,7 +78,7 @@ def _equip(parser: argparse.ArgumentParser) -> None:
 def _profiles(prefix: str, **_: Any) -> Iterable[str]:
     from argcomplete.completers import FilesCompleter
 
-    from cost_models import profile_names
+    from planner.cost_models import profile_names
 
     return [*(n for n in profile_names() if n.startswith(prefix)), *FilesCompleter(("toml",))(prefix)]
 

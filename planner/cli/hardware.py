@@ -18,7 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from cost_models import load_profile, profile_names
+    from planner.cost_models import load_profile, profile_names
 
     if options.name is None:
         profiles = [load_profile(n) for n in profile_names()]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Final, Literal, get_args
 
-from cost_models.pipeline import chunks_of_schedule
+from planner.cost_models.pipeline import chunks_of_schedule
 from planner.errors import UsageError
 
 __all__ = [

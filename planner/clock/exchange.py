@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Literal
 
-from cost_models.pipeline import GradientBucket, gradient_sync, zero3_backward, zero3_forward
 from planner.clock.configuration import Configuration
 from planner.clock.links import Links
 from planner.clock.passes import Passes
 from planner.clock.stages import alike_chunks, chunks_of
+from planner.cost_models.pipeline import GradientBucket, gradient_sync, zero3_backward, zero3_forward
 from planner.trace import Exchange, Unit, Workload
 
 __all__ = ["Exchanges"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from cost_models import Collective, CollectiveModel, GroupShape, HardwareProfile
+from planner.cost_models import Collective, CollectiveModel, GroupShape, HardwareProfile
 from planner.ir import DeviceMesh
 
 __all__ = ["PIPELINE", "Links"]
@@ -38,7 +38,7 @@ class Links:
         return self.model.group(shape, tuple(sorted(names.index(a) for a in axes)))
 
     def seconds(self, kind: str, axes: tuple[str, ...], size: float, share: float = 1.0) -> float:
-        """Of one collective; bytes in the convention of `cost_models.link`.  A group of one exchanges nothing.
+        """Of one collective; bytes in the convention of `planner.cost_models.link`.  A group of one exchanges nothing.
 
         `share`: they are this fraction of what one call exchanges, and take this fraction of its time.
         """

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cost_models import HardwareProfile
 from planner.clock.configuration import Configuration
 from planner.clock.memory import Held, held_by_rank
 from planner.clock.predict import check_passes, device_for, interval, step_flops
 from planner.clock.stages import chunks
 from planner.clock.step import StepTimes, step_of
+from planner.cost_models import HardwareProfile
 from planner.trace import Workload
 
 __all__ = ["MixedPrediction", "predict_mixed"]

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from cost_models import HardwareProfile
-from cost_models.kernels import CAST_BYTES, MATRIX_KINDS, NARROW_BYTES, Kernel, KernelArrays, kernel_seconds
 from planner.clock.configuration import Configuration
 from planner.clock.links import Links
+from planner.cost_models import HardwareProfile
+from planner.cost_models.kernels import CAST_BYTES, MATRIX_KINDS, NARROW_BYTES, Kernel, KernelArrays, kernel_seconds
 from planner.trace import TracedCollective, Unit, Workload
 
 __all__ = ["Part", "Passes", "UnitTimes", "passes_of"]

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from cost_models import HardwareProfile
-from cost_models.accelerator import DeviceSpec
 from planner.clock.configuration import Configuration
 from planner.clock.measured import FURTHER_OFF, extrapolated
 from planner.clock.memory import fullest, held_by_rank
 from planner.clock.stages import chunks
 from planner.clock.step import step_of
+from planner.cost_models import HardwareProfile
+from planner.cost_models.accelerator import DeviceSpec
 from planner.errors import UsageError
 from planner.trace import Workload
 

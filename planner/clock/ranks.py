@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from functools import cached_property
 
-from cost_models import HardwareProfile
 from planner.clock.configuration import Configuration
 from planner.clock.exchange import Exchanges
 from planner.clock.links import PIPELINE, Links
 from planner.clock.passes import Passes, passes_of
 from planner.clock.stages import chunks_of, in_chunk
+from planner.cost_models import HardwareProfile
 from planner.trace import Unit, Workload
 
 __all__ = ["Ranks", "handover_seconds"]

@@ -2,9 +2,9 @@
 
     step = pipeline of all micro-batches + exposed exchange + optimizer update + overhead of a step
 
-Passes of units are priced once (`passes`), chunks add them up, the schedule's simulation (`cost_models.pipeline`)
-gives the time of all micro-batches and the activations in flight.  The ranks of a pipeline may be different machines
-(`ranks`).
+Passes of units are priced once (`passes`), chunks add them up, the schedule's simulation
+(`planner.cost_models.pipeline`) gives the time of all micro-batches and the activations in flight.  The ranks of a
+pipeline may be different machines (`ranks`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cost_models import HardwareProfile, optimizer_seconds
-from cost_models.pipeline import ChunkTimes, PipelineCost, pipeline_seconds
 from planner.clock.configuration import Configuration
 from planner.clock.exchange import Exchanges
 from planner.clock.memory import chunk_activation_bytes, chunk_offloaded_bytes, elements
 from planner.clock.passes import Passes
 from planner.clock.ranks import Ranks
 from planner.clock.stages import alike_ranks, chunks_of, each_once, in_chunk
+from planner.cost_models import HardwareProfile, optimizer_seconds
+from planner.cost_models.pipeline import ChunkTimes, PipelineCost, pipeline_seconds
 from planner.trace import Workload
 
 __all__ = ["StepTimes", "chunk_times", "step_of"]

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from string import Template
 from typing import Final
 
-from cost_models.pipeline import interleaved_group
 from planner.clock import Configuration
+from planner.cost_models.pipeline import interleaved_group
 from planner.emit.attention import context_by
 from planner.emit.batch import Batch, batch_of
 from planner.emit.blocks import check_blocks

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from string import Template
 from typing import Any, Final
 
-from cost_models.pipeline import interleaved_group
 from planner.clock import Configuration
+from planner.cost_models.pipeline import interleaved_group
 from planner.emit.batch import Batch, batch_of
 from planner.emit.blocks import check_blocks
 from planner.emit.degrees import lost_in_degrees, lost_in_stages, training_scheme, zero_level

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from cost_models import HardwareProfile
 from planner.clock import Configuration
+from planner.cost_models import HardwareProfile
 from planner.ir import Graph
 from planner.lowering import Program
 from planner.planning.execution import runs_blocks_again

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from cost_models import HardwareProfile, usable_memory_bytes
+from planner.cost_models import HardwareProfile, usable_memory_bytes
 from planner.errors import UsageError
 from planner.ir import Graph
 from planner.planning import Planned

@@ -13,7 +13,7 @@ from planner.library.wording import worded
 from planner.requests.values import profile_of
 
 if TYPE_CHECKING:
-    from cost_models import HardwareProfile
+    from planner.cost_models import HardwareProfile
 
 __all__ = ["Machine", "machines", "settled_machine"]
 
@@ -52,14 +52,14 @@ class Machine:
     @property
     def memory(self) -> int | None:
         """Bytes of each device that a plan may use; None where the profile says nothing of it."""
-        from cost_models import usable_memory_bytes
+        from planner.cost_models import usable_memory_bytes
 
         return usable_memory_bytes(self.profile)
 
 
 def machines() -> Table:
     """The packaged hardware profiles: name, description, usable bytes of memory of a device, devices of a server."""
-    from cost_models import profile_names
+    from planner.cost_models import profile_names
 
     rows = []
     for name in profile_names():

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from cost_models.pipeline.orders import device_order, holders_of_chunks, is_split, occurrences, stage_numbers
+from planner.cost_models.pipeline.orders import device_order, holders_of_chunks, is_split, occurrences, stage_numbers
 from planner.ir import Layout, Op, Role
 from planner.lowering.program import Instruction, Program, Redistribute, Run, Seed, StageInstruction
 from planner.lowering.run_as import Listed, RunAs, again, by_units, deferred, freed, hosted, in_two
@@ -379,8 +379,8 @@ def _turn(program: Program) -> int:
 
 
 def passes(order: str, stages: int, chunks: int, micro_batches: int, *, training: bool) -> Passes:
-    """The passes of a schedule that `cost_models.pipeline` knows, of so many `chunks` in each stage, between what
-    happens once a step.  Without training there are no backward passes."""
+    """The passes of a schedule that `planner.cost_models.pipeline` knows, of so many `chunks` in each stage, between
+    what happens once a step.  Without training there are no backward passes."""
     phases: tuple[Phase, ...] = ("forward", "backward", "weights") if training else ("forward",)
     out = []
     for stage, own in enumerate(stage_numbers(order, stages, chunks).tolist()):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from cost_models.pipeline import chunks_of_schedule, stage_numbers
+from planner.cost_models.pipeline import chunks_of_schedule, stage_numbers
 from planner.planning.document import LayoutDocument, OperatorDocument, PlanDocument
 from planner.planning.roles import role_from_text
 from planner.redistribute import StepKind

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from cost_models import usable_memory_bytes
+from planner.cost_models import usable_memory_bytes
 from planner.ir import DeviceMesh, Graph
 from planner.planning.constraints import Pins, resolve
 from planner.planning.meshes import logical_meshes

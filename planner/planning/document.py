@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from cost_models.pipeline import Schedule, stage_numbers
+from planner.cost_models.pipeline import Schedule, stage_numbers
 from planner.ir import DeviceMesh, Layout, MeshAxis, Reduction
 from planner.planning.searched import SearchDocument
 from planner.targets import Target

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from cost_models import HardwareProfile
 from planner.clock import Held, Timeline, device_for
+from planner.cost_models import HardwareProfile
 from planner.errors import InfeasibleError, NoPlanError, NotFasterError, UsageError
 from planner.ir import DeviceMesh, Graph
 from planner.lowering import Program

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cost_models import HardwareProfile
+from planner.cost_models import HardwareProfile
 from planner.errors import InputError
 from planner.ir import DeviceMesh, Graph
 from planner.lowering import Program, lower

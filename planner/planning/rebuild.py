@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cost_models import HardwareProfile, ProfileError, load_profile
-from cost_models.profile import parse_profile
 from planner.clock import Configuration, device_for, held_of_plan, play
+from planner.cost_models import HardwareProfile, ProfileError, load_profile
+from planner.cost_models.profile import parse_profile
 from planner.errors import InputError, UsageError
 from planner.planning.breakdown import breakdown
 from planner.planning.constraints import Pins

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from cost_models import HardwareProfile
 from planner.clock import Configuration
+from planner.cost_models import HardwareProfile
 from planner.ir import DeviceMesh
 from planner.planning.constraints import Constraints
 from planner.pricing import Settings

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cost_models import HardwareProfile
+from planner.cost_models import HardwareProfile
 from planner.errors import InputError
 from planner.ir import DeviceMesh, Graph, Layout
 from planner.lowering import Program

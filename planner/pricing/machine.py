@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cost_models import (
+from planner.cost_models import (
     Collective,
     CollectiveModel,
     GroupShape,
@@ -17,8 +17,8 @@ from cost_models import (
     optimizer_seconds,
     parameter_bytes,
 )
-from cost_models.kernels import KernelArrays, kernel_seconds
-from cost_models.memory import Optimizer, ParameterBytes, Precision
+from planner.cost_models.kernels import KernelArrays, kernel_seconds
+from planner.cost_models.memory import Optimizer, ParameterBytes, Precision
 from planner.ir import DeviceMesh, Tensor
 from planner.ir.tensor import ITEM_BYTES
 from planner.rules.strategy import BoundCollective
@@ -78,7 +78,7 @@ class Machine:
         return np.rint(np.minimum(np.asarray(seconds, dtype=np.float64) / self.unit_s, DEAREST)).astype(np.int64)
 
     def collective(self, kind: str, axes: tuple[str, ...], group_bytes: ArrayLike, share: ArrayLike = 1.0) -> IntArray:
-        """Cost of a collective over the groups of `axes`; bytes in the convention of `cost_models.link`.
+        """Cost of a collective over the groups of `axes`; bytes in the convention of `planner.cost_models.link`.
 
         `share`: they are this fraction of what one call exchanges, and take this fraction of its time.
         """

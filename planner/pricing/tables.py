@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.kernels import KERNEL_KINDS, Kernel, KernelArrays
+from planner.cost_models.kernels import KERNEL_KINDS, Kernel, KernelArrays
 from planner.ir import Layout, Tensor
 from planner.pricing.hubs import Read
 from planner.pricing.machine import IntArray, Machine

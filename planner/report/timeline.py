@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cost_models.pipeline import ChunkTimes, simulate, stage_numbers
+from planner.cost_models.pipeline import ChunkTimes, simulate, stage_numbers
 from planner.planning.document import PlanDocument, StageDocument
 
 __all__ = ["PipelinePasses", "pipeline_run"]

@@ -14,7 +14,7 @@ from planner.requests.search import Optimizer, Precision
 from planner.requests.values import bindings, byte_size, positive, profile_of
 
 if TYPE_CHECKING:
-    from cost_models import HardwareProfile
+    from planner.cost_models import HardwareProfile
     from planner.evaluate import Configuration, Prediction
     from planner.ir import Graph
     from planner.lowering import Program
@@ -104,8 +104,8 @@ def _samples(graph: Graph) -> int:
 def _document(
     options: EvaluationRequest, c: Configuration, p: Prediction, profile: HardwareProfile, program: Program
 ) -> dict[str, Any]:
-    from cost_models import usable_memory_bytes
     from planner.clock import extrapolated
+    from planner.cost_models import usable_memory_bytes
     from planner.planning.schemes import spelled
     from planner.pricing import Settings
 

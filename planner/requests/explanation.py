@@ -111,7 +111,7 @@ def _missing(file: FileDocument) -> str:
 
 
 def _request(plan: PlanDocument, hardware: str | None) -> RequestDocument:
-    from cost_models import profile_names
+    from planner.cost_models import profile_names
 
     requested = plan.search.request
     if requested is None:

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, Final
 
-from cost_models import HardwareProfile
-from cost_models.device import resolve_rate
 from planner.clock import Configuration, extrapolated, interval
+from planner.cost_models import HardwareProfile
+from planner.cost_models.device import resolve_rate
 from planner.emit.scheme import PRODUCTS, Scheme, scheme_of
 from planner.errors import InputError, UsageError
 from planner.frontends.flops import flops

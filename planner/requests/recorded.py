@@ -9,7 +9,7 @@ from typing import Final
 
 from pydantic import JsonValue
 
-from cost_models import profile_names
+from planner.cost_models import profile_names
 from planner.errors import InputError
 from planner.planning.constraints import constraints_text, read_constraints
 from planner.planning.document import SCHEMA as PLAN_SCHEMA

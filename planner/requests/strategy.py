@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from cost_models import HardwareProfile, usable_memory_bytes
 from planner.clock import Configuration
+from planner.cost_models import HardwareProfile, usable_memory_bytes
 from planner.errors import UsageError
 from planner.ir import Graph
 from planner.planning.constraints import Constraints

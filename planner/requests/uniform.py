@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from cost_models import HardwareProfile, usable_memory_bytes
 from planner.clock import Configuration, extrapolated
+from planner.cost_models import HardwareProfile, usable_memory_bytes
 from planner.emit import unsupported
 from planner.emit.uniform import Model
 from planner.errors import InfeasibleError, InputError, NoPlanError, PlannerError, UsageError

@@ -17,7 +17,7 @@ from planner.status import show_progress
 from planner.terminal import plain
 
 if TYPE_CHECKING:
-    from cost_models import HardwareProfile
+    from planner.cost_models import HardwareProfile
     from planner.planning.constraints import Constraints
 
 __all__ = [
@@ -132,7 +132,7 @@ def bindings(items: Sequence[str]) -> dict[str, int]:
 def profile_of(name: str) -> HardwareProfile:
     """The profile of that name or file.  InputError where there is none or it is malformed; UsageError for a cluster of
     several kinds of devices."""
-    from cost_models import ProfileError, UnknownProfileError, load_profile, profile_names
+    from planner.cost_models import ProfileError, UnknownProfileError, load_profile, profile_names
 
     refuse_kinds(name)
     try:

@@ -8,7 +8,7 @@ import it.
 - `rank`: one rank's interpreter of a `Program`, forward and backward
 - `registry`, `operators`: an operator as one function of local tensors; `fallback`: those that have none
 - `collectives`: the steps of redistributions, and the sums inside operators
-- `measure`: microbenchmarks, the samples that `cost_models.calibrate` fits a profile to
+- `measure`: microbenchmarks, the samples that `planner.cost_models.calibrate` fits a profile to
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from cost_models import load_profile
-from cost_models.calibrate import FitError, base_document, calibrated_text, fit_device, fit_links
+from planner.cost_models import load_profile
+from planner.cost_models.calibrate import FitError, base_document, calibrated_text, fit_device, fit_links
 from planner.errors import UsageError
 from planner.runtime.measure.collectives import measure_collectives
 from planner.runtime.measure.operators import measure_operators

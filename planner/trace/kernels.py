@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cost_models.kernels import Kernel
+from planner.cost_models.kernels import Kernel
 from planner.frontends.loss import is_loss_of_scores
 from planner.ir import Op
 from planner.trace.placed import Placed

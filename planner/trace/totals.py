@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from cost_models.kernels import Kernel
+from planner.cost_models.kernels import Kernel
 from planner.trace.workload import TracedCollective
 
 __all__ = ["PHASES", "ExchangeKey", "Phase", "WorkloadTotals"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from cost_models.kernels import Kernel
+from planner.cost_models.kernels import Kernel
 from planner.ir import Layout
 from planner.lowering import Program, Redistribute, Run
 from planner.redistribute.steps import FREE, StepKind

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cost_models.kernels import Kernel
+from planner.cost_models.kernels import Kernel
 from planner.ir import DeviceMesh
 
 __all__ = ["Exchange", "Tied", "TracedCollective", "Unit", "Workload"]
@@ -14,7 +14,7 @@ __all__ = ["Exchange", "Tied", "TracedCollective", "Unit", "Workload"]
 
 @dataclass(frozen=True, slots=True)
 class TracedCollective:
-    """A collective over mesh axes; bytes in the convention of `cost_models.link` (the whole tensor of the group).
+    """A collective over mesh axes; bytes as `planner.cost_models.link` counts them (the whole tensor of the group).
 
     `hidden` transfers may run beside the computing around them whatever the framework: rings of attention, and the
     gathering of a product's input again in the backward pass.  `of_products`: what is gathered feeds a product, or is

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from cost_models import HardwareProfile
 from planner.clock import Configuration, held_by_rank
 from planner.clock.stages import chunks, chunks_of
 from planner.clock.step import step_of
+from planner.cost_models import HardwareProfile
 from planner.trace import Workload
 
 __all__ = ["blocks_of_chunks", "fewest_by_stage", "with_stage_layers"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cost_models import HardwareProfile
 from planner.clock import Configuration
+from planner.cost_models import HardwareProfile
 from planner.uniform.least import ESTIMATED, Held, Passed
 from planner.uniform.load import Load, load_of
 from planner.uniform.loads import Loads

@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 from ortools.linear_solver import pywraplp
 
-from cost_models.pipeline import ChunkTimes, dependencies, is_split, longest_paths, stage_numbers
 from planner.clock import Configuration
+from planner.cost_models.pipeline import ChunkTimes, dependencies, is_split, longest_paths, stage_numbers
 from planner.uniform.families import layers_of_ranks, least_chunk
 from planner.uniform.load import Load, room_of_ranks, static_bytes
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from cost_models import HardwareProfile
 from planner.clock import CONTEXTS, Configuration, Context
 from planner.clock.memory import chunk_activation_bytes
 from planner.clock.passes import passes_of
+from planner.cost_models import HardwareProfile
 from planner.trace import Workload
 
 __all__ = ["no_better", "others"]

@@ -20,10 +20,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models import HardwareProfile
-from cost_models.pipeline import device_order
 from planner.clock import Configuration
 from planner.clock.stages import chunks_of
+from planner.cost_models import HardwareProfile
+from planner.cost_models.pipeline import device_order
 from planner.uniform.load import Load, Pair, room_of_ranks, static_bytes
 
 __all__ = [

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from cost_models import HardwareProfile
 from planner.clock import Configuration
 from planner.clock.memory import STATE_BYTES
+from planner.cost_models import HardwareProfile
 from planner.uniform.space import Space, levels, schedules
 
 __all__ = ["likely"]

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 
-from cost_models import HardwareProfile, optimizer_seconds
 from planner.clock import Configuration
 from planner.clock.memory import STATE_BYTES, chunk_activation_bytes, chunk_offloaded_bytes
 from planner.clock.passes import passes_of
 from planner.clock.stages import chunks, chunks_of, each_once, kinds_of
+from planner.cost_models import HardwareProfile, optimizer_seconds
 from planner.trace import Workload
 
 __all__ = ["ESTIMATED", "Held", "Passed"]

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from cost_models import HardwareProfile, optimizer_seconds
 from planner.clock import Configuration
 from planner.clock.exchange import Exchanges
 from planner.clock.memory import STATE_BYTES, chunk_activation_bytes, made_bytes
 from planner.clock.passes import Passes, passes_of
 from planner.clock.ranks import handover_seconds
 from planner.clock.stages import chunks_of, counted_kinds, counted_layers, each_once, kinds_of, layers_of
+from planner.cost_models import HardwareProfile, optimizer_seconds
 from planner.trace import Unit, Workload
 
 __all__ = ["Load", "Pair", "least_handover", "load_of", "room_of_ranks", "static_bytes"]

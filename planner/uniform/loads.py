@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Final
 
-from cost_models import HardwareProfile
 from planner.clock import Configuration
+from planner.cost_models import HardwareProfile
 from planner.errors import InputError, UsageError
 from planner.uniform.load import Load, load_of
 from planner.uniform.sample import Sample

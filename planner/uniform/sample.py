@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
-from cost_models import HardwareProfile
 from planner.clock import CONTEXTS, Configuration, Context
+from planner.cost_models import HardwareProfile
 from planner.errors import InputError, PlannerError, UsageError
 from planner.evaluate import layout_of, program_of_configuration, traced_as
 from planner.frontends.rebind import batch_axes, rebind

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from cost_models import HardwareProfile
 from planner.clock import CONTEXTS, Configuration, Context
+from planner.cost_models import HardwareProfile
 from planner.planning.schemes import SCHEMES
 
 __all__ = ["Space", "configurations", "copied", "levels", "schedules"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from cost_models import usable_memory_bytes
+from planner.cost_models import usable_memory_bytes
 from planner.planning import PlanDocument, Planned
 from planner.planning.constraints import Constraints
 from planner.planning.meshes import logical_meshes

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cost_models import HardwareProfile
+from planner.cost_models import HardwareProfile
 from planner.errors import InputError, PlannerError
 from planner.ir import DeviceMesh, Graph
 from planner.planning import PlanDocument, Planned, describe, plan_text

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, cast
 
 import numpy as np
 
-from cost_models.kernels import Kernel, KernelKind
+from planner.cost_models.kernels import Kernel, KernelKind
 from planner.rules.cost import Kind
 from planner.rules.rule import FACTORS, Dims, Rule
 from planner.work.fusion import Part

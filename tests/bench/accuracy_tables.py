@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from pathlib import Path
 
-from cost_models import load_profile, profile_names
 from planner.accuracy.metrics import Figures
 from planner.accuracy.report import figures_by_dataset, measure_accuracy
+from planner.cost_models import load_profile, profile_names
 
 DOCS = Path(__file__).parents[2] / "docs"
 PLAIN = (

@@ -25,9 +25,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cost_models import load_profile
 from planner.builder import build
 from planner.clock import Configuration, play, predict, usual, workload_of_plan
+from planner.cost_models import load_profile
 from planner.frontends import import_bytes, load_model
 from planner.garbage import collect_seldom
 from planner.ir import DeviceMesh, Graph

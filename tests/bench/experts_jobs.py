@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from cost_models import HardwareProfile, profile_names, usable_memory_bytes
 from planner.accuracy.models import Model
 from planner.accuracy.predictor import Predictor, graph_of
 from planner.accuracy.rows import Case, read_rows
 from planner.accuracy.sources import FRAMEWORKS, GENERIC, Framework
 from planner.clock import Configuration, Prediction, predict
+from planner.cost_models import HardwareProfile, profile_names, usable_memory_bytes
 from planner.planning.schemes import in_words
 from planner.uniform import Sample, Scored, Space, best_of, refined
 from tests.bench.experts_reasons import Kinds

@@ -15,8 +15,8 @@ from pathlib import Path
 
 def main() -> int:
     # Here, as a child reads this file again.
-    from api.jobs.store import Store
-    from api.jobs.tasks import Task
+    from planner.api.jobs.store import Store
+    from planner.api.jobs.tasks import Task
     from tests.service.entries import misbehaving
     from tests.service.working import ask, working
 

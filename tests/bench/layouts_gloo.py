@@ -30,8 +30,8 @@ from typing import Any
 
 import numpy as np
 
-from cost_models import load_profile
 from planner.builder import build
+from planner.cost_models import load_profile
 from planner.frontends import load_model
 from planner.ir import Graph
 from planner.planning import Planned, Request, describe, make_plan, write_plan

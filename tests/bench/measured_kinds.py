@@ -17,10 +17,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Final
 
-from cost_models import profile_names
 from planner.accuracy.report import measure_accuracy
 from planner.accuracy.rows import Case, read_rows
 from planner.clock import measured
+from planner.cost_models import profile_names
 
 __all__ = ["main"]
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import planner.pricing.cases as cases_module
-from cost_models import load_profile
+from planner.cost_models import load_profile
 from planner.frontends import load_model
 from planner.ir import Graph
 from planner.planning.meshes import logical_meshes

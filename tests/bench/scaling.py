@@ -42,8 +42,8 @@ def measure(layers: int, devices: int) -> Point:
     import onnx
 
     import planner.planning.outer as outer
-    from cost_models import load_profile
     from planner.builder import build
+    from planner.cost_models import load_profile
     from planner.frontends import load_model
     from planner.planning import Request, make_plan
     from planner.pricing import Settings

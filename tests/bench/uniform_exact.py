@@ -19,9 +19,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from cost_models import load_profile
 from planner.builder import build
 from planner.clock import Configuration, Prediction, predict
+from planner.cost_models import load_profile
 from planner.errors import InputError, UsageError
 from planner.frontends import import_bytes
 from planner.planning.schemes import spelled

@@ -24,10 +24,10 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
-from cost_models import load_profile, usable_memory_bytes
 from planner.builder import build
 from planner.cli.main import main as planner
 from planner.clock import Configuration, predict
+from planner.cost_models import load_profile, usable_memory_bytes
 from planner.errors import InputError, UsageError
 from planner.frontends import import_bytes
 from planner.planning.schemes import spelled

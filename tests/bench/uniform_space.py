@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cost_models import HardwareProfile, load_profile, usable_memory_bytes
 from planner.builder import build
 from planner.clock import Configuration, predict
+from planner.cost_models import HardwareProfile, load_profile, usable_memory_bytes
 from planner.errors import InputError, UsageError
 from planner.frontends import import_bytes
 from planner.ir import Graph

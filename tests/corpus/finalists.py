@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cost_models import HardwareProfile, load_profile
+from planner.cost_models import HardwareProfile, load_profile
 from planner.errors import PlannerError
 from planner.planning import Request, make_plan
 from planner.pricing import Settings

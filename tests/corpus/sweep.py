@@ -30,7 +30,7 @@ from typing import Any
 
 import onnx
 
-from cost_models import load_profile
+from planner.cost_models import load_profile
 from planner.errors import InfeasibleError, InputError, PlannerError
 from planner.frontends import import_bytes
 from planner.frontends.sandbox import Limits, run_limited

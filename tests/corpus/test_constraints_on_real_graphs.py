@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cost_models import load_profile
+from planner.cost_models import load_profile
 from planner.frontends import load_model
 from planner.ir import DeviceMesh
 from planner.planning import Planned, Request, describe, make_plan

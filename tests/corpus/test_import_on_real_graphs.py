@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from cost_models import load_profile
+from planner.cost_models import load_profile
 from planner.errors import InfeasibleError
 from planner.frontends import import_bytes
 from planner.planning import Request, make_plan

@@ -34,10 +34,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from api.jobs.leases import LEASE_S
-from api.jobs.records import JobRecord
-from api.jobs.store import Store
-from api.jobs.tasks import Task
+from planner.api.jobs.leases import LEASE_S
+from planner.api.jobs.records import JobRecord
+from planner.api.jobs.store import Store
+from planner.api.jobs.tasks import Task
 from planner.planning import read_plan
 
 __all__ = ["Report", "main", "torture"]
@@ -97,7 +97,7 @@ class Direct:
         self.workers = [self._worker() for _ in range(2)]
 
     def _worker(self) -> subprocess.Popen[bytes]:
-        return _python("from api.jobs import worker as command", "--data", str(self.folder), "--slots", "1")
+        return _python("from planner.api.jobs import worker as command", "--data", str(self.folder), "--slots", "1")
 
     def submit(self, model: bytes, options: dict[str, Any], key: str) -> str:
         task = Task("plan", {"model": self.store.blobs.put(model)}, options)
@@ -135,7 +135,7 @@ class Served:
 
     def _serve(self) -> subprocess.Popen[bytes]:
         return _python(
-            "from api import serve as command",
+            "from planner.api import serve as command",
             *(
                 "--data",
                 str(self.folder),

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import networkx as nx
 __all__ = ["PACKAGES", "ROOT", "Circle", "Import", "circles", "imports_of"]
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("api", "planner", "cost_models")
+PACKAGES = ("planner",)  # with `planner.api` and `planner.cost_models`, which are links
 
 When = Literal["at import", "deferred", "type checking"]
 
@@ -56,7 +57,7 @@ def imports_of(root: Path, packages: Iterable[str] = PACKAGES) -> list[Import]:
     `from package import name` imports the module `package.name` where there is one, else the package.  That a module
     is loaded after the packages around it is no import.
     """
-    files = {_name(p, root): p for package in packages for p in sorted((root / package).rglob("*.py"))}
+    files = {_name(p, root): p for package in packages for p in _sources(root / package)}
     found = (i for name, path in files.items() for i in _Reader(name, path, files).read())
     return list(dict.fromkeys(found))
 
@@ -70,6 +71,11 @@ def circles(imports: Iterable[Import]) -> list[Circle]:
         Circle(c, tuple(i for i in held if i.importer in c and i.imported in c))
         for c in sorted(found, key=lambda c: (-len(c), min(c)))
     ]
+
+
+def _sources(package: Path) -> list[Path]:
+    found = (Path(folder) / n for folder, _, names in os.walk(package, followlinks=True) for n in names)
+    return sorted(p for p in found if p.suffix == ".py")
 
 
 def _name(path: Path, root: Path) -> str:

@@ -12,7 +12,7 @@ from functools import cache
 
 import numpy as np
 
-from cost_models import load_profile
+from planner.cost_models import load_profile
 from planner.ir import DeviceMesh, Graph
 from planner.lowering import Program, lower
 from planner.pricing import Machine, PricedProblem, Settings, active_tensors, bind_rules, price

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from cost_models import load_profile
 from planner.builder import build
+from planner.cost_models import load_profile
 from planner.emit.hyper_parallel import emit_hyper_parallel
 from planner.emit.names import NameRules
 from planner.frontends import import_bytes

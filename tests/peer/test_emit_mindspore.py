@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cost_models import load_profile
 from planner.builder import build
+from planner.cost_models import load_profile
 from planner.emit.mindspore import emit_mindspore
 from planner.emit.mindspore.strategy import strategies_of_plan
 from planner.emit.mindspore.strategy_map import to_json, to_protobuf

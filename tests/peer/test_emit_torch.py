@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from cost_models import load_profile
 from planner.builder import build
+from planner.cost_models import load_profile
 from planner.emit.names import Name
 from planner.emit.torch import emit_torch
 from planner.frontends import import_bytes

@@ -8,7 +8,7 @@ from operator import add
 from pathlib import Path
 from typing import Any
 
-from cost_models import load_profile
+from planner.cost_models import load_profile
 from planner.emit.names import NameRules
 from planner.frontends import import_bytes
 from planner.planning import PlanDocument, Request, describe, make_plan

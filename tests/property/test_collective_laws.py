@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost_models import (
+from planner.cost_models import (
     COLLECTIVES,
     KINDS,
     Collective,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from cost_models import load_profile
+from planner.cost_models import load_profile
 from planner.errors import InputError
 from planner.frontends import import_bytes
 from planner.ir import DeviceMesh, Graph, Layout

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cost_models import load_profile
 from planner.builder import build
+from planner.cost_models import load_profile
 from planner.frontends import import_bytes
 from planner.ir import DeviceMesh, Graph, Reduction
 from planner.pricing import Machine, PricedProblem, PriceTables, Settings, active_tensors, bind_rules, price

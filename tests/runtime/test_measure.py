@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cost_models import compute_seconds, load_profile
 from planner.cli.main import main
+from planner.cost_models import compute_seconds, load_profile
 from planner.ir import DeviceMesh
 from planner.pricing import Machine, Settings, bind_rules, price
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cost_models import load_profile
+from planner.cost_models import load_profile
 from planner.errors import PlannerError, UsageError
 from planner.frontends import load_model
 from planner.ir import Graph

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cost_models import load_profile
 from planner.builder import build
 from planner.cli.main import main
+from planner.cost_models import load_profile
 from planner.frontends import load_model
 from planner.ir import Graph
 from planner.kernels.shards import Array

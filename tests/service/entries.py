@@ -11,9 +11,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from api.jobs.child import main
-from api.jobs.execute import Tell
-from api.jobs.work import JobInput, JobResult
+from planner.api.jobs.child import main
+from planner.api.jobs.execute import Tell
+from planner.api.jobs.work import JobInput, JobResult
 from planner.requests.cancel import cancelled_by_signals
 
 __all__ = ["misbehaving"]

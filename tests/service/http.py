@@ -11,11 +11,11 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
-from api.app import create_app
-from api.jobs.blobs import Blob
-from api.jobs.records import Claim
-from api.jobs.store import Store
-from api.settings import Settings
+from planner.api.app import create_app
+from planner.api.jobs.blobs import Blob
+from planner.api.jobs.records import Claim
+from planner.api.jobs.store import Store
+from planner.api.settings import Settings
 
 __all__ = ["ONNX", "Service", "serving"]
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from api.jobs.blobs import Blob
-from api.jobs.records import TaskState
-from api.jobs.store import Store
-from api.jobs.tasks import Task
-from api.jobs.worker import Worker
+from planner.api.jobs.blobs import Blob
+from planner.api.jobs.records import TaskState
+from planner.api.jobs.store import Store
+from planner.api.jobs.tasks import Task
+from planner.api.jobs.worker import Worker
 from tests.service.entries import misbehaving
 from tests.service.working import SMALL, ask, until, working
 

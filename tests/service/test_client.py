@@ -10,12 +10,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from api import client as clients
-from api.client import Client, Event, JobState, Progress, WaitTimeout
-from api.client import job as jobs
-from api.client import transport as transports
-from api.client.problems import problem_error
-from api.client.stream import read_events
+from planner.api import client as clients
+from planner.api.client import Client, Event, JobState, Progress, WaitTimeout
+from planner.api.client import job as jobs
+from planner.api.client import transport as transports
+from planner.api.client.problems import problem_error
+from planner.api.client.stream import read_events
 from planner.errors import InputError, UsageError
 from planner.frontends.strip import strip_model
 from tests.unit.frontends_models import node, serialised, value

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from api import keys
-from api.jobs.store import Store
-from api.serve import refuse_open_door
-from api.settings import Settings, is_loopback, settings_of
+from planner.api import keys
+from planner.api.jobs.store import Store
+from planner.api.serve import refuse_open_door
+from planner.api.settings import Settings, is_loopback, settings_of
 from planner.errors import UsageError
 from tests.service.http import Service, serving
 

@@ -14,13 +14,13 @@ import httpx
 import pytest
 import uvicorn
 
-from api import service
-from api.app import create_app
-from api.jobs.store import Store
-from api.routes import jobs as routes
-from api.settings import Settings
-from api.watch import Changes
-from api.wire import Wire
+from planner.api import service
+from planner.api.app import create_app
+from planner.api.jobs.store import Store
+from planner.api.routes import jobs as routes
+from planner.api.settings import Settings
+from planner.api.watch import Changes
+from planner.api.wire import Wire
 from tests.service.http import ONNX, Service
 
 URL = "/v1/plans?devices=4"

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from api import schemas
-from api.jobs.problems import problem
-from api.routes.hardware import HardwareList
+from planner.api import schemas
+from planner.api.jobs.problems import problem
+from planner.api.routes.hardware import HardwareList
 from tests.service.http import Service, serving
 
 ROUNDS = 12  # requests of each operation

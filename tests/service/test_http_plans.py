@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from api.jobs.problems import problem
+from planner.api.jobs.problems import problem
 from tests.service.http import ONNX, Service, serving
 
 PLAN = json.dumps({"a": "plan", "of": ["many", "words"] * 400}).encode()

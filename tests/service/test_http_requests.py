@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from fastapi.routing import APIRoute
 
-from api.errors import PROBLEMS, Problem
-from api.limits import Buckets, limited
-from api.logs import JsonLines
-from api.routes import routers
-from api.settings import Settings
-from cost_models import profile_names
+from planner.api.errors import PROBLEMS, Problem
+from planner.api.limits import Buckets, limited
+from planner.api.logs import JsonLines
+from planner.api.routes import routers
+from planner.api.settings import Settings
+from planner.cost_models import profile_names
 from tests.service.http import ONNX, Service, serving
 
 

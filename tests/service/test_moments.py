@@ -10,8 +10,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.client import Client
-from api.moments import moment
+from planner.api.client import Client
+from planner.api.moments import moment
 from tests.service.http import Service
 
 SECONDS = st.floats(0, 253402300799, allow_nan=False)  # to the end of the year 9999

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from api.form import with_fields
-from api.options import PlanQuery, plan_query
+from planner.api.form import with_fields
+from planner.api.options import PlanQuery, plan_query
 from planner.requests.options import option
 from planner.requests.search import SearchRequest
 from planner.search.solver import SOLVERS

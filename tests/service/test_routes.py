@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 from fastapi.routing import APIRoute
 
-import api.routes
-from api.edge import SMALL_BODY
-from api.routes import routers
+import planner.api.routes
+from planner.api.edge import SMALL_BODY
+from planner.api.routes import routers
 from tests.service.http import ONNX, Service, serving
 
-ROUTES = Path(api.routes.__file__).parent
+ROUTES = Path(planner.api.routes.__file__).parent
 
 ECHO = """
 from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
-from api.auth import Tenant
-from api.descriptions import json_body, model_body, problems, text
+from planner.api.auth import Tenant
+from planner.api.descriptions import json_body, model_body, problems, text
 
 router = APIRouter(tags=["echo"])
 
@@ -63,10 +63,10 @@ def echoing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service
     folder = tmp_path / "further"
     folder.mkdir()
     (folder / "echo.py").write_text(ECHO, encoding="utf-8")
-    monkeypatch.setattr(api.routes, "__path__", [*api.routes.__path__, str(folder)])
+    monkeypatch.setattr(planner.api.routes, "__path__", [*planner.api.routes.__path__, str(folder)])
     with serving(tmp_path / "data") as service:
         yield service
-    sys.modules.pop("api.routes.echo", None)
+    sys.modules.pop("planner.api.routes.echo", None)
 
 
 def test_every_module_of_the_package_is_mounted(service: Service) -> None:
@@ -107,7 +107,7 @@ def test_it_may_be_sent_as_much_as_it_says(echoing: Service) -> None:
 
 def test_a_module_without_a_router_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nothing.py").write_text("", encoding="utf-8")
-    monkeypatch.setattr(api.routes, "__path__", [str(tmp_path)])
-    with pytest.raises(TypeError, match=r"api\.routes\.nothing: expected an APIRouter"):
+    monkeypatch.setattr(planner.api.routes, "__path__", [str(tmp_path)])
+    with pytest.raises(TypeError, match=r"planner\.api\.routes\.nothing: expected an APIRouter"):
         routers()
-    sys.modules.pop("api.routes.nothing", None)
+    sys.modules.pop("planner.api.routes.nothing", None)

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from api.jobs import blobs
-from api.jobs.blobs import Blob, Blobs, digest_bytes
-from api.jobs.errors import (
+from planner.api.jobs import blobs
+from planner.api.jobs.blobs import Blob, Blobs, digest_bytes
+from planner.api.jobs.errors import (
     BlobDamaged,
     BlobMissing,
     IdempotencyConflict,
@@ -28,11 +28,11 @@ from api.jobs.errors import (
     StoreFull,
     StoreUnusable,
 )
-from api.jobs.leases import DEATHS, LOSSES
-from api.jobs.problems import problem
-from api.jobs.records import Claim
-from api.jobs.store import Store
-from api.jobs.tasks import INTERACTIVE, SEARCH, Task, code_digest
+from planner.api.jobs.leases import DEATHS, LOSSES
+from planner.api.jobs.problems import problem
+from planner.api.jobs.records import Claim
+from planner.api.jobs.store import Store
+from planner.api.jobs.tasks import INTERACTIVE, SEARCH, Task, code_digest
 
 LANES = (INTERACTIVE, SEARCH)
 
@@ -437,7 +437,8 @@ def test_many_threads_submit_and_claim_without_loss(store: Store) -> None:
 
 def test_what_was_accepted_survives_a_kill(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from api.jobs.store import Store; from api.jobs.tasks import Task\n"
+        "import sys; from pathlib import Path\n"
+        "from planner.api.jobs.store import Store; from planner.api.jobs.tasks import Task\n"
         "s = Store(Path(sys.argv[1]), queue=10**6)\n"
         "for i in range(10**6):\n"
         "    model = s.blobs.put(str(i % 7).encode())\n"

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from api.client import CannotFit, Client, Invalid, JobState, NotFound, Progress, TargetRefuses, Unauthorised
-from api.progress import Display, closed, picture
-from api.submit import as_planner_error
-from api.unpack import unpacked
+from planner.api.client import CannotFit, Client, Invalid, JobState, NotFound, Progress, TargetRefuses, Unauthorised
+from planner.api.progress import Display, closed, picture
+from planner.api.submit import as_planner_error
+from planner.api.unpack import unpacked
 from planner.cli.main import main
 from planner.errors import InputError, UsageError
 from tests.service.process import served

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from api import wire
+from planner.api import wire
 from tests.service.test_http_events import Running
 
 

@@ -17,10 +17,10 @@ from pathlib import Path
 import onnx
 import pytest
 
-from api.jobs.requests import evaluation_options, model_file, search_options
-from api.jobs.store import Store
-from api.jobs.tasks import Task
-from api.jobs.worker import Worker
+from planner.api.jobs.requests import evaluation_options, model_file, search_options
+from planner.api.jobs.store import Store
+from planner.api.jobs.tasks import Task
+from planner.api.jobs.worker import Worker
 from planner.cli.main import main
 from planner.errors import UsageError
 from tests.service.working import SMALL, ask, until, working
@@ -199,7 +199,7 @@ def test_odd_names_and_values_stay_what_they_are() -> None:
 
 def _command(folder: Path, *more: str) -> subprocess.Popen[bytes]:
     code = (
-        "import argparse, sys; from api.jobs import worker\n"
+        "import argparse, sys; from planner.api.jobs import worker\n"
         "p = argparse.ArgumentParser(); worker.configure(p); sys.exit(worker.run(p.parse_args()))\n"
     )
     return subprocess.Popen(

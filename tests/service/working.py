@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from api.jobs.child import main
-from api.jobs.forks import Entry
-from api.jobs.limits import Limits
-from api.jobs.records import TaskState
-from api.jobs.store import Store
-from api.jobs.tasks import Task
-from api.jobs.worker import Worker
+from planner.api.jobs.child import main
+from planner.api.jobs.forks import Entry
+from planner.api.jobs.limits import Limits
+from planner.api.jobs.records import TaskState
+from planner.api.jobs.store import Store
+from planner.api.jobs.tasks import Task
+from planner.api.jobs.worker import Worker
 
 __all__ = ["SMALL", "ask", "until", "working"]
 

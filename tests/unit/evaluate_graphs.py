@@ -7,9 +7,9 @@ from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from cost_models import load_profile
-from cost_models.kernels import Kernel
 from planner.builder import build
+from planner.cost_models import load_profile
+from planner.cost_models.kernels import Kernel
 from planner.evaluate import Configuration, layout_of, program_of_configuration, traced_as
 from planner.frontends import import_bytes
 from planner.ir import Graph

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from cost_models import HardwareProfile, alpha_beta_profile
+from planner.cost_models import HardwareProfile, alpha_beta_profile
 from planner.ir import DeviceMesh, Graph, Op
 from planner.lowering import Program, lower
 from planner.planning import Request, make_plan

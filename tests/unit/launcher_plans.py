@@ -8,7 +8,7 @@ from functools import cache, reduce
 from operator import add
 from pathlib import Path
 
-from cost_models import load_profile
+from planner.cost_models import load_profile
 from planner.frontends import load_model
 from planner.planning import PlanDocument, Request, describe, make_plan
 from planner.planning.constraints import parse_pin

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost_models import load_profile
 from planner.accuracy.crossvalidate import FOLDS, cross_validated, folds
 from planner.accuracy.fit import Term, adjusted, fitted_values, shrunk, spread_of, terms_of
 from planner.accuracy.rows import Case
+from planner.cost_models import load_profile
 from tests.unit.accuracy_rows import case
 
 groups = st.lists(st.integers(0, 40).map(str), min_size=1, max_size=60)

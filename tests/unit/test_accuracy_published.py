@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from cost_models import profile_names
 from planner.accuracy.models import Model
 from planner.accuracy.rows import Rows, read_rows
 from planner.builder import build
+from planner.cost_models import profile_names
 
 ROWS = Path(__file__).parents[3] / "shared" / "measured" / "measured.json"
 NOMINAL = 0.02  # a row may state parameters to two digits, or count no biases

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from cost_models import profile_names
 from planner.accuracy.predictor import Predictor
 from planner.accuracy.rows import read_rows
+from planner.cost_models import profile_names
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 ROWS, ERRORS = GOLDEN / "accuracy_rows.json", GOLDEN / "accuracy_errors.json"

@@ -13,9 +13,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from cost_models import load_profile
 from planner.builder import build
 from planner.clock import Configuration
+from planner.cost_models import load_profile
 from planner.evaluate import program_of_configuration
 from planner.frontends import import_bytes
 from planner.frontends.blocks import repeated_blocks

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from cost_models import load_profile
 from planner.builder import build
 from planner.clock import Configuration, held_by_rank, predict
 from planner.clock.stages import chunks, chunks_of
 from planner.clock.step import step_of
+from planner.cost_models import load_profile
 from planner.errors import UsageError
 from planner.frontends import import_bytes
 from planner.planning.schemes import in_words, parse_strategy, spelled

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cost_models.calibrate import fit_positive
-from cost_models.calibrate.least_squares import HUBER, FloatArray
+from planner.cost_models.calibrate import fit_positive
+from planner.cost_models.calibrate.least_squares import HUBER, FloatArray
 
 SIZES = np.logspace(3, 8, 40)
 

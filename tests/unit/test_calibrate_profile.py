@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cost_models import HardwareProfile, compute_seconds, load_profile
-from cost_models.accelerator import OperatorKind
-from cost_models.calibrate import (
+from planner.cost_models import HardwareProfile, compute_seconds, load_profile
+from planner.cost_models.accelerator import OperatorKind
+from planner.cost_models.calibrate import (
     CollectiveSample,
     ComputeSample,
     base_document,
@@ -19,9 +19,9 @@ from cost_models.calibrate import (
     fit_device,
     fit_links,
 )
-from cost_models.group import GroupShape
-from cost_models.link import CollectiveModel
-from cost_models.profile import parse_profile
+from planner.cost_models.group import GroupShape
+from planner.cost_models.link import CollectiveModel
+from planner.cost_models.profile import parse_profile
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 PROFILES = ("cpu", "a100-80", "v100", "ascend-910a")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cost_models import load_profile
 from planner.cli.main import main
+from planner.cost_models import load_profile
 from planner.errors import NoPlanError
 from planner.frontends import import_bytes
 from planner.planning import Request, make_plan, outer

@@ -13,10 +13,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from cost_models import HardwareProfile, load_profile
-from cost_models.accelerator import HostSpec
 from planner.cli.main import main
 from planner.clock import Weights, held_up, play, relaxation, step_bound
+from planner.cost_models import HardwareProfile, load_profile
+from planner.cost_models.accelerator import HostSpec
 from planner.evaluate import predict, workload_of_configuration
 from planner.frontends import load_model
 from planner.ir import DeviceMesh

@@ -11,7 +11,7 @@ from typing import Literal
 
 import pytest
 
-from cost_models import load_profile
+from planner.cost_models import load_profile
 from planner.errors import InfeasibleError, InputError, UsageError
 from planner.frontends import import_bytes, load_model
 from planner.ir import DeviceMesh, Graph

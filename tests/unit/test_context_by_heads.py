@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cost_models import load_profile
 from planner.builder import build
 from planner.cli.main import main
 from planner.clock import Configuration, predict
+from planner.cost_models import load_profile
 from planner.emit.attention import context_by
 from planner.emit.scheme import scheme_of
 from planner.errors import UsageError

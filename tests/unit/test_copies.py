@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from cost_models import load_profile
 from planner.builder import build
 from planner.cli.main import main
 from planner.clock import Configuration, predict
+from planner.cost_models import load_profile
 from planner.errors import UsageError
 from planner.evaluate import traced_as
 from planner.evaluate.configured import program_of_configuration

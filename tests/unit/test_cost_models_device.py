@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cost_models import KINDS, alpha_beta_profile, compute_seconds, load_profile, matmul_utilisation
-from cost_models.machine import HardwareProfile
+from planner.cost_models import KINDS, alpha_beta_profile, compute_seconds, load_profile, matmul_utilisation
+from planner.cost_models.machine import HardwareProfile
 
 
 @pytest.fixture(scope="module")

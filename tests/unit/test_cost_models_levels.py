@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from cost_models import CollectiveModel, GroupShape, ProfileError, group_on_mesh, load_profile
-from cost_models.levels import bus_bandwidth, levels_of
-from cost_models.machine import Algorithm, HardwareProfile, LinkSpec, MeasuredSpec, NetworkSpec, ProtocolSpec
-from cost_models.profile import parse_profile
+from planner.cost_models import CollectiveModel, GroupShape, ProfileError, group_on_mesh, load_profile
+from planner.cost_models.levels import bus_bandwidth, levels_of
+from planner.cost_models.machine import Algorithm, HardwareProfile, LinkSpec, MeasuredSpec, NetworkSpec, ProtocolSpec
+from planner.cost_models.profile import parse_profile
 from tests.unit.test_cost_models_profile import MACHINE
 
 B = 1e6

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from cost_models import (
+from planner.cost_models import (
     COLLECTIVES,
     CollectiveModel,
     GroupShape,
@@ -15,7 +15,7 @@ from cost_models import (
     group_on_mesh,
     load_profile,
 )
-from cost_models.machine import Algorithm, HardwareProfile, LinkSpec, NetworkSpec, ProtocolSpec
+from planner.cost_models.machine import Algorithm, HardwareProfile, LinkSpec, NetworkSpec, ProtocolSpec
 
 
 def machine(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cost_models import (
+from planner.cost_models import (
     ParameterBytes,
     alpha_beta_profile,
     load_profile,

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost_models import CollectiveModel, GroupShape, load_profile
-from cost_models.machine import HardwareProfile
-from cost_models.nccl import Fabric, Way, nccl_ways
-from cost_models.nccl_prices import fabric_of
+from planner.cost_models import CollectiveModel, GroupShape, load_profile
+from planner.cost_models.machine import HardwareProfile
+from planner.cost_models.nccl import Fabric, Way, nccl_ways
+from planner.cost_models.nccl_prices import fabric_of
 
 GENERATIONS = ["volta", "ampere", "hopper", "blackwell"]
 # NVIDIA/nccl@5067397c, src/graph/tuning.cc, in microseconds and GB/s; protocols LL, LL128, Simple.

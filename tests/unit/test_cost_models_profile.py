@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cost_models import ProfileError, UnknownProfileError, alpha_beta_profile, load_profile, profile_names
-from cost_models.profile import parse_profile
+from planner.cost_models import ProfileError, UnknownProfileError, alpha_beta_profile, load_profile, profile_names
+from planner.cost_models.profile import parse_profile
 
 MACHINE = """
 name = "toy"

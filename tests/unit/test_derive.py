@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cost_models import load_profile
 from planner.builder import build
+from planner.cost_models import load_profile
 from planner.frontends import import_bytes, load_model
 from planner.ir import DeviceMesh, Graph
 from planner.planning import PlanDocument, Request, describe, make_plan, program_of

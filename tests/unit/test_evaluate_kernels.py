@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cost_models import HardwareProfile, load_profile
-from cost_models.device import resolve_rate
-from cost_models.kernels import KERNEL_KINDS, Kernel, KernelArrays, KernelKind, kernel_seconds
+from planner.cost_models import HardwareProfile, load_profile
+from planner.cost_models.device import resolve_rate
+from planner.cost_models.kernels import KERNEL_KINDS, Kernel, KernelArrays, KernelKind, kernel_seconds
 
 MACHINES = ("v100", "a100-80", "h100", "b200", "ascend-910b")
 SIZES = st.integers(1, 20_000)

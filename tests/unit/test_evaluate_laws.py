@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cost_models import HardwareProfile, load_profile, optimizer_seconds
-from cost_models.kernels import KernelArrays, kernel_seconds
-from cost_models.pipeline import ChunkTimes, pipeline_seconds
 from planner.builder import build
 from planner.clock.configuration import LOSSES
 from planner.clock.links import Links
 from planner.clock.passes import Passes
 from planner.clock.stages import chunks
+from planner.cost_models import HardwareProfile, load_profile, optimizer_seconds
+from planner.cost_models.kernels import KernelArrays, kernel_seconds
+from planner.cost_models.pipeline import ChunkTimes, pipeline_seconds
 from planner.errors import UsageError
 from planner.evaluate import Configuration, Prediction, predict, workload_of_configuration
 from planner.frontends import import_bytes

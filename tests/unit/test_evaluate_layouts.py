@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cost_models import load_profile
+from planner.cost_models import load_profile
 from planner.evaluate import Configuration, workload_of_configuration
 from planner.frontends import import_bytes
 from planner.ir import DeviceMesh, Graph

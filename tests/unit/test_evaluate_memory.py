@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from cost_models import load_profile
 from planner.clock.memory import chunk_activation_bytes, chunk_offloaded_bytes, elements, held_bytes
 from planner.clock.stages import chunks, chunks_of
+from planner.cost_models import load_profile
 from planner.evaluate import Configuration, predict
 from tests.unit.evaluate_graphs import SBH, A, B, H, S, blocks, gpt, small, traced
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cost_models import load_profile
+from planner.cost_models import load_profile
 from planner.evaluate import Configuration, predict
 from tests.unit.evaluate_graphs import PRODUCTS, SBH, A, B, H, S, V, blocks, flops, gpt, graph, llama, traced, workload
 

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from cost_models import load_profile
 from planner.cli.main import main
 from planner.clock import held_of_plan, play
+from planner.cost_models import load_profile
 from planner.errors import InputError, UsageError
 from planner.evaluate.plan import evaluate_plan
 from planner.frontends import import_bytes, load_model

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cost_models import HardwareProfile, load_profile
-from cost_models.kernels import CAST_BYTES, NARROW_BYTES
 from planner.clock.configuration import LOSSES
 from planner.clock.links import Links
 from planner.clock.passes import LOSS_BYTES, Passes
 from planner.clock.stages import chunks
+from planner.cost_models import HardwareProfile, load_profile
+from planner.cost_models.kernels import CAST_BYTES, NARROW_BYTES
 from planner.errors import UsageError
 from planner.evaluate import Configuration, Prediction, predict
 from tests.unit.evaluate_graphs import gpt, small, traced

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from cost_models import usable_memory_bytes
 from planner.accuracy.predictor import Predictor
 from planner.clock import Configuration
+from planner.cost_models import usable_memory_bytes
 from tests.bench.experts_jobs import Job, jobs_of, limit_of, published_of, sample_of, searched, space_of
 from tests.bench.experts_reasons import Kinds, reason_of
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from cost_models import load_profile
 from planner.builder import build
 from planner.cli.main import main
 from planner.clock import Configuration, Prediction, predict
+from planner.cost_models import load_profile
 from planner.errors import InputError, UsageError
 from planner.frontends import import_bytes
 from planner.planning.schemes import parse_strategy, spelled

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cost_models import load_profile
 from planner.builder import build
 from planner.cli.main import main
+from planner.cost_models import load_profile
 from planner.frontends import import_bytes
 from planner.uniform import Sample, Space, best_of, time_memory_front
 

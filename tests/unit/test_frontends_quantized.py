@@ -235,7 +235,7 @@ def test_scales_of_integers_are_not_trained():
 
 
 def test_known_schemes_hold_quantised_weights_as_they_are_stored():
-    from cost_models import load_profile
+    from planner.cost_models import load_profile
     from planner.evaluate import Configuration, predict, workload_of_configuration
 
     nodes = [
@@ -254,7 +254,7 @@ def test_known_schemes_hold_quantised_weights_as_they_are_stored():
 
 
 def test_packed_weights_have_a_stored_layout_and_take_memory():
-    from cost_models import load_profile
+    from planner.cost_models import load_profile
     from planner.errors import InfeasibleError
     from planner.ir import DeviceMesh
     from planner.planning import Request, make_plan

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cost_models import load_profile
-from cost_models.memory import Precision
+from planner.cost_models import load_profile
+from planner.cost_models.memory import Precision
 from planner.frontends import load_model
 from planner.ir import DeviceMesh, Graph, Op, Role, Tensor
 from planner.planning import PlanDocument, Planned, Request, describe, make_plan

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cost_models import load_profile
 from planner.builder import build
 from planner.cli.main import main
 from planner.clock import predict
+from planner.cost_models import load_profile
 from planner.frontends import import_bytes, load_model
 from planner.ir import Graph
 from planner.planning import read_plan

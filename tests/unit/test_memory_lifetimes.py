@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from cost_models import load_profile
 from planner.clock import held_of_plan, levels_of_plan
+from planner.cost_models import load_profile
 from planner.errors import InfeasibleError, NoPlanError
 from planner.frontends import import_bytes, load_model
 from planner.ir import DeviceMesh, Graph, Layout, Role

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cost_models import load_profile
+from planner.cost_models import load_profile
 from planner.errors import InfeasibleError
 from planner.frontends import load_model
 from planner.ir import DeviceMesh, Graph

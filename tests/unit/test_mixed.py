@@ -9,11 +9,11 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from cost_models import load_profile
 from planner.builder import build
 from planner.clock import Configuration, predict, predict_mixed
 from planner.clock.stages import chunks
 from planner.clock.step import step_of
+from planner.cost_models import load_profile
 from planner.errors import UsageError
 from planner.frontends import import_bytes
 from planner.ir import Graph

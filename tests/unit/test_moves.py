@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cost_models import load_profile
+from planner.cost_models import load_profile
 from planner.frontends import load_model
 from planner.planning import Request, describe, make_plan
 from planner.pricing import Settings

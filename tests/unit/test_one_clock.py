@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cost_models import HardwareProfile, load_profile
 from planner.builder import build
 from planner.clock import predict
+from planner.cost_models import HardwareProfile, load_profile
 from planner.evaluate import program_of_configuration, traced_as
 from planner.frontends import import_bytes, load_model
 from planner.ir import Graph

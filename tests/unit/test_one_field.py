@@ -11,8 +11,8 @@ import httpx
 import pytest
 from pydantic import ValidationError
 
-from api.client import Client, ConnectionFailed
-from api.options import plan_query
+from planner.api.client import Client, ConnectionFailed
+from planner.api.options import plan_query
 from planner.errors import UsageError
 from planner.planning.searched import RequestDocument
 from planner.requests.key import request_key

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cost_models import load_profile
 from planner.clock import held_of_plan, levels_of_plan, usual
+from planner.cost_models import load_profile
 from planner.frontends import load_model
 from planner.ir import DeviceMesh, Graph
 from planner.planning import Planned, Request, make_plan

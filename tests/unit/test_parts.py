@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from cost_models import load_profile
 from planner.cli.main import main
+from planner.cost_models import load_profile
 from planner.frontends import import_bytes, load_model
 from planner.ir import DeviceMesh, Graph, Layout, Role
 from planner.kernels import run_local

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from cost_models.pipeline import ChunkTimes, PipelineRun, interleaved_group, pipeline_seconds, simulate
+from planner.cost_models.pipeline import ChunkTimes, PipelineRun, interleaved_group, pipeline_seconds, simulate
 
 SIZES = [(p, m) for p in (1, 2, 3, 4, 7) for m in (1, 2, 3, 5, 8, 14, 15)]
 

@@ -11,7 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from cost_models.pipeline import SCHEDULES, ChunkTimes, Pass, PipelineRun, longest_paths, pipeline_seconds, simulate
+from planner.cost_models.pipeline import (
+    SCHEDULES,
+    ChunkTimes,
+    Pass,
+    PipelineRun,
+    longest_paths,
+    pipeline_seconds,
+    simulate,
+)
 
 Key = tuple[str, int, int]  # kind, virtual stage, micro-batch
 SPLIT = ("zb-h1", "zb-v")

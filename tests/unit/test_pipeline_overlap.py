@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cost_models.pipeline import GradientBucket, gradient_buckets, gradient_sync, zero3_backward, zero3_forward
-from cost_models.pipeline.streams import StreamTask, run_streams
+from planner.cost_models.pipeline import GradientBucket, gradient_buckets, gradient_sync, zero3_backward, zero3_forward
+from planner.cost_models.pipeline.streams import StreamTask, run_streams
 
 TIMES = st.lists(st.integers(0, 9).map(float), min_size=1, max_size=8)
 

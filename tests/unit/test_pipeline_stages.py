@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost_models import HardwareProfile, load_profile
-from cost_models.accelerator import HostSpec
-from cost_models.link import CollectiveModel
-from cost_models.pipeline import ChunkTimes, simulate
 from planner.builder import build
 from planner.cli.main import main
 from planner.clock import Held, held_by_rank, redistribution_cost, step_of, usual, workload_of_plan
+from planner.cost_models import HardwareProfile, load_profile
+from planner.cost_models.accelerator import HostSpec
+from planner.cost_models.link import CollectiveModel
+from planner.cost_models.pipeline import ChunkTimes, simulate
 from planner.errors import InfeasibleError, InputError
 from planner.frontends import import_bytes
 from planner.ir import Graph

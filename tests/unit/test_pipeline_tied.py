@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cost_models import CollectiveModel, load_profile
 from planner.builder import build
+from planner.cost_models import CollectiveModel, load_profile
 from planner.frontends import import_bytes
 from planner.planning import PlanDocument, Planned, Request, describe, make_plan
 from planner.planning.constraints import parse_pin

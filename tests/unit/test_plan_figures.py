@@ -9,7 +9,7 @@ from typing import Literal
 
 import pytest
 
-from cost_models import load_profile
+from planner.cost_models import load_profile
 from planner.frontends import load_model
 from planner.planning import PlanDocument, Request, describe, make_plan
 from planner.planning.pipeline import in_parts, plan_in_parts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cost_models import load_profile
+from planner.cost_models import load_profile
 from planner.frontends import import_bytes
 from planner.planning import Request, make_plan
 from planner.planning.options import Option

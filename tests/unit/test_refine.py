@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from cost_models import load_profile
 from planner.builder import build
 from planner.clock import Configuration, predict
+from planner.cost_models import load_profile
 from planner.emit import unsupported
 from planner.emit.uniform import Model
 from planner.frontends import import_bytes

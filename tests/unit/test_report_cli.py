@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cost_models import load_profile
 from planner.cli.main import main
+from planner.cost_models import load_profile
 from planner.report import report_html, trace_document
 from tests.unit.report_plans import hostile, old, plan_of, text_of
 

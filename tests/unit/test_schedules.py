@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from cost_models.pipeline import holders_of_chunks, stage_numbers
 from planner.builder import build
 from planner.cli.main import main
+from planner.cost_models.pipeline import holders_of_chunks, stage_numbers
 from planner.emit.registry import TARGETS
 from planner.frontends import import_bytes
 from planner.ir import Graph

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from api.options import PlanQuery
+from planner.api.options import PlanQuery
 from planner.cli.search import configure
 from planner.errors import UsageError
 from planner.planning.searched import RequestDocument

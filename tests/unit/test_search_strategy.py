@@ -12,8 +12,8 @@ import numpy as np
 import onnx
 import pytest
 
-from cost_models import load_profile
 from planner.cli.main import main
+from planner.cost_models import load_profile
 from planner.emit.scheme import scheme_of
 from planner.errors import UsageError
 from planner.evaluate import Configuration

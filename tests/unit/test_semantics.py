@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cost_models import load_profile
+from planner.cost_models import load_profile
 from planner.frontends import import_bytes
 from planner.ir import DeviceMesh, Layout
 from planner.lowering import Program, Redistribute, Run, lower

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from api.options import plan_query
+from planner.api.options import plan_query
 from planner.cli.main import main
 from planner.errors import UsageError
 from planner.planning import read_plan

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from cost_models import HardwareProfile, load_profile
 from planner.builder import build
 from planner.cli.main import main
 from planner.clock import Configuration, Prediction, predict
+from planner.cost_models import HardwareProfile, load_profile
 from planner.errors import InfeasibleError, InputError, NotFasterError, UsageError
 from planner.evaluate import program_of_configuration, traced_as
 from planner.frontends import import_bytes

@@ -11,9 +11,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from cost_models import load_profile
 from planner.cli.main import main
 from planner.clock import predict
+from planner.cost_models import load_profile
 from planner.evaluate import program_of_configuration, traced_as
 from planner.frontends import import_bytes
 from planner.frontends.rebind import batch_axes, rebind

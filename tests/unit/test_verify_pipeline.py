@@ -14,9 +14,9 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from cost_models import load_profile
 from planner.builder import build
 from planner.cli.main import main
+from planner.cost_models import load_profile
 from planner.frontends import import_bytes, load_model
 from planner.ir import DeviceMesh, Graph, Layout, MeshAxis, Role
 from planner.kernels.shards import Array

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import pytest
 
-from cost_models import load_profile
 from planner.cli.main import main
+from planner.cost_models import load_profile
 from planner.frontends import import_bytes
 from planner.ir import DeviceMesh, Graph
 from planner.planning import Planned, Recall, Request, describe, make_plan

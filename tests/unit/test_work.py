@@ -10,8 +10,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from cost_models import load_profile
-from cost_models.kernels import Kernel
+from planner.cost_models import load_profile
+from planner.cost_models.kernels import Kernel
 from planner.frontends import import_bytes
 from planner.ir import DeviceMesh, Graph
 from planner.pricing import Machine, Settings, active_tensors, bind_rules, price

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from cost_models import usable_memory_bytes
+from planner.cost_models import usable_memory_bytes
 from planner.errors import InfeasibleError, UsageError
 from planner.ir import DeviceMesh, Graph
 from planner.planning.pipeline.stages import Pipelined, pipelined

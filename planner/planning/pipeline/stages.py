@@ -3,9 +3,10 @@
 The plan is that of one micro-batch on one stage's devices; all stages have meshes of that shape, ranks count stage by
 stage, and what crosses goes to the rank at the same place of the next one (Narayanan et al. 2021).  The model is cut
 into chunks, of which a stage holds one, or several where the schedule interleaves them: chunk k goes to the stage that
-`cost_models.pipeline.stage_numbers` says.  Per micro-batch a stage runs its operators and their redistributions.  Once
-a step it gathers stored parameters, sums gradients and updates: what of that hides beside the first and the last pass
-is hidden, the rest counts behind the last micro-batch.  One stage of several micro-batches accumulates gradients.
+`planner.cost_models.pipeline.stage_numbers` says.  Per micro-batch a stage runs its operators and their
+redistributions.  Once a step it gathers stored parameters, sums gradients and updates: what of that hides beside the
+first and the last pass is hidden, the rest counts behind the last micro-batch.  One stage of several micro-batches
+accumulates gradients.
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.link import CollectiveModel
-from cost_models.pipeline import PipelineRun, Schedule, holders_of_chunks, simulate, stage_numbers
 from planner.clock import (
     StepTimes,
     compute_bound,
@@ -33,6 +32,8 @@ from planner.clock import (
     workload_of_plan,
 )
 from planner.clock.stages import chunks as chunks_of_layers
+from planner.cost_models.link import CollectiveModel
+from planner.cost_models.pipeline import PipelineRun, Schedule, holders_of_chunks, simulate, stage_numbers
 from planner.ir import Graph, Op
 from planner.lowering import Redistribute, Run
 from planner.planning.pipeline.cut import (

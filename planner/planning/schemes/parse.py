@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from cost_models.pipeline import chunks_of_schedule
 from planner.clock.configuration import ATTENTIONS, CONTEXTS, LOSSES, MATRIX_TYPES, RECOMPUTES, SCHEDULES, Configuration
 from planner.clock.stages import chunks_of
+from planner.cost_models.pipeline import chunks_of_schedule
 from planner.errors import UsageError
 from planner.nearest import did_you_mean
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from typing import Final
 
-from cost_models.memory import parameter_bytes
+from planner.cost_models.memory import parameter_bytes
 from planner.ir.tensor import ITEM_BYTES
 from planner.planning import PlanDocument
 from planner.planning.document import OperatorDocument, ParameterDocument, RedistributionDocument

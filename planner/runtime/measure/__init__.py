@@ -1,1 +1,1 @@
-"""Microbenchmarks: samples of what operators and collectives take, for `cost_models.calibrate`."""
+"""Microbenchmarks: samples of what operators and collectives take, for `planner.cost_models.calibrate`."""

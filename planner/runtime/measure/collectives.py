@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from cost_models.calibrate import CollectiveSample
+from planner.cost_models.calibrate import CollectiveSample
 from planner.runtime.collectives import all_gather, all_reduce, all_to_all, permute, reduce_scatter
 from planner.runtime.quiet import CLEAN, Timed, steady
 from planner.runtime.workers import Context, Workers
@@ -31,7 +31,7 @@ KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute")
 
 
 def measure_collectives(workers: Workers, *, largest: int = _LARGE, quick: bool = False) -> list[CollectiveSample]:
-    """Seconds by kind and bytes (those of the whole tensor of the group, as `cost_models.link` counts them).
+    """Seconds by kind and bytes (those of the whole tensor of the group, as `planner.cost_models.link` counts them).
 
     A kind that the backend lacks is left out.
     """

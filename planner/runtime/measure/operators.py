@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 
-from cost_models.calibrate import ComputeSample
+from planner.cost_models.calibrate import ComputeSample
 from planner.errors import InputError
 from planner.ir import DeviceMesh, Graph, Layout
 from planner.lowering import Instruction, Load, Program, Run, Seed

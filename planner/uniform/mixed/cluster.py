@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import permutations
 
-from cost_models import HardwareProfile, usable_memory_bytes
-from cost_models.device import resolve_rate
+from planner.cost_models import HardwareProfile, usable_memory_bytes
+from planner.cost_models.device import resolve_rate
 
 __all__ = ["Cluster", "Kind", "stands"]
 

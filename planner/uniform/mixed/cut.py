@@ -21,13 +21,13 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.pipeline import ChunkTimes, pipeline_seconds
 from planner.clock import Configuration
 from planner.clock.exchange import Exchanges
 from planner.clock.memory import chunk_activation_bytes, held_bytes
 from planner.clock.passes import passes_of
 from planner.clock.stages import kinds_of, layers_of
 from planner.clock.step import chunk_times
+from planner.cost_models.pipeline import ChunkTimes, pipeline_seconds
 from planner.search.stages import layers_by_stage
 from planner.trace import Workload
 from planner.uniform.mixed.cluster import Kind
