@@ -33,7 +33,7 @@ REACH = 0.3  # a target further above the bound than this share of it makes step
 
 
 class Dual:
-    """`prices` are the present ones and `choice` what they decode to; `best_prices` gave the best bound."""
+    """`prices` are the present ones; `best_prices` gave the best bound, and `best_choice` is what they decoded to."""
 
     def __init__(self, reduced: Reduced, forest: Forest, beyond: float) -> None:
         self.reduced, self.forest = reduced, forest
@@ -42,7 +42,7 @@ class Dual:
         rows = len(reduced.limits)
         self.prices, self.best_prices, self.excess = np.zeros(rows), np.zeros(rows), np.zeros(rows)
         self.best_bound = -math.inf
-        self.choice = np.zeros(len(reduced.nodes), np.int64)
+        self.best_choice = np.zeros(len(reduced.nodes), np.int64)
         self.length, self.stale, self.descents, self.steps = 1.0, 0, 0, 0
         graph = forest.graph
         holder = np.repeat(np.arange(graph.nodes), np.diff(graph.term_at))
@@ -59,11 +59,11 @@ class Dual:
         bound = self.messages.both_ways(unary) + self.reduced.offset - allowance
         if bound > self.best_bound:
             bound -= self._rounding()
-        self.choice = self.messages.decoded(unary, self.ends)
-        over = self._judged(self.choice)
+        choice = self.messages.decoded(unary, self.ends)
+        over = self._judged(choice)
         if bound > self.best_bound:
             self.best_bound, self.stale = bound, 0
-            self.best_prices = self.prices.copy()
+            self.best_prices, self.best_choice = self.prices.copy(), choice
         else:
             self._tire()
         self.excess = KEEP * self.excess + (1 - KEEP) * over
