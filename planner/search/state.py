@@ -109,9 +109,13 @@ class State:
             return  # it fits but for what rounding took away
         if judged is None:
             raise AssertionError(f"solver {solver} proposed a choice that the evaluator refuses")
-        if self.cost is None or judged < self.cost:
-            self.choice, self.cost, self.used = full, judged, solver
-            self.control.offer(full, judged, solver)
+        self.take(full, judged, solver)
+
+    def take(self, choice: tuple[int, ...], cost: int, solver: str) -> None:
+        """Takes a choice of the original problem that the evaluator accepted at `cost`."""
+        if self.cost is None or cost < self.cost:
+            self.choice, self.cost, self.used = choice, cost, solver
+            self.control.offer(choice, cost, solver)
 
     def prove(self, value: float, solver: str) -> None:
         """Takes a bound of the reduced problem, rounded up: costs are integers."""
