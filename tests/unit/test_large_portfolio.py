@@ -16,9 +16,12 @@ from planner.search.control import Control, Report
 from planner.search.evaluate import evaluate
 from planner.search.large import solve_large
 from planner.search.large.contract import contract
+from planner.search.large.core import flatten
 from planner.search.large.exact import Evaluator
 from planner.search.large.incumbent import Incumbent
+from planner.search.large.primal import Primal
 from planner.search.large.workers import Team
+from planner.search.native.forest import Forest
 from planner.search.problem import FORBIDDEN, Edge, Node, Problem, Solution
 from planner.search.reduction.reduced import Infeasible
 from planner.search.saved.instance import read_instance
@@ -153,6 +156,18 @@ def test_the_best_choice_of_the_dual_is_what_its_best_prices_decode_to() -> None
     assert exact.cost is not None
     assert team.dual.best_bound <= exact.cost
     assert team.dual.best_choice.tolist() == bounds[-1][1]
+
+
+def test_annealing_that_is_stopped_hands_in_what_it_found() -> None:
+    problem = layered_problem(4, layers=8, width=3, states=5, room=0.9)
+    reduced = contract(problem).reduced
+    forest = Forest(flatten(reduced, 1e12), np.zeros(len(reduced.nodes), np.int64), 0)
+    found: list[float] = []
+    calls = iter([False, False, True])
+    primal = Primal(forest, 0, lambda: next(calls, True), lambda f: found.append(f.best_cost))
+    primal.anneal(forest.x.copy(), np.zeros(len(reduced.limits)))
+    assert found
+    assert found[-1] == forest.best_cost
 
 
 def test_equal_seeds_give_equal_answers() -> None:

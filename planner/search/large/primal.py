@@ -66,7 +66,7 @@ class Primal:
         high = 10**heat * abs(forest.cost) / max(1, forest.graph.nodes)
         for k in range(CHUNKS):
             if self.stopped():
-                return
+                break  # what it has found by then counts
             forest.search(self.moves, largest, temperature=high * 0.01 ** (k / CHUNKS))
         self._finish(share * prices)
         if forest.best_cost < before:
