@@ -110,4 +110,5 @@ class Search(State):
         inner = Control(self.control.left, cancel=self.control.cancel, say=self.control.say)
         found = Search(Problem(nodes, edges, self.problem.limit), inner, solver=self.solver).run()
         if found.choice and (cost := evaluate(self.problem, found.choice)) is not None:
-            self.take(found.choice, cost, found.solver)
+            self.choice, self.cost, self.used = found.choice, cost, found.solver
+            self.control.offer(found.choice, cost, found.solver)

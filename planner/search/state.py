@@ -109,13 +109,9 @@ class State:
             return  # it fits but for what rounding took away
         if judged is None:
             raise AssertionError(f"solver {solver} proposed a choice that the evaluator refuses")
-        self.take(full, judged, solver)
-
-    def take(self, choice: tuple[int, ...], cost: int, solver: str) -> None:
-        """Takes a choice of the original problem that the evaluator accepted at `cost`."""
-        if self.cost is None or cost < self.cost:
-            self.choice, self.cost, self.used = choice, cost, solver
-            self.control.offer(choice, cost, solver)
+        if self.cost is None or judged < self.cost:
+            self.choice, self.cost, self.used = full, judged, solver
+            self.control.offer(full, judged, solver)
 
     def prove(self, value: float, solver: str) -> None:
         """Takes a bound of the reduced problem, rounded up: costs are integers."""

@@ -53,14 +53,6 @@ def test_small_problems_are_solved_as_by_enumeration(block: int) -> None:
         assert (found.status, found.cost) == (truth.status, truth.cost), seed
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_as_a_solver_of_plans_it_answers_as_enumeration_does(seed: int) -> None:
-    problem = random_problem(np.random.default_rng(seed), most_choices=20_000)
-    truth = brute_force(problem)
-    found = judged(problem, solve(problem, solver="portfolio"))
-    assert (found.status, found.cost) == (truth.status, truth.cost)
-
-
 @pytest.mark.parametrize("seed", range(30))
 def test_contraction_keeps_the_optimum(seed: int) -> None:
     problem = random_problem(np.random.default_rng(seed), most_nodes=7, most_states=4, most_choices=20_000)
