@@ -13,7 +13,7 @@ dominated states may go at once; of equal states the first stays.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import itemgetter
 
 import numpy as np
