@@ -6,6 +6,7 @@ Every choice it reports has passed the independent evaluator.  It ends when its 
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import resource
@@ -19,7 +20,6 @@ from typing import Any, TextIO
 
 from planner.errors import InputError
 from planner.search.certificates.certificate import Certificate, problem_digest
-from planner.search.certificates.certify import certify
 from planner.search.certificates.file import write_certificate
 from planner.search.checks.check import proven_bound
 from planner.search.checks.dual import Refused
@@ -37,7 +37,8 @@ CERTIFYING = 0.25  # share of the time kept for a certificate
 MEMORY_SHARE = 0.85  # of the machine's
 SAVING = 0.3  # seconds before the limit at which a proof has to be finished, to be checked and written,
 SAVING_EDGE = 1e-4  # and so many more for every edge
-COURTESY = 50  # checking and sending choices takes at most one part in this of the time
+COURTESY = 10  # checking and sending choices takes at most one part in this of the time
+GARBAGE = 100_000  # new objects before they are looked through for cycles: reading makes many, and drops none
 
 
 class _Channel:
@@ -81,6 +82,8 @@ def main() -> int:
     request = json.loads(sys.argv[1])
     channel = _Channel(os.fdopen(os.dup(1), "w", encoding="utf-8"))
     os.dup2(2, 1)  # what libraries print must not mix with the lines
+    gc.freeze()
+    gc.set_threshold(GARBAGE, 20, 20)
     cancel = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: cancel.set())
     signal.signal(signal.SIGINT, lambda *_: cancel.set())
@@ -180,7 +183,7 @@ def _finish(
             _certify(problem, control, (None, None), channel, Path(request["certificate"]), last)
         channel.send("done", status="infeasible", bound=max(0, found.bound), solver=found.solver)
         return
-    candidates = [c for c in (found.choice or None, control.best) if c is not None]
+    candidates = list({c: None for c in (found.choice or None, control.best) if c is not None})  # mostly the same one
     priced = [(cost, c) for c in candidates if (cost := channel.choice(problem, c)) is not None]
     if len(priced) < len(candidates):
         channel.send("warning", line="a solver proposed a choice that the evaluator refuses; it was set aside")
@@ -208,6 +211,8 @@ def _certify(
 
     def late() -> bool:
         return control.cancel.is_set() or (last is not None and time.monotonic() > last - saving)
+
+    from planner.search.certificates.certify import certify  # slow to load, and few ask for a certificate
 
     proof = control.proof or certify(problem, cost=best[1], prices=control.prices, stop=late)
     try:

@@ -13,12 +13,12 @@ def evaluate(problem: Problem, choice: Sequence[int]) -> int | None:
     """Total cost of `choice`; None when it uses a forbidden entry or exceeds the memory limit."""
     total = 0
     for node, state in zip(problem.nodes, choice, strict=True):
-        cost = int(node.costs[state])
+        cost = node.costs.item(state)
         if cost >= FORBIDDEN:
             return None
         total += cost
     for edge in problem.edges:
-        cost = int(edge.costs[choice[edge.u], choice[edge.v]])
+        cost = edge.costs.item(choice[edge.u], choice[edge.v])
         if cost >= FORBIDDEN:
             return None
         total += cost

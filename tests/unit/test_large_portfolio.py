@@ -16,7 +16,12 @@ from planner.search.control import Control, Report
 from planner.search.evaluate import evaluate
 from planner.search.large import solve_large
 from planner.search.large.contract import contract
+from planner.search.large.core import flatten
 from planner.search.large.exact import Evaluator
+from planner.search.large.incumbent import Incumbent
+from planner.search.large.primal import Primal
+from planner.search.large.workers import Team
+from planner.search.native.forest import Forest
 from planner.search.problem import FORBIDDEN, Edge, Node, Problem, Solution
 from planner.search.reduction.reduced import Infeasible
 from planner.search.saved.instance import read_instance
@@ -94,6 +99,67 @@ def test_contraction_merges_what_must_follow() -> None:
     reduced = contract(problem).reduced
     assert len(reduced.nodes) <= len(problem.nodes) - 20
     assert all(np.isfinite(reduced.arrays[f.costs]).all() for _, _, f in reduced.edges)
+
+
+@pytest.mark.parametrize("shape", ["star", "chain", "tree"])
+def test_renamed_copies_merge_into_one_node(shape: str) -> None:
+    rng = np.random.default_rng(0)
+    count, d = 2000, 4
+    nodes = [Node(rng.integers(0, 9, d), rng.integers(0, 9, d), (v, v + 2)) for v in range(count)]
+    parent = {"star": lambda v: 0, "chain": lambda v: v - 1, "tree": lambda v: (v - 1) // 2}[shape]
+    renamed = [np.where(np.eye(d, dtype=bool)[rng.permutation(d)], 1, FORBIDDEN) for _ in range(24)]
+    edges = [Edge(parent(v), v, renamed[v % 24]) for v in range(1, count)]
+    problem = Problem(nodes, edges, 10 * count)
+    found = contract(problem)
+    assert not found.reduced.nodes, "the four choices there are differ in cost alone"
+    full = found.restore(())
+    best = min(evaluate(problem, c) or FORBIDDEN for c in _followers(edges, count, d))
+    assert evaluate(problem, full) == found.reduced.offset == best
+
+
+def _followers(edges: list[Edge], count: int, states: int) -> list[list[int]]:
+    """All allowed choices, each from the state of node 0."""
+    choices = [[i] + [0] * (count - 1) for i in range(states)]
+    for edge in edges:
+        for choice in choices:
+            choice[edge.v] = int(edge.costs[choice[edge.u]].argmin())
+    return choices
+
+
+def test_a_node_without_an_allowed_state_is_found_while_copies_merge() -> None:
+    barred = Node(np.array([FORBIDDEN, FORBIDDEN]))
+    copies = Edge(0, 1, np.array([[0, FORBIDDEN], [FORBIDDEN, 0]]))
+    with pytest.raises(Infeasible):
+        contract(Problem([barred, Node(np.zeros(2, np.int64))], [copies]))
+
+
+def test_the_best_choice_of_the_dual_is_what_its_best_prices_decode_to() -> None:
+    problem = layered_problem(4, layers=8, width=3, states=5, room=0.2)
+    team = Team(Incumbent(problem, Control(), contract(problem)), 0)
+    bounds = []
+    for _ in range(80):
+        prices = team.dual.prices.copy()
+        team.advance_dual()
+        if not bounds or team.dual.best_bound > bounds[-1][0]:
+            assert np.array_equal(team.dual.best_prices, prices)
+            bounds.append((team.dual.best_bound, team.dual.best_choice.tolist()))
+    assert [b for b, _ in bounds] == sorted(b for b, _ in bounds)
+    exact = solve(problem)
+    assert exact.cost is not None
+    assert team.dual.best_bound <= exact.cost
+    assert team.dual.best_choice.tolist() == bounds[-1][1]
+
+
+def test_annealing_that_is_stopped_hands_in_what_it_found() -> None:
+    problem = layered_problem(4, layers=8, width=3, states=5, room=0.9)
+    reduced = contract(problem).reduced
+    forest = Forest(flatten(reduced, 1e12), np.zeros(len(reduced.nodes), np.int64), 0)
+    found: list[float] = []
+    calls = iter([False, False, True])
+    primal = Primal(forest, 0, lambda: next(calls, True), lambda f: found.append(f.best_cost))
+    primal.anneal(forest.x.copy(), np.zeros(len(reduced.limits)))
+    assert found
+    assert found[-1] == forest.best_cost
 
 
 def test_equal_seeds_give_equal_answers() -> None:

@@ -49,6 +49,9 @@ def test_cost_levels_and_prices_agree_with_numpy(seed: int) -> None:
     forest = Forest(graph, x, seed)
     assert forest.cost == reduced.cost(x) - reduced.offset
     assert np.array_equal(forest.levels(), reduced.usage(x))
+    other = start(reduced, seed + 1)
+    assert np.array_equal(forest.levels(other), reduced.usage(other))
+    assert np.array_equal(forest.x, x)
     assert forest.over == (reduced.usage(x) - reduced.limits).max(initial=-np.inf)
     prices = np.random.default_rng(seed).integers(0, 5, graph.rows).astype(np.float64)
     forest.set_prices(prices)

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.native.tables import min_sum
-from planner.search.reduction.arrays import Array, row_classes
+from planner.search.native.tables import min_sum, row_classes
+from planner.search.reduction.arrays import Array
 from planner.search.reduction.reduced import Infeasible
 
 __all__ = ["Elimination", "TableStore", "TooLarge"]

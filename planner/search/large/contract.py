@@ -17,6 +17,7 @@ Usage that is equal in all states of a node is taken off the limits.  Everything
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 from planner.search.problem import Problem
 from planner.search.reduction.arrays import Array
 from planner.search.reduction.presolve import _View
-from planner.search.reduction.reduced import Factor, Reduced
+from planner.search.reduction.reduced import Factor, Infeasible, Reduced
 
 __all__ = ["Contracted", "Interrupted", "contract"]
 
@@ -86,6 +87,7 @@ def contract(problem: Problem, stopped: Callable[[], bool] = lambda: False) -> C
     """
     view = _Contraction(problem, stopped)
     with contextlib.suppress(Interrupted):  # between two visits, everything is in order
+        view.unite()
         view.shrink(True)
         while view.round():
             view.shrink(True)
@@ -108,6 +110,13 @@ class _Contraction(_View):
         if self._stopped():
             raise Interrupted
         super()._visit(v)
+
+    def unite(self) -> None:
+        """The cheap part of a round: in published problems most nodes are renamed copies of a neighbour, and presolve
+        need not look at each of them."""
+        self._level()
+        self._merge(both=True)
+        self._remove_free()
 
     def round(self) -> bool:
         """One pass over all nodes; whether anything changed."""
@@ -142,27 +151,32 @@ class _Contraction(_View):
 
     def _merge(self, *, both: bool) -> None:
         """Merges along functional edges, those that are functions both ways first."""
-        for v in range(len(self.alive)):
-            while self.alive[v]:
-                leader = self._leader(v, both)
-                if leader is None:
-                    break
-                u, follows = leader
-                if both and len(self.adjacent[v]) > len(self.adjacent[u]):  # the one with less to move
-                    back = self._function(self.adjacent[v][u].costs)
-                    assert back is not None, "functions both ways"
-                    self._merge_into(u, v, back)
-                else:
-                    self._merge_into(v, u, follows)
-
-    def _leader(self, v: int, both: bool) -> tuple[int, int] | None:
-        for u, factor in self.adjacent[v].items():
-            found = self._function(self.adjacent[u][v].costs)
-            if found is None or (both and self._function(factor.costs) is None):
+        waiting = deque((v, u) for v, around in enumerate(self.adjacent) for u in around)
+        while waiting:
+            if self._stopped():
+                raise Interrupted
+            v, u = waiting.popleft()
+            factor = self.adjacent[v].get(u)
+            if factor is None:  # gone with one of its nodes
                 continue
-            if both or self._grown(v, u) <= GROWTH:  # functions both ways grow nothing
-                return u, found
-        return None
+            follows = self._function(self.adjacent[u][v].costs)
+            if follows is None:
+                continue
+            if both:
+                back = self._function(factor.costs)
+                if back is None:
+                    continue
+                if self._weight(v) > self._weight(u):  # the one with less to move
+                    v, u, follows = u, v, back
+            elif self._grown(v, u) > GROWTH:
+                continue
+            moved = [w for w in self.adjacent[v] if w != u]
+            self._merge_into(v, u, follows)
+            waiting.extend(pair for w in moved for pair in ((w, u), (u, w)))
+
+    def _weight(self, v: int) -> int:
+        """How much moves when v merges into another node."""
+        return len(self.adjacent[v]) + len(self.nodes[v].usage)
 
     def _grown(self, v: int, u: int) -> int:
         """Entries of the largest matrix that merging v into u would make."""
@@ -231,7 +245,10 @@ class _Contraction(_View):
         self.steps.append(_Minimised(v, tuple(around), tuple(places), self.states[v][best]))
         self._drop(v)
         if not around:
-            self.offset += int(self.arrays[table].reshape(-1)[0])
+            least = self.arrays[table].reshape(-1)[0]
+            if least == np.inf:
+                raise Infeasible
+            self.offset += int(least)
         elif len(around) == 1:
             self.nodes[around[0]] = self._plus(self.nodes[around[0]], Factor(table))
         else:

@@ -27,7 +27,7 @@ from planner.search.solve import Search
 __all__ = ["solve_large"]
 
 NAME = "portfolio"
-CONTRACTING = 0.4  # share of the time that contraction may take
+CONTRACTING = 0.5  # share of the time that contraction may take: what it leaves out costs the search more
 PAUSE = 0.02  # seconds between looks at the clock
 
 

@@ -35,7 +35,7 @@ class Primal:
     def __init__(self, forest: Forest, seed: int, stopped: Callable[[], bool], found: Callable[[Forest], None]) -> None:
         self.forest, self.stopped, self.found = forest, stopped, found
         self.random = np.random.default_rng(seed)
-        self.moves = min(1000, max(200, forest.graph.nodes // 5))
+        self.moves = max(200, forest.graph.nodes // 5)  # in one call; a few of them meet every node
         self._lucky: tuple[float, int, float] | None = None
         self.pull = 0.02  # of a repair, as a share of the cost
 
@@ -66,7 +66,7 @@ class Primal:
         high = 10**heat * abs(forest.cost) / max(1, forest.graph.nodes)
         for k in range(CHUNKS):
             if self.stopped():
-                return
+                break  # what it has found by then counts
             forest.search(self.moves, largest, temperature=high * 0.01 ** (k / CHUNKS))
         self._finish(share * prices)
         if forest.best_cost < before:

@@ -11,15 +11,18 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from ortools.math_opt.python import mathopt
 
 from planner.search.large.core import flatten
 from planner.search.native.forest import Graph
 from planner.search.program.linear import LinearProgram, linearise
 from planner.search.reduction.reduced import Factor, Reduced
+
+if TYPE_CHECKING:
+    from ortools.math_opt.python import mathopt
 
 __all__ = ["Lazy", "prepare", "solve_lazily"]
 
@@ -59,6 +62,8 @@ def solve_lazily(
 
     `rows` are the memory rows to begin with.
     """
+    from ortools.math_opt.python import mathopt  # slow to load, and only the process that solves needs it
+
     deadline = None if seconds is None else time.monotonic() + seconds
     graph, program = lazy.graph, lazy.program
     # Small enough that the slack taken off a bound is below one unit of cost, which proves an integer optimum.
@@ -97,6 +102,8 @@ def solve_lazily(
 
 
 def _model(lazy: Lazy, rows: Iterable[int], unit: float) -> tuple[mathopt.Model, list[mathopt.Variable]]:
+    from ortools.math_opt.python import mathopt
+
     program = lazy.program
     model = mathopt.Model()
     x = [model.add_variable(lb=0.0, ub=1.0, is_integer=k < program.binary) for k in range(len(program.costs))]

@@ -25,6 +25,7 @@ __all__ = ["Team", "take_turns"]
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
+NEWS = 1e-3  # share of the bound by which the dual rises until its prices call for another descent
 FIRST_STEPS = 30  # of the dual, before choices are decoded from it
 PROGRAM_STEPS = 120  # of the dual, before its prices name the rows of the integer program
 PROGRAM_PAIRS = 60_000  # pairs of classes of states up to which an integer program is worth its time
@@ -56,9 +57,8 @@ class Team:
         self.failure: BaseException | None = None
         self._ended = self._eliminated = False
         self._ready = threading.Event()
-        self._lock = threading.Lock()
-        self._prices, self._decoded = self.dual.prices, x
-        self._turns = [0, 0]
+        self._advice = self.dual.best_bound, self.dual.best_prices, x
+        self._turns, self._followed = [0, 0], [-math.inf, -math.inf]
 
     @property
     def over(self) -> bool:
@@ -68,10 +68,8 @@ class Team:
     def advance_dual(self) -> None:
         """One step of the dual, and now and then a report."""
         dual = self.dual
-        prices = dual.prices
         dual.step(self.incumbent.cost)
-        with self._lock:
-            self._prices, self._decoded = prices, dual.choice
+        self._advice = dual.best_bound, dual.best_prices, dual.best_choice
         if dual.steps % TELL == 0:
             if dual.best_bound > self._worst:
                 self.infeasible = True
@@ -82,16 +80,20 @@ class Team:
             self._ready.set()
 
     def improve(self, who: int) -> None:
-        """One descent or annealing by primal `who`."""
+        """One descent or annealing by primal `who`.
+
+        As long as the dual makes progress, the next descent ends lower than annealing would from the last one.
+        """
         primal = self.primals[who]
         turn = self._turns[who] = self._turns[who] + 1
-        with self._lock:
-            prices, decoded = self._prices, self._decoded
+        bound, prices, decoded = self._advice
         best = self.incumbent.choice
-        if best is None or turn % 3 == 1:
+        news = bound - self._followed[who] > NEWS * abs(bound)
+        if best is None or news or turn % 3 == 1:
+            self._followed[who] = bound
             primal.descend(decoded, prices)
         else:
-            primal.anneal(best, self.dual.best_prices)
+            primal.anneal(best, prices)
 
     def _offer_choice(self, forest: Forest) -> None:
         self._offer(forest, "tree moves")

@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.search.native.sweeps import EdgeLayout, certify, sweep
-from planner.search.reduction.arrays import Array, row_classes
+from planner.search.native.tables import row_classes
+from planner.search.reduction.arrays import Array
 from planner.search.reduction.reduced import Factor, Reduced
 
 __all__ = ["Certified", "Messages"]

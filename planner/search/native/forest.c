@@ -16,6 +16,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "vector.h"
+
 typedef struct {
     int64_t nodes, rows;
     const int64_t *start;
@@ -106,13 +108,6 @@ typedef struct {
 } Work;
 
 #define GUMBEL 4096
-
-/* Compiled twice, for processors with and without 256-bit vectors; the loader picks. */
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
-#define VECTOR __attribute__((target_clones("avx2", "default")))
-#else
-#define VECTOR
-#endif
 
 VECTOR
 static double run_move(const Graph *g, const double *unary, const double *price, double temperature, int64_t size,

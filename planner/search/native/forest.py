@@ -171,10 +171,12 @@ class Forest:
     def _ref(self) -> Any:
         return ctypes.byref(self._structure)
 
-    def levels(self) -> Floats:
-        """Bytes in use in every row."""
+    def levels(self, x: Integers | None = None) -> Floats:
+        """Bytes in use in every row, by `x` (None: by the present choice)."""
+        x = self.x if x is None else x
+        _check("x", x.dtype == np.int64 and x.shape == self.x.shape and ((x >= 0) & (x < self.graph.sizes)).all())
         level = np.zeros(self.graph.rows + 1)
-        self._native.forest_levels(self._ref, pointer(self.x), pointer(level))
+        self._native.forest_levels(self._ref, pointer(x), pointer(level))
         return level[:-1]
 
     def set_prices(self, prices: Floats) -> None:

@@ -14,6 +14,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "vector.h"
+
 typedef struct {
     int64_t nodes;
     const int64_t *start;
@@ -51,6 +53,7 @@ static void gather(const Layout *l, int64_t v, const double *unary, const double
 }
 
 /* One sweep, forward or back; returns the bound that holds after it.  `work` holds two rows of the widest edge. */
+VECTOR
 double messages_sweep(const Layout *l, int32_t forward, const double *unary, const double *costs,
                       const double *flipped, double *to_v, double *to_u, double *scores, double *work) {
     double bound = 0;
@@ -69,7 +72,7 @@ double messages_sweep(const Layout *l, int32_t forward, const double *unary, con
             const int32_t *c = l->maps + (forward ? l->map_u[e] : l->map_v[e]);
             const double *matrix = (forward ? costs : flipped) + l->matrix[e];
             const double *back = forward ? to_u + l->to_u_at[e] : to_v + l->to_v_at[e];
-            double *message = forward ? to_v + l->to_v_at[e] : to_u + l->to_u_at[e];
+            double *restrict message = forward ? to_v + l->to_v_at[e] : to_u + l->to_u_at[e]; /* of this direction alone */
             for (int64_t a = 0; a < g; a++) work[a] = VERY_LARGE;
             for (int64_t i = 0; i < d; i++) work[c[i]] = s[i] < work[c[i]] ? s[i] : work[c[i]];
             for (int64_t b = 0; b < h; b++) message[b] = VERY_LARGE;

@@ -1,6 +1,8 @@
 /* Min-plus algebra on dense tables. */
 #include <stdint.h>
 
+#include "vector.h"
+
 #define VERY_LARGE (1.0 / 0.0)
 
 /* out[i1..] = min over i0 of the sum of operands at (i0, i1..), all in C order; `strides[k * axes + a]` is operand
@@ -51,11 +53,13 @@ void tables_min_sum(int64_t axes, const int64_t *shape, int64_t operands, const 
     }
 }
 
-/* out[j * rows + i] = max over k of above[j, k] - below[i, k]. */
-void tables_row_difference(int64_t rows, int64_t columns, const double *above, const double *below, double *out) {
+/* out[j * rows + i] = max over k of values[j, k] - values[i, k].  Where values[i, k] is infinite, k does not raise it
+ * (the difference is -infinity, or no number and above none); where none does, it is 0. */
+VECTOR
+void tables_row_difference(int64_t rows, int64_t columns, const double *values, double *out) {
     for (int64_t j = 0; j < rows; j++) {
         for (int64_t i = 0; i < rows; i++) {
-            const double *a = above + j * columns, *b = below + i * columns;
+            const double *a = values + j * columns, *b = values + i * columns;
             double most[4] = {-VERY_LARGE, -VERY_LARGE, -VERY_LARGE, -VERY_LARGE};
             int64_t k = 0;
             for (; k + 4 <= columns; k += 4) {
@@ -69,7 +73,25 @@ void tables_row_difference(int64_t rows, int64_t columns, const double *above, c
                 most[0] = t > most[0] ? t : most[0];
             }
             for (int64_t m = 1; m < 4; m++) most[0] = most[m] > most[0] ? most[m] : most[0];
-            out[j * rows + i] = most[0];
+            out[j * rows + i] = most[0] == -VERY_LARGE ? 0 : most[0];
         }
     }
+}
+
+/* The class of every row among equal ones, numbered as they come, and the first row of every class; how many. */
+int64_t tables_row_classes(int64_t rows, int64_t columns, const double *values, int64_t *classes, int64_t *first) {
+    int64_t found = 0;
+    for (int64_t i = 0; i < rows; i++) {
+        const double *a = values + i * columns;
+        int64_t c = 0;
+        for (; c < found; c++) {
+            const double *b = values + first[c] * columns;
+            int64_t k = 0;
+            while (k < columns && a[k] == b[k]) k++;
+            if (k == columns) break;
+        }
+        if (c == found) first[found++] = i;
+        classes[i] = c;
+    }
+    return found;
 }

@@ -5,15 +5,18 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator, Sequence
 from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.search.native.library import library, pointer
 
-__all__ = ["min_sum", "row_difference"]
+__all__ = ["min_sum", "row_classes", "row_difference"]
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+COMPARED = 1 << 16  # entries of a matrix up to which comparing all rows with each other is fastest
 MOST_AXES = 32
 BLOCK = 1 << 15  # entries worked on at a time without the library: 256 KiB, about a second-level cache
 
@@ -41,20 +44,50 @@ def min_sum(operands: Sequence[Floats], shape: tuple[int, ...]) -> Floats:
     return values
 
 
-def row_difference(above: Floats, below: Floats) -> Floats:
-    """table[j, i] = max over k of above[j, k] - below[i, k], for two matrices of one shape."""
-    above, below = np.ascontiguousarray(above), np.ascontiguousarray(below)
-    table = np.empty((len(above), len(above)))
+def row_difference(values: Floats) -> Floats:
+    """table[j, i] = max over k of values[j, k] - values[i, k].
+
+    Entries may be infinite: where values[i, k] is, k does not raise the difference, which is 0 where none does.
+    """
+    values = np.ascontiguousarray(values)
+    table = np.empty((len(values), len(values)))
     native = library()
-    if native is None or not above.size:
-        difference = np.empty_like(above)
-        for j, row in enumerate(above):
-            np.subtract(row, below, out=difference)
-            difference.max(axis=1, out=table[j], initial=-np.inf)
+    if native is None or not values.size:
+        for j, row in enumerate(values):
+            with np.errstate(invalid="ignore"):
+                difference = row - values
+            table[j] = np.where(np.isnan(difference), -np.inf, difference).max(axis=1, initial=-np.inf)
+        table[table == -np.inf] = 0
         return table
-    rows, columns = map(ctypes.c_int64, above.shape)
-    native.tables_row_difference(rows, columns, *map(pointer, (above, below, table)))
+    rows, columns = map(ctypes.c_int64, values.shape)
+    native.tables_row_difference(rows, columns, pointer(values), pointer(table))
     return table
+
+
+def row_classes(matrix: NDArray[Any]) -> tuple[Integers, Integers]:
+    """Classes of identical rows along axis 0: (class of every row, first row of every class)."""
+    rows = np.ascontiguousarray(matrix).reshape(len(matrix), -1)
+    native = library()
+    if native is None or rows.dtype != np.float64 or not 0 < rows.size <= COMPARED:
+        return _row_classes(rows)
+    classes, first = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
+    native.tables_row_classes.restype = ctypes.c_int64
+    count, width = map(ctypes.c_int64, rows.shape)
+    found = native.tables_row_classes(count, width, *map(pointer, (rows, classes, first)))
+    return classes, first[:found].copy()
+
+
+def _row_classes(rows: NDArray[Any]) -> tuple[Integers, Integers]:
+    rows = rows + 0.0  # -0.0 and 0.0 are one value
+    seen: dict[bytes, int] = {}
+    classes = np.empty(len(rows), np.int64)
+    first: list[int] = []
+    for i, row in enumerate(rows):
+        k = seen.setdefault(row.tobytes(), len(first))
+        if k == len(first):
+            first.append(i)
+        classes[i] = k
+    return classes, np.asarray(first, np.int64)
 
 
 def _min_sum(operands: Sequence[Floats], shape: tuple[int, ...]) -> Floats:

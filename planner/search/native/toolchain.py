@@ -13,13 +13,14 @@ from pathlib import Path
 __all__ = ["FLAGS", "SOURCES", "build", "compiler", "library_name"]
 
 SOURCES = tuple(sorted(Path(__file__).parent.glob("*.c")))
+HEADERS = tuple(sorted(Path(__file__).parent.glob("*.h")))
 FLAGS = ("-O3", "-std=c11", "-shared", "-fPIC", "-ffp-contract=off")
 SECONDS = 120
 
 
 def library_name() -> str:
     """Names the library after all that it is made from, so that a stale one is never loaded."""
-    made_from = repr((FLAGS, sys.platform, [s.read_bytes() for s in SOURCES]))
+    made_from = repr((FLAGS, sys.platform, [s.read_bytes() for s in (*SOURCES, *HEADERS)]))
     return f"kernels-{hashlib.sha256(made_from.encode()).hexdigest()[:16]}.so"
 
 

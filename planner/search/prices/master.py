@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from ortools.linear_solver import pywraplp
+
+if TYPE_CHECKING:
+    from ortools.linear_solver import pywraplp
 
 __all__ = ["Cut", "Master", "game_weights"]
 
@@ -57,7 +60,7 @@ class Master:
 
     def solve(self) -> tuple[dict[int, float], float] | None:
         """(prices, value of the model); None where GLOP fails numerically: any prices found before are valid."""
-        self.solved = self.solver.Solve() == pywraplp.Solver.OPTIMAL
+        self.solved = self.solver.Solve() == self.solver.OPTIMAL
         if not self.solved:
             return None
         prices = {r: max(0.0, v.solution_value()) * self.per[r] for r, v in self.rows.items()}
@@ -81,6 +84,8 @@ class Master:
 
 def _glop() -> pywraplp.Solver:
     """GLOP can cycle for ever on nearly equal cuts; the programs here need a few dozen pivots."""
+    from ortools.linear_solver import pywraplp  # a tenth of a second to load, and many searches need no master
+
     solver = pywraplp.Solver.CreateSolver("GLOP")
     solver.SetSolverSpecificParametersAsString("max_number_of_iterations:5000")
     return solver
@@ -96,7 +101,7 @@ def game_weights(rows: list[int], cuts: list[Cut]) -> dict[int, float] | None:
     for c in cuts:
         solver.Add(t <= sum(weights[r] * (float(c.usage[r]) / unit) for r in rows))
     solver.Maximize(t)
-    if solver.Solve() != pywraplp.Solver.OPTIMAL:
+    if solver.Solve() != solver.OPTIMAL:
         return None
     found = {r: max(0.0, w.solution_value()) for r, w in weights.items()}
     total = sum(found.values())

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from planner.search.reduction.arrays import Array, row_classes
+from planner.search.native.tables import row_classes
+from planner.search.reduction.arrays import Array
 from planner.search.reduction.reduced import Factor, Infeasible, Reduced
 
 __all__ = ["LinearProgram", "Row", "linearise"]

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Array", "Interner", "row_classes"]
+__all__ = ["Array", "Interner"]
 
 Array = NDArray[Any]
 T = TypeVar("T")
@@ -85,17 +85,3 @@ class Interner:
             return float(finite.max()) if finite.size else 0.0
 
         return self.once(("high", number), largest)
-
-
-def row_classes(matrix: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Classes of identical rows along axis 0: (class of every row, first row of every class)."""
-    rows = np.ascontiguousarray(matrix).reshape(len(matrix), -1) + 0.0  # + 0.0: -0.0 and 0.0 are one value
-    seen: dict[bytes, int] = {}
-    classes = np.empty(len(rows), np.int64)
-    first: list[int] = []
-    for i, row in enumerate(rows):
-        k = seen.setdefault(row.tobytes(), len(first))
-        if k == len(first):
-            first.append(i)
-        classes[i] = k
-    return classes, np.asarray(first, np.int64)

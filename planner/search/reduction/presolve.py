@@ -13,23 +13,23 @@ dominated states may go at once; of equal states the first stays.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.native.tables import row_difference
+from planner.search.native.tables import row_classes, row_difference
 from planner.search.problem import FORBIDDEN, Edge, Node, Problem, alive_intervals
-from planner.search.reduction.arrays import Array, Interner, row_classes
+from planner.search.reduction.arrays import Array, Interner
 from planner.search.reduction.reduced import Factor, Infeasible, Reduced, Usage
 from planner.search.rows import clique_instants, covered_rows
 
 __all__ = ["presolve"]
 
 EXACT = 2**52  # float64 holds every integer of this size; half of 2**53 leaves room for one difference
-HUGE = 1e200  # stands for a forbidden entry where infinities would cancel
 DOMINANCE_WORK = 10**8  # entries above which the pairwise comparison of states costs more than it saves
+PLAIN_WORK = 1 << 16  # entries up to which comparing equal rows again costs less than to find them
 
 
 def presolve(
@@ -195,8 +195,7 @@ class _View:
             if any(x is None for x in differences):
                 return None
             for is_usage, (classes, table) in enumerate(x for x in differences if x is not None):
-                # Classes are numbered as they come: where all rows differ, the table is that of the rows.
-                full = table if len(table) == d else table.take(classes, axis=0).take(classes, axis=1)
+                full = table if classes is None else table.take(classes, axis=0).take(classes, axis=1)
                 if is_usage:
                     worst[full > 0] = np.inf
                 else:
@@ -206,12 +205,16 @@ class _View:
         dominated = (no_worse & (~no_worse.T | earlier)).any(axis=0)
         return self.arrays.add(np.flatnonzero(~dominated)) if dominated.any() else None
 
-    def _row_difference(self, number: int) -> tuple[NDArray[np.int64], Array] | None:
-        """(row classes, table[j, i] = max_k row_j[k] - row_i[k]); None when too large to compare."""
+    def _row_difference(self, number: int) -> tuple[NDArray[np.int64] | None, Array] | None:
+        """(row classes, table[j, i] = max_k row_j[k] - row_i[k]), classes None: every row its own; None when too large
+        to compare.  A row that allows what the other forbids wins there."""
 
-        def compute() -> tuple[NDArray[np.int64], Array] | None:
-            classes, first = row_classes(self.arrays[number])
-            rows = self.arrays[number][first]
+        def compute() -> tuple[NDArray[np.int64] | None, Array] | None:
+            matrix = self.arrays[number]
+            if matrix.shape[0] ** 2 * matrix.shape[1] <= PLAIN_WORK:
+                return None, row_difference(matrix)
+            classes, first = row_classes(matrix)
+            rows = matrix[first]
             rows = rows[:, row_classes(rows.T)[1]]
             finite = np.isfinite(rows)
             if not np.where(finite, rows, 0).any():  # only 0 and infinity: rows compare as sets
@@ -219,12 +222,7 @@ class _View:
                 return classes, np.where(missing, np.inf, 0.0)
             if rows.shape[0] ** 2 * rows.shape[1] > DOMINANCE_WORK:
                 return None
-            # Forbidden entries as numbers beyond all costs: a row that allows what the other forbids wins there,
-            # and where row i forbids, j cannot be dearer.
-            above, below = np.where(finite, rows, HUGE), np.where(finite, rows, 3 * HUGE)
-            table = row_difference(above, below)
-            table[table > HUGE / 2] = np.inf
-            return classes, np.where(table < -HUGE / 2, 0.0, table)
+            return classes, row_difference(rows)
 
         return self.arrays.once(("difference", number), compute)
 
@@ -272,46 +270,51 @@ class _View:
             self.dirty.add(u)
         self.adjacent[v] = {}
 
-    def _factors(self) -> Iterable[tuple[int, int | None, Factor]]:
+    def _holders(self) -> list[tuple[int, int | None, Factor]]:
+        """Every node, and every edge from its earlier node, that holds memory."""
+        found: list[tuple[int, int | None, Factor]] = []
         for v, factor in enumerate(self.nodes):
             if self.alive[v]:
-                yield v, None, factor
-                yield from ((v, u, f) for u, f in self.adjacent[v].items() if v < u)
+                if factor.usage:
+                    found.append((v, None, factor))
+                found += [(v, u, f) for u, f in self.adjacent[v].items() if f.usage and v < u]
+        return found
 
     def _check_rows(self) -> bool:
         """Drops rows that cannot bind and states that cannot fit; whether anything changed."""
         if not self.active.any():
             return False
-        change = np.zeros((2, len(self.limits) + 1))
-        for _, _, factor in self._factors():
-            for (a, b), number in factor.usage:
-                span = np.array([self.arrays.low(number), self.arrays.high(number)])
-                change[:, a] += span
-                change[:, b] -= span
-        low, high = np.cumsum(change, axis=1)[:, :-1]
+        holders = self._holders()
+        terms = [(a, b, self.arrays.low(n), self.arrays.high(n)) for _, _, f in holders for (a, b), n in f.usage]
+        begin, end, least, most = np.array(terms, np.float64).reshape(-1, 4).T
+        begin, end = begin.astype(np.int64), end.astype(np.int64)
+        low, high = (_levels(begin, end, held, len(self.limits)) for held in (least, most))
         slack = np.where(self.active, self.limits - low, np.inf)
         if slack.min() < 0:
             raise Infeasible
-        dropped = self.active & (high <= self.limits)
-        self.active &= ~dropped
-        for v, u, factor in list(self._factors()):
-            if factor.usage:
-                self._fit(v, u, factor, slack, shortened=bool(dropped.any()))
+        self.active &= high > self.limits
+        kept = np.concatenate(([0], np.cumsum(self.active)))
+        room = _least_between(slack, begin, end)
+        tight, counts = most - least > room, kept[begin] < kept[end]
+        at = 0
+        for v, u, factor in holders:
+            until = at + len(factor.usage)
+            if tight[at:until].any() or not counts[at:until].all():
+                self._fit(v, u, factor, room[at:until], counts[at:until])
+            at = until
         return bool(self.dirty)
 
-    def _fit(self, v: int, u: int | None, factor: Factor, slack: Array, shortened: bool) -> None:
+    def _fit(self, v: int, u: int | None, factor: Factor, room: Array, counts: Array) -> None:
+        """Forbids states beyond the `room` of their rows; drops usage that no longer `counts`."""
         fits = np.ones(self.arrays[factor.costs].shape, bool)
-        usage = []
-        for (a, b), number in factor.usage:
-            room = float(slack[a:b].min())
-            if self.arrays.high(number) - self.arrays.low(number) > room:
-                fits &= self.arrays[number] - self.arrays.low(number) <= room
-            if self.active[a:b].any():
-                usage.append(((a, b), number))
+        for (_, number), left in zip(factor.usage, room, strict=True):
+            if self.arrays.high(number) - self.arrays.low(number) > left:
+                fits &= self.arrays[number] - self.arrays.low(number) <= left
+        usage = tuple(term for term, count in zip(factor.usage, counts, strict=True) if count)
         costs = factor.costs
         if not fits.all() and np.isfinite(self.arrays[costs][~fits]).any():
             costs = self.arrays.add(np.where(fits, self.arrays[costs], np.inf))
-        new = Factor(costs, tuple(usage))
+        new = Factor(costs, usage)
         if new == factor:
             return
         self.dirty.add(v)
@@ -349,6 +352,24 @@ class _View:
             instants=tuple(t for t, active in zip(self.instants, self.active, strict=True) if active),
             memory_scale=self.memory_scale,
         )
+
+
+def _levels(begin: Array, end: Array, held: Array, rows: int) -> Array:
+    """What is held in every row."""
+    change = np.bincount(begin, held, rows + 1) - np.bincount(end, held, rows + 1)
+    return np.asarray(np.cumsum(change)[:-1])
+
+
+def _least_between(values: Array, begin: Array, end: Array) -> Array:
+    """The least of values[begin:end] for every pair, none of them empty: of the two powers of two that cover it."""
+    power = np.frexp(end - begin)[1] - 1  # floor of the logarithm
+    out = np.empty(len(begin))
+    least = values  # of 2**k values from each on
+    for k in range(int(power.max(initial=-1)) + 1):
+        of = np.flatnonzero(power == k)
+        out[of] = np.minimum(least[begin[of]], least[end[of] - 2**k])
+        least = np.minimum(least[: max(0, len(least) - 2**k)], least[2**k :])
+    return out
 
 
 def _scale(problem: Problem) -> int:
