@@ -19,6 +19,7 @@ from tests.rules.reasons import reason_for
 from tests.rules.unoffered import assignments
 
 PAIR = DeviceMesh.of(2)
+registered_types()  # rules of families are there before a test puts others in their place
 
 
 def said(proof: Proof) -> str:
