@@ -166,7 +166,7 @@ def undivided(case: Case, base: Found, operators: Sequence[str]) -> list[Undivid
 
 
 def _splittable(rule: Rule) -> list[tuple[str, int]]:
-    return [(f, n) for f, n in rule.factors.items() if n > 1 and f not in rule.whole]
+    return [(f, n) for f, n in rule.factors.items() if n > 1 and f in rule.cuts]
 
 
 def binding_text(found: Sequence[LimitDocument], base: Found) -> str:

@@ -1,4 +1,4 @@
-"""Which kernel runs an operator while a factor is split of which it must be aware (`Rule.aware`)."""
+"""Which kernel runs an operator while a factor is split of which it must be aware (`Cut.aware`)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def spmd_backward(op: Op, rule: Rule, split: Collection[str]) -> SpmdBackward | 
 
 
 def _chosen(op: Op, rule: Rule, split: Collection[str]) -> Kernel | None:
-    if not any(f in rule.aware for f in split):
+    if not rule.aware(split):
         return None
     load_operators("split")
     if op.type not in _KERNELS:

@@ -138,7 +138,7 @@ class ShardContext:
     def inside(self) -> tuple[str, ...]:
         """The split factors (or modes) that are reduced inside the operator."""
         assert self.rule is not None
-        return tuple(f for f in self.shards if self.rule.combine.get(f) is Combine.INNER)
+        return tuple(f for f in self.shards if self.rule.combine(f) is Combine.INNER)
 
 
 Coroutine = Generator[Collective, Received, "list[Array | None]"]

@@ -3,13 +3,14 @@ operators in `planner.operators`."""
 
 from planner.rules.localize import local_op
 from planner.rules.registry import opaque_reason, registered_types, replicated, rule_for
-from planner.rules.rule import Combine, Dims, InnerCollective, Rule
+from planner.rules.rule import Combine, Cut, Dims, InnerCollective, Rule
 from planner.rules.strategy import AxisRole, BoundCollective, Strategy, axis_roles, bind, strategies
 
 __all__ = [
     "AxisRole",
     "BoundCollective",
     "Combine",
+    "Cut",
     "Dims",
     "InnerCollective",
     "Rule",

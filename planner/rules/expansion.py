@@ -157,8 +157,8 @@ class Expansion:
             if role.parts > 1:  # all axes that split a factor do so in the same parts
                 one = self.roles.index(AxisRole("split", factor=role.factor))
                 possible &= ~((self.combinations == i).any(axis=1) & (self.combinations == one).any(axis=1))
-            if role.kind == "split" and role.factor in self.rule.modes:
-                last = self.factors.index(self.rule.modes[role.factor][-1])
+            if role.kind == "split" and role.factor not in self.rule.factors:
+                last = self.factors.index(self._members(role)[-1])
                 plays = self.combinations == i
                 possible &= ~plays.any(axis=1) | (self._splits_factor[self.combinations, last] == plays).all(axis=1)
         return possible

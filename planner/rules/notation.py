@@ -31,7 +31,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from planner.rules.rule import Combine, Dims, Rule
+from planner.rules.rule import Dims, Rule
 
 __all__ = ["Expansion", "MismatchError", "NotationError", "Shape", "describe", "expand", "labels", "parse"]
 
@@ -305,19 +305,17 @@ def describe(rule: Rule) -> str:
         words = ["_" if not d else d[0] if len(d) == 1 else f"({' '.join(d)})" for d in dims]
         return " ".join(words) or "scalar"
 
-    sizes = " ".join(f"{f}{'!' if f in rule.whole else ''}={n}" for f, n in rule.factors.items() if n > 1)
+    sizes = " ".join(f"{f}{'!' if f not in rule.cuts else ''}={n}" for f, n in rule.factors.items() if n > 1)
     operands = ", ".join(("+" if i in rule.additive else "") + tensor(d) for i, d in enumerate(rule.operands))
     results = ", ".join(map(tensor, rule.results))
     lacking = [
         f
         for f, n in rule.factors.items()
-        if n > 1
-        and f not in rule.whole
-        and any(d is not None and all(f not in part for part in d) for d in rule.results)
+        if n > 1 and f in rule.cuts and any(d is not None and all(f not in part for part in d) for d in rule.results)
     ]
     parts = [f"{sizes or 'whole'}: {operands} -> {results}"]
     if lacking:
-        parts.append(", ".join(f"{f} {rule.combine.get(f, Combine.SUM)}" for f in lacking))
+        parts.append(", ".join(f"{f} {rule.combine(f)}" for f in lacking))
     if rule.linear:
         parts.append("linear " + "; ".join(" ".join(map(str, sorted(g))) for g in rule.linear))
     if rule.differentiable:

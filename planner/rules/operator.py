@@ -14,7 +14,7 @@ from planner.ir import Graph, Op
 from planner.ir.tensor import ITEM_BYTES
 from planner.rules.cost import Cost, Kind
 from planner.rules.notation import Shape, expand
-from planner.rules.rule import FACTORS, Combine, InnerCollective, Rule
+from planner.rules.rule import FACTORS, Combine, Cut, InnerCollective, Rule
 
 __all__ = ["KeepWholeError", "Operator", "sharded"]
 
@@ -185,6 +185,8 @@ def sharded(
         for c in inner
         if c.factor in e.factors or c.factor in modes_left
     )
+    never, noticed = {*e.whole, *whole}, {*aware, *(c.factor for c in inner_left)}
+    ways = {f: (f,) for f in e.factors if f not in never} | modes_left
     if flops is None:
         flops = float(math.prod(o.outputs[0] or ())) if o.outputs and o.outputs[0] is not None else 0.0
     if backward_flops is None:
@@ -193,8 +195,7 @@ def sharded(
         factors=e.factors,
         operands=e.operands,
         results=e.results,
-        whole=e.whole | (frozenset(whole) & e.factors.keys()),
-        combine={f: c for f, c in (combine or {}).items() if f in e.factors or f in modes_left},
+        cuts={name: Cut(split, (combine or {}).get(name, Combine.SUM), name in noticed) for name, split in ways.items()},
         additive=e.additive,
         linear=tuple(dict.fromkeys(linear_groups)),
         differentiable=gradients,
@@ -205,6 +206,4 @@ def sharded(
         inner=inner_left,
         text=text,
         counts=dict(counts or {}),
-        modes=modes_left,
-        aware=frozenset(f for f in aware if f in e.factors or f in modes_left) | {c.factor for c in inner_left},
     )

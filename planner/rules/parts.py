@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from planner.ir import Graph, Op
-from planner.rules.rule import Combine, Rule
+from planner.rules.rule import Cut, Rule
 
 __all__ = ["with_parts"]
 
@@ -55,7 +55,6 @@ def _counted(rule: Rule, dim: tuple[str, ...], count: int) -> bool:
 
 def _fixed(rule: Rule) -> frozenset[str]:
     """Factors of which it matters which indices a rank has."""
-    inner = {c.factor for c in rule.inner}
-    named = {f for mode in rule.modes.values() for f in mode} | {f for fs in rule.counts.values() for f in fs}
-    folded = {f for f, c in rule.combine.items() if c is not Combine.SUM}
-    return rule.whole | rule.aware | frozenset(inner | named | folded)
+    plain = {name for name, way in rule.cuts.items() if way == Cut((name,))}
+    counted = {f for factors in rule.counts.values() for f in factors}
+    return (frozenset(rule.factors) - plain) | counted | {f for mode in rule.modes for f in rule.members(mode)}

@@ -7,14 +7,14 @@ From this alone follow all layouts, forward and backward (see `strategy`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Literal
 
 from planner.rules.cost import Cost
 
-__all__ = ["FACTORS", "Combine", "Dims", "InnerCollective", "Rule"]
+__all__ = ["FACTORS", "Combine", "Cut", "Dims", "InnerCollective", "Rule"]
 
 FACTORS: Final = frozenset({0, 1})  # the operands that a product multiplies
 Dims = tuple[tuple[str, ...], ...]  # per tensor dimension, its factors from major to minor
@@ -31,8 +31,23 @@ class Combine(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """A way to split: what one mesh axis splits at once.
+
+    factors   one factor; of a mode several, queries together with keys in a ring, or one with another `combine` than
+              that of its own cut.  The last factor of a mode is split by that mode alone
+    combine   what becomes of results that lack all of them
+    aware     the operator must be told: it communicates, or acts on indices of the whole
+    """
+
+    factors: tuple[str, ...]
+    combine: Combine = Combine.SUM
+    aware: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class InnerCollective:
-    """Communication inside an operator while `factor` (or a mode of `Rule.modes`) is split.
+    """Communication inside an operator while `factor` (or a mode of `Rule.cuts`) is split.
 
     The payload of one rank has the dimensions `dims` (factors, sharded as the strategy says) and `item_bytes`
     each; it travels among the ranks of the axes that split `factor`.
@@ -71,8 +86,8 @@ class Rule:
     arguments, absent optionals): they stay whole.
 
     factors        name → size, in the order in which strategies are listed
-    whole          factors that may never be split
-    combine        for factors that some result lacks; SUM where not stated
+    cuts           name → a way to split, in that order, too: of factors by their names, then modes by names of their
+                   own.  A factor without a cut is never split by itself
     additive       operands that are added to the result (a bias): they arrive partial where the
                    result is partial, and their gradient then needs no reduction
     linear         groups of operands in which the operator is jointly linear: all of a group may
@@ -83,22 +98,16 @@ class Rule:
     shape_operand  operand that states the result's shape; executed with the local shape instead
     counts         attribute → factors: an integer attribute that counts these factors (`group`,
                    `num_heads`); executed divided by their number of shards
-    inner          communication inside the operator, by split factor
+    inner          communication inside the operator, by cut; these are aware
     parts          dimensions, by their factors, that may be split in so many equal parts, each by itself
                    (`Layout.parts`): one factor alone, by a role of its own; of a composite the minor factors, while
                    the major ones, which count the parts, stay whole
-    aware          factors (or modes) whose split the operator must be told of: it communicates, or acts on
-                   indices of the whole; those of `inner` are among them
-    modes          further ways to split, name → the factors that one axis splits at once: queries together
-                   with keys in a ring, or one factor with another `combine` than its own.  The last factor
-                   of a mode is split by that mode alone
     """
 
     factors: Mapping[str, int]
     operands: tuple[Dims | None, ...]
     results: tuple[Dims | None, ...]
-    whole: frozenset[str] = frozenset()
-    combine: Mapping[str, Combine] = field(default_factory=dict)
+    cuts: Mapping[str, Cut] = field(default_factory=dict)
     additive: frozenset[int] = frozenset()
     linear: tuple[frozenset[int], ...] = ()
     differentiable: frozenset[int] = frozenset()
@@ -109,8 +118,6 @@ class Rule:
     inner: tuple[InnerCollective, ...] = ()
     text: str = ""
     counts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    modes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    aware: frozenset[str] = frozenset()
     parts: Mapping[tuple[str, ...], int] = field(default_factory=dict)
 
     @property
@@ -118,9 +125,22 @@ class Rule:
         """It only says why the operator cannot be split (`registry.replicated`)."""
         return not self.factors and self.text.startswith("whole: ")
 
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """The names of cuts that are none of one factor with its own name."""
+        return tuple(name for name in self.cuts if name not in self.factors)
+
     def members(self, factor: str) -> tuple[str, ...]:
         """The factors that a split of `factor`, or of a mode of that name, splits."""
-        return self.modes.get(factor, (factor,))
+        return self.cuts[factor].factors if factor in self.cuts else (factor,)
+
+    def combine(self, factor: str) -> Combine:
+        """What becomes of results that lack `factor`, or all that a mode of that name splits."""
+        return self.cuts[factor].combine if factor in self.cuts else Combine.SUM
+
+    def aware(self, split: Iterable[str]) -> bool:
+        """Whether the operator must be told of the split of one of these factors or modes."""
+        return any(f in self.cuts and self.cuts[f].aware for f in split)
 
     def heads(self, dim: tuple[str, ...]) -> tuple[str, ...]:
         """The major factors of a composite dimension that count the parts in which it may be split."""

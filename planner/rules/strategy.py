@@ -136,11 +136,11 @@ class Strategy:
 
 def axis_roles(rule: Rule, *, training: bool) -> tuple[AxisRole, ...]:
     """All roles that one mesh axis can play, sizes aside."""
-    roles = [AxisRole("split", factor=f) for f, n in rule.factors.items() if n > 1 and f not in rule.whole]
-    roles += [AxisRole("split", factor=m) for m, split in rule.modes.items() if all(rule.factors[f] > 1 for f in split)]
+    ways = rule.cuts.items()
+    roles = [AxisRole("split", factor=name) for name, way in ways if all(rule.factors[f] > 1 for f in way.factors)]
     if training and rule.differentiable:
         # The gradient of a maximum needs to know which rank held it: rules offer a mode for that.
-        roles = [r for r in roles if rule.combine.get(r.factor) not in (Combine.MAX, Combine.MIN)]
+        roles = [r for r in roles if rule.combine(r.factor) not in (Combine.MAX, Combine.MIN)]
     roles += [AxisRole("split", factor=d[0], parts=n) for d, n in rule.parts.items() if len(d) == 1]
     roles += [AxisRole("linear", group=g) for g in range(len(rule.linear))]
     roles.append(REPLICATE)
@@ -172,7 +172,7 @@ def bind(rule: Rule, mesh: DeviceMesh, roles: tuple[AxisRole, ...]) -> Strategy 
     for factor, named in split.items():
         if factor not in rule.factors or rule.factors[factor] % (mesh.size(named) * parts.get(factor, 1)):
             return None
-    if any(split[rule.modes[m][-1]] != over[m] for m in over if m in rule.modes):
+    if any(split[rule.members(m)[-1]] != over[m] for m in over if m not in rule.factors):
         return None
     if split:
         for dims in (*rule.operands, *rule.results):
@@ -207,7 +207,7 @@ def bind(rule: Rule, mesh: DeviceMesh, roles: tuple[AxisRole, ...]) -> Strategy 
     scale = math.prod(
         1 / mesh.sizes[name]
         for name, role in zip(mesh.names, roles, strict=True)
-        if role.kind == "split" and rule.combine.get(role.factor) is Combine.MEAN
+        if role.kind == "split" and rule.combine(role.factor) is Combine.MEAN
     )
     return Strategy(
         roles,
@@ -282,7 +282,7 @@ def result_pending(rule: Rule, role: AxisRole, dims: Dims | None) -> Reduction |
         return Reduction.SUM
     if role.kind != "split" or dims is None or _has(dims, rule.members(role.factor)):
         return None
-    return _REDUCTION.get(rule.combine.get(role.factor, Combine.SUM))
+    return _REDUCTION.get(rule.combine(role.factor))
 
 
 def _has(dims: Dims, factors: tuple[str, ...]) -> bool:

@@ -128,7 +128,7 @@ class Rank:
         fixed = (Role.PARAMETER, Role.CONSTANT)
         return _Bound(
             local_op(op, rule, strategy, self.mesh),
-            torch_function(op.type, aware=any(f in rule.aware for f in split)),
+            torch_function(op.type, aware=rule.aware(split)),
             reads,
             writes,
             tuple(self._key(n, x) for n, x in zip(op.outputs, strategy.result_gradients, strict=True)),

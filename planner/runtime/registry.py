@@ -77,7 +77,7 @@ Function = Callable[[Call], Any]
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """`aware`: whether the function heeds the splits that it must be told of (`Rule.aware`)."""
+    """`aware`: whether the function heeds the splits that it must be told of (`Cut.aware`)."""
 
     function: Function
     aware: bool

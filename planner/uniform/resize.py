@@ -56,7 +56,7 @@ def _bound(before: Rule, known: Strategy, rule: Rule, mesh: DeviceMesh) -> Strat
 
 
 def _named(known: Strategy, rule: Rule) -> bool:
-    return all(r.kind != "split" or r.factor in rule.factors or r.factor in rule.modes for r in known.roles)
+    return all(r.kind != "split" or r.factor in {*rule.factors, *rule.cuts} for r in known.roles)
 
 
 def _same_factor(rule: Rule, factor: str, other: Rule) -> str | None:

@@ -72,7 +72,7 @@ def operator_split_otherwise(subject: Subject, rng: np.random.Generator) -> Iter
     """Another factor, with all layouts that follow from it."""
     for name in shuffled(subject.program.strategies, rng):
         strategy, rule = subject.program.strategies[name], subject.program.rules[name]
-        for factor in shuffled((f for f, n in rule.factors.items() if n > 1 and f not in rule.whole), rng):
+        for factor in shuffled((f for f, n in rule.factors.items() if n > 1 and f in rule.cuts), rng):
             roles = (AxisRole("split", factor=factor), *strategy.roles[1:])
             changed = bind(rule, subject.mesh, roles)
             if changed is not None and changed != strategy and roles != strategy.roles:

@@ -119,14 +119,14 @@ def _contracted(rule: Rule) -> list[str]:
     """Factors that some operand has and no result."""
     there = {f for dims in rule.operands if dims for d in dims for f in d}
     kept = {f for dims in rule.results if dims for d in dims for f in d}
-    return sorted(f for f in there - kept if rule.factors[f] > 1 and f not in rule.whole)
+    return sorted(f for f in there - kept if rule.factors[f] > 1 and f in rule.cuts)
 
 
 def _combining(subject: Subject, rng: np.random.Generator, given: Combine, new: Combine) -> Iterator[Mutant]:
     def changes(rule: Rule, rng: np.random.Generator) -> Iterator[tuple[str, Rule]]:
         for f in _contracted(rule):
-            if rule.combine.get(f, Combine.SUM) is given:
-                yield f"{f} combines by {new}", replace(rule, combine={**rule.combine, f: new})
+            if rule.combine(f) is given:
+                yield f"{f} combines by {new}", replace(rule, cuts={**rule.cuts, f: replace(rule.cuts[f], combine=new)})
 
     yield from _each(subject, rng, changes)
 
@@ -222,8 +222,9 @@ def rule_that_communicates_nothing(subject: Subject, rng: np.random.Generator) -
     """The operator is not told of a split of which it must be aware."""
 
     def changes(rule: Rule, rng: np.random.Generator) -> Iterator[tuple[str, Rule]]:
-        if rule.aware and rule.inner:
-            yield "nothing inside", replace(rule, aware=frozenset(), inner=())
+        if rule.inner:
+            told = {name: replace(way, aware=False) for name, way in rule.cuts.items()}
+            yield "nothing inside", replace(rule, cuts=told, inner=())
 
     yield from _each(subject, rng, changes)
 
@@ -236,13 +237,13 @@ def rule_with_an_operand_left_whole(subject: Subject, rng: np.random.Generator) 
         for i, dims in enumerate(rule.operands):
             for k, d in enumerate(dims or ()):
                 size = _size(rule, d)
-                if dims is None or size < 2 or set(d) & rule.whole:
+                if dims is None or size < 2 or not set(d) <= rule.cuts.keys():
                     continue
                 new = (*dims[:k], ("own",), *dims[k + 1 :])
                 operands = (*rule.operands[:i], new, *rule.operands[i + 1 :])
                 factors = {**rule.factors, "own": size}
                 what = f"dimension {k} of operand {i}"
-                yield what, replace(rule, operands=operands, factors=factors, whole=rule.whole | {"own"})
+                yield what, replace(rule, operands=operands, factors=factors)
 
     yield from _each(subject, rng, changes)
 

@@ -118,7 +118,7 @@ def proved(subject: Case, most: int | None = None) -> Iterator[str]:
         return
     for mesh in MESHES:
         split = [s for s in strategies(rule, mesh, training=False) if s.splits]
-        aware = [s for s in split if any(f in rule.aware for f in s.split)]
+        aware = [s for s in split if rule.aware(s.split)]
         chosen = split if most is None else [*aware[:most], *[s for s in split if s not in aware][:1]]
         for s in chosen:
             try:

@@ -13,6 +13,7 @@ from planner.rules import local_op, opaque_reason, registered_types, replicated,
 from planner.rules.cost import Kind
 from planner.rules.operator import Operator, sharded
 from planner.rules.registry import rule
+from planner.rules.rule import Combine, Cut
 
 MODELS = Path(__file__).resolve().parents[3] / "shared" / "models"
 
@@ -78,6 +79,22 @@ def test_an_operator_is_of_a_kind_that_has_a_price() -> None:
         sharded(Operator.of(op, graph), "d... -> d...", kind="spectral")
     assert [str(k) for k in Kind if not k.fuses] == ["matmul", "conv", "attention", "gather"]
     assert [str(k) for k in Kind if k.multiplies] == ["matmul", "conv", "attention"]
+
+
+def test_a_factor_has_a_cut_unless_it_is_never_split_and_modes_have_theirs() -> None:
+    op, graph = graph_of("Relu", (4, 6))
+    sum_, inner = Combine.SUM, Combine.INNER
+    found = sharded(
+        Operator.of(op, graph),
+        "a! b -> a! b",
+        combine={"a&b": inner, "a": inner},
+        modes={"a&b": ("a", "b")},
+        aware=["b"],
+    )
+    assert found.cuts == {"b": Cut(("b",), sum_, aware=True), "a&b": Cut(("a", "b"), inner)}
+    assert (found.modes, found.members("a&b"), found.members("a")) == (("a&b",), ("a", "b"), ("a",))
+    assert [found.combine(name) for name in ("a", "b", "a&b")] == [sum_, sum_, inner]
+    assert (found.aware(["a", "b"]), found.aware(["a&b"])) == (True, False)
 
 
 def test_counts_are_divided_among_the_shards() -> None:

@@ -18,7 +18,7 @@ from planner.ir import DeviceMesh, Op
 from planner.kernels import NoKernelError, Performed, ShardContext, run_ranks, spmd_backward, spmd_forward
 from planner.kernels.spmd import all_gather, all_reduce, exchange
 from planner.kernels.transport import collect, give_back
-from planner.rules import Rule
+from planner.rules import Cut, Rule
 
 GRID = DeviceMesh.of(2, 2)
 COLUMNS = {"n": ("x",)}
@@ -147,7 +147,9 @@ def test_giving_back_is_the_transpose_of_collecting(wanted: list[list[int]], see
 
 def test_only_a_split_that_the_rule_marks_needs_a_kernel() -> None:
     op = Op("y", "Gather", ("a", "b"), ("y",), {}, 20)
-    rule = Rule({"v": 4, "i": 4}, ((("v",),), (("i",),)), ((("i",),),), aware=frozenset({"v"}))
+    rule = Rule(
+        {"v": 4, "i": 4}, ((("v",),), (("i",),)), ((("i",),),), {"v": Cut(("v",), aware=True), "i": Cut(("i",))}
+    )
     assert spmd_forward(op, rule, ["i"]) is None
     assert spmd_backward(op, rule, ["i"]) is None
     assert spmd_forward(op, rule, ["v"]) is not None

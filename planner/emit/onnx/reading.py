@@ -184,7 +184,7 @@ def _roles(rule: Rule, factors: list[str]) -> list[AxisRole]:
     if not factors:
         return [REPLICATE]
     named = [factors[0]] if len(factors) == 1 else []
-    named += [m for m, members in rule.modes.items() if set(members) == set(factors)]
+    named += [m for m in rule.modes if set(rule.members(m)) == set(factors)]
     return [AxisRole("split", factor=f) for f in named]
 
 

@@ -21,7 +21,7 @@ def _dynamic_matmul(op: Op, inputs: Sequence[Array | None], place: ShardContext)
     assert x is not None
     assert rule is not None
     extrema = np.array([-x.min(), x.max()], dtype=x.dtype)
-    for factor in (f for f in place.shards if f in rule.aware):
+    for factor in (f for f in place.shards if rule.aware([f])):
         extrema = yield from all_reduce(extrema, "max", factor)
     rows = np.concatenate([x.reshape(-1, x.shape[-1]), np.full((1, x.shape[-1]), -extrema[0], dtype=x.dtype)])
     rows = np.concatenate([rows, np.full((1, x.shape[-1]), extrema[1], dtype=x.dtype)])

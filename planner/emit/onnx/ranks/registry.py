@@ -1,4 +1,4 @@
-"""Which function writes an operator while a factor is split of which it must be aware (`Rule.aware`)."""
+"""Which function writes an operator while a factor is split of which it must be aware (`Cut.aware`)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def lowering(here: Local) -> Lowering | None:
     op = here.op
     if is_drawn(op.type) or (op.type == "Dropout" and _drops(here)):
         raise refusal(op, here.place, "it draws random numbers, and ranks would draw other ones than the whole model")
-    if not any(f in here.rule.aware for f in here.place.shards):
+    if not here.rule.aware(here.place.shards):
         return None
     load_operators("onnx")
     written = shared_kernel(op.type)
