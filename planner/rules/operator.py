@@ -195,7 +195,9 @@ def sharded(
         factors=e.factors,
         operands=e.operands,
         results=e.results,
-        cuts={name: Cut(split, (combine or {}).get(name, Combine.SUM), name in noticed) for name, split in ways.items()},
+        cuts={
+            name: Cut(split, (combine or {}).get(name, Combine.SUM), name in noticed) for name, split in ways.items()
+        },
         additive=e.additive,
         linear=tuple(dict.fromkeys(linear_groups)),
         differentiable=gradients,
