@@ -83,8 +83,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _submit(client: Client, options: argparse.Namespace) -> Job:
     from planner.api.client.wire import name_of
-    from planner.frontends.sandbox import Limits, run_limited
-    from planner.frontends.strip import strip_file
+    from planner.frontends.file.sandbox import Limits, run_limited
+    from planner.frontends.file.strip import strip_file
 
     model: Path = options.model
     data = run_limited(lambda: strip_file(model), limits=Limits(), what=f"reading {model.name}")

@@ -28,7 +28,7 @@ def name_of(path: Path) -> str:
 
 def model_bytes(model: str | os.PathLike[str] | bytes, strip: bool) -> tuple[bytes, str | None]:
     """What is sent of a model, and its name where it has one."""
-    from planner.frontends.strip import strip_file, strip_model  # loads onnx
+    from planner.frontends.file.strip import strip_file, strip_model  # loads onnx
 
     if isinstance(model, bytes):
         return strip_model(model) if strip else model, None

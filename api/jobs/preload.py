@@ -27,7 +27,7 @@ if os.environ.get(PARENT) == str(os.getppid()):  # not where someone else import
         "planner.emit.registry",
         "planner.evaluate.plan",
         "planner.frontends.importer",
-        "planner.frontends.strip",
+        "planner.frontends.file.strip",
         "planner.explain",
         "planner.planning.schemes",
         "planner.report.diff",

@@ -11,8 +11,8 @@ from planner.api.jobs.execute import Tell
 from planner.api.jobs.requests import CONSTRAINTS, search_options
 from planner.api.jobs.work import JobInput, JobResult
 from planner.cache import Store
-from planner.frontends.sandbox import Limits, run_limited
-from planner.frontends.strip import strip_file
+from planner.frontends.file.sandbox import Limits, run_limited
+from planner.frontends.file.strip import strip_file
 from planner.requests.answer import Answer, finished
 from planner.requests.cancel import cancelled_by_signals
 from planner.requests.key import request_key

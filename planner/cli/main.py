@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 
-from planner.cli.completion import complete, typed
+from planner.cli.commands.completion import complete, typed
 from planner.cli.parser import Parser
 from planner.errors import PlannerError
 from planner.garbage import collect_seldom
@@ -26,30 +26,33 @@ __all__ = ["main"]
 
 # Command → (module, one line of help).  Modules are imported when their command runs.
 COMMANDS = {
-    "search": ("planner.cli.search", "search the best parallel strategy for a model"),
-    "verify": ("planner.cli.verify", "execute a plan on virtual devices and compare the results with the whole model"),
-    "inspect": ("planner.cli.inspect", "show what the importer understood of a model"),
-    "hardware": ("planner.cli.hardware", "list hardware profiles, or show one with its sources"),
-    "cache": ("planner.cli.cache", "show or clear the cached plans"),
-    "build": ("planner.cli.build", "build a model graph of any size, without weights"),
-    "accuracy": ("planner.cli.accuracy", "measure the cost model against published measurements"),
-    "calibrate": ("planner.cli.calibrate", "measure this machine and write its hardware profile"),
-    "evaluate": ("planner.cli.evaluate", "price a known parallel configuration, or a plan, on a model"),
+    "search": ("planner.cli.commands.search", "search the best parallel strategy for a model"),
+    "verify": (
+        "planner.cli.commands.verify",
+        "execute a plan on virtual devices and compare the results with the whole model",
+    ),
+    "inspect": ("planner.cli.commands.inspect", "show what the importer understood of a model"),
+    "hardware": ("planner.cli.commands.hardware", "list hardware profiles, or show one with its sources"),
+    "cache": ("planner.cli.commands.cache", "show or clear the cached plans"),
+    "build": ("planner.cli.commands.build", "build a model graph of any size, without weights"),
+    "accuracy": ("planner.cli.commands.accuracy", "measure the cost model against published measurements"),
+    "calibrate": ("planner.cli.commands.calibrate", "measure this machine and write its hardware profile"),
+    "evaluate": ("planner.cli.commands.evaluate", "price a known parallel configuration, or a plan, on a model"),
     "explain": (
-        "planner.cli.explain",
+        "planner.cli.commands.explain",
         "say what the choices of a plan cost, what others would cost, and what limits the plan",
     ),
-    "emit": ("planner.cli.emit", "write a plan as the files that a runtime loads"),
-    "report": ("planner.cli.report", "show a plan: in the terminal, as a page, or as a trace of its step"),
-    "run": ("planner.cli.run", "execute a plan with PyTorch, one process per device"),
-    "diff": ("planner.cli.diff", "compare two plans: show what differs, and what each difference costs"),
-    "read": ("planner.cli.read", "turn another system's strategy into a plan.json"),
+    "emit": ("planner.cli.commands.emit", "write a plan as the files that a runtime loads"),
+    "report": ("planner.cli.commands.report", "show a plan: in the terminal, as a page, or as a trace of its step"),
+    "run": ("planner.cli.commands.run", "execute a plan with PyTorch, one process per device"),
+    "diff": ("planner.cli.commands.diff", "compare two plans: show what differs, and what each difference costs"),
+    "read": ("planner.cli.commands.read", "turn another system's strategy into a plan.json"),
     "completion": (
-        "planner.cli.completion",
+        "planner.cli.commands.completion",
         "print the script that completes commands and options in bash, zsh or fish",
     ),
-    "check": ("planner.cli.check", "check a solver's choice and bound with its certificate"),
-    "solve": ("planner.cli.solve", "solve a saved problem and prove how good the answer is"),
+    "check": ("planner.cli.commands.check", "check a solver's choice and bound with its certificate"),
+    "solve": ("planner.cli.commands.solve", "solve a saved problem and prove how good the answer is"),
 }
 
 # Of the commands that api offers; other packages' say whose they are.

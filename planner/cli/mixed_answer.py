@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from planner.frontends.flops import flops
+from planner.frontends.facts.flops import flops
 from planner.ir import Graph
 from planner.planning.pipeline import global_batch
 from planner.planning.plan_file import MIXED_SCHEMA

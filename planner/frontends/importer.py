@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from planner.errors import InputError
-from planner.frontends.bind import bind_dimensions
-from planner.frontends.draft import Draft, read
-from planner.frontends.experts import fuse_experts
-from planner.frontends.hoist import hoist_weights
-from planner.frontends.infer import propagate
-from planner.frontends.loss import find_loss
-from planner.frontends.parse import parse
-from planner.frontends.parts import mark_parts
-from planner.frontends.rebind import batch_axes, rebind
-from planner.frontends.roles import assign_roles
-from planner.frontends.unmerge import fill_sources, unmerge
+from planner.frontends.facts.loss import find_loss
+from planner.frontends.file.parse import parse
+from planner.frontends.resized.parts import mark_parts
+from planner.frontends.resized.rebind import batch_axes, rebind
+from planner.frontends.steps.bind import bind_dimensions
+from planner.frontends.steps.draft import Draft, read
+from planner.frontends.steps.experts import fuse_experts
+from planner.frontends.steps.hoist import hoist_weights
+from planner.frontends.steps.infer import propagate
+from planner.frontends.steps.roles import assign_roles
+from planner.frontends.steps.unmerge import fill_sources, unmerge
 from planner.ir import Graph
 
 __all__ = ["import_bytes"]

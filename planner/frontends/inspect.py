@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from planner.frontends.blocks import repeated_blocks
-from planner.frontends.draft import split_type
-from planner.frontends.flops import flops
+from planner.frontends.facts.flops import flops
+from planner.frontends.resized.blocks import repeated_blocks
+from planner.frontends.steps.draft import split_type
 from planner.ir import Graph, Role, Tensor
 
 __all__ = ["inspect_graph"]

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from planner.frontends.draft import DOMAINS, read
+from planner.frontends.steps.draft import DOMAINS, read
 from planner.ir import Op
 from planner.kernels.attributes import Array
 from planner.kernels.session import NoKernelError

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from planner.frontends.broadcasting import share
-from planner.frontends.shapes import UNKNOWN, Inferred, Operands, given, infers
-from planner.frontends.sizes import carries
+from planner.frontends.facts.shapes import UNKNOWN, Inferred, Operands, given, infers
+from planner.frontends.facts.sizes import carries
+from planner.frontends.resized.broadcasting import share
 from planner.ir import Op
 from planner.kernels.attributes import Array
 from planner.kernels.gradients import Call, register
@@ -33,7 +33,7 @@ from planner.verify.uses import Reading, Use, Uses, reads
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from planner.frontends.carry import Carrier
+    from planner.frontends.resized.carry import Carrier
 
 __all__: list[str] = []
 

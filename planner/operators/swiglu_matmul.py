@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from planner.frontends.flops import Shape, counts
-from planner.frontends.shapes import UNKNOWN, Inferred, Operands, given, infers
-from planner.frontends.sizes import carries
-from planner.frontends.weights import weights_at
+from planner.frontends.facts.flops import Shape, counts
+from planner.frontends.facts.shapes import UNKNOWN, Inferred, Operands, given, infers
+from planner.frontends.facts.sizes import carries
+from planner.frontends.facts.weights import weights_at
 from planner.ir import Op
 from planner.ir.tensor import ITEM_BYTES
 from planner.kernels.attributes import Array
@@ -36,7 +36,7 @@ from planner.verify.uses import Reading, Use, Uses, reads
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from planner.frontends.carry import Carrier
+    from planner.frontends.resized.carry import Carrier
 
 __all__: list[str] = []
 

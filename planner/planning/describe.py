@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Literal
 
 from planner.clock import redistribution_cost, run_cost
-from planner.frontends.blocks import repeated_blocks
+from planner.frontends.resized.blocks import repeated_blocks
 from planner.ir import Graph, Layout, Op
 from planner.lowering import Redistribute, Run
 from planner.planning.document import (

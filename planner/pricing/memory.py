@@ -22,7 +22,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from planner.frontends.blocks import repeated_blocks
+from planner.frontends.resized.blocks import repeated_blocks
 from planner.ir import Graph, Op, Role
 from planner.pricing.hubs import MAX_SET_READERS
 from planner.rules.rule import Rule

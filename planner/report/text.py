@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from planner.frontends.blocks import repeated_blocks
+from planner.frontends.resized.blocks import repeated_blocks
 from planner.ir import Op
 from planner.planning import Candidate, Planned
 from planner.planning.pipeline import Pipelined

@@ -13,7 +13,7 @@ from planner.cost_models import HardwareProfile
 from planner.cost_models.device import resolve_rate
 from planner.emit.scheme import PRODUCTS, Scheme, scheme_of
 from planner.errors import InputError, UsageError
-from planner.frontends.flops import flops
+from planner.frontends.facts.flops import flops
 from planner.ir import Graph
 from planner.planning import PlanDocument, Planned
 from planner.planning.document import OperatorDocument

@@ -118,7 +118,7 @@ def said_by_children() -> Iterator[Callable[[str], None]]:
 
 def _in_child(work: Callable[[], Verification]) -> Verification:
     """`work()` in a child process: native code may abort on strange models, and nothing else can survive that."""
-    from planner.frontends.sandbox import Limits, run_limited
+    from planner.frontends.file.sandbox import Limits, run_limited
 
     if "onnxruntime" in sys.modules:  # its threads do not survive a fork
         return work()

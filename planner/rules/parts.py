@@ -1,10 +1,11 @@
 """Which dimensions of an operator may be split in equal parts, each by itself (`Layout.parts`).
 
-What tensors may be split in is a property of the graph (`planner.frontends.parts`): a product that gives queries, keys
-and values behind each other is read by operators that take them apart, and only a split of each of the three by heads
-leaves every rank with what it needs.  An operator may split a factor so where it makes up a dimension alone in every
-tensor, all of them allow it, and it does not matter to the operator which indices a rank has.  A composite dimension,
-as (q h d) of a reshape, is split in parts by splitting a minor factor while those that count the parts stay whole.
+What tensors may be split in is a property of the graph (`planner.frontends.resized.parts`): a product that gives
+queries, keys and values behind each other is read by operators that take them apart, and only a split of each of the
+three by heads leaves every rank with what it needs.  An operator may split a factor so where it makes up a dimension
+alone in every tensor, all of them allow it, and it does not matter to the operator which indices a rank has.  A
+composite dimension, as (q h d) of a reshape, is split in parts by splitting a minor factor while those that count the
+parts stay whole.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from itertools import groupby, pairwise
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from planner.frontends.blocks import BlockRun
-from planner.frontends.siblings import BlockCut, cut_blocks, removable_runs
+from planner.frontends.resized.blocks import BlockRun
+from planner.frontends.resized.siblings import BlockCut, cut_blocks, removable_runs
 from planner.ir import Graph, Role
 from planner.ir.memoized import memoized
 from planner.lowering import Instruction, Program, Redistribute, Run

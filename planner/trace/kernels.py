@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from planner.cost_models.kernels import Kernel
-from planner.frontends.loss import is_loss_of_scores
+from planner.frontends.facts.loss import is_loss_of_scores
 from planner.ir import Op
 from planner.trace.placed import Placed
 from planner.trace.totals import WorkloadTotals

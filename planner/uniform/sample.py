@@ -18,8 +18,8 @@ from planner.clock import CONTEXTS, Configuration, Context
 from planner.cost_models import HardwareProfile
 from planner.errors import InputError, PlannerError, UsageError
 from planner.evaluate import layout_of, program_of_configuration, traced_as
-from planner.frontends.rebind import batch_axes, rebind
-from planner.frontends.siblings import cut_layers, removable_runs
+from planner.frontends.resized.rebind import batch_axes, rebind
+from planner.frontends.resized.siblings import cut_layers, removable_runs
 from planner.ir import DeviceMesh, Graph
 from planner.lowering import Program
 from planner.planning.execution import runs_blocks_again

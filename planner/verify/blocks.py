@@ -12,8 +12,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from planner.frontends.blocks import BlockRun
-from planner.frontends.siblings import BlockCut
+from planner.frontends.resized.blocks import BlockRun
+from planner.frontends.resized.siblings import BlockCut
 from planner.ir import Graph
 from planner.pricing import Assignment, RedistributionPlan
 

@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from planner.errors import PlannerError
-from planner.frontends.chance import is_drawn
+from planner.frontends.facts.chance import is_drawn
 from planner.ir import Graph, Op
 from planner.kernels import NoKernelError, run_local
 from planner.kernels.shards import Array

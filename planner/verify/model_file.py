@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from onnx import helper, numpy_helper
 
 from planner.errors import InputError
-from planner.frontends.dtypes import dtype_name
+from planner.frontends.file.dtypes import dtype_name
 from planner.kernels.session import NoKernelError, runtime_failures
 from planner.kernels.shards import Array
 

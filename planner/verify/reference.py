@@ -13,7 +13,7 @@ import numpy as np
 import onnxruntime as ort
 
 from planner.errors import VerificationError
-from planner.frontends.export import to_model
+from planner.frontends.file.export import to_model
 from planner.ir import Graph, Op
 from planner.kernels import NoKernelError, run_local
 from planner.kernels.gradients import vjp

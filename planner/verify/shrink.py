@@ -1,8 +1,8 @@
 """Smaller dimensions for a graph that is too large to execute, such that every operator can keep its strategy.
 
 First the dimensions of the data (batch, sequence), then those of the weights: a hidden layer, the vocabulary, the
-number of experts.  A weight's dimension takes along whatever is tied to it, as `planner.frontends.rebind` finds out; a
-size that some operator, constant or strategy does not admit is passed over.
+number of experts.  A weight's dimension takes along whatever is tied to it, as `planner.frontends.resized.rebind` finds
+out; a size that some operator, constant or strategy does not admit is passed over.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from planner.errors import InputError
-from planner.frontends.rebind import rebind
+from planner.frontends.resized.rebind import rebind
 from planner.ir import DeviceMesh, Graph, Layout, Op, Role, Tensor
 from planner.pricing import bind_rules
 from planner.rules.strategy import AxisRole, bind

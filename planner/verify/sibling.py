@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from planner.errors import PlannerError, VerificationError
-from planner.frontends.siblings import BlockCut, cut_blocks, removable_runs
+from planner.frontends.resized.siblings import BlockCut, cut_blocks, removable_runs
 from planner.ir import Graph, Layout
 from planner.lowering import Program, lower
 from planner.lowering.check import check_program

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from planner.frontends.experts import EXPERT_MATMUL
+from planner.frontends.steps.experts import EXPERT_MATMUL
 from planner.ir import Graph, Tensor
 from planner.pricing import bind_rules
 from planner.rules.rule import Rule

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from planner.frontends.quantized import is_quantisation_parameter
+from planner.frontends.steps.quantized import is_quantisation_parameter
 from planner.ir import Graph, Op, Role
 from planner.ir.memoized import memoized
 from planner.rules.rule import Rule

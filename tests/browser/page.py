@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from planner.frontends.strip import strip_model
+from planner.frontends.file.strip import strip_model
 from tests.browser.chromium import launched
 from tests.service.process import served
 from tests.unit.test_frontends_strip import inside

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.cli.completion import SHELLS
+from planner.cli.commands.completion import SHELLS
 from tests.cli.command import SAMPLES, run
 
 

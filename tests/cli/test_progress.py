@@ -21,7 +21,7 @@ SLOW = """
 import os, sys, time
 from planner import status
 from planner.cli import main
-from planner.cli import hardware
+from planner.cli.commands import hardware
 def run(options):
     print("first", flush=True)
     pid = os.fork()

@@ -33,7 +33,7 @@ import onnx
 from planner.cost_models import load_profile
 from planner.errors import InfeasibleError, InputError, PlannerError
 from planner.frontends import import_bytes
-from planner.frontends.sandbox import Limits, run_limited
+from planner.frontends.file.sandbox import Limits, run_limited
 from planner.ir import Graph
 from planner.planning import Request, describe, make_plan, read_plan, write_plan
 from planner.pricing import Settings

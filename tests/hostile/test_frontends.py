@@ -12,7 +12,7 @@ import pytest
 
 from planner.errors import InputError, UsageError
 from planner.frontends import Limits, load_model
-from planner.frontends.sandbox import run_limited
+from planner.frontends.file.sandbox import run_limited
 
 from . import large, make_models
 

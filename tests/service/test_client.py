@@ -17,7 +17,7 @@ from planner.api.client import transport as transports
 from planner.api.client.problems import problem_error
 from planner.api.client.stream import read_events
 from planner.errors import InputError, UsageError
-from planner.frontends.strip import strip_model
+from planner.frontends.file.strip import strip_model
 from tests.unit.frontends_models import node, serialised, value
 
 URN = "urn:planner:problem:"

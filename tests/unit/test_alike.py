@@ -18,7 +18,7 @@ from planner.clock import Configuration
 from planner.cost_models import load_profile
 from planner.evaluate import program_of_configuration
 from planner.frontends import import_bytes
-from planner.frontends.blocks import repeated_blocks
+from planner.frontends.resized.blocks import repeated_blocks
 from planner.ir import DeviceMesh, Graph, Op, Role
 from planner.lowering import Instruction, Program, Redistribute, Run, lower
 from planner.pricing import Machine, PricedProblem, Settings, active_tensors, bind_rules, price

@@ -15,7 +15,7 @@ from planner.builder.moe import MoeSizes
 from planner.cli.main import main
 from planner.errors import UsageError
 from planner.frontends import import_bytes
-from planner.frontends.blocks import repeated_blocks
+from planner.frontends.resized.blocks import repeated_blocks
 from planner.ir import Graph
 
 SAMPLES = Path(__file__).parents[2] / "sample_graphs"

@@ -10,11 +10,11 @@ import onnxruntime
 import pytest
 
 from planner.frontends import import_bytes
-from planner.frontends.blocks import repeated_blocks
-from planner.frontends.export import to_model
-from planner.frontends.flops import flops
+from planner.frontends.facts.flops import flops
+from planner.frontends.file.export import to_model
 from planner.frontends.inspect import inspect_graph
-from planner.frontends.siblings import cut_layers
+from planner.frontends.resized.blocks import repeated_blocks
+from planner.frontends.resized.siblings import cut_layers
 
 from .frontends_models import external, imported, node, transformer, value
 

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from planner.frontends.infer import infer_op
-from planner.frontends.shapes import infer
+from planner.frontends.facts.shapes import infer
+from planner.frontends.steps.infer import infer_op
 from planner.ir import Op, Role, Tensor
 from tests.rules.cases import FAMILIES
 

@@ -13,9 +13,9 @@ import pytest
 
 from planner.errors import InputError
 from planner.frontends import import_bytes
-from planner.frontends.blocks import repeated_blocks
-from planner.frontends.export import to_model
-from planner.frontends.siblings import cut_layers
+from planner.frontends.file.export import to_model
+from planner.frontends.resized.blocks import repeated_blocks
+from planner.frontends.resized.siblings import cut_layers
 from planner.ir import Role
 
 MODELS = Path(__file__).parents[3] / "shared" / "models"

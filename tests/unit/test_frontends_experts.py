@@ -11,9 +11,9 @@ import onnxruntime
 import pytest
 
 from planner.frontends import import_bytes
-from planner.frontends.experts import EXPERT_MATMUL
-from planner.frontends.export import to_model
-from planner.frontends.rebind import rebind
+from planner.frontends.file.export import to_model
+from planner.frontends.resized.rebind import rebind
+from planner.frontends.steps.experts import EXPERT_MATMUL
 from planner.ir import Graph, Role
 from planner.verify.data import random_tensors
 from planner.verify.reference import run_ops, run_whole

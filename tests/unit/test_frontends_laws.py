@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 from planner.frontends import import_bytes
-from planner.frontends.export import to_model
-from planner.frontends.rebind import rebind
-from planner.frontends.reshape_factors import reshaped
+from planner.frontends.file.export import to_model
+from planner.frontends.resized.rebind import rebind
+from planner.frontends.resized.reshape_factors import reshaped
 
 from .frontends_models import constant, node, serialised, transformer, value
 

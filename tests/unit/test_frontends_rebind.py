@@ -8,10 +8,10 @@ import pytest
 
 from planner.errors import InputError, UsageError
 from planner.frontends import import_bytes
-from planner.frontends.export import to_model
-from planner.frontends.rebind import batch_axes, rebind
-from planner.frontends.resize import resize_value
-from planner.frontends.siblings import cut_layers
+from planner.frontends.file.export import to_model
+from planner.frontends.resized.rebind import batch_axes, rebind
+from planner.frontends.resized.resize import resize_value
+from planner.frontends.resized.siblings import cut_layers
 from planner.ir import Graph
 from tests.mutation.written import Model
 

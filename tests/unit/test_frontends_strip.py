@@ -15,8 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 from planner.cli.main import main
 from planner.errors import InputError
 from planner.frontends import Limits, import_bytes
-from planner.frontends.sandbox import run_limited
-from planner.frontends.strip import strip_file, strip_model
+from planner.frontends.file.sandbox import run_limited
+from planner.frontends.file.strip import strip_file, strip_model
 from planner.ir import Graph, Role
 from tests.unit.frontends_models import BOOL, constant, node, serialised, transformer, value
 from tests.unit.test_frontends_corpus import FILES, sizes_for, valid

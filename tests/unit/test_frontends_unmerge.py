@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from planner.frontends import import_bytes
-from planner.frontends.strip import strip_model
+from planner.frontends.file.strip import strip_model
 
 from .frontends_models import constant, external, imported, node, serialised, value
 

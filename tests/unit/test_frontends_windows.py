@@ -7,7 +7,7 @@ import pytest
 
 from planner.errors import InputError
 from planner.frontends import import_bytes
-from planner.frontends.resize import repeat_blocks
+from planner.frontends.resized.resize import repeat_blocks
 from planner.verify.imported import check_import
 
 from .frontends_models import constant, external, imported, node, serialised, value

@@ -16,7 +16,7 @@ import pytest
 import planner
 from planner.cli.main import main
 from planner.frontends import import_bytes
-from planner.frontends.rebind import batch_axes, rebind
+from planner.frontends.resized.rebind import batch_axes, rebind
 from planner.ir import DeviceMesh, Op, Role
 from planner.kernels import run_local
 from planner.kernels.gradients import vjp

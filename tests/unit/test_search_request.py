@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from planner.api.options import PlanQuery
-from planner.cli.search import configure
+from planner.cli.commands.search import configure
 from planner.errors import UsageError
 from planner.planning.searched import RequestDocument
 from planner.requests.evaluation import EvaluationRequest

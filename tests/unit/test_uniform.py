@@ -18,7 +18,7 @@ from planner.cost_models import HardwareProfile, load_profile
 from planner.errors import InfeasibleError, InputError, NotFasterError, UsageError
 from planner.evaluate import program_of_configuration, traced_as
 from planner.frontends import import_bytes
-from planner.frontends.rebind import batch_axes, rebind
+from planner.frontends.resized.rebind import batch_axes, rebind
 from planner.ir import Graph
 from planner.lowering import Program
 from planner.planning import Request, make_plan, read_plan

@@ -16,7 +16,7 @@ from planner.clock import predict
 from planner.cost_models import load_profile
 from planner.evaluate import program_of_configuration, traced_as
 from planner.frontends import import_bytes
-from planner.frontends.rebind import batch_axes, rebind
+from planner.frontends.resized.rebind import batch_axes, rebind
 from planner.planning.schemes import parse_strategy
 from planner.uniform import Sample, Space, best_of
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from planner.errors import VerificationError
-from planner.frontends.siblings import cut_blocks, removable_runs
+from planner.frontends.resized.siblings import cut_blocks, removable_runs
 from planner.lowering import Program
 from planner.planning.programs import assignment_of, program_of
 from planner.verify import verification

@@ -9,7 +9,7 @@ import numpy as np
 from planner.emit.onnx.ranks.local import Local, refusal
 from planner.emit.onnx.ranks.registry import Operands, lowers, needed
 from planner.emit.onnx.ranks.writer import Value, Writer
-from planner.frontends.nodes import node_of
+from planner.frontends.file.nodes import node_of
 from planner.operators.attention.rule import RING
 
 __all__: list[str] = []

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from planner.frontends.draft import split_type
-from planner.frontends.flops import Shape, counts
-from planner.frontends.shapes import (
+from planner.frontends.facts.flops import Shape, counts
+from planner.frontends.facts.shapes import (
     UNKNOWN,
     Inferred,
     Operands,
@@ -19,6 +18,7 @@ from planner.frontends.shapes import (
     infers,
     shape_of,
 )
+from planner.frontends.steps.draft import split_type
 from planner.ir import Op
 
 __all__: list[str] = []

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from planner.frontends.broadcasting import carry_first, share
-from planner.frontends.carry import Carrier
-from planner.frontends.draft import split_type
-from planner.frontends.sizes import carries
+from planner.frontends.facts.sizes import carries
+from planner.frontends.resized.broadcasting import carry_first, share
+from planner.frontends.resized.carry import Carrier
+from planner.frontends.steps.draft import split_type
 from planner.ir import Op
 
 __all__: list[str] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.frontends.weights import quantised_at, weights_at
+from planner.frontends.facts.weights import quantised_at, weights_at
 
 __all__: list[str] = []
 

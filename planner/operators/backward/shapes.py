@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from planner.frontends.draft import split_type
-from planner.frontends.flops import Shape, counts
-from planner.frontends.shapes import (
+from planner.frontends.facts.flops import Shape, counts
+from planner.frontends.facts.shapes import (
     Inferred,
     Operands,
     dtype_of,
@@ -15,6 +14,7 @@ from planner.frontends.shapes import (
     shape_of,
     shaped_like,
 )
+from planner.frontends.steps.draft import split_type
 from planner.ir import Op
 
 __all__: list[str] = []

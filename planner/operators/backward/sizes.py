@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from planner.frontends.carry import Carrier
-from planner.frontends.draft import split_type
-from planner.frontends.sizes import carries
+from planner.frontends.facts.sizes import carries
+from planner.frontends.resized.carry import Carrier
+from planner.frontends.steps.draft import split_type
 from planner.ir import Op
 
 __all__: list[str] = []

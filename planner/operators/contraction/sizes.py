@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from planner.frontends.broadcasting import broadcast_factors
-from planner.frontends.carry import Carrier, join
-from planner.frontends.draft import split_type
-from planner.frontends.sizes import carries
+from planner.frontends.facts.sizes import carries
+from planner.frontends.resized.broadcasting import broadcast_factors
+from planner.frontends.resized.carry import Carrier, join
+from planner.frontends.steps.draft import split_type
 from planner.ir import Op
 
 __all__: list[str] = []

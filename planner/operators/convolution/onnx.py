@@ -9,7 +9,7 @@ from planner.emit.onnx.ranks.local import Local, refusal
 from planner.emit.onnx.ranks.registry import Operands, lowers, needed
 from planner.emit.onnx.ranks.transport import collect
 from planner.emit.onnx.ranks.writer import Value, Writer
-from planner.frontends.nodes import node_of
+from planner.frontends.file.nodes import node_of
 from planner.ir import Op
 from planner.kernels.window import FIRST, Reach, explicit, local_space
 from planner.rules.window import Range, Side, Window

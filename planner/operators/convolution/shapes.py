@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from planner.frontends.draft import split_type
-from planner.frontends.flops import Shape, counts
-from planner.frontends.shapes import (
+from planner.frontends.facts.flops import Shape, counts
+from planner.frontends.facts.shapes import (
     as_onnx,
     infers,
 )
+from planner.frontends.steps.draft import split_type
 from planner.ir import Op
 
 __all__: list[str] = []

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from planner.frontends.shapes import (
+from planner.frontends.facts.shapes import (
     Inferred,
     Operands,
     infers,

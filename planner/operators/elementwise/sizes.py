@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from planner.frontends.broadcasting import broadcast_factors
-from planner.frontends.carry import Carrier
-from planner.frontends.sizes import carries, shaped_like_first
+from planner.frontends.facts.sizes import carries, shaped_like_first
+from planner.frontends.resized.broadcasting import broadcast_factors
+from planner.frontends.resized.carry import Carrier
 from planner.ir import Op
 
 __all__: list[str] = []

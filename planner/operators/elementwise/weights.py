@@ -1,11 +1,11 @@
 """Which operands of operators on each element hold weights: slopes, and biases that are added inside.
 
-Weights in arithmetic are told by what stands beside them (`planner.frontends.roles`).
+Weights in arithmetic are told by what stands beside them (`planner.frontends.steps.roles`).
 """
 
 from __future__ import annotations
 
-from planner.frontends.weights import weights_at
+from planner.frontends.facts.weights import weights_at
 
 __all__: list[str] = []
 

@@ -17,7 +17,7 @@ from planner.emit.onnx.domain import DOMAIN
 from planner.emit.onnx.ranks.local import Local, all_to_all
 from planner.emit.onnx.ranks.registry import Operands, lowers, needed
 from planner.emit.onnx.ranks.writer import Shape, Value, Writer
-from planner.frontends.experts import EXPERT_MATMUL, spelled_out
+from planner.frontends.steps.experts import EXPERT_MATMUL, spelled_out
 from planner.ir import Role, Tensor
 
 __all__: list[str] = []

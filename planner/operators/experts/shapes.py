@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from planner.frontends.flops import Shape, counts
-from planner.frontends.shapes import (
+from planner.frontends.facts.flops import Shape, counts
+from planner.frontends.facts.shapes import (
     Inferred,
     Operands,
     infers,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planner.frontends.carry import Carrier
-from planner.frontends.experts import EXPERT_MATMUL, INDEX_VIEWS, index_source
-from planner.frontends.sizes import carries
+from planner.frontends.facts.sizes import carries
+from planner.frontends.resized.carry import Carrier
+from planner.frontends.steps.experts import EXPERT_MATMUL, INDEX_VIEWS, index_source
 from planner.ir import Op
 
 __all__: list[str] = []

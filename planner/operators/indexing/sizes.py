@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from planner.frontends.carry import Carrier, Factors, join
-from planner.frontends.draft import split_type
-from planner.frontends.reshape_factors import reshaped
-from planner.frontends.resize import resize_value
-from planner.frontends.sizes import carries
+from planner.frontends.facts.sizes import carries
+from planner.frontends.resized.carry import Carrier, Factors, join
+from planner.frontends.resized.reshape_factors import reshaped
+from planner.frontends.resized.resize import resize_value
+from planner.frontends.steps.draft import split_type
 from planner.ir import Op
 
 __all__: list[str] = []

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from planner.frontends.carry import Carrier, Factors, join
-from planner.frontends.draft import split_type
-from planner.frontends.reshape_factors import reshaped
-from planner.frontends.sizes import carries, shaped_like_first
+from planner.frontends.facts.sizes import carries, shaped_like_first
+from planner.frontends.resized.carry import Carrier, Factors, join
+from planner.frontends.resized.reshape_factors import reshaped
+from planner.frontends.steps.draft import split_type
 from planner.ir import Op
 
 __all__: list[str] = []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from planner.frontends.loss import losses
-from planner.frontends.shapes import (
+from planner.frontends.facts.loss import losses
+from planner.frontends.facts.shapes import (
     UNKNOWN,
     Inferred,
     Operands,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from planner.frontends.chance import draws
-from planner.frontends.shapes import (
+from planner.frontends.facts.chance import draws
+from planner.frontends.facts.shapes import (
     UNKNOWN,
     Inferred,
     Operands,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.frontends.sizes import shaped_like_first
+from planner.frontends.facts.sizes import shaped_like_first
 
 __all__: list[str] = []
 

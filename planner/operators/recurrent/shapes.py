@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from planner.frontends.flops import Shape, counts
+from planner.frontends.facts.flops import Shape, counts
 from planner.ir import Op
 
 __all__: list[str] = []

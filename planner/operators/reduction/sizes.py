@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.frontends.carry import Carrier, Factors
-from planner.frontends.sizes import carries, shaped_like_first
+from planner.frontends.facts.sizes import carries, shaped_like_first
+from planner.frontends.resized.carry import Carrier, Factors
 from planner.ir import Op
 
 __all__: list[str] = []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from planner.frontends.carry import Carrier
-from planner.frontends.sizes import carries
+from planner.frontends.facts.sizes import carries
+from planner.frontends.resized.carry import Carrier
 from planner.ir import Op
 
 __all__: list[str] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.frontends.shapes import (
+from planner.frontends.facts.shapes import (
     shaped_like,
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.frontends.weights import weights_at
+from planner.frontends.facts.weights import weights_at
 
 __all__: list[str] = []
 

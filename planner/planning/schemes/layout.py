@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
-from planner.frontends.loss import is_loss_of_scores
+from planner.frontends.facts.loss import is_loss_of_scores
 from planner.ir import DeviceMesh, Graph, Layout, Op, Role
 from planner.planning.schemes.arrival import Arrival, KindOfAxis
 from planner.planning.schemes.model import Model

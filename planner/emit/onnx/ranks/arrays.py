@@ -14,8 +14,8 @@ import numpy as np
 
 from planner.emit.onnx.ranks.local import Local, all_gather, all_reduce, refusal
 from planner.emit.onnx.ranks.writer import Value, Writer
-from planner.frontends.infer import infer_op
-from planner.frontends.nodes import node_of
+from planner.frontends.file.nodes import node_of
+from planner.frontends.steps.infer import infer_op
 from planner.ir import Op, Role, Tensor
 from planner.kernels.shared import Call
 from planner.kernels.spmd import AllGather, AllReduce, Coroutine

@@ -14,9 +14,9 @@ from planner.emit.onnx.ranks.registry import lowering
 from planner.emit.onnx.ranks.steps import apply, group_of
 from planner.emit.onnx.ranks.writer import Array, Shape, Value, Writer
 from planner.errors import InputError
-from planner.frontends.draft import captured_by, split_type
-from planner.frontends.experts import EXPERT_MATMUL, spelled_out
-from planner.frontends.nodes import node_of
+from planner.frontends.file.nodes import node_of
+from planner.frontends.steps.draft import captured_by, split_type
+from planner.frontends.steps.experts import EXPERT_MATMUL, spelled_out
 from planner.ir import Graph, Layout, Op, Role, Tensor
 from planner.kernels import ShardContext
 from planner.lowering import Instruction, Load, Program, Redistribute, Run, Seed

@@ -10,7 +10,7 @@ import numpy as np
 from planner.emit.onnx.ranks.arrays import write_shared
 from planner.emit.onnx.ranks.local import Local, refusal
 from planner.emit.onnx.ranks.writer import Value, Writer
-from planner.frontends.chance import is_drawn
+from planner.frontends.facts.chance import is_drawn
 from planner.kernels.shared import shared_kernel, shared_types
 from planner.plugins import load_operators
 

@@ -10,8 +10,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from planner.frontends.draft import DOMAINS
-from planner.frontends.dtypes import dtype_name
+from planner.frontends.file.dtypes import dtype_name
+from planner.frontends.steps.draft import DOMAINS
 from planner.ir import Graph, Role
 
 __all__ = ["FileValues"]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from planner.errors import InputError
-from planner.frontends.dtypes import ELEM_TYPE, dtype_name
+from planner.frontends.file.dtypes import ELEM_TYPE, dtype_name
 from planner.verify.data import numpy_dtype
 
 __all__ = ["Array", "Value", "Writer"]

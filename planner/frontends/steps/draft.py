@@ -17,8 +17,8 @@ import onnx
 from onnx import numpy_helper
 
 from planner.errors import InputError
-from planner.frontends.dtypes import dtype_name
-from planner.frontends.parse import captured, subgraphs
+from planner.frontends.file.dtypes import dtype_name
+from planner.frontends.file.parse import captured, subgraphs
 from planner.ir import Op, Tensor
 
 __all__ = [
@@ -40,7 +40,7 @@ INTEGER_VALUE_BYTES = 256 * 1024
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 LONGEST_VECTOR = 1 << 20  # the widest layers and vocabularies stay below
 DOMAINS = ("", "ai.onnx")  # the two spellings of ONNX's own domain
-LOCATION_OF_STRIPPED = "weights-left-out"  # of data that lay in the file before `planner.frontends.strip`
+LOCATION_OF_STRIPPED = "weights-left-out"  # of data that lay in the file before `planner.frontends.file.strip`
 FILL_OF_STRIPPED = "fill"  # key of what is said of such data: one number throughout ("1") or not ("0")
 
 

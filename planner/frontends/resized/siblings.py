@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from planner.frontends.blocks import BlockRun, repeated_blocks
+from planner.frontends.resized.blocks import BlockRun, repeated_blocks
 from planner.ir import Graph, Op, Role
 
 __all__ = ["BlockCut", "cut_blocks", "cut_layers", "removable_runs"]

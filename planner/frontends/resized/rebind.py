@@ -2,7 +2,7 @@
 
 A graph exported with batch 8 has the eight in its Reshape targets, in Expand shapes, in index tables and
 masks.  `rebind` walks it in topological order with the old and the new shape of every tensor side by side.
-An operator whose operands changed gets a handler (`planner.frontends.carry`), which
+An operator whose operands changed gets a handler (`planner.frontends.resized.carry`), which
 
 - rewrites constant operands that spell out a size (the target of a Reshape, the end of a Slice), or
 - *demands* a size of an operand that must agree with the changed one: the mask that is added, the index
@@ -21,8 +21,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from planner.errors import InputError, UsageError
-from planner.frontends.carry import Carrier
-from planner.frontends.sizes import handle
+from planner.frontends.facts.sizes import handle
+from planner.frontends.resized.carry import Carrier
 from planner.ir import Graph, Role
 
 __all__ = ["batch_axes", "rebind"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from planner.frontends.carry import Factors
+from planner.frontends.resized.carry import Factors
 
 __all__ = ["reshaped"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.cache import Store, default_folder
-from planner.cli.cache import add_cache_options
+from planner.cli.commands.cache import add_cache_options
 from planner.cli.options import add_model_options
 from planner.emit import TARGETS
 from planner.errors import InputError

@@ -28,7 +28,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from planner.frontends.draft import Draft
+from planner.frontends.steps.draft import Draft
 from planner.ir import Op, Role, Tensor
 
 __all__ = ["EXPERT_MATMUL", "INDEX_VIEWS", "fuse_experts", "index_source", "spelled_out"]

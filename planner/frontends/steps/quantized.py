@@ -4,8 +4,8 @@ Types do not tell a weight: an int64 vector may be a shape, an int8 matrix a wei
 it does.  A fixed expression is what views, casts, dequantisation and arithmetic make of stored tensors alone; all of
 those that it is made of are weights where the expression arrives
 
-- in a place of a quantised operator that holds weights (`planner.frontends.weights`), whatever its type: 32-bit biases,
-  packed blobs; or
+- in a place of a quantised operator that holds weights (`planner.frontends.facts.weights`), whatever its type: 32-bit
+  biases, packed blobs; or
 - beside data where any weight would stand (a product, a filter, a look-up, arithmetic), if it holds an element type
   that is used for little else (`NARROW`) or passes through dequantisation.
 
@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from planner.frontends.draft import split_type
-from planner.frontends.weights import quantised_places
+from planner.frontends.facts.weights import quantised_places
+from planner.frontends.steps.draft import split_type
 from planner.ir import Op
 
 __all__ = ["NARROW", "is_quantisation_parameter", "quantised_weights"]

@@ -1,4 +1,4 @@
-"""Which function carries a new size through an operator (see `planner.frontends.rebind` for the method).
+"""Which function carries a new size through an operator (see `planner.frontends.resized.rebind` for the method).
 
 A handler gets the walk's state and the operator, after its operands have their new shapes.  It may rewrite constant
 operands, demand sizes of operands, and state the factors of the result.  Types without a handler take what shape
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from planner.frontends.carry import Carrier
-from planner.frontends.draft import split_type
+from planner.frontends.resized.carry import Carrier
+from planner.frontends.steps.draft import split_type
 from planner.ir import Op
 from planner.plugins import load_operators
 

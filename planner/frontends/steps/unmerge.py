@@ -29,9 +29,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from planner.frontends.draft import Draft, Source, captured_by, is_light, split_type
-from planner.frontends.roles import stand_for_weights
-from planner.frontends.weights import places
+from planner.frontends.facts.weights import places
+from planner.frontends.steps.draft import Draft, Source, captured_by, is_light, split_type
+from planner.frontends.steps.roles import stand_for_weights
 from planner.ir import Op, Role
 
 __all__ = ["fill_sources", "unmerge"]

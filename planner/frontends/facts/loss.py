@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from planner.frontends.draft import split_type
+from planner.frontends.steps.draft import split_type
 from planner.ir import Op, Role, Tensor
 from planner.plugins import load_operators
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from planner.frontends.carry import Carrier, Factors
+from planner.frontends.resized.carry import Carrier, Factors
 from planner.ir import Op
 
 __all__ = ["broadcast_factors", "carry_first", "share"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from planner.frontends.draft import split_type
+from planner.frontends.steps.draft import split_type
 from planner.ir import Graph, Op
 from planner.plugins import load_operators
 

@@ -13,9 +13,9 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from planner.frontends.chance import is_drawn
-from planner.frontends.draft import CONTROL_FLOW, split_type
-from planner.frontends.nodes import node_of
+from planner.frontends.facts.chance import is_drawn
+from planner.frontends.file.nodes import node_of
+from planner.frontends.steps.draft import CONTROL_FLOW, split_type
 from planner.ir import Op
 
 __all__ = ["FOLDED_BYTES", "fold", "fold_shape"]

@@ -22,9 +22,16 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from planner.errors import InputError
-from planner.frontends.draft import DOMAINS, FILL_OF_STRIPPED, LOCATION_OF_STRIPPED, fill_of, is_light, reads_value
-from planner.frontends.dtypes import dtype_name
-from planner.frontends.parse import MAX_NODES
+from planner.frontends.file.dtypes import dtype_name
+from planner.frontends.file.parse import MAX_NODES
+from planner.frontends.steps.draft import (
+    DOMAINS,
+    FILL_OF_STRIPPED,
+    LOCATION_OF_STRIPPED,
+    fill_of,
+    is_light,
+    reads_value,
+)
 
 __all__ = ["strip_file", "strip_model"]
 

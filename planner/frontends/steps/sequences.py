@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from planner.frontends.draft import captured_by
-from planner.frontends.dtypes import ELEM_TYPE
+from planner.frontends.file.dtypes import ELEM_TYPE
+from planner.frontends.steps.draft import captured_by
 from planner.ir import Op, Role, Tensor
 
 __all__ = ["Sequences"]

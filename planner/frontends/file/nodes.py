@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from planner.frontends.draft import captured_by, split_type
+from planner.frontends.steps.draft import captured_by, split_type
 from planner.ir import Op
 
 __all__ = ["node_of", "tensor_of"]

@@ -1,12 +1,13 @@
 """Which tensors are weights.
 
 A PARAMETER is what the file holds as a weight, of any element type.  Quantised weights, their scales and zero points
-are recognised by what reads them, see `planner.frontends.quantized`.  Of floats it is a source of at least two elements
-that reaches, unchanged but for views (Transpose,
-Reshape, Cast, …) and unary functions, a place where models keep weights:
+are recognised by what reads them, see `planner.frontends.steps.quantized`.  Of floats it is a source of at least two
+elements that reaches, unchanged but for views (Transpose, Reshape, Cast, …) and unary functions, a place where models
+keep weights:
 
-- a weight operand by definition, as the operator's family says (`planner.frontends.weights`): filters and biases of
-  convolutions, either factor of a product, scale and bias of normalisations (not running statistics), tables of Gather;
+- a weight operand by definition, as the operator's family says (`planner.frontends.facts.weights`): filters and biases
+  of convolutions, either factor of a product, scale and bias of normalisations (not running statistics), tables of
+  Gather;
 - any operand beside data of an operator of somebody's own domain;
 - an operand of element-wise arithmetic with something that depends on the input: biases, norm scales,
   position embeddings.  Not when it is added to attention scores (masks, folded relative positions), and
@@ -23,9 +24,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from planner.frontends.draft import Draft, Source, body_of, split_type
-from planner.frontends.quantized import quantised_weights
-from planner.frontends.weights import places
+from planner.frontends.facts.weights import places
+from planner.frontends.steps.draft import Draft, Source, body_of, split_type
+from planner.frontends.steps.quantized import quantised_weights
 from planner.ir import Op, Role, Tensor
 
 __all__ = ["assign_roles", "gradient_outputs", "stand_for_weights"]

@@ -1,6 +1,6 @@
 """The state of one rebinding: old and new shapes, factors of dimensions, resized constants.
 
-See `planner.frontends.rebind` for the method; the knowledge of single operator types is in
+See `planner.frontends.resized.rebind` for the method; the knowledge of single operator types is in
 `sizes.py` of each family in `planner.operators`.
 """
 
@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from planner.errors import InputError
-from planner.frontends.infer import infer_op
-from planner.frontends.resize import repeat_blocks, resize_value
+from planner.frontends.resized.resize import repeat_blocks, resize_value
+from planner.frontends.steps.infer import infer_op
 from planner.ir import Graph, Op, Role, Tensor
 
 __all__ = ["Carrier", "Factors", "join"]
@@ -152,7 +152,7 @@ class Carrier:
     # -- the walk -------------------------------------------------------------------------------
 
     def walk(self, handle: Callable[[Carrier, Op], None]) -> bool:
-        """`handle` says how an operator carries sizes (`planner.frontends.sizes`)."""
+        """`handle` says how an operator carries sizes (`planner.frontends.facts.sizes`)."""
         self.again, self.unmet = False, ""
         self.tensors = dict(self.old) | self.resized
         self.factors, self.ops, self.clones = {}, [], {}

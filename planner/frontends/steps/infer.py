@@ -3,7 +3,7 @@
 All input dimensions are bound, so every `Shape` has a value and folding runs in step with inference: one
 pass in topological order reaches the fixpoint that separate inference and folding would iterate towards.
 An operator's shape comes from, in this order: our own functions for types ONNX does not define
-(`planner.frontends.shapes`), onnx's C++ function for the type, the shape the file records.  What is left
+(`planner.frontends.facts.shapes`), onnx's C++ function for the type, the shape the file records.  What is left
 depends on data and stays None.
 """
 
@@ -18,14 +18,14 @@ import onnx
 from onnx import helper, shape_inference
 
 from planner.errors import InputError
-from planner.frontends.draft import Draft, captured_by, split_type
-from planner.frontends.dtypes import ELEM_TYPE, dtype_name
-from planner.frontends.fold import fold, fold_shape
-from planner.frontends.nodes import node_of, tensor_of
-from planner.frontends.parse import MAX_RANK
-from planner.frontends.quantized import NARROW
-from planner.frontends.sequences import Sequences
-from planner.frontends.shapes import infer
+from planner.frontends.facts.shapes import infer
+from planner.frontends.file.dtypes import ELEM_TYPE, dtype_name
+from planner.frontends.file.nodes import node_of, tensor_of
+from planner.frontends.file.parse import MAX_RANK
+from planner.frontends.steps.draft import Draft, captured_by, split_type
+from planner.frontends.steps.fold import fold, fold_shape
+from planner.frontends.steps.quantized import NARROW
+from planner.frontends.steps.sequences import Sequences
 from planner.ir import Op, Role, Tensor
 from planner.ir.tensor import ITEM_BYTES
 

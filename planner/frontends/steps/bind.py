@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from planner.errors import InputError, UsageError
-from planner.frontends.draft import Draft
+from planner.frontends.steps.draft import Draft
 
 __all__ = ["bind_dimensions"]
 

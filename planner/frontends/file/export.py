@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import onnx
 from onnx import helper
 
-from planner.frontends.draft import split_type
-from planner.frontends.dtypes import ELEM_TYPE
-from planner.frontends.experts import EXPERT_MATMUL, spelled_out
-from planner.frontends.nodes import node_of, tensor_of
+from planner.frontends.file.dtypes import ELEM_TYPE
+from planner.frontends.file.nodes import node_of, tensor_of
+from planner.frontends.steps.draft import split_type
+from planner.frontends.steps.experts import EXPERT_MATMUL, spelled_out
 from planner.ir import Graph, Op, Tensor
 
 __all__ = ["to_model"]

@@ -1,7 +1,7 @@
 """Which operands of an operator hold weights.
 
 Families register theirs (`planner.plugins`), quantised operators with the scales and zero points that belong to each;
-`planner.frontends.roles` and `quantized` find by them the tensors that are weights.
+`planner.frontends.steps.roles` and `quantized` find by them the tensors that are weights.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from planner.frontends.draft import split_type
+from planner.frontends.steps.draft import split_type
 from planner.ir import Op
 from planner.plugins import load_operators
 

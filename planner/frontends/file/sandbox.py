@@ -91,7 +91,7 @@ def _load(
 ) -> tuple[Graph, bytes]:
     def work() -> tuple[Graph, bytes]:
         from planner.frontends import importer
-        from planner.frontends.strip import strip_model
+        from planner.frontends.file.strip import strip_model
 
         data = content()
         graph = importer.import_bytes(data, name=Path(file).stem, bind=bind, batch=batch)

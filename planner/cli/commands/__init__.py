@@ -1,0 +1,1 @@
+"""The commands, one a module: `configure` adds its options, `run` answers."""

@@ -1,0 +1,1 @@
+"""The same graph in other sizes: another batch, fewer layers, smaller dimensions."""

@@ -1,0 +1,1 @@
+"""The steps of an import, one a module; `planner.frontends.importer` takes them in their order."""
