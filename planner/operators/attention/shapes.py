@@ -8,16 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from planner.frontends.facts.flops import Shape, counts
-from planner.frontends.facts.shapes import (
-    UNKNOWN,
-    Inferred,
-    Operands,
-    dtype_of,
-    first_of,
-    given,
-    infers,
-    shape_of,
-)
+from planner.frontends.facts.shapes import UNKNOWN, Inferred, Operands, dtype_of, first_of, given, infers, shape_of
 from planner.frontends.steps.draft import split_type
 from planner.ir import Op
 

@@ -6,14 +6,7 @@ import math
 from collections.abc import Sequence
 
 from planner.frontends.facts.flops import Shape, counts
-from planner.frontends.facts.shapes import (
-    Inferred,
-    Operands,
-    dtype_of,
-    infers,
-    shape_of,
-    shaped_like,
-)
+from planner.frontends.facts.shapes import Inferred, Operands, dtype_of, infers, shape_of, shaped_like
 from planner.frontends.steps.draft import split_type
 from planner.ir import Op
 

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from planner.frontends.facts.shapes import (
-    Inferred,
-    Operands,
-    infers,
-    shape_of,
-)
+from planner.frontends.facts.shapes import Inferred, Operands, infers, shape_of
 from planner.ir import Op
 
 __all__: list[str] = []

@@ -8,14 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from planner.frontends.facts.flops import Shape, counts
-from planner.frontends.facts.shapes import (
-    Inferred,
-    Operands,
-    dtype_of,
-    infers,
-    product,
-    shaped_like,
-)
+from planner.frontends.facts.shapes import Inferred, Operands, dtype_of, infers, product, shaped_like
 from planner.ir import Op
 
 __all__: list[str] = []

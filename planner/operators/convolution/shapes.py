@@ -6,10 +6,7 @@ import math
 from collections.abc import Sequence
 
 from planner.frontends.facts.flops import Shape, counts
-from planner.frontends.facts.shapes import (
-    as_onnx,
-    infers,
-)
+from planner.frontends.facts.shapes import as_onnx, infers
 from planner.frontends.steps.draft import split_type
 from planner.ir import Op
 

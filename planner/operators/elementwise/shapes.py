@@ -6,13 +6,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from planner.frontends.facts.shapes import (
-    Inferred,
-    Operands,
-    infers,
-    shape_of,
-    shaped_like,
-)
+from planner.frontends.facts.shapes import Inferred, Operands, infers, shape_of, shaped_like
 from planner.ir import Op
 
 __all__: list[str] = []

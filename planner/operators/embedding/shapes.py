@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from planner.frontends.facts.shapes import (
-    UNKNOWN,
-    Inferred,
-    Operands,
-    given,
-    infers,
-    shape_of,
-)
+from planner.frontends.facts.shapes import UNKNOWN, Inferred, Operands, given, infers, shape_of
 from planner.ir import Op
 
 __all__: list[str] = []

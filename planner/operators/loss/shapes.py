@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 from planner.frontends.facts.loss import losses
-from planner.frontends.facts.shapes import (
-    UNKNOWN,
-    Inferred,
-    Operands,
-    first_of,
-    infers,
-    shape_of,
-)
+from planner.frontends.facts.shapes import UNKNOWN, Inferred, Operands, first_of, infers, shape_of
 from planner.ir import Op
 
 __all__: list[str] = []

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from planner.frontends.facts.shapes import (
-    UNKNOWN,
-    Inferred,
-    Operands,
-    first_of,
-    infers,
-    shape_of,
-    shaped_like,
-)
+from planner.frontends.facts.shapes import UNKNOWN, Inferred, Operands, first_of, infers, shape_of, shaped_like
 from planner.ir import Op
 
 __all__: list[str] = []

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from planner.frontends.facts.shapes import (
-    as_onnx,
-    infers,
-)
+from planner.frontends.facts.shapes import as_onnx, infers
 
 __all__: list[str] = []
 

@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from planner.frontends.facts.chance import draws
-from planner.frontends.facts.shapes import (
-    UNKNOWN,
-    Inferred,
-    Operands,
-    first_of,
-    infers,
-)
+from planner.frontends.facts.shapes import UNKNOWN, Inferred, Operands, first_of, infers
 from planner.ir import Op
 
 __all__: list[str] = []

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from planner.frontends.facts.shapes import (
-    shaped_like,
-)
+from planner.frontends.facts.shapes import shaped_like
 
 __all__: list[str] = []
 
