@@ -10,9 +10,9 @@ Nothing here knows of graphs, tensors or layouts, and nothing here imports `plan
 
 from __future__ import annotations
 
-from planner.cost_models.device import DTYPES, KINDS, OperatorKind, compute_seconds, matmul_utilisation
-from planner.cost_models.link import COLLECTIVES, Collective, CollectiveModel, GroupShape, group_on_mesh
-from planner.cost_models.memory import (
+from .device import DTYPES, KINDS, OperatorKind, compute_seconds, matmul_utilisation
+from .link import COLLECTIVES, Collective, CollectiveModel, GroupShape, group_on_mesh
+from .memory import (
     OPTIMIZERS,
     PRECISIONS,
     ParameterBytes,
@@ -20,7 +20,7 @@ from planner.cost_models.memory import (
     parameter_bytes,
     usable_memory_bytes,
 )
-from planner.cost_models.profile import (
+from .profile import (
     HardwareProfile,
     ProfileError,
     UnknownProfileError,

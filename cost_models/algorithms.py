@@ -26,9 +26,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from planner.cost_models.group import GroupShape
-from planner.cost_models.levels import Level, bus_bandwidth, levels_of, pair_bandwidth, parts_of
-from planner.cost_models.machine import Algorithm, HardwareProfile, ProtocolSpec
+from .group import GroupShape
+from .levels import Level, bus_bandwidth, levels_of, pair_bandwidth, parts_of
+from .machine import Algorithm, HardwareProfile, ProtocolSpec
 
 __all__ = ["protocol_terms"]
 

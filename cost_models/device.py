@@ -24,8 +24,8 @@ from typing import Final, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from planner.cost_models.accelerator import DeviceSpec, OperatorKind, RateType
-from planner.cost_models.machine import HardwareProfile
+from .accelerator import DeviceSpec, OperatorKind, RateType
+from .machine import HardwareProfile
 
 __all__ = ["DTYPES", "KINDS", "OperatorKind", "compute_seconds", "matmul_utilisation", "resolve_rate"]
 

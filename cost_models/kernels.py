@@ -13,9 +13,9 @@ from typing import Any, Final, Literal, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost_models.accelerator import OperatorKind
-from planner.cost_models.device import compute_seconds, matmul_utilisation
-from planner.cost_models.machine import HardwareProfile
+from .accelerator import OperatorKind
+from .device import compute_seconds, matmul_utilisation
+from .machine import HardwareProfile
 
 __all__ = [
     "CAST_BYTES",

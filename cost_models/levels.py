@@ -12,8 +12,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from planner.cost_models.group import GroupShape
-from planner.cost_models.machine import HardwareProfile, LinkSpec, NetworkSpec
+from .group import GroupShape
+from .machine import HardwareProfile, LinkSpec, NetworkSpec
 
 __all__ = ["Level", "bus_bandwidth", "levels_of", "pair_bandwidth"]
 

@@ -25,10 +25,10 @@ from typing import Final, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from planner.cost_models.algorithms import protocol_terms
-from planner.cost_models.group import GroupShape, group_of_stages, group_on_mesh
-from planner.cost_models.machine import AxesSpec, HardwareProfile
-from planner.cost_models.nccl_prices import nccl_terms
+from .algorithms import protocol_terms
+from .group import GroupShape, group_of_stages, group_on_mesh
+from .machine import AxesSpec, HardwareProfile
+from .nccl_prices import nccl_terms
 
 __all__ = ["COLLECTIVES", "Collective", "CollectiveModel", "GroupShape", "group_on_mesh"]
 

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from planner.cost_models.accelerator import (
+from .accelerator import (
     FORBID,
     AllocatorSpec,
     Count,

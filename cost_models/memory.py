@@ -13,8 +13,8 @@ from typing import Final, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from planner.cost_models.device import compute_seconds
-from planner.cost_models.machine import HardwareProfile
+from .device import compute_seconds
+from .machine import HardwareProfile
 
 __all__ = [
     "OPTIMIZERS",

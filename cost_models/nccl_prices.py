@@ -16,10 +16,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from planner.cost_models.group import GroupShape
-from planner.cost_models.levels import levels_of, pair_bandwidth, parts_of
-from planner.cost_models.machine import HardwareProfile, NcclSpec
-from planner.cost_models.nccl import PROTOCOLS, Fabric, Protocol, Way, nccl_ways, ring_bandwidth, ring_latency
+from .group import GroupShape
+from .levels import levels_of, pair_bandwidth, parts_of
+from .machine import HardwareProfile, NcclSpec
+from .nccl import PROTOCOLS, Fabric, Protocol, Way, nccl_ways, ring_bandwidth, ring_latency
 
 __all__ = ["fabric_of", "nccl_terms"]
 

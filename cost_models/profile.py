@@ -14,14 +14,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from planner.cost_models.accelerator import AllocatorSpec, DeviceSpec, Flag, FrameworkSpec, HostSpec, PredictionSpec
-from planner.cost_models.machine import (
+from .accelerator import AllocatorSpec, DeviceSpec, Flag, FrameworkSpec, HostSpec, PredictionSpec
+from .machine import (
     AxesSpec,
     HardwareProfile,
     LinkSpec,
@@ -39,6 +40,7 @@ __all__ = [
     "alpha_beta_profile",
     "load_profile",
     "moved",
+    "packaged_text",
     "parse_profile",
     "profile_names",
 ]
@@ -94,8 +96,16 @@ _MOVED: Final = {
 
 def profile_names() -> tuple[str, ...]:
     """Names of the profiles that come with the package, sorted."""
-    directory = files("planner.cost_models") / "profiles"
-    return tuple(sorted(p.name[:-5] for p in directory.iterdir() if p.name.endswith(".toml")))
+    return tuple(sorted(p.name[:-5] for p in _profiles().iterdir() if p.name.endswith(".toml")))
+
+
+def packaged_text(name: str) -> str:
+    """The TOML of a profile that comes with the package."""
+    return (_profiles() / f"{name}.toml").read_text(encoding="utf-8")
+
+
+def _profiles() -> Traversable:
+    return files(__package__) / "profiles"
 
 
 def load_profile(name_or_path: str | PathLike[str]) -> HardwareProfile:
@@ -127,8 +137,7 @@ def load_profile(name_or_path: str | PathLike[str]) -> HardwareProfile:
 
 @lru_cache(maxsize=64)
 def _packaged(name: str) -> HardwareProfile:
-    resource = files("planner.cost_models") / "profiles" / f"{name}.toml"
-    return parse_profile(resource.read_text(encoding="utf-8"), origin=name)
+    return parse_profile(packaged_text(name), origin=name)
 
 
 def parse_profile(text: str, *, origin: str = "<text>") -> HardwareProfile:

@@ -20,6 +20,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+from planner import version
 from planner.api.jobs import preload
 from planner.api.jobs.child import MESSAGE_BYTES, main
 from planner.api.jobs.work import JobInput
@@ -38,7 +39,7 @@ class ForkServer:
 
     def __init__(self) -> None:
         os.environ |= dict.fromkeys(SINGLE, "1")  # no threads before a fork, and none that spin beside others' children
-        here = str(Path(__file__).resolve().parents[2])
+        here = str(Path(version.__file__).resolve().parents[1])  # where the package lies, not `api`: it may be a link
         given = [str(Path(p).resolve()) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
         os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*given, here]))  # children are in other folders
         _context.set_forkserver_preload(["planner.api.jobs.preload"])

@@ -1,4 +1,4 @@
-// A model without its weights, as planner/frontends/strip.py does it: nothing is parsed but the frame of the message,
+// A model without its weights, as planner/frontends/file/strip.py does it: nothing is parsed but the frame of the message,
 // and the same bytes come out (sparse tensors stay whole here).  Field numbers are those of onnx.proto.
 
 const SMALL = 1024; // bytes of a tensor's message; what is smaller stays

@@ -10,11 +10,11 @@ measurement does not bend the rest.
 - `document`: the profile as TOML, every measured value with its source
 """
 
-from planner.cost_models.calibrate.device import fit_device
-from planner.cost_models.calibrate.document import base_document, calibrated_text
-from planner.cost_models.calibrate.least_squares import Fit, fit_positive
-from planner.cost_models.calibrate.links import fit_links
-from planner.cost_models.calibrate.samples import CollectiveSample, ComputeSample, FitError, Fitted
+from .device import fit_device
+from .document import base_document, calibrated_text
+from .least_squares import Fit, fit_positive
+from .links import fit_links
+from .samples import CollectiveSample, ComputeSample, FitError, Fitted
 
 __all__ = [
     "CollectiveSample",

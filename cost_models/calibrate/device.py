@@ -20,11 +20,11 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost_models.accelerator import DeviceSpec, OperatorKind, RateType
-from planner.cost_models.calibrate.least_squares import fit_positive
-from planner.cost_models.calibrate.samples import ComputeSample, Fitted, errors_by
-from planner.cost_models.device import compute_seconds
-from planner.cost_models.machine import HardwareProfile
+from ..accelerator import DeviceSpec, OperatorKind, RateType
+from ..device import compute_seconds
+from ..machine import HardwareProfile
+from .least_squares import fit_positive
+from .samples import ComputeSample, Fitted, errors_by
 
 __all__ = ["fit_device"]
 

@@ -6,11 +6,10 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from planner.cost_models.profile import load_profile, moved, parse_profile, profile_names
+from ..profile import load_profile, moved, packaged_text, parse_profile, profile_names
 
 __all__ = ["base_document", "calibrated_text"]
 
@@ -21,9 +20,7 @@ def base_document(name_or_path: str) -> Document:
     """The tables of a packaged profile or of a file, as they stand there.  ProfileError as of `load_profile`."""
     load_profile(name_or_path)  # refuses what is malformed
     if name_or_path in profile_names():
-        return tomllib.loads(
-            (files("planner.cost_models") / "profiles" / f"{name_or_path}.toml").read_text(encoding="utf-8")
-        )
+        return tomllib.loads(packaged_text(name_or_path))
     return moved(tomllib.loads(Path(name_or_path).read_text(encoding="utf-8")))
 
 

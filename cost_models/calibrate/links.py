@@ -14,11 +14,11 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost_models.calibrate.least_squares import fit_positive
-from planner.cost_models.calibrate.samples import CollectiveSample, Fitted, errors_by
-from planner.cost_models.group import GroupShape
-from planner.cost_models.link import Collective, CollectiveModel
-from planner.cost_models.machine import HardwareProfile, LinkSpec, MeasuredSpec, ProtocolSpec
+from ..group import GroupShape
+from ..link import Collective, CollectiveModel
+from ..machine import HardwareProfile, LinkSpec, MeasuredSpec, ProtocolSpec
+from .least_squares import fit_positive
+from .samples import CollectiveSample, Fitted, errors_by
 
 __all__ = ["fit_links"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost_models.machine import HardwareProfile
+from ..machine import HardwareProfile
 
 __all__ = ["CollectiveSample", "ComputeSample", "FitError", "Fitted", "errors_by"]
 

@@ -9,9 +9,9 @@
 
 from __future__ import annotations
 
-from planner.cost_models.pipeline.chunk import ChunkTimes
-from planner.cost_models.pipeline.dependencies import dependencies
-from planner.cost_models.pipeline.orders import (
+from .chunk import ChunkTimes
+from .dependencies import dependencies
+from .orders import (
     SCHEDULES,
     Schedule,
     chunks_of_schedule,
@@ -21,7 +21,7 @@ from planner.cost_models.pipeline.orders import (
     is_split,
     stage_numbers,
 )
-from planner.cost_models.pipeline.overlap import (
+from .overlap import (
     GradientBucket,
     OverlapRun,
     gradient_buckets,
@@ -29,8 +29,8 @@ from planner.cost_models.pipeline.overlap import (
     zero3_backward,
     zero3_forward,
 )
-from planner.cost_models.pipeline.run import Pass, PipelineCost, PipelineRun, Timeline
-from planner.cost_models.pipeline.simulate import longest_paths, pipeline_seconds, simulate
+from .run import Pass, PipelineCost, PipelineRun, Timeline
+from .simulate import longest_paths, pipeline_seconds, simulate
 
 __all__ = [
     "SCHEDULES",

@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost_models.pipeline.orders import Codes, device_order, is_split, occurrences, stage_numbers
+from .orders import Codes, device_order, is_split, occurrences, stage_numbers
 
 __all__ = ["Dependencies", "dependencies"]
 

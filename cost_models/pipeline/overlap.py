@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planner.cost_models.pipeline.streams import StreamTask, run_streams
+from .streams import StreamTask, run_streams
 
 __all__ = ["GradientBucket", "OverlapRun", "gradient_buckets", "gradient_sync", "zero3_backward", "zero3_forward"]
 

@@ -19,9 +19,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost_models.pipeline.chunk import ChunkTimes
-from planner.cost_models.pipeline.dependencies import Dependencies, dependencies
-from planner.cost_models.pipeline.run import PipelineCost, PipelineRun, Timeline
+from .chunk import ChunkTimes
+from .dependencies import Dependencies, dependencies
+from .run import PipelineCost, PipelineRun, Timeline
 
 __all__ = ["longest_paths", "pipeline_seconds", "simulate"]
 

@@ -16,7 +16,7 @@ __all__ = ["digest_of", "file_digest", "source_digest"]
 PACKAGES = ("planner",)
 NO_SAY = frozenset(("planner.api",))  # the service hands plans on
 LIBRARIES = ("numpy", "onnx", "ortools")
-PLUGINS = ("planner.rules", "planner.kernels")  # entry points whose code has a say in plans
+PLUGINS = ("planner.operators", "planner.rules", "planner.kernels")  # entry points whose code has a say in plans
 SOURCES = frozenset((".py", ".toml", ".json", ".c", ".h"))
 
 
@@ -34,8 +34,8 @@ def digest_of(value: Any) -> str:
 
 def source_digest() -> str:
     """Digest of the code: the sources and data files of this package without its service, of every package that brings
-    rules or kernels, and the versions of the libraries beneath.  Contents count, not times: machines that run the same
-    code agree on it."""
+    operators, rules or kernels, and the versions of the libraries beneath.  Contents count, not times: machines that
+    run the same code agree on it."""
     plugins = sorted((e for group in PLUGINS for e in entry_points(group=group)), key=lambda e: (e.group, e.name))
     folders = {f for name in (*PACKAGES, *(e.value.partition(".")[0] for e in plugins)) for f in _folders(name)}
     h = hashlib.sha256()
@@ -69,9 +69,15 @@ def _sources(place: Path) -> Iterator[Path]:
         yield place
         return
     found: list[Path] = []
+    seen: set[tuple[int, int]] = set()  # folders: a package of somebody else's may hold a link to one above it
     for folder, below, names in os.walk(place, followlinks=True):  # in a checkout, `cost_models` is a link
         here = Path(folder)
-        below[:] = [n for n in below if ".".join((here / n).relative_to(place.parent).parts) not in NO_SAY]
+        state = here.stat()
+        if (state.st_dev, state.st_ino) in seen:
+            below.clear()
+            continue
+        seen.add((state.st_dev, state.st_ino))
+        below[:] = sorted(n for n in below if ".".join((here / n).relative_to(place.parent).parts) not in NO_SAY)
         found.extend(here / n for n in names if Path(n).suffix in SOURCES)
     yield from sorted(found)
 

@@ -48,9 +48,9 @@ def witness(
 ) -> float | None:
     """Largest relative disagreement between the gradients of the wanted operands and finite differences.
 
-    Arguments are those of `planner.verify.vjp.vjp`, in float64, and what it returned.  The disagreement of an operand
-    is relative to the size of its gradient along the direction.  None where no operand has a witness: its gradient is
-    absent, or the operator is not continuous where it stands.
+    Arguments are those of `planner.kernels.gradients.vjp`, in float64, and what it returned.  The disagreement of an
+    operand is relative to the size of its gradient along the direction.  None where no operand has a witness: its
+    gradient is absent, or the operator is not continuous where it stands.
     """
     probe = _Probe(op, operands, results, result_gradients)
     found = []

@@ -1,7 +1,7 @@
 """MindFormers reads our YAML: its own classes say where every layer is and which run again.
 
 On a CPU no model is compiled; how its layers divide their weights is taken from its source
-(planner/emit/mindformers/division.py)."""
+(planner/emit/mindformers/emitter.py)."""
 
 from __future__ import annotations
 

@@ -156,3 +156,16 @@ def test_a_broken_package_is_named(tmp_path: Path, source: str, said: str) -> No
     assert found.returncode == 2
     assert said in found.stderr
     assert "entry point example = 'example_rules' of example 1.0 in the group planner.rules" in found.stderr
+
+
+def test_a_loss_or_a_draw_registered_twice_is_refused() -> None:
+    from planner.frontends.facts.chance import draws, is_drawn
+    from planner.frontends.facts.loss import is_loss_of_scores, losses
+
+    assert is_drawn("RandomNormal")
+    assert is_loss_of_scores("SoftmaxCrossEntropyLoss")
+    with pytest.raises(ValueError, match="RandomNormal draws twice; keep one"):
+        draws("RandomNormal")
+    with pytest.raises(ValueError, match="SoftmaxCrossEntropyLoss is a loss twice; keep one"):
+        losses("SoftmaxCrossEntropyLoss")
+    assert is_loss_of_scores("SoftmaxCrossEntropyLoss")

@@ -13,8 +13,13 @@ _DRAWS: set[str] = set()
 
 
 def draws(*types: str) -> None:
-    """Register operator types that always draw; dropout, which draws in training alone, is none of them."""
-    _DRAWS.update(types)
+    """Register operator types that always draw; dropout, which draws in training alone, is none of them.
+
+    ValueError for a type that is registered already."""
+    for t in types:
+        if t in _DRAWS:
+            raise ValueError(f"{t} draws twice; keep one")
+        _DRAWS.add(t)
 
 
 def is_drawn(type_: str) -> bool:

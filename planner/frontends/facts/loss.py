@@ -21,8 +21,10 @@ def losses(*types: str, of_scores: bool = False) -> None:
     """Register operator types, with their domain where it is not ONNX's own, whose first result is a loss.
 
     `of_scores`: the softmax is made inside, of a score for each class.  Families register theirs beside the shapes of
-    their results (`planner.plugins`)."""
+    their results (`planner.plugins`).  ValueError for a type that is registered already."""
     for t in types:
+        if t in _LOSSES:
+            raise ValueError(f"{t} is a loss twice; keep one")
         _LOSSES[t] = of_scores
 
 

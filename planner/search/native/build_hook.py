@@ -1,4 +1,5 @@
-"""Hatchling build hook: compiles the kernels into the wheel, or into the tree for an editable install.
+"""Hatchling build hook: compiles the kernels into the wheel, or into the tree for an editable install, and sees to it
+that the package is whole where it is built from a source distribution.
 
 Without a C compiler the wheel is built pure, and the kernels are compiled on first use where that is possible.
 It runs in the build's own environment, where the package is not installed, so it loads `library.py` by its path.
@@ -14,16 +15,17 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-__all__ = ["KernelsHook"]
+__all__ = ["PackageHook"]
 
 
-class KernelsHook(BuildHookInterface):
-    """Adds the library, and with it the platform's tag, to the wheel."""
+class PackageHook(BuildHookInterface):
+    """Completes the package, and adds the library, and with it the platform's tag, to the wheel."""
 
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called before every wheel, editable ones too."""
+        _link(Path(self.root))
         folder = Path(self.root) / "planner" / "search" / "native"
         toolchain = _toolchain(folder)
         for old in folder.glob("kernels-*.so"):
@@ -38,6 +40,15 @@ class KernelsHook(BuildHookInterface):
         build_data["pure_python"] = False
         # plain C called through ctypes: any Python 3 on this platform
         build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+
+
+def _link(root: Path) -> None:
+    """Puts back the links that a source distribution leaves out, since it holds every folder once: the root's folders
+    belong to the package."""
+    for name in ("api", "cost_models"):
+        place = root / "planner" / name
+        if not place.exists():
+            place.symlink_to(Path("..") / name, target_is_directory=True)
 
 
 def _toolchain(folder: Path) -> Any:
