@@ -115,7 +115,8 @@ def _take(event: dict[str, Any], outcome: SolveState, show: Callable[[dict[str, 
         case "facts":
             outcome.facts |= event["facts"]
         case "choice":
-            outcome.choice, outcome.cost = event["choice"], event["cost"]
+            if outcome.cost is None or event["cost"] < outcome.cost:
+                outcome.choice, outcome.cost = event["choice"], event["cost"]
         case "warning":
             outcome.warnings.append(event["line"])
         case "error":

@@ -47,6 +47,7 @@ class _Channel:
     def __init__(self, out: TextIO) -> None:
         self.out = out
         self.lock = threading.Lock()
+        self.choosing = threading.Lock()  # choices are compared and sent one at a time, so that the last is the best
         self.sent: int | None = None  # cost of the choice last sent
         self.stop = threading.Event()
 
@@ -61,9 +62,10 @@ class _Channel:
         if choice is None:
             return None
         cost = evaluate(problem, choice)
-        if cost is not None and (self.sent is None or cost < self.sent):
-            self.sent = cost
-            self.send("choice", choice=list(choice), cost=cost)
+        with self.choosing:
+            if cost is not None and (self.sent is None or cost < self.sent):
+                self.sent = cost
+                self.send("choice", choice=list(choice), cost=cost)
         return cost
 
     def follow(self, problem: Problem, control: Control) -> None:

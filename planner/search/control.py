@@ -94,6 +94,11 @@ class Control:
         if better:
             self._tell(solver)
 
+    def found(self) -> tuple[tuple[int, ...] | None, int | None, int | None]:
+        """The best choice, its cost and the best bound, of one moment: a thread may still offer."""
+        with self._lock:
+            return self.best, self.cost, self.bound
+
     @property
     def closed(self) -> bool:
         """Whether the best choice is proven optimal."""

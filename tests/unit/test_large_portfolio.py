@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from planner.search.large import solve_large
 from planner.search.large.contract import contract
 from planner.search.large.core import flatten
 from planner.search.large.exact import Evaluator
+from planner.search.large.helper import Helper
 from planner.search.large.incumbent import Incumbent
 from planner.search.large.primal import Primal
 from planner.search.large.workers import Team
@@ -188,6 +190,36 @@ def test_cancelling_returns_the_best_so_far() -> None:
     thread.join(2.0)
     assert not thread.is_alive()
     assert judged(problem, answers[0]).cost is not None
+
+
+def test_cancelling_ends_the_integer_program_without_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has no limit in time waits for it, as long as it takes."""
+    waits, ended = threading.Event(), threading.Event()
+
+    class Endless:
+        def wait(self) -> None:
+            waits.set()
+            ended.wait(30)
+
+        def end(self) -> None:
+            ended.set()
+
+    def start_program(self: Team) -> None:
+        self.helper = cast(Helper, Endless())
+
+    monkeypatch.setattr(Team, "start_program", start_program)
+    control = Control()
+    found: list[Solution] = []
+    problem = layered_problem(3, layers=60, width=5, states=10, room=0.2)
+    search = threading.Thread(target=lambda: found.append(solve_large(problem, control)), daemon=True)
+    search.start()
+    assert waits.wait(60)
+    begin = time.monotonic()
+    control.cancel.set()
+    search.join(20)
+    assert not search.is_alive()
+    assert time.monotonic() - begin < 10
+    judged(problem, found[0])
 
 
 def test_bounds_and_choices_are_reported_as_they_come() -> None:

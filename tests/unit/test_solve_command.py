@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.cli import solve_watch
+from planner.cli import solve_watch, solve_worker
 from planner.cli.main import main
 from planner.search.brute import brute_force
 from planner.search.problem import FORBIDDEN, Edge, Node, Problem
@@ -179,6 +181,36 @@ def test_what_a_solver_had_found_survives_it(
     assert (found["status"], found["cost"], found["lower_bound"]) == ("feasible", 12, 7)
     assert found["solution"] == [1, 0]
     assert warning in err
+
+
+def test_the_last_choice_that_a_worker_sends_is_its_best() -> None:
+    """Two threads send: one what is offered, the other the answer."""
+    out = io.StringIO()
+    channel = solve_worker._Channel(out)
+    send, sending = channel.send, threading.Event()
+
+    def slow(kind: str, **fields: Any) -> None:
+        if fields["cost"] == 75:
+            sending.set()
+            time.sleep(0.3)
+        send(kind, **fields)
+
+    channel.send = slow  # type: ignore[method-assign]
+    best = brute_force(SMALL)
+    first = threading.Thread(target=channel.choice, args=(SMALL, (1, 0, 0)))
+    first.start()
+    assert sending.wait(10)
+    channel.choice(SMALL, best.choice)
+    first.join()
+    costs = [json.loads(line)["cost"] for line in out.getvalue().splitlines()]
+    assert costs == [75, best.cost]
+
+
+def test_a_dearer_choice_replaces_none() -> None:
+    state = solve_watch.SolveState()
+    for cost in (7, 5, 9):
+        solve_watch._take({"kind": "choice", "choice": [cost], "cost": cost}, state, lambda _: None)
+    assert (state.choice, state.cost) == ([5], 5)
 
 
 def test_a_choice_to_start_from(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -223,6 +223,8 @@ class _Contraction(_View):
     def _remove_free(self) -> None:
         queue = [v for v, alive in enumerate(self.alive) if alive]
         while queue:
+            if self._stopped():
+                raise Interrupted
             v = queue.pop()
             if not self.alive[v] or self.nodes[v].usage or len(self.adjacent[v]) > 2:
                 continue

@@ -18,7 +18,7 @@ from planner.search.control import Control
 from planner.search.evaluate import least_memory
 from planner.search.large.contract import Interrupted, contract
 from planner.search.large.incumbent import Incumbent
-from planner.search.large.workers import Team, take_turns
+from planner.search.large.workers import Team
 from planner.search.native.library import library
 from planner.search.problem import Problem, Solution
 from planner.search.reduction.reduced import Infeasible
@@ -29,6 +29,7 @@ __all__ = ["solve_large"]
 NAME = "portfolio"
 CONTRACTING = 0.5  # share of the time that contraction may take: what it leaves out costs the search more
 PAUSE = 0.02  # seconds between looks at the clock
+JOINING = 0.3  # seconds in which threads that were told to stop do so
 
 
 def solve_large(problem: Problem, control: Control, *, seed: int = 0) -> Solution:
@@ -61,9 +62,9 @@ def solve_large(problem: Problem, control: Control, *, seed: int = 0) -> Solutio
         return _solution(control)
     team = Team(incumbent, seed)
     if control.time_limit is None:
-        take_turns(team)
+        _run(team, team.take_turns)
     else:
-        _side_by_side(team, control)
+        _run(team, team.follow_dual, team.search_choices)
     if team.infeasible:
         return _exact(problem, control, "the integer program finds no valid choice")
     team.tell_prices()
@@ -79,18 +80,22 @@ def _short_of_time(control: Control) -> Callable[[], bool]:
     return lambda: control.cancel.is_set() or time.monotonic() > end
 
 
-def _side_by_side(team: Team, control: Control) -> None:
-    threads = [threading.Thread(target=work, daemon=True) for work in (team.follow_dual, team.search_choices)]
+def _run(team: Team, *works: Callable[[], None]) -> None:
+    """Each in a thread, while this one looks at the clock and for a cancellation."""
+    threads = [threading.Thread(target=work, daemon=True) for work in works]
     for thread in threads:
         thread.start()
     try:
         while not team.over and any(t.is_alive() for t in threads):
-            time.sleep(PAUSE)
-            team.mind_program()
+            for thread in threads:
+                thread.join(PAUSE)
+            if team.timed:
+                team.mind_program()
     finally:
         team.end()
+    late = time.monotonic() + JOINING
     for thread in threads:
-        thread.join(1.0)
+        thread.join(max(0.0, late - time.monotonic()))
     if team.failure is not None:
         raise team.failure
 
@@ -105,9 +110,10 @@ def _exact(problem: Problem, control: Control, reason: str) -> Solution:
 
 
 def _solution(control: Control) -> Solution:
-    bound = 0 if control.bound is None or not math.isfinite(control.bound) else control.bound
-    if control.best is None or control.cost is None:
+    best, cost, proven = control.found()
+    bound = 0 if proven is None or not math.isfinite(proven) else proven
+    if best is None or cost is None:
         return Solution("unknown", bound=bound, solver=NAME)
-    if bound >= control.cost:
-        return Solution("optimal", control.best, control.cost, control.cost, NAME)
-    return Solution("feasible", control.best, control.cost, bound, NAME)
+    if bound >= cost:
+        return Solution("optimal", best, cost, cost, NAME)
+    return Solution("feasible", best, cost, bound, NAME)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,15 +22,17 @@ from planner.search.prices.lagrangian import Lagrangian
 from planner.search.prices.memory import branch_and_bound
 from planner.search.reduction.reduced import Infeasible, Reduced
 
-__all__ = ["Team", "take_turns"]
+__all__ = ["Team"]
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 NEWS = 1e-3  # share of the bound by which the dual rises until its prices call for another descent
-FIRST_STEPS = 30  # of the dual, before choices are decoded from it
+FIRST_STEPS = 30  # of the dual, before choices are decoded from it,
+FIRST_SHARE = 0.1  # or this share of the time, where steps are slow
 PROGRAM_STEPS = 120  # of the dual, before its prices name the rows of the integer program
 PROGRAM_PAIRS = 60_000  # pairs of classes of states up to which an integer program is worth its time
 PROGRAM_ROWS = 60
+PROGRAM_SECONDS = 1.0  # at least, which it takes to be set up
 ELIMINATION_ENTRIES = 1 << 22  # of all tables of one elimination: tenths of a second
 ELIMINATION_WORK = 10**8  # entries in all: some seconds
 DESCENTS = 3  # of the dual, after which its thread searches for choices as well
@@ -56,6 +59,9 @@ class Team:
         self.infeasible = False
         self.failure: BaseException | None = None
         self._ended = self._eliminated = False
+        left = incumbent.control.left
+        self.timed = incumbent.control.time_limit is not None
+        self._first = time.monotonic() + FIRST_SHARE * (left or 0.0)
         self._ready = threading.Event()
         self._advice = self.dual.best_bound, self.dual.best_prices, x
         self._turns, self._followed = [0, 0], [-math.inf, -math.inf]
@@ -71,13 +77,17 @@ class Team:
         dual.step(self.incumbent.cost)
         self._advice = dual.best_bound, dual.best_prices, dual.best_choice
         if dual.steps % TELL == 0:
-            if dual.best_bound > self._worst:
-                self.infeasible = True
-                return
-            self.incumbent.prove(dual.best_bound, "dual")
-            self._offer(dual.forest, "dual")
-        if dual.steps >= FIRST_STEPS:
+            self._tell_dual()
+        if dual.steps >= FIRST_STEPS or (self.timed and time.monotonic() > self._first):
             self._ready.set()
+
+    def _tell_dual(self) -> None:
+        """Hands in its bound and the best choice decoded from it."""
+        if self.dual.best_bound > self._worst:
+            self.infeasible = True
+            return
+        self.incumbent.prove(self.dual.best_bound, "dual")
+        self._offer(self.dual.forest, "dual")
 
     def improve(self, who: int) -> None:
         """One descent or annealing by primal `who`.
@@ -112,7 +122,9 @@ class Team:
             if self.dual.descents >= 1:
                 self.eliminate()
             if self.dual.descents >= DESCENTS:
+                self._tell_dual()
                 self.improve(1)
+        self._tell_dual()
 
     def eliminate(self) -> None:
         """Elimination with branch and bound, once, where the tables stay small: there its bound is the better one."""
@@ -158,8 +170,9 @@ class Team:
             self.failure = e
 
     def mind_program(self) -> None:
-        """Starts the integer program once the dual can name its rows, where it is small enough."""
-        if self.helper is None and self.dual.steps >= PROGRAM_STEPS:
+        """Starts the integer program once the dual can name its rows, where it is small enough and time is left."""
+        left = self.incumbent.control.left
+        if self.helper is None and self.dual.steps >= PROGRAM_STEPS and (left is None or left > PROGRAM_SECONDS):
             self.start_program()
 
     def start_program(self) -> None:
@@ -191,31 +204,30 @@ class Team:
         instants = self.reduced.instants
         self.incumbent.control.prices = {instants[r]: float(prices[r]) * scale for r in np.flatnonzero(prices)}
 
+    def take_turns(self) -> None:
+        """All work in one thread, a fixed amount each, so that the answer depends on the problem and the seed alone."""
+        self._guarded(self._take_turns)
+
+    def _take_turns(self) -> None:
+        for turn in range(TURNS):
+            for _ in range(TURN_STEPS):
+                if self.over:
+                    return
+                self.advance_dual()
+            self.improve(0)
+            self.improve(1)
+            if turn == PROGRAM_STEPS // TURN_STEPS:
+                self.eliminate()
+                self.start_program()
+                if self.helper is not None:
+                    self.helper.wait()
+
     def end(self) -> None:
         self._ended = True
         for forest in (self.dual.forest, *(p.forest for p in self.primals)):
             forest.stop[0] = 1
         if self.helper is not None:
             self.helper.end()
-
-
-def take_turns(team: Team) -> None:
-    """Everyone in turn, with a fixed amount of work."""
-    try:
-        for turn in range(TURNS):
-            for _ in range(TURN_STEPS):
-                if team.over:
-                    return
-                team.advance_dual()
-            team.improve(0)
-            team.improve(1)
-            if turn == PROGRAM_STEPS // TURN_STEPS:
-                team.eliminate()
-                team.start_program()
-                if team.helper is not None:
-                    team.helper.wait()
-    finally:
-        team.end()
 
 
 def _worst(reduced: Reduced) -> float:

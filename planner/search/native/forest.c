@@ -97,7 +97,10 @@ static uint64_t next(uint64_t *s) { /* xorshift64* (Vigna 2016) */
     return z * 0x2545F4914F6CDD1DULL;
 }
 static double uniform(uint64_t *s) { return ((next(s) >> 11) + 0.5) * 0x1p-53; }
-static int64_t below(uint64_t *s, int64_t n) { return (int64_t)(uniform(s) * n); }
+static int64_t below(uint64_t *s, int64_t n) {
+    int64_t k = (int64_t)(uniform(s) * n); /* uniform may round up to 1 */
+    return k < n ? k : n - 1;
+}
 
 typedef struct {
     int64_t *tree, *parent, *link, *count, *waiting, *seen; /* per node */

@@ -16,7 +16,7 @@ __all__ = ["min_sum", "row_classes", "row_difference"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-COMPARED = 1 << 16  # entries of a matrix up to which comparing all rows with each other is fastest
+COMPARED = 1 << 24  # entries looked at, up to which comparing all rows with each other is fastest
 MOST_AXES = 32
 BLOCK = 1 << 15  # entries worked on at a time without the library: 256 KiB, about a second-level cache
 
@@ -68,7 +68,7 @@ def row_classes(matrix: NDArray[Any]) -> tuple[Integers, Integers]:
     """Classes of identical rows along axis 0: (class of every row, first row of every class)."""
     rows = np.ascontiguousarray(matrix).reshape(len(matrix), -1)
     native = library()
-    if native is None or rows.dtype != np.float64 or not 0 < rows.size <= COMPARED:
+    if native is None or rows.dtype != np.float64 or not 0 < len(rows) * rows.size <= COMPARED:
         return _row_classes(rows)
     classes, first = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
     native.tables_row_classes.restype = ctypes.c_int64
