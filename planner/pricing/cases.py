@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from planner.ir import DeviceMesh, Graph, Layout, Reduction, Tensor
+from planner.ir import Graph, Layout, Reduction, Tensor
 from planner.pricing.hubs import MAX_SET_READERS, Read, SetHub, StarHub, capped, distances
 from planner.pricing.machine import IntArray, Machine
+from planner.pricing.optimizer_parallel import OptimizerParallel
 from planner.pricing.priced import Reader
 from planner.pricing.structure import Case, HubCase, RedistributedTensor, Structure
 from planner.pricing.tables import Allowed, OperatorTable, distinct, operator_tables
@@ -51,7 +51,7 @@ class CasePrices:
         self.tables: list[OperatorTable] = operator_tables(structure.classes, expansions, machine, allowed)
         self._memo: dict[Hashable, Any] = {}
         self._shards = np.zeros(0, dtype=np.int64)
-        self._cut_further: dict[tuple[int, int], bool] = {}  # by numbers of two layouts
+        self._optimizer_parallel = OptimizerParallel(self.layouts, self.mesh)
         self._parts = _parts_by_shape(structure)
         kinds = tuple(dict.fromkeys(map(self._kind, structure.redistributed_tensors)))
         self._redistributions = dict(zip(kinds, self._tables(kinds), strict=True))
@@ -355,7 +355,7 @@ class CasePrices:
         if self.machine.settings.target in ONE_COPY:
             costs = np.where(second >= 0, FORBIDDEN, costs)
         if self.machine.settings.target == "mindspore":
-            costs = np.where(self._optimizer_parallel(first, stored[:, 0]), costs, FORBIDDEN)
+            costs = np.where(self._optimizer_parallel.allows(first, stored[:, 0]), costs, FORBIDDEN)
         size = self._bytes(redistributed.shape, redistributed.dtype)
         copies = np.where(first != stored, size // self._shards_of(first), 0)
         # Of two layouts one is certainly held as long as one is needed: the smaller, where both are copies.
@@ -371,28 +371,6 @@ class CasePrices:
             computed = int(np.prod(redistributed.shape, dtype=object)) // self._shards_of(stored) * each.compute_copy
             copies = np.maximum(0, copies - computed) * (each.compute_copy + each.gradient) // each.compute_copy
         return _states(costs, writes.rows, columns), _states(copies, writes.rows, columns)
-
-    def _optimizer_parallel(self, computed: IntArray, stored: IntArray) -> NDArray[np.bool_]:
-        """Of layouts by number, those which MindSpore stores a parameter in that is computed with so: the same, or cut
-        further along the first dimension among all ranks with equal parts."""
-        out = stored[:, None] == computed[None, :]
-        for row, column in zip(*np.nonzero(~out), strict=True):
-            pair = int(computed[column]), int(stored[row])
-            if pair not in self._cut_further:
-                self._cut_further[pair] = _cut_further(
-                    self.layouts.known[pair[0]], self.layouts.known[pair[1]], self.mesh
-                )
-            out[row, column] = self._cut_further[pair]
-        return out
-
-
-def _cut_further(computed: Layout, stored: Layout, mesh: DeviceMesh) -> bool:
-    """Whether `stored` divides the first dimension of `computed` among all axes that this leaves."""
-    if not stored.dims or computed.partial or stored.partial or computed.dims[1:] != stored.dims[1:]:
-        return False
-    used = {a for d in computed.dims for a in d}
-    left = tuple(a.name for a in mesh.axes if a.size > 1 and a.name not in used)
-    return stored.dims[0] == (*computed.dims[0], *left)
 
 
 def _states(values: IntArray, rows: np.ndarray, columns: np.ndarray | None) -> IntArray:

@@ -9,7 +9,13 @@ __all__ = ["Cost", "Kind"]
 
 
 class Kind(StrEnum):
-    """Products and attention multiply on matrix units, look-ups read rows by their index, all else moves memory."""
+    """Products and attention multiply on matrix units, look-ups read rows by their index, all else moves memory.
+
+    product     a matrix product, or what is computed as one: each of two factors has a gradient that is a product, too
+    multiplies  takes the matrix units, and most of a step's time
+    fuses       may join the kernel of a neighbour; what does not is a kernel by itself
+    view        only rearranges: a strided read of its operand
+    """
 
     MATMUL = "matmul"
     CONV = "conv"
@@ -22,25 +28,17 @@ class Kind(StrEnum):
     LAYOUT = "layout"
     FREE = "free"  # names what is there
 
-    @property
-    def product(self) -> bool:
-        """A matrix product, or what is computed as one: each of two factors has a gradient that is a product, too."""
-        return self is Kind.MATMUL or self is Kind.CONV
+    product: bool
+    multiplies: bool
+    fuses: bool
+    view: bool
 
-    @property
-    def multiplies(self) -> bool:
-        """It takes the matrix units, and most of a step's time."""
-        return self.product or self is Kind.ATTENTION
-
-    @property
-    def fuses(self) -> bool:
-        """It may join the kernel of a neighbour; what does not is a kernel by itself."""
-        return not (self.multiplies or self is Kind.GATHER)
-
-    @property
-    def view(self) -> bool:
-        """It only rearranges: a strided read of its operand."""
-        return self is Kind.FREE or self is Kind.LAYOUT
+    def __init__(self, word: str) -> None:
+        # Attributes, not properties: fusion and traces ask them of every operator.
+        self.product = word in ("matmul", "conv")
+        self.multiplies = self.product or word == "attention"
+        self.fuses = not self.multiplies and word != "gather"
+        self.view = word in ("layout", "free")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from planner.ir import Graph, Op
 from planner.ir.tensor import ITEM_BYTES
 from planner.rules.cost import Cost, Kind
 from planner.rules.notation import Shape, expand
-from planner.rules.rule import FACTORS, Combine, Cut, InnerCollective, Rule
+from planner.rules.rule import MULTIPLIED, Combine, Cut, InnerCollective, Rule
 
 __all__ = ["KeepWholeError", "Operator", "sharded"]
 
@@ -190,7 +190,7 @@ def sharded(
     if flops is None:
         flops = float(math.prod(o.outputs[0] or ())) if o.outputs and o.outputs[0] is not None else 0.0
     if backward_flops is None:
-        backward_flops = flops * len(gradients & FACTORS if Kind(kind).product else gradients - e.additive)
+        backward_flops = flops * len(gradients & MULTIPLIED if Kind(kind).product else gradients - e.additive)
     return Rule(
         factors=e.factors,
         operands=e.operands,

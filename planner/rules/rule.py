@@ -14,9 +14,9 @@ from typing import Final, Literal
 
 from planner.rules.cost import Cost
 
-__all__ = ["FACTORS", "Combine", "Cut", "Dims", "InnerCollective", "Rule"]
+__all__ = ["MULTIPLIED", "Combine", "Cut", "Dims", "InnerCollective", "Rule"]
 
-FACTORS: Final = frozenset({0, 1})  # the operands that a product multiplies
+MULTIPLIED: Final = frozenset({0, 1})  # the operands that a product multiplies
 Dims = tuple[tuple[str, ...], ...]  # per tensor dimension, its factors from major to minor
 
 

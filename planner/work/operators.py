@@ -18,7 +18,7 @@ import numpy as np
 
 from planner.cost_models.kernels import Kernel, KernelKind
 from planner.rules.cost import Kind
-from planner.rules.rule import FACTORS, Dims, Rule
+from planner.rules.rule import MULTIPLIED, Dims, Rule
 from planner.work.fusion import Part
 
 __all__ = ["Operator", "Shards", "kernels"]
@@ -135,7 +135,7 @@ def _product(op: Operator, shards: Shards) -> tuple[list[Kernel], list[Kernel]]:
 
 def _per_gradient(rule: Rule) -> float:
     """Operations of the backward for one of the two factors; those of the forward where the rule knows no gradient."""
-    factors = rule.differentiable & FACTORS
+    factors = rule.differentiable & MULTIPLIED
     return rule.cost.backward_flops / len(factors) if factors else rule.cost.flops
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from planner.cli.options import add_json_option
 from planner.errors import UsageError
 from planner.requests.values import progress_to
 
@@ -21,7 +22,7 @@ __all__ = ["configure", "run"]
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("rows", type=Path, metavar="ROWS.json", help="measured rows: a list, or an object with `rows`")
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    add_json_option(parser)
     parser.add_argument(
         "--fit", choices=("none", "profile"), help="fit the profiles' efficiencies to the rows first; default: none"
     )

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from planner.cache import Store, default_folder
+from planner.cli.options import add_json_option
 from planner.errors import InputError
 from planner.requests.values import cache_size
 
@@ -29,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cache", type=Path, metavar="DIR", help="directory of cached answers; default: the one of `planner search`"
     )
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    add_json_option(parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+from planner.cli.options import add_json_option
 from planner.errors import UsageError
 from planner.requests.values import positive, profile_of, progress_to
 
@@ -29,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rows", type=Path, metavar="ROWS.json", help="fit to published step times instead of to this machine"
     )
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    add_json_option(parser)
 
 
 def run(options: argparse.Namespace) -> int:

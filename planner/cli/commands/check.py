@@ -9,6 +9,7 @@ import argparse
 import json
 from pathlib import Path
 
+from planner.cli.options import add_json_option
 from planner.search.certificates.file import read_certificate
 from planner.search.checks.check import check
 from planner.search.saved.instance import read_instance
@@ -21,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "certificate", type=Path, metavar="CERTIFICATE", help="written by `planner solve --certificate`"
     )
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    add_json_option(parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
+from planner.cli.options import add_json_option
 from planner.errors import InputError
 from planner.files import write_whole
 from planner.requests.occupied import refuse_inputs_and_models
@@ -19,7 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("b", type=plan_file, metavar="B", help="plan.json, or its folder")
     parser.add_argument("--groups", type=positive, default=10, metavar="N", help="groups of changes shown; default: 10")
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write both plans side by side as one HTML page")
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    add_json_option(parser)
 
 
 def run(options: argparse.Namespace) -> int:

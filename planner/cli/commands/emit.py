@@ -6,6 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
+from planner.cli.options import add_json_option
 from planner.requests.occupied import refuse_inputs
 from planner.requests.values import plan_file
 
@@ -26,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="file of the servers, in lines of SERVER DEVICE_IP… or SERVER slots=N",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    add_json_option(parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import json
 from dataclasses import fields
 from pathlib import Path
 
-from planner.cli.options import add_model_options
+from planner.cli.options import add_json_option, add_model_options
 from planner.errors import InfeasibleError, UsageError
 from planner.requests.evaluation import EvaluationRequest, evaluated
 from planner.requests.evaluation_text import evaluation_text
@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_options(parser, EvaluationRequest, ("hardware", "precision", "optimizer", "memory_limit"))
     parser.add_argument("--out", type=Path, metavar="DIR", help="write evaluation.json there")
     parser.add_argument("--force", action="store_true", help=FORCE)
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    add_json_option(parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ import json
 import os
 from pathlib import Path
 
+from planner.cli.options import add_json_option
 from planner.requests.values import plan_file, positive
 
 __all__ = ["configure", "run"]
@@ -30,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hardware", metavar="NAME|FILE", help="the hardware profile; default: the one that was planned for"
     )
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    add_json_option(parser)
 
 
 def run(options: argparse.Namespace) -> int:

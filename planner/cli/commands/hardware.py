@@ -7,6 +7,7 @@ import dataclasses
 import json
 from typing import Any
 
+from planner.cli.options import add_json_option
 from planner.requests.values import profile_of
 
 __all__ = ["configure", "run"]
@@ -14,7 +15,7 @@ __all__ = ["configure", "run"]
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", metavar="NAME", help="profile or TOML file; without it all are listed")
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    add_json_option(parser)
 
 
 def run(options: argparse.Namespace) -> int:

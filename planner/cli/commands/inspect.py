@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from planner.cli.options import add_model_options
+from planner.cli.options import add_json_option, add_model_options
 from planner.errors import UsageError
 from planner.requests.values import bindings
 
@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="list operator types with their sharding rules; without MODEL, list all of them",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    add_json_option(parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from planner.cli.options import add_model_options
+from planner.cli.options import add_json_option, add_model_options
 from planner.requests.model import ModelSource
 from planner.requests.occupied import FORCE, refuse_other_plan
 from planner.requests.reading import HARDWARE, strategy_file
@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compare", action="store_true", help="also search without the file, and say how that plan differs"
     )
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    add_json_option(parser)
     add_model_options(parser, named=True)
 
 

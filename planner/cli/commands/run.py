@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from planner.cli.options import add_json_option
 from planner.requests.values import not_negative, plan_file, positive
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=not_negative, default=0, help="seed of the random parameters and inputs")
     parser.add_argument("--check", action="store_true", help="compare the results with the whole model on one process")
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    add_json_option(parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from planner.cache import Store, default_folder
 from planner.cli.commands.cache import add_cache_options
-from planner.cli.options import add_model_options
+from planner.cli.options import add_json_option, add_model_options
 from planner.emit import TARGETS
 from planner.errors import InputError
 from planner.requests.answer import Answer, finished, write_plans
@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"also write the plan for a runtime, to DIR/TARGET: {', '.join(TARGETS)}; may be repeated",
     )
     parser.add_argument("--details", action="store_true", help="also print how every operator is split")
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    add_json_option(parser)
 
 
 def add_request_options(parser: argparse.ArgumentParser) -> None:

@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TextIO
 
+from planner.cli.options import add_json_option
 from planner.cli.solve_watch import SolveState, started, watch
 from planner.errors import InputError, UsageError
 from planner.requests.values import seconds
@@ -55,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--events", metavar="FILE|-", help="write progress as JSON lines; -: to standard error, instead of text"
     )
     parser.add_argument("--quiet", action="store_true", help="print no progress on standard error")
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    add_json_option(parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 
-from planner.cli.options import add_model_options
+from planner.cli.options import add_json_option, add_model_options
 from planner.errors import InputError
 from planner.requests.model import ModelSource
 from planner.requests.plan_model import model_of_plan
@@ -22,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--whole", action="store_true", help="execute the whole graph and the file, however long that takes"
     )
     parser.add_argument("--seed", type=not_negative, default=0, help="seed of the random weights and inputs")
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    add_json_option(parser)
 
 
 def run(options: argparse.Namespace) -> int:
