@@ -15,7 +15,7 @@ __all__ = [
     "alike_chunks",
     "alike_ranks",
     "chunks", "chunks_of", "counted_kinds", "counted_layers", "each_once", "in_chunk", "in_one_chunk", "kinds_of",
-    "layers_of",
+    "layers_of", "rank_of_last_chunk",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -60,6 +60,11 @@ def chunks_of(c: Configuration, device: int) -> tuple[int, ...]:
     if c.order == "zb-v":
         return device, 2 * c.pp - 1 - device
     return tuple(range(device, c.pp * c.virtual_stages, c.pp))
+
+
+def rank_of_last_chunk(c: Configuration) -> int:
+    """The pipeline rank of the last chunk: the first one where the V of `zb-v` comes back to it."""
+    return 0 if c.order == "zb-v" else c.pp - 1
 
 
 def in_chunk(workload: Workload, c: Configuration, part: Sequence[int], k: int) -> Configuration:

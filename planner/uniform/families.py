@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.clock import Configuration
-from planner.clock.stages import chunks_of
+from planner.clock.stages import chunks_of, rank_of_last_chunk
 from planner.cost_models import HardwareProfile
 from planner.cost_models.pipeline import device_order
 from planner.uniform.load import Load, Pair, room_of_ranks, static_bytes
@@ -138,10 +138,6 @@ def _between(layers: Callable[[float], float], wanted: int, least: float) -> Pai
     return float("inf"), float("inf")
 
 
-def _last_rank(c: Configuration) -> int:
-    return next(d for d in range(c.pp) if c.pp * c.virtual_stages - 1 in chunks_of(c, d))
-
-
 class _Pipeline:
     """What ranks have room for, within `limit` bytes."""
 
@@ -162,16 +158,16 @@ class _Pipeline:
         self.waits[1:] += load.first[0] + (load.first[1] if back else 0.0)
         self.extra = np.full(c.pp, c.virtual_stages * load.at_ends)
         self.extra[0] += sum(load.first) - sum(load.chunk)
-        self.extra[_last_rank(c)] += sum(load.last) - load.chunk[0]
+        self.extra[rank_of_last_chunk(c)] += sum(load.last) - load.chunk[0]
 
     def most(self, t: float | _Floats) -> _Floats:
         """The most layers that each rank computes within t seconds, in its room: the best corner of what two numbers of
         layers, those that are kept and those that run again, may be.  A column of t makes a row for each."""
         seconds = np.maximum(0.0, (t - self.waits) / self.passes - self.extra)
-        longer = self.seconds + self.again
-        saved = np.minimum(seconds / self.seconds, self.room / self.bytes)
         if self.copied:
             return self._copying(seconds)
+        longer = self.seconds + self.again
+        saved = np.minimum(seconds / self.seconds, self.room / self.bytes)
         if not self.again:
             return self._whole(saved)
         again = np.minimum(seconds / longer, self.room / self.bytes_again)

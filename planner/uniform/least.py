@@ -64,7 +64,10 @@ class Passed:
             self._cuts[count] = [tuple(self._kinds[i] for i in chunk) for chunk in cut]
         parts = each_once(self._cuts[count], lambda k: self._both(c, units, cut[k]))
         before, behind = (list(accumulate((p[way] for p in parts), initial=0.0)) for way in (0, 1))
-        return [(before[d], behind[d], sum(sum(parts[k]) for k in chunks_of(c, d))) for d in range(c.pp)]
+        both = [forward + back for forward, back in parts]
+        if c.virtual_stages > 1:
+            both = [sum(both[k] for k in chunks_of(c, d)) for d in range(c.pp)]
+        return list(zip(before, behind, both, strict=False))  # of all chunks, of which each rank's first counts
 
     def _both(self, c: Configuration, units: Sequence[tuple[float, float]], part: Sequence[int]) -> list[float]:
         """Seconds of a chunk forward and backward, which what waits in the host's memory is copied beside."""

@@ -11,7 +11,14 @@ from planner.clock.exchange import Exchanges
 from planner.clock.memory import STATE_BYTES, chunk_activation_bytes, made_bytes
 from planner.clock.passes import Passes, passes_of
 from planner.clock.ranks import handover_seconds
-from planner.clock.stages import chunks_of, counted_kinds, counted_layers, each_once, kinds_of, layers_of
+from planner.clock.stages import (
+    counted_kinds,
+    counted_layers,
+    each_once,
+    kinds_of,
+    layers_of,
+    rank_of_last_chunk,
+)
 from planner.cost_models import HardwareProfile, optimizer_seconds
 from planner.trace import Unit, Workload
 
@@ -305,8 +312,7 @@ def room_of_ranks(load: Load, c: Configuration, limit: float | None, least: floa
     if limit is None:
         return [float("inf")] * c.pp
     room = [limit - load.beside] * c.pp
-    for k, (weights, stored) in zip((0, c.pp * c.virtual_stages - 1), load.ends, strict=True):
-        rank = next(d for d in range(c.pp) if k in chunks_of(c, d))
+    for rank, (weights, stored) in zip((0, rank_of_last_chunk(c)), load.ends, strict=True):
         room[rank] -= _static(weights, stored, c)
     return [max(least, r) for r in room]
 
