@@ -91,8 +91,9 @@ class Sample:
         # Positions of several samples are not divided where samples and positions have become one dimension, as before
         # a loss; those of one sample are.
         one = c.micro_batch == 1 and (c.cp > 1 or c.sequence_parallel)
-        kinds = c.tp > 1, c.cp > 1, c.context, c.ep > 1, c.dp > c.ep, c.zero, c.sequence_parallel, c.recompute, one
         inner = (c.tp, c.cp) if c.exchanges_heads else (c.cp, c.tp)
+        travel = inner if self._by_size else tuple(n > 1 for n in inner)
+        kinds = travel, c.context, c.ep > 1, c.dp > c.ep, c.zero, c.sequence_parallel, c.recompute, one
         sizes = [n for n in (c.dp // c.ep, c.ep, *inner) if n > 1] or [1]
         graph, mesh = self.at(c.micro_batch * c.dp), DeviceMesh.of(*sizes)
         for known in self._programs[kinds]:  # of one sample, dimensions go by other names
@@ -102,6 +103,14 @@ class Sample:
         made = self._program(c)
         self._programs[kinds].append(made)
         return made
+
+    @cached_property
+    def _by_size(self) -> bool:
+        """Whether links in a server are such that sizes decide how tensors travel: where pairs of devices are slower
+        than all together (V100), gathering among more ranks than need be, and dropping what is too much, may be faster.
+        """
+        server = self.profile.server
+        return server is not None and server.topology == "table"
 
     @cached_property
     def has_experts(self) -> bool:

@@ -179,6 +179,18 @@ def test_positions_of_one_sample_are_laid_out_by_themselves(strategy: str) -> No
         assert estimated.allocated_bytes == pytest.approx(own.allocated_bytes, rel=1e-2)
 
 
+def test_where_pairs_of_devices_are_slow_a_layout_is_not_that_of_other_sizes() -> None:
+    """On a V100 server tensor-parallel pairs gather among all four ranks and drop half: no way for tp=4."""
+    profile = load_profile("v100")
+    sizes = {"layers": 5, "hidden": 256, "heads": 8, "kv_heads": 8, "ffn": 1024, "vocab": 1024, "seq": 2048, "batch": 3}
+    model = build("llama", {**sizes, "attention": "fused"})
+    sample = Sample(import_bytes(model.SerializeToString(), name="llama"), profile)
+    for tp in (2, 4):
+        c = parse_strategy(f"megatron:tp={tp},cp=2,micro_batch=3", devices=2 * tp, batch=3).with_(precision="fp16")
+        estimated, own = predict(sample.estimated(c), c, profile), predict(sample.workload(c), c, profile)
+        assert estimated.step_time_s == pytest.approx(own.step_time_s, rel=1e-4)
+
+
 def test_prescribed_stages_micro_batches_and_recomputation_are_kept() -> None:
     sample = Sample(graph("gpt", 8), A100)
     space = Space(4, 8, sample.layers, stages=2, micro_batches=4, recompute="blocks", unsupported=_one_order)
