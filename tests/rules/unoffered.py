@@ -20,7 +20,7 @@ from planner.ir import DeviceMesh, Layout, Reduction
 from planner.kernels import NoKernelError, run_local
 from planner.kernels.shards import Array
 from planner.rules import Rule, strategies
-from tests.rules.prover import Case, Cuts, compare, cut, is_floating
+from tests.rules.prover import Case, Cuts, compare, is_floating
 from tests.rules.variants import redrawn
 
 __all__ = ["Assignments", "assignments"]
@@ -139,16 +139,11 @@ def _right(
     shape: tuple[int, ...] | None,
 ) -> _Layouts | None:
     """The layouts in which the local results are the whole ones; None where there are none."""
-    mesh, rng = cuts.mesh, np.random.default_rng(3)
+    mesh = cuts.mesh
     columns: list[tuple[Array | None, ...]] = []
     try:
         for i, (v, layout) in enumerate(zip(subject.inputs, operands, strict=True)):
-            if v is None:
-                columns.append((None,) * mesh.devices)
-            elif layout is not None and layout.partial:
-                columns.append(cut(v, layout, mesh, rng))
-            else:
-                columns.append(cuts(f"operand {i}", v, layout))
+            columns.append((None,) * mesh.devices if v is None else cuts(f"operand {i}", v, layout))
         rows = []
         for r in range(mesh.devices):
             local = [c[r] for c in columns]

@@ -257,10 +257,9 @@ def test_where_nothing_fits_a_known_step_ends_the_search_in_order() -> None:
     small = import_bytes(build("gpt", sizes).SerializeToString(), name="gpt")
     free = make_plan(small, Request(8, A100, Settings(True)))
     limit = int(0.15 * free.peak_memory_bytes)
-    for share in (1.01, 1.05, 1.2):
-        request = Request(8, A100, Settings(True), memory_limit=limit, known_step_s=share * free.step_time_s)
-        with pytest.raises((NotFasterError, InfeasibleError)):
-            make_plan(small, request)
+    request = Request(8, A100, Settings(True), memory_limit=limit, known_step_s=1.05 * free.step_time_s)
+    with pytest.raises((NotFasterError, InfeasibleError)):
+        make_plan(small, request)
 
 
 def test_configurations_are_said_in_words() -> None:
