@@ -6,14 +6,15 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from planner.api.errors import Problem
 from planner.api.jobs.requests import evaluation_options, search_options
-from planner.api.parameters import Binding, Count, Hardware, Name, Size, Text, parameter
+from planner.api.parameters import Name, parameter
 from planner.errors import UsageError
+from planner.requests.evaluation import EvaluationRequest
 from planner.requests.options import options_of
 from planner.requests.search import MOST_DEVICES, SearchRequest
 from planner.requests.values import bindings
@@ -61,35 +62,27 @@ class _PlanQuery(_Query):
 
 def plan_query(request: type[SearchRequest] = SearchRequest) -> type[_PlanQuery]:
     """Query parameters for all options of a request that a service is asked for, read from its fields."""
-    parameters: dict[str, Any] = {f.name: parameter(f) for f in options_of(request) if f.metadata["sent"]}
-    return create_model("PlanQuery", __base__=_PlanQuery, __doc__=_PlanQuery.__doc__, **parameters)
+    return create_model("PlanQuery", __base__=_PlanQuery, __doc__=_PlanQuery.__doc__, **_parameters(request))
 
 
-if TYPE_CHECKING:
-    PlanQuery = _PlanQuery
-else:
-    PlanQuery = plan_query()
+def _parameters(request: type[Any]) -> dict[str, Any]:
+    return {f.name: parameter(f) for f in options_of(request) if f.metadata["sent"]}
 
 
-class EvaluationQuery(_Query):
+class _EvaluationQuery(_Query):
     """What to price: `strategy` with a model in the body, or `plan` by its id."""
 
-    strategy: Annotated[
-        Text | None, Field(description="ddp, fsdp, megatron:tp=8,pp=4, …: docs/evaluate.md lists them.")
-    ] = None
     plan: Annotated[
         str | None, Field(json_schema_extra={"pattern": "^[0-9a-f]{32}$"}, description="Id of a plan, instead.")
     ] = None
-    devices: Annotated[int | None, Field(ge=1, le=10**6, description="Of a plan: its own.")] = None
-    batch: Annotated[Count | None, Field(description="Global batch; default: the model's own.")] = None
-    hardware: Annotated[
-        Hardware | None, Field(description="A name of GET /v1/hardware; default: a100-80, of a plan its own.")
-    ] = None
-    precision: Annotated[Literal["bf16", "fp16", "fp32"] | None, Field(description="Of a plan: its own.")] = None
-    optimizer: Annotated[Literal["adam", "momentum", "sgd"] | None, Field(description="Of a plan: its own.")] = None
-    memory_limit: Annotated[Size | None, Field()] = None
-    bind: Annotated[list[Binding], Field(max_length=50)] = []
     name: Annotated[Name | None, Field(description="Name of the model; default: that of the file.")] = None
+
+    # Read from the request's fields, as `devices` and `strategy`, which are looked at here.
+    if TYPE_CHECKING:
+        devices: int | None
+        strategy: str | None
+        precision: str | None
+        optimizer: str | None
 
     def task_options(self) -> dict[str, Any]:
         """What the evaluation gets.  UsageError where options contradict each other."""
@@ -102,6 +95,19 @@ class EvaluationQuery(_Query):
         given = self._given("plan")
         evaluation_options(given, plan=self.plan is not None)
         return given
+
+
+if TYPE_CHECKING:
+    PlanQuery = _PlanQuery
+    EvaluationQuery = _EvaluationQuery
+else:
+    PlanQuery = plan_query()
+    EvaluationQuery = create_model(
+        "EvaluationQuery",
+        __base__=_EvaluationQuery,
+        __doc__=_EvaluationQuery.__doc__,
+        **_parameters(EvaluationRequest),
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -12,17 +12,13 @@ from planner.cost_models import profile_names
 from planner.requests.options import default_of
 from planner.requests.values import byte_size, positive, seconds
 
-__all__ = ["Binding", "Count", "Hardware", "Name", "Size", "Text", "parameter"]
+__all__ = ["Name", "parameter"]
 
 _COUNT: Final = {"ge": 1, "le": 10**9}
 _SIZE: Final = {"pattern": r"^[0-9]{1,15}(\.[0-9]{1,6})?([kKmMgGtT]([iI]?[bB])?|[bB])?$"}
 _TEXT: Final = {"min_length": 1, "max_length": 1000, "pattern": r"^[^\x00-\x1f\x7f]+$"}
 _MOST: Final = 200  # entries of a list
 
-Count = Annotated[int, Field(**_COUNT)]
-Size = Annotated[str, Field(**_SIZE)]
-Binding = Annotated[str, StringConstraints(pattern=r"^[^= \x00-\x1f\x7f]{1,100}=[1-9][0-9]{0,8}$")]
-Text = Annotated[str, Field(**_TEXT)]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,99}$")]
 Hardware = Annotated[str, Field(json_schema_extra={"enum": list(profile_names())})]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from planner.errors import UsageError
 from planner.requests.model import ModelSource
 from planner.requests.options import option, options_of, read, refuse_others
-from planner.requests.search import Optimizer, Precision
+from planner.requests.search import BINDINGS, Optimizer, Precision
 from planner.requests.values import bindings, byte_size, positive, profile_of
 
 if TYPE_CHECKING:
@@ -31,13 +31,22 @@ class EvaluationRequest:
     """
 
     model: Path
-    bind: list[str] = option([], action="append", metavar="DIM=SIZE")
-    batch: int | None = option(type=positive)
-    devices: int | None = option(type=positive, metavar="N", help="devices to train on; of a plan, its own")
-    strategy: str | None = option()
+    bind: list[str] = option([], sent=BINDINGS, action="append", metavar="DIM=SIZE")
+    batch: int | None = option(sent={"description": "Global batch; default: the model's own."}, type=positive)
+    devices: int | None = option(
+        sent={"description": "Of a plan: its own.", "le": 10**6},
+        type=positive,
+        metavar="N",
+        help="devices to train on; of a plan, its own",
+    )
+    strategy: str | None = option(
+        sent={"description": "ddp, fsdp, megatron:tp=8,pp=4, …: docs/evaluate.md lists them."}
+    )
     plan: Path | None = None
     hardware: str | None = option(
-        metavar="NAME|FILE", help="profile (see `planner hardware`); default: a100-80; of a plan, its own"
+        sent={"description": "A name of GET /v1/hardware; default: a100-80, of a plan its own."},
+        metavar="NAME|FILE",
+        help="profile (see `planner hardware`); default: a100-80; of a plan, its own",
     )
     precision: Precision | None = option(choices=get_args(Precision), help="default: bf16; of a plan, its own")
     optimizer: Optimizer | None = option(choices=get_args(Optimizer), help="default: adam; of a plan, its own")

@@ -15,9 +15,16 @@ from planner.requests.values import byte_size, plan_file, positive, seconds
 from planner.search.solvers import SOLVERS, SolverName, solver_help
 from planner.targets import Target
 
-__all__ = ["MOST_DEVICES", "SENT", "Optimizer", "Precision", "SearchRequest"]
+__all__ = ["BINDINGS", "MOST_DEVICES", "SENT", "Optimizer", "Precision", "SearchRequest"]
 
 MOST_DEVICES: Final = 16384  # ranks are listed in the plan, group by group
+
+# What a service says of `bind`, and accepts.
+BINDINGS: Final[Mapping[str, Any]] = {
+    "description": "Sizes of symbolic dimensions, DIM=SIZE; may be repeated.",
+    "pattern": r"^[^= \x00-\x1f\x7f]{1,100}=[1-9][0-9]{0,8}$",
+    "max_length": 50,
+}
 
 Mode = Literal["training", "inference"]
 Optimizer = Literal["adam", "momentum", "sgd"]
@@ -38,11 +45,7 @@ class SearchRequest:
     devices: str
     bind: list[str] = option(
         [],
-        sent={
-            "description": "Sizes of symbolic dimensions, DIM=SIZE; may be repeated.",
-            "pattern": r"^[^= \x00-\x1f\x7f]{1,100}=[1-9][0-9]{0,8}$",
-            "max_length": 50,
-        },
+        sent=BINDINGS,
         action="append",
         metavar="DIM=SIZE",
         help="size of a symbolic dimension; may be repeated",
