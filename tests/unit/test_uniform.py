@@ -296,6 +296,10 @@ def test_micro_batches_fit_where_the_whole_batch_does_not(tmp_path: Path, capsys
     whole = searched(capsys, tmp_path, *short)
     uniform = whole["uniform"]
     assert isinstance(uniform, dict)
+    rejected = uniform["rejected"]  # each configuration once
+    assert min(rejected.values()) >= 0
+    assert rejected["memory"] > 0
+    assert sum(rejected.values()) < uniform["considered"]
     assert whole["step_time_s"] == uniform["step_time_s"]
     assert whole["peak_memory_bytes"] <= 16_000_000  # type: ignore[operator]
     plan = tmp_path / "plan" / "plan.json"
@@ -331,15 +335,6 @@ def test_seconds_are_enough_for_a_plan_that_fits(tmp_path: Path, capsys: pytest.
     assert isinstance(peak, int)
     assert peak <= 16_000_000
     assert "uniform" in found
-
-
-def test_rejected_configurations_are_counted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    uniform = searched(capsys, tmp_path, "--memory-limit", "16MB")["uniform"]
-    assert isinstance(uniform, dict)
-    rejected = uniform["rejected"]
-    assert min(rejected.values()) >= 0
-    assert rejected["memory"] > 0
-    assert sum(rejected.values()) < uniform["considered"]
 
 
 def test_the_upper_end_of_the_interval_counts_where_that_is_asked_for(
