@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from array_api_compat import device
 
 from planner.ir import Op
 from planner.kernels.attributes import normalise_axis
@@ -30,7 +31,7 @@ from planner.kernels.spmd import Collective, Coroutine, ShardContext, SpmdBackwa
 from planner.plugins import load_operators
 from planner.rules import Rule
 
-__all__ = ["Call", "SharedKernel", "numpy_call", "shared", "shared_kernel", "shared_types"]
+__all__ = ["Call", "SharedKernel", "Values", "numpy_call", "shared", "shared_kernel", "shared_types"]
 
 Values = Generator[Collective, Any, Any]
 Runner = Callable[[Op, Sequence[Any]], "Sequence[Any]"]
@@ -46,6 +47,7 @@ class Call:
     xp      namespace of the arrays
     runner  runs any operator on local operands
     known   values of operands that are known before anything runs; None elsewhere
+    still   an array as one that passes no gradient
     """
 
     op: Op
@@ -54,6 +56,7 @@ class Call:
     xp: Any
     runner: Runner
     known: Sequence[Any] = ()
+    still: Callable[[Any], Any] = lambda value: value
 
     @property
     def rule(self) -> Rule:
@@ -99,6 +102,10 @@ class Call:
         """`value` in the element type of an operand."""
         return self.xp.astype(value, self.operand(index).dtype)
 
+    def arange(self, stop: int, like: Any) -> Any:
+        """Integers from zero on, on the device of another array."""
+        return self.xp.arange(stop, device=device(like))
+
     def run(self, op: Op, operands: Sequence[Any]) -> Sequence[Any]:
         """Local results of any operator."""
         return self.runner(op, operands)
@@ -126,22 +133,23 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class SharedKernel:
-    """`autograd`: whether differentiating the kernel's own text, through its sums, gives its gradient."""
+    """`autograd`: whether differentiating the kernel's own text, through its sums, gives an operator's gradient."""
 
     function: Callable[[Call], Coroutine]
-    autograd: bool
+    autograd: Callable[[Op], bool]
 
 
 _SHARED: dict[str, SharedKernel] = {}
 
 
 def shared(
-    *types: str, backward: SpmdBackward | None = None, autograd: bool = True
+    *types: str, backward: SpmdBackward | None = None, autograd: bool | Callable[[Op], bool] = True
 ) -> Callable[[Callable[[Call], Coroutine]], Callable[[Call], Coroutine]]:
     """Register a kernel for operator types, with their domain where it is not ONNX's own.
 
     backward   its gradient on numpy arrays, for `planner verify`; None for operators without gradient
-    autograd   False where a gradient passes through something else than a sum over ranks: PyTorch then runs `backward`
+    autograd   False, or false of the operators, where a gradient passes through something else than a sum over ranks:
+               PyTorch then runs `backward`
 
     ValueError for a type that has a kernel already.
     """
@@ -152,7 +160,7 @@ def shared(
 
         kernel(types, forward, backward)
         for t in types:
-            _SHARED[t] = SharedKernel(function, autograd)
+            _SHARED[t] = SharedKernel(function, autograd if callable(autograd) else lambda op: autograd)
         return function
 
     return register

@@ -70,12 +70,59 @@ def workers() -> Iterator[Workers]:
         yield started
 
 
+# Losses of 32 rows and 16 classes: type, attributes, whether classes have weights, the factor that is split.
+LOSSES: tuple[tuple[str, dict[str, Any], bool, str], ...] = (
+    ("SoftmaxCrossEntropyLoss", {"reduction": "mean", "ignore_index": 3}, True, "c"),
+    ("SoftmaxCrossEntropyLoss", {"reduction": "mean", "ignore_index": 3}, True, "n"),
+    ("SoftmaxCrossEntropyLoss", {"reduction": "mean"}, False, "c"),
+    ("SoftmaxCrossEntropyLoss", {"reduction": "sum"}, False, "c"),
+    ("SoftmaxCrossEntropyLoss", {"reduction": "none", "ignore_index": 3}, False, "c"),
+    ("NegativeLogLikelihoodLoss", {"reduction": "mean"}, True, "c"),
+    ("NegativeLogLikelihoodLoss", {"reduction": "mean"}, False, "n"),
+    ("NegativeLogLikelihoodLoss", {"reduction": "sum"}, False, "c"),
+)
+
+
+def loss_model(kind: str, attributes: dict[str, Any], *, weighted: bool) -> onnx.ModelProto:
+    """A product before the loss, whose weight learns through it, and the sum of what it gives of every row."""
+    rng = np.random.default_rng(0)
+    stored = {"w": rng.standard_normal((16, 16)), "weights": rng.uniform(0.5, 2, 16)}
+    operands = ["h", "labels", *(["weights"] if weighted else [])]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node(kind, operands, ["rows"], name="it", **attributes),
+        helper.make_node("ReduceSum", ["rows"], ["loss"], keepdims=0),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "loss",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, (32, 16)),
+            helper.make_tensor_value_info("labels", TensorProto.INT64, (32,)),
+        ],
+        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
+        [numpy_helper.from_array(v.astype(np.float32), n) for n, v in stored.items() if n == "w" or weighted],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=11)
+
+
 @pytest.mark.parametrize(("kind", "parameters", "attributes", "factor"), CASES, ids=[c[0] for c in CASES])
 def test_gradients_through_sums_over_ranks_are_those_of_the_whole_model(
     workers: Workers, tmp_path: Path, kind: str, parameters: Sequence[int], attributes: dict[str, Any], factor: str
 ) -> None:
-    path = tmp_path / "model.onnx"
-    onnx.save(model(kind, parameters, attributes), path)
+    compare(workers, tmp_path, model(kind, parameters, attributes), kind, factor)
+
+
+@pytest.mark.parametrize(("kind", "attributes", "weighted", "factor"), LOSSES)
+def test_gradients_of_losses_are_those_of_the_whole_model(
+    workers: Workers, tmp_path: Path, kind: str, attributes: dict[str, Any], weighted: bool, factor: str
+) -> None:
+    compare(workers, tmp_path, loss_model(kind, attributes, weighted=weighted), kind, factor)
+
+
+def compare(workers: Workers, folder: Path, made: onnx.ModelProto, kind: str, factor: str) -> None:
+    path = folder / "model.onnx"
+    onnx.save(made, path)
     graph = load_model(path)
     values = random_tensors(graph, 0)
     whole = run_ops(graph, values)

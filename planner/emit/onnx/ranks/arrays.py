@@ -49,6 +49,11 @@ class GraphArray:
     def size(self) -> int:
         return math.prod(self.shape)
 
+    @property
+    def device(self) -> str:
+        """All of a graph's values are on one."""
+        return ""
+
     def __array_namespace__(self, api_version: str | None = None) -> GraphNamespace:
         return GraphNamespace(self.writer)
 
@@ -56,6 +61,11 @@ class GraphArray:
         b = other.value if isinstance(other, GraphArray) else self.writer.number(other, self.value)
         pair = (b, self.value) if turned else (self.value, b)
         return GraphArray(self.writer, self.writer.join(kind, *pair, dtype))
+
+    def __getitem__(self, index: int) -> GraphArray:
+        """Along the first dimension, from its beginning."""
+        found = self.writer.slice(self.value, 0, index, index + 1)
+        return GraphArray(self.writer, self.writer.reshape(found, self.shape[1:]))
 
     def __add__(self, other: Any) -> GraphArray:
         return self._join("Add", other)
@@ -225,10 +235,13 @@ class GraphNamespace:
         found = self._w.op("GatherElements", [x.value, indices.value], x.dtype, indices.shape, axis=axis % x.ndim)
         return self._new(found)
 
-    def arange(self, stop: int) -> GraphArray:
+    def arange(self, stop: int, *, device: str = "") -> GraphArray:
         limits = [self._w.constant(np.array(v, dtype=np.int64)) for v in (0, stop, 1)]
         self._w.need()
         return self._new(self._w.op("Range", limits, "int64", (stop,)))
+
+    def ones_like(self, x: GraphArray) -> GraphArray:
+        return self._new(self._w.filled(x.shape, x.dtype, 1))
 
     def asarray(self, value: Any, *, dtype: str) -> GraphArray:
         """A constant of the graph."""
