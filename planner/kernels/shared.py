@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import device
 
+from planner.errors import InputError
 from planner.ir import Op
 from planner.kernels.attributes import normalise_axis
 from planner.kernels.local import run_local
@@ -82,8 +83,17 @@ class Call:
         return normalise_axis(int(self.attr("axis", default)), rank)
 
     def integers(self, index: int, attribute: str) -> tuple[int, ...] | None:
-        """Integers given as a known operand, or as an attribute; None where neither is."""
+        """Integers given as a known operand, or as an attribute; None where neither is.
+
+        InputError where they are computed at run time and the kernel is written as a graph before.
+        """
         if index < len(self.op.inputs) and self.op.inputs[index]:
+            if self.known[index] is None:
+                raise InputError(
+                    f"plan: operator {self.op.name} ({self.op.type}) is split, and its {attribute} are computed at run "
+                    f"time, so no graph of ONNX operators and collectives is written for it; search again with --pin "
+                    f"'{self.op.name} replicated', or let `planner run` execute this plan"
+                )
             return tuple(int(v) for v in np.asarray(self.known[index]).reshape(-1))
         found = self.attr(attribute)
         return None if found is None else tuple(int(v) for v in np.ravel(found))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from onnx import numpy_helper
 
 from planner.emit.onnx.ranks.local import Local, all_gather, all_reduce, refusal
 from planner.emit.onnx.ranks.writer import Value, Writer
@@ -261,9 +262,10 @@ def write_shared(
         """A node of the operator on local operands."""
         read = [None if x is None else x.value for x in inputs]
         tensors = {x.name: Tensor(x.name, x.dims, x.dtype, Role.ACTIVATION) for x in read if x is not None}
+        values = {n: numpy_helper.to_array(w.constants[n]) for n in tensors if n in w.constants}
         names = tuple(x.name if x is not None else "" for x in read)
         node = replace(op, inputs=names, outputs=tuple(w.fresh(f"{op.name}/local") for _ in op.outputs))
-        found = infer_op(node, tensors)
+        found = infer_op(node, tensors, values)
         w.raw(node_of(node))
         return [
             GraphArray(w, w.declare(n, dtype or "", shape))
