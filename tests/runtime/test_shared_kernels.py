@@ -70,38 +70,53 @@ def workers() -> Iterator[Workers]:
         yield started
 
 
-# Losses of 32 rows and 16 classes: type, attributes, whether classes have weights, the factor that is split.
-LOSSES: tuple[tuple[str, dict[str, Any], bool, str], ...] = (
-    ("SoftmaxCrossEntropyLoss", {"reduction": "mean", "ignore_index": 3}, True, "c"),
-    ("SoftmaxCrossEntropyLoss", {"reduction": "mean", "ignore_index": 3}, True, "n"),
-    ("SoftmaxCrossEntropyLoss", {"reduction": "mean"}, False, "c"),
-    ("SoftmaxCrossEntropyLoss", {"reduction": "sum"}, False, "c"),
-    ("SoftmaxCrossEntropyLoss", {"reduction": "none", "ignore_index": 3}, False, "c"),
-    ("NegativeLogLikelihoodLoss", {"reduction": "mean"}, True, "c"),
-    ("NegativeLogLikelihoodLoss", {"reduction": "mean"}, False, "n"),
-    ("NegativeLogLikelihoodLoss", {"reduction": "sum"}, False, "c"),
+_RNG = np.random.default_rng(1)
+LABELS = _RNG.integers(0, 16, 32)
+WEIGHTS = _RNG.uniform(0.5, 2, 16).astype(np.float32)
+ALONG = _RNG.integers(-16, 16, (32, 5))
+FEWER = _RNG.integers(-32, 32, (7, 9))
+PLACES = np.stack([_RNG.integers(-32, 32, (3, 4)), _RNG.integers(-16, 16, (3, 4))], axis=-1)
+
+# Operators of scores [32, 16]: type, attributes, the operands behind the scores, and the factor that is split.
+STEERED: tuple[tuple[str, dict[str, Any], Sequence[np.ndarray], str], ...] = (
+    ("SoftmaxCrossEntropyLoss", {"reduction": "mean", "ignore_index": 3}, (LABELS, WEIGHTS), "c"),
+    ("SoftmaxCrossEntropyLoss", {"reduction": "mean", "ignore_index": 3}, (LABELS, WEIGHTS), "n"),
+    ("SoftmaxCrossEntropyLoss", {"reduction": "mean"}, (LABELS,), "c"),
+    ("SoftmaxCrossEntropyLoss", {"reduction": "sum"}, (LABELS,), "c"),
+    ("SoftmaxCrossEntropyLoss", {"reduction": "none", "ignore_index": 3}, (LABELS,), "c"),
+    ("NegativeLogLikelihoodLoss", {"reduction": "mean"}, (LABELS, WEIGHTS), "c"),
+    ("NegativeLogLikelihoodLoss", {"reduction": "mean"}, (LABELS,), "n"),
+    ("NegativeLogLikelihoodLoss", {"reduction": "sum"}, (LABELS,), "c"),
+    ("GatherElements", {"axis": 1}, (ALONG,), "v"),
+    ("GatherElements", {"axis": 0}, (FEWER,), "v"),
+    ("GatherElements", {"axis": 0}, (FEWER,), "w1"),
+    ("GatherND", {}, (PLACES,), "v0"),
+    ("GatherND", {}, (PLACES,), "v1"),
+    ("GatherND", {}, (PLACES[..., :1],), "v0"),
 )
 
 
-def loss_model(kind: str, attributes: dict[str, Any], *, weighted: bool) -> onnx.ModelProto:
-    """A product before the loss, whose weight learns through it, and the sum of what it gives of every row."""
-    rng = np.random.default_rng(0)
-    stored = {"w": rng.standard_normal((16, 16)), "weights": rng.uniform(0.5, 2, 16)}
-    operands = ["h", "labels", *(["weights"] if weighted else [])]
+def steered_model(kind: str, attributes: dict[str, Any], operands: Sequence[np.ndarray]) -> onnx.ModelProto:
+    """A product before the operator, whose weight learns through it, and the sum of the squares of the distance to a
+    label behind it."""
+    weight = np.random.default_rng(0).standard_normal((16, 16)).astype(np.float32)
+    stored = {"w": weight, **{f"p{i}": v for i, v in enumerate(operands)}}
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["h"]),
-        helper.make_node(kind, operands, ["rows"], name="it", **attributes),
-        helper.make_node("ReduceSum", ["rows"], ["loss"], keepdims=0),
+        helper.make_node(kind, ["h", *[f"p{i}" for i in range(len(operands))]], ["y"], name="it", **attributes),
+        helper.make_node("Sub", ["y", "labels"], ["moved"]),
+        helper.make_node("Mul", ["moved", "moved"], ["square"]),
+        helper.make_node("ReduceSum", ["square"], ["loss"], keepdims=0),
     ]
     graph = helper.make_graph(
         nodes,
-        "loss",
+        "steered",
         [
             helper.make_tensor_value_info("x", TensorProto.FLOAT, (32, 16)),
-            helper.make_tensor_value_info("labels", TensorProto.INT64, (32,)),
+            helper.make_tensor_value_info("labels", TensorProto.FLOAT, (1,)),
         ],
         [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
-        [numpy_helper.from_array(v.astype(np.float32), n) for n, v in stored.items() if n == "w" or weighted],
+        [numpy_helper.from_array(v, n) for n, v in stored.items()],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=11)
 
@@ -113,11 +128,16 @@ def test_gradients_through_sums_over_ranks_are_those_of_the_whole_model(
     compare(workers, tmp_path, model(kind, parameters, attributes), kind, factor)
 
 
-@pytest.mark.parametrize(("kind", "attributes", "weighted", "factor"), LOSSES)
-def test_gradients_of_losses_are_those_of_the_whole_model(
-    workers: Workers, tmp_path: Path, kind: str, attributes: dict[str, Any], weighted: bool, factor: str
+@pytest.mark.parametrize(("kind", "attributes", "operands", "factor"), STEERED)
+def test_gradients_of_losses_and_look_ups_are_those_of_the_whole_model(
+    workers: Workers,
+    tmp_path: Path,
+    kind: str,
+    attributes: dict[str, Any],
+    operands: Sequence[np.ndarray],
+    factor: str,
 ) -> None:
-    compare(workers, tmp_path, loss_model(kind, attributes, weighted=weighted), kind, factor)
+    compare(workers, tmp_path, steered_model(kind, attributes, operands), kind, factor)
 
 
 def compare(workers: Workers, folder: Path, made: onnx.ModelProto, kind: str, factor: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
@@ -63,10 +64,11 @@ class GraphArray:
         pair = (b, self.value) if turned else (self.value, b)
         return GraphArray(self.writer, self.writer.join(kind, *pair, dtype))
 
-    def __getitem__(self, index: int) -> GraphArray:
-        """Along the first dimension, from its beginning."""
-        found = self.writer.slice(self.value, 0, index, index + 1)
-        return GraphArray(self.writer, self.writer.reshape(found, self.shape[1:]))
+    def __getitem__(self, index: int | tuple[EllipsisType, int]) -> GraphArray:
+        """An entry along the first dimension or, as x[..., k], along the last one, counted from the beginning."""
+        dim, at = (0, index) if isinstance(index, int) else (self.ndim - 1, index[1])
+        found = self.writer.slice(self.value, dim, at, at + 1)
+        return GraphArray(self.writer, self.writer.reshape(found, _without(self.shape, (dim,))))
 
     def __add__(self, other: Any) -> GraphArray:
         return self._join("Add", other)
