@@ -32,7 +32,7 @@ from planner.kernels.spmd import Collective, Coroutine, ShardContext, SpmdBackwa
 from planner.plugins import load_operators
 from planner.rules import Rule
 
-__all__ = ["Call", "SharedKernel", "Values", "numpy_call", "shared", "shared_kernel", "shared_types"]
+__all__ = ["Call", "SharedKernel", "Values", "is_narrow", "numpy_call", "shared", "shared_kernel", "shared_types"]
 
 Values = Generator[Collective, Any, Any]
 Runner = Callable[[Op, Sequence[Any]], "Sequence[Any]"]
@@ -103,7 +103,7 @@ class Call:
         return self.wide(self.operand(index))
 
     def wide(self, x: Any) -> Any:
-        return self.xp.astype(x, self.xp.float32) if _is_narrow(x.dtype) else x
+        return self.xp.astype(x, self.xp.float32) if is_narrow(x.dtype) else x
 
     def maybe_widened(self, index: int) -> Any:
         return None if self.maybe(index) is None else self.widened(index)
@@ -115,6 +115,10 @@ class Call:
     def arange(self, stop: int, like: Any) -> Any:
         """Integers from zero on, on the device of another array."""
         return self.xp.arange(stop, device=device(like))
+
+    def full(self, shape: Sequence[int], value: float, like: Any) -> Any:
+        """An array of one value, in the element type and on the device of another array."""
+        return self.xp.full(shape, value, dtype=like.dtype, device=device(like))
 
     def run(self, op: Op, operands: Sequence[Any]) -> Sequence[Any]:
         """Local results of any operator."""
@@ -209,6 +213,6 @@ def _on_numpy(function: Callable[[Call], Coroutine], op: Op, inputs: Sequence[An
         received = yield collective
 
 
-def _is_narrow(dtype: Any) -> bool:
+def is_narrow(dtype: Any) -> bool:
     """Whether a type holds floating-point numbers of less than four bytes, in numpy's, torch's or ONNX's spelling."""
     return str(dtype).rpartition(".")[2].startswith(("float16", "bfloat16", "float8"))
