@@ -21,7 +21,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from array_api_compat import device
 
+from planner.errors import InputError
 from planner.ir import Op
 from planner.kernels.attributes import normalise_axis
 from planner.kernels.local import run_local
@@ -30,7 +32,7 @@ from planner.kernels.spmd import Collective, Coroutine, ShardContext, SpmdBackwa
 from planner.plugins import load_operators
 from planner.rules import Rule
 
-__all__ = ["Call", "SharedKernel", "numpy_call", "shared", "shared_kernel", "shared_types"]
+__all__ = ["Call", "SharedKernel", "Values", "is_narrow", "numpy_call", "shared", "shared_kernel", "shared_types"]
 
 Values = Generator[Collective, Any, Any]
 Runner = Callable[[Op, Sequence[Any]], "Sequence[Any]"]
@@ -46,6 +48,7 @@ class Call:
     xp      namespace of the arrays
     runner  runs any operator on local operands
     known   values of operands that are known before anything runs; None elsewhere
+    still   an array as one that passes no gradient
     """
 
     op: Op
@@ -54,6 +57,7 @@ class Call:
     xp: Any
     runner: Runner
     known: Sequence[Any] = ()
+    still: Callable[[Any], Any] = lambda value: value
 
     @property
     def rule(self) -> Rule:
@@ -79,8 +83,17 @@ class Call:
         return normalise_axis(int(self.attr("axis", default)), rank)
 
     def integers(self, index: int, attribute: str) -> tuple[int, ...] | None:
-        """Integers given as a known operand, or as an attribute; None where neither is."""
+        """Integers given as a known operand, or as an attribute; None where neither is.
+
+        InputError where they are computed at run time and the kernel is written as a graph before.
+        """
         if index < len(self.op.inputs) and self.op.inputs[index]:
+            if self.known[index] is None:
+                raise InputError(
+                    f"plan: operator {self.op.name} ({self.op.type}) is split, and its {attribute} are computed at run "
+                    f"time, so no graph of ONNX operators and collectives is written for it; search again with --pin "
+                    f"'{self.op.name} replicated', or let `planner run` execute this plan"
+                )
             return tuple(int(v) for v in np.asarray(self.known[index]).reshape(-1))
         found = self.attr(attribute)
         return None if found is None else tuple(int(v) for v in np.ravel(found))
@@ -90,7 +103,7 @@ class Call:
         return self.wide(self.operand(index))
 
     def wide(self, x: Any) -> Any:
-        return self.xp.astype(x, self.xp.float32) if _is_narrow(x.dtype) else x
+        return self.xp.astype(x, self.xp.float32) if is_narrow(x.dtype) else x
 
     def maybe_widened(self, index: int) -> Any:
         return None if self.maybe(index) is None else self.widened(index)
@@ -98,6 +111,14 @@ class Call:
     def like(self, value: Any, index: int = 0) -> Any:
         """`value` in the element type of an operand."""
         return self.xp.astype(value, self.operand(index).dtype)
+
+    def arange(self, stop: int, like: Any) -> Any:
+        """Integers from zero on, on the device of another array."""
+        return self.xp.arange(stop, device=device(like))
+
+    def full(self, shape: Sequence[int], value: float, like: Any) -> Any:
+        """An array of one value, in the element type and on the device of another array."""
+        return self.xp.full(shape, value, dtype=like.dtype, device=device(like))
 
     def run(self, op: Op, operands: Sequence[Any]) -> Sequence[Any]:
         """Local results of any operator."""
@@ -126,22 +147,23 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class SharedKernel:
-    """`autograd`: whether differentiating the kernel's own text, through its sums, gives its gradient."""
+    """`autograd`: whether differentiating the kernel's own text, through its sums, gives an operator's gradient."""
 
     function: Callable[[Call], Coroutine]
-    autograd: bool
+    autograd: Callable[[Op], bool]
 
 
 _SHARED: dict[str, SharedKernel] = {}
 
 
 def shared(
-    *types: str, backward: SpmdBackward | None = None, autograd: bool = True
+    *types: str, backward: SpmdBackward | None = None, autograd: bool | Callable[[Op], bool] = True
 ) -> Callable[[Callable[[Call], Coroutine]], Callable[[Call], Coroutine]]:
     """Register a kernel for operator types, with their domain where it is not ONNX's own.
 
     backward   its gradient on numpy arrays, for `planner verify`; None for operators without gradient
-    autograd   False where a gradient passes through something else than a sum over ranks: PyTorch then runs `backward`
+    autograd   False, or false of the operators, where a gradient passes through something else than a sum over ranks:
+               PyTorch then runs `backward`
 
     ValueError for a type that has a kernel already.
     """
@@ -152,7 +174,7 @@ def shared(
 
         kernel(types, forward, backward)
         for t in types:
-            _SHARED[t] = SharedKernel(function, autograd)
+            _SHARED[t] = SharedKernel(function, autograd if callable(autograd) else lambda op: autograd)
         return function
 
     return register
@@ -191,6 +213,6 @@ def _on_numpy(function: Callable[[Call], Coroutine], op: Op, inputs: Sequence[An
         received = yield collective
 
 
-def _is_narrow(dtype: Any) -> bool:
+def is_narrow(dtype: Any) -> bool:
     """Whether a type holds floating-point numbers of less than four bytes, in numpy's, torch's or ONNX's spelling."""
     return str(dtype).rpartition(".")[2].startswith(("float16", "bfloat16", "float8"))

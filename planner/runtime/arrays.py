@@ -55,14 +55,22 @@ class _Known(Sequence[Any]):
 
 
 def torch_function(type_: str, *, aware: bool) -> Function | None:
-    """How PyTorch runs an operator type: the function of its family, or the kernel that is written once.
+    """How PyTorch runs an operator type: the function of its family or, where that declines, the kernel that is written
+    once.
 
     None where there is neither.  `aware`: a factor is split of which the operator must be told."""
-    found = registered(type_, aware=aware)
-    if found is not None:
-        return found
-    written = shared_kernel(type_)
-    return None if written is None else _torch_call(written)
+    own, written = registered(type_, aware=aware), shared_kernel(type_)
+    if written is None:
+        return own
+    shared = _torch_call(written)
+    if own is None:
+        return shared
+
+    def run(c: Call) -> Any:
+        found = own(c)
+        return shared(c) if found is None else found
+
+    return run
 
 
 def _torch_call(kernel: SharedKernel) -> Callable[[Call], Sequence[Tensor | None] | None]:
@@ -70,9 +78,9 @@ def _torch_call(kernel: SharedKernel) -> Callable[[Call], Sequence[Tensor | None
 
     def run(c: Call) -> Sequence[Tensor | None] | None:
         followed = any(x is not None and x.requires_grad for x in c.inputs)
-        if followed and not kernel.autograd:
+        if followed and not kernel.autograd(c.op):
             return None
-        routine = kernel.function(SharedCall(c.op, c.inputs, c.place, _XP, _declined, _Known(c.inputs)))
+        routine = kernel.function(SharedCall(c.op, c.inputs, c.place, _XP, _declined, _Known(c.inputs), Tensor.detach))
         received: Any = None
         while True:
             try:

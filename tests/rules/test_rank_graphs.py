@@ -33,8 +33,15 @@ register()
 # ONNX Runtime 1.31 takes the process down on some of these as they are, whole.
 CRASHES = {"com.microsoft::Attention"}
 # It has no kernel for these; what is written for them is the text that `planner verify` runs.
-LACKING = {
-    f"com.microsoft::{t}" for t in ("BatchNormInternal", "BiasSoftmax", "GroupNorm", "SimplifiedLayerNormalization")
+LACKING = {"ai.onnx.preview::FlexAttention"} | {
+    f"com.microsoft::{t}"
+    for t in (
+        "BatchNormInternal",
+        "BiasSoftmax",
+        "GroupNorm",
+        "SimplifiedLayerNormalization",
+        "SoftmaxCrossEntropyLossInternal",
+    )
 }
 MESHES = (DeviceMesh.of(2), DeviceMesh.of(2, 2), DeviceMesh.of(3))
 FEW = 3  # cases of a type, and strategies of each, in the short form

@@ -70,12 +70,79 @@ def workers() -> Iterator[Workers]:
         yield started
 
 
+_RNG = np.random.default_rng(1)
+LABELS = _RNG.integers(0, 16, 32)
+WEIGHTS = _RNG.uniform(0.5, 2, 16).astype(np.float32)
+ALONG = _RNG.integers(-16, 16, (32, 5))
+FEWER = _RNG.integers(-32, 32, (7, 9))
+PLACES = np.stack([_RNG.integers(-32, 32, (3, 4)), _RNG.integers(-16, 16, (3, 4))], axis=-1)
+
+# Operators of scores [32, 16]: type, attributes, the operands behind the scores, and the factor that is split.
+STEERED: tuple[tuple[str, dict[str, Any], Sequence[np.ndarray], str], ...] = (
+    ("SoftmaxCrossEntropyLoss", {"reduction": "mean", "ignore_index": 3}, (LABELS, WEIGHTS), "c"),
+    ("SoftmaxCrossEntropyLoss", {"reduction": "mean", "ignore_index": 3}, (LABELS, WEIGHTS), "n"),
+    ("SoftmaxCrossEntropyLoss", {"reduction": "mean"}, (LABELS,), "c"),
+    ("SoftmaxCrossEntropyLoss", {"reduction": "sum"}, (LABELS,), "c"),
+    ("SoftmaxCrossEntropyLoss", {"reduction": "none", "ignore_index": 3}, (LABELS,), "c"),
+    ("NegativeLogLikelihoodLoss", {"reduction": "mean"}, (LABELS, WEIGHTS), "c"),
+    ("NegativeLogLikelihoodLoss", {"reduction": "mean"}, (LABELS,), "n"),
+    ("NegativeLogLikelihoodLoss", {"reduction": "sum"}, (LABELS,), "c"),
+    ("GatherElements", {"axis": 1}, (ALONG,), "v"),
+    ("GatherElements", {"axis": 0}, (FEWER,), "v"),
+    ("GatherElements", {"axis": 0}, (FEWER,), "w1"),
+    ("GatherND", {}, (PLACES,), "v0"),
+    ("GatherND", {}, (PLACES,), "v1"),
+    ("GatherND", {}, (PLACES[..., :1],), "v0"),
+)
+
+
+def steered_model(kind: str, attributes: dict[str, Any], operands: Sequence[np.ndarray]) -> onnx.ModelProto:
+    """A product before the operator, whose weight learns through it, and the sum of the squares of the distance to a
+    label behind it."""
+    weight = np.random.default_rng(0).standard_normal((16, 16)).astype(np.float32)
+    stored = {"w": weight, **{f"p{i}": v for i, v in enumerate(operands)}}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node(kind, ["h", *[f"p{i}" for i in range(len(operands))]], ["y"], name="it", **attributes),
+        helper.make_node("Sub", ["y", "labels"], ["moved"]),
+        helper.make_node("Mul", ["moved", "moved"], ["square"]),
+        helper.make_node("ReduceSum", ["square"], ["loss"], keepdims=0),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "steered",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, (32, 16)),
+            helper.make_tensor_value_info("labels", TensorProto.FLOAT, (1,)),
+        ],
+        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
+        [numpy_helper.from_array(v, n) for n, v in stored.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=11)
+
+
 @pytest.mark.parametrize(("kind", "parameters", "attributes", "factor"), CASES, ids=[c[0] for c in CASES])
 def test_gradients_through_sums_over_ranks_are_those_of_the_whole_model(
     workers: Workers, tmp_path: Path, kind: str, parameters: Sequence[int], attributes: dict[str, Any], factor: str
 ) -> None:
-    path = tmp_path / "model.onnx"
-    onnx.save(model(kind, parameters, attributes), path)
+    compare(workers, tmp_path, model(kind, parameters, attributes), kind, factor)
+
+
+@pytest.mark.parametrize(("kind", "attributes", "operands", "factor"), STEERED)
+def test_gradients_of_losses_and_look_ups_are_those_of_the_whole_model(
+    workers: Workers,
+    tmp_path: Path,
+    kind: str,
+    attributes: dict[str, Any],
+    operands: Sequence[np.ndarray],
+    factor: str,
+) -> None:
+    compare(workers, tmp_path, steered_model(kind, attributes, operands), kind, factor)
+
+
+def compare(workers: Workers, folder: Path, made: onnx.ModelProto, kind: str, factor: str) -> None:
+    path = folder / "model.onnx"
+    onnx.save(made, path)
     graph = load_model(path)
     values = random_tensors(graph, 0)
     whole = run_ops(graph, values)

@@ -217,11 +217,19 @@ def test_causal_attention_of_a_part_of_the_queries_is_masked_by_its_place(tmp_pa
     agree(model, ranks_of(model, tmp_path, 4, "mesh=2x2", "y h=x s=y"))
 
 
+def test_attention_of_parts_of_the_keys_is_joined_by_their_normalisers(tmp_path: Path) -> None:
+    model = attending(tmp_path / "attending.onnx")
+    agree(model, ranks_of(model, tmp_path, 4, "mesh=2x2", "y h=x t=y"))
+
+
 @pytest.mark.parametrize(
     ("make", "pins", "told"),
     [
-        (attending, ("y s&t=4",), ("go round a ring", "--pin 'y replicated'", "planner run")),
-        (attending, ("y t=4",), ("keys are split", "another factor of")),
+        (
+            attending,
+            ("y s&t=4",),
+            ("hand pieces to each other", "--pin 'y replicated'", "another factor", "planner run"),
+        ),
         (dropping, ("y d0=4",), ("draws random numbers",)),
         (dropping, ("y replicated",), ("draws random numbers",)),
     ],

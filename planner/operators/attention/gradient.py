@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from array_api_compat import array_namespace
 
 from planner.ir import Op
 from planner.kernels.attributes import Array
 from planner.kernels.gradients import Call, NoVjpError, register, unbroadcast
+from planner.kernels.shared import is_narrow
 from planner.operators.attention.masked import (
     Frontier,
     Indices,
@@ -18,12 +21,15 @@ from planner.operators.attention.masked import (
     attend,
     attend_back,
     by_group,
+    constant,
+    hiding,
+    is_boolean,
     merge_heads,
     probabilities,
     split_heads,
 )
 
-__all__ = ["Attention", "attention_backward", "attention_forward", "mask_gradient"]
+__all__ = ["Attention", "attention_backward", "attention_forward", "frontier", "mask_gradient"]
 
 Operands = Sequence["Array | None"]
 Gradients = list["Array | None"]
@@ -36,16 +42,16 @@ class Attention:
     Bias and frontier speak of the whole: queries and keys are named by their indices there.
     """
 
-    q: Array  # b h g s e
-    k: Array  # b h t e, the new keys alone
-    v: Array
-    past: tuple[Array, Array] | None
-    mask: Array | None
+    q: Any  # b h g s e
+    k: Any  # b h t e, the new keys alone
+    v: Any
+    past: tuple[Any, Any] | None
+    mask: Any
     scoring: Scoring
     frontier: Frontier
 
     @classmethod
-    def of(cls, op: Op, inputs: Operands, *, queries: int | None = None, past: int | None = None) -> Attention:
+    def of(cls, op: Op, inputs: Sequence[Any], *, queries: int | None = None, past: int | None = None) -> Attention:
         """`queries` and `past` are the whole operator's numbers of queries and of past keys, where these are parts."""
         given = [None if x is None else _wide(x) for x in (*inputs, *[None] * (7 - len(inputs)))]
         q, k, v, mask, past_k, past_v, valid = given
@@ -54,41 +60,48 @@ class Attention:
         assert v is not None
         q = split_heads(q, op.attributes.get("q_num_heads", 1))
         k, v = (split_heads(x, op.attributes.get("kv_num_heads", 1)) for x in (k, v))
-        grouped = q.reshape(q.shape[0], k.shape[1], -1, *q.shape[2:])
+        xp = array_namespace(q)
+        grouped = xp.reshape(q, (q.shape[0], k.shape[1], q.shape[1] // k.shape[1], *q.shape[2:]))
         cached = None if past_k is None or past_v is None else (past_k, past_v)
         if mask is not None and mask.shape[-1] == 1 and op.opset < 24:  # short masks are padded from then on
             keys = k.shape[2] + (0 if past_k is None else past_k.shape[2])
-            mask = np.broadcast_to(mask, (*mask.shape[:-1], keys))
-        offset: int | Indices = 0
+            mask = xp.broadcast_to(mask, (*mask.shape[:-1], keys))
+        offset: Any = 0
         if past_k is not None:
             offset = past_k.shape[2] if past is None else past
         elif valid is not None:
             offset = valid - (q.shape[2] if queries is None else queries)
         attributes = op.attributes
-        right = attributes.get("right_window_size", -1)
-        if attributes.get("is_causal", 0):
-            right = 0
-        frontier = Frontier(offset, valid, attributes.get("left_window_size", -1), right)
-        scale = attributes.get("scale") or 1 / math.sqrt(q.shape[-1])
-        return cls(grouped, k, v, cached, mask, Scoring(scale, attributes.get("softcap", 0.0)), frontier)
+        scoring = Scoring(
+            float(attributes.get("scale") or 1 / math.sqrt(q.shape[-1])), float(attributes.get("softcap", 0.0))
+        )
+        return cls(grouped, k, v, cached, mask, scoring, frontier(op, offset, valid))
 
     @property
     def heads(self) -> tuple[int, int]:
         return self.q.shape[1], self.q.shape[2]
 
-    def bias(self, queries: Indices, keys: Indices) -> Array | None:
+    def bias(self, queries: Indices, keys: Indices) -> Any:
         """What is added to the scores of these queries, whose part of the mask is here, and of these keys."""
-        hidden = self.frontier.hides(queries, keys, self.q.dtype)
+        hidden = self.frontier.hides(queries, keys, self.q)
         if self.mask is None:
             return hidden
-        mask = self.mask
-        if mask.dtype == np.bool_:
-            mask = np.where(mask, 0.0, -np.inf).astype(self.q.dtype)
-        # Keys beyond a short mask are hidden.
-        columns = mask.take(np.minimum(keys, mask.shape[-1] - 1), axis=-1)
-        columns = np.where(keys < mask.shape[-1], columns, np.array(-np.inf, dtype=columns.dtype))
+        mask, xp = self.mask, array_namespace(self.q)
+        if is_boolean(mask):
+            mask = hiding(mask, self.q)
+        columns = xp.take(mask, constant(np.minimum(keys, mask.shape[-1] - 1), mask), axis=-1)
+        short = keys >= mask.shape[-1]
+        if short.any():  # keys beyond a short mask are hidden
+            columns = xp.where(constant(short, mask), constant(np.array(-math.inf), mask, mask.dtype), columns)
         bias = by_group(columns, *self.heads)
         return bias if hidden is None else bias + hidden
+
+
+def frontier(op: Op, offset: Any, valid: Any) -> Frontier:
+    """What the operator's attributes say of the keys that a query sees; a causal one sees none behind its own."""
+    a = op.attributes
+    right = 0 if a.get("is_causal", 0) else a.get("right_window_size", -1)
+    return Frontier(offset, valid, a.get("left_window_size", -1), right)
 
 
 def attention_forward(op: Op, inputs: Operands, place: Attention, queries: Indices) -> list[Array | None]:
@@ -179,6 +192,6 @@ def _merged(x: Array, rank: int) -> Array:
     return merge_heads(x.reshape(x.shape[0], -1, *x.shape[3:]), rank)
 
 
-def _wide(x: Array) -> Array:
-    half = x.dtype.itemsize == 2 and x.dtype.kind not in "iub"
-    return x.astype(np.float32) if half else x
+def _wide(x: Any) -> Any:
+    xp = array_namespace(x)
+    return xp.astype(x, xp.float32) if is_narrow(x.dtype) else x

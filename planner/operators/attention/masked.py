@@ -3,14 +3,20 @@
 Queries are (b, h, g, s, e), keys (b, h, t, e) and values (b, h, t, f): query head (h, g) reads key head h.  A block
 gives its output, normalised by itself, and the logarithm of its normaliser (`lse`); blocks over parts of the keys are
 merged by these, and the backward of each follows from the `lse` of all (FlashAttention-2, Dao 2023).
+
+What the forward needs is written over the Python array API standard: kernels that are written once run it on numpy
+arrays, tensors and arrays that write a graph.  Positions are known beforehand, and always numpy's.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from array_api_compat import array_namespace, device
 from numpy.typing import NDArray
 
 from planner.kernels.attributes import Array
@@ -22,6 +28,9 @@ __all__ = [
     "attend",
     "attend_back",
     "by_group",
+    "constant",
+    "hiding",
+    "is_boolean",
     "merge",
     "merge_heads",
     "merge_lse",
@@ -40,11 +49,12 @@ class Scoring:
     scale: float
     cap: float = 0.0
 
-    def raw(self, q: Array, k: Array) -> Array:
-        return np.asarray(self.scale * (q @ np.swapaxes(k[:, :, None], -1, -2)), dtype=q.dtype)
+    def raw(self, q: Any, k: Any) -> Any:
+        xp = array_namespace(q)
+        return self.scale * (q @ xp.matrix_transpose(xp.expand_dims(k, axis=2)))
 
-    def capped(self, raw: Array) -> Array:
-        return np.asarray(self.cap * np.tanh(raw / self.cap), dtype=raw.dtype) if self.cap else raw
+    def capped(self, raw: Any) -> Any:
+        return self.cap * array_namespace(raw).tanh(raw / self.cap) if self.cap else raw
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,25 +64,40 @@ class Frontier:
     `offset` and `valid` are numbers, or one per batch element.
     """
 
-    offset: int | Indices = 0
-    valid: Indices | None = None
+    offset: Any = 0
+    valid: Any = None
     left: int = -1  # keys before the own position; −1: all
     right: int = -1
 
-    def hides(self, queries: Indices, keys: Indices, dtype: np.dtype[np.generic]) -> Array | None:
-        """−∞ where a key is hidden, to be added to scores; None where nothing ever is."""
+    def shows(self, queries: Indices, keys: Indices, like: Any) -> Any:
+        """Whether a query may see a key, [s, t] or, where batch elements differ, [b, 1, s, t], beside another array;
+        None where all may see all."""
         if self.valid is None and self.left < 0 and self.right < 0:
             return None
-        offset = np.asarray(self.offset, dtype=np.int64).reshape(-1, 1, 1, 1, 1)
-        distance = keys - (queries[:, None] + offset)
-        seen = np.ones(distance.shape, dtype=np.bool_)
+        xp = array_namespace(like)
+        if isinstance(self.offset, int):
+            distance = keys - (queries[:, None] + self.offset)
+        else:
+            distance = constant(keys - queries[:, None], like) - xp.reshape(self.offset, (*self.offset.shape, 1, 1, 1))
+        seen: Any = np.ones((len(queries), len(keys)), dtype=np.bool_)
         if self.left >= 0:
-            seen &= -distance <= self.left
+            seen = distance >= -self.left
         if self.right >= 0:
-            seen &= distance <= self.right
+            before = distance < self.right + 1
+            seen = before & seen if self.left >= 0 else before
+        seen = constant(seen, like) if isinstance(seen, np.ndarray) else seen
         if self.valid is not None:
-            seen = seen & (keys < np.asarray(self.valid).reshape(-1, 1, 1, 1, 1))
-        return np.where(seen, 0.0, -np.inf).astype(dtype)
+            seen = seen & (constant(keys, like) < xp.reshape(self.valid, (*self.valid.shape, 1, 1, 1)))
+        return seen
+
+    def hides(self, queries: Indices, keys: Indices, like: Any) -> Any:
+        """−∞ where a key is hidden, to be added to scores, in the element type of another array; None where nothing
+        ever is."""
+        seen = self.shows(queries, keys, like)
+        if seen is None:
+            return None
+        hidden = hiding(seen, like)
+        return array_namespace(like).expand_dims(hidden, axis=1) if hidden.ndim == 4 else hidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,36 +110,61 @@ class BlockGradients:
     biased: Array
 
 
-def split_heads(x: Array, heads: int) -> Array:
+def constant(value: Array, like: Any, dtype: Any = None) -> Any:
+    """A numpy array, of integers, truth values or of a type of its own, where another array lies."""
+    xp = array_namespace(like)
+    if dtype is None:
+        dtype = xp.bool if value.dtype == np.bool_ else xp.int64
+    return xp.asarray(value, dtype=dtype, device=device(like))
+
+
+def is_boolean(x: Any) -> bool:
+    """Whether a mask holds truth values.  By name, since `isdtype` refuses the types that numpy lacks."""
+    return str(x.dtype).rpartition(".")[2] == "bool"
+
+
+def hiding(seen: Any, like: Any) -> Any:
+    """0 where a key is seen, −∞ where it is hidden, in the element type of another array."""
+    zero, least = (constant(np.array(v), like, like.dtype) for v in (0.0, -math.inf))
+    return array_namespace(like).where(seen, zero, least)
+
+
+def split_heads(x: Any, heads: int) -> Any:
     """[b, s, (h e)] → [b, h, s, e]; four dimensions pass."""
-    return x if x.ndim == 4 else x.reshape(*x.shape[:2], heads, -1).transpose(0, 2, 1, 3)
+    if x.ndim == 4:
+        return x
+    xp = array_namespace(x)
+    return xp.permute_dims(xp.reshape(x, (*x.shape[:2], heads, x.shape[2] // heads)), (0, 2, 1, 3))
 
 
-def merge_heads(x: Array, rank: int) -> Array:
+def merge_heads(x: Any, rank: int) -> Any:
     """The inverse, for a tensor of `rank` dimensions."""
-    return x if rank == 4 else x.transpose(0, 2, 1, 3).reshape(x.shape[0], x.shape[2], -1)
+    if rank == 4:
+        return x
+    xp = array_namespace(x)
+    return xp.reshape(xp.permute_dims(x, (0, 2, 1, 3)), (x.shape[0], x.shape[2], x.shape[1] * x.shape[3]))
 
 
-def by_group(bias: Array, heads: int, groups: int) -> Array:
+def by_group(bias: Any, heads: int, groups: int) -> Any:
     """A bias that broadcasts to [b, (h g), s, t], for scores [b, h, g, s, t]."""
     if bias.ndim < 3:
         return bias
-    if bias.shape[-3] == 1:
-        return np.expand_dims(bias, -3)
-    return bias.reshape(*bias.shape[:-3], heads, groups, *bias.shape[-2:])
+    apart = (1, 1) if bias.shape[-3] == 1 else (heads, groups)
+    return array_namespace(bias).reshape(bias, (*bias.shape[:-3], *apart, *bias.shape[-2:]))
 
 
-def attend(q: Array, k: Array, v: Array, bias: Array | None, scoring: Scoring) -> tuple[Array, Array]:
+def attend(q: Any, k: Any, v: Any, bias: Any, scoring: Scoring) -> tuple[Any, Any]:
     """(output, lse).  Rows that see no key give zeros, and −∞."""
     scores = scoring.capped(scoring.raw(q, k))
     if bias is not None:
         scores = scores + bias
     lse = _log_sum_exp(scores, -1)
-    return probabilities(scores, lse) @ v[:, :, None], lse
+    return probabilities(scores, lse) @ array_namespace(v).expand_dims(v, axis=2), lse
 
 
-def probabilities(scores: Array, lse: Array) -> Array:
-    return np.exp(scores - np.where(np.isneginf(lse), 0, lse)[..., None])
+def probabilities(scores: Any, lse: Any) -> Any:
+    xp = array_namespace(scores)
+    return xp.exp(scores - xp.expand_dims(_finite(lse), axis=-1))
 
 
 def attend_back(
@@ -155,26 +205,32 @@ def attend_back(
     return BlockGradients(g @ k[:, :, None], dk, dv, biased)
 
 
-def merge_lse(parts: Sequence[Array]) -> Array:
+def merge_lse(parts: Sequence[Any]) -> Any:
     """The lse of all keys from those of its parts."""
-    return _log_sum_exp(np.stack(parts), 0)
+    return _log_sum_exp(array_namespace(parts[0]).stack(parts, axis=0), 0)
 
 
-def weighted(y: Array, lse: Array, whole: Array) -> Array:
+def weighted(y: Any, lse: Any, whole: Any) -> Any:
     """The share of a part in the output of all keys."""
-    return np.asarray(y * probabilities(lse[..., None], whole))
+    return y * probabilities(array_namespace(lse).expand_dims(lse, axis=-1), whole)
 
 
-def merge(parts: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
+def merge(parts: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
     """(output, lse) of all keys from those of its parts."""
     if len(parts) == 1:
         return parts[0]
     whole = merge_lse([lse for _, lse in parts])
-    return sum((weighted(y, lse, whole) for y, lse in parts), np.zeros_like(parts[0][0])), whole
+    first, *rest = (weighted(y, lse, whole) for y, lse in parts)
+    return sum(rest, first), whole
 
 
-def _log_sum_exp(x: Array, axis: int) -> Array:
-    highest = x.max(axis=axis, keepdims=True)
-    base = np.where(np.isneginf(highest), 0, highest)
+def _finite(x: Any) -> Any:
+    """0 in place of −∞."""
+    return array_namespace(x).where(x == -math.inf, constant(np.array(0.0), x, x.dtype), x)
+
+
+def _log_sum_exp(x: Any, axis: int) -> Any:
+    xp = array_namespace(x)
+    base = _finite(xp.max(x, axis=axis, keepdims=True))
     with np.errstate(divide="ignore"):
-        return np.asarray(np.squeeze(np.log(np.exp(x - base).sum(axis=axis, keepdims=True)) + base, axis))
+        return xp.squeeze(xp.log(xp.sum(xp.exp(x - base), axis=axis, keepdims=True)) + base, axis=axis)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from planner.ir import Op
 from planner.kernels.attributes import Array
-from planner.kernels.split import kernel
-from planner.kernels.spmd import Collective, Coroutine, Received, ShardContext, all_gather, all_reduce, exchange
-from planner.operators.attention.gradient import Attention, attention_backward, attention_forward, mask_gradient
+from planner.kernels.shared import Call, numpy_call, shared
+from planner.kernels.spmd import Collective, Coroutine, ShardContext, all_gather, exchange
+from planner.operators.attention.gradient import Attention, attention_backward, frontier, mask_gradient
 from planner.operators.attention.masked import (
     Indices,
     attend,
     attend_back,
+    constant,
+    is_boolean,
     merge,
     merge_heads,
     merge_lse,
@@ -34,27 +38,15 @@ class _Keys:
     """Some keys and their values; `positions` are their indices in the whole, `owner` the rank of the ring that
     holds them (−1: past keys, which do not travel)."""
 
-    k: Array
-    v: Array
+    k: Any
+    v: Any
     positions: Indices
     owner: int = -1
 
 
 def attention_forward_ranks(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
-    here = _bound(op, inputs, place)
-    queries = _span(place, "s", here.q.shape[3])
-    if not _alone(place) and RING not in place.shards:
-        return attention_forward(op, inputs, here, queries)
-    x = inputs[0]
-    assert x is not None
-    y, lse = _attended(here, (yield from _blocks(here, inputs, place)), queries)
-    for factor in _alone(place):
-        whole = merge_lse((yield from all_gather(lse, factor)))
-        y = (yield from all_reduce(weighted(y, lse, whole).astype(x.dtype), "sum", factor)).astype(lse.dtype)
-        lse = whole
-    flat = y.reshape(y.shape[0], -1, *y.shape[3:])
-    results = [merge_heads(flat, x.ndim), here.k, here.v]
-    return [r.astype(x.dtype) if name else None for r, name in zip(results, op.outputs, strict=False)]
+    """Of operators that are attention with their operands arranged otherwise."""
+    return (yield from _attention(numpy_call(op, inputs, place)))
 
 
 def attention_backward_ranks(
@@ -70,8 +62,9 @@ def attention_backward_ranks(
     assert x is not None
     assert y is not None
     y, dy = (_like(here, op, g) for g in (y, np.zeros_like(y) if dy is None else dy))
-    blocks = yield from _blocks(here, inputs, place)
-    _, lse = _attended(here, blocks, queries)
+    c = numpy_call(op, inputs, place)
+    blocks = yield from _blocks(c, here)
+    _, lse = _attended(c, here, blocks, queries)
     for factor in _alone(place):
         lse = merge_lse((yield from all_gather(lse, factor)))
     dq, dk, dv = np.zeros_like(here.q), np.zeros_like(here.k), np.zeros_like(here.v)
@@ -119,7 +112,7 @@ def _only_wanted(gradients: Operands, wanted: Sequence[bool], inputs: Operands) 
     ]
 
 
-def _bound(op: Op, inputs: Operands, place: ShardContext) -> Attention:
+def _bound(op: Op, inputs: Sequence[Any], place: ShardContext) -> Attention:
     assert place.rule is not None
     factors = place.rule.factors
     return Attention.of(op, inputs, queries=factors["s"], past=factors.get("p", 0))
@@ -134,21 +127,23 @@ def _span(place: ShardContext, factor: str, count: int) -> Indices:
     return np.arange(count) + place.offset.get(factor, 0)
 
 
-def _attended(here: Attention, blocks: Sequence[_Keys], queries: Indices) -> tuple[Array, Array]:
+def _attended(c: Call, here: Attention, blocks: Sequence[_Keys], queries: Indices) -> tuple[Any, Any]:
     """(output, lse) over the blocks; zeros and −∞ over none."""
-    none = np.zeros((*here.q.shape[:4], here.v.shape[-1]), here.q.dtype), np.full(here.q.shape[:4], -np.inf)
     parts = [attend(here.q, b.k, b.v, here.bias(queries, b.positions), here.scoring) for b in blocks]
-    return merge(parts or [(none[0], none[1].astype(here.q.dtype))])
+    if not parts:
+        shape = here.q.shape[:4]
+        return c.full((*shape, here.v.shape[-1]), 0, here.q), c.full(shape, -math.inf, here.q)
+    return merge(parts)
 
 
-def _blocks(here: Attention, inputs: Operands, place: ShardContext) -> Generator[Collective, Received, list[_Keys]]:
+def _blocks(c: Call, here: Attention) -> Generator[Collective, Any, list[_Keys]]:
     """The keys that this rank's queries attend to.  Past keys that all holders of new ones share are counted by the
     first of these, and new keys that all holders of past ones share likewise."""
-    assert place.rule is not None
+    place = c.place
     alone = _alone(place)
-    past = place.rule.factors.get("p", 0)
+    past = c.rule.factors.get("p", 0)
     if RING in place.shards:
-        new = yield from _ring(here, inputs, place, past)
+        new = yield from _ring(c, here, past)
     else:
         new = [_Keys(here.k, here.v, _span(place, "t", here.k.shape[2]) + past, 0)]
     blocks = [] if "p" in alone and place.index["p"] else new
@@ -157,25 +152,20 @@ def _blocks(here: Attention, inputs: Operands, place: ShardContext) -> Generator
     return blocks
 
 
-def _ring(
-    here: Attention, inputs: Operands, place: ShardContext, before: int
-) -> Generator[Collective, Received, list[_Keys]]:
+def _ring(c: Call, here: Attention, before: int) -> Generator[Collective, Any, list[_Keys]]:
     """In each step every rank hands the keys and values that it holds to the next one."""
-    me, ranks = place.index[RING], place.shards[RING]
-    first = inputs[1]
-    assert first is not None
-    count, depth = here.k.shape[2], here.k.shape[3]
-    held = np.concatenate([here.k, here.v], axis=-1).astype(first.dtype)
+    me, ranks, xp = c.place.index[RING], c.place.shards[RING], c.xp
+    count, depth, both = here.k.shape[2], here.k.shape[3], here.k.shape[3] + here.v.shape[3]
+    held = c.like(xp.concat([here.k, here.v], axis=-1), 1)
+    columns = [constant(np.arange(*ends), held) for ends in ((0, depth), (depth, both))]
     found = []
     for step in range(ranks):
         owner = (me - step) % ranks
-        k, v = (part.astype(here.q.dtype) for part in np.split(held, [depth], axis=-1))
+        k, v = (xp.astype(xp.take(held, part, axis=-1), here.q.dtype) for part in columns)
         found.append(_Keys(k, v, np.arange(count) + owner * count + before, owner))
         if step + 1 < ranks:
             received = yield from exchange([held if j == (me + 1) % ranks else None for j in range(ranks)], RING)
-            passed = received[(me - 1) % ranks]
-            assert passed is not None
-            held = passed
+            held = received[(me - 1) % ranks]
     return found
 
 
@@ -192,4 +182,46 @@ def _shared_out(gradients: Operands, place: ShardContext) -> list[Array | None]:
     return [*gradients[:1], *shared, *gradients[3:]]
 
 
-kernel(["Attention", "ai.onnx.preview::FlexAttention"], attention_forward_ranks, attention_backward_ranks)
+@shared("Attention", "ai.onnx.preview::FlexAttention", backward=attention_backward_ranks, autograd=False)
+def _attention(c: Call) -> Coroutine:
+    if not _alone(c.place) and RING not in c.place.shards:
+        return _of_all_keys(c)
+    here = _bound(c.op, c.inputs, c.place)
+    y, lse = _attended(c, here, (yield from _blocks(c, here)), _span(c.place, "s", here.q.shape[3]))
+    for factor in _alone(c.place):
+        whole = merge_lse((yield from c.gathered(lse, factor)))
+        y = c.xp.astype((yield from c.over(c.like(weighted(y, lse, whole)), [factor])), lse.dtype)
+        lse = whole
+    flat = c.xp.reshape(y, (y.shape[0], y.shape[1] * y.shape[2], *y.shape[3:]))
+    results = [merge_heads(flat, c.operand().ndim), here.k, here.v]
+    return [c.like(r) if name else None for r, name in zip(results, c.op.outputs, strict=False)]
+
+
+def _of_all_keys(c: Call) -> list[Any]:
+    """The operator itself where a rank has all keys; which of them its queries see for their places in the whole is
+    written out as a mask."""
+    q, k, v, mask, past_k, _, valid = (*c.inputs, *[None] * 7)[:7]
+    factors, xp = c.rule.factors, c.xp
+    keys = k.shape[-2 if k.ndim == 4 else 1]
+    offset: Any = 0
+    if past_k is not None:
+        offset, keys = factors.get("p", 0), keys + past_k.shape[2]
+    elif valid is not None:
+        offset = valid - factors["s"]
+    short = mask is not None and (mask.shape[-1] > 1 or c.op.opset >= 24)  # what lies beyond it is hidden
+    columns = mask.shape[-1] if short else keys
+    queries = _span(c.place, "s", q.shape[-2 if q.ndim == 4 else 1])
+    seen = frontier(c.op, offset, None).shows(queries, np.arange(columns), q)
+    if seen is None:
+        return list(c.run(c.op, c.inputs))
+    if mask is None:
+        mask = seen
+    elif is_boolean(mask):
+        mask = mask & seen
+    else:
+        mask = xp.where(seen, mask, constant(np.array(-math.inf), mask, mask.dtype))
+    placed = ("is_causal", "left_window_size", "right_window_size")
+    plain = {n: value for n, value in c.op.attributes.items() if n not in placed}
+    operands = (q, k, v, mask, *c.inputs[4:])
+    names = tuple("" if x is None else f"operand {i}" for i, x in enumerate(operands))
+    return list(c.run(replace(c.op, inputs=names, attributes=plain), operands))

@@ -5,8 +5,10 @@ A rank reads or writes what falls into its part; for the rest a look-up gives ze
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -51,15 +53,26 @@ def _gather_backward(
 @shared("Gather", backward=_gather_backward)
 def _gather(c: Call) -> Coroutine:
     """Rows that other ranks hold read as zero: the result is a pending sum."""
-    table, indices, xp = c.operand(0), c.operand(1), c.xp
+    table, xp = c.operand(0), c.xp
     axis = c.axis(0, table.ndim)
-    rows, whole = table.shape[axis], table.shape[axis] * c.place.shards.get("v", 1)
-    local = xp.where(indices < 0, indices + whole, indices) - c.place.offset.get("v", 0)
-    held = (local > -1) & (local < rows)
-    found = xp.take(table, xp.where(held, local, 0), axis=axis)
-    mask = xp.reshape(held, (*held.shape, *(1,) * (table.ndim - axis - 1)))
-    return [xp.where(mask, found, xp.asarray(0, dtype=table.dtype))]
+    local, held = _places(c, c.operand(1), table.shape[axis], "v")
+    found = xp.take(table, local, axis=axis)
+    return [_kept(c, held, found, table.ndim - axis - 1)]
     yield  # a generator that never communicates
+
+
+def _places(c: Call, indices: Any, rows: int, factor: str) -> tuple[Any, Any]:
+    """Indices among this rank's rows, 0 where they are others', and whether they are its."""
+    xp, whole = c.xp, rows * c.place.shards.get(factor, 1)
+    local = xp.where(indices < 0, indices + whole, indices) - c.place.offset.get(factor, 0)
+    held = (local > -1) & (local < rows)
+    return xp.where(held, local, xp.asarray(0, dtype=local.dtype)), held
+
+
+def _kept(c: Call, held: Any, found: Any, behind: int) -> Any:
+    """What was found where this rank holds it, else zero; `found` has further dimensions behind those of `held`."""
+    mask = c.xp.reshape(held, (*held.shape, *(1,) * behind)) if behind else held
+    return c.xp.where(mask, found, c.xp.asarray(0, dtype=found.dtype))
 
 
 def _gather_grad(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
@@ -131,14 +144,6 @@ def _coordinates(op: Op, inputs: Operands, indices: Array, shape: tuple[int, ...
     return coordinates_along(indices, op.attributes.get("axis", 0), shape)
 
 
-def _look_up_forward(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
-    data, held = _given(inputs, 0), _held(op, inputs, place)
-    out = np.zeros((*held.mask.shape, *data.shape[len(held.where) :]), dtype=data.dtype)
-    out[held.mask] = data[held.where]
-    return [out]
-    yield  # a generator that never communicates
-
-
 def _look_up_backward(
     op: Op, inputs: Operands, outputs: Operands, gradients: Operands, wanted: Sequence[bool], place: ShardContext
 ) -> Coroutine:
@@ -149,6 +154,40 @@ def _look_up_backward(
     dx = np.zeros(data.shape, dtype=dy.dtype)
     np.add.at(dx, held.where, dy[held.mask])
     return [dx, None]
+    yield  # a generator that never communicates
+
+
+@shared("GatherElements", backward=_look_up_backward)
+def _elements(c: Call) -> Coroutine:
+    """Along the other dimensions the places are those of the indices, which may cover a part of the data."""
+    data, indices, xp = c.operand(0), c.operand(1), c.xp
+    axis = c.axis(0, data.ndim)
+    local, held = _places(c, indices, data.shape[axis], "v")
+    for dim, (size, covered) in enumerate(zip(data.shape, indices.shape, strict=True)):
+        if dim != axis and (size != covered or c.place.splits(f"w{dim}")):
+            places, mine = _places(c, c.arange(covered, indices), size, f"w{dim}")
+            data = xp.take(data, places, axis=dim)
+            held = held & xp.reshape(mine, (covered, *(1,) * (data.ndim - dim - 1)))
+    found = xp.take_along_axis(data, xp.astype(local, xp.int64), axis=axis)
+    return [_kept(c, held, found, 0)]
+    yield  # a generator that never communicates
+
+
+@shared("GatherND", backward=_look_up_backward)
+def _coordinates_looked_up(c: Call) -> Coroutine:
+    """Coordinates are counted through the dimensions that they refer to, which are seen as one."""
+    data, indices, xp = c.operand(0), c.operand(1), c.xp
+    batch, depth = int(c.attr("batch_dims", 0)), indices.shape[-1]
+    entries, sizes, rest = data.shape[:batch], data.shape[batch : batch + depth], data.shape[batch + depth :]
+    count = math.prod(entries)
+    at = xp.reshape(c.arange(count, indices), (*entries, *(1,) * (indices.ndim - 1 - batch)))
+    held = None
+    for k, size in enumerate(sizes):
+        local, mine = _places(c, indices[..., k], size, f"v{k}")
+        at = at * size + local
+        held = mine if held is None else held & mine
+    table = xp.reshape(data, (count * math.prod(sizes), *rest))
+    return [_kept(c, held, xp.take(table, at, axis=0), len(rest))]
     yield  # a generator that never communicates
 
 
@@ -208,6 +247,5 @@ def _reduction(op: Op) -> str:
 
 
 kernel(["com.microsoft::GatherGrad"], _gather_grad)
-kernel(["GatherElements", "GatherND"], _look_up_forward, _look_up_backward)
 kernel(["com.microsoft::GatherElementsGrad", "com.microsoft::GatherNDGrad"], _look_up_gradient)
 kernel(["Scatter", "ScatterElements", "ScatterND", "TensorScatter"], _update_forward, _update_backward)

@@ -3,46 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from planner.ir import Op
 from planner.kernels.attributes import Array, normalise_axis
-from planner.kernels.split import kernel
-from planner.kernels.spmd import Coroutine, ShardContext, all_gather
+from planner.kernels.shared import Call, shared
+from planner.kernels.spmd import Coroutine, ShardContext
 
 __all__: list[str] = []
 
 Operands = Sequence["Array | None"]
-
-
-def _order(x: Array, axis: int, count: int, *, largest: bool) -> Array:
-    """Places of the best elements, in order; of equal ones the first."""
-    if largest:
-        backwards = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
-        order = x.shape[axis] - 1 - np.flip(backwards, axis)
-    else:
-        order = np.argsort(x, axis=axis, kind="stable")
-    return np.asarray(order.take(np.arange(min(count, x.shape[axis])), axis=axis))
-
-
-def _forward(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
-    """Shards follow each other in the order of their ranks, so that of equal candidates the first has the lowest
-    index in the whole."""
-    x = inputs[0]
-    assert x is not None
-    axis = normalise_axis(op.attributes.get("axis", -1), x.ndim)
-    given = inputs[1] if len(inputs) > 1 else None
-    count = int(op.attributes["k"] if given is None else np.asarray(given).reshape(()))
-    largest = bool(op.attributes.get("largest", 1))
-    mine = _order(x, axis, count, largest=largest)
-    values = yield from all_gather(np.take_along_axis(x, mine, axis), "v")
-    places = yield from all_gather(mine + place.offset["v"], "v")
-    candidates = np.concatenate(values, axis=axis)
-    best = _order(candidates, axis, count, largest=largest)
-    indices = np.take_along_axis(np.concatenate(places, axis=axis), best, axis).astype(np.int64)
-    found: list[Array | None] = [np.take_along_axis(candidates, best, axis), indices]
-    return [v if name else None for v, name in zip(found, op.outputs, strict=False)]
 
 
 def _backward(
@@ -64,4 +37,25 @@ def _backward(
     yield  # never communicates
 
 
-kernel(["TopK"], _forward, _backward)
+@shared("TopK", backward=_backward, autograd=False)
+def _top_k(c: Call) -> Coroutine:
+    """Shards follow each other in the order of their ranks, so that of equal candidates the first has the lowest
+    index in the whole."""
+    x, xp = c.operand(), c.xp
+    given = c.integers(1, "k")
+    assert given is not None
+    axis, count = c.axis(-1, x.ndim), given[0]
+    mine, places = _best(c, x, min(count, x.shape[axis]), "proposed")
+    values = yield from c.gathered(mine, "v")
+    indices = yield from c.gathered(places + c.place.offset["v"], "v")
+    best, chosen = _best(c, xp.concat(values, axis=axis), count, "chosen")
+    found = [best, xp.take_along_axis(xp.concat(indices, axis=axis), chosen, axis=axis)]
+    return [v if name else None for v, name in zip(found, c.op.outputs, strict=False)]
+
+
+def _best(c: Call, x: Any, count: int, name: str) -> Sequence[Any]:
+    """The best elements of `x` in order, of equal ones the first, and their places: what the operator itself finds."""
+    op = replace(c.op, name=f"{c.op.name}/{name}", outputs=("values", "places"))
+    if len(op.inputs) == 1:
+        return c.run(replace(op, attributes={**op.attributes, "k": count}), [x])
+    return c.run(op, [x, c.xp.asarray([count], dtype=c.xp.int64)])

@@ -7,73 +7,84 @@ batch reduces two scalars.  The forward keeps what its backward needs of other r
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.ir import Op
 from planner.kernels.attributes import Array, string
 from planner.kernels.pieces import pieces
 from planner.kernels.precision import widen
+from planner.kernels.shared import Call, Values, numpy_call, shared
 from planner.kernels.split import kernel
-from planner.kernels.spmd import Collective, Coroutine, Received, ShardContext, all_reduce
-from planner.operators.loss.gradient import states_ignored
+from planner.kernels.spmd import Collective, Coroutine, ShardContext
 
 __all__: list[str] = []
 
 Operands = Sequence["Array | None"]
-_Values = Generator[Collective, Received, Array]
 
 CLASSES = "c"
 
 
-def _over(factors: Sequence[str], value: Array, place: ShardContext, reduction: str = "sum") -> _Values:
-    for factor in factors:
-        value = yield from all_reduce(value, reduction, factor)
-    return value
+def _classes(c: Call) -> list[str]:
+    return [CLASSES] if c.place.splits(CLASSES) else []
 
 
-def _classes(place: ShardContext) -> list[str]:
-    return [CLASSES] if place.splits(CLASSES) else []
-
-
-def _batch(place: ShardContext) -> list[str]:
+def _batch(c: Call) -> list[str]:
     """Batch and space, where they are split."""
-    assert place.rule is not None
-    return [f for f in place.rule.factors if f != CLASSES and place.splits(f)]
+    return [f for f in c.rule.factors if f != CLASSES and c.place.splits(f)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Labels:
-    """Labels of a rank's rows as it sees them: whether they count, and which of them are classes that it holds."""
+    """Labels of a rank's rows as it sees them: whether they count (None where all do), and which of them are classes
+    that it holds."""
 
+    xp: Any
     reduction: str
-    used: NDArray[np.bool_]
-    held: NDArray[np.bool_]
-    local: NDArray[Any]  # index among the rank's classes, 0 where it holds none
-    weights: Array | None
+    used: Any
+    held: Any
+    local: Any  # index among the rank's classes, 0 where it holds none
+    weights: Any
 
     @classmethod
-    def of(cls, op: Op, values: Array, labels: Array, weights: Array | None, place: ShardContext) -> _Labels:
-        ignored = op.attributes.get("ignore_index")
-        used = np.ones(labels.shape, dtype=bool) if ignored is None else np.asarray(labels != ignored)
-        local = labels - place.offset.get(CLASSES, 0)
-        held = used & (local >= 0) & (local < values.shape[1])
-        return cls(string(op.attributes.get("reduction"), "mean"), used, held, np.where(held, local, 0), weights)
+    def of(cls, c: Call, first: int = 0) -> _Labels:
+        """Of the operands behind scores, or log-probabilities, which operand `first` is: labels, weights, and in ONNX
+        Runtime's own types the label to ignore."""
+        values, labels, xp = c.operand(first), c.operand(first + 1), c.xp
+        ignored = c.attr("ignore_index")
+        if c.maybe(first + 3) is not None:
+            ignored = xp.astype(xp.reshape(c.operand(first + 3), ()), labels.dtype)
+        used = None if ignored is None else labels != ignored
+        local = labels - c.place.offset.get(CLASSES, 0)
+        held = (local > -1) & (local < values.shape[1])
+        held = held if used is None else held & used
+        local = xp.where(held, xp.astype(local, xp.int64), xp.asarray(0, dtype=xp.int64))
+        return cls(xp, string(c.attr("reduction"), "mean"), used, held, local, c.maybe(first + 2))
 
-    def picked(self, values: Array) -> Array:
+    def picked(self, values: Any) -> Any:
         """values[n, label, d…] as [n, d…] where this rank holds the label, else zero."""
-        found = np.take_along_axis(values, np.expand_dims(self.local, 1), axis=1)
-        return np.where(self.held, np.squeeze(found, 1), np.zeros((), dtype=values.dtype))
+        xp = self.xp
+        found = xp.take_along_axis(values, xp.expand_dims(self.local, axis=1), axis=1)
+        return xp.where(self.held, xp.squeeze(found, axis=1), xp.asarray(0, dtype=values.dtype))
 
-    def held_weight(self, dtype: np.dtype[Any]) -> Array:
+    def held_weight(self, dtype: Any) -> Any:
         """Weight of every label that this rank holds, else zero."""
+        xp = self.xp
         if self.weights is None:
-            return self.held.astype(dtype)
-        return np.where(self.held, self.weights[self.local], 0).astype(dtype)
+            return xp.astype(self.held, dtype)
+        found = xp.astype(xp.take(self.weights, self.local, axis=0), dtype)
+        return xp.where(self.held, found, xp.asarray(0, dtype=dtype))
+
+    def counted(self, values: Any) -> Any:
+        """`values` [n, d…] of the labels that count, else zero."""
+        return values if self.used is None else self.xp.where(self.used, values, self.xp.asarray(0, dtype=values.dtype))
+
+    def ones(self, like: Any) -> Any:
+        """One for every label that counts."""
+        return self.xp.ones_like(like) if self.used is None else self.xp.astype(self.used, like.dtype)
 
     def add(self, target: Array, values: Array) -> None:
         """target[n, label, d…] += values[n, d…] where this rank holds the label."""
@@ -89,64 +100,32 @@ class _Labels:
         np.put_along_axis(target, at, new.astype(target.dtype), axis=1)
 
 
-def _read(op: Op, inputs: Operands, place: ShardContext, first: int = 0) -> tuple[Array, _Labels]:
-    """Scores, or log-probabilities, from operand `first` on, with labels and weights."""
-    values, labels = widen(inputs[first]), inputs[first + 1]
-    weights = inputs[first + 2] if len(inputs) > first + 2 else None
-    assert labels is not None
-    return values, _Labels.of(states_ignored(op, inputs), values, labels, weights, place)
+def _packed(c: Call, parts: Sequence[Any], factors: Iterable[str]) -> Generator[Collective, Any, Sequence[Any]]:
+    """Summed over the ranks that split the factors, in one message for several values."""
+    factors = list(factors)
+    if not factors:
+        return parts
+    found = yield from c.over(c.xp.stack(parts, axis=0), factors)
+    return [found[i] for i in range(len(parts))]
 
 
-def _like(op: Op, found: Sequence[Array], operand: Array | None) -> list[Array | None]:
-    """Results that are asked for, in the element type of the operand."""
-    assert operand is not None
-    return [r.astype(operand.dtype) if n else None for n, r in zip(op.outputs, found, strict=False)]
-
-
-def _cross_entropy_forward(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
-    """The loss and the local log-probabilities; kept are the rows' logarithm of the sum, weights and their total, and
-    the probability of all classes but the label: one less that of the label has no digits left where that is near one.
-    """
-    scores, labels = _read(op, inputs, place)
-    classes = _classes(place)
-    largest = yield from _over(classes, scores.max(axis=1), place, "max")
-    parts = [_others(labels, scores, largest), labels.picked(scores) - np.where(labels.held, largest, 0)]
-    if labels.weights is not None:
-        parts.append(labels.held_weight(scores.dtype))
-    rows = yield from _over(classes, np.stack(parts), place)
-    weight = rows[2] if labels.weights is not None else labels.used.astype(scores.dtype)
-    sums = rows[0] + np.where(labels.used, np.exp(rows[1]), 0)
-    logarithm, rest = np.log(sums), rows[0] / sums
-    each = np.where(labels.used, weight * (logarithm - rows[1]), 0).astype(scores.dtype)
-    loss, total = each, np.ones((), dtype=scores.dtype)
-    if labels.reduction == "mean":
-        sums = yield from _over(_batch(place), np.array([each.sum(), weight.sum()], dtype=scores.dtype), place)
-        loss, total = np.asarray(sums[0] / sums[1]), np.asarray(sums[1])
-    elif labels.reduction == "sum":
-        loss = np.asarray(each.sum())
-    normaliser = logarithm + largest
-    found = [loss, scores - np.expand_dims(normaliser, 1)] if any(op.outputs[1:]) else [loss]
-    return [*_like(op, found, inputs[0]), *[None] * (len(op.outputs) - len(found)), normaliser, weight, total, rest]
-
-
-def _others(labels: _Labels, scores: Array, largest: Array) -> Array:
-    """Sums, over the classes but the label, of the exponentials of the scores less their row's largest."""
-    sums = np.empty(largest.shape, dtype=scores.dtype)
-    for part in pieces(len(scores), scores.size // max(1, len(scores))):
-        e = scores[part] - np.expand_dims(largest[part], 1)
-        np.exp(e, out=e)
-        at = np.expand_dims(labels.local[part], 1)
-        left = np.where(np.expand_dims(labels.held[part], 1), 0, np.take_along_axis(e, at, axis=1))
-        np.put_along_axis(e, at, left.astype(e.dtype), axis=1)
-        sums[part] = e.sum(axis=1)
-    return sums
+def _reduced(c: Call, labels: _Labels, each: Any, weight: Any, factors: Iterable[str]) -> Values:
+    """The loss from that of every row and the rows' weights, and what a mean divides by."""
+    one = c.xp.asarray(1, dtype=each.dtype)
+    if labels.reduction == "none":
+        return each, one
+    if labels.reduction == "sum":
+        return c.xp.sum(each), one
+    total, count = yield from _packed(c, [c.xp.sum(each), c.xp.sum(weight)], factors)
+    return total / count, count
 
 
 def _cross_entropy_backward(
     op: Op, inputs: Operands, outputs: Operands, gradients: Operands, wanted: Sequence[bool], place: ShardContext
 ) -> Coroutine:
     """Of other ranks only what a gradient of the log-probabilities sums over the classes."""
-    scores, labels = _read(op, inputs, place)
+    c = numpy_call(op, inputs, place)
+    scores, labels = c.widened(), _Labels.of(c)
     normaliser, weight, total, rest = (widen(v) for v in outputs[len(op.outputs) :])
     saved = outputs[1] if len(op.outputs) > 1 else None
     if saved is not None:
@@ -157,10 +136,56 @@ def _cross_entropy_backward(
     else:
         dx = _through_scores(labels, scores, weight * (widen(gradients[0]) / total), rest, normaliser)
     if further is not None:
-        sums = yield from _over(_classes(place), widen(further).sum(axis=1, keepdims=True), place)
+        sums = yield from c.over(widen(further).sum(axis=1, keepdims=True), _classes(c))
         dx = dx + further - np.exp(scores - np.expand_dims(normaliser, 1)) * sums
     assert inputs[0] is not None
     return [dx.astype(inputs[0].dtype, copy=False) if wanted[0] else None, *[None] * (len(inputs) - 1)]
+
+
+def _without_log_probabilities(op: Op) -> bool:
+    """A sum over the classes enters the loss, which all ranks have alike, and the log-probabilities, of which each has
+    its part: a gradient of both is none of the two kinds that PyTorch hands back through a sum."""
+    return not any(op.outputs[1:])
+
+
+@shared(
+    "SoftmaxCrossEntropyLoss",
+    "com.microsoft::SoftmaxCrossEntropyLossInternal",
+    backward=_cross_entropy_backward,
+    autograd=_without_log_probabilities,
+)
+def _cross_entropy(c: Call) -> Coroutine:
+    """The loss and the local log-probabilities; kept are the rows' logarithm of the sum, weights and their total, and
+    the probability of all classes but the label: one less that of the label has no digits left where that is near one.
+    """
+    scores, labels, xp = c.widened(), _Labels.of(c), c.xp
+    classes = _classes(c)
+    # What is subtracted from all scores of a row changes nothing, so that no gradient has to pass through it.
+    largest = yield from c.over(c.still(xp.max(scores, axis=1, keepdims=True)), classes, "max")
+    shifted = scores - largest
+    parts = [_others(c, labels, shifted), labels.picked(shifted)]
+    if labels.weights is not None:
+        parts.append(labels.held_weight(scores.dtype))
+    others, own, *weights = yield from _packed(c, parts, classes)
+    sums = others + labels.counted(xp.exp(own))
+    logarithm = xp.log(sums)
+    weight = weights[0] if weights else labels.ones(own)
+    each = labels.counted(weight * (logarithm - own))
+    loss, total = yield from _reduced(c, labels, each, weight, _batch(c))
+    found = [c.like(loss)]
+    if any(c.op.outputs[1:]):
+        found.append(c.like(shifted - xp.expand_dims(logarithm, axis=1)))
+    absent = [None] * (len(c.op.outputs) - len(found))
+    return [*found, *absent, logarithm + xp.squeeze(largest, axis=1), weight, total, others / sums]
+
+
+def _others(c: Call, labels: _Labels, shifted: Any) -> Any:
+    """Sums, over the classes but the label, of the exponentials."""
+    xp, count = c.xp, shifted.shape[1]
+    at = xp.where(labels.held, labels.local, xp.asarray(-1, dtype=xp.int64))
+    places = xp.reshape(c.arange(count, shifted), (count, *(1,) * (shifted.ndim - 2)))
+    left = xp.where(places == xp.expand_dims(at, axis=1), xp.asarray(0, dtype=shifted.dtype), xp.exp(shifted))
+    return xp.sum(left, axis=1)
 
 
 def _through_scores(labels: _Labels, scores: Array, factor: Array, rest: Array, normaliser: Array) -> Array:
@@ -176,51 +201,41 @@ def _through_scores(labels: _Labels, scores: Array, factor: Array, rest: Array, 
 def _cross_entropy_gradient(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
     """dLoss, log-probabilities, labels and weights of exported training graphs.  A label's weight is known to the
     rank that holds its class."""
-    log_p, labels = _read(op, inputs, place, first=1)
-    factor = labels.used.astype(log_p.dtype)
+    c = numpy_call(op, inputs, place)
+    log_p, labels = c.widened(1), _Labels.of(c, first=1)
+    own = labels.picked(log_p)
+    factor = labels.ones(own)
     if labels.weights is not None:
-        factor = yield from _over(_classes(place), labels.held_weight(log_p.dtype), place)
+        factor = yield from c.over(labels.held_weight(log_p.dtype), _classes(c))
     if labels.reduction == "mean":
-        total = yield from _over(_batch(place), np.asarray(factor.sum()), place)
-        factor = factor / total
-    rest = -np.expm1(labels.picked(log_p))
-    dx = _through_scores(labels, log_p, factor * widen(inputs[0]), rest, np.zeros(labels.used.shape, log_p.dtype))
-    added = inputs[5] if len(inputs) > 5 else None
-    return _like(op, [dx if added is None else dx + added], inputs[1])
-
-
-def _likelihood_forward(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
-    """What a rank picks is its term of a pending sum; a mean reduces its two sums at once and keeps the second."""
-    log_p, labels = _read(op, inputs, place)
-    each = labels.held_weight(log_p.dtype)
-    loss, total = -each * labels.picked(log_p), np.ones((), dtype=log_p.dtype)
-    if labels.reduction == "mean":
-        sums = np.array([loss.sum(), each.sum()], dtype=log_p.dtype)
-        sums = yield from _over([*_classes(place), *_batch(place)], sums, place)
-        loss, total = np.asarray(sums[0] / sums[1]), np.asarray(sums[1])
-    elif labels.reduction == "sum":
-        loss = np.asarray(loss.sum())
-    return [*_like(op, [loss], inputs[0]), total]
+        factor = factor / (yield from c.over(np.asarray(factor.sum()), _batch(c)))
+    dx = _through_scores(labels, log_p, factor * c.widened(), -np.expm1(own), np.zeros_like(own))
+    added = c.maybe(5)
+    return [c.like(dx if added is None else dx + added, 1) if op.outputs[0] else None]
 
 
 def _likelihood_backward(
     op: Op, inputs: Operands, outputs: Operands, gradients: Operands, wanted: Sequence[bool], place: ShardContext
 ) -> Coroutine:
-    log_p, labels = _read(op, inputs, place)
+    c = numpy_call(op, inputs, place)
+    log_p, labels = c.widened(), _Labels.of(c)
     dx = np.zeros_like(log_p)
     if gradients[0] is not None:
         labels.add(dx, -labels.held_weight(log_p.dtype) * (widen(gradients[0]) / widen(outputs[-1])))
-    assert inputs[0] is not None
-    return [dx.astype(inputs[0].dtype) if wanted[0] else None, *[None] * (len(inputs) - 1)]
+    return [c.like(dx) if wanted[0] else None, *[None] * (len(inputs) - 1)]
     yield  # never communicates
 
 
-kernel(
-    ["SoftmaxCrossEntropyLoss", "com.microsoft::SoftmaxCrossEntropyLossInternal"],
-    _cross_entropy_forward,
-    _cross_entropy_backward,
-)
-kernel(["NegativeLogLikelihoodLoss"], _likelihood_forward, _likelihood_backward)
+@shared("NegativeLogLikelihoodLoss", backward=_likelihood_backward)
+def _likelihood(c: Call) -> Coroutine:
+    """What a rank picks is its term of a pending sum; a mean reduces its two sums at once and keeps the second."""
+    log_p, labels = c.widened(), _Labels.of(c)
+    weight = labels.held_weight(log_p.dtype)
+    each = -(weight * labels.picked(log_p))
+    loss, total = yield from _reduced(c, labels, each, weight, [*_classes(c), *_batch(c)])
+    return [c.like(loss), total]
+
+
 kernel(
     ["com.microsoft::SoftmaxCrossEntropyLossGrad", "com.microsoft::SoftmaxCrossEntropyLossInternalGrad"],
     _cross_entropy_gradient,

@@ -101,6 +101,6 @@ def _hardmax(c: Call) -> Coroutine:
     best: Any = xp.argmax(flat, axis=first, keepdims=True)
     candidates = yield from c.gathered(xp.max(flat, axis=first, keepdims=True), factor)
     winner = xp.argmax(xp.concat(candidates, axis=first), axis=first, keepdims=True)
-    places = xp.reshape(xp.arange(length), (length, *(1,) * (flat.ndim - first - 1)))
+    places = xp.reshape(c.arange(length, flat), (length, *(1,) * (flat.ndim - first - 1)))
     hot = (places == best) & (winner == c.place.index[factor])
     return [xp.reshape(c.like(hot), x.shape)]

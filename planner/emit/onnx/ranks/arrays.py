@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
+from onnx import numpy_helper
 
 from planner.emit.onnx.ranks.local import Local, all_gather, all_reduce, refusal
 from planner.emit.onnx.ranks.writer import Value, Writer
@@ -49,6 +51,11 @@ class GraphArray:
     def size(self) -> int:
         return math.prod(self.shape)
 
+    @property
+    def device(self) -> str:
+        """All of a graph's values are on one."""
+        return ""
+
     def __array_namespace__(self, api_version: str | None = None) -> GraphNamespace:
         return GraphNamespace(self.writer)
 
@@ -56,6 +63,12 @@ class GraphArray:
         b = other.value if isinstance(other, GraphArray) else self.writer.number(other, self.value)
         pair = (b, self.value) if turned else (self.value, b)
         return GraphArray(self.writer, self.writer.join(kind, *pair, dtype))
+
+    def __getitem__(self, index: int | tuple[EllipsisType, int]) -> GraphArray:
+        """An entry along the first dimension or, as x[..., k], along the last one, counted from the beginning."""
+        dim, at = (0, index) if isinstance(index, int) else (self.ndim - 1, index[1])
+        found = self.writer.slice(self.value, dim, at, at + 1)
+        return GraphArray(self.writer, self.writer.reshape(found, _without(self.shape, (dim,))))
 
     def __add__(self, other: Any) -> GraphArray:
         return self._join("Add", other)
@@ -87,6 +100,12 @@ class GraphArray:
         """Of integers that are not negative."""
         return self._join("Div", other)
 
+    def __matmul__(self, other: GraphArray) -> GraphArray:
+        """Of matrices."""
+        lead = np.broadcast_shapes(self.shape[:-2], other.shape[:-2])
+        shape = (*lead, self.shape[-2], other.shape[-1])
+        return GraphArray(self.writer, self.writer.op("MatMul", [self.value, other.value], self.dtype, shape))
+
     def __pow__(self, other: Any) -> GraphArray:
         return self._join("Pow", other)
 
@@ -115,11 +134,16 @@ class GraphArray:
         return ~self._join("Equal", other, "bool")
 
 
-class GraphNamespace:
-    """Functions of the standard, each of which writes its nodes."""
-
+class _ElementTypes:
+    bool = "bool"
     float32 = "float32"
     int64 = "int64"
+
+
+class GraphNamespace(_ElementTypes):
+    """Functions of the standard, each of which writes its nodes."""
+
+    __name__ = "planner.emit.onnx.ranks.arrays"  # namespaces are told apart by it
 
     def __init__(self, writer: Writer) -> None:
         self._w = writer
@@ -146,6 +170,9 @@ class GraphNamespace:
 
     def sign(self, x: GraphArray) -> GraphArray:
         return self._each("Sign", x)
+
+    def tanh(self, x: GraphArray) -> GraphArray:
+        return self._each("Tanh", x)
 
     def square(self, x: GraphArray) -> GraphArray:
         return x * x
@@ -200,6 +227,18 @@ class GraphNamespace:
     def reshape(self, x: GraphArray, shape: Sequence[int]) -> GraphArray:
         return self._new(self._w.reshape(x.value, tuple(int(n) for n in shape)))
 
+    def permute_dims(self, x: GraphArray, axes: Sequence[int]) -> GraphArray:
+        shape = tuple(x.shape[a] for a in axes)
+        return self._new(self._w.op("Transpose", [x.value], x.dtype, shape, perm=list(axes)))
+
+    def matrix_transpose(self, x: GraphArray) -> GraphArray:
+        return self.permute_dims(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
+
+    def broadcast_to(self, x: GraphArray, shape: Sequence[int]) -> GraphArray:
+        self._w.need()
+        target = self._w.constant(np.array(shape, dtype=np.int64))
+        return self._new(self._w.op("Expand", [x.value, target], x.dtype, tuple(shape)))
+
     def squeeze(self, x: GraphArray, axis: Axis) -> GraphArray:
         axes = (axis,) if isinstance(axis, int) else tuple(axis or ())
         return self.reshape(x, _without(x.shape, tuple(a % x.ndim for a in axes)))
@@ -225,12 +264,18 @@ class GraphNamespace:
         found = self._w.op("GatherElements", [x.value, indices.value], x.dtype, indices.shape, axis=axis % x.ndim)
         return self._new(found)
 
-    def arange(self, stop: int) -> GraphArray:
+    def arange(self, stop: int, *, device: str = "") -> GraphArray:
         limits = [self._w.constant(np.array(v, dtype=np.int64)) for v in (0, stop, 1)]
         self._w.need()
         return self._new(self._w.op("Range", limits, "int64", (stop,)))
 
-    def asarray(self, value: Any, *, dtype: str) -> GraphArray:
+    def ones_like(self, x: GraphArray) -> GraphArray:
+        return self._new(self._w.filled(x.shape, x.dtype, 1))
+
+    def full(self, shape: Sequence[int], value: float, *, dtype: str, device: str = "") -> GraphArray:
+        return self._new(self._w.filled(tuple(shape), dtype, value))
+
+    def asarray(self, value: Any, *, dtype: str, device: str = "") -> GraphArray:
         """A constant of the graph."""
         return self._new(self._w.constant(np.asarray(value, dtype=numpy_dtype(dtype))))
 
@@ -244,16 +289,18 @@ def write_shared(
 ) -> list[Value | None]:
     """Writes the nodes of a kernel, and those of the collectives that it yields."""
 
-    def run(op: Op, inputs: Sequence[Any]) -> list[GraphArray]:
+    def run(op: Op, inputs: Sequence[Any]) -> list[GraphArray | None]:
         """A node of the operator on local operands."""
         read = [None if x is None else x.value for x in inputs]
         tensors = {x.name: Tensor(x.name, x.dims, x.dtype, Role.ACTIVATION) for x in read if x is not None}
+        values = {n: numpy_helper.to_array(w.constants[n]) for n in tensors if n in w.constants}
         names = tuple(x.name if x is not None else "" for x in read)
-        node = replace(op, inputs=names, outputs=tuple(w.fresh(f"{op.name}/local") for _ in op.outputs))
-        found = infer_op(node, tensors)
+        outputs = tuple(w.fresh(f"{op.name}/local") if n else "" for n in op.outputs)
+        node = replace(op, inputs=names, outputs=outputs)
+        found = infer_op(node, tensors, values)
         w.raw(node_of(node))
         return [
-            GraphArray(w, w.declare(n, dtype or "", shape))
+            GraphArray(w, w.declare(n, dtype or "", shape)) if n else None
             for n, (dtype, shape) in zip(node.outputs, found, strict=True)
         ]
 
@@ -278,4 +325,4 @@ def _meet(collective: Any, w: Writer, here: Local) -> Any:
         ranks = here.groups[collective.factor]
         joined = all_gather(w, w.expand(mine.value, 0), ranks, 0)
         return tuple(GraphArray(w, w.reshape(part, mine.shape)) for part in w.parts(joined, 0, [1] * len(ranks)))
-    raise refusal(here.op, here.place, "what its ranks exchange is not among what is written so far")
+    raise refusal(here.op, here.place, "its ranks hand pieces to each other, which is not among what is written so far")
