@@ -17,6 +17,7 @@ from planner.emit.onnx.ranks.writer import Value, Writer
 from planner.frontends.file.nodes import node_of
 from planner.frontends.steps.infer import infer_op
 from planner.ir import Op, Role, Tensor
+from planner.kernels.session import NoKernelError
 from planner.kernels.shared import Call
 from planner.kernels.spmd import AllGather, AllReduce, Coroutine
 from planner.verify.data import numpy_dtype
@@ -48,6 +49,18 @@ class GraphArray:
     @property
     def size(self) -> int:
         return math.prod(self.shape)
+
+    def __getitem__(self, key: int | slice | tuple[int | slice, ...]) -> GraphArray:
+        """Elements and consecutive parts."""
+        keys = key if isinstance(key, tuple) else (key,)
+        value = self.value
+        for dim, k in enumerate(keys):
+            part = slice(k, k + 1 or None) if isinstance(k, int) else k
+            start, stop, step = part.indices(value.dims[dim])
+            assert step == 1, "a flip or a look-up says the others"
+            value = self.writer.slice(value, dim, start, max(start, stop))
+        dropped = [dim for dim, k in enumerate(keys) if isinstance(k, int)]
+        return GraphArray(self.writer, self.writer.reshape(value, _without(value.dims, dropped)))
 
     def __array_namespace__(self, api_version: str | None = None) -> GraphNamespace:
         return GraphNamespace(self.writer)
@@ -216,6 +229,21 @@ class GraphNamespace:
     def flip(self, x: GraphArray, *, axis: int) -> GraphArray:
         return self._new(self._w.take(x.value, np.arange(x.shape[axis])[::-1], axis % x.ndim))
 
+    def tile(self, x: GraphArray, repetitions: Sequence[int]) -> GraphArray:
+        shape = tuple(n * r for n, r in zip(x.shape, repetitions, strict=True))
+        counts = self._w.constant(np.array(repetitions, dtype=np.int64))
+        return self._new(self._w.op("Tile", [x.value, counts], x.dtype, shape))
+
+    def triu(self, x: GraphArray, *, k: int = 0) -> GraphArray:
+        return self._triangle(x, k, upper=1)
+
+    def tril(self, x: GraphArray, *, k: int = 0) -> GraphArray:
+        return self._triangle(x, k, upper=0)
+
+    def _triangle(self, x: GraphArray, k: int, upper: int) -> GraphArray:
+        diagonal = self._w.constant(np.array(k, dtype=np.int64))
+        return self._new(self._w.op("Trilu", [x.value, diagonal], x.dtype, x.shape, upper=upper))
+
     def take(self, x: GraphArray, indices: GraphArray, *, axis: int) -> GraphArray:
         """Of indices in any shape, as numpy has it."""
         return self._new(self._w.gather(x.value, indices.value, axis % x.ndim))
@@ -230,8 +258,8 @@ class GraphNamespace:
         self._w.need()
         return self._new(self._w.op("Range", limits, "int64", (stop,)))
 
-    def asarray(self, value: Any, *, dtype: str) -> GraphArray:
-        """A constant of the graph."""
+    def asarray(self, value: Any, *, dtype: str, device: None = None) -> GraphArray:
+        """A constant of the graph, which knows of no devices."""
         return self._new(self._w.constant(np.asarray(value, dtype=numpy_dtype(dtype))))
 
 
@@ -266,6 +294,8 @@ def write_shared(
         except StopIteration as stop:
             found: list[GraphArray | None] = stop.value
             return [None if r is None else r.value for r in found[: len(here.op.outputs)]]
+        except NoKernelError as reason:
+            raise refusal(here.op, here.place, str(reason)) from reason
         received = _meet(collective, w, here)
 
 
