@@ -1,7 +1,8 @@
 """Kernels that are written once (`planner.kernels.shared`) on tensors of one rank, with its collectives.
 
 A sum over ranks passes gradients back: where the ranks compute parts of a result of it, what they find as its gradient
-adds up; where all make the same result, it is known to all.  Other collectives pass none.
+adds up; where all make the same result, it is known to all.  An exchange of parts of known sizes sends their gradients
+back.  Other collectives pass none.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from types import ModuleType
 from typing import Any
 
 import array_api_compat.torch
+import torch
 from torch import Tensor
 
 from planner.ir import Op
-from planner.kernels import AllGather, AllReduce, NoKernelError
+from planner.kernels import AllGather, AllReduce, Exchange, NoKernelError
 from planner.kernels.shared import Call as SharedCall
 from planner.kernels.shared import SharedKernel, shared_kernel
+from planner.kernels.spmd import Sizes
 from planner.rules import Rule
 from planner.runtime.collectives import Inside, all_gather
 from planner.runtime.registry import Call, Function, registered
@@ -104,7 +107,18 @@ def _meet(collective: Any, c: Call) -> Any:
         group, ranks = inside.group(collective.factor)
         inside.tell("all_gather", mine.nbytes * len(ranks))
         return tuple(all_gather(mine.detach()[None], len(ranks), 0, group))
+    if isinstance(collective, Exchange) and collective.sizes is not None:
+        return _exchanged(collective.pieces, collective.factor, collective.sizes, inside)
     raise NoKernelError(f"operator {c.op.name}: {type(collective).__name__} inside of a kernel has no PyTorch form")
+
+
+def _exchanged(pieces: Sequence[Any], factor: str, sizes: Sizes, inside: Inside) -> tuple[Tensor, ...]:
+    """Parts without elements as well: a gradient must find its way back on every rank, or others wait for it."""
+    like: Any = sizes.like
+    sent = [like.narrow(sizes.dim, 0, 0) if p is None else p for p in pieces]
+    lengths = [p.shape[sizes.dim] for p in sent]
+    arrived = inside.exchanged(torch.cat(sent, sizes.dim), factor, sizes.dim, lengths, sizes.arriving)
+    return torch.split(arrived, list(sizes.arriving), sizes.dim)
 
 
 def _carries(rule: Rule, factor: str) -> bool:

@@ -40,6 +40,10 @@ CASES: tuple[tuple[str, Operands, dict[str, Any], str], ...] = (
     ("Tile", ((1, 2, 1),), {}, "k1"),
     ("Trilu", (), {}, "r"),
     ("Trilu", (), {"upper": 0}, "c"),
+    ("Slice", ((2,), (14,), (2,)), {}, "s2"),
+    ("Pad", ((0, 0, 2, 0, 0, 6),), {"mode": "reflect"}, "s2"),
+    ("Pad", ((0, 24, 0, 0, 0, 0),), {}, "s1"),
+    ("CenterCropPad", ((4, 12, 8),), {}, "s2"),
 )
 
 

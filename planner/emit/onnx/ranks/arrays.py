@@ -8,18 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
-from planner.emit.onnx.ranks.local import Local, all_gather, all_reduce, refusal
+from planner.emit.onnx.ranks.local import Local, all_gather, all_reduce, all_to_all_v, refusal
 from planner.emit.onnx.ranks.writer import Value, Writer
 from planner.frontends.file.nodes import node_of
 from planner.frontends.steps.infer import infer_op
 from planner.ir import Op, Role, Tensor
 from planner.kernels.session import NoKernelError
 from planner.kernels.shared import Call
-from planner.kernels.spmd import AllGather, AllReduce, Coroutine
+from planner.kernels.spmd import AllGather, AllReduce, Coroutine, Exchange, Sizes
 from planner.verify.data import numpy_dtype
 
 __all__ = ["GraphArray", "GraphNamespace", "write_shared"]
@@ -61,6 +62,10 @@ class GraphArray:
             value = self.writer.slice(value, dim, start, max(start, stop))
         dropped = [dim for dim, k in enumerate(keys) if isinstance(k, int)]
         return GraphArray(self.writer, self.writer.reshape(value, _without(value.dims, dropped)))
+
+    @property
+    def device(self) -> None:
+        """A graph knows of no devices."""
 
     def __array_namespace__(self, api_version: str | None = None) -> GraphNamespace:
         return GraphNamespace(self.writer)
@@ -131,6 +136,7 @@ class GraphArray:
 class GraphNamespace:
     """Functions of the standard, each of which writes its nodes."""
 
+    __name__ = "onnx"  # array_api_compat tells namespaces by their names
     float32 = "float32"
     int64 = "int64"
 
@@ -210,6 +216,18 @@ class GraphNamespace:
 
     # Shapes and places
 
+    def zeros(self, shape: tuple[int, ...], *, dtype: str, device: None = None) -> GraphArray:
+        return self._new(self._w.filled(shape, dtype))
+
+    def broadcast_to(self, x: GraphArray, shape: tuple[int, ...]) -> GraphArray:
+        self._w.need()
+        sizes = self._w.constant(np.array(shape, dtype=np.int64))
+        return self._new(self._w.op("Expand", [x.value, sizes], x.dtype, shape))
+
+    def permute_dims(self, x: GraphArray, axes: Sequence[int]) -> GraphArray:
+        turned = tuple(x.shape[a] for a in axes)
+        return self._new(self._w.op("Transpose", [x.value], x.dtype, turned, perm=list(axes)))
+
     def reshape(self, x: GraphArray, shape: Sequence[int]) -> GraphArray:
         return self._new(self._w.reshape(x.value, tuple(int(n) for n in shape)))
 
@@ -259,7 +277,7 @@ class GraphNamespace:
         return self._new(self._w.op("Range", limits, "int64", (stop,)))
 
     def asarray(self, value: Any, *, dtype: str, device: None = None) -> GraphArray:
-        """A constant of the graph, which knows of no devices."""
+        """A constant of the graph."""
         return self._new(self._w.constant(np.asarray(value, dtype=numpy_dtype(dtype))))
 
 
@@ -308,4 +326,17 @@ def _meet(collective: Any, w: Writer, here: Local) -> Any:
         ranks = here.groups[collective.factor]
         joined = all_gather(w, w.expand(mine.value, 0), ranks, 0)
         return tuple(GraphArray(w, w.reshape(part, mine.shape)) for part in w.parts(joined, 0, [1] * len(ranks)))
+    if isinstance(collective, Exchange) and collective.sizes is not None:
+        return _exchanged(collective.pieces, collective.sizes, w, here.groups[collective.factor])
     raise refusal(here.op, here.place, "what its ranks exchange is not among what is written so far")
+
+
+def _exchanged(pieces: Sequence[Any], sizes: Sizes, w: Writer, ranks: Sequence[int]) -> tuple[GraphArray | None, ...]:
+    """One all-to-all with parts of known sizes, laid out by receiver and by sender."""
+    like: Any = sizes.like
+    dim, arriving = sizes.dim, sizes.arriving
+    sent = [p.value for p in pieces if p is not None] or [w.slice(like.value, dim, 0, 0)]
+    lengths = [0 if p is None else p.shape[dim] for p in pieces]
+    arrived = all_to_all_v(w, w.concat(sent, dim), ranks, dim, lengths, arriving)
+    bounds = pairwise(accumulate(arriving, initial=0))
+    return tuple(GraphArray(w, w.slice(arrived, dim, *b)) if n else None for n, b in zip(arriving, bounds, strict=True))
