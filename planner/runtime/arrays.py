@@ -8,6 +8,8 @@ back.  Other collectives pass none.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -69,13 +71,17 @@ def torch_function(type_: str, *, aware: bool) -> Function | None:
 
 
 def _torch_call(kernel: SharedKernel) -> Callable[[Call], Sequence[Tensor | None] | None]:
-    """The kernel as a function of the registry; it declines where a gradient would be lost."""
+    """The kernel as a function of the registry; it declines where a gradient would be lost, and for good where it has
+    met something without PyTorch form: on all ranks alike, behind what they have exchanged for nothing."""
+    declined = False
 
     def run(c: Call) -> Sequence[Tensor | None] | None:
+        nonlocal declined
         followed = any(x is not None and x.requires_grad for x in c.inputs)
-        if followed and not kernel.autograd:
+        if declined or (followed and not kernel.autograd):
             return None
-        routine = kernel.function(SharedCall(c.op, c.inputs, c.place, _XP, _declined, _Known(c.inputs)))
+        runner = partial(_run, c)
+        routine = kernel.function(SharedCall(c.op, c.inputs, c.place, _XP, runner, _Known(c.inputs)))
         received: Any = None
         while True:
             try:
@@ -83,14 +89,20 @@ def _torch_call(kernel: SharedKernel) -> Callable[[Call], Sequence[Tensor | None
             except StopIteration as stop:
                 return [r if name else None for name, r in zip(c.op.outputs, stop.value, strict=False)]
             except NoKernelError:
+                declined = True
                 return None
             received = _meet(collective, c)
 
     return run
 
 
-def _declined(op: Op, operands: Sequence[Any]) -> Sequence[Any]:
-    raise NoKernelError(f"operator {op.name}: {op.type} inside of a kernel has no PyTorch function")
+def _run(c: Call, op: Op, operands: Sequence[Any]) -> Sequence[Any]:
+    """An operator inside of a kernel, by the function of its family."""
+    function = registered(op.type, aware=False)
+    found = None if function is None else function(replace(c, op=op, inputs=operands, shapes=()))
+    if found is None:
+        raise NoKernelError(f"operator {op.name}: {op.type} inside of a kernel has no PyTorch function")
+    return [found] if isinstance(found, Tensor) else found
 
 
 def _meet(collective: Any, c: Call) -> Any:

@@ -5,6 +5,7 @@ No step writes into its operand: values are views of each other, and autograd ma
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -64,7 +65,12 @@ def all_to_all_v(value: Tensor, dim: int, send: Sequence[int], receive: Sequence
     """Parts of known sizes along `dim`, by receiver and by sender."""
     sent = value.movedim(dim, 0).contiguous()
     out = torch.empty((sum(receive), *sent.shape[1:]), dtype=sent.dtype, device=sent.device)
-    dist.all_to_all_single(out, sent, list(receive), list(send), group=group)
+    row = math.prod(sent.shape[1:]) * sent.element_size()
+    # As bytes: gloo exchanges only some of the element types.
+    dist.all_to_all_single(
+        out.reshape(-1).view(torch.uint8), sent.reshape(-1).view(torch.uint8),
+        [n * row for n in receive], [n * row for n in send], group=group,
+    )  # fmt: skip
     return out.movedim(0, dim)
 
 

@@ -105,6 +105,10 @@ class GraphArray:
         """Of integers that are not negative."""
         return self._join("Div", other)
 
+    def __mod__(self, other: Any) -> GraphArray:
+        """Of integers that are not negative."""
+        return self._join("Mod", other)
+
     def __pow__(self, other: Any) -> GraphArray:
         return self._join("Pow", other)
 
@@ -290,16 +294,16 @@ def write_shared(
 ) -> list[Value | None]:
     """Writes the nodes of a kernel, and those of the collectives that it yields."""
 
-    def run(op: Op, inputs: Sequence[Any]) -> list[GraphArray]:
+    def run(op: Op, inputs: Sequence[Any]) -> list[GraphArray | None]:
         """A node of the operator on local operands."""
         read = [None if x is None else x.value for x in inputs]
         tensors = {x.name: Tensor(x.name, x.dims, x.dtype, Role.ACTIVATION) for x in read if x is not None}
         names = tuple(x.name if x is not None else "" for x in read)
-        node = replace(op, inputs=names, outputs=tuple(w.fresh(f"{op.name}/local") for _ in op.outputs))
+        node = replace(op, inputs=names, outputs=tuple(w.fresh(f"{op.name}/local") if n else "" for n in op.outputs))
         found = infer_op(node, tensors)
         w.raw(node_of(node))
         return [
-            GraphArray(w, w.declare(n, dtype or "", shape))
+            GraphArray(w, w.declare(n, dtype or "", shape)) if n else None
             for n, (dtype, shape) in zip(node.outputs, found, strict=True)
         ]
 
