@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 from array_api_compat import device
 
-from planner.errors import InputError
 from planner.ir import Op
 from planner.kernels.attributes import normalise_axis
 from planner.kernels.local import run_local
+from planner.kernels.session import NoKernelError
 from planner.kernels.split import kernel
 from planner.kernels.spmd import Collective, Coroutine, ShardContext, SpmdBackward, all_gather, all_reduce
 from planner.plugins import load_operators
@@ -85,15 +85,11 @@ class Call:
     def integers(self, index: int, attribute: str) -> tuple[int, ...] | None:
         """Integers given as a known operand, or as an attribute; None where neither is.
 
-        InputError where they are computed at run time and the kernel is written as a graph before.
+        NoKernelError where they are computed at run time.
         """
         if index < len(self.op.inputs) and self.op.inputs[index]:
             if self.known[index] is None:
-                raise InputError(
-                    f"plan: operator {self.op.name} ({self.op.type}) is split, and its {attribute} are computed at run "
-                    f"time, so no graph of ONNX operators and collectives is written for it; search again with --pin "
-                    f"'{self.op.name} replicated', or let `planner run` execute this plan"
-                )
+                raise NoKernelError(f"its {attribute} are computed at run time")
             return tuple(int(v) for v in np.asarray(self.known[index]).reshape(-1))
         found = self.attr(attribute)
         return None if found is None else tuple(int(v) for v in np.ravel(found))
@@ -120,6 +116,11 @@ class Call:
         """An array of one value, in the element type and on the device of another array."""
         return self.xp.full(shape, value, dtype=like.dtype, device=device(like))
 
+    def constant(self, value: Any, dtype: Any = None) -> Any:
+        """An array of a known value, of 64-bit integers unless a type is given, where the operands lie."""
+        device = next((getattr(x, "device", None) for x in self.inputs if x is not None), None)
+        return self.xp.asarray(value, dtype=self.xp.int64 if dtype is None else dtype, device=device)
+
     def run(self, op: Op, operands: Sequence[Any]) -> Sequence[Any]:
         """Local results of any operator."""
         return self.runner(op, operands)
@@ -139,6 +140,13 @@ class Call:
     def gathered(self, value: Any, factor: str) -> Generator[Collective, Any, list[Any]]:
         """The values of all ranks that split `factor`, in the order of their shards."""
         return list((yield from all_gather(value, factor)))
+
+    def places(self, factor: str) -> range:
+        """The indices of a factor that this rank has.  NoKernelError where the operator is whole, without factors."""
+        if factor not in self.rule.factors:
+            raise NoKernelError(f"operator {self.op.name} is not cut by {factor}")
+        first = self.place.offset.get(factor, 0)
+        return range(first, first + self.rule.factors[factor] // self.place.shards.get(factor, 1))
 
     def shards(self, factors: Iterable[str]) -> int:
         """How many ranks split the factors together."""

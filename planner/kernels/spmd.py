@@ -25,6 +25,7 @@ __all__ = [
     "Performed",
     "Received",
     "ShardContext",
+    "Sizes",
     "SpmdBackward",
     "SpmdForward",
     "all_gather",
@@ -53,14 +54,25 @@ class AllGather:
 
 
 @dataclass(frozen=True, slots=True)
+class Sizes:
+    """Shapes of what is exchanged, where they are known beforehand: all pieces are like `like` except along `dim`, and
+    `arriving[j]` is the length of what shard j sends here."""
+
+    like: Array
+    dim: int
+    arriving: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Exchange:
     """`pieces[j]` goes to the rank that holds shard j of `factor` (None: nothing); resumes with a tuple of what
     each of them sent here.  A halo, a ring and an all-to-all are exchanges.  Where values decide on what goes where,
-    `stays` is what does not travel."""
+    `stays` is what does not travel; `sizes` is stated by kernels that also run where shapes must be known."""
 
     pieces: Sequence[Array | None]
     factor: str
     stays: Array | None = None
+    sizes: Sizes | None = None
 
 
 Collective = AllReduce | AllGather | Exchange
@@ -81,11 +93,11 @@ def all_gather(value: Array, factor: str) -> Generator[Collective, Received, tup
 
 
 def exchange(
-    pieces: Sequence[Array | None], factor: str, stays: Array | None = None
+    pieces: Sequence[Array | None], factor: str, stays: Array | None = None, sizes: Sizes | None = None
 ) -> Generator[Collective, Received, tuple[Array | None, ...]]:
     """What the ranks that split `factor` sent here, in the order of their shards; `pieces[j]` goes to shard j.  `stays`
     is given where values decide on what goes where."""
-    found = yield Exchange(pieces, factor, stays)
+    found = yield Exchange(pieces, factor, stays, sizes)
     assert isinstance(found, tuple)
     return found
 

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from planner.ir import Op
+from planner.kernels.session import NoKernelError
 from planner.kernels.shards import Array
 from planner.kernels.spmd import ShardContext
-from planner.kernels.transport import CollectiveKernel, Indices, collect, give_back
+from planner.kernels.transport import CollectiveKernel, Indices, collect, give_back, part, taken
 from planner.rules.window import Range, Reading, Side, Window, needs, size, transposed_windows, windows
 
 __all__ = ["FIRST", "Reach", "explicit", "fetch", "fit", "local_space", "release"]
@@ -58,9 +59,14 @@ class Reach(Generic[R]):
 def local_space(
     op: Op, kernel: Sequence[int], place: ShardContext, *, transposed: bool = False, first: int = FIRST
 ) -> tuple[Reach[Window], ...]:
-    """The spatial dimensions, from dimension `first` on, of an operator of which `op` is a rank's part."""
+    """The spatial dimensions, from dimension `first` on, of an operator of which `op` is a rank's part.
+
+    NoKernelError where it is whole, without factors.
+    """
     assert place.rule is not None
     factors, rank = place.rule.factors, len(kernel)
+    if rank and "y0" not in factors:
+        raise NoKernelError(f"operator {op.name} is whole")
     elements = [factors[f"y{d}"] * factors[f"u{d}"] for d in range(rank)]
     positions = [factors[f"y{d}"] * factors[f"v{d}"] for d in range(rank)]
     found = (
@@ -71,7 +77,7 @@ def local_space(
     return tuple(Reach.at(place, w, first + d, f"y{d}") for d, w in enumerate(found))
 
 
-def fetch(x: Array, space: Sequence[Reach[R]], side: Side, place: ShardContext) -> CollectiveKernel:
+def fetch(x: Any, space: Sequence[Reach[R]], side: Side, place: ShardContext) -> CollectiveKernel:
     """The shard `x` grown to all that this rank needs."""
     for reach in space:
         wanted = reach.wanted(side)
@@ -79,7 +85,7 @@ def fetch(x: Array, space: Sequence[Reach[R]], side: Side, place: ShardContext) 
             x = yield from collect(x, reach.dim, wanted, reach.factor, place)
         else:
             (first, stop), (start, _) = reach.needed(side), reach.own(side)
-            x = x[(*(slice(None),) * reach.dim, slice(first - start, stop - start))]
+            x = part(x, reach.dim, first - start, stop - start)
     return x
 
 
@@ -94,17 +100,11 @@ def release(g: Array, space: Sequence[Reach[R]], side: Side, place: ShardContext
     return g
 
 
-def fit(x: Array, dim: int, have: Range, want: Range) -> Array:
+def fit(x: Any, dim: int, have: Range, want: Range) -> Any:
     """The range `want` of a tensor that is zero outside the range `have`, which `x` holds."""
-    first, stop = max(have[0], want[0]), min(have[1], want[1])
-    part = x[(*(slice(None),) * dim, slice(first - have[0], max(stop, first) - have[0]))]
-    if (first, stop) == want:
-        return part
-    if stop <= first:
-        return np.zeros((*x.shape[:dim], want[1] - want[0], *x.shape[dim + 1 :]), dtype=x.dtype)
-    widths = [(0, 0)] * x.ndim
-    widths[dim] = first - want[0], want[1] - stop
-    return np.pad(part, widths)
+    places = np.arange(*want)
+    held = (places >= have[0]) & (places < have[1])
+    return taken(x, dim, np.where(held, places - have[0], -1))
 
 
 def explicit(op: Op, space: Sequence[Reach[Window]]) -> Op:

@@ -1,22 +1,27 @@
 """Kernels that are written once (`planner.kernels.shared`) on tensors of one rank, with its collectives.
 
 A sum over ranks passes gradients back: where the ranks compute parts of a result of it, what they find as its gradient
-adds up; where all make the same result, it is known to all.  Other collectives pass none.
+adds up; where all make the same result, it is known to all.  An exchange of parts of known sizes sends their gradients
+back.  Other collectives pass none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 import array_api_compat.torch
+import torch
 from torch import Tensor
 
 from planner.ir import Op
-from planner.kernels import AllGather, AllReduce, NoKernelError
+from planner.kernels import AllGather, AllReduce, Exchange, NoKernelError
 from planner.kernels.shared import Call as SharedCall
 from planner.kernels.shared import SharedKernel, shared_kernel
+from planner.kernels.spmd import Sizes
 from planner.rules import Rule
 from planner.runtime.collectives import Inside, all_gather
 from planner.runtime.registry import Call, Function, registered
@@ -74,13 +79,17 @@ def torch_function(type_: str, *, aware: bool) -> Function | None:
 
 
 def _torch_call(kernel: SharedKernel) -> Callable[[Call], Sequence[Tensor | None] | None]:
-    """The kernel as a function of the registry; it declines where a gradient would be lost."""
+    """The kernel as a function of the registry; it declines where a gradient would be lost, and for good where it has
+    met something without PyTorch form: on all ranks alike, behind what they have exchanged for nothing."""
+    declined = False
 
     def run(c: Call) -> Sequence[Tensor | None] | None:
+        nonlocal declined
         followed = any(x is not None and x.requires_grad for x in c.inputs)
-        if followed and not kernel.autograd(c.op):
+        if declined or (followed and not kernel.autograd(c.op)):
             return None
-        routine = kernel.function(SharedCall(c.op, c.inputs, c.place, _XP, _declined, _Known(c.inputs), Tensor.detach))
+        runner = partial(_run, c)
+        routine = kernel.function(SharedCall(c.op, c.inputs, c.place, _XP, runner, _Known(c.inputs), Tensor.detach))
         received: Any = None
         while True:
             try:
@@ -88,14 +97,20 @@ def _torch_call(kernel: SharedKernel) -> Callable[[Call], Sequence[Tensor | None
             except StopIteration as stop:
                 return [r if name else None for name, r in zip(c.op.outputs, stop.value, strict=False)]
             except NoKernelError:
+                declined = True
                 return None
             received = _meet(collective, c)
 
     return run
 
 
-def _declined(op: Op, operands: Sequence[Any]) -> Sequence[Any]:
-    raise NoKernelError(f"operator {op.name}: {op.type} inside of a kernel has no PyTorch function")
+def _run(c: Call, op: Op, operands: Sequence[Any]) -> Sequence[Any]:
+    """An operator inside of a kernel, by the function of its family."""
+    function = registered(op.type, aware=False)
+    found = None if function is None else function(replace(c, op=op, inputs=operands, shapes=()))
+    if found is None:
+        raise NoKernelError(f"operator {op.name}: {op.type} inside of a kernel has no PyTorch function")
+    return [found] if isinstance(found, Tensor) else found
 
 
 def _meet(collective: Any, c: Call) -> Any:
@@ -112,7 +127,18 @@ def _meet(collective: Any, c: Call) -> Any:
         group, ranks = inside.group(collective.factor)
         inside.tell("all_gather", mine.nbytes * len(ranks))
         return tuple(all_gather(mine.detach()[None], len(ranks), 0, group))
+    if isinstance(collective, Exchange) and collective.sizes is not None:
+        return _exchanged(collective.pieces, collective.factor, collective.sizes, inside)
     raise NoKernelError(f"operator {c.op.name}: {type(collective).__name__} inside of a kernel has no PyTorch form")
+
+
+def _exchanged(pieces: Sequence[Any], factor: str, sizes: Sizes, inside: Inside) -> tuple[Tensor, ...]:
+    """Parts without elements as well: a gradient must find its way back on every rank, or others wait for it."""
+    like: Any = sizes.like
+    sent = [like.narrow(sizes.dim, 0, 0) if p is None else p for p in pieces]
+    lengths = [p.shape[sizes.dim] for p in sent]
+    arrived = inside.exchanged(torch.cat(sent, sizes.dim), factor, sizes.dim, lengths, sizes.arriving)
+    return torch.split(arrived, list(sizes.arriving), sizes.dim)
 
 
 def _carries(rule: Rule, factor: str) -> bool:

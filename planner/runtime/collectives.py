@@ -5,6 +5,7 @@ No step writes into its operand: values are views of each other, and autograd ma
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from planner.redistribute import RedistributionStep, StepKind, folded, permute_s
 from planner.redistribute.steps import FREE
 from planner.runtime.workers import Context
 
-__all__ = ["Inside", "all_gather", "all_reduce", "all_to_all", "apply", "permute", "reduce_scatter"]
+__all__ = ["Inside", "all_gather", "all_reduce", "all_to_all", "all_to_all_v", "apply", "permute", "reduce_scatter"]
 
 # Renamed in PyTorch 2.12; the older names warn there.
 _gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -58,6 +59,19 @@ def reduce_scatter(value: Tensor, ranks: int, dim: int, group: Any, reduction: s
 def all_to_all(value: Tensor, ranks: int, from_dim: int, to_dim: int, group: Any) -> Tensor:
     """Split along `to_dim`, whole along `from_dim`."""
     return _joined(_exchanged(_parts(value, ranks, to_dim), group), from_dim)
+
+
+def all_to_all_v(value: Tensor, dim: int, send: Sequence[int], receive: Sequence[int], group: Any) -> Tensor:
+    """Parts of known sizes along `dim`, by receiver and by sender."""
+    sent = value.movedim(dim, 0).contiguous()
+    out = torch.empty((sum(receive), *sent.shape[1:]), dtype=sent.dtype, device=sent.device)
+    row = math.prod(sent.shape[1:]) * sent.element_size()
+    # As bytes: gloo exchanges only some of the element types.
+    dist.all_to_all_single(
+        out.reshape(-1).view(torch.uint8), sent.reshape(-1).view(torch.uint8),
+        [n * row for n in receive], [n * row for n in send], group=group,
+    )  # fmt: skip
+    return out.movedim(0, dim)
 
 
 def _exchanged(parts: Tensor, group: Any) -> Tensor:
@@ -180,6 +194,11 @@ class Inside:
         """The sum, of which every rank makes the same whole result: its gradient is known to all alike."""
         return _Sum.apply(value, self, factor, False)
 
+    def exchanged(self, value: Tensor, factor: str, dim: int, send: Sequence[int], receive: Sequence[int]) -> Tensor:
+        """Parts along `dim` that go to, and come from, each rank; their gradients go back."""
+        found: Tensor = _Exchange.apply(value, self, factor, dim, send, receive)
+        return found
+
     def tell(self, kind: str, size: int) -> None:
         """Notes a collective of this operator in the ledger."""
         self.context.ledger.add(self.context.ledger.inside, kind, size)
@@ -195,3 +214,19 @@ class _Sum(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         found = ctx.inside.reduced(gradient, ctx.factor) if ctx.gradients_add else gradient
         return found, None, None, None
+
+
+class _Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, value: Tensor, inside: Inside, factor: str, dim: int, send: Sequence[int], receive: Sequence[int]
+    ) -> Tensor:
+        ctx.told = inside, factor, dim, receive, send
+        inside.tell("all_to_all", value.nbytes)
+        return all_to_all_v(value, dim, send, receive, inside.group(factor)[0])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None, None]:
+        inside, factor, dim, send, receive = ctx.told
+        inside.tell("all_to_all", gradient.nbytes)
+        return all_to_all_v(gradient, dim, send, receive, inside.group(factor)[0]), None, None, None, None, None

@@ -38,9 +38,12 @@ LACKING = {"ai.onnx.preview::FlexAttention"} | {
     for t in (
         "BatchNormInternal",
         "BiasSoftmax",
+        "ConcatTraining",
         "GroupNorm",
         "SimplifiedLayerNormalization",
+        "SliceGrad",
         "SoftmaxCrossEntropyLossInternal",
+        "SplitTraining",
     )
 }
 MESHES = (DeviceMesh.of(2), DeviceMesh.of(2, 2), DeviceMesh.of(3))

@@ -51,7 +51,7 @@ def assignments(subject: Case, rule: Rule, mesh: DeviceMesh, limit: int = 3000) 
         _layouts(v, mesh) if _is_data(subject, rule, i) else _layouts(v, mesh)[:1] for i, v in enumerate(subject.inputs)
     ]
     result_choices = [_layouts(v, mesh) for v in subject.results]
-    cuts, again = Cuts(mesh, 3), Cuts(mesh, 3)
+    cuts, again = Cuts(mesh, 3), Cuts(mesh, 5)  # other terms of pending sums, so that accidents do not count
     second: Case | bool | None = False  # not drawn yet
     found, tried = [], 0
     total = int(np.prod([len(c) for c in operand_choices]))

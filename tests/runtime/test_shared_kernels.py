@@ -23,9 +23,11 @@ from planner.runtime.session import Session  # noqa: E402  they import torch
 from planner.runtime.workers import Workers  # noqa: E402
 from tests.runtime.test_programs import plan  # noqa: E402
 
-# Operator, its parameters, its attributes, the factor that two ranks split, and whether ranks compute parts of its
-# result (their gradients of a sum add up) or all of it alike (it is known to all).
-CASES: tuple[tuple[str, Sequence[int], dict[str, Any], str], ...] = (
+# Operator, its parameters by their length and its constants by their values, its attributes, and the factor that two
+# ranks split.  Ranks compute parts of its result (their gradients of a sum add up) or all of it alike (it is known to
+# all).
+Operands = Sequence["int | tuple[int, ...]"]
+CASES: tuple[tuple[str, Operands, dict[str, Any], str], ...] = (
     ("RMSNormalization", (16,), {}, "d2"),
     ("LayerNormalization", (16, 16), {}, "d2"),
     ("LogSoftmax", (), {}, "d2"),
@@ -35,18 +37,26 @@ CASES: tuple[tuple[str, Sequence[int], dict[str, Any], str], ...] = (
     ("ReduceL2", (), {"keepdims": 1}, "d2"),
     ("ReduceLogSumExp", (), {"keepdims": 0}, "d1"),
     ("GlobalLpPool", (), {"p": 2}, "x0"),
+    ("Tile", ((1, 2, 1),), {}, "k1"),
+    ("Trilu", (), {}, "r"),
+    ("Trilu", (), {"upper": 0}, "c"),
+    ("Slice", ((2,), (14,), (2,)), {}, "s2"),
+    ("Pad", ((0, 0, 2, 0, 0, 6),), {"mode": "reflect"}, "s2"),
+    ("Pad", ((0, 24, 0, 0, 0, 0),), {}, "s1"),
+    ("CenterCropPad", ((4, 12, 8),), {}, "s2"),
 )
 
 
-def model(kind: str, parameters: Sequence[int], attributes: dict[str, Any]) -> onnx.ModelProto:
+def model(kind: str, operands: Operands, attributes: dict[str, Any]) -> onnx.ModelProto:
     """A product before the operator, whose weight learns through it, and the mean square of the distance to a
     label behind it."""
     opset = 23 if kind == "RMSNormalization" else 21  # since which the operator is, and of which ONNX Runtime has all
     rng = np.random.default_rng(0)
-    weights = {"w": (16, 16), **{f"p{i}": (n,) for i, n in enumerate(parameters)}}
+    weights = {"w": (16, 16), **{f"p{i}": (n,) for i, n in enumerate(operands) if isinstance(n, int)}}
+    constants = {f"p{i}": np.array(v) for i, v in enumerate(operands) if not isinstance(v, int)}
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["h"]),
-        helper.make_node(kind, ["h", *[f"p{i}" for i in range(len(parameters))]], ["y"], name="it", **attributes),
+        helper.make_node(kind, ["h", *[f"p{i}" for i in range(len(operands))]], ["y"], name="it", **attributes),
         helper.make_node("Sub", ["y", "labels"], ["moved"]),
         helper.make_node("Mul", ["moved", "moved"], ["square"]),
         helper.make_node("ReduceMean", ["square"], ["loss"], keepdims=0),
@@ -59,7 +69,10 @@ def model(kind: str, parameters: Sequence[int], attributes: dict[str, Any]) -> o
             helper.make_tensor_value_info("labels", TensorProto.FLOAT, (1,)),
         ],
         [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
-        [numpy_helper.from_array(rng.standard_normal(s).astype(np.float32) / 2, n) for n, s in weights.items()],
+        [
+            *(numpy_helper.from_array(rng.standard_normal(s).astype(np.float32) / 2, n) for n, s in weights.items()),
+            *(numpy_helper.from_array(v, n) for n, v in constants.items()),
+        ],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=11)
 
@@ -121,11 +134,11 @@ def steered_model(kind: str, attributes: dict[str, Any], operands: Sequence[np.n
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=11)
 
 
-@pytest.mark.parametrize(("kind", "parameters", "attributes", "factor"), CASES, ids=[c[0] for c in CASES])
+@pytest.mark.parametrize(("kind", "operands", "attributes", "factor"), CASES, ids=[c[0] for c in CASES])
 def test_gradients_through_sums_over_ranks_are_those_of_the_whole_model(
-    workers: Workers, tmp_path: Path, kind: str, parameters: Sequence[int], attributes: dict[str, Any], factor: str
+    workers: Workers, tmp_path: Path, kind: str, operands: Operands, attributes: dict[str, Any], factor: str
 ) -> None:
-    compare(workers, tmp_path, model(kind, parameters, attributes), kind, factor)
+    compare(workers, tmp_path, model(kind, operands, attributes), kind, factor)
 
 
 @pytest.mark.parametrize(("kind", "attributes", "operands", "factor"), STEERED)

@@ -13,9 +13,9 @@ import numpy as np
 
 from planner.ir import Op
 from planner.kernels.attributes import Window as Sliding
-from planner.kernels.local import run_local
 from planner.kernels.precision import widen
 from planner.kernels.shards import Array
+from planner.kernels.shared import Call, shared
 from planner.kernels.split import kernel
 from planner.kernels.spmd import Collective, Coroutine, Received, ShardContext
 from planner.kernels.window import FIRST, Reach, explicit, fetch, fit, local_space
@@ -26,16 +26,6 @@ __all__: list[str] = []
 
 Operands = Sequence["Array | None"]
 _WEIGHT = {"QLinearConv": 3}  # operand with the weights, where it is not 1
-
-
-def _forward(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
-    """The operator itself, on elements with their halo."""
-    x, weight = inputs[0], inputs[_WEIGHT.get(op.type, 1)]
-    assert x is not None
-    assert weight is not None
-    space = local_space(op, weight.shape[FIRST:], place)
-    grown = yield from fetch(x, space, "elements", place)
-    return run_local(explicit(op, space), [grown, *inputs[1:]])
 
 
 def _backward(
@@ -92,24 +82,6 @@ def _channel_sum(dy: Array) -> Array:
     return np.asarray(widen(dy).sum(axis=(0, *range(FIRST, dy.ndim)))).astype(dy.dtype)
 
 
-def _transposed_forward(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
-    """All windows that write this rank's elements, unpadded; what they write beyond these elements is dropped."""
-    x, weight, bias = (*inputs, None)[:3]
-    assert x is not None
-    assert weight is not None
-    space = local_space(op, weight.shape[FIRST:], place, transposed=True)
-    grown = yield from fetch(x, space, "positions", place)
-    attributes = {
-        k: v for k, v in op.attributes.items() if k not in ("auto_pad", "pads", "output_padding", "output_shape")
-    }
-    plain = replace(op, attributes=attributes, inputs=op.inputs[:2])
-    y = run_local(plain, [grown, weight])[0]
-    assert y is not None
-    for r in space:
-        y = fit(y, r.dim, r.window.read_by(r.needed("positions")), r.own("elements"))
-    return [y if bias is None else y + bias.reshape(-1, *(1,) * len(space))]
-
-
 def _transposed_backward(
     op: Op, inputs: Operands, outputs: Operands, gradients: Operands, wanted: Sequence[bool], place: ShardContext
 ) -> Coroutine:
@@ -145,7 +117,29 @@ def _gradient_forward(op: Op, inputs: Operands, place: ShardContext) -> Coroutin
     return found[: len(op.outputs)]
 
 
-kernel(["Conv"], _forward, _backward)
-kernel(["ConvInteger", "QLinearConv", "com.microsoft::FusedConv"], _forward)
-kernel(["ConvTranspose"], _transposed_forward, _transposed_backward)
+@shared("Conv", backward=_backward)
+@shared("ConvInteger", "QLinearConv", "com.microsoft::FusedConv")
+def _convolution(c: Call) -> Coroutine:
+    """The operator itself, on elements with their halo."""
+    weight = c.operand(_WEIGHT.get(c.op.type, 1))
+    space = local_space(c.op, weight.shape[FIRST:], c.place)
+    grown = yield from fetch(c.operand(), space, "elements", c.place)
+    return list(c.run(explicit(c.op, space), [grown, *c.inputs[1:]]))
+
+
+@shared("ConvTranspose", backward=_transposed_backward)
+def _transposed(c: Call) -> Coroutine:
+    """All windows that write this rank's elements, unpadded; what they write beyond these elements is dropped."""
+    weight, bias = c.operand(1), c.maybe(2)
+    space = local_space(c.op, weight.shape[FIRST:], c.place, transposed=True)
+    grown = yield from fetch(c.operand(), space, "positions", c.place)
+    attributes = {
+        k: v for k, v in c.op.attributes.items() if k not in ("auto_pad", "pads", "output_padding", "output_shape")
+    }
+    (y,) = c.run(replace(c.op, attributes=attributes, inputs=c.op.inputs[:2]), [grown, weight])
+    for r in space:
+        y = fit(y, r.dim, r.window.read_by(r.needed("positions")), r.own("elements"))
+    return [y if bias is None else y + c.xp.reshape(bias, (bias.shape[0], *(1,) * len(space)))]
+
+
 kernel(["com.microsoft::ConvGrad"], _gradient_forward)

@@ -9,16 +9,17 @@ from dataclasses import replace
 import numpy as np
 
 from planner.ir import Op
-from planner.kernels.attributes import Array, normalise_axis
+from planner.kernels.attributes import Array
 from planner.kernels.gradients import vjp
-from planner.kernels.local import run_local
-from planner.kernels.split import kernel
+from planner.kernels.session import NoKernelError
+from planner.kernels.shared import Call, shared
 from planner.kernels.spmd import Coroutine, ShardContext
 from planner.operators.layout.split import whole_shape
 
 __all__: list[str] = []
 
 Operands = Sequence["Array | None"]
+_TILES_BY_OPERAND = 6  # operator set since which Tile is told of all dimensions at once
 
 
 def _first(inputs: Operands) -> Array:
@@ -27,28 +28,11 @@ def _first(inputs: Operands) -> Array:
     return x
 
 
-def _reshaped(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
-    """The result's local shape follows from its factors; Squeeze drops what has one element in the whole."""
-    x, rule = _first(inputs), place.rule
-    assert rule is not None
-    if op.type == "Squeeze":
-        whole = whole_shape(x.shape, rule.operands[0], place)
-        return [x.reshape([n for n, all_ in zip(x.shape, whole, strict=True) if all_ != 1])]
-    dims = rule.results[0] or ()
-    return [x.reshape([math.prod(rule.factors[f] // place.shards.get(f, 1) for f in d) for d in dims])]
-    yield  # never communicates
-
-
 def _reshaped_back(
     op: Op, inputs: Operands, outputs: Operands, gradients: Operands, wanted: Sequence[bool], place: ShardContext
 ) -> Coroutine:
     x, dy = _first(inputs), gradients[0]
     return [None if dy is None or not wanted[0] else dy.reshape(x.shape), *[None] * (len(inputs) - 1)]
-    yield  # never communicates
-
-
-def _tiled(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
-    return run_local(op, _local_repeats(inputs, place))
     yield  # never communicates
 
 
@@ -68,80 +52,81 @@ def _local_repeats(inputs: Operands, place: ShardContext) -> list[Array | None]:
     return [x, np.array(local, dtype=np.int64)]
 
 
-def _triangle(op: Op, x: Array, inputs: Operands, place: ShardContext) -> Array:
-    """`x` with zeros outside the triangle of the whole matrix."""
-    given = inputs[1] if len(inputs) > 1 else None
-    k = 0 if given is None else int(given.reshape(()))
-    rows = np.arange(x.shape[-2])[:, None] + place.offset.get("r", 0)
-    columns = np.arange(x.shape[-1]) + place.offset.get("c", 0)
-    inside = columns - rows >= k if op.attributes.get("upper", 1) else columns - rows <= k
-    return np.where(inside, x, np.zeros((), dtype=x.dtype))
-
-
-def _trilu(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
-    return [_triangle(op, _first(inputs), inputs, place)]
-    yield  # never communicates
-
-
 def _trilu_back(
     op: Op, inputs: Operands, outputs: Operands, gradients: Operands, wanted: Sequence[bool], place: ShardContext
 ) -> Coroutine:
-    dy = gradients[0]
-    return [None if dy is None or not wanted[0] else _triangle(op, dy, inputs, place), *[None] * (len(inputs) - 1)]
+    dy, given = gradients[0], inputs[1] if len(inputs) > 1 else None
+    if dy is None or not wanted[0]:
+        return [None] * len(inputs)
+    k = (0 if given is None else int(given.reshape(()))) + place.offset.get("r", 0) - place.offset.get("c", 0)
+    return [np.triu(dy, k) if op.attributes.get("upper", 1) else np.tril(dy, k), *[None] * (len(inputs) - 1)]
     yield  # never communicates
 
 
-def _eye_like(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
-    x = _first(inputs)
-    made = run_local(replace(op, attributes={**op.attributes, "k": 0}), [x[:1, :1]])[0]
-    assert made is not None
-    rows = np.arange(x.shape[0])[:, None] + place.offset.get("r", 0)
-    columns = np.arange(x.shape[1]) + place.offset.get("c", 0)
-    return [(columns - rows == op.attributes.get("k", 0)).astype(made.dtype)]
+@shared("Reshape", "Squeeze", backward=_reshaped_back)
+def _reshaped(c: Call) -> Coroutine:
+    """The result's local shape follows from its factors; Squeeze drops what has one element in the whole."""
+    x, place = c.operand(), c.place
+    if c.op.type == "Squeeze":
+        whole = whole_shape(x.shape, c.rule.operands[0], place)
+        return [c.xp.reshape(x, tuple(n for n, all_ in zip(x.shape, whole, strict=True) if all_ != 1))]
+    dims = c.rule.results[0] or ()
+    return [c.xp.reshape(x, tuple(math.prod(len(c.places(f)) for f in d) for d in dims))]
     yield  # never communicates
 
 
-def _range(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
-    start, _, step = (np.asarray(v) for v in inputs)
-    rule = place.rule
-    assert rule is not None
-    count = rule.factors["d"] // place.shards["d"]
-    places = np.arange(place.offset["d"], place.offset["d"] + count)
-    return [(start + places.astype(start.dtype) * step).astype(start.dtype)]
+@shared("Tile", backward=_tiled_back)
+def _tiled(c: Call) -> Coroutine:
+    """Factor `k…` counts the copies along a dimension."""
+    repeats = c.integers(1, "repeats") if c.op.opset >= _TILES_BY_OPERAND else None
+    if repeats is None:
+        raise NoKernelError(f"operator {c.op.name}: Tile along one axis")
+    return [c.xp.tile(c.operand(), tuple(r // c.shards([f"k{i}"]) for i, r in enumerate(repeats)))]
     yield  # never communicates
 
 
-def _size_of(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
-    """Shape and Size state that of the whole."""
-    rule = place.rule
-    assert rule is not None
-    whole = np.array(whole_shape(_first(inputs).shape, rule.operands[0], place), dtype=np.int64)
-    if op.type == "Size":
-        return [np.asarray(whole.prod())]
-    return [whole[op.attributes.get("start", 0) : op.attributes.get("end", len(whole))]]
+@shared("Trilu", backward=_trilu_back)
+def _trilu(c: Call) -> Coroutine:
+    """Zeros outside the triangle of the whole matrix, whose diagonal lies elsewhere in a part of it."""
+    k = (c.integers(1, "k") or (0,))[0] + _rows_ahead(c)
+    return [(c.xp.triu if c.attr("upper", 1) else c.xp.tril)(c.operand(), k=k)]
     yield  # never communicates
 
 
-def _one_hot(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
+@shared("EyeLike")
+def _eye_like(c: Call) -> Coroutine:
+    k = int(c.attr("k", 0)) + _rows_ahead(c)
+    return list(c.run(replace(c.op, attributes={**c.op.attributes, "k": k}), [c.operand()]))
+    yield  # never communicates
+
+
+def _rows_ahead(c: Call) -> int:
+    """By how much more rows than columns lie before this rank's part of a matrix."""
+    return c.place.offset.get("r", 0) - c.place.offset.get("c", 0)
+
+
+@shared("Range")
+def _range(c: Call) -> Coroutine:
+    start, step = c.operand(0), c.operand(2)
+    return [c.constant(np.array(c.places("d")), start.dtype) * step + start]
+    yield  # never communicates
+
+
+@shared("Shape", "Size")
+def _size_of(c: Call) -> Coroutine:
+    """Those of the whole."""
+    whole = np.array(whole_shape(c.operand().shape, c.rule.operands[0], c.place), dtype=np.int64)
+    return [c.constant(whole.prod() if c.op.type == "Size" else whole[c.attr("start", 0) : c.attr("end", len(whole))])]
+    yield  # never communicates
+
+
+@shared("OneHot")
+def _one_hot(c: Call) -> Coroutine:
     """Each rank compares with the classes of its part; indices of another type count as int64, as ONNX has it."""
-    indices, depth, values = (np.asarray(v) for v in inputs)
-    indices = indices.astype(np.int64)
-    rule = place.rule
-    assert rule is not None
-    classes = int(depth.reshape(()))
-    axis = normalise_axis(op.attributes.get("axis", -1), indices.ndim + 1)
-    count = rule.factors["v"] // place.shards["v"]
-    mine = np.arange(place.offset["v"], place.offset["v"] + count)
-    at = np.where(indices < 0, indices + classes, indices)
-    hot = np.expand_dims(at, axis) == mine.reshape((-1,) + (1,) * (indices.ndim - axis))
-    return [np.where(hot, values[1], values[0]).astype(values.dtype)]
+    indices, values, xp = c.xp.astype(c.operand(0), c.xp.int64), c.operand(2), c.xp
+    axis = c.axis(-1, indices.ndim + 1)
+    mine = np.array(c.places("v")).reshape((-1,) + (1,) * (indices.ndim - axis))
+    at = xp.where(indices < 0, indices + c.rule.factors["v"], indices)
+    hot = xp.expand_dims(at, axis=axis) == c.constant(mine)
+    return [xp.where(hot, values[1], values[0])]
     yield  # never communicates
-
-
-kernel(["Reshape", "Squeeze"], _reshaped, _reshaped_back)
-kernel(["Tile"], _tiled, _tiled_back)
-kernel(["Trilu"], _trilu, _trilu_back)
-kernel(["EyeLike"], _eye_like)
-kernel(["Range"], _range)
-kernel(["Shape", "Size"], _size_of)
-kernel(["OneHot"], _one_hot)

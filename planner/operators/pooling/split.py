@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,19 +25,6 @@ __all__: list[str] = []
 Operands = Sequence["Array | None"]
 
 
-def _forward(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
-    x = inputs[0]
-    assert x is not None
-    space = local_space(op, op.attributes["kernel_shape"], place)
-    grown = yield from fetch(x, space, "elements", place)
-    results = run_local(explicit(op, space), [grown])
-    if len(results) > 1 and (indices := results[1]) is not None:
-        results[1] = _global_indices(
-            indices, grown.shape, space, place, transposed=op.attributes.get("storage_order", 0)
-        )
-    return results
-
-
 def _quantized_forward(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
     """Pools of bytes, channels first or last."""
     x = inputs[0]
@@ -45,20 +33,6 @@ def _quantized_forward(op: Op, inputs: Operands, place: ShardContext) -> Corouti
     space = local_space(op, op.attributes["kernel_shape"], place, first=FIRST - 1 if last else FIRST)
     grown = yield from fetch(x, space, "elements", place)
     return run_local(explicit(op, space), [grown, *inputs[1:]])
-
-
-def _global_indices(
-    indices: Array, local: tuple[int, ...], space: Sequence[Reach[Window]], place: ShardContext, *, transposed: int
-) -> Array:
-    """Indices into the flattened local elements, counted in the whole tensor instead."""
-    assert place.rule is not None
-    order = range(len(space))[::-1] if transposed else range(len(space))
-    coordinates = np.unravel_index(indices, (*local[:FIRST], *(local[FIRST + d] for d in order)))
-    starts = [space[d].needed("elements")[0] for d in order]
-    whole = [place.rule.factors["n"], place.rule.factors["c"], *(space[d].window.elements for d in order)]
-    offsets = [place.offset.get("n", 0), place.offset.get("c", 0), *starts]
-    moved = tuple(c + offset for c, offset in zip(coordinates, offsets, strict=True))
-    return np.ravel_multi_index(moved, whole).astype(np.int64)
 
 
 def _backward(
@@ -191,11 +165,32 @@ def _global_lp_backward(
     yield  # a generator that never communicates
 
 
-kernel(["AveragePool", "LpPool", "MaxPool"], _forward, _backward)
 kernel(["com.microsoft::NhwcMaxPool", "com.microsoft::QLinearAveragePool"], _quantized_forward)
 kernel(["AveragePoolGrad", "com.microsoft::AveragePoolGrad"], _average_gradient)
 kernel(["MaxPoolGrad", "com.microsoft::MaxPoolGrad"], _max_gradient)
 kernel(["MaxUnpool"], _unpool_forward, _unpool_backward)
+
+
+@shared("AveragePool", "LpPool", "MaxPool", backward=_backward)
+def _pool(c: Call) -> Coroutine:
+    """The operator itself, on elements with their halo."""
+    space = local_space(c.op, c.attr("kernel_shape"), c.place)
+    grown = yield from fetch(c.operand(), space, "elements", c.place)
+    y, *indices = c.run(explicit(c.op, space), [grown])
+    return [y, *(i if i is None else _global_indices(c, i, grown.shape, space) for i in indices)]
+
+
+def _global_indices(c: Call, indices: Any, local: tuple[int, ...], space: Sequence[Reach[Window]]) -> Any:
+    """Indices into the flattened local elements, counted in the whole tensor instead."""
+    order = range(len(space))[::-1] if c.attr("storage_order", 0) else range(len(space))
+    here = [*local[:FIRST], *(local[FIRST + d] for d in order)]
+    whole = [c.rule.factors["n"], c.rule.factors["c"], *(space[d].window.elements for d in order)]
+    starts = [c.place.offset.get("n", 0), c.place.offset.get("c", 0), *(space[d].needed("elements")[0] for d in order)]
+    found, stride = 0, 1
+    for size, start, elements in reversed(list(zip(here, starts, whole, strict=True))):
+        found = (indices % size + start) * stride + found
+        indices, stride = indices // size, stride * elements
+    return found
 
 
 @shared("GlobalMaxPool", backward=_global_max_backward, autograd=False)

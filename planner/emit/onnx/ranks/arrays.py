@@ -8,19 +8,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from types import EllipsisType
 from typing import Any
 
 import numpy as np
 from onnx import numpy_helper
 
-from planner.emit.onnx.ranks.local import Local, all_gather, all_reduce, refusal
+from planner.emit.onnx.ranks.local import Local, all_gather, all_reduce, all_to_all_v, refusal
 from planner.emit.onnx.ranks.writer import Value, Writer
 from planner.frontends.file.nodes import node_of
 from planner.frontends.steps.infer import infer_op
 from planner.ir import Op, Role, Tensor
+from planner.kernels.session import NoKernelError
 from planner.kernels.shared import Call
-from planner.kernels.spmd import AllGather, AllReduce, Coroutine
+from planner.kernels.spmd import AllGather, AllReduce, Coroutine, Exchange, Sizes
 from planner.verify.data import numpy_dtype
 
 __all__ = ["GraphArray", "GraphNamespace", "write_shared"]
@@ -51,6 +53,18 @@ class GraphArray:
     def size(self) -> int:
         return math.prod(self.shape)
 
+    def __getitem__(self, key: int | slice | tuple[int | slice | EllipsisType, ...]) -> GraphArray:
+        """Elements and consecutive parts; dimensions that are not named, and those of an ellipsis, stay whole."""
+        keys = _keys(key if isinstance(key, tuple) else (key,), self.ndim)
+        value = self.value
+        for dim, k in enumerate(keys):
+            part = slice(k, k + 1 or None) if isinstance(k, int) else k
+            start, stop, step = part.indices(value.dims[dim])
+            assert step == 1, "a flip or a look-up says the others"
+            value = self.writer.slice(value, dim, start, max(start, stop))
+        dropped = [dim for dim, k in enumerate(keys) if isinstance(k, int)]
+        return GraphArray(self.writer, self.writer.reshape(value, _without(value.dims, dropped)))
+
     @property
     def device(self) -> str:
         """All of a graph's values are on one."""
@@ -63,12 +77,6 @@ class GraphArray:
         b = other.value if isinstance(other, GraphArray) else self.writer.number(other, self.value)
         pair = (b, self.value) if turned else (self.value, b)
         return GraphArray(self.writer, self.writer.join(kind, *pair, dtype))
-
-    def __getitem__(self, index: int | tuple[EllipsisType, int]) -> GraphArray:
-        """An entry along the first dimension or, as x[..., k], along the last one, counted from the beginning."""
-        dim, at = (0, index) if isinstance(index, int) else (self.ndim - 1, index[1])
-        found = self.writer.slice(self.value, dim, at, at + 1)
-        return GraphArray(self.writer, self.writer.reshape(found, _without(self.shape, (dim,))))
 
     def __add__(self, other: Any) -> GraphArray:
         return self._join("Add", other)
@@ -105,6 +113,10 @@ class GraphArray:
         lead = np.broadcast_shapes(self.shape[:-2], other.shape[:-2])
         shape = (*lead, self.shape[-2], other.shape[-1])
         return GraphArray(self.writer, self.writer.op("MatMul", [self.value, other.value], self.dtype, shape))
+
+    def __mod__(self, other: Any) -> GraphArray:
+        """Of integers that are not negative."""
+        return self._join("Mod", other)
 
     def __pow__(self, other: Any) -> GraphArray:
         return self._join("Pow", other)
@@ -224,6 +236,9 @@ class GraphNamespace(_ElementTypes):
 
     # Shapes and places
 
+    def zeros(self, shape: tuple[int, ...], *, dtype: str, device: str | None = None) -> GraphArray:
+        return self._new(self._w.filled(shape, dtype))
+
     def reshape(self, x: GraphArray, shape: Sequence[int]) -> GraphArray:
         return self._new(self._w.reshape(x.value, tuple(int(n) for n in shape)))
 
@@ -255,6 +270,21 @@ class GraphNamespace(_ElementTypes):
     def flip(self, x: GraphArray, *, axis: int) -> GraphArray:
         return self._new(self._w.take(x.value, np.arange(x.shape[axis])[::-1], axis % x.ndim))
 
+    def tile(self, x: GraphArray, repetitions: Sequence[int]) -> GraphArray:
+        shape = tuple(n * r for n, r in zip(x.shape, repetitions, strict=True))
+        counts = self._w.constant(np.array(repetitions, dtype=np.int64))
+        return self._new(self._w.op("Tile", [x.value, counts], x.dtype, shape))
+
+    def triu(self, x: GraphArray, *, k: int = 0) -> GraphArray:
+        return self._triangle(x, k, upper=1)
+
+    def tril(self, x: GraphArray, *, k: int = 0) -> GraphArray:
+        return self._triangle(x, k, upper=0)
+
+    def _triangle(self, x: GraphArray, k: int, upper: int) -> GraphArray:
+        diagonal = self._w.constant(np.array(k, dtype=np.int64))
+        return self._new(self._w.op("Trilu", [x.value, diagonal], x.dtype, x.shape, upper=upper))
+
     def take(self, x: GraphArray, indices: GraphArray, *, axis: int) -> GraphArray:
         """Of indices in any shape, as numpy has it."""
         return self._new(self._w.gather(x.value, indices.value, axis % x.ndim))
@@ -264,7 +294,7 @@ class GraphNamespace(_ElementTypes):
         found = self._w.op("GatherElements", [x.value, indices.value], x.dtype, indices.shape, axis=axis % x.ndim)
         return self._new(found)
 
-    def arange(self, stop: int, *, device: str = "") -> GraphArray:
+    def arange(self, stop: int, *, device: str | None = None) -> GraphArray:
         limits = [self._w.constant(np.array(v, dtype=np.int64)) for v in (0, stop, 1)]
         self._w.need()
         return self._new(self._w.op("Range", limits, "int64", (stop,)))
@@ -272,12 +302,20 @@ class GraphNamespace(_ElementTypes):
     def ones_like(self, x: GraphArray) -> GraphArray:
         return self._new(self._w.filled(x.shape, x.dtype, 1))
 
-    def full(self, shape: Sequence[int], value: float, *, dtype: str, device: str = "") -> GraphArray:
+    def full(self, shape: Sequence[int], value: float, *, dtype: str, device: str | None = None) -> GraphArray:
         return self._new(self._w.filled(tuple(shape), dtype, value))
 
-    def asarray(self, value: Any, *, dtype: str, device: str = "") -> GraphArray:
+    def asarray(self, value: Any, *, dtype: str, device: str | None = None) -> GraphArray:
         """A constant of the graph."""
         return self._new(self._w.constant(np.asarray(value, dtype=numpy_dtype(dtype))))
+
+
+def _keys(keys: tuple[int | slice | EllipsisType, ...], rank: int) -> list[int | slice]:
+    """A key for each dimension, up to the last that has one."""
+    out: list[int | slice] = []
+    for k in keys:
+        out += [slice(None)] * (rank - len(keys) + 1) if isinstance(k, EllipsisType) else [k]
+    return out
 
 
 def _without(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
@@ -313,6 +351,8 @@ def write_shared(
         except StopIteration as stop:
             found: list[GraphArray | None] = stop.value
             return [None if r is None else r.value for r in found[: len(here.op.outputs)]]
+        except NoKernelError as reason:
+            raise refusal(here.op, here.place, str(reason)) from reason
         received = _meet(collective, w, here)
 
 
@@ -325,4 +365,17 @@ def _meet(collective: Any, w: Writer, here: Local) -> Any:
         ranks = here.groups[collective.factor]
         joined = all_gather(w, w.expand(mine.value, 0), ranks, 0)
         return tuple(GraphArray(w, w.reshape(part, mine.shape)) for part in w.parts(joined, 0, [1] * len(ranks)))
+    if isinstance(collective, Exchange) and collective.sizes is not None:
+        return _exchanged(collective.pieces, collective.sizes, w, here.groups[collective.factor])
     raise refusal(here.op, here.place, "its ranks hand pieces to each other, which is not among what is written so far")
+
+
+def _exchanged(pieces: Sequence[Any], sizes: Sizes, w: Writer, ranks: Sequence[int]) -> tuple[GraphArray | None, ...]:
+    """One all-to-all with parts of known sizes, laid out by receiver and by sender."""
+    like: Any = sizes.like
+    dim, arriving = sizes.dim, sizes.arriving
+    sent = [p.value for p in pieces if p is not None] or [w.slice(like.value, dim, 0, 0)]
+    lengths = [0 if p is None else p.shape[dim] for p in pieces]
+    arrived = all_to_all_v(w, w.concat(sent, dim), ranks, dim, lengths, arriving)
+    bounds = pairwise(accumulate(arriving, initial=0))
+    return tuple(GraphArray(w, w.slice(arrived, dim, *b)) if n else None for n, b in zip(arriving, bounds, strict=True))

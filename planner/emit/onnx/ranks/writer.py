@@ -26,6 +26,7 @@ _SLICES_BY_OPERAND: Final = 10
 _SUMS_BY_OPERAND: Final = 13
 _REDUCTIONS_BY_OPERAND: Final = 18
 _FILLS: Final = 9  # ConstantOfShape
+_CONCATENATIONS: Final = 4  # which ONNX Runtime runs
 _LEAST: Final = 11  # element-wise selection and look-ups, as they are used here
 
 
@@ -199,6 +200,7 @@ class Writer:
     def concat(self, parts: Sequence[Value], axis: int) -> Value:
         if len(parts) == 1:
             return parts[0]
+        self.need(_CONCATENATIONS)
         sizes = [p.dims[axis] for p in parts]
         first = parts[0]
         shape = (*first.dims[:axis], sum(sizes), *first.dims[axis + 1 :])
