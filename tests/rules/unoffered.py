@@ -2,9 +2,10 @@
 
 An assignment gives each operand and each result a layout over one axis: whole, split along a dimension, or (floating
 point) a pending sum.  Ranks run the local operator.  It is right when the results put together are the whole
-operator's, on the operands of the case and on a second draw, so that accidents of the data do not count; and worth
-counting when at least one result is split or pending: what is computed on every rank in full saves nothing.  Operands
-that are no data stay whole: shapes, axes, and what is not read (the second of CastLike gives but its element type).
+operator's, on the operands of the case and on a second draw of them, cut into other terms three times, so that
+accidents do not count; and worth counting when at least one result is split or pending: what is computed on every rank
+in full saves nothing.  Operands that are no data stay whole: shapes, axes, and what is not read (the second of CastLike
+gives but its element type).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def assignments(subject: Case, rule: Rule, mesh: DeviceMesh, limit: int = 3000) 
         _layouts(v, mesh) if _is_data(subject, rule, i) else _layouts(v, mesh)[:1] for i, v in enumerate(subject.inputs)
     ]
     result_choices = [_layouts(v, mesh) for v in subject.results]
-    cuts, again = Cuts(mesh, 3), Cuts(mesh, 5)  # other terms of pending sums, so that accidents do not count
+    cuts, *again = (Cuts(mesh, seed) for seed in (3, 5, 7, 11))  # a comparison may be right of two terms by accident
     second: Case | bool | None = False  # not drawn yet
     found, tried = [], 0
     total = int(np.prod([len(c) for c in operand_choices]))
@@ -68,7 +69,9 @@ def assignments(subject: Case, rule: Rule, mesh: DeviceMesh, limit: int = 3000) 
             if second is False:
                 second = redrawn(subject)
             exact = [[x] for x in results]
-            if isinstance(second, Case) and _right(second, rule, operands, exact, again, shape) is None:
+            if isinstance(second, Case) and any(
+                _right(second, rule, operands, exact, other, shape) is None for other in again
+            ):
                 continue
             text = f"{' '.join(map(_text, operands))} -> {' '.join(map(_text, results))}"
             if text not in found:
