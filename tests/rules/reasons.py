@@ -47,6 +47,11 @@ _REASONS: tuple[tuple[str, str, str], ...] = (
     ("com.microsoft::*MoE", r"\]\+x", _PARAMETER),
     ("com.microsoft::QLinear*", r"\]\+x", _PARAMETER),
     ("*QuantizeLinear", r"\]\+x", _PARAMETER),
+    (
+        "DequantizeLinear",
+        r"^\[[_,]*\]\+x",
+        "quantised values as a pending sum, in which no operator leaves them: rounding is no sum",
+    ),
     ("STFT", r"\]\+x", _PARAMETER),
     ("CausalConvWithState", r"^\[_,_,x\]", "a window of one element, which is a product and exported as one"),
     ("CausalConvWithState", "", "a state of another length than the window, which ONNX leaves open"),
