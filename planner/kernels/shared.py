@@ -128,9 +128,10 @@ class Call:
     # Factors and collectives
 
     def over(self, value: Any, factors: Iterable[str], reduction: str = "sum") -> Values:
-        """`value` reduced over the ranks that split each of the factors."""
+        """`value` reduced over the ranks that split each of the factors; where none is split, as it is."""
         for factor in factors:
-            value = yield from all_reduce(value, reduction, factor)
+            if self.place.splits(factor):
+                value = yield from all_reduce(value, reduction, factor)
         return value
 
     def total(self, value: Any, reduction: str = "sum") -> Values:
@@ -138,8 +139,8 @@ class Call:
         return (yield from self.over(value, self.place.reduced_factors(), reduction))
 
     def gathered(self, value: Any, factor: str) -> Generator[Collective, Any, list[Any]]:
-        """The values of all ranks that split `factor`, in the order of their shards."""
-        return list((yield from all_gather(value, factor)))
+        """The values of all ranks that split `factor`, in the order of their shards; where it is whole, the one."""
+        return list((yield from all_gather(value, factor))) if self.place.splits(factor) else [value]
 
     def places(self, factor: str) -> range:
         """The indices of a factor that this rank has.  NoKernelError where the operator is whole, without factors."""

@@ -55,9 +55,10 @@ def taken(x: Any, dim: int, places: Indices, fill: Any = None) -> Any:
         return xp.zeros(shape, dtype=x.dtype, device=device(x)) if fill is None else xp.broadcast_to(fill, shape)
 
     follows = np.diff(places) == np.where(places[:-1] < 0, 0, 1)
-    runs = np.split(places, np.flatnonzero(~follows) + 1)
+    breaks = np.flatnonzero(~follows) + 1
     missing = places < 0
-    if len(runs) <= _FEW:
+    if len(breaks) < _FEW:
+        runs = np.split(places, breaks)
         parts = [empty(len(r)) if len(r) and r[0] < 0 else part(x, dim, *_bounds(r)) for r in runs]
         if len(places) and missing.all():  # a gradient must reach all ranks that have exchanged something
             parts.append(part(x, dim, 0, 0))

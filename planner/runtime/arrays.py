@@ -86,7 +86,7 @@ def _torch_call(kernel: SharedKernel) -> Callable[[Call], Sequence[Tensor | None
     def run(c: Call) -> Sequence[Tensor | None] | None:
         nonlocal declined
         followed = any(x is not None and x.requires_grad for x in c.inputs)
-        if declined or (followed and not kernel.autograd(c.op)):
+        if _unknown(c) or declined or (followed and not kernel.autograd(c.op)):
             return None
         runner = partial(_run, c)
         routine = kernel.function(SharedCall(c.op, c.inputs, c.place, _XP, runner, _Known(c.inputs), Tensor.detach))
@@ -102,6 +102,11 @@ def _torch_call(kernel: SharedKernel) -> Callable[[Call], Sequence[Tensor | None
             received = _meet(collective, c)
 
     return run
+
+
+def _unknown(c: Call) -> bool:
+    """Whether the shapes of all results depend on values: the operator is whole then, and its rule names no factors."""
+    return c.place.rule is None or all(dims is None for dims in c.place.rule.results)
 
 
 def _run(c: Call, op: Op, operands: Sequence[Any]) -> Sequence[Any]:

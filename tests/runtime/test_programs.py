@@ -50,9 +50,9 @@ CASES = [
 ]
 
 
-def plan(graph: Graph, pins: tuple[str, ...], devices: int) -> PlanDocument:
+def plan(graph: Graph, pins: tuple[str, ...], devices: int, *, training: bool = True) -> PlanDocument:
     constraints = reduce(add, map(parse_pin, pins)) if pins else None
-    settings = Settings(training=True, precision="fp32")
+    settings = Settings(training=training, precision="fp32")
     request = Request(devices, load_profile("cpu"), settings, constraints=constraints, time_limit=30)
     return describe(make_plan(graph, request), bind={}, batch=None)
 

@@ -170,3 +170,37 @@ def compare(workers: Workers, folder: Path, made: onnx.ModelProto, kind: str, fa
     floor = 1e-3 * float(np.median([np.abs(g).max() for g in truth.values()]))
     for name, gradient in truth.items():
         assert relative_error(found.gradients[name], gradient, floor) < GRADIENT_TOLERANCE, name
+
+
+def test_operators_that_are_whole_compute_what_they_are(workers: Workers, tmp_path: Path) -> None:
+    """A kernel that is written once is of operators that are split; where it runs others, it must be right of them."""
+    opsets = [helper.make_opsetid("", 21)]
+    none = numpy_helper.from_array(np.zeros(0, dtype=np.int64), "none")
+    nodes = [
+        helper.make_node("ReduceMean", ["x", "none"], ["mean"], name="mean", noop_with_empty_axes=1),
+        helper.make_node("Hardmax", ["x"], ["hot"], name="hot"),
+        helper.make_node("ArgMax", ["x"], ["best"], name="best", axis=1),
+        helper.make_node("ReduceMax", ["x", "none"], ["most"], name="most", noop_with_empty_axes=1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "whole",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (8, 6))],
+        [
+            helper.make_tensor_value_info("mean", TensorProto.FLOAT, (8, 6)),
+            helper.make_tensor_value_info("hot", TensorProto.FLOAT, (8, 6)),
+            helper.make_tensor_value_info("best", TensorProto.INT64, (8, 1)),
+            helper.make_tensor_value_info("most", TensorProto.FLOAT, (8, 6)),
+        ],
+        [none],
+    )
+    path = tmp_path / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=11), path)
+    loaded = load_model(path)
+    whole = run_ops(loaded, random_tensors(loaded, 0))
+    pins = tuple(f"{name} replicated" for name in ("mean", "hot", "best", "most"))
+    session = Session(workers, path, plan(loaded, pins, 2, training=False))
+    found = session.results()
+    session.close()
+    for name in loaded.outputs:
+        assert np.array_equal(found.outputs[name], whole[name]), name

@@ -111,11 +111,9 @@ def _packed(c: Call, parts: Sequence[Any], factors: Iterable[str]) -> Generator[
 
 def _reduced(c: Call, labels: _Labels, each: Any, weight: Any, factors: Iterable[str]) -> Values:
     """The loss from that of every row and the rows' weights, and what a mean divides by."""
-    one = c.xp.asarray(1, dtype=each.dtype)
-    if labels.reduction == "none":
-        return each, one
-    if labels.reduction == "sum":
-        return c.xp.sum(each), one
+    if labels.reduction != "mean":
+        one = c.xp.asarray(1, dtype=each.dtype)
+        return each if labels.reduction == "none" else c.xp.sum(each), one
     total, count = yield from _packed(c, [c.xp.sum(each), c.xp.sum(weight)], factors)
     return total / count, count
 
@@ -166,6 +164,7 @@ def _cross_entropy(c: Call) -> Coroutine:
     parts = [_others(c, labels, shifted), labels.picked(shifted)]
     if labels.weights is not None:
         parts.append(labels.held_weight(scores.dtype))
+    del shifted  # virtual ranks wait here for each other: none should hold a second copy of its scores meanwhile
     others, own, *weights = yield from _packed(c, parts, classes)
     sums = others + labels.counted(xp.exp(own))
     logarithm = xp.log(sums)
@@ -174,7 +173,7 @@ def _cross_entropy(c: Call) -> Coroutine:
     loss, total = yield from _reduced(c, labels, each, weight, _batch(c))
     found = [c.like(loss)]
     if any(c.op.outputs[1:]):
-        found.append(c.like(shifted - xp.expand_dims(logarithm, axis=1)))
+        found.append(c.like(scores - largest - xp.expand_dims(logarithm, axis=1)))
     absent = [None] * (len(c.op.outputs) - len(found))
     return [*found, *absent, logarithm + xp.squeeze(largest, axis=1), weight, total, others / sums]
 

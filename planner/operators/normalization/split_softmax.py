@@ -15,6 +15,7 @@ from planner.ir import Op
 from planner.kernels.attributes import Array, normalise_axis
 from planner.kernels.gradients import unbroadcast
 from planner.kernels.precision import widen
+from planner.kernels.session import NoKernelError
 from planner.kernels.shared import Call, shared
 from planner.kernels.split import kernel
 from planner.kernels.spmd import Coroutine, ShardContext
@@ -94,6 +95,8 @@ def _hardmax(c: Call) -> Coroutine:
     """One where the row has its first maximum.  Shards follow each other in the order of their ranks, so that of equal
     maxima the first rank's is the first."""
     x, xp = c.operand(), c.xp
+    if not c.place.reduced_factors():
+        raise NoKernelError(f"operator {c.op.name} is whole")
     (factor,) = c.place.reduced_factors()
     axes = _softmax_axes(c.op, x.ndim)
     first, length = axes[0], math.prod(x.shape[a] for a in axes)

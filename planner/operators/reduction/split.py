@@ -12,6 +12,7 @@ from planner.ir import Op
 from planner.kernels.attributes import Array, axes_of, normalise_axis
 from planner.kernels.local import run_local
 from planner.kernels.precision import widen
+from planner.kernels.session import NoKernelError
 from planner.kernels.shared import Call, shared
 from planner.kernels.split import kernel
 from planner.kernels.spmd import Collective, Coroutine, Received, ShardContext, all_gather, all_reduce
@@ -41,8 +42,11 @@ def _over_all(value: Array, reduction: str, place: ShardContext) -> Reduced:
 
 
 def _axes_of(c: Call) -> tuple[int, ...]:
-    rank = c.operand().ndim
-    return tuple(dict.fromkeys(a % rank for a in c.integers(1, "axes") or ())) or tuple(range(rank))
+    """NoKernelError where nothing is reduced: an operator without axes may stand for its operand."""
+    rank, given = c.operand().ndim, c.integers(1, "axes")
+    if not given and c.attr("noop_with_empty_axes", 0):
+        raise NoKernelError(f"operator {c.op.name} reduces nothing")
+    return tuple(dict.fromkeys(a % rank for a in given or ())) or tuple(range(rank))
 
 
 def _shaped(c: Call, value: Any, axes: tuple[int, ...]) -> Any:
@@ -97,6 +101,8 @@ def _log_sum_exp(c: Call) -> Coroutine:
 def _integer_mean(c: Call) -> Coroutine:
     """Of integers, whose quotient is cut off towards zero; a mean of floats is a pending sum instead."""
     x, axes, xp = c.operand(), _axes_of(c), c.xp
+    if not str(x.dtype).rpartition(".")[2].startswith(("int", "uint")):
+        raise NoKernelError(f"operator {c.op.name}: a mean of floats is computed by each rank by itself")
     total = yield from c.over(xp.sum(x, axis=axes, keepdims=True, dtype=x.dtype), c.place.inside())
     count = math.prod(x.shape[a] for a in axes) * c.shards(c.place.inside())
     return [_shaped(c, c.like(xp.sign(total) * (xp.abs(total) // count)), axes)]
@@ -165,7 +171,7 @@ def _arg(c: Call) -> Coroutine:
 
     at = place(x, axis)
     values = yield from c.gathered(xp.take_along_axis(x, at, axis=axis), factor)
-    places = yield from c.gathered(at + c.place.offset[factor], factor)
+    places = yield from c.gathered(at + c.place.offset.get(factor, 0), factor)
     winner = place(xp.concat(values, axis=axis), axis)
     return [_shaped(c, xp.take_along_axis(xp.concat(places, axis=axis), winner, axis=axis), (axis,))]
 

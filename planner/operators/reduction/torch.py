@@ -15,7 +15,7 @@ __all__: list[str] = []
 @operator("ReduceMean", "ReduceSum")
 def _reduce(c: Call) -> Tensor | None:
     given = c.attr("axes") if c.maybe(1) is None else c.operand(1).tolist()
-    if given is None and c.attr("noop_with_empty_axes", 0):
+    if not given and c.attr("noop_with_empty_axes", 0):
         return None
     axes = tuple(given) if given else tuple(range(c.x.ndim))
     keep = bool(c.attr("keepdims", 1))

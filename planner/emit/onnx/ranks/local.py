@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from planner.ir import Op
 from planner.kernels import ShardContext
 from planner.rules.rule import Rule
 
-__all__ = ["Local", "all_gather", "all_reduce", "all_to_all", "all_to_all_v", "over", "refusal"]
+__all__ = ["Local", "all_gather", "all_reduce", "all_to_all", "all_to_all_v", "refusal"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,25 +32,6 @@ class Local:
         assert self.place.rule is not None
         return self.place.rule
 
-    def integers(self, index: int, attribute: str) -> tuple[int, ...] | None:
-        """Integers given as a constant operand, or as an attribute; None where neither is.
-
-        InputError where they are computed at run time.
-        """
-        if index < len(self.op.inputs) and self.op.inputs[index]:
-            value = self.known[index]
-            if value is None:
-                raise refusal(self.op, self.place, f"its {attribute} are computed at run time")
-            return tuple(int(v) for v in value.reshape(-1))
-        found = self.op.attributes.get(attribute)
-        if found is None:
-            return None
-        return (int(found),) if isinstance(found, int) else tuple(int(v) for v in found)
-
-    def axis(self, default: int, rank: int) -> int:
-        axis = int(self.op.attributes.get("axis", default))
-        return axis + rank if axis < 0 else axis
-
 
 def refusal(op: Op, place: ShardContext, reason: str) -> InputError:
     """The error for an operator that has no form here."""
@@ -68,13 +49,6 @@ def all_reduce(w: Writer, x: Value, ranks: Sequence[int], op: str = "sum", name:
     if len(ranks) == 1:
         return x
     return w.op("AllReduce", [x], x.dtype, x.shape, domain=DOMAIN, name=name, ranks=list(ranks), op=op)
-
-
-def over(w: Writer, x: Value, factors: Iterable[str], here: Local, op: str = "sum") -> Value:
-    """`x` reduced over the ranks that split each of the factors."""
-    for f in factors:
-        x = all_reduce(w, x, here.groups[f], op)
-    return x
 
 
 def all_gather(w: Writer, x: Value, ranks: Sequence[int], axis: int, name: str = "") -> Value:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -161,10 +160,6 @@ class Writer:
     def cast(self, x: Value, dtype: str) -> Value:
         return x if x.dtype == dtype else self.op("Cast", [x], dtype, x.shape, to=ELEM_TYPE[dtype])
 
-    def widened(self, x: Value) -> Value:
-        """Half precision is computed in single."""
-        return self.cast(x, "float32") if x.dtype in ("float16", "bfloat16") else x
-
     def where(self, condition: Value, a: Value, b: Value) -> Value:
         self.need()
         shape = np.broadcast_shapes(condition.dims, a.dims, b.dims)
@@ -239,9 +234,6 @@ class Writer:
         self.need(_FILLS)
         fill = numpy_helper.from_array(np.array([value], dtype=numpy_dtype(dtype)))
         return self.op("ConstantOfShape", [self.constant(np.array(shape, dtype=np.int64))], dtype, shape, value=fill)
-
-    def elements(self, x: Value) -> int:
-        return math.prod(x.dims)
 
 
 def _dtype(t: onnx.TensorProto) -> str:
