@@ -77,8 +77,7 @@ class _EvaluationQuery(_Query):
     ] = None
     name: Annotated[Name | None, Field(description="Name of the model; default: that of the file.")] = None
 
-    # Read from the request's fields, as `devices` and `strategy`, which are looked at here.
-    if TYPE_CHECKING:
+    if TYPE_CHECKING:  # of the parameters that are read from the request's fields, those that are compared below
         devices: int | None
         strategy: str | None
         precision: str | None

@@ -221,12 +221,12 @@ class _Exchange(torch.autograd.Function):
     def forward(
         ctx: Any, value: Tensor, inside: Inside, factor: str, dim: int, send: Sequence[int], receive: Sequence[int]
     ) -> Tensor:
-        ctx.told = inside, factor, dim, receive, send
+        ctx.returned = inside, factor, dim, receive, send  # what came from a rank goes back to it
         inside.tell("all_to_all", value.nbytes)
         return all_to_all_v(value, dim, send, receive, inside.group(factor)[0])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None, None]:
-        inside, factor, dim, send, receive = ctx.told
+        inside, factor, dim, send, receive = ctx.returned
         inside.tell("all_to_all", gradient.nbytes)
         return all_to_all_v(gradient, dim, send, receive, inside.group(factor)[0]), None, None, None, None, None

@@ -47,34 +47,46 @@ CASES: tuple[tuple[str, Operands, dict[str, Any], str], ...] = (
 )
 
 
-def model(kind: str, operands: Operands, attributes: dict[str, Any]) -> onnx.ModelProto:
-    """A product before the operator, whose weight learns through it, and the mean square of the distance to a
-    label behind it."""
-    opset = 23 if kind == "RMSNormalization" else 21  # since which the operator is, and of which ONNX Runtime has all
-    rng = np.random.default_rng(0)
-    weights = {"w": (16, 16), **{f"p{i}": (n,) for i, n in enumerate(operands) if isinstance(n, int)}}
-    constants = {f"p{i}": np.array(v) for i, v in enumerate(operands) if not isinstance(v, int)}
+def learned(
+    kind: str,
+    attributes: dict[str, Any],
+    shape: tuple[int, ...],
+    stored: dict[str, np.ndarray],
+    reduced: str,
+    opset: int = 21,
+) -> onnx.ModelProto:
+    """A product with the weight `w` before the operator, and the squares of the distance to a label behind it, reduced
+    by an operator of this type; the operator reads what else is stored."""
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["h"]),
-        helper.make_node(kind, ["h", *[f"p{i}" for i in range(len(operands))]], ["y"], name="it", **attributes),
+        helper.make_node(kind, ["h", *(n for n in stored if n != "w")], ["y"], name="it", **attributes),
         helper.make_node("Sub", ["y", "labels"], ["moved"]),
         helper.make_node("Mul", ["moved", "moved"], ["square"]),
-        helper.make_node("ReduceMean", ["square"], ["loss"], keepdims=0),
+        helper.make_node(reduced, ["square"], ["loss"], keepdims=0),
     ]
     graph = helper.make_graph(
         nodes,
-        "shared",
+        "learned",
         [
-            helper.make_tensor_value_info("x", TensorProto.FLOAT, (4, 8, 16)),
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, shape),
             helper.make_tensor_value_info("labels", TensorProto.FLOAT, (1,)),
         ],
         [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
-        [
-            *(numpy_helper.from_array(rng.standard_normal(s).astype(np.float32) / 2, n) for n, s in weights.items()),
-            *(numpy_helper.from_array(v, n) for n, v in constants.items()),
-        ],
+        [numpy_helper.from_array(v, n) for n, v in stored.items()],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=11)
+
+
+def model(kind: str, operands: Operands, attributes: dict[str, Any]) -> onnx.ModelProto:
+    """Operators of a tensor [4, 8, 16]."""
+    opset = 23 if kind == "RMSNormalization" else 21  # since which the operator is, and of which ONNX Runtime has all
+    rng = np.random.default_rng(0)
+
+    def drawn(*shape: int) -> np.ndarray:
+        return rng.standard_normal(shape).astype(np.float32) / 2
+
+    others = {f"p{i}": drawn(n) if isinstance(n, int) else np.array(n) for i, n in enumerate(operands)}
+    return learned(kind, attributes, (4, 8, 16), {"w": drawn(16, 16), **others}, "ReduceMean", opset)
 
 
 @pytest.fixture(scope="module")
@@ -110,28 +122,10 @@ STEERED: tuple[tuple[str, dict[str, Any], Sequence[np.ndarray], str], ...] = (
 
 
 def steered_model(kind: str, attributes: dict[str, Any], operands: Sequence[np.ndarray]) -> onnx.ModelProto:
-    """A product before the operator, whose weight learns through it, and the sum of the squares of the distance to a
-    label behind it."""
+    """Operators of scores [32, 16], of whose results the squares are summed."""
     weight = np.random.default_rng(0).standard_normal((16, 16)).astype(np.float32)
-    stored = {"w": weight, **{f"p{i}": v for i, v in enumerate(operands)}}
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["h"]),
-        helper.make_node(kind, ["h", *[f"p{i}" for i in range(len(operands))]], ["y"], name="it", **attributes),
-        helper.make_node("Sub", ["y", "labels"], ["moved"]),
-        helper.make_node("Mul", ["moved", "moved"], ["square"]),
-        helper.make_node("ReduceSum", ["square"], ["loss"], keepdims=0),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "steered",
-        [
-            helper.make_tensor_value_info("x", TensorProto.FLOAT, (32, 16)),
-            helper.make_tensor_value_info("labels", TensorProto.FLOAT, (1,)),
-        ],
-        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
-        [numpy_helper.from_array(v, n) for n, v in stored.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=11)
+    others = {f"p{i}": v for i, v in enumerate(operands)}
+    return learned(kind, attributes, (32, 16), {"w": weight, **others}, "ReduceSum")
 
 
 @pytest.mark.parametrize(("kind", "operands", "attributes", "factor"), CASES, ids=[c[0] for c in CASES])

@@ -183,7 +183,7 @@ def test_what_a_solver_had_found_survives_it(
     assert warning in err
 
 
-def test_the_last_choice_that_a_worker_sends_is_its_best() -> None:
+def test_the_last_choice_that_a_worker_sends_is_its_best(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two threads send: one what is offered, the other the answer."""
     out = io.StringIO()
     channel = solve_worker._Channel(out)
@@ -195,7 +195,7 @@ def test_the_last_choice_that_a_worker_sends_is_its_best() -> None:
             time.sleep(0.3)
         send(kind, **fields)
 
-    channel.send = slow  # type: ignore[method-assign]
+    monkeypatch.setattr(channel, "send", slow)
     best = brute_force(SMALL)
     first = threading.Thread(target=channel.choice, args=(SMALL, (1, 0, 0)))
     first.start()

@@ -147,6 +147,8 @@ class GraphArray:
 
 
 class _ElementTypes:
+    """Apart from the namespace, in whose body the name `bool` would no longer be the type."""
+
     bool = "bool"
     float32 = "float32"
     int64 = "int64"
