@@ -5,6 +5,7 @@ The text form is `scheme:key=value,…`: `megatron:tp=8,pp=4,dp=2,zero=1,recompu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Final, Literal, get_args
@@ -228,11 +229,16 @@ class Configuration:
         hundred thousand."""
         if not _FIELDS.issuperset(changes):
             raise TypeError(f"Configuration has no {', '.join(sorted(set(changes) - _FIELDS))}")
+        made = self.unchecked(changes)
+        if not _CHECKED.isdisjoint(changes):
+            made.__post_init__()
+        return made
+
+    def unchecked(self, changes: Mapping[str, object]) -> Configuration:
+        """With other values of some fields, which are known to go together."""
         made = object.__new__(Configuration)
         made.__dict__.update(self.__dict__)
         made.__dict__.update(changes)
-        if not _CHECKED.isdisjoint(changes):
-            made.__post_init__()
         return made
 
 

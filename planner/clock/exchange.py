@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Literal
 
 from planner.clock.configuration import Configuration
-from planner.clock.links import Links
 from planner.clock.passes import Passes
 from planner.clock.stages import alike_chunks, chunks_of
 from planner.cost_models.pipeline import GradientBucket, gradient_sync, zero3_backward, zero3_forward
@@ -26,13 +25,13 @@ class Exchanges:
         workload: Workload,
         c: Configuration,
         passes: Passes,
-        links: Links,
         chunks: Sequence[Sequence[int]],
         across: Callable[[Sequence[int], float], float] | None = None,
     ) -> None:
-        """`across`: seconds of a sum over stages of so many bytes; None: by these links."""
-        self.w, self.c, self.passes, self.links, self.chunks = workload, c, passes, links, chunks
-        self.across = across or links.across
+        """`across`: seconds of a sum over stages of so many bytes; None: by the links of the passes."""
+        self.w, self.c, self.passes, self.chunks = workload, c, passes, chunks
+        self.links = passes.exchanging(workload)
+        self.across = across or self.links.across
         self.contention = passes.profile.framework.contention
         self._known: dict[tuple[_What, int], float] = {}  # blocks that do the same are one value
         self._after: dict[tuple[int, ...], float] = {}

@@ -96,6 +96,7 @@ class Passes:
     ) -> None:
         self.c, self.profile, self.links, self.overlapped = c, profile, links, overlapped
         self.recomputed = workload.recomputed
+        self._exchanging: WeakKeyDictionary[Workload, Links] = WeakKeyDictionary()
         units = {(id(u), r): (u, r) for u, r in zip(workload.units, workload.repeated, strict=True)}
 
         def priced(matrix_type: str, gathered: float = 1.0) -> _Prices:
@@ -107,6 +108,14 @@ class Passes:
         outside = priced(c.precision) if narrow else inside
         times = {key: self._unit(u, repeated, inside if repeated else outside) for key, (u, repeated) in units.items()}
         self.units = [times[id(u), r] for u, r in zip(workload.units, workload.repeated, strict=True)]
+
+    def exchanging(self, workload: Workload) -> Links:
+        """Prices of what ranks exchange for the weights of a workload that passes so."""
+        if workload.exchanged_over is None:
+            return self.links
+        if workload not in self._exchanging:
+            self._exchanging[workload] = Links(workload.exchanged_over, self.links.stages, self.profile)
+        return self._exchanging[workload]
 
     def again_by_unit(self, shares: Sequence[float]) -> Passes:
         """The same where of what unit i computes again only `shares[i]` is."""
@@ -249,6 +258,7 @@ def passes_of(workload: Workload, c: Configuration, profile: HardwareProfile, *,
         offload_layers=None,
         offload=0.0,
     )
+    workload = workload.passed or workload
     known = _KNOWN.setdefault(workload, {})
     key = one, id(profile), overlapped
     if key not in known:  # what is known holds on to the profile, so that its id stays its own

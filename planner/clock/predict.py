@@ -113,6 +113,7 @@ _PASSED: WeakKeyDictionary[Workload, float] = WeakKeyDictionary()
 
 def step_flops(workload: Workload, c: Configuration) -> float:
     """Operations of a step, all ranks together; what is computed again counts once."""
+    workload = workload.passed or workload
     if workload not in _PASSED:
         _PASSED[workload] = sum(
             k.flops * n for u in workload.units for part in (u.forward, u.backward) for k, n in part.items()

@@ -47,7 +47,7 @@ class Ranks:
         if isinstance(machine, HardwareProfile):
             passes = self._again(passes_of(workload, c, machine, overlapped=overlapped))
             self._kinds = 1
-            self.exchanges = [Exchanges(workload, c, passes, passes.links, chunks)] * c.pp
+            self.exchanges = [Exchanges(workload, c, passes, chunks)] * c.pp
             return
         if len(machine) != c.pp:
             raise ValueError(f"machines: expected one for each of {c.pp} pipeline ranks, found {len(machine)}")
@@ -57,7 +57,7 @@ class Ranks:
                 stages = sum(p is profile for p in machine)
                 alone = c.with_(pp=stages, stage_layers=None, recompute_layers=None, offload_layers=None)
                 passes = self._again(passes_of(workload, alone, profile, overlapped=overlapped))
-                found[id(profile)] = Exchanges(workload, c, passes, passes.links, chunks, self._across)
+                found[id(profile)] = Exchanges(workload, c, passes, chunks, self._across)
         self._kinds = len(found)
         self.exchanges = [found[id(profile)] for profile in machine]
 

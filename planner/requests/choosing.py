@@ -176,8 +176,7 @@ class Choosing:
         at = next(i for i, line in enumerate(lines) if line.startswith("optimality"))
         if bound is not None:
             gap = gap_of(first["step_time_s"], bound)
-            # What is searched inside of configurations is not bounded, and neither is ZeRO in groups of ranks.
-            closed = not gap and not within and not uniform.in_groups
+            closed = not gap and not within  # what is searched inside of configurations is not bounded
             first |= {"step_time_lower_bound_s": bound, "gap": gap, "status": "optimal" if closed else "feasible"}
             lines[at] = line
         proof_lines = uniform.lines(chosen=chosen, count=self.request.top_k, answer_s=first["step_time_s"])
@@ -193,7 +192,6 @@ class Choosing:
         bound = min(step, *bounds)
         which = "configurations that treat layers alike"
         which += "" if self.one_by_one_s is None else ", and of plans of operators one by one"
-        which += "; ZeRO in groups of ranks is not bounded" if uniform.in_groups else ""
         if step < min(bounds):  # operators are laid out otherwise inside of it, which is not bounded
             return bound, f"optimality  faster than all {which}: these take at least {time_text(min(bounds))}"
         gap = gap_of(step, bound)

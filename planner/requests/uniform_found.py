@@ -43,14 +43,9 @@ class Uniform:
         return self.found.best[0].prediction.step_time_s
 
     @property
-    def in_groups(self) -> bool:
-        """Whether the fastest divides by ZeRO in groups of ranks, which `bound_s` leaves out."""
-        return self.found.best[0].configuration.shard_ranks is not None
-
-    @property
     def _changes(self) -> str:
         c = self.found.best[0].configuration
-        uneven = c.stage_layers is not None, c.shard_ranks is not None, c.offloads
+        uneven = c.stage_layers is not None, c.offloads
         return ", and of changes to the best of them" if any(uneven) else ""
 
     @property

@@ -112,7 +112,9 @@ class Workload:
     of the whole model, `samples` the first dimension of its first input; `stages[i]` is the stage of a pipeline that
     unit i is in, where there are several; `recomputed` whether units say what the program runs again in its backward
     pass; `trained` whether there is one.  `constant_bytes` are those of constants that
-    several units read, of which every stage has its own.
+    several units read, of which every stage has its own.  `exchanged_over`: a mesh of the same ranks whose axes
+    `gathers` and `sums` of units name, where it is not `mesh`; `passed`: a workload that computes and sends the same,
+    whose passes are known.
     """
 
     mesh: DeviceMesh
@@ -125,6 +127,8 @@ class Workload:
     recomputed: bool = False
     trained: bool = True
     constant_bytes: float = 0.0
+    exchanged_over: DeviceMesh | None = None
+    passed: Workload | None = None
 
     @property
     def chunks(self) -> tuple[tuple[int, ...], ...]:

@@ -25,9 +25,10 @@ from planner.uniform.dominance import no_better, others
 from planner.uniform.families import least_seconds
 from planner.uniform.first import likely
 from planner.uniform.least import Held, Passed
+from planner.uniform.load import Load
 from planner.uniform.loads import LARGER, LONGER, Loads
 from planner.uniform.sample import Sample
-from planner.uniform.space import Space, configurations, levels, schedules
+from planner.uniform.space import Space, configurations, groups, levels, schedules
 
 __all__ = ["Found", "Scored", "best_of"]
 
@@ -95,6 +96,7 @@ class _Search:
         self._number = itertools.count()
         self._rates: dict[Ranks, float] = {}  # device-seconds of a sample, at least
         self._passed: dict[Configuration, Passed | None] = {}
+        self._estimates: dict[Configuration, float] = {}  # seconds of steps
         self._loads = Loads(sample, self.profile)
         self._coarse: dict[Ranks, tuple[Held, Mapping[int, Passed]]] = {}
 
@@ -307,9 +309,28 @@ class _Search:
     def _exchange(self, bound: float, c: Configuration) -> None:
         """Bounds it with what data-parallel ranks exchange, as all cuts of the model at its level of ZeRO."""
         load = self._loads.of(c, exact=False)
-        if load is not None:
-            least = least_seconds(load, c, self.profile, self.limit, self._last() / (1 - LONGER)) * (1 - LONGER)
-            self._push(max(bound, least), self._estimate, c)
+        if load is None:
+            return
+        least = self._least(load, c)
+        self._push(max(bound, least), self._estimate, c)
+        any_group = self._loads.in_groups(c)
+        if any_group is not None and (within := self._least(any_group, c)) < least:
+            self._push(max(bound, within), self._in_groups, c)
+
+    def _least(self, load: Load, c: Configuration) -> float:
+        below = self._last() / (1 - LONGER)
+        return least_seconds(load, c, self.profile, self.limit, below) * (1 - LONGER)
+
+    def _in_groups(self, bound: float, c: Configuration) -> None:
+        """Bounds the same with ZeRO over smaller groups, each by what is exchanged in it; those that are not bounded
+        by less are left out, since they hold more."""
+        held, _ = self._coarse[ranks_of(c)]
+        over_all = self._loads.of(c, exact=False)
+        least = float("inf") if over_all is None else self._least(over_all, c)
+        for group in groups(self.space, c):
+            load = self._loads.of(group, exact=False) if self._fits(held, group) else None
+            if load is not None and (within := self._least(load, group)) < least:
+                self._push(max(bound, within), self._estimate, group)
 
     @staticmethod
     def _step(passed: Passed, c: Configuration) -> float:
@@ -319,14 +340,25 @@ class _Search:
             return float("inf")
 
     def _estimate(self, bound: float, c: Configuration) -> None:
-        prediction = self._played(c, self.sample.estimated, slack=LARGER)
-        if prediction is not None:
-            self._push(max(bound, prediction.step_time_s * (1 - LONGER)), self._play, c)
+        """Bounds it by its step as it is estimated.  Groups that are not faster than all ranks are left out."""
+        estimate = self._estimated(c)
+        if estimate < (float("inf") if c.shard_ranks is None else self._estimated(_over_all(c))):
+            self._push(max(bound, estimate * (1 - LONGER)), self._play, c)
+
+    def _estimated(self, c: Configuration) -> float:
+        """Seconds of the step; inf where it does not fit."""
+        if c not in self._estimates:
+            prediction = self._played(c, self.sample.estimated, slack=LARGER)
+            self._estimates[c] = float("inf") if prediction is None else prediction.step_time_s
+        return self._estimates[c]
 
     def _play(self, _: float, c: Configuration) -> None:
         prediction = self._played(c, self.sample.workload)
         if prediction is not None:
-            self.best.append(Scored(c, prediction))
+            alike = [s for s in self.best if _over_all(s.configuration) == _over_all(c)]
+            if any(s.prediction.step_time_s <= prediction.step_time_s for s in alike):
+                return
+            self.best = [*(s for s in self.best if s not in alike), Scored(c, prediction)]
             self.best.sort(key=lambda s: s.prediction.step_time_s)
             del self.best[self.count :]
 
@@ -361,6 +393,11 @@ def _divide(a: Ranks, b: Ranks) -> bool:
     # Without tensor parallelism there are no positions to divide between ranks; without context parallelism, no heads.
     alike = (a[3] == b[3] or a[0] == 1) and (a[4] == b[4] or a[1] == 1)
     return alike and all(y % x == 0 for x, y in zip(a[:3], b[:3], strict=True))
+
+
+def _over_all(c: Configuration) -> Configuration:
+    """The same with ZeRO over all ranks: of those that differ in the groups alone, the fastest is enough."""
+    return c.with_(shard_ranks=None)
 
 
 def _kind(c: Configuration) -> object:

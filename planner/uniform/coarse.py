@@ -47,7 +47,7 @@ class Coarse:
             self._loads[key] = large, load_of(held.workload, one, self.profile)
         large, small = self._loads[key]
         bytes_each = (1 - ESTIMATED) * c.micro_batch / held.samples
-        divided = c.dp * c.cp if c.zero else 1
+        divided = (c.shard_ranks or c.dp * c.cp) if c.zero else 1
         return large.scaled(c.micro_batch / passed.samples).holding(small, bytes_each, divided)
 
 

@@ -53,7 +53,9 @@ class Passed:
         if key not in self._known:
             self._known[key] = _longest((a + behind if goes_back else a, own) for a, behind, own in self._ranks(c))
         passes = c.passes
-        one = max(waits + passes * own for waits, own in self._known[key])
+        one = 0.0
+        for waits, own in self._known[key]:  # asked for by the hundred thousand: no generator
+            one = max(one, waits + passes * own)
         alone = self._alone(c.recompute, c.recompute_blocks, goes_back)
         return max(one, alone) * c.micro_batch / self.samples + self.profile.host.step_overhead_s
 
@@ -134,7 +136,7 @@ class Held:
         if c.frozen:
             return 0.0
         elements = self._elements(c)
-        divided = elements / (c.dp * c.cp) if c.zero else elements
+        divided = elements / (c.shard_ranks or c.dp * c.cp) if c.zero else elements
         precision = "fp32" if c.weight_bytes == 4 else c.precision
         key = divided, precision, c.optimizer
         if key not in self._updates:
@@ -165,7 +167,7 @@ class Held:
         Of its blocks it keeps as many micro-batches as it starts before the first comes back: one for each stage; the
         schedules of zero-bubble may have fewer.  UsageError where there are more chunks than layers.
         """
-        elements, over = self._elements(c), c.dp * c.cp
+        elements, over = self._elements(c), c.shard_ranks or c.dp * c.cp
 
         def divided(level: int) -> float:
             return elements / over if c.zero >= level else elements

@@ -22,7 +22,17 @@ from planner.clock.stages import (
 from planner.cost_models import HardwareProfile, optimizer_seconds
 from planner.trace import Unit, Workload
 
-__all__ = ["Load", "Pair", "least_handover", "load_of", "room_of_ranks", "static_bytes"]
+__all__ = [
+    "Exchanged",
+    "Load",
+    "Pair",
+    "exchanged_in",
+    "exchanged_once",
+    "least_handover",
+    "load_of",
+    "room_of_ranks",
+    "static_bytes",
+]
 
 _UNLIKE: Final = 0.02  # relative, up to which the lightest layer stands for all
 
@@ -119,13 +129,49 @@ class Load:
         )
 
 
-def load_of(workload: Workload, c: Configuration, profile: HardwareProfile) -> Load:
-    """Of `c` on its own workload; where a part of the blocks runs again (`recompute_blocks` below 1) or waits in the
-    host's memory, of blocks that do not, and `again` and `copied` say what doing so takes."""
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """Seconds of what data-parallel ranks exchange for each unit: its weights gathered, its gradients scattered in a
+    pass, and what is left of them to be summed once a step."""
+
+    gathers: list[float]
+    scatters: list[float]
+    sums: list[float]
+
+
+def exchanged_in(ways: Sequence[Workload], c: Configuration, profile: HardwareProfile) -> Exchanged:
+    """Of workloads of `c` that differ in how weights are exchanged: of each unit the shortest."""
+    run = _alone(c)
+    every = (tuple(range(len(ways[0].units))),)
+    exchanges = [Exchanges(way, run, passes_of(way, run, profile), every) for way in ways]
+    kinds = kinds_of(ways[0])
+
+    def each(seconds: Callable[[Exchanges, Unit], float]) -> list[float]:
+        return each_once(kinds, lambda k: min(seconds(x, x.w.units[k]) for x in exchanges))
+
+    return Exchanged(each(Exchanges.gather), each(Exchanges.scatter), each(Exchanges.summed))
+
+
+def exchanged_once(
+    workload: Workload, c: Configuration, profile: HardwareProfile, exchanged: Exchanged
+) -> tuple[Pair, Pair]:
+    """As `Load.once`, of this exchange."""
+    run = _alone(c)
+    return _Beside(workload, run, passes_of(workload, run, profile), exchanged).once_of(workload)
+
+
+def _alone(c: Configuration) -> Configuration:
+    """On one stage, with all of what runs again or waits elsewhere."""
+    return c.with_(recompute_blocks=1.0, offload=0.0, pp=1, virtual_stages=1, schedule="1f1b", stage_layers=None)
+
+
+def load_of(workload: Workload, c: Configuration, profile: HardwareProfile, exchanged: Exchanged | None = None) -> Load:
+    """Of `c` on its own workload, or with another exchange; where a part of the blocks runs again (`recompute_blocks`
+    below 1) or waits in the host's memory, of blocks that do not, and `again` and `copied` say what doing so takes."""
     part = c.recompute == "full" and c.recompute_blocks < 1
-    run = c.with_(recompute_blocks=1.0, offload=0.0, pp=1, virtual_stages=1, schedule="1f1b", stage_layers=None)
+    run = _alone(c)
     passes = passes_of(workload, run, profile)
-    exchanged = _Exchanged(workload, run, passes)
+    beside = _Beside(workload, run, passes, exchanged or exchanged_in((workload,), c, profile))
     times, units, layers = passes.units, workload.units, layers_of(workload)
     every = counted_kinds(workload)
     plain = run.with_(recompute="none") if part else run
@@ -135,7 +181,7 @@ def load_of(workload: Workload, c: Configuration, profile: HardwareProfile) -> L
 
     def spent(of: Mapping[int, int]) -> Pair:
         """Of so many of these units one after the other."""
-        return exchanged.beside(
+        return beside.passes(
             of, sum(times[u].forward.seconds * n for u, n in of.items()), sum(back(u) * n for u, n in of.items())
         )
 
@@ -144,7 +190,7 @@ def load_of(workload: Workload, c: Configuration, profile: HardwareProfile) -> L
     each = [spent({u: 1}) for u in kinds]
     alike = _alike([f for f, _ in each]) and _alike([b for _, b in each])
     if not alike:  # of a chunk, the longer of computing and exchanging is less than that of each layer
-        each = [exchanged.slowed(u, times[u].forward.seconds, back(u)) for u in kinds]
+        each = [beside.slowed(u, times[u].forward.seconds, back(u)) for u in kinds]
     shares = [1.0] * len(kinds) if alike else _shares([f for f, _ in each], list(counted.values()))
 
     def least(of: Iterable[float]) -> float:
@@ -154,14 +200,14 @@ def load_of(workload: Workload, c: Configuration, profile: HardwareProfile) -> L
     def saved(way: Configuration) -> float:
         return least(c.copies * chunk_activation_bytes(workload, way, (u,)) for u in kinds)
 
-    values, of_weights = zip(*(exchanged.split(u, b) for u, (_, b) in zip(kinds, each, strict=True)), strict=True)
+    values, of_weights = zip(*(beside.split(u, b) for u, (_, b) in zip(kinds, each, strict=True)), strict=True)
     before, behind = (dict.fromkeys(ends, 1) for ends in (range(layers[0]), range(layers[-1] + 1, len(units))))
     first, last = spent(before), spent(behind)
     return Load(
         layers=len(layers),
         lightest=None if alike else min(shares),
         layer=(least(f for f, _ in each), least(b for _, b in each)),
-        again=least(exchanged.adding(u) for u in kinds) if part else 0.0,
+        again=least(beside.adding(u) for u in kinds) if part else 0.0,
         saved=saved(plain),
         saved_again=0.0 if c.offload else saved(run),
         copied=_copied(saved(run), profile) if c.offload else 0.0,
@@ -169,20 +215,20 @@ def load_of(workload: Workload, c: Configuration, profile: HardwareProfile) -> L
         stored=least(units[u].stored for u in kinds),
         beside=_beside(workload, c),
         ends=(_elements(workload, before), _elements(workload, behind)),
-        chunk=exchanged.at_ends(kinds),
+        chunk=beside.at_ends(kinds),
         first=first,
         last=last,
         total=spent(every),
         of_weights=sum(times[u].weight_seconds * n for u, n in every.items()),
         split=(
             (least(values), least(of_weights)),
-            exchanged.split_of(before, first[1]),
-            exchanged.split_of(behind, last[1]),
+            beside.split_of(before, first[1]),
+            beside.split_of(behind, last[1]),
         ),
         update=_update(
             sum((units[u].stored if c.zero else units[u].weights) * n for u, n in every.items()), c, profile
         ),
-        once=(exchanged.once(every), exchanged.once_at_ends(kinds)),
+        once=beside.once_of(workload),
     )
 
 
@@ -230,29 +276,22 @@ def _copied(size: float, profile: HardwareProfile) -> float:
     return float("inf") if link is None else size / link
 
 
-class _Exchanged:
+class _Beside:
     """Seconds of what data-parallel ranks exchange, and what these add to computing at least.
 
     Beside a collective computing runs slower by the factor of `contention`, so that of its seconds at least the share
     1 - 1 / contention is added; of the first weights that are gathered in a pass, and of the last gradients, all is.
     """
 
-    def __init__(self, workload: Workload, c: Configuration, passes: Passes) -> None:
-        exchanges = Exchanges(workload, c, passes, passes.links, (tuple(range(len(workload.units))),))
+    def __init__(self, workload: Workload, c: Configuration, passes: Passes, exchanged: Exchanged) -> None:
         none = [0.0] * len(workload.units)
         self.times, self.added = passes.units, 1 - 1 / passes.profile.framework.contention
-        units, kinds = workload.units, kinds_of(workload)
+        self.gathers = exchanged.gathers if c.zero == 3 else none
+        self.scatters = exchanged.scatters if c.scatters_every_pass else none
+        self.sums = none if c.frozen else exchanged.sums
+        self.gathers_once = none if c.frozen or c.zero == 3 else exchanged.gathers
 
-        def each(seconds: Callable[[Unit], float]) -> list[float]:
-            return each_once(kinds, lambda k: seconds(units[k]))
-
-        gathers = each(exchanges.gather)
-        self.gathers = gathers if c.zero == 3 else none
-        self.scatters = each(exchanges.scatter) if c.scatters_every_pass else none
-        self.sums = none if c.frozen else each(exchanges.summed)
-        self.gathers_once = none if c.frozen or c.zero == 3 else gathers
-
-    def beside(self, units: Mapping[int, int], forward: float, back: float) -> Pair:
+    def passes(self, units: Mapping[int, int], forward: float, back: float) -> Pair:
         """The passes of so many of these units, with what is exchanged in them."""
         gathered = sum(self.gathers[u] * n for u, n in units.items())
         both = gathered + sum(self.scatters[u] * n for u, n in units.items())
@@ -280,15 +319,14 @@ class _Exchanged:
         gathered, scattered = min(self.gathers[u] for u in layers), min(self.scatters[u] for u in layers)
         return (1 - self.added) * gathered, (1 - self.added) * scattered
 
-    def once(self, units: Mapping[int, int]) -> Pair:
-        """Gradients, and weights, of so many of these units."""
-        gradients = sum(self.sums[u] * n for u, n in units.items())
-        return gradients, sum(self.gathers_once[u] * n for u, n in units.items())
-
-    def once_at_ends(self, layers: Sequence[int]) -> Pair:
-        """The least that is summed last and gathered first: of a layer, or of what stands before them."""
-        ends = {0, *layers}
-        return min(self.sums[u] for u in ends), min(self.gathers_once[u] for u in ends)
+    def once_of(self, workload: Workload) -> tuple[Pair, Pair]:
+        """Gradients, and weights, of all units; and of the least that is summed last and gathered first: of a layer, or
+        of what stands before them."""
+        units, ends = counted_kinds(workload), {0, *counted_layers(workload)}
+        both = self.sums, self.gathers_once
+        gradients, weights = (sum(of[u] * n for u, n in units.items()) for of in both)
+        last, first = (min(of[u] for u in ends) for of in both)
+        return (gradients, weights), (last, first)
 
 
 def least_handover(workload: Workload, c: Configuration, profile: HardwareProfile) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Final
@@ -10,8 +10,9 @@ from typing import Final
 from planner.clock import Configuration
 from planner.cost_models import HardwareProfile
 from planner.errors import InputError, UsageError
-from planner.uniform.load import Load, load_of
+from planner.uniform.load import Exchanged, Load, exchanged_in, exchanged_once, load_of
 from planner.uniform.sample import Sample
+from planner.uniform.space import group_sizes
 
 __all__ = ["LARGER", "LONGER", "Loads", "laid_out_as"]
 
@@ -19,6 +20,10 @@ LONGER: Final = 0.01  # relative: estimated layouts may be too slow by this
 _LAID_OUT: Final = attrgetter(
     "dp", "tp", "cp", "context", "ep", "shard_ranks", "sequence_parallel", "micro_batch", "precision", "optimizer"
 )
+_EXCHANGED: Final = attrgetter(
+    "dp", "tp", "cp", "context", "ep", "sequence_parallel", "weight_bytes", "gradient_bytes",
+    "scatters_every_pass",
+)  # fmt: skip
 LARGER: Final = 0.15  # relative: or hold too much
 
 
@@ -29,23 +34,61 @@ class Loads:
     sample: Sample
     profile: HardwareProfile
     _known: dict[Hashable, Load | None] = field(default_factory=dict)
+    _exchanged: dict[Hashable, Exchanged] = field(default_factory=dict)
 
     def of(self, c: Configuration, *, exact: bool) -> Load | None:
         """By the layouts of `c` where that is to be `exact`; else as they are estimated, with no more memory than they
         may take.  None where the model does not admit the configuration."""
-        again = c.recompute, c.recompute_blocks < 1, c.offload > 0
-        key = laid_out_as(c), again, c.zero, c.scatters_every_pass, c.copies, exact
+        key = self._key(c), exact
         if key not in self._known:
             self._known[key] = self._made(c, exact=exact)
         return self._known[key]
 
+    @staticmethod
+    def _key(c: Configuration) -> Hashable:
+        again = c.recompute, c.recompute_blocks < 1, c.offload > 0
+        return laid_out_as(c), again, c.zero, c.scatters_every_pass, c.copies
+
+    def in_groups(self, c: Configuration) -> Load | None:
+        """What the configuration takes at least with ZeRO over any smaller group of ranks (`groups`), as layouts are
+        estimated; None where there is none."""
+        sizes = group_sizes(c)
+        if not sizes:
+            return None
+        key = self._key(c)
+        if key not in self._known:
+            load = self.of(c, exact=False)
+            self._known[key] = None if load is None else self._in_groups(load, c, sizes)
+        return self._known[key]
+
+    def _in_groups(self, load: Load, c: Configuration, sizes: Sequence[int]) -> Load:
+        shortest = self._exchange(c, sizes)
+        if c.zero == 3 or c.scatters_every_pass:
+            return _estimated(load_of(self.sample.estimated(c), c, self.profile, shortest))
+        return replace(load, once=exchanged_once(self.sample.estimated(c), c, self.profile, shortest))
+
+    def _exchange(self, c: Configuration, sizes: Sequence[int | None]) -> Exchanged:
+        """The shortest exchange over groups of any of these sizes, as layouts are estimated.  Neither the size of
+        micro-batches nor what runs again changes what is exchanged for weights."""
+        one = c.micro_batch == 1  # sample, of which positions may lie otherwise
+        key = _EXCHANGED(c), c.zero > 0, one, sizes
+        if key not in self._exchanged:
+            ways = [self.sample.estimated(c.with_(shard_ranks=size)) for size in sizes]
+            self._exchanged[key] = exchanged_in(ways, c, self.profile)
+        return self._exchanged[key]
+
     def _made(self, c: Configuration, *, exact: bool) -> Load | None:
         try:
-            load = load_of(self.sample.workload(c) if exact else self.sample.estimated(c), c, self.profile)
+            if exact:
+                return load_of(self.sample.workload(c), c, self.profile)
+            return _estimated(load_of(self.sample.estimated(c), c, self.profile, self._exchange(c, (c.shard_ranks,))))
         except (UsageError, InputError):
             return None
-        less = 1.0 if exact else 1 - LARGER
-        return replace(load, saved=load.saved * less, saved_again=load.saved_again * less, beside=load.beside * less)
+
+
+def _estimated(load: Load) -> Load:
+    less = 1 - LARGER
+    return replace(load, saved=load.saved * less, saved_again=load.saved_again * less, beside=load.beside * less)
 
 
 def laid_out_as(c: Configuration) -> Hashable:

@@ -25,7 +25,7 @@ from planner.uniform.load import Load, least_handover
 from planner.uniform.loads import LARGER, LONGER, laid_out_as
 from planner.uniform.refine import least_share, refined
 from planner.uniform.sample import Sample
-from planner.uniform.space import Space, configurations, copied, levels, schedules
+from planner.uniform.space import Space, configurations, copied, groups, levels, schedules
 
 __all__ = ["Proven", "prove"]
 
@@ -196,9 +196,26 @@ class _Proof:
         for level in levels(self.space, c):
             self.opened += 1
             load = self.loads.of(level, exact=False)
-            if load is not None:
-                least = max(bound, self._least(load, level, LONGER))
-                self._push(least, self._estimate if c.pp == 1 else self._cut, level)
+            if load is None:
+                continue
+            least = self._least(load, level, LONGER)
+            self._push(max(bound, least), self._estimate if c.pp == 1 else self._cut, level)
+            any_group = self.loads.in_groups(level)
+            if any_group is not None and (within := self._least(any_group, level, LONGER)) < least:
+                self._push(max(bound, within), self._in_groups, level)
+
+    def _in_groups(self, bound: float, c: Configuration) -> None:
+        """Bounds families that differ in over how many ranks ZeRO divides, as their workloads are estimated: where they
+        hold more and are not bounded by less, they are left out."""
+        over_all = self.loads.of(c, exact=False)
+        if over_all is None:
+            return
+        least = self._least(over_all, c, LONGER)
+        for group in groups(self.space, c):
+            self.opened += 1
+            load = self.loads.of(group, exact=False)
+            if load is not None and (within := self._least(load, group, LONGER)) < least:
+                self._push(max(bound, within), self._estimate if c.pp == 1 else self._cut, group)
 
     def _cut(self, bound: float, c: Configuration) -> None:
         """Bounds a family by the best cut, as its workload is estimated."""

@@ -25,14 +25,13 @@ from planner.trace import Workload
 from planner.uniform.best import Scored
 from planner.uniform.by_stage import fewest_by_stage, with_stage_layers
 from planner.uniform.sample import Sample
-from planner.uniform.space import Space
+from planner.uniform.space import Space, groups
 
 __all__ = ["least_share", "refined"]
 
 _ROUNDS: Final = 24  # changes one after the other
 _MOVES: Final = 12  # of a layer that are played in each round, the most promising ones
 _LEAST: Final = 1e-6  # of a step, that a change has to save
-_AXES: Final = 3  # of a mesh, which groups of data-parallel ranks are two of; layouts on more take long to find
 
 
 def refined(
@@ -80,7 +79,7 @@ def _changed(
     if space.recompute is None:
         yield from _run_again(sample, space, limit, c)
     if layouts:
-        yield from _groups(c)
+        yield from _groups(space, c)
 
 
 # Where stages begin
@@ -202,11 +201,6 @@ def least_share(fits: Callable[[float], bool], layers: int, most: float) -> floa
 # Over how many ranks ZeRO divides
 
 
-def _groups(c: Configuration) -> Iterator[Configuration]:
-    ranks, inside = c.dp * c.cp, c.ep * c.cp
-    others = sum(n > 1 for n in (c.ep, c.cp, c.tp))
-    if not c.zero or others > _AXES - 2:
-        return
-    for shards in (n for n in range(max(2, inside), ranks + 1) if ranks % n == 0 and n % inside == 0):
-        if shards != (c.shard_ranks or ranks):
-            yield c.with_(shard_ranks=None if shards == ranks else shards)
+def _groups(space: Space, c: Configuration) -> Iterator[Configuration]:
+    over_all = c.with_(shard_ranks=None)
+    yield from (x for x in (over_all, *groups(space, over_all)) if x.shard_ranks != c.shard_ranks)

@@ -26,6 +26,7 @@ from planner.planning.execution import runs_blocks_again
 from planner.planning.schemes.expert import has_experts
 from planner.planning.schemes.model import model_of
 from planner.trace import Unit, Workload
+from planner.uniform.groups import Groups
 from planner.uniform.resize import resized
 from planner.work.units import parameter_elements, units_of
 
@@ -57,6 +58,7 @@ class Sample:
         self._workloads: dict[Configuration, Workload | PlannerError] = {}
         self._estimated: dict[Configuration, Workload | PlannerError] = {}
         self._programs: dict[object, list[Program]] = defaultdict(list)
+        self._groups = Groups(profile)
 
     def at(self, samples: int) -> Graph:
         """The sample's graph of so many samples.  InputError where it has no batch that can be changed."""
@@ -78,7 +80,9 @@ class Sample:
         return _known(self._estimated, _traced_by(c), self._as_estimated)
 
     def _as_estimated(self, c: Configuration) -> Workload:
-        few = c.with_(dp=min(c.dp, 2 * c.ep), shard_ranks=None)
+        if c.shard_ranks is not None:
+            return self._groups.regrouped(self.estimated(c.with_(shard_ranks=None)), c)
+        few = c.with_(dp=min(c.dp, 2 * c.ep))
         if few == c:
             return self.whole_of(traced_as(c, self._alike(c)))
         return _with_ranks(self.estimated(few), c.dp // c.ep, c.micro_batch * c.dp, divided=c.zero > 0)

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 from planner.clock import CONTEXTS, Configuration, Context
 from planner.cost_models import HardwareProfile
 from planner.planning.schemes import SCHEMES
 
-__all__ = ["Space", "configurations", "copied", "levels", "schedules"]
+__all__ = ["Space", "configurations", "copied", "every", "group_sizes", "groups", "levels", "schedules"]
 
 _MOST_TENSOR: Final = 16  # tensor-parallel ranks; beyond a server they exchange over the network
 _MOST_CONTEXT: Final = 8
 _MOST_STAGES: Final = 64
 _FRACTIONS: Final = (0.25, 0.5, 0.75, 1.0)  # of the blocks that are run again, or whose activations wait elsewhere
 _ZERO: Final = (3, 2, 1, 0)
+_BESIDE_GROUPS: Final = 1  # of expert, context and tensor parallelism, beside groups of data-parallel ranks
 _RUN: Final = (  # fields that say how a step is run, and nothing of what is divided, kept or computed again
     "precision", "matrix_type", "cast_gathers", "parameter_bytes", "gradient_bytes", "attention", "frozen", "loss",
     "fuse", "overlap_gradients", "overlap_parameters", "overlap_tensor", "overlap_pipeline", "optimizer",
@@ -107,7 +109,8 @@ def schedules(space: Space, c: Configuration) -> Iterator[Configuration]:
     ways = _of_activations(space)
     for one in copied(space, c):
         for schedule, chunks in _schedules(space, one):
-            yield from (one.with_(schedule=schedule, virtual_stages=chunks, **activations) for activations in ways)
+            scheduled = one.with_(schedule=schedule, virtual_stages=chunks)
+            yield from (scheduled.unchecked(activations) for activations in ways)
 
 
 def copied(space: Space, c: Configuration) -> Iterator[Configuration]:
@@ -123,9 +126,42 @@ def _may_copy(c: Configuration, copies: int) -> bool:
 def levels(space: Space, c: Configuration) -> Iterator[Configuration]:
     """The configuration with every ZeRO level that there is for it, the one that divides most first."""
     for zero in _ZERO if c.dp * c.cp > 1 else _ZERO[-1:]:
-        level = c.with_(zero=zero)
+        level = c.unchecked({"zero": zero})
         if space.unsupported is None or not space.unsupported(level):
             yield level
+
+
+def groups(space: Space, c: Configuration) -> Iterator[Configuration]:
+    """The configuration with ZeRO over every smaller group of its data- and context-parallel ranks: the largest first.
+
+    A group holds all ranks that divide experts or positions.  Beside several of these kinds there are none: a layout on
+    so many axes of a mesh takes long to find.
+    """
+    for shards in group_sizes(c):
+        group = c.unchecked({"shard_ranks": shards})
+        if space.unsupported is None or not space.unsupported(group):
+            yield group
+
+
+def group_sizes(c: Configuration) -> tuple[int, ...]:
+    """Ranks of each of these groups, whatever a target has words for."""
+    if not c.zero or (c.ep > 1) + (c.cp > 1) + (c.tp > 1) > _BESIDE_GROUPS:
+        return ()
+    return _group_sizes(c.dp * c.cp, c.ep * c.cp)
+
+
+@lru_cache
+def _group_sizes(ranks: int, inside: int) -> tuple[int, ...]:
+    return tuple(n for n in range(ranks // 2, max(2, inside) - 1, -1) if ranks % n == 0 and n % inside == 0)
+
+
+def every(space: Space, profile: HardwareProfile) -> Iterator[Configuration]:
+    """All there are, one by one: some hundred thousand for a large job."""
+    for laid_out in configurations(space, profile):
+        for scheduled in schedules(space, laid_out):
+            for level in levels(space, scheduled):
+                yield level
+                yield from groups(space, level)
 
 
 def _of_activations(space: Space) -> list[dict[str, Any]]:

@@ -25,8 +25,8 @@ from planner.cost_models import load_profile
 from planner.errors import InputError, UsageError
 from planner.frontends import import_bytes
 from planner.planning.schemes import spelled
-from planner.uniform import Sample, Space, best_of, configurations, prove
-from planner.uniform.space import levels, schedules
+from planner.uniform import Sample, Space, best_of, prove
+from planner.uniform.space import every
 
 __all__ = ["main"]
 
@@ -86,7 +86,7 @@ def row_of(job: Job) -> dict[str, Any] | None:
         contexts=sample.contexts,
     )
     known: dict[Configuration, Prediction] = {}
-    for c in (v for m in configurations(space, profile) for s in schedules(space, m) for v in levels(space, s)):
+    for c in every(space, profile):
         try:
             known[c] = predict(sample.workload(c), c, profile)
         except (UsageError, InputError):

@@ -28,8 +28,8 @@ from planner.errors import InputError, UsageError
 from planner.frontends import import_bytes
 from planner.ir import Graph
 from planner.planning.schemes import spelled
-from planner.uniform import Sample, Space, best_of, configurations
-from planner.uniform.space import levels, schedules
+from planner.uniform import Sample, Space, best_of
+from planner.uniform.space import every
 
 __all__ = ["main"]
 
@@ -73,8 +73,8 @@ def graph_of(job: Job) -> Graph:
 
 
 def drawn(space: Space, profile: HardwareProfile, count: int, seed: int) -> list[Configuration]:
-    every = [v for c in configurations(space, profile) for s in schedules(space, c) for v in levels(space, s)]
-    return every if len(every) <= count else random.Random(seed).sample(every, count)
+    there = [*every(space, profile)]
+    return there if len(there) <= count else random.Random(seed).sample(there, count)
 
 
 def row_of(name: str, job: Job, count: int, seed: int) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from itertools import combinations
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -15,10 +15,7 @@ from planner.emit import unsupported
 from planner.emit.uniform import Model
 from planner.frontends import import_bytes
 from planner.planning.schemes import in_words, parse_strategy, spelled
-from planner.requests.choosing import Choosing
-from planner.requests.uniform_found import Uniform
 from planner.uniform import Sample, Scored, Space, best_of, refined
-from planner.uniform.best import Found
 from planner.uniform.refine import least_share
 
 MACHINE = load_profile("h100")
@@ -107,19 +104,6 @@ def test_zero_divides_in_groups_where_that_is_faster() -> None:
     assert found.configuration.shard_ranks is not None
     assert found.prediction.step_time_s < begun.prediction.step_time_s
     assert f"in groups of {found.configuration.shard_ranks} ranks" in in_words(found.configuration)
-
-
-@pytest.mark.parametrize("strategy", ["dp=16,zero=2,micro_batch=1", "dp=16,zero=2,micro_batch=1,shard=8"])
-def test_what_the_bound_leaves_out_is_said_beside_the_gap(strategy: str) -> None:
-    """The families of the bound divide by ZeRO over all data-parallel ranks."""
-    answer = scored(strategy, 16)
-    step = answer.prediction.step_time_s
-    uniform = Uniform(Found((answer,), 1, 1, {}, 0.0, cast("Any", None), ended=True), bound_s=0.9 * step)
-    choosing = Choosing(*[cast("Any", None)] * 5)  # of which the line reads nothing
-    bound, line = choosing._bound(step, uniform)
-    assert bound == pytest.approx(0.9 * step)
-    assert "gap 10.00%" in line
-    assert ("ZeRO in groups of ranks is not bounded" in line) == ("shard=8" in strategy)
 
 
 def test_frameworks_without_words_for_a_change_do_not_get_it() -> None:

@@ -24,9 +24,9 @@ from planner.lowering import Program
 from planner.planning import Request, make_plan, read_plan
 from planner.planning.schemes import in_words, parse_strategy, spelled
 from planner.pricing import Settings
-from planner.uniform import Sample, Scored, Space, best_of, configurations
+from planner.uniform import Sample, Scored, Space, best_of
 from planner.uniform.least import Held, Passed
-from planner.uniform.space import _RUN, levels, schedules
+from planner.uniform.space import _RUN, every
 
 A100 = load_profile("a100-80")
 SIZES = {
@@ -50,12 +50,6 @@ def _one_order(c: Configuration) -> str:
     return "" if c.order == "1f1b" else c.order
 
 
-def all_of(space: Space) -> Iterator[Configuration]:
-    for c in configurations(space, A100):
-        for s in schedules(space, c):
-            yield from levels(space, s)
-
-
 def played(sample: Sample, c: Configuration) -> Prediction | None:
     """By the configuration's own layout."""
     try:
@@ -70,21 +64,21 @@ def test_the_fastest_is_that_of_all_configurations(architecture: str, devices: i
     sample = Sample(graph(architecture, 4), A100)
     space = Space(devices, 4, sample.layers, experts=sample.has_experts)
     assert sample.has_experts == (architecture == "moe")
-    every = {c: p for c in all_of(space) if (p := played(sample, c)) is not None}
-    fastest = min(every.values(), key=lambda p: p.step_time_s)
+    steps = {c: p for c in every(space, A100) if (p := played(sample, c)) is not None}
+    fastest = min(steps.values(), key=lambda p: p.step_time_s)
     for limit in (None, round(0.9 * fastest.allocated_bytes)):
-        fitting = {c: p for c, p in every.items() if limit is None or round(p.allocated_bytes) <= limit}
+        fitting = {c: p for c, p in steps.items() if limit is None or round(p.allocated_bytes) <= limit}
         (found,) = best_of(Sample(graph(architecture, 4), A100), space, limit).best
         assert found.prediction.step_time_s == min(p.step_time_s for p in fitting.values())
         assert fitting[found.configuration] == found.prediction
-    assert len(fitting) < len(every)
+    assert len(fitting) < len(steps)
 
 
 @pytest.mark.parametrize("architecture", ["gpt", "llama", "moe"])
 def test_a_bound_is_never_above_the_step_nor_above_the_memory(architecture: str) -> None:
     sample = Sample(graph(architecture, 8), A100)
     tried = 0
-    for c in [*all_of(Space(4, 8, sample.layers, experts=False, offload=True))][::41]:
+    for c in [*every(Space(4, 8, sample.layers, experts=False, offload=True), A100)][::41]:
         alone = c.with_(dp=1, pp=1, micro_batches=1, zero=0, virtual_stages=1, schedule="1f1b", recompute="none")
         alone = alone.with_(offload=0.0)
         try:
@@ -110,10 +104,11 @@ def test_a_step_is_run_as_usual_and_divided_in_every_way() -> None:
     space = Space(4, 8, sample.layers, experts=False)
     told = replace(space, usual=USUAL)
     back = {
-        c.with_(**{name: getattr(d, name) for name in _RUN}) for c, d in zip(all_of(told), all_of(space), strict=True)
+        c.with_(**{name: getattr(d, name) for name in _RUN})
+        for c, d in zip(every(told, A100), every(space, A100), strict=True)
     }
-    assert back == set(all_of(space))
-    for c in all_of(told):
+    assert back == set(every(space, A100))
+    for c in every(told, A100):
         assert all(getattr(c, name) == getattr(USUAL, name) for name in _RUN)
 
 
@@ -121,13 +116,13 @@ def test_a_step_is_run_as_usual_and_divided_in_every_way() -> None:
 def test_the_fastest_is_that_of_all_configurations_run_as_usual(usual: Configuration) -> None:
     sample = Sample(graph("gpt", 4), A100)
     space = Space(2, 4, sample.layers, experts=False, usual=usual, offload=True)
-    every = {c: p for c in all_of(space) if (p := played(sample, c)) is not None}
-    fastest = min(every.values(), key=lambda p: p.step_time_s)
+    steps = {c: p for c in every(space, A100) if (p := played(sample, c)) is not None}
+    fastest = min(steps.values(), key=lambda p: p.step_time_s)
     for limit in (None, round(0.9 * fastest.allocated_bytes)):
-        fitting = [p.step_time_s for p in every.values() if limit is None or round(p.allocated_bytes) <= limit]
+        fitting = [p.step_time_s for p in steps.values() if limit is None or round(p.allocated_bytes) <= limit]
         (found,) = best_of(Sample(graph("gpt", 4), A100), space, limit).best
         assert found.prediction.step_time_s == min(fitting)
-    assert len(fitting) < len(every)
+    assert len(fitting) < len(steps)
 
 
 @pytest.mark.parametrize(
@@ -166,6 +161,27 @@ def test_an_estimate_of_other_sizes_is_that_of_their_own_layout() -> None:
         estimated, own = predict(sample.estimated(c), c, A100), predict(sample.workload(c), c, A100)
         assert estimated.step_time_s == pytest.approx(own.step_time_s, rel=1e-4)
     assert sum(map(len, sample._programs.values())) < 3
+
+
+@pytest.mark.parametrize(
+    ("architecture", "strategy"),
+    [
+        ("gpt", "zero3:shard=4,micro_batch=1"),
+        ("gpt", "zero2:shard=8,micro_batch=1"),
+        ("gpt", "megatron:tp=2,zero=1,shard=4,micro_batch=2"),
+        ("llama", "megatron:pp=2,zero=2,shard=2,micro_batch=1"),
+        ("llama", "megatron:cp=2,zero=3,shard=4,micro_batch=1"),
+        ("moe", "megatron:ep=4,zero=1,shard=8,micro_batch=1"),
+        ("moe", "megatron:ep=4,zero=1,shard=4,micro_batch=1"),
+    ],
+)
+def test_what_groups_exchange_is_estimated_as_their_own_layout_has_it(architecture: str, strategy: str) -> None:
+    sample = Sample(graph(architecture, 32), A100)
+    c = parse_strategy(strategy, devices=16, batch=32)
+    assert c.shard_ranks not in (None, c.dp * c.cp)
+    estimated, own = predict(sample.estimated(c), c, A100), predict(sample.workload(c), c, A100)
+    assert estimated.step_time_s == pytest.approx(own.step_time_s, rel=2e-3)
+    assert estimated.allocated_bytes == pytest.approx(own.allocated_bytes, rel=1e-2)
 
 
 @pytest.mark.parametrize("strategy", ["megatron:cp=2", "megatron:tp=2,sp=true", "megatron:cp=2,tp=2"])

@@ -134,6 +134,6 @@ def _seconds(workload: Workload, c: Configuration, parts: _Parts, kind: Kind, st
     """Of a micro-batch through each part, on one of so many stages of the kind."""
     passes = passes_of(workload, c.with_(pp=stages, stage_layers=None), kind.profile)
     alone = _alone(c)
-    exchange = Exchanges(workload, alone, passes, passes.links, parts.units)
+    exchange = Exchanges(workload, alone, passes, parts.units)
     times = (chunk_times(workload, alone, exchange, k) for k in range(len(parts.units)))
     return np.array([t.forward_s + t.backward_s for t in times])
