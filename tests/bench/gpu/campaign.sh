@@ -15,7 +15,19 @@ part() { # seconds, words
   shift
   echo "== $* (at most $limit s)"
   timeout --kill-after=5 "$limit" "$python" -m "$@"
-  echo "== rc $? after $((SECONDS - begin)) s, $SECONDS s in all"
+  local rc=$?
+  echo "== rc $rc after $((SECONDS - begin)) s, $SECONDS s in all"
+  return $rc
+}
+
+steps() { # seconds; goes on behind a configuration that ends the process
+  local end=$((SECONDS + $1)) left
+  for _ in 1 2 3; do
+    left=$((end - SECONDS))
+    [ $left -gt 20 ] || return
+    part $((left + 25)) tests.bench.gpu.steps --out "$out/steps.jsonl" --traces "$out" --seconds $left --resume \
+      "${trial[@]}" && return
+  done
 }
 
 campaign() {
@@ -29,8 +41,9 @@ campaign() {
     wait
     part 62 tests.bench.gpu.kernels --out "$out/kernels.jsonl" --seconds 50 --quiet "${trial[@]}"
   else
-    part 110 tests.bench.gpu.runtime --out "$out" --seconds 85 --only calibration,models "${trial[@]}"
-    part 390 tests.bench.gpu.steps --out "$out/steps.jsonl" --traces "$out" --seconds 365 "${trial[@]}"
+    part 80 tests.bench.gpu.runtime --out "$out" --only calibration "${trial[@]}"
+    part 40 tests.bench.gpu.runtime --out "$out" --seconds 28 --only models "${trial[@]}"
+    steps 350
     # What the shorter run leaves out.
     part 35 tests.bench.gpu.kernels --out "$out/kernels.jsonl" --seconds 28 --quiet \
       --only "compiled,copies,products of other types" "${trial[@]}"

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
+import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -226,27 +228,35 @@ def main() -> None:
     parser.add_argument("--first", type=int, help="only so many configurations")
     parser.add_argument("--only", default="", help="configurations whose name holds this")
     parser.add_argument("--smoke", action="store_true", help="one configuration of each kind, and two timed steps")
+    parser.add_argument("--resume", action="store_true", help="leave out what the file says was begun")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="sizes for a trial without a GPU")
     options = parser.parse_args()
     device = torch.device(options.device)
     begin = time.monotonic()
+    begun = _begun(options.out) if options.resume else set()
     lines = Lines(options.out, quiet=True)
     lines.put({"machine": describe(device), "state": nvidia_smi()})
     chosen = [c for c in CONFIGURATIONS if options.only in c.name][: options.first]
     if options.smoke:
         chosen = [c for name in SMOKE for c in CONFIGURATIONS if c.name == name]
+    chosen = [c for c in chosen if c.name not in begun]
     for number, wanted in enumerate(chosen):
         if time.monotonic() - begin > options.seconds:
             print(f"{len(chosen) - number} configurations left out, {options.seconds:g} s are over", flush=True)
             break
         config, sizes = (tiny(wanted)) if options.tiny else (wanted, MODELS[wanted.model][1] | dict(wanted.sizes))
+        lines.put({"begun": wanted.name})
         row = measure(config, sizes, device, warm=1 if options.smoke else WARM, timed=2 if options.smoke else TIMED)
         row["name"] = wanted.name
         if number in (len(chosen) // 4, len(chosen) // 2, 3 * len(chosen) // 4):
             row["state"] = nvidia_smi()
         lines.put(row)
         _show(row, time.monotonic() - begin)
+        if _BROKEN in row.get("error", ""):
+            print("the device does not answer this process any more; --resume goes on in another", flush=True)
+            lines.close()
+            sys.exit(3)
         if options.traces is not None and wanted.name in TRACED:
             file = options.traces / f"trace_{TRACED[wanted.name]}.json.gz"
             try:
@@ -262,7 +272,15 @@ SMOKE = (
     "gpt2 mb16 selective unfused", "gpt2 mb16 unfused", "gpt2 mb16 cudnn", "gpt2 mb16 efficient tf32", "gpt2 mb16 bf16",
     "gpt2-xl mb8 full", "llama-1b mb4 cudnn", "resnet50 mb128 full sgd-fused", "gpt2 mb8 compiled",
 )  # fmt: skip
+_BROKEN = "CUDA error"  # after which every call of the process fails
 TRACED = {"gpt2 mb8": "eager", "gpt2 mb8 compiled": "compiled"}
+
+
+def _begun(file: Path) -> set[str]:
+    if not file.exists():
+        return set()
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    return {row["begun"] for row in rows if "begun" in row}
 
 
 def _show(row: Mapping[str, Any], at: float) -> None:
