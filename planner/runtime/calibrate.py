@@ -20,7 +20,9 @@ from planner.runtime.workers import Workers
 
 __all__ = ["Calibration", "calibrate"]
 
-SCALE = {"cpu": 1024, "cuda": 8192}  # width of the largest products
+# Width of the large products.  On a GPU a product of 4096 fills its units some eight times over, and the largest
+# vectors (four times its square) lie beyond its caches; at 8192 these take 1 GiB each, and nothing more is learned.
+SCALE = {"cpu": 1024, "cuda": 4096}
 _TILES = ("device.compute_units", "device.tile_rows", "device.tile_columns", "device.tile_depth")
 _TILE_NOTE = (
     "derived: 2 * units * rows * columns * depth is the measured work that fills the matrix units, and all that prices "

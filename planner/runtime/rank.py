@@ -213,7 +213,7 @@ class Rank:
             if key is None:
                 out.append(None)
             elif i == b.shape_operand:
-                out.append(torch.tensor(b.shapes[0], dtype=torch.int64))
+                out.append(torch.tensor(b.shapes[0], dtype=torch.int64, device=self.context.device))
             elif key not in self.values:
                 raise VerificationError(
                     f"{b.op.type} {b.op.name} reads {key[0]} as {key[1]}, where the program never put it"

@@ -180,11 +180,16 @@ def _environment(threads: int) -> Iterator[None]:
 
 
 def device_of(kind: str, local_rank: int) -> torch.device:
-    """The device of a process, made the current one."""
+    """The device of a process, made the current one.
+
+    What is written in single precision computes in it: PyTorch would run convolutions on a GPU with operands cut to ten
+    bits (TF32) unless told not to.
+    """
     if kind != "cuda":
         return torch.device("cpu")
     where = torch.device("cuda", local_rank % torch.cuda.device_count())
     torch.cuda.set_device(where)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     return where
 
 

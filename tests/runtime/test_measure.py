@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,10 +22,10 @@ pytestmark = pytest.mark.peer
 from planner.kernels import run_local  # noqa: E402
 from planner.kernels.gradients import vjp  # noqa: E402
 from planner.runtime.measure.cases import Case, operator_cases  # noqa: E402
-from planner.runtime.measure.operators import alone, work  # noqa: E402
+from planner.runtime.measure.operators import _DeviceWatch, _floats, _HostWatch, alone, work  # noqa: E402
 from planner.runtime.rank import Rank  # noqa: E402
 from planner.runtime.registry import operator_types  # noqa: E402
-from planner.runtime.workers import Context  # noqa: E402
+from planner.runtime.workers import Context, device_of  # noqa: E402
 from planner.verify.data import random_tensors  # noqa: E402
 
 CASES = [c for c in operator_cases(128, quick=True) if max(map(np.prod, c.operands)) < 1 << 18]
@@ -82,6 +84,62 @@ def test_measured_operators_compute_what_kernels_compute(case: Case) -> None:
 
 def test_cases_have_torch_functions() -> None:
     assert {c.type for c in operator_cases(1024)} <= operator_types()
+
+
+def test_large_operands_repeat_what_is_drawn() -> None:
+    case = Case("Where", ((4, 4), (1 << 11, 1 << 10), ()), ((1 << 11, 1 << 10),), given={0: np.eye(4, dtype=bool)})
+    found = _floats(case.graph(), 1)
+    assert found["x0"].dtype == bool
+    assert found["x1"].shape == (1 << 11, 1 << 10)
+    assert found["x1"].dtype == np.float32
+    assert np.array_equal(found["x1"][: 1 << 10], found["x1"][1 << 10 :])
+    assert float(found["x1"].std()) == pytest.approx(1.0, abs=0.01)
+    assert found["x2"].shape == ()
+    assert not np.array_equal(found["x1"], _floats(case.graph(), 2)["x1"])
+
+
+class _Event:
+    """Stands for an event in a device's queue: it notes the time of the host."""
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+        self.at = 0.0
+
+    def record(self) -> None:
+        self.at = time.perf_counter()
+
+    def elapsed_time(self, other: _Event) -> float:
+        return 1e3 * (other.at - self.at)
+
+
+def test_a_gpu_is_timed_by_events_behind_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    waited: list[int] = []
+    monkeypatch.setattr(torch.cuda, "Event", _Event)
+    monkeypatch.setattr(torch.cuda, "_sleep", waited.append)
+    context = Context(0, 1, torch.device("cpu"))
+    graph = Case("Gelu", ((64, 64),), ((64, 64),)).graph()
+    rank = Rank(alone(graph), _floats(graph, 0), context)
+    watches: list[Any] = [_DeviceWatch(context), _HostWatch(context)]
+    for watch in watches:
+        for _ in range(3):
+            watch.step(rank)
+        assert [len(watch.times[way]) for way in ("forward", "backward")] == [3, 3]
+        assert min(watch.times["forward"] + watch.times["backward"]) > 0
+    assert len(waited) == 3
+    assert min(waited) > 0
+
+
+def test_what_is_in_single_precision_computes_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)  # as PyTorch starts, and as it is left
+    assert device_of("cuda", 3) == torch.device("cuda", 1)
+    assert not torch.backends.cudnn.allow_tf32
+    assert not torch.backends.cuda.matmul.allow_tf32
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ class Case:
 
 
 def operator_cases(scale: int, *, quick: bool = False) -> Iterator[Case]:
-    """`scale`: width of the largest products; 1024 suits one core of a CPU, 8192 an accelerator."""
+    """`scale`: width of the largest products; 1024 suits one core of a CPU, 4096 an accelerator."""
     yield from _products(scale, quick)
     yield from _batched(scale, quick)
     yield from _convolutions(scale, quick)

@@ -1,16 +1,23 @@
 """What operators take, forward and backward, run as the interpreter runs them.
 
+On a host that is the time of the call.  On a GPU it is the device's own: between two events in its queue, which the
+host hands over while the device waits, since what the host adds per kernel is another value of a profile
+(`host.dispatch_interval_s`) and hides behind the device's work wherever that takes longer.
+
 Work and traffic of a sample are those of the kernels that plans are priced by (`planner.work.operators`), where every
 operator runs by itself.
 """
 
 from __future__ import annotations
 
+import math
 import time
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
 import numpy as np
+import torch
 import torch.distributed as dist
 
 from planner.cost_models.calibrate import ComputeSample
@@ -31,10 +38,14 @@ __all__ = ["alone", "measure_operators", "work"]
 
 Amount = tuple[float, float, int]
 _ENOUGH_S = 0.03  # measuring one case goes on for as long,
-_ATTEMPTS = 6  # as often where others disturb it
-_COLD_BYTES = (
-    32 << 20
-)  # copies of the operands that take turns fill as much, so that caches hold no more than in a step
+# As often where others disturb it: on a host, whose cores and memory they share.
+_ATTEMPTS = {"cpu": 6, "cuda": 1}
+# Copies of the operands that take turns fill as much, so that caches hold no more than in a step: the second level of a
+# GPU's holds some 50 MB.
+_COLD_BYTES = {"cpu": 32 << 20, "cuda": 160 << 20}
+_DRAWN = 1 << 20  # elements of an operand that are drawn one by one; a larger one repeats them
+_HOLD_S, _LONGEST_HOLD_S = 0.2e-3, 20e-3  # a GPU waits about so long, and as long as the host needs, for its work
+_CYCLES_PER_S = 1.8e9
 
 
 def measure_operators(workers: Workers, *, scale: int, quick: bool = False) -> list[ComputeSample]:
@@ -57,7 +68,7 @@ def measure_operators(workers: Workers, *, scale: int, quick: bool = False) -> l
 def _undisturbed(workers: Workers, case: Case) -> dict[str, float]:
     """Seconds forward and backward, the mean over the ranks, of the attempts that others disturbed least."""
     timed: dict[str, list[Timed]] = {}
-    for _ in range(_ATTEMPTS):
+    for _ in range(_ATTEMPTS[workers.device]):
         found = workers.call(_measure, case)
         for direction in found[0]:
             seconds = sum(ranks[direction] for ranks in found) / len(found)
@@ -121,35 +132,88 @@ def _rule(graph: Graph) -> Rule:
     return rule
 
 
+class _HostWatch:
+    """Seconds of forward and backward runs by the host's clock, which waits for each."""
+
+    def __init__(self, context: Context) -> None:
+        self.context, self.times, self._begin = context, _no_times(), 0.0
+
+    def step(self, rank: Rank) -> None:
+        rank.step(self._told)
+
+    def _told(self, i: Instruction) -> None:
+        self.context.synchronize()
+        if isinstance(i, Run):
+            self.times[_direction(i)].append(time.perf_counter() - self._begin)
+        self._begin = time.perf_counter()
+
+
+class _DeviceWatch:
+    """The same by events in the queue of a GPU.  A kernel that only waits goes before a step, so that the device begins
+    when the host has handed over all of it, as far as nothing in the step waits for the device."""
+
+    def __init__(self, context: Context) -> None:
+        self.context, self.times, self._hold_s = context, _no_times(), _HOLD_S
+
+    def step(self, rank: Rank) -> None:
+        marks: list[tuple[str | None, Any]] = []
+
+        def mark(what: str | None) -> None:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            marks.append((what, event))
+
+        self.context.synchronize()
+        torch.cuda._sleep(int(self._hold_s * _CYCLES_PER_S))
+        begin = time.perf_counter()
+        mark(None)
+        rank.step(lambda i: mark(_direction(i) if isinstance(i, Run) else None))
+        self._hold_s = min(_LONGEST_HOLD_S, _HOLD_S + 2 * (time.perf_counter() - begin))
+        self.context.synchronize()
+        for (_, before), (what, after) in pairwise(marks):
+            if what is not None:
+                self.times[what].append(before.elapsed_time(after) * 1e-3)
+
+
+def _no_times() -> dict[str, list[float]]:
+    return {"forward": [], "backward": []}
+
+
+def _direction(i: Run) -> str:
+    return "backward" if i.backward else "forward"
+
+
 def _measure(context: Context, case: Case) -> dict[str, float]:
     """Median seconds forward and backward."""
     graph = case.graph()
     program = alone(graph)
     alone_here = Context(0, 1, context.device)
     size = sum(t.bytes for t in graph.tensors.values())
-    copies = max(1, min(16, _COLD_BYTES // max(size, 1)))
-    ranks = [Rank(program, random_tensors(graph, seed) | _integers(case, graph), alone_here) for seed in range(copies)]
-    times: dict[str, list[float]] = {"forward": [], "backward": []}
-    begin = 0.0
-
-    def watch(i: Instruction) -> None:
-        nonlocal begin
-        context.synchronize()
-        if isinstance(i, Run):
-            times["backward" if i.backward else "forward"].append(time.perf_counter() - begin)
-        begin = time.perf_counter()
-
+    copies = max(1, min(16, _COLD_BYTES[context.device.type] // max(size, 1)))
+    ranks = [Rank(program, _floats(graph, seed) | _integers(case, graph), alone_here) for seed in range(copies)]
+    watch = _DeviceWatch(context) if context.device.type == "cuda" else _HostWatch(context)
     for rank in ranks:
-        rank.step(watch)
-    for each in times.values():
+        watch.step(rank)
+    for each in watch.times.values():
         each.clear()
     dist.barrier()
     end = time.perf_counter() + _ENOUGH_S
     count = 0
     while count < max(5, copies) or (time.perf_counter() < end and count < 1000):
-        ranks[count % copies].step(watch)
+        watch.step(ranks[count % copies])
         count += 1
-    return {k: median(v) for k, v in times.items() if v}
+    return {k: median(v) for k, v in watch.times.items() if v}
+
+
+def _floats(graph: Graph, seed: int) -> dict[str, Any]:
+    """Random values as `random_tensors` draws them; of large operands the first million, over and over.  To draw
+    hundreds of millions takes a host much longer than a GPU takes to use them."""
+    large = {n for n in graph.inputs if graph.tensors[n].is_float and math.prod(graph.tensors[n].shape or ()) > _DRAWN}
+    drawn = random_tensors(graph, seed, only=[n for n in graph.tensors if n not in large and n not in graph.producers])
+    rng = np.random.default_rng(seed)
+    return drawn | {
+        n: np.resize(rng.standard_normal(_DRAWN, dtype=np.float32), graph.tensors[n].shape or ()) for n in sorted(large)
+    }
 
 
 def _integers(case: Case, graph: Graph) -> dict[str, Any]:

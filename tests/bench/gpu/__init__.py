@@ -1,0 +1,8 @@
+"""Measurements of one GPU, and predictions of them: what to run, in which order, says `campaign.sh`.
+
+- `timing`: medians of times on the device, and JSON lines
+- `kernels`: products, attention, small operators, copies, one at a time (plain PyTorch)
+- `models`, `steps`: training steps of models in plain PyTorch, with their memory
+- `runtime`: the planner's own runtime on the device against the same on the CPU, and `planner calibrate`
+- `predict`: what the planner predicts for the rows of `steps`; needs no GPU
+"""
