@@ -28,7 +28,7 @@ def test_names_tell_configurations_apart() -> None:
     assert len({c.name for c in every}) == len(every)
 
 
-@pytest.mark.parametrize("config", (*CONFIGURATIONS, *MORE), ids=lambda c: c.name)
+@pytest.mark.parametrize("config", [*CONFIGURATIONS, *MORE], ids=lambda c: c.name)
 def test_every_configuration_can_be_said(config: Config) -> None:
     found = configuration_of(asdict(config))
     assert (found.micro_batch, found.micro_batches) == (config.micro_batch, config.accumulation)
