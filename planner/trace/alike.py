@@ -286,7 +286,7 @@ def _joined(fusion: Fusion, places: _Places, number: Sequence[int]) -> dict[str,
     for members in fusion.members:
         add([op.name for op in members])
     for core in fusion.cores:
-        add([core.scores, fusion.members[core.region][0].name, core.output])
+        add([core.scores, core.between[0].name, core.output])
     return found
 
 

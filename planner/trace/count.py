@@ -62,7 +62,7 @@ def _counted(at: Placed, gathered_again: bool, held_alone: bool) -> Workload:
         count_inner(totals, at, again)
         made = kernels_of(at)
     cores = {name for core in fusion.cores for name in (core.scores, core.output)}
-    cores |= {op.name for core in fusion.cores for op in fusion.members[core.region]}
+    cores |= {op.name for core in fusion.cores for op in core.between}
     for core in fusion.cores if fusion.attention else ():
         count_core(totals, at, core)
     for op in graph.ops:

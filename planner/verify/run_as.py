@@ -109,7 +109,7 @@ def _cores(program: Program) -> Iterable[tuple[str, object]]:
             yield op.name, op.name
     fusion = fusion_of(graph, rules, program.active, chains=True, attention=True, copies=False)
     for core in fusion.cores:
-        for name in (core.scores, *(op.name for op in fusion.members[core.region]), core.output):
+        for name in (core.scores, *(op.name for op in core.between), core.output):
             yield name, core.scores
 
 

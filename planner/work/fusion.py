@@ -67,11 +67,12 @@ class SavedTensor:
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """Scores, softmax and weighted sum of one attention: its two products and the region between them."""
+    """Scores, softmax and weighted sum of one attention: its two products and the operators between them, in graph
+    order, whether or not these run as one kernel."""
 
     scores: str
     output: str
-    region: int
+    between: tuple[Op, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -288,8 +289,11 @@ class _Fusing:
     # Attention written out
 
     def _cores(self) -> list[Core]:
+        of, regions = self.of, self.members
+        if not self.chains:  # what hangs together is between the products, too, where every operator is a kernel
+            of, regions = _regions(self.graph, self.rules, self.fixed, True)
         found = []
-        for number, members in enumerate(self.members):
+        for number, members in enumerate(regions):
             if not any(op.type == "Softmax" for op in members):
                 continue
             inside = {t for op in members for t in op.outputs}
@@ -301,11 +305,11 @@ class _Fusing:
                 for op in members
                 for t in op.outputs
                 for c, _ in self.graph.consumers.get(t, ())
-                if self.of.get(c.name, -1) != number
+                if of.get(c.name, -1) != number
             }
             output = [c for c in readers.values() if self._of_activations(c)]
             if len(scores) == 1 and len(output) == 1:
-                found.append(Core(next(iter(scores)), output[0].name, number))
+                found.append(Core(next(iter(scores)), output[0].name, members))
         return found
 
     def _of_activations(self, op: Op) -> bool:
@@ -314,7 +318,7 @@ class _Fusing:
 
     def _core(self, core: Core) -> None:
         scores, output = self.graph.op(core.scores), self.graph.op(core.output)
-        members = self.members[core.region]
+        members = core.between
         inside = {t for op in members for t in op.outputs} | set(scores.outputs)
         values = tuple(i for i, t in enumerate(output.inputs) if t and t not in inside)
         trained, causal = self._trained(output), self._masked(members)

@@ -78,9 +78,9 @@ class _Seeing:
     ) -> None:
         self.graph, self.rules, self.active, self.fusion = graph, rules, active, fusion
         self.fixed, self.blocks = fixed_operators(graph), blocks
-        self.joined = {core.region for core in fusion.cores} if fusion.attention else set[int]()
-        self.of_core = {name for core in fusion.cores for name in (core.scores, core.output)}
-        self.of_core |= {op.name for core in fusion.cores for op in fusion.members[core.region]}
+        between = {op.name for core in fusion.cores for op in core.between}
+        self.of_core = {name for core in fusion.cores for name in (core.scores, core.output)} | between
+        self.joined = between if fusion.attention else set[str]()
 
     def seen(self) -> Seen:
         kernel = self._kernels()
@@ -94,7 +94,8 @@ class _Seeing:
         of: dict[str, int] = {}
         region = {op.name: r for r, members in enumerate(self.fusion.members) for op in members}
         for core in self.fusion.cores if self.fusion.attention else ():
-            region[core.scores] = region[core.output] = core.region
+            first = region[core.between[0].name]
+            region |= dict.fromkeys((core.scores, *(op.name for op in core.between), core.output), first)
         for op in self.graph.ops:
             key = region.get(op.name, op.name), self.blocks.get(op.name)
             of[op.name] = numbers.setdefault(key, len(numbers))
@@ -139,7 +140,7 @@ class _Seeing:
             if self._trained(output):
                 found[output.name].append(Saved(output.name, 0, True, False))
         for number, members in enumerate(self.fusion.members):
-            if number in self.joined or any(op.name in found for op in members):
+            if members[0].name in self.joined or any(op.name in found for op in members):
                 continue
             if not self.rules[members[0].name].cost.kind.fuses or not self.fusion.chains:
                 for op in members:

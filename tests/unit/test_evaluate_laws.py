@@ -173,6 +173,18 @@ def test_recomputation_trades_time_for_activations(c: Configuration) -> None:
     assert none.step_time_s < full.step_time_s
 
 
+@pytest.mark.parametrize("fuse", [True, False])
+def test_the_core_of_an_unfused_attention_is_computed_again(fuse: bool) -> None:
+    """Also where every operator is a kernel by itself."""
+    apart = Configuration(attention="unfused", fuse=fuse)
+    none, selective = (priced(apart.with_(recompute=r)) for r in ("none", "selective"))
+    joined = priced(apart.with_(attention="fused"))
+    assert selective.step_time_s > none.step_time_s
+    assert selective.memory["activations"] < none.memory["activations"]
+    assert joined.memory["activations"] < none.memory["activations"]
+    assert joined.step_time_s < none.step_time_s
+
+
 @settings(max_examples=40, deadline=None)
 @given(configurations())
 def test_frozen_weights_train_faster_in_less_memory(c: Configuration) -> None:

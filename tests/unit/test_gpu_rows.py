@@ -11,7 +11,7 @@ import pytest
 
 from planner.builder import ARCHITECTURES
 from planner.cost_models import load_profile
-from tests.bench.gpu.configurations import CONFIGURATIONS, MODELS, Config, tiny
+from tests.bench.gpu.configurations import CONFIGURATIONS, MODELS, MORE, Config, tiny
 from tests.bench.gpu.predict import configuration_of, main, model_of, predicted
 
 SMALL = Config("gpt2", 2)
@@ -24,10 +24,11 @@ def row(config: Config, **measured: Any) -> dict[str, Any]:
 
 
 def test_names_tell_configurations_apart() -> None:
-    assert len({c.name for c in CONFIGURATIONS}) == len(CONFIGURATIONS)
+    every = (*CONFIGURATIONS, *MORE)
+    assert len({c.name for c in every}) == len(every)
 
 
-@pytest.mark.parametrize("config", CONFIGURATIONS, ids=lambda c: c.name)
+@pytest.mark.parametrize("config", [*CONFIGURATIONS, *MORE], ids=lambda c: c.name)
 def test_every_configuration_can_be_said(config: Config) -> None:
     found = configuration_of(asdict(config))
     assert (found.micro_batch, found.micro_batches) == (config.micro_batch, config.accumulation)

@@ -138,6 +138,20 @@ def test_attention_written_out_is_one_kernel_that_keeps_no_scores() -> None:
     assert (joined.parts[softmax].role, apart.parts[softmax].role) == ("idle", "fused")
 
 
+@pytest.mark.parametrize("attention", [True, False])
+def test_the_core_of_attention_is_the_same_whether_or_not_chains_are_joined(attention: bool) -> None:
+    graph = gpt(2)
+    rules, _ = bind_rules(graph)
+    active = active_tensors(graph, rules)
+    joined, apart = (fuse(graph, rules, active, chains=x, attention=attention) for x in (True, False))
+    assert len(apart.cores) == 2
+    assert apart.cores == joined.cores
+    assert "Softmax" in {op.type for op in apart.cores[0].between}
+    if attention:
+        assert all(apart.parts[c.scores] == joined.parts[c.scores] for c in apart.cores)
+        assert all(apart.parts[op.name].role == "idle" for c in apart.cores for op in c.between)
+
+
 def test_amounts_of_many_strategies_are_those_of_each() -> None:
     graph = model(*CHAIN, weights={"g": np.ones((ROWS, COLUMNS))})
     together = work(graph, np.array([1.0, 2.0, 8.0]))[1]  # type: ignore[arg-type]  # arrays are amounts as well

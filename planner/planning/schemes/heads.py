@@ -53,7 +53,7 @@ def _attentions(graph: Graph, model: Model) -> Iterator[Sequence[Op]]:
     fusion = fusion_of(graph, model.rules, model.active, chains=True, attention=True, copies=False)
     place = {op.name: i for i, op in enumerate(graph.ops)}
     for core in fusion.cores:
-        between = [op for op in fusion.members[core.region] if place[core.scores] < place[op.name] < place[core.output]]
+        between = [op for op in core.between if place[core.scores] < place[op.name] < place[core.output]]
         yield [graph.op(core.scores), *between, graph.op(core.output)]
 
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Measures one GPU: campaign.sh smoke|main FOLDER [--cpu].  Results go to FOLDER (at most eight files), all output to
+# Measures one GPU: campaign.sh smoke|main|more FOLDER [--cpu].  Results go to FOLDER (at most eight files), all output to
 # FOLDER/log.txt too.  Every part has a limit of its own, and one that fails stops no other.  `--cpu` tries every part
 # without a GPU, in small sizes.  Nothing of the GPU's settings is changed.
 set -uo pipefail
 cd "$(dirname "$0")/../../.."
-mode=${1:?smoke or main} out=${2:?folder for the results} trial=()
+mode=${1:?smoke, main or more} out=${2:?folder for the results} trial=()
 [ "${3:-}" = --cpu ] && trial=(--device cpu --tiny)
 python=${PYTHON:-python3}
 export PYTHONUNBUFFERED=1 PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}$PWD"
@@ -20,13 +20,13 @@ part() { # seconds, words
   return $rc
 }
 
-steps() { # seconds; goes on behind a configuration that ends the process
+steps() { # seconds, words; goes on behind a configuration that ends the process
   local end=$((SECONDS + $1)) left
   for _ in 1 2 3; do
     left=$((end - SECONDS))
     [ $left -gt 20 ] || return
     part $((left + 25)) tests.bench.gpu.steps --out "$out/steps.jsonl" --traces "$out" --seconds $left --resume \
-      "${trial[@]}" && return
+      "${@:2}" "${trial[@]}" && return
   done
 }
 
@@ -40,6 +40,12 @@ campaign() {
     part 50 tests.bench.gpu.steps --out "$out/steps.jsonl" --traces "$out" --seconds 35 --smoke "${trial[@]}"
     wait
     part 62 tests.bench.gpu.kernels --out "$out/kernels.jsonl" --seconds 50 --quiet "${trial[@]}"
+  elif [ "$mode" = more ]; then
+    part 50 tests.bench.gpu.kernels --out "$out/kernels.jsonl" --seconds 42 --quiet \
+      --only "aligned products,mixed types,cores of attention" "${trial[@]}"
+    part 75 tests.bench.gpu.breakdown --out "$out/breakdown.jsonl" --seconds 60 "${trial[@]}"
+    steps 60 --more
+    part 40 tests.bench.gpu.sustained --out "$out/sustained.jsonl" --seconds 8 "${trial[@]}"
   else
     part 80 tests.bench.gpu.runtime --out "$out" --only calibration "${trial[@]}"
     part 40 tests.bench.gpu.runtime --out "$out" --seconds 28 --only models "${trial[@]}"

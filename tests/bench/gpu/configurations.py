@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-__all__ = ["CONFIGURATIONS", "MODELS", "Config", "tiny"]
+__all__ = ["CONFIGURATIONS", "MODELS", "MORE", "Config", "tiny"]
 
 _GPT = {"vocab": 50257, "seq": 1024}
 # Name → architecture and sizes as `planner build` takes them.
@@ -30,6 +30,17 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "vit-l": ("vit", {"layers": 24, "hidden": 1024, "heads": 16, "image": 224, "patch": 16, "classes": 1000}),
     "resnet50": ("resnet", {"layers": 50, "hidden": 64, "image": 224, "classes": 1000}),
+    # Models of `MORE` alone.
+    "gpt2-medium": ("gpt", {"layers": 24, "hidden": 1024, "heads": 16, **_GPT, "vocab": 50304}),
+    "llama-3b": (
+        "llama",
+        {"layers": 28, "hidden": 3072, "heads": 24, "kv_heads": 8, "ffn": 8192, "vocab": 128256, "seq": 2048},
+    ),
+    "llama-wide": (
+        "llama",
+        {"layers": 6, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "vocab": 32000, "seq": 4096},
+    ),
+    "vit-b": ("vit", {"layers": 12, "hidden": 768, "heads": 12, "image": 224, "patch": 16, "classes": 1000}),
 }  # fmt: skip
 
 
@@ -144,6 +155,47 @@ def _all() -> Iterator[Config]:
 
 
 CONFIGURATIONS: tuple[Config, ...] = tuple(_all())
+
+
+def _more() -> Iterator[Config]:
+    gpt = Config("gpt2", 16, sizes=(("vocab", 50304),))
+    xl = Config("gpt2-xl", 4, sizes=(("vocab", 50304),))
+    medium, wide = Config("gpt2-medium", 8), Config("llama-wide", 1)
+    yield gpt
+    yield medium
+    yield Config("llama-3b", 2)
+    yield Config("vit-b", 128)
+    yield wide
+    yield xl
+    yield replace(gpt, recompute="full")
+    yield replace(gpt, micro_batch=8, accumulation=2)
+    yield replace(gpt, micro_batch=4, accumulation=4)
+    yield replace(gpt, attention="unfused")
+    yield replace(gpt, attention="unfused", recompute="selective")
+    yield replace(gpt, precision="bf16")
+    yield replace(gpt, precision="tf32", attention="efficient")
+    yield replace(gpt, compiled=True)
+    yield replace(medium, recompute="full")
+    yield replace(medium, attention="cudnn")
+    yield replace(medium, micro_batch=16)
+    yield replace(medium, precision="bf16")
+    yield Config("llama-3b", 4)
+    yield Config("llama-3b", 4, recompute="full")
+    yield replace(wide, micro_batch=2)
+    yield replace(wide, micro_batch=2, recompute="full")
+    yield replace(wide, attention="cudnn")
+    yield Config("vit-b", 256)
+    yield Config("vit-b", 128, precision="bf16")
+    yield replace(xl, micro_batch=8)
+    yield replace(medium, compiled=True)
+    yield replace(gpt, sizes=(("vocab", 50258),))
+    yield replace(gpt, sizes=(("vocab", 50260),))
+    yield replace(gpt, sizes=(("vocab", 50264),))
+
+
+MORE: tuple[Config, ...] = tuple(_more())
+"""What a second look at the same device measures: a vocabulary that is a multiple of eight, and models of other sizes,
+which nothing is fitted to."""
 
 
 def tiny(config: Config) -> tuple[Config, dict[str, Any]]:

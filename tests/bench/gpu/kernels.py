@@ -20,6 +20,8 @@ from typing import Any
 import torch
 
 from tests.bench.gpu import small
+from tests.bench.gpu.aligned import alignment_cases
+from tests.bench.gpu.mixed import core_cases, mixed_cases
 from tests.bench.gpu.products import product_cases
 from tests.bench.gpu.scores import attention_cases
 from tests.bench.gpu.timing import Lines, Timer, copies_for, describe, nvidia_smi
@@ -41,6 +43,9 @@ GROUPS: dict[str, Cases] = {
     "copies": small.copy_cases,
     "products of other types": lambda place: product_cases(place, others=True),
     "compiled": small.compiled_cases,
+    "aligned products": alignment_cases,
+    "mixed types": mixed_cases,
+    "cores of attention": core_cases,
 }
 
 

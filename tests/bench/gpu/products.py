@@ -8,7 +8,7 @@ import torch
 
 from tests.bench.gpu.work import Call, Place, Work
 
-__all__ = ["product_cases"]
+__all__ = ["product_case", "product_cases"]
 
 Shape = tuple[int, int, int]  # rows, depth, columns
 SQUARE = [(n, n, n) for n in (256, 512, 1024, 2048, 4096, 8192, 16384)]
@@ -32,18 +32,19 @@ def product_cases(place: Place, *, others: bool = False) -> Iterator[Work]:
         for dtype in ("fp16", "fp8", "tf32", "fp32"):
             for shape in OTHERS:
                 if dtype != "fp32" or shape[0] * shape[1] * shape[2] < 1 << 37:
-                    yield _product(place, shape, dtype, "x wT")
+                    yield product_case(place, shape, dtype, "x wT")
         return
     for shape in (*SQUARE, *LAYERS, *SMALLER, *HEADS, *SKINNY, *TALL, *DEEP):
-        yield _product(place, shape, "bf16", "x wT")
+        yield product_case(place, shape, "bf16", "x wT")
     for m, k, n in GRADIENTS:
-        yield _product(place, (m, n, k), "bf16", "dy w")
-        yield _product(place, (n, m, k), "bf16", "dyT x")
+        yield product_case(place, (m, n, k), "bf16", "dy w")
+        yield product_case(place, (n, m, k), "bf16", "dyT x")
     for b, m, k, n in BATCHED:
-        yield _product(place, (m, k, n), "bf16", "batched", batch=b)
+        yield product_case(place, (m, k, n), "bf16", "batched", batch=b)
 
 
-def _product(place: Place, shape: Shape, dtype: str, form: str, batch: int = 1) -> Work:
+def product_case(place: Place, shape: Shape, dtype: str, form: str, batch: int = 1) -> Work:
+    """One product of (rows, depth, columns), as `form` stores its operands."""
     m, k, n = (place.size(s, 16) for s in shape) if place.tiny else shape
     kind = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": torch.float32, "fp32": torch.float32}.get(dtype)
     width = 1 if dtype == "fp8" else 2 if dtype in ("bf16", "fp16") else 4
@@ -54,7 +55,11 @@ def _product(place: Place, shape: Shape, dtype: str, form: str, batch: int = 1) 
         if kind is None:
             return _eight_bits(place, m, k, n)
         if batch > 1:
-            a, b = place.normal(batch, m, k, dtype=kind), place.normal(batch, k, n, dtype=kind)
+            a = place.normal(batch, m, k, dtype=kind)
+            if form == "batched x wT":
+                c = place.normal(batch, n, k, dtype=kind)
+                return lambda: torch.bmm(a, c.transpose(1, 2))
+            b = place.normal(batch, k, n, dtype=kind)
             return lambda: torch.bmm(a, b)
         if form == "x wT":
             x, w = place.normal(m, k, dtype=kind), place.normal(n, k, dtype=kind)

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.bench.gpu.configurations import CONFIGURATIONS, MODELS, Config, tiny
+from tests.bench.gpu.configurations import CONFIGURATIONS, MODELS, MORE, Config, tiny
 from tests.bench.gpu.models import Choices, build, compile_blocks
 from tests.bench.gpu.timing import Lines, describe, nvidia_smi
 
@@ -227,6 +227,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=330.0, help="no configuration begins after so long")
     parser.add_argument("--first", type=int, help="only so many configurations")
     parser.add_argument("--only", default="", help="configurations whose name holds this")
+    parser.add_argument("--more", action="store_true", help="the configurations of a second look instead")
     parser.add_argument("--smoke", action="store_true", help="one configuration of each kind, and two timed steps")
     parser.add_argument("--resume", action="store_true", help="leave out what the file says was begun")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
@@ -237,7 +238,7 @@ def main() -> None:
     begun = _begun(options.out) if options.resume else set()
     lines = Lines(options.out, quiet=True)
     lines.put({"machine": describe(device), "state": nvidia_smi()})
-    chosen = [c for c in CONFIGURATIONS if options.only in c.name][: options.first]
+    chosen = [c for c in (MORE if options.more else CONFIGURATIONS) if options.only in c.name][: options.first]
     if options.smoke:
         chosen = [c for name in SMOKE for c in CONFIGURATIONS if c.name == name]
     chosen = [c for c in chosen if c.name not in begun]
