@@ -26,7 +26,7 @@ from planner.uniform.families import least_in_groups, least_seconds
 from planner.uniform.first import likely
 from planner.uniform.least import Held, Passed
 from planner.uniform.load import Load
-from planner.uniform.loads import LARGER, LONGER, Loads
+from planner.uniform.loads import IN_GROUPS, LARGER, LONGER, Loads
 from planner.uniform.sample import Sample
 from planner.uniform.space import Space, configurations, groups, levels, schedules
 
@@ -97,6 +97,7 @@ class _Search:
         self._rates: dict[Ranks, float] = {}  # device-seconds of a sample, at least
         self._passed: dict[Configuration, Passed | None] = {}
         self._estimates: dict[Configuration, float] = {}  # seconds of steps
+        self._shortest: dict[Configuration, float] = {}  # of those played, whatever their groups of ranks
         self._loads = Loads(sample, self.profile)
         self._coarse: dict[Ranks, tuple[Held, Mapping[int, Passed]]] = {}
 
@@ -356,14 +357,20 @@ class _Search:
         return self._estimates[c]
 
     def _play(self, _: float, c: Configuration) -> None:
+        # Of those that differ in groups of ranks alone, estimates tell which is faster, but for very near ones.
+        estimate, alike = self._estimates[c], _over_all(c)
+        if self._shortest.get(alike, float("inf")) <= estimate * (1 - (IN_GROUPS if c.cp == 1 else LONGER)):
+            return
         prediction = self._played(c, self.sample.workload)
-        if prediction is not None:
-            alike = [s for s in self.best if _over_all(s.configuration) == _over_all(c)]
-            if any(s.prediction.step_time_s <= prediction.step_time_s for s in alike):
-                return
-            self.best = [*(s for s in self.best if s not in alike), Scored(c, prediction)]
-            self.best.sort(key=lambda s: s.prediction.step_time_s)
-            del self.best[self.count :]
+        if prediction is None:
+            return
+        self._shortest[alike] = min(estimate, self._shortest.get(alike, float("inf")))
+        slower = [s for s in self.best if _over_all(s.configuration) == alike]
+        if any(s.prediction.step_time_s <= prediction.step_time_s for s in slower):
+            return
+        self.best = [*(s for s in self.best if s not in slower), Scored(c, prediction)]
+        self.best.sort(key=lambda s: s.prediction.step_time_s)
+        del self.best[self.count :]
 
     def _played(
         self, c: Configuration, workload: Callable[[Configuration], Workload], slack: float = 0.0

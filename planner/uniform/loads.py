@@ -14,9 +14,10 @@ from planner.uniform.load import Exchanged, Load, exchanged_in, exchanged_once, 
 from planner.uniform.sample import Sample
 from planner.uniform.space import group_sizes
 
-__all__ = ["LARGER", "LONGER", "Loads", "laid_out_as"]
+__all__ = ["IN_GROUPS", "LARGER", "LONGER", "Loads", "laid_out_as"]
 
 LONGER: Final = 0.01  # relative: estimated layouts may be too slow by this
+IN_GROUPS: Final = 5e-4  # relative: and groups of ranks by this, if they are taken from the layouts over all ranks
 _LAID_OUT: Final = attrgetter(
     "dp", "tp", "cp", "context", "ep", "shard_ranks", "sequence_parallel", "micro_batch", "precision", "optimizer"
 )
@@ -37,12 +38,17 @@ class Loads:
     _exchanged: dict[Hashable, Exchanged] = field(default_factory=dict)
 
     def of(self, c: Configuration, *, exact: bool) -> Load | None:
-        """By the layouts of `c` where that is to be `exact`; else as they are estimated, with no more memory than they
-        may take.  None where the model does not admit the configuration."""
+        """By the layouts of `c` where that is to be `exact`, of groups by those over all ranks (`slack`); else as they
+        are estimated, with no more memory than they may take.  None where the model does not admit it."""
         key = self._key(c), exact
         if key not in self._known:
             self._known[key] = self._made(c, exact=exact)
         return self._known[key]
+
+    @staticmethod
+    def slack(c: Configuration) -> float:
+        """How much too slow, relative, a configuration may be taken to be where its load is to be exact."""
+        return IN_GROUPS if _by_all_ranks(c) else 0.0
 
     @staticmethod
     def _key(c: Configuration) -> Hashable:
@@ -80,10 +86,17 @@ class Loads:
     def _made(self, c: Configuration, *, exact: bool) -> Load | None:
         try:
             if exact:
-                return load_of(self.sample.workload(c), c, self.profile)
+                workload = self.sample.in_groups(c) if _by_all_ranks(c) else self.sample.workload(c)
+                return load_of(workload, c, self.profile)
             return _estimated(load_of(self.sample.estimated(c), c, self.profile, self._exchange(c, (c.shard_ranks,))))
         except (UsageError, InputError):
             return None
+
+
+def _by_all_ranks(c: Configuration) -> bool:
+    """Whether the layouts of groups of ranks are taken from those over all ranks; not where ranks divide positions, by
+    which some weights are divided already."""
+    return c.shard_ranks is not None and c.cp == 1
 
 
 def _estimated(load: Load) -> Load:

@@ -215,7 +215,6 @@ class _Proof:
             return
         least = self._least(over_all, c, LONGER)
         for group in groups(self.space, c):
-            self.opened += 1
             load = self.loads.of(group, exact=False)
             if load is not None and (within := self._least(load, group, LONGER)) < least:
                 self._push(max(bound, within), self._estimate if c.pp == 1 else self._cut, group)
@@ -224,7 +223,7 @@ class _Proof:
         """Bounds a family by the best cut, as its workload is estimated."""
         load = self.loads.of(c, exact=False)
         if load is not None and self.cut < _CUT:
-            self.cut += 1
+            self.cut += c.shard_ranks is None
             once = least_once(load, c, self.profile)
             below, handover = self._step / (1 - LONGER) - once, self._handover(c, exact=False)
             cut = best_cut(load, c, self.limit, below, handover, rounds=_ROUNDS_ESTIMATED)
@@ -233,12 +232,14 @@ class _Proof:
         self._push(bound, self._exactly, c)
 
     def _handover(self, c: Configuration, *, exact: bool) -> float:
-        workload = self.sample.workload(c) if exact else self.sample.estimated(c)
+        over_all = c.with_(shard_ranks=None)  # whose activations lie alike
+        workload = self.sample.workload(over_all) if exact else self.sample.estimated(over_all)
         return least_handover(workload, c, self.profile)
 
     def _may_lay_out(self, c: Configuration) -> bool:
-        """Whether layouts of its own are still to be found for it, which takes longest."""
-        key = laid_out_as(c)
+        """Whether layouts of its own are still to be found for it, which takes longest; groups of ranks are counted
+        with what they differ from in these alone."""
+        key = laid_out_as(c.with_(shard_ranks=None))
         if key not in self._laid_out and len(self._laid_out) == _LAID_OUT:
             return False
         self._laid_out.add(key)
@@ -251,7 +252,7 @@ class _Proof:
             return
         load = self.loads.of(c, exact=True)
         if load is not None:
-            self._push(max(bound, self._least(load, c)), self._improve, c)
+            self._push(max(bound, self._least(load, c, self.loads.slack(c))), self._improve, c)
 
     def _close(self, bound: float, c: Configuration | None = None) -> None:
         """Leaves a family with its bound; `c`: where it may be bounded closer by cuts into whole layers."""
@@ -323,9 +324,9 @@ class _Proof:
         load = self.loads.of(c, exact=True)
         if load is None:
             return 0.0, None
-        once = least_once(load, c, self.profile)
-        cut = best_cut(load, c, self.limit, self._step - once, self._handover(c, exact=True), whole=whole)
-        return (0.0, None) if cut is None else (cut.seconds + once, cut)
+        once, less = least_once(load, c, self.profile), 1 - self.loads.slack(c)
+        cut = best_cut(load, c, self.limit, self._step / less - once, self._handover(c, exact=True), whole=whole)
+        return (0.0, None) if cut is None else ((cut.seconds + once) * less, cut)
 
     def _seek(self, bound: float, c: Configuration, cut: Cut | None) -> None:
         """Looks for a member of a family that is faster than the best, where none takes less than the bound."""

@@ -79,6 +79,11 @@ class Sample:
         evenly, and sizes decide nothing.  Errors as of `workload`."""
         return _known(self._estimated, _traced_by(c), self._as_estimated)
 
+    def in_groups(self, c: Configuration) -> Workload:
+        """The workload of `c`, whose ZeRO divides over groups of ranks, by the layout of the same over all ranks: what
+        groups exchange is found without a layout of their own."""
+        return self._groups.regrouped(self.workload(c.with_(shard_ranks=None)), c)
+
     def _as_estimated(self, c: Configuration) -> Workload:
         if c.shard_ranks is not None:
             return self._groups.regrouped(self.estimated(c.with_(shard_ranks=None)), c)
