@@ -208,3 +208,25 @@ def test_a_product_and_its_gradients_are_as_aligned_as_depth_and_columns(
     sizes = ([4.0 * graph.tensors[t].elements for t in names] for names in (op.inputs, op.outputs))
     forward, backward = kernels(Operator(bind_rules(graph)[0][op.name], part, *sizes, 4.0), Cut(1.0))
     assert [float(k.aligned) for k in (*forward, *backward)] == [aligned] * 3
+
+
+def test_search_prices_strategies_by_the_alignment_of_their_shards() -> None:
+    """Of 4098 columns in two pieces each has 2049, which is odd; 4112 stay aligned in two."""
+
+    def cost(columns: int, machine: str) -> dict[int, int]:
+        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4096, 1024])
+        y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4096, columns])
+        held = [onnx.numpy_helper.from_array(np.ones((1024, columns), dtype=np.float32), "w")]
+        made = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "product", [x], [y], held)
+        file = helper.make_model(made, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+        graph = import_bytes(file.SerializeToString(), name="product")
+        rules, _ = bind_rules(graph)
+        two = Machine(load_profile(machine), DeviceMesh.of(2), Settings(training=False))
+        (table,) = price(graph, two, rules, frozenset(), None).tables.values()
+        (n,) = (f for f, size in table.rule.factors.items() if size == columns)
+        return {int(s): int(c) for s, c in zip(table.choices.factor_shards(n), table.work.total, strict=True)}
+
+    odd, even = cost(4098, "h200"), cost(4112, "h200")
+    assert odd[2] / even[2] > odd[1] / even[1] > 1.5
+    odd, even = cost(4098, "a100-80"), cost(4112, "a100-80")
+    assert max(odd[2] / even[2], odd[1] / even[1]) < 1.001
