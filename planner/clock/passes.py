@@ -228,6 +228,8 @@ def _kernel_prices(
 ) -> Mapping[Kernel, float]:
     """Seconds of every kernel of the workload, found once; what is known holds on to the profile, so that its id stays
     its own."""
+    while workload.like is not None:
+        workload = workload.like
     known, native = _PRICED.setdefault(workload, {}), c.attention == "native"
     way = id(profile), matrix_type, c.precision, native
     if way not in known:
@@ -258,7 +260,8 @@ def passes_of(workload: Workload, c: Configuration, profile: HardwareProfile, *,
         offload_layers=None,
         offload=0.0,
     )
-    workload = workload.passed or workload
+    if workload.like is not None and workload.like.mesh == workload.mesh:
+        workload = workload.like
     known = _KNOWN.setdefault(workload, {})
     key = one, id(profile), overlapped
     if key not in known:  # what is known holds on to the profile, so that its id stays its own

@@ -113,9 +113,11 @@ _PASSED: WeakKeyDictionary[Workload, float] = WeakKeyDictionary()
 
 def step_flops(workload: Workload, c: Configuration) -> float:
     """Operations of a step, all ranks together; what is computed again counts once."""
-    workload = workload.passed or workload
-    if workload not in _PASSED:
-        _PASSED[workload] = sum(
-            k.flops * n for u in workload.units for part in (u.forward, u.backward) for k, n in part.items()
+    first = workload
+    while first.like is not None:
+        first = first.like
+    if first not in _PASSED:
+        _PASSED[first] = sum(
+            k.flops * n for u in first.units for part in (u.forward, u.backward) for k, n in part.items()
         )
-    return _PASSED[workload] * workload.mesh.devices * c.micro_batches
+    return _PASSED[first] * workload.mesh.devices * c.micro_batches

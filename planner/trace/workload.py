@@ -113,8 +113,8 @@ class Workload:
     unit i is in, where there are several; `recomputed` whether units say what the program runs again in its backward
     pass; `trained` whether there is one.  `constant_bytes` are those of constants that
     several units read, of which every stage has its own.  `exchanged_over`: a mesh of the same ranks whose axes
-    `gathers` and `sums` of units name, where it is not `mesh`; `passed`: a workload that computes and sends the same,
-    whose passes are known.
+    `gathers` and `sums` of units name, where it is not `mesh`; `like`: a workload of the same kernels, and of the same
+    transfers where it is on the same mesh, whose prices are found once for both.
     """
 
     mesh: DeviceMesh
@@ -128,7 +128,7 @@ class Workload:
     trained: bool = True
     constant_bytes: float = 0.0
     exchanged_over: DeviceMesh | None = None
-    passed: Workload | None = None
+    like: Workload | None = None
 
     @property
     def chunks(self) -> tuple[tuple[int, ...], ...]:

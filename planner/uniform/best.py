@@ -22,7 +22,7 @@ from planner.errors import InputError, UsageError
 from planner.trace import Workload
 from planner.uniform.coarse import Coarse, Ranks, alone, ranks_of
 from planner.uniform.dominance import no_better, others
-from planner.uniform.families import least_seconds
+from planner.uniform.families import least_in_groups, least_seconds
 from planner.uniform.first import likely
 from planner.uniform.least import Held, Passed
 from planner.uniform.load import Load
@@ -311,15 +311,14 @@ class _Search:
         load = self._loads.of(c, exact=False)
         if load is None:
             return
-        least = self._least(load, c)
-        self._push(max(bound, least), self._estimate, c)
-        any_group = self._loads.in_groups(c)
-        if any_group is not None and (within := self._least(any_group, c)) < least:
-            self._push(max(bound, within), self._in_groups, c)
-
-    def _least(self, load: Load, c: Configuration) -> float:
         below = self._last() / (1 - LONGER)
-        return least_seconds(load, c, self.profile, self.limit, below) * (1 - LONGER)
+        least = least_seconds(load, c, self.profile, self.limit, below)
+        self._push(max(bound, least * (1 - LONGER)), self._estimate, c)
+        any_group = self._loads.in_groups(c)
+        if any_group is not None:
+            within = least_in_groups(any_group, load, c, self.profile, self.limit, below, least=least)
+            if within < least:
+                self._push(max(bound, within * (1 - LONGER)), self._in_groups, c)
 
     def _in_groups(self, bound: float, c: Configuration) -> None:
         """Bounds the same with ZeRO over smaller groups, each by what is exchanged in it; those that are not bounded
@@ -331,6 +330,10 @@ class _Search:
             load = self._loads.of(group, exact=False) if self._fits(held, group) else None
             if load is not None and (within := self._least(load, group)) < least:
                 self._push(max(bound, within), self._estimate, group)
+
+    def _least(self, load: Load, c: Configuration) -> float:
+        below = self._last() / (1 - LONGER)
+        return least_seconds(load, c, self.profile, self.limit, below) * (1 - LONGER)
 
     @staticmethod
     def _step(passed: Passed, c: Configuration) -> float:

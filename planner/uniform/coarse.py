@@ -62,6 +62,7 @@ def alone(c: Configuration) -> Configuration:
         pp=1,
         micro_batches=c.copies,
         zero=0,
+        shard_ranks=None,
         virtual_stages=1,
         schedule="1f1b",
         recompute="none",

@@ -31,6 +31,7 @@ __all__ = [
     "dealt",
     "held_evenly",
     "least_chunk",
+    "least_in_groups",
     "least_once",
     "least_seconds",
 ]
@@ -51,6 +52,24 @@ def least_seconds(load: Load, c: Configuration, profile: HardwareProfile, limit:
     if free >= below:
         return free
     return max(free, _in_memory(load, c, limit, free - once, below - once) + once)
+
+
+def least_in_groups(
+    groups: Load,
+    load: Load,
+    c: Configuration,
+    profile: HardwareProfile,
+    limit: float | None,
+    below: float,
+    *,
+    least: float,
+) -> float:
+    """As `least_seconds` of `groups`, the load of `c` with another exchange; `least`: that of its own load."""
+    if c.zero < 3 and not c.scatters_every_pass:
+        shorter = least + least_once(groups, c, profile) - least_once(load, c, profile)
+        if least < below or shorter >= below:  # where nothing was left out, all else is the same
+            return shorter
+    return least_seconds(groups, c, profile, limit, below)
 
 
 def least_once(load: Load, c: Configuration, profile: HardwareProfile) -> float:

@@ -57,7 +57,7 @@ class Groups:
         }
         tied = tuple(replace(t, stored=_stored(t.weights, t.stored, c, copies)) for t in over_all.tied)
         every = tuple(made[id(u)] for u in over_all.units)
-        return replace(over_all, units=every, tied=tied, exchanged_over=mesh, passed=over_all)
+        return replace(over_all, units=every, tied=tied, exchanged_over=mesh, like=over_all)
 
 
 def _in_groups(

@@ -20,7 +20,7 @@ from planner.uniform.best import Scored
 from planner.uniform.by_stage import fewest_by_stage
 from planner.uniform.coarse import Coarse, ranks_of
 from planner.uniform.cuts import Cut, best_cut, has_whole
-from planner.uniform.families import dealt, held_evenly, least_once, least_seconds
+from planner.uniform.families import dealt, held_evenly, least_in_groups, least_once, least_seconds
 from planner.uniform.load import Load, least_handover
 from planner.uniform.loads import LARGER, LONGER, laid_out_as
 from planner.uniform.refine import least_share, refined
@@ -201,8 +201,11 @@ class _Proof:
             least = self._least(load, level, LONGER)
             self._push(max(bound, least), self._estimate if c.pp == 1 else self._cut, level)
             any_group = self.loads.in_groups(level)
-            if any_group is not None and (within := self._least(any_group, level, LONGER)) < least:
-                self._push(max(bound, within), self._in_groups, level)
+            if any_group is not None:
+                below, of_level = self._step / (1 - LONGER), least / (1 - LONGER)
+                within = least_in_groups(any_group, load, level, self.profile, self.limit, below, least=of_level)
+                if within < of_level:
+                    self._push(max(bound, within * (1 - LONGER)), self._in_groups, level)
 
     def _in_groups(self, bound: float, c: Configuration) -> None:
         """Bounds families that differ in over how many ranks ZeRO divides, as their workloads are estimated: where they

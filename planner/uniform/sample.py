@@ -188,7 +188,7 @@ def _with_ranks(few: Workload, ranks: int, samples: int, *, divided: bool) -> Wo
         if id(u) not in made:
             made[id(u)] = replace(u, stored=u.stored * share, frozen_stored_bytes=u.frozen_stored_bytes * share)
     tied = tuple(replace(t, stored=t.stored * share) for t in few.tied)
-    return replace(few, mesh=mesh, units=tuple(made[id(u)] for u in few.units), tied=tied, samples=samples)
+    return replace(few, mesh=mesh, units=tuple(made[id(u)] for u in few.units), tied=tied, samples=samples, like=few)
 
 
 def _spread(graph: Graph, cut: Graph) -> _Spread | None:

@@ -24,7 +24,8 @@ from planner.uniform import Sample, Space, best_of, configurations, prove, refin
 from planner.uniform.cuts import best_cut
 from planner.uniform.families import LEAST_CHUNK, dealt, held_evenly, least_once, least_seconds
 from planner.uniform.load import least_handover, load_of
-from planner.uniform.space import levels, schedules
+from planner.uniform.loads import Loads
+from planner.uniform.space import groups, levels, schedules
 
 MACHINES = {name: load_profile(name) for name in ("h100", "ascend-910b")}
 SIZES = {
@@ -51,7 +52,9 @@ def families(space: Space, sample: Sample) -> Iterator[Configuration]:
     for c in configurations(space, sample.profile):
         for s in schedules(space, c):
             if s.recompute_blocks in (0.5, 1.0) and s.offload in (0.0, 0.5):
-                yield from levels(space, s)
+                for level in levels(space, s):
+                    yield level
+                    yield from groups(space, level)
 
 
 def cuts(layers: int, chunks: int) -> Iterator[tuple[int, ...]]:
@@ -130,6 +133,30 @@ def test_no_member_is_faster_than_the_bound_of_its_family(architecture: str, mac
         bound_by_memory += least[1] > least[0] * (1 + 1e-6)
     assert tried > 40
     assert bound_by_memory or architecture in ("vit", "resnet")
+
+
+@pytest.mark.parametrize(("architecture", "machine", "step"), [("gpt", "h100", 13), ("moe", "ascend-910b", 97)])
+def test_what_bounds_all_groups_bounds_each(architecture: str, machine: str, step: int) -> None:
+    """With and without a limit of memory, at all levels of ZeRO, with and without accumulation."""
+    sample = sample_of(architecture, machine)
+    loads, space = Loads(sample, sample.profile), space_of(sample, 8)
+    compared = lower = 0
+    for c in [c for c in families(space, sample) if c.shard_ranks is None and c.zero][::step]:
+        any_group, over_all = loads.in_groups(c), loads.of(c, exact=False)
+        if any_group is None or over_all is None:
+            assert any_group is None
+            continue
+        for limit in (None, 2 * held_evenly(over_all, c)):
+            least = least_seconds(any_group, c, sample.profile, limit, inf)
+            for group in groups(space, c):
+                load = loads.of(group, exact=False)
+                assert load is not None
+                own = least_seconds(load, group, sample.profile, limit, inf)
+                assert least <= own * (1 + 1e-9), spelled(group)
+                compared += 1
+                lower += own < least_seconds(over_all, c, sample.profile, limit, inf)
+    assert compared > 40
+    assert lower > 0
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])

@@ -79,8 +79,17 @@ def test_a_bound_is_never_above_the_step_nor_above_the_memory(architecture: str)
     sample = Sample(graph(architecture, 8), A100)
     tried = 0
     for c in [*every(Space(4, 8, sample.layers, experts=False, offload=True), A100)][::41]:
-        alone = c.with_(dp=1, pp=1, micro_batches=1, zero=0, virtual_stages=1, schedule="1f1b", recompute="none")
-        alone = alone.with_(offload=0.0)
+        alone = c.with_(
+            dp=1,
+            pp=1,
+            micro_batches=1,
+            zero=0,
+            virtual_stages=1,
+            schedule="1f1b",
+            recompute="none",
+            offload=0.0,
+            shard_ranks=None,
+        )
         try:
             p = predict(sample.workload(c), c, A100)
             workload = sample.workload(alone)
