@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field
 
 __all__ = [
     "FORBID",
+    "AlignmentBytes",
     "AllocatorSpec",
     "Bytes",
     "Count",
@@ -35,6 +36,7 @@ Count = Annotated[int, Field(ge=1, lt=2**31, strict=True)]
 Bytes = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 Flag = Annotated[bool, Field(strict=True)]
 RateType = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8"]
+AlignmentBytes = Literal["2", "4", "8"]
 OperatorKind = Literal[
     "matmul",
     "conv",
@@ -64,6 +66,9 @@ class DeviceSpec:
     `product_ramp_s` passes on every product within a training step, besides its launch, before and after it runs at its
     rate.
 
+    `product_efficiency_by_alignment` is the most that products reach whose matrices lie in memory with rows of a
+    multiple of so many bytes and no more (`device.alignment_utilisation`): the fast kernels load 16 bytes at once.
+
     `memory_efficiency_by_kind` replaces `memory_efficiency` for the kinds of operator named (`device.KINDS`).
     `arithmetic_traffic_overlap` is the fraction of the shorter of arithmetic and traffic that passes beside the
     longer: 1 on accelerators, whose many threads compute while others wait for memory; a CPU core does less of it.
@@ -90,6 +95,7 @@ class DeviceSpec:
     native_attention_efficiency: Fraction | None = None
     native_attention_backward_efficiency: Fraction | None = None
     matmul_efficiency_by_type: Mapping[str, Fraction] = field(default_factory=dict, hash=False)
+    product_efficiency_by_alignment: Mapping[AlignmentBytes, Fraction] = field(default_factory=dict, hash=False)
     memory_efficiency_by_kind: Mapping[OperatorKind, Fraction] = field(default_factory=dict, hash=False)
     arithmetic_traffic_overlap: Annotated[float, Field(ge=0, le=1, strict=True)] = 1.0
     product_ramp_s: NonNegative = 0.0

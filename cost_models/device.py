@@ -27,7 +27,15 @@ from numpy.typing import ArrayLike, NDArray
 from .accelerator import DeviceSpec, OperatorKind, RateType
 from .machine import HardwareProfile
 
-__all__ = ["DTYPES", "KINDS", "OperatorKind", "compute_seconds", "matmul_utilisation", "resolve_rate"]
+__all__ = [
+    "DTYPES",
+    "KINDS",
+    "OperatorKind",
+    "alignment_utilisation",
+    "compute_seconds",
+    "matmul_utilisation",
+    "resolve_rate",
+]
 
 FloatArray = NDArray[np.float64]
 
@@ -61,6 +69,9 @@ _ALIASES: Final[dict[str, RateType]] = {
     **dict.fromkeys(("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"), "fp8"),
 }
 DTYPES: Final[tuple[str, ...]] = tuple(sorted(_ALIASES))
+# Bytes of an element of the types whose products know slower kernels for rows that are not aligned.  Single and double
+# precision run on units that load elements one by one, and 8 and 4 bits are refused or padded.
+_ALIGNED_TYPES: Final[Mapping[str, int]] = {"tf32": 4, "bf16": 2, "fp16": 2}
 
 
 def compute_seconds(
@@ -140,6 +151,23 @@ def matmul_utilisation(
     waves = tiles / device.compute_units
     last_wave = np.where(waves > 1, waves / np.ceil(waves), 1.0)
     return np.asarray(border * last_wave, dtype=np.float64)
+
+
+def alignment_utilisation(profile: HardwareProfile, *, aligned: ArrayLike, dtype: str) -> FloatArray:
+    """Fraction of the rate of products that one keeps whose matrices lie in memory with rows of a multiple of `aligned`
+    elements (a power of two): 1 from 16 bytes on, and where the profile states nothing.
+
+    The fast kernels of the matrix units load 16 bytes at once.  Rows that do not begin at multiples of them need others
+    (NVIDIA, "Matrix Multiplication Background User's Guide", on requirements of tensor cores).
+    """
+    elements = np.asarray(aligned, dtype=np.float64)
+    found, device, width = np.ones(elements.shape), profile.device, _ALIGNED_TYPES.get(_known(dtype))
+    if device is None or width is None:
+        return found
+    most = device.product_efficiency(dtype)
+    for stated, reached in sorted(device.product_efficiency_by_alignment.items(), key=lambda item: -int(item[0])):
+        found = np.where(elements * width <= int(stated), min(1.0, reached / most), found)
+    return found
 
 
 def _arithmetic(

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .accelerator import OperatorKind
-from .device import compute_seconds, matmul_utilisation
+from .device import alignment_utilisation, compute_seconds, matmul_utilisation
 from .machine import HardwareProfile
 
 __all__ = [
@@ -64,7 +64,8 @@ class Kernel:
 
     Figures are numbers, or arrays of one number for each of several ways to run the operator.  `flops` counts what is
     computed (of causal attention the half that is seen), `bytes` what device memory sees.  A product is `batch` times
-    (rows × depth) · (depth × columns).  `launches` is 1 of the operator that a kernel begins with and 0 of others that
+    (rows × depth) · (depth × columns), of matrices that lie in memory with rows of a multiple of `aligned` elements, a
+    power of two.  `launches` is 1 of the operator that a kernel begins with and 0 of others that
     are fused into it.  `of_weights`: it makes the gradient of a weight.  A `copy` takes a tensor out of a fused kernel
     for a redistribution, or brings it back.
     """
@@ -78,6 +79,7 @@ class Kernel:
     depth: Any = 1.0
     launches: int = 1
     of_weights: bool = False
+    aligned: Any = 16.0
     _hash: int = field(default=0, init=False, repr=False, compare=False)  # kernels are counted by the hundred thousand
 
     def __hash__(self) -> int:
@@ -99,11 +101,12 @@ class KernelArrays:
     columns: FloatArray
     depth: FloatArray
     launches: FloatArray
+    aligned: FloatArray
 
     @classmethod
     def of(cls, kernels: Sequence[Kernel]) -> KernelArrays:
         """Columns of kernels whose figures are numbers."""
-        names = ("flops", "bytes", "batch", "rows", "columns", "depth", "launches")
+        names = ("flops", "bytes", "batch", "rows", "columns", "depth", "launches", "aligned")
         kinds = np.array([KERNEL_KINDS.index(k.kind) for k in kernels], dtype=np.int64)
         return cls(kinds, *(np.array([getattr(k, name) for k in kernels], dtype=np.float64) for name in names))
 
@@ -133,6 +136,8 @@ def kernel_seconds(
             used = matmul_utilisation(
                 profile, rows=kernels.rows[at], columns=kernels.columns[at], batch=kernels.batch[at]
             )
+        if kind == "product":
+            used = used * alignment_utilisation(profile, aligned=kernels.aligned[at], dtype=matrix_type)
         seconds[at] = compute_seconds(
             profile,
             kind=_CLASSES.get(kind, cast(OperatorKind, kind)),

@@ -249,7 +249,7 @@ def _columns(kernels: Sequence[Kernel], strategies: Sequence[int]) -> KernelArra
         return np.concatenate([np.zeros(0), *figures]).astype(np.float64)
 
     kinds = np.repeat([KERNEL_KINDS.index(k.kind) for k in kernels], strategies).astype(np.int64)
-    names = ("flops", "bytes", "batch", "rows", "columns", "depth", "launches")
+    names = ("flops", "bytes", "batch", "rows", "columns", "depth", "launches", "aligned")
     return KernelArrays(kinds, *(column(name) for name in names))
 
 

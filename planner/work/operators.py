@@ -25,6 +25,7 @@ __all__ = ["Operator", "Shards", "kernels"]
 
 CAUSAL_SHARE: Final = 0.5  # of the scores, the part that a causal mask leaves
 BACKWARD_SHARE: Final = 2.5  # of attention's operations
+MOST_ALIGNED: Final = 16.0  # elements: 16 bytes of the narrowest type
 
 
 class Shards(Protocol):
@@ -124,13 +125,24 @@ def _product(op: Operator, shards: Shards) -> tuple[list[Kernel], list[Kernel]]:
     flops, traffic = op.rule.cost.flops / shards.parallelism, _moved(op, shards)
     back = _per_gradient(op.rule) / shards.parallelism
     b, m, n, k = _product_sizes(op, shards)
+    aligned = MOST_ALIGNED if kind == "convolution" else _aligned(m, n, k)
     backward: list[Kernel] = []
     if op.part.trained:
         if 0 in op.part.gradients:
-            backward.append(Kernel(kind, back, traffic, b, m, k, n))
+            backward.append(Kernel(kind, back, traffic, b, m, k, n, aligned=aligned))
         if 1 in op.part.gradients:
-            backward.append(Kernel(kind, back, traffic, b, k, n, m, of_weights=op.part.by_weight))
-    return [Kernel(kind, flops, traffic, b, m, n, k)], backward
+            backward.append(Kernel(kind, back, traffic, b, k, n, m, of_weights=op.part.by_weight, aligned=aligned))
+    return [Kernel(kind, flops, traffic, b, m, n, k, aligned=aligned)], backward
+
+
+def _aligned(rows: Any, columns: Any, depth: Any) -> Any:
+    """The largest power of two, up to the most that matters, that divides columns and depth.
+
+    Of the three matrices of a product `y = x w` and of its two gradients, each lies in memory with the columns of `y`
+    or the depth innermost, and never with its rows.  Products with vectors have kernels of their own.
+    """
+    least = np.minimum(*(np.gcd(np.ceil(x).astype(np.int64), int(MOST_ALIGNED)) for x in (columns, depth)))
+    return np.where(np.minimum(rows, np.minimum(columns, depth)) == 1, MOST_ALIGNED, least)[()]
 
 
 def _per_gradient(rule: Rule) -> float:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from planner.cost_models import KINDS, alpha_beta_profile, compute_seconds, load_profile, matmul_utilisation
+from planner.cost_models.device import alignment_utilisation
 from planner.cost_models.machine import HardwareProfile
 
 
@@ -103,6 +104,17 @@ def test_kinds_have_their_own_memory_efficiency(toy: HardwareProfile) -> None:
     seconds = {k: compute_seconds(profile, kind=k, flops=0, bytes_moved=1e9, dtype="fp32") for k in KINDS}  # type: ignore[arg-type]
     assert seconds.pop("pooling") == pytest.approx(2e-3 + 1e-6, rel=1e-12)
     assert list(map(float, seconds.values())) == pytest.approx([1e-3 + 1e-6] * len(seconds), rel=1e-12)
+
+
+def test_rows_of_fewer_bytes_than_a_load_keep_a_fraction_of_the_rate(toy: HardwareProfile) -> None:
+    """Products reach half the peak, those of rows of 2 bytes a tenth of it: a fifth is left."""
+    profile = changed(toy, product_efficiency_by_alignment={"2": 0.1, "4": 0.25, "8": 0.75})
+    aligned = [1, 2, 4, 8, 16]
+    found = {t: alignment_utilisation(profile, aligned=aligned, dtype=t).tolist() for t in ("fp16", "tf32", "fp32")}
+    assert found == {"fp16": [0.2, 0.5, 1, 1, 1], "tf32": [0.5, 1, 1, 1, 1], "fp32": [1, 1, 1, 1, 1]}
+    assert alignment_utilisation(profile, aligned=aligned, dtype="mxfp8").tolist() == [1] * 5
+    assert alignment_utilisation(toy, aligned=aligned, dtype="fp16").tolist() == [1] * 5
+    assert alignment_utilisation(alpha_beta_profile([0.0], [1.0]), aligned=aligned, dtype="fp16").tolist() == [1] * 5
 
 
 @pytest.mark.parametrize("kind", KINDS)

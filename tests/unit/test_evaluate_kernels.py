@@ -130,6 +130,25 @@ def test_the_vendors_attention_is_never_slower(machine: str, kind: KernelKind) -
     )
 
 
+def test_products_of_rows_that_no_load_fits_take_longer_where_a_profile_says_so() -> None:
+    stated, silent = load_profile("h200"), load_profile("a100-80")
+    assert stated.device is not None
+    assert stated.device.product_efficiency_by_alignment
+
+    def of(profile: HardwareProfile, aligned: int, kind: KernelKind = "product", type: str = "bf16") -> float:
+        n = 4096
+        arrays = KernelArrays.of([Kernel(kind, 2.0 * n**3, 6.0 * n**2, 1, n, n, n, aligned=aligned)])
+        return float(kernel_seconds(profile, arrays, matrix_type=type, type=type)[0])
+
+    times = [of(stated, a) for a in (1, 2, 4, 8, 16)]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > 3 * times[-1]
+    assert times[-2] == times[-1]
+    assert of(stated, 1, "convolution") == of(stated, 16, "convolution")
+    assert of(stated, 1, type="tf32") >= of(stated, 16, type="tf32")
+    assert of(silent, 1) == of(silent, 16)
+
+
 def test_columns_are_priced_one_by_one() -> None:
     profile = load_profile("a100-80")
     sizes = [(512, 512, 512), (4096, 1024, 64), (100, 3, 7)]

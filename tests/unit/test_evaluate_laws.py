@@ -185,6 +185,20 @@ def test_the_core_of_an_unfused_attention_is_computed_again(fuse: bool) -> None:
     assert joined.step_time_s < none.step_time_s
 
 
+@pytest.mark.parametrize("machine", ["h200", "a100-80"])
+def test_a_padded_vocabulary_is_faster_where_a_profile_says_what_alignment_costs(machine: str) -> None:
+    def step(vocab: int, **c: Any) -> float:
+        one = Configuration(**c)
+        return predict(workload(gpt(2, vocab=vocab, hidden=256, heads=4), one), one, load_profile(machine)).step_time_s
+
+    odd, even, padded = (step(v) for v in (8185, 8188, 8192))
+    if machine == "h200":
+        assert padded < even < odd
+        assert step(8185, precision="fp32") <= step(8192, precision="fp32")
+    else:
+        assert odd < even < padded
+
+
 @settings(max_examples=40, deadline=None)
 @given(configurations())
 def test_frozen_weights_train_faster_in_less_memory(c: Configuration) -> None:

@@ -12,7 +12,10 @@ import pytest
 from planner.builder import ARCHITECTURES
 from planner.cost_models import load_profile
 from tests.bench.gpu.configurations import CONFIGURATIONS, MODELS, MORE, Config, tiny
+from tests.bench.gpu.fit import unsaid
+from tests.bench.gpu.held import CAUSES, changes
 from tests.bench.gpu.predict import configuration_of, main, model_of, predicted
+from tests.bench.gpu.where import CLASSES, class_of, predicted_classes
 
 SMALL = Config("gpt2", 2)
 
@@ -66,3 +69,54 @@ def test_a_table_of_rows_and_figures_by_model(tmp_path: Path, capsys: pytest.Cap
     found = json.loads(out.read_text(encoding="utf-8"))
     assert [r["name"] for r in found] == ["gpt2 mb2", "gpt2 mb2 x2", "gpt2 mb2 compiled", "gpt2 mb2 unfused"]
     assert all(r["predicted"]["step_s"] > 0 for r in found)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        ("nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_NNT", "products"),
+        ("void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_tn_align1>", "products"),
+        ("void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128>>", "attention"),
+        ("void at::native::(anonymous namespace)::cunn_SoftMaxForward<4, float, float>", "softmax and loss"),
+        ("void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float>", "norms"),
+        ("void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda>", "casts and copies"),
+        ("void at::native::reduce_kernel<128, 4, at::native::ReduceOp<c10::BFloat16>>", "sums"),
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>", "elementwise"),
+        ("void at::native::multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata>", "update"),
+    ],
+)
+def test_kernels_are_told_apart_by_their_names(kernel: str, expected: str) -> None:
+    assert class_of(kernel) == expected
+    assert expected in CLASSES
+
+
+def test_seconds_by_class_are_those_of_the_step_without_its_host() -> None:
+    profile = load_profile("h200")
+    measured = row(replace(SMALL, accumulation=3), median_s=0.02)
+    found, prediction = predicted_classes(measured, profile), predicted(measured, profile).prediction
+    assert prediction is not None
+    parts = prediction.breakdown
+    assert sum(found.values()) == pytest.approx(parts["compute"] + parts["update"], rel=1e-9)
+
+
+def test_causes_of_memory_are_those_of_the_configuration() -> None:
+    def of(**c: Any) -> dict[str, float]:
+        measured = row(replace(SMALL, **c), median_s=0.02, weights=1000)
+        prediction = predicted(measured, load_profile("h200")).prediction
+        assert prediction is not None
+        return dict(zip(CAUSES, changes(measured, prediction), strict=True))
+
+    gradients, alone, copies, scores, norms, softmax = of(attention="unfused").values()
+    assert gradients < 0
+    assert (alone, copies) == (0, 2000)
+    assert scores < 0
+    assert norms > 0
+    assert softmax > 0
+    plain = of(precision="bf16", accumulation=2)
+    assert [name for name, size in plain.items() if size] == [CAUSES[1], CAUSES[3]]
+
+
+def test_rows_that_no_configuration_says_are_known_by_their_words() -> None:
+    said = [c for c in (*CONFIGURATIONS, *MORE) if not unsaid(row(c))]
+    assert {c.precision for c in said} == {"amp", "tf32"}
+    assert not any(c.attention == "unfused" or c.model == "moe" for c in said)

@@ -187,3 +187,46 @@ def test_both_gradients_of_a_product_take_what_its_rule_states_of_the_backward(k
         rule.cost.backward_flops / 2,
     ]
     assert (rule.cost.backward_flops > 2 * rule.cost.flops) == anew
+
+
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns", "aligned"),
+    [(7, 64, 32, 16), (7, 64, 33, 1), (7, 63, 32, 1), (7, 64, 34, 2), (7, 68, 40, 4), (7, 64, 1, 16), (1, 64, 33, 16)],
+)
+def test_a_product_and_its_gradients_are_as_aligned_as_depth_and_columns(
+    rows: int, depth: int, columns: int, aligned: int
+) -> None:
+    """Its rows lie innermost in none of the three matrices: 7 of them matter nowhere.  Vectors are contiguous."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, depth])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [rows, columns])
+    held = [onnx.numpy_helper.from_array(np.ones((depth, columns), dtype=np.float32), "w")]
+    made = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "product", [x], [y], held)
+    file = helper.make_model(made, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    graph = import_bytes(file.SerializeToString(), name="product")
+    (op,) = graph.ops
+    part = Part("heavy", (0, 1), (0,), gradients=(0, 1), trained=True)
+    sizes = ([4.0 * graph.tensors[t].elements for t in names] for names in (op.inputs, op.outputs))
+    forward, backward = kernels(Operator(bind_rules(graph)[0][op.name], part, *sizes, 4.0), Cut(1.0))
+    assert [float(k.aligned) for k in (*forward, *backward)] == [aligned] * 3
+
+
+def test_search_prices_strategies_by_the_alignment_of_their_shards() -> None:
+    """Of 4098 columns in two pieces each has 2049, which is odd; 4112 stay aligned in two."""
+
+    def cost(columns: int, machine: str) -> dict[int, int]:
+        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4096, 1024])
+        y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4096, columns])
+        held = [onnx.numpy_helper.from_array(np.ones((1024, columns), dtype=np.float32), "w")]
+        made = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "product", [x], [y], held)
+        file = helper.make_model(made, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+        graph = import_bytes(file.SerializeToString(), name="product")
+        rules, _ = bind_rules(graph)
+        two = Machine(load_profile(machine), DeviceMesh.of(2), Settings(training=False))
+        (table,) = price(graph, two, rules, frozenset(), None).tables.values()
+        (n,) = (f for f, size in table.rule.factors.items() if size == columns)
+        return {int(s): int(c) for s, c in zip(table.choices.factor_shards(n), table.work.total, strict=True)}
+
+    odd, even = cost(4098, "h200"), cost(4112, "h200")
+    assert odd[2] / even[2] > odd[1] / even[1] > 1.5
+    odd, even = cost(4098, "a100-80"), cost(4112, "a100-80")
+    assert max(odd[2] / even[2], odd[1] / even[1]) < 1.001
