@@ -117,6 +117,8 @@ class _Search:
                 self.refused["bound"] += 1 + len(self._open)
                 break
             look(bound, item)
+        self.best = [s for s in map(self._laid_out, self.best) if s is not None]
+        self.best.sort(key=lambda s: s.prediction.step_time_s)
         if not self.best and self._open:
             first = self._promising(first)
         best = tuple(self.best) or (() if first is None else (first,))
@@ -359,9 +361,10 @@ class _Search:
     def _play(self, _: float, c: Configuration) -> None:
         # Of those that differ in groups of ranks alone, estimates tell which is faster, but for very near ones.
         estimate, alike = self._estimates[c], _over_all(c)
-        if self._shortest.get(alike, float("inf")) <= estimate * (1 - (IN_GROUPS if c.cp == 1 else LONGER)):
+        follows = self.sample.follows(c)
+        if self._shortest.get(alike, float("inf")) <= estimate * (1 - (IN_GROUPS if follows else LONGER)):
             return
-        prediction = self._played(c, self.sample.workload)
+        prediction = self._played(c, self.sample.in_groups if follows else self.sample.workload)
         if prediction is None:
             return
         self._shortest[alike] = min(estimate, self._shortest.get(alike, float("inf")))
@@ -371,6 +374,13 @@ class _Search:
         self.best = [*(s for s in self.best if s not in slower), Scored(c, prediction)]
         self.best.sort(key=lambda s: s.prediction.step_time_s)
         del self.best[self.count :]
+
+    def _laid_out(self, scored: Scored) -> Scored | None:
+        """By its own layout, where that was taken from another; None where it does not fit after all."""
+        if not self.sample.follows(scored.configuration):
+            return scored
+        prediction = self._played(scored.configuration, self.sample.workload)
+        return None if prediction is None else Scored(scored.configuration, prediction)
 
     def _played(
         self, c: Configuration, workload: Callable[[Configuration], Workload], slack: float = 0.0

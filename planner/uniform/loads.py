@@ -45,10 +45,9 @@ class Loads:
             self._known[key] = self._made(c, exact=exact)
         return self._known[key]
 
-    @staticmethod
-    def slack(c: Configuration) -> float:
+    def slack(self, c: Configuration) -> float:
         """How much too slow, relative, a configuration may be taken to be where its load is to be exact."""
-        return IN_GROUPS if _by_all_ranks(c) else 0.0
+        return IN_GROUPS if self.sample.follows(c) else 0.0
 
     @staticmethod
     def _key(c: Configuration) -> Hashable:
@@ -86,17 +85,11 @@ class Loads:
     def _made(self, c: Configuration, *, exact: bool) -> Load | None:
         try:
             if exact:
-                workload = self.sample.in_groups(c) if _by_all_ranks(c) else self.sample.workload(c)
+                workload = self.sample.in_groups(c) if self.sample.follows(c) else self.sample.workload(c)
                 return load_of(workload, c, self.profile)
             return _estimated(load_of(self.sample.estimated(c), c, self.profile, self._exchange(c, (c.shard_ranks,))))
         except (UsageError, InputError):
             return None
-
-
-def _by_all_ranks(c: Configuration) -> bool:
-    """Whether the layouts of groups of ranks are taken from those over all ranks; not where ranks divide positions, by
-    which some weights are divided already."""
-    return c.shard_ranks is not None and c.cp == 1
 
 
 def _estimated(load: Load) -> Load:

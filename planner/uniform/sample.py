@@ -32,6 +32,7 @@ from planner.work.units import parameter_elements, units_of
 
 __all__ = ["Sample"]
 
+_PLAIN: Final = frozenset({"all_gather", "reduce_scatter", "all_reduce"})
 _TRACED_BLOCKS: Final = 3  # the first block, one that stands for all between, the last one
 
 
@@ -78,6 +79,14 @@ class Sample:
         and two data-parallel ranks stand for any number.  It is the workload of `c` itself where all weights divide as
         evenly, and sizes decide nothing.  Errors as of `workload`."""
         return _known(self._estimated, _traced_by(c), self._as_estimated)
+
+    def follows(self, c: Configuration) -> bool:
+        """Whether what is exchanged in groups of ranks follows from the layout over all ranks (`in_groups`).  Not where
+        ranks divide positions and weights are divided along with them, as tables of positions and experts may be."""
+        if c.shard_ranks is None or c.cp == 1:
+            return c.shard_ranks is not None
+        units = {id(u): u for u in self.estimated(c.with_(shard_ranks=None)).units}.values()
+        return not self.has_experts and all(x.kind in _PLAIN for u in units for x in (*u.gathers, *u.sums))
 
     def in_groups(self, c: Configuration) -> Workload:
         """The workload of `c`, whose ZeRO divides over groups of ranks, by the layout of the same over all ranks: what
