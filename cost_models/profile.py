@@ -220,6 +220,8 @@ def _build(document: dict[str, Any], origin: str) -> HardwareProfile:
         )
     _check_sources(document, read.sources, origin)
     values = {k: v for k, v in asdict(read).items() if k not in _UNPRICED}
+    if values["device"] is not None and not values["device"]["product_efficiency_by_alignment"]:
+        del values["device"]["product_efficiency_by_alignment"]  # prices as profiles did that could not state it
     canonical = json.dumps(_numbers_as_floats(values), sort_keys=True, separators=(",", ":"))
     return HardwareProfile(
         name=read.name,

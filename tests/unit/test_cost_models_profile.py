@@ -96,6 +96,11 @@ def test_alpha_beta_has_no_machine() -> None:
     assert alpha_beta_profile([1, 1], [1, 0.1]).digest == profile.digest
 
 
+def test_the_digest_of_a_profile_stays_where_it_prices_as_before() -> None:
+    """Plans name the digest of the profile that they were made with."""
+    assert load_profile("a100-80").digest == "d65c70ce72049b6678fb8e333e29d5dccb4c75a09df0a7d71538e956cd544356"
+
+
 def test_digest_is_of_the_values_alone() -> None:
     toy = parse_profile(MACHINE)
     assert parse_profile(MACHINE.replace("assumed: round", "assumed: still round")).digest == toy.digest
