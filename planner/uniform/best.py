@@ -14,57 +14,30 @@ import heapq
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from planner.clock import CONTEXTS, Configuration, Context, Prediction, predict
 from planner.errors import InputError, UsageError
 from planner.trace import Workload
-from planner.uniform.coarse import Coarse, Ranks, alone, ranks_of
+from planner.uniform.coarse import Coarse, Ranks, alone, divides, ranks_of
 from planner.uniform.dominance import no_better, others
 from planner.uniform.families import least_in_groups, least_seconds
 from planner.uniform.first import likely
+from planner.uniform.found import Found, Scored
 from planner.uniform.least import Held, Passed
 from planner.uniform.load import Load
 from planner.uniform.loads import IN_GROUPS, LARGER, LONGER, Loads
 from planner.uniform.sample import Sample
 from planner.uniform.space import Space, configurations, groups, levels, schedules
 
-__all__ = ["Found", "Scored", "best_of"]
+__all__ = ["best_of"]
 
 _Groups = Mapping[int, Sequence[Configuration]]  # by samples of a micro-batch
 _PROMISING: Final = 100  # that are played where there is no time for more
 _ALL_KINDS: Final = 16  # of these, whose kinds may be the same
 _LAID_OUT: Final = 16  # of these, until one fits
 _TRIES: Final = 3  # at a first configuration that fits
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """A configuration and what is predicted of it."""
-
-    configuration: Configuration
-    prediction: Prediction
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """`best`: those asked for, the shortest step first; `considered`: configurations in all, of which so many were
-    `played`; `refused`: by reason, those that are not in question; `rejected`: the same of each configuration once,
-    whatever its ZeRO level: too large for a device, what the model does not admit, what the target has no words for,
-    and what a bound says is slower, before anything of it was played; `at_once_s`: about the seconds that a step takes
-    with the whole batch in one pass, on one stage; inf where that is not near the best, or no device can hold it, 0
-    where the search was stopped too early to say; `coarse`: what is known of each choice of ranks that may be near the
-    best; `ended`: whether nothing was left open."""
-
-    best: tuple[Scored, ...]
-    considered: int
-    played: int
-    refused: Mapping[str, int]
-    at_once_s: float
-    coarse: Coarse
-    ended: bool
-    rejected: Mapping[str, int] = field(default_factory=dict)
 
 
 def best_of(
@@ -187,7 +160,7 @@ class _Search:
     def _ranks(self, bound: float, item: tuple[Ranks, _Groups]) -> None:
         """Bounds all configurations of some ranks by a large micro-batch."""
         ranks, groups = item
-        nearest = [rate for known, rate in self._rates.items() if _divide(known, ranks)]
+        nearest = [rate for known, rate in self._rates.items() if divides(known, ranks)]
         least = max(nearest, default=0.0) * self.space.batch / self.space.devices + self.profile.host.step_overhead_s
         if nearest and least > bound:
             self._push(least, self._ranks, item)
@@ -407,12 +380,6 @@ class _Search:
             except (UsageError, InputError):
                 self._passed[one] = None
         return self._passed[one]
-
-
-def _divide(a: Ranks, b: Ranks) -> bool:
-    # Without tensor parallelism there are no positions to divide between ranks; without context parallelism, no heads.
-    alike = (a[3] == b[3] or a[0] == 1) and (a[4] == b[4] or a[1] == 1)
-    return alike and all(y % x == 0 for x, y in zip(a[:3], b[:3], strict=True))
 
 
 def _over_all(c: Configuration) -> Configuration:

@@ -11,7 +11,7 @@ from planner.uniform.least import ESTIMATED, Held, Passed
 from planner.uniform.load import Load, load_of
 from planner.uniform.loads import Loads
 
-__all__ = ["Coarse", "Ranks", "alone", "ranks_of"]
+__all__ = ["Coarse", "Ranks", "alone", "divides", "ranks_of"]
 
 # That share tensors, the sequence, experts; whether positions between tensor-parallel ranks, too; how attention goes
 # about the sequence.
@@ -69,3 +69,10 @@ def alone(c: Configuration) -> Configuration:
         recompute_blocks=1.0,
         offload=0.0,
     )
+
+
+def divides(a: Ranks, b: Ranks) -> bool:
+    """Whether ranks `b` divide tensors, positions and experts further than `a`, or as far, in the same ways."""
+    # Without tensor parallelism there are no positions to divide between ranks; without context parallelism, no heads.
+    alike = (a[3] == b[3] or a[0] == 1) and (a[4] == b[4] or a[1] == 1)
+    return alike and all(y % x == 0 for x, y in zip(a[:3], b[:3], strict=True))

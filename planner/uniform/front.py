@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from planner.uniform.best import Scored, best_of
+from planner.uniform.best import best_of
+from planner.uniform.found import Scored
 from planner.uniform.refine import refined
 from planner.uniform.sample import Sample
 from planner.uniform.space import Space

@@ -16,11 +16,11 @@ from typing import Final
 
 from planner.clock import Configuration, predict
 from planner.errors import InputError, UsageError
-from planner.uniform.best import Scored
 from planner.uniform.by_stage import fewest_by_stage
 from planner.uniform.coarse import Coarse, ranks_of
 from planner.uniform.cuts import Cut, best_cut, has_whole
 from planner.uniform.families import dealt, held_evenly, least_in_groups, least_once, least_seconds
+from planner.uniform.found import Scored
 from planner.uniform.load import Load, least_handover
 from planner.uniform.loads import LARGER, LONGER, laid_out_as
 from planner.uniform.refine import least_share, refined

@@ -22,8 +22,8 @@ from planner.clock.passes import passes_of
 from planner.clock.stages import chunks, chunks_of, in_chunk, layers_of
 from planner.errors import InputError, UsageError
 from planner.trace import Workload
-from planner.uniform.best import Scored
 from planner.uniform.by_stage import fewest_by_stage, with_stage_layers
+from planner.uniform.found import Scored
 from planner.uniform.sample import Sample
 from planner.uniform.space import Space, groups
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from planner.clock import predict_mixed
 from planner.errors import UsageError
-from planner.uniform.best import Scored, best_of
+from planner.uniform.best import best_of
+from planner.uniform.found import Scored
 from planner.uniform.mixed.cluster import Cluster, Kind
 from planner.uniform.mixed.search import Mixed
 from planner.uniform.refine import refined

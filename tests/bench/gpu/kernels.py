@@ -76,6 +76,7 @@ class Session:
                 row["tflops"] = work.flops / row["median_s"] * 1e-12
             if work.bytes:
                 row["gbps"] = work.bytes / row["median_s"] * 1e-9
+        # What a version of PyTorch or a device lacks becomes a row that says so: the others are still measured.
         except (RuntimeError, NotImplementedError, TypeError, AttributeError, ValueError) as e:
             row["error"] = f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}"[:240]
             self.failed[group] = self.failed.get(group, 0) + 1

@@ -1,0 +1,39 @@
+"""What a search of uniform configurations found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from planner.clock import Configuration, Prediction
+from planner.uniform.coarse import Coarse
+
+__all__ = ["Found", "Scored"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A configuration and what is predicted of it."""
+
+    configuration: Configuration
+    prediction: Prediction
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`best`: those asked for, the shortest step first; `considered`: configurations in all, of which so many were
+    `played`; `refused`: by reason, those that are not in question; `rejected`: the same of each configuration once,
+    whatever its ZeRO level: too large for a device, what the model does not admit, what the target has no words for,
+    and what a bound says is slower, before anything of it was played; `at_once_s`: about the seconds that a step takes
+    with the whole batch in one pass, on one stage; inf where that is not near the best, or no device can hold it, 0
+    where the search was stopped too early to say; `coarse`: what is known of each choice of ranks that may be near the
+    best; `ended`: whether nothing was left open."""
+
+    best: tuple[Scored, ...]
+    considered: int
+    played: int
+    refused: Mapping[str, int]
+    at_once_s: float
+    coarse: Coarse
+    ended: bool
+    rejected: Mapping[str, int] = field(default_factory=dict)
