@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from planner.errors import InputError
 from planner.frontends.facts.loss import find_loss
+from planner.frontends.facts.stated import Stated, stated
 from planner.frontends.file.parse import parse
 from planner.frontends.resized.parts import mark_parts
 from planner.frontends.resized.rebind import batch_axes, rebind
@@ -34,21 +35,22 @@ def import_bytes(
     None.  Raises InputError for a model that cannot be understood and UsageError for unknown names in `bind`.
     """
     model = parse(data, name)
+    said = stated(model, name)
     hoist_weights(model)
     draft = read(model, name)
     sizes, batch_used = bind_dimensions(draft, bind or {}, batch)
     propagate(draft, sizes)
     fill_sources(draft)
     unmerge(draft)
-    assign_roles(draft)
+    assign_roles(draft, said.parameters)
     fuse_experts(draft)
-    graph = _freeze(draft)
+    graph = _freeze(draft, said)
     if batch is not None and not batch_used:
         graph = rebind(graph, batch_axes(graph, batch))
     return mark_parts(graph)
 
 
-def _freeze(draft: Draft) -> Graph:
+def _freeze(draft: Draft, said: Stated) -> Graph:
     """The Graph of what the outputs need; inputs stay even when nothing reads them."""
     needed = set(draft.outputs)
     ops = []
@@ -64,4 +66,5 @@ def _freeze(draft: Draft) -> Graph:
         raise InputError(f"{draft.name}: tensor '{missing[0]}' has no source.")
     inputs, outputs = tuple(draft.inputs), tuple(draft.outputs)
     origins = {t: s.origin for t in tensors if (s := draft.sources.get(t)) is not None and s.origin}
-    return Graph(tuple(ops), tensors, inputs, outputs, draft.name, find_loss(ops, inputs, outputs, tensors), origins)
+    loss = said.loss or find_loss(ops, inputs, outputs, tensors)
+    return Graph(tuple(ops), tensors, inputs, outputs, draft.name, loss, origins)

@@ -21,7 +21,7 @@ gradients they must have one, too.  Everything else a graph is fed is INPUT; eve
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from planner.frontends.facts.weights import places
@@ -49,8 +49,13 @@ _ANONYMOUS = re.compile(
 _MODULE_PATH = re.compile(r"^[A-Za-z_]\w*(\.\w+)*\.[A-Za-z_]\w*$")  # not torch's `input.1`
 
 
-def assign_roles(draft: Draft) -> None:
-    """Set the role of every source in `draft.tensors`; parameters lose their values, which planning never reads."""
+def assign_roles(draft: Draft, stated: Collection[str] | None = None) -> None:
+    """Set the role of every source in `draft.tensors`; parameters lose their values, which planning never reads.
+
+    `stated`: the parameters, where the file names them; nothing is looked for then."""
+    if stated is not None:
+        _as_stated(draft, stated)
+        return
     ops = _with_bodies(draft.ops)
     readers = _readers(ops)
     moving = _depends_on_input(draft, ops)
@@ -81,6 +86,13 @@ def assign_roles(draft: Draft) -> None:
         # Zero points are often one number throughout, which some runtimes demand.
         fill = t.value is not None and not t.is_float and t.rank < 2 and bool((t.value == t.value.flat[0]).all())
         draft.tensors[name] = replace(t, role=Role.PARAMETER, value=t.value if fill else None)
+
+
+def _as_stated(draft: Draft, stated: Collection[str]) -> None:
+    for name, source in draft.sources.items():
+        t = draft.tensors.get(name)
+        if t is not None and t.is_float and not source.fed and (name in stated or source.origin in stated):
+            draft.tensors[name] = replace(t, role=Role.PARAMETER, value=None)
 
 
 def _is_fill(source: Source) -> bool:

@@ -1,0 +1,46 @@
+"""What a file says of itself in its metadata, where an exporter knows what is otherwise found by structure.
+
+    planner.parameters   a JSON list: the stored floats that are trained; all others are constants
+    planner.loss         the output that training minimises
+
+`planner.torch` writes both: a module knows its parameters and its loss.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import onnx
+
+from planner.errors import InputError
+
+__all__ = ["LOSS_KEY", "PARAMETERS_KEY", "Stated", "stated"]
+
+PARAMETERS_KEY, LOSS_KEY = "planner.parameters", "planner.loss"
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """`parameters` and `loss` as the file names them; None where it does not say."""
+
+    parameters: frozenset[str] | None = None
+    loss: str | None = None
+
+
+def stated(model: onnx.ModelProto, name: str) -> Stated:
+    """InputError where the metadata cannot be understood."""
+    found = {p.key: p.value for p in model.metadata_props if p.key in (PARAMETERS_KEY, LOSS_KEY)}
+    parameters = None
+    if PARAMETERS_KEY in found:
+        try:
+            listed = json.loads(found[PARAMETERS_KEY])
+        except (ValueError, RecursionError):
+            listed = None
+        if not isinstance(listed, list) or not all(isinstance(n, str) for n in listed):
+            raise InputError(f"{name}: metadata {PARAMETERS_KEY}: expected a JSON list of names.")
+        parameters = frozenset(listed)
+    loss = found.get(LOSS_KEY)
+    if loss is not None and loss not in {o.name for o in model.graph.output}:
+        raise InputError(f"{name}: metadata {LOSS_KEY}: the graph has no output '{loss}'.")
+    return Stated(parameters, loss)

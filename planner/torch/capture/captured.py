@@ -1,0 +1,315 @@
+"""A module's step as an ONNX model without weights, with what leads back from it to the module."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx import Node
+from torch.utils import _pytree as pytree
+
+from planner.errors import InputError
+from planner.torch.capture.exported import Loss, exported_step
+from planner.torch.capture.known import computed, once
+from planner.torch.capture.registry import translator
+from planner.torch.capture.writer import Value, Writer
+
+__all__ = ["BufferUpdate", "Capture", "capture"]
+
+_STEP, _MODULE = "module.", "module"
+_SKIPPED = frozenset({"_assert_tensor_metadata.default", "_assert_async.msg", "_assert_scalar.default"})
+
+
+@dataclass(frozen=True, slots=True)
+class BufferUpdate:
+    """A buffer that a step changes: the output of the graph that is its new value, or what is `added` to a count.
+
+    `counted`: the tensor whose elements per channel a running variance was counted from; it is to be n / (n - 1) times
+    what a step adds to it.
+    """
+
+    buffer: str
+    output: str = ""
+    added: int = 0
+    counted: str = ""
+    momentum: float = 0.0
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A step of a module.
+
+    model       the serialised ModelProto: what is planned for; its parameters have the module's names
+    name        the module's class
+    inputs      names of the graph's inputs, in the order in which `flattened` has them
+    parameters  trained parameters by name; `aliases`: further names of the same ones
+    updates     buffers that the step changes
+    constants   tensors of the graph that are known, by name
+    training    whether the module was in training mode
+    loss        the name of the loss, None where the step has none
+    """
+
+    model: bytes
+    name: str
+    inputs: tuple[str, ...]
+    parameters: tuple[str, ...]
+    aliases: Mapping[str, str]
+    updates: tuple[BufferUpdate, ...]
+    constants: Mapping[str, Tensor] = field(repr=False)
+    training: bool
+    loss: str | None
+    structure: pytree.TreeSpec = field(repr=False)
+
+    def flattened(self, inputs: Sequence[Any], kwargs: Mapping[str, Any], targets: Sequence[Any]) -> list[Tensor]:
+        """The tensors that a step reads, in the order of `inputs`.  InputError where they are not built alike."""
+        leaves, structure = pytree.tree_flatten((tuple(inputs), dict(kwargs), tuple(targets)))
+        if structure != self.structure:
+            raise InputError(
+                f"{self.name}: the step was planned for inputs like {pytree.treespec_pprint(self.structure)}, and is "
+                f"called with {pytree.treespec_pprint(structure)}; give it the same arguments"
+            )
+        return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+
+def capture(
+    module: nn.Module,
+    inputs: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    targets: Sequence[Any] = (),
+    loss: Loss | None = None,
+) -> Capture:
+    """The step `loss(module(*inputs, **kwargs), *targets)` as a graph; without a loss, what the module returns as one.
+
+    No weight is read: the module may lie on the meta device.
+
+    Raises:
+        InputError: torch.export cannot follow the module, or an operator has no translation.
+    """
+    kwargs = dict(kwargs or {})
+    program = exported_step(module, inputs, kwargs, targets, loss)
+    return _Walk(module, program, (tuple(inputs), kwargs, tuple(targets))).captured()
+
+
+class _Walk:
+    def __init__(self, module: nn.Module, program: ExportedProgram, given: Any) -> None:
+        self.module, self.program = module, program
+        self.writer = Writer(type(module).__name__)
+        leaves, self.structure = pytree.tree_flatten(given)
+        self.fed = _names(module, given)
+        self.tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        self.values: dict[Node, Any] = {}
+        self.buffers: dict[str, Value] = {}
+        self.parameters: dict[str, bool] = {}
+        self.inputs: list[str] = []
+        self.bases: dict[tuple[str, str], int] = {}
+        self.first = {id(p): name for name, p in reversed(list(module.named_parameters(remove_duplicate=False)))}
+        self.shared: dict[str, Value] = {}
+
+    def captured(self) -> Capture:
+        signature = self.program.graph_signature
+        mutated = set(signature.buffers_to_mutate.values())
+        specs = {s.arg.name: s for s in signature.input_specs if hasattr(s.arg, "name")}
+        for node in self.program.graph.nodes:
+            if node.op == "placeholder":
+                self.values[node] = self._source(node, specs.get(node.name), mutated)
+            elif node.op == "call_function":
+                self._operator(node)
+            elif node.op == "get_attr":
+                self.values[node] = self._held(getattr(self.program.graph_module, node.target))
+        return self._finished()
+
+    # Sources
+
+    def _source(self, node: Node, spec: Any, mutated: set[str]) -> Any:
+        if spec is None or "val" not in node.meta or not isinstance(node.meta["val"], Tensor):
+            return node.meta.get("val")
+        like = node.meta["val"]
+        if spec.kind is InputKind.USER_INPUT:
+            name = next(self.fed)
+            self.inputs.append(name)
+            return self.writer.fed(name, like)
+        if spec.kind is InputKind.PARAMETER:
+            return self._parameter(spec.target.removeprefix(_STEP), like)
+        if spec.kind is InputKind.BUFFER:
+            name = spec.target.removeprefix(_STEP)
+            held = self.program.state_dict.get(spec.target, self.program.constants.get(spec.target))
+            if spec.target not in mutated and isinstance(held, Tensor) and not held.is_meta:
+                return self._held(held)
+            count = spec.target in mutated and not like.is_floating_point()
+            value = Value(f"{name}", tuple(like.shape), like.dtype) if count else self.writer.parameter(name, like)
+            self.buffers[spec.target] = value
+            return value
+        return self._held(self.program.constants[spec.target])
+
+    def _parameter(self, path: str, like: Tensor) -> Value:
+        """One value for a parameter of several names, under the first that the module has for it."""
+        held = self.module.get_parameter(path)
+        name = self.first[id(held)]
+        if name not in self.shared:
+            self.parameters[name] = held.requires_grad
+            self.shared[name] = self.writer.parameter(name, like)
+        return self.shared[name]
+
+    def _held(self, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        return Value("", tuple(value.shape), value.dtype, once(value.detach().cpu()))
+
+    # Operators
+
+    def _operator(self, node: Node) -> None:
+        if node.target is operator.getitem:
+            source, index = node.args
+            self.values[node] = self.values[source][index]  # type: ignore[index]
+            return
+        found = node.meta.get("val")
+        results = tuple(r for r in (found if isinstance(found, tuple | list) else (found,)) if isinstance(r, Tensor))
+        name = str(node.target).removeprefix("aten.")
+        if name in _SKIPPED or (not results and not node.users):
+            return
+        arguments, keywords = self._mapped(node.args), self._mapped(node.kwargs)
+        known = self._known(node, arguments, keywords, results)
+        if known is not None:
+            whole = [Value("", tuple(r.shape), k.dtype, k) for r, k in zip(results, known, strict=True)]
+            self.values[node] = whole if isinstance(found, tuple | list) else whole[0]
+            return
+        write = translator(node.target)
+        w = self.writer
+        w.path, w.results, w.operator = _module(node), results, name
+        w.base = self._base(w.path, name.partition(".")[0].strip("_"))
+        if self._counts(node, arguments):
+            self.values[node] = Value("", (), torch.int64)
+            return
+        if write is None:
+            raise InputError(
+                f"{type(self.module).__name__}{f', module {w.path}' if w.path else ''}: the operator {node.target} has "
+                "no translation into the planner's operators; register one with planner.torch.capture.aten"
+            )
+        known_keywords = {k: v for k, v in keywords.items() if k not in ("layout", "device", "pin_memory",
+                                                                         "memory_format", "non_blocking", "copy")}  # fmt: skip
+        self.values[node] = write(w, *arguments, **known_keywords)
+
+    def _known(
+        self, node: Node, arguments: Any, keywords: Any, results: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...] | None:
+        """The results where all operands are known."""
+        leaves = pytree.tree_leaves((arguments, keywords))
+        values = [v for v in leaves if isinstance(v, Value)]
+        if not results or any(v.held is None for v in values):
+            return None
+
+        def whole(v: Any) -> Any:
+            return v.held.expand(v.shape) if isinstance(v, Value) else torch.device("cpu") \
+                if isinstance(v, torch.device) else v  # fmt: skip
+
+        return computed(node.target, *pytree.tree_map(whole, (list(arguments), dict(keywords))), results)
+
+    def _counts(self, node: Node, arguments: Any) -> bool:
+        """Whether it adds to a buffer that counts steps, which is done outside of the graph."""
+        first = arguments[0] if arguments else None
+        return isinstance(first, Value) and any(first is b for b in self.buffers.values()) and not first.rank \
+            and not first.dtype.is_floating_point  # fmt: skip
+
+    def _mapped(self, arguments: Any) -> Any:
+        return torch.fx.node.map_arg(arguments, lambda n: self.values[n])
+
+    def _base(self, path: str, name: str) -> str:
+        count = self.bases[path, name] = self.bases.get((path, name), -1) + 1
+        return f"{path}/{name}{f'_{count}' if count else ''}".lstrip("/")
+
+    # Results
+
+    def _finished(self) -> Capture:
+        w, signature = self.writer, self.program.graph_signature
+        outputs: list[Value] = []
+        updates: list[BufferUpdate] = []
+        nodes = {n.name: n for n in self.program.graph.nodes}
+        for spec in signature.output_specs:
+            node = nodes.get(getattr(spec.arg, "name", ""))
+            if node is None:
+                continue
+            if spec.kind is OutputKind.USER_OUTPUT:
+                outputs.append(self.values[node])
+            elif spec.kind is OutputKind.BUFFER_MUTATION:
+                assert spec.target is not None
+                updates.append(self._update(spec.target, node))
+        if not outputs:
+            raise InputError(f"{type(self.module).__name__}: the step returns no tensor; expected a loss")
+        w.base = "output"
+        results = [self._result(v) for v in outputs]
+        first = results[0]
+        loss = first.name if first.elements == 1 and first.rank <= 1 and first.dtype.is_floating_point else None
+        if loss is not None:
+            results = results[:1]
+        changed = [Value(u.output, self.buffers[_STEP + u.buffer].shape, self.buffers[_STEP + u.buffer].dtype)
+                   for u in updates if u.output]  # fmt: skip
+        trained = [name for name, follows in self.parameters.items() if follows]
+        facts = {"planner.parameters": json.dumps(trained)}
+        if loss is not None:
+            facts["planner.loss"] = loss
+        used = {i for n in w.nodes for i in n.input}
+        w.stored = [t for t in w.stored if t.name in used or t.name in self.parameters]
+        return Capture(
+            w.model([*results, *changed], facts),
+            type(self.module).__name__,
+            tuple(self.inputs),
+            tuple(trained),
+            {n: self.first[id(p)] for n, p in self.module.named_parameters(remove_duplicate=False) if n not in self.parameters},
+            tuple(updates),
+            w.constants,
+            self.module.training,
+            loss,
+            self.structure,
+        )
+
+    def _result(self, v: Value) -> Value:
+        """An output of its own: what is fed, stored or known is handed on by an operator."""
+        if v.name and any(v.name in n.output for n in self.writer.nodes):
+            return v
+        return self.writer.op("Identity", v, shape=v.shape)
+
+    def _update(self, target: str, node: Node) -> BufferUpdate:
+        name, value = target.removeprefix(_STEP), self.values[node]
+        if not value.name and value.held is None:
+            added = next(a for a in node.args[1:] if isinstance(a, int))
+            return BufferUpdate(name, added=added)
+        made = next((n for n in self.writer.nodes if value.name in n.output), None)
+        momentum = 0.0
+        if made is not None and made.op_type == "BatchNormalization":
+            momentum = 1.0 - next(a.f for a in made.attribute if a.name == "momentum")
+        return BufferUpdate(name, value.name, counted=self.writer.counted.get(value.name, ""), momentum=momentum)
+
+
+def _names(module: nn.Module, given: Any) -> Any:
+    """Names of the tensors that are fed: those of the module's own arguments, and `target`."""
+    try:
+        arguments = list(inspect.signature(module.forward).parameters)
+    except (TypeError, ValueError):
+        arguments = []
+    for path, leaf in pytree.tree_flatten_with_path(given)[0]:
+        if not isinstance(leaf, Tensor):
+            continue
+        kind, *rest = (getattr(k, "idx", getattr(k, "key", None)) for k in path)
+        if kind == 0:
+            first = arguments[rest[0]] if rest[0] < len(arguments) else f"input_{rest[0]}"
+        elif kind == 1:
+            first = str(rest[0])
+        else:
+            first = "target" if len(given[2]) == 1 else f"target_{rest[0]}"
+        yield "_".join([first, *map(str, rest[1:])])
+
+
+def _module(node: Node) -> str:
+    """The path of the module that an operator belongs to."""
+    stack = node.meta.get("nn_module_stack") or {}
+    path = next((p for p, _ in reversed(list(stack.values()))), "")
+    return str(path).removeprefix(_MODULE).removeprefix(".")
+

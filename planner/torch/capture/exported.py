@@ -1,0 +1,93 @@
+"""A step of a module as torch.export sees it: forward and loss, without a weight being touched.
+
+The module may lie on any device, the meta device included.  What torch.export leaves is functional (no operator writes
+into its operand) and of high-level ATen operators (`linear`, `scaled_dot_product_attention`, `cross_entropy_loss`),
+which say more about layouts than what they are made of; those that no translator knows are decomposed.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from planner.errors import InputError
+from planner.torch.capture.registry import is_known
+
+__all__ = ["Loss", "exported_step"]
+
+Loss = Callable[..., Tensor]
+
+
+class _Step(nn.Module):
+    """The module and its loss as one: what is exported."""
+
+    def __init__(self, module: nn.Module, loss: Loss | None) -> None:
+        super().__init__()
+        self.module, self.loss = module, loss
+
+    def forward(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], targets: tuple[Any, ...]) -> Any:
+        found = self.module(*inputs, **kwargs)
+        if self.loss is not None:
+            return self.loss(found, *targets)
+        return loss_of(found)
+
+
+def loss_of(found: Any) -> Any:
+    """The loss in what a module returned, as Hugging Face's models return theirs; what they returned where there is
+    none."""
+    given = found.get("loss") if isinstance(found, Mapping) else getattr(found, "loss", None)
+    if isinstance(given, Tensor):
+        return given
+    if isinstance(found, tuple) and found and isinstance(found[0], Tensor) and found[0].ndim == 0:
+        return found[0]
+    return found
+
+
+def exported_step(
+    module: nn.Module, inputs: Sequence[Any], kwargs: Mapping[str, Any], targets: Sequence[Any], loss: Loss | None
+) -> ExportedProgram:
+    """The program of one step.  InputError where torch.export cannot follow the module."""
+    step = _Step(module, loss)
+    step.training = module.training
+    with warnings.catch_warnings(), _grouped_experts(module):
+        warnings.simplefilter("ignore")
+        try:
+            program = torch.export.export(step, (tuple(inputs), dict(kwargs), tuple(targets)), strict=False)
+            return program.run_decompositions(_decompositions())
+        except Exception as error:  # whatever the module's own code raises
+            raise InputError(
+                f"{type(module).__name__}: torch.export cannot follow it: {_first_lines(error)}\nA module whose flow "
+                "depends on the values of tensors must be rewritten without that (torch.cond, torch.where)"
+            ) from error
+
+
+def _decompositions() -> dict[Any, Any]:
+    """Those of operators that no translator knows."""
+    return {op: how for op, how in torch.export.default_decompositions().items() if not is_known(op)}
+
+
+@contextmanager
+def _grouped_experts(module: nn.Module) -> Iterator[None]:
+    """Hugging Face's experts as products whose weight every token chooses: how they compute their sums is a setting."""
+    config = getattr(module, "config", None)
+    given = getattr(config, "_experts_implementation", None)
+    choose = getattr(module, "set_experts_implementation", None)
+    if given is None or choose is None:
+        yield
+        return
+    choose("batched_mm")
+    try:
+        yield
+    finally:
+        choose(given)
+
+
+def _first_lines(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: " + " ".join(lines[:3])[:600]

@@ -1,0 +1,104 @@
+"""Convolutions and pools."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from planner.errors import InputError
+from planner.torch.capture.registry import aten
+from planner.torch.capture.writer import Value, Writer
+
+__all__: list[str] = []
+
+Sizes = int | Sequence[int]
+
+
+def _each(sizes: Sizes, rank: int) -> list[int]:
+    given = [sizes] if isinstance(sizes, int) else list(sizes)
+    return given * rank if len(given) == 1 else given
+
+
+@aten("conv1d.default", "conv2d.default", "conv3d.default", "conv1d.padding", "conv2d.padding", "conv3d.padding")
+def _convolution(
+    w: Writer, x: Value, weight: Value, bias: Value | None = None, stride: Sizes = 1, padding: Sizes | str = 0,
+    dilation: Sizes = 1, groups: int = 1,
+) -> Value:  # fmt: skip
+    rank = weight.rank - 2
+    kernel, dilations = list(weight.shape[2:]), _each(dilation, rank)
+    if isinstance(padding, str):
+        reach = [d * (k - 1) if padding == "same" else 0 for k, d in zip(kernel, dilations, strict=True)]
+        pads = [*(r // 2 for r in reach), *(r - r // 2 for r in reach)]
+    else:
+        pads = _each(padding, rank) * 2
+    return w.op(
+        "Conv", x, weight, bias, shape=w.result_shape(), kernel_shape=kernel, strides=_each(stride, rank), pads=pads,
+        dilations=dilations, group=groups,
+    )  # fmt: skip
+
+
+@aten("convolution.default")
+def _any_convolution(
+    w: Writer, x: Value, weight: Value, bias: Value | None, stride: Sizes, padding: Sizes, dilation: Sizes,
+    transposed: bool, output_padding: Sizes, groups: int,
+) -> Value:  # fmt: skip
+    if not transposed:
+        return _convolution(w, x, weight, bias, stride, padding, dilation, groups)
+    rank = weight.rank - 2
+    return w.op(
+        "ConvTranspose", x, weight, bias, shape=w.result_shape(), kernel_shape=list(weight.shape[2:]),
+        strides=_each(stride, rank), pads=_each(padding, rank) * 2, dilations=_each(dilation, rank), group=groups,
+        output_padding=_each(output_padding, rank),
+    )  # fmt: skip
+
+
+@aten("conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input")
+def _transposed(
+    w: Writer, x: Value, weight: Value, bias: Value | None = None, stride: Sizes = 1, padding: Sizes = 0,
+    output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1,
+) -> Value:  # fmt: skip
+    return _any_convolution(w, x, weight, bias, stride, padding, dilation, True, output_padding, groups)
+
+
+@aten("max_pool1d.default", "max_pool2d.default", "max_pool3d.default")
+def _max_pool(
+    w: Writer, x: Value, kernel: Sizes, stride: Sizes = (), padding: Sizes = 0, dilation: Sizes = 1, ceil: bool = False
+) -> Value:
+    rank = x.rank - 2
+    size = _each(kernel, rank)
+    return w.op(
+        "MaxPool", x, shape=w.result_shape(), kernel_shape=size, strides=_each(stride or size, rank),
+        pads=_each(padding, rank) * 2, dilations=_each(dilation, rank), ceil_mode=int(ceil),
+    )  # fmt: skip
+
+
+@aten("max_pool2d_with_indices.default")
+def _max_pool_with(w: Writer, x: Value, *arguments: Sizes) -> tuple[Value, None]:
+    return _max_pool(w, x, *arguments), None
+
+
+@aten("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default")
+def _average_pool(
+    w: Writer, x: Value, kernel: Sizes, stride: Sizes = (), padding: Sizes = 0, ceil: bool = False,
+    count_include_pad: bool = True, divisor: int | None = None,
+) -> Value:  # fmt: skip
+    if divisor is not None:
+        raise InputError(f"{w.path or 'the module'}: a pool with divisor_override has no translation; leave it out")
+    rank = x.rank - 2
+    size = _each(kernel, rank)
+    return w.op(
+        "AveragePool", x, shape=w.result_shape(), kernel_shape=size, strides=_each(stride or size, rank),
+        pads=_each(padding, rank) * 2, ceil_mode=int(ceil), count_include_pad=int(count_include_pad),
+    )  # fmt: skip
+
+
+@aten("adaptive_avg_pool1d.default", "adaptive_avg_pool2d.default", "adaptive_avg_pool3d.default")
+def _adaptive(w: Writer, x: Value, size: Sizes) -> Value:
+    rank = x.rank - 2
+    given = _each(size, rank)
+    if all(n == 1 for n in given):
+        return w.op("GlobalAveragePool", x, shape=w.result_shape())
+    space = x.shape[2:]
+    if any(n % m for n, m in zip(space, given, strict=True)):
+        raise InputError(f"{w.path or 'the module'}: an adaptive pool from {list(space)} to {given} has no translation")
+    windows = [n // m for n, m in zip(space, given, strict=True)]
+    return _average_pool(w, x, windows, windows)

@@ -1,0 +1,84 @@
+"""Sums, means, extremes, and what is counted or ordered along a dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from planner.torch.capture.operators.elementwise import binary
+from planner.torch.capture.registry import aten
+from planner.torch.capture.writer import Value, Writer
+
+__all__ = ["reduced"]
+
+Dims = int | Sequence[int] | None
+
+
+def reduced(w: Writer, type_: str, x: Value, dims: Dims, keep: bool) -> Value:
+    """A reduction over dimensions; all of them where none are named."""
+    given = range(x.rank) if dims is None or dims == [] else [dims] if isinstance(dims, int) else dims
+    axes = sorted(map(x.dim, given)) if x.rank else []
+    if not axes:
+        return x
+    shape = [1 if d in axes else n for d, n in enumerate(x.shape) if keep or d not in axes]
+    return w.op(type_, x, w.integers(axes), shape=shape, keepdims=int(keep))
+
+
+@aten("sum.dim_IntList", "sum.default")
+def _sum(w: Writer, x: Value, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Value:
+    whole = torch.int64 if not x.dtype.is_floating_point else x.dtype
+    return reduced(w, "ReduceSum", w.cast(x, dtype or whole), dim, keepdim)
+
+
+@aten("mean.dim", "mean.default")
+def _mean(w: Writer, x: Value, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Value:
+    return reduced(w, "ReduceMean", w.cast(x, dtype or x.dtype), dim, keepdim)
+
+
+@aten("amax.default", "amin.default")
+def _extreme(w: Writer, x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
+    return reduced(w, "ReduceMax" if "amax" in w.operator else "ReduceMin", x, dim, keepdim)
+
+
+@aten("var.correction", "var.dim", "std.correction", "std.dim")
+def _variance(
+    w: Writer, x: Value, dim: Dims = None, unbiased: bool = True, keepdim: bool = False, correction: float | None = None
+) -> Value:
+    given = list(range(x.rank)) if dim is None or dim == [] else [dim] if isinstance(dim, int) else list(dim)
+    count = 1
+    for d in given:
+        count *= x.shape[x.dim(d)]
+    less = float(unbiased) if correction is None else correction
+    centred = binary(w, "Sub", x, reduced(w, "ReduceMean", x, given, True))
+    y = reduced(w, "ReduceMean", binary(w, "Mul", centred, centred), given, keepdim)
+    y = y if not less else binary(w, "Mul", y, count / (count - less))
+    return w.op("Sqrt", y, shape=y.shape) if w.operator.startswith("std") else y
+
+
+@aten("argmax.default", "argmin.default")
+def _place(w: Writer, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    type_ = "ArgMax" if "argmax" in w.operator else "ArgMin"
+    if dim is None:
+        x, dim = w.op("Reshape", x, w.integers([-1]), shape=[x.elements]), 0
+    return w.op(type_, x, shape=w.result_shape(), dtype=torch.int64, axis=x.dim(dim), keepdims=int(keepdim))
+
+
+@aten("cumsum.default")
+def _cumulated(w: Writer, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
+    x = w.cast(x, dtype or (torch.int64 if not x.dtype.is_floating_point else x.dtype))
+    return w.op("CumSum", x, w.scalar(x.dim(dim), torch.int64), shape=x.shape)
+
+
+@aten("topk.default")
+def _topk(w: Writer, x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Value, ...]:
+    at = x.dim(dim)
+    shape = (*x.shape[:at], k, *x.shape[at + 1 :])
+    results: list[Any] = [(shape, x.dtype), (shape, torch.int64)]
+    return w.ops("TopK", [x, w.integers([k])], results, axis=at, largest=int(largest), sorted=int(sorted))
+
+
+@aten("sort.default")
+def _sort(w: Writer, x: Value, dim: int = -1, descending: bool = False) -> tuple[Value, ...]:
+    return _topk(w, x, x.shape[x.dim(dim)], dim, descending)
