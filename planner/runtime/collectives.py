@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from planner.ir import DeviceMesh
@@ -21,17 +20,18 @@ from planner.runtime.workers import Context
 
 __all__ = ["Inside", "all_gather", "all_reduce", "all_to_all", "all_to_all_v", "apply", "permute", "reduce_scatter"]
 
-# Renamed in PyTorch 2.12; the older names warn there.
-_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-_OPS: dict[str, Any] = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+# Functional collectives: what a step runs is the same whether it is interpreted or traced and compiled.
+_FUNCTIONAL: Any = torch.ops._c10d_functional
+
+
+def _done(value: Tensor) -> Tensor:
+    found: Tensor = _FUNCTIONAL.wait_tensor(value)
+    return found
 
 
 def all_reduce(value: Tensor, group: Any, reduction: str = "sum") -> Tensor:
     """`value` reduced over the group."""
-    out = value.clone(memory_format=torch.contiguous_format)
-    dist.all_reduce(out, op=_OPS[reduction], group=group)
-    return out
+    return _done(_FUNCTIONAL.all_reduce(value.contiguous(), reduction, group.group_name))
 
 
 def all_gather(value: Tensor, ranks: int, dim: int, group: Any) -> Tensor:
@@ -40,9 +40,7 @@ def all_gather(value: Tensor, ranks: int, dim: int, group: Any) -> Tensor:
         # Gloo's own passes the pieces on round the ring; its all-to-all sends each straight to where it is read.
         parts = value.expand(ranks, *value.shape).contiguous()
         return _joined(_exchanged(parts, group), dim)
-    value = value.contiguous()
-    parts = torch.empty((ranks, *value.shape), dtype=value.dtype, device=value.device)
-    _gather_single(parts, value[None], group=group)
+    parts = _done(_FUNCTIONAL.all_gather_into_tensor(value.contiguous()[None], ranks, group.group_name))
     return _joined(parts, dim)
 
 
@@ -51,9 +49,7 @@ def reduce_scatter(value: Tensor, ranks: int, dim: int, group: Any, reduction: s
     parts = _parts(value, ranks, dim)
     if value.device.type == "cpu" and reduction == "sum":
         return _exchanged(parts, group).sum(0)  # gloo's own reduces everything everywhere
-    out = torch.empty(parts.shape[1:], dtype=value.dtype, device=value.device)
-    _scatter_single(out[None], parts, op=_OPS[reduction], group=group)
-    return out
+    return _done(_FUNCTIONAL.reduce_scatter_tensor(parts, reduction, ranks, group.group_name)).squeeze(0)
 
 
 def all_to_all(value: Tensor, ranks: int, from_dim: int, to_dim: int, group: Any) -> Tensor:
@@ -64,21 +60,20 @@ def all_to_all(value: Tensor, ranks: int, from_dim: int, to_dim: int, group: Any
 def all_to_all_v(value: Tensor, dim: int, send: Sequence[int], receive: Sequence[int], group: Any) -> Tensor:
     """Parts of known sizes along `dim`, by receiver and by sender."""
     sent = value.movedim(dim, 0).contiguous()
-    out = torch.empty((sum(receive), *sent.shape[1:]), dtype=sent.dtype, device=sent.device)
     row = math.prod(sent.shape[1:]) * sent.element_size()
     # As bytes: gloo exchanges only some of the element types.
-    dist.all_to_all_single(
-        out.reshape(-1).view(torch.uint8), sent.reshape(-1).view(torch.uint8),
-        [n * row for n in receive], [n * row for n in send], group=group,
-    )  # fmt: skip
-    return out.movedim(0, dim)
+    out = _exchange(sent.reshape(-1).view(torch.uint8), [n * row for n in send], [n * row for n in receive], group)
+    return out.view(sent.dtype).reshape(sum(receive), *sent.shape[1:]).movedim(0, dim)
+
+
+def _exchange(sent: Tensor, send: Sequence[int], receive: Sequence[int], group: Any) -> Tensor:
+    """So many rows to each rank, and from each."""
+    return _done(_FUNCTIONAL.all_to_all_single(sent, list(receive), list(send), group.group_name))
 
 
 def _exchanged(parts: Tensor, group: Any) -> Tensor:
     """[ranks, …]: part i of every rank, in their order, on rank i."""
-    out = torch.empty_like(parts)
-    dist.all_to_all_single(out, parts, group=group)
-    return out
+    return _exchange(parts, [1] * len(parts), [1] * len(parts), group)
 
 
 def _parts(value: Tensor, ranks: int, dim: int) -> Tensor:
@@ -91,19 +86,15 @@ def _joined(parts: Tensor, dim: int) -> Tensor:
     return parts.movedim(0, dim).flatten(dim, dim + 1)
 
 
-def permute(value: Tensor, source: int, targets: Sequence[int]) -> Tensor:
-    """Sends `value` to the ranks `targets` and receives from `source`."""
-    value = value.contiguous()
-    out = torch.empty_like(value)
-    me = dist.get_rank()
-    work = [dist.isend(value, t) for t in targets if t != me]
-    if source == me:
-        out.copy_(value)
-    else:
-        dist.recv(out, source)
-    for w in work:
-        w.wait()
-    return out
+def permute(value: Tensor, source: int, targets: Sequence[int], ranks: int, group: Any) -> Tensor:
+    """Sends `value` to the places `targets` in the group and receives from `source`."""
+    row = value.contiguous().reshape(-1).view(torch.uint8)
+    send, receive = [0] * ranks, [0] * ranks
+    for t in targets:
+        send[t] = row.numel()
+    receive[source] = row.numel()
+    sent = torch.cat([row] * len(targets)) if len(targets) != 1 and targets else row if targets else row[:0]
+    return _exchange(sent, send, receive, group).view(value.dtype).reshape(value.shape)
 
 
 def apply(step: RedistributionStep, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:
@@ -140,18 +131,19 @@ def _all_to_all(step: RedistributionStep, value: Tensor, mesh: DeviceMesh, conte
 
 def _slice(step: RedistributionStep, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:
     (axis,) = step.axes
-    return value.chunk(mesh.sizes[axis], dim=step.dim)[mesh.coordinates(context.rank)[axis]]
+    return value.chunk(mesh.sizes[axis], dim=step.dim)[mesh.coordinates(context.place)[axis]]
 
 
 def _to_partial(step: RedistributionStep, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:
     (axis,) = step.axes
-    return value if mesh.coordinates(context.rank)[axis] == 0 else torch.zeros_like(value)
+    return value if mesh.coordinates(context.place)[axis] == 0 else torch.zeros_like(value)
 
 
 def _permute(step: RedistributionStep, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:
     """Every rank receives one whole shard from the rank that held its new region, replicas from the nearest rank."""
-    sources = permute_sources(step, mesh)
-    return permute(value, sources[context.rank], [r for r, s in enumerate(sources) if s == context.rank])
+    sources, place = permute_sources(step, mesh), context.place
+    group, _ = context.group(mesh, mesh.names)
+    return permute(value, sources[place], [r for r, s in enumerate(sources) if s == place], mesh.devices, group)
 
 
 def _reduction(step: RedistributionStep) -> str:

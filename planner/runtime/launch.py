@@ -18,7 +18,7 @@ from planner.ir import Graph
 from planner.kernels.shards import Array
 from planner.planning import PlanDocument
 from planner.planning.programs import program_of
-from planner.runtime.session import Results, Session, Traffic
+from planner.runtime.session import Results, Session, Traffic, micro_batch_values
 from planner.runtime.workers import Workers, device_of, join_group
 from planner.verify.check import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_error
 from planner.verify.data import random_tensors
@@ -81,7 +81,7 @@ def run_plan(
         UsageError: the number of processes is not the plan's, or there are too few GPUs.
         VerificationError: ranks disagree, or communicate something else than planned.
     """
-    bind, count = plan.model.bind, plan.mesh.devices
+    bind, count = plan.model.bind, plan.devices
     program_of(plan, load_model(model, bind=bind, batch=plan.model.batch))  # refuses before anything is started
     if device == "cuda" and torch.cuda.device_count() == 0:
         raise UsageError("--device cuda: this machine has no GPU that PyTorch sees; leave it out for the CPU")
@@ -105,7 +105,7 @@ def run_plan(
             return None
     if traffic.executed != traffic.planned:
         raise VerificationError(f"executed {dict(traffic.executed)} but planned {dict(traffic.planned)}")
-    errors = _errors(session.graph, results, seed) if check else None
+    errors = _errors(session.graph, results, seed, plan.schedule.micro_batches) if check else None
     passed = errors is None or (errors["outputs"] < FORWARD_TOLERANCE and errors["gradients"] < GRADIENT_TOLERANCE)
     return RunResult(seconds, traffic, results.fallbacks, _loss(session.graph, results), errors, passed)
 
@@ -115,19 +115,20 @@ def _loss(graph: Graph, results: Results) -> float | None:
     return None if value is None else float(np.asarray(value).sum())
 
 
-def _errors(graph: Graph, results: Results, seed: int) -> dict[str, float]:
-    """Largest relative errors against the whole model, run by the kernels that prove plans."""
-    values = random_tensors(graph, seed)
-    whole = run_ops(graph, values)
-    truth = gradients(graph, values, whole, list(results.gradients)) if results.gradients else {}
-    return {
-        "outputs": _worst(results.outputs, {n: whole[n] for n in results.outputs}, 0.0),
-        "gradients": _worst(
-            results.gradients,
-            truth,
-            1e-3 * float(np.median([np.abs(g).max() for g in truth.values()])) if truth else 0.0,
-        ),
-    }
+def _errors(graph: Graph, results: Results, seed: int, micro_batches: int) -> dict[str, float]:
+    """Largest relative errors against the whole model, run by the kernels that prove plans: outputs of the first
+    micro-batch, and the mean of all micro-batches' gradients."""
+    drawn = random_tensors(graph, seed)
+    outputs: dict[str, Array] = {}
+    truth: dict[str, Array] = {}
+    for m in range(micro_batches):
+        values = micro_batch_values(graph, drawn, seed, m)
+        whole = run_ops(graph, values)
+        outputs = outputs or {n: whole[n] for n in results.outputs}
+        found = gradients(graph, values, whole, list(results.gradients)) if results.gradients else {}
+        truth = {n: truth.get(n, 0) + g / micro_batches for n, g in found.items()}
+    floor = 1e-3 * float(np.median([np.abs(g).max() for g in truth.values()])) if truth else 0.0
+    return {"outputs": _worst(results.outputs, outputs, 0.0), "gradients": _worst(results.gradients, truth, floor)}
 
 
 def _worst(found: Mapping[str, Array], truth: Mapping[str, Array], floor: float) -> float:

@@ -13,21 +13,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 
 from planner.errors import UsageError, VerificationError
 from planner.frontends import load_model
-from planner.ir import Graph, Layout
+from planner.ir import Graph, Layout, Role
 from planner.kernels.shards import Array, assemble
-from planner.lowering import Instruction
+from planner.lowering.program import StageInstruction
 from planner.planning import PlanDocument
 from planner.planning.programs import program_of
-from planner.runtime.rank import Rank
+from planner.runtime.stage import Stage, Taken, Watch
 from planner.runtime.workers import Context, Workers
 from planner.verify.data import random_tensors
+from planner.verify.pipelined import pipeline_of
 
-__all__ = ["Results", "Session", "Traffic"]
+__all__ = ["Results", "Session", "Traffic", "micro_batch_values"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +61,10 @@ class Session:
     """
 
     def __init__(self, workers: Workers, model: Path, plan: PlanDocument, *, seed: int = 0) -> None:
-        if plan.schedule.stages > 1 or plan.schedule.micro_batches > 1:
+        if plan.devices != workers.count:
             raise UsageError(
-                f"the plan has {plan.schedule.stages} pipeline stages and {plan.schedule.micro_batches} micro-batches; "
-                "one micro-batch on one stage can be run so far: search without --stages and --micro-batches"
-            )
-        if plan.mesh.devices != workers.count:
-            raise UsageError(
-                f"the plan is for {plan.mesh.devices} devices, and {workers.count} processes were started; "
-                f"start {plan.mesh.devices}"
+                f"the plan is for {plan.devices} devices, and {workers.count} processes were started; "
+                f"start {plan.devices}"
             )
         self.workers, self.plan = workers, plan
         self.graph = _graph(model, tuple(sorted(plan.model.bind.items())), plan.model.batch)
@@ -82,12 +79,15 @@ class Session:
         return [max(each) for each in zip(*times, strict=True)]
 
     def instruction_seconds(self) -> list[float]:
-        """Seconds of each instruction of the program in one step, the mean over the ranks."""
+        """Seconds of each instruction that a stage runs in one step, the mean over its ranks; stage by stage."""
         found = self.workers.call(_instructions, self.key)
-        return [sum(each) / len(each) for each in zip(*found, strict=True)]
+        size = self.plan.mesh.devices
+        stages = [found[k : k + size] for k in range(0, len(found), size)]
+        return [sum(each) / len(each) for ranks in stages for each in zip(*ranks, strict=True)]
 
     def results(self) -> Results:
-        """What one more step computes, put together from all ranks.
+        """What one more step computes, put together from all ranks: outputs of the first micro-batch, gradients of
+        all.
 
         VerificationError where ranks that should hold replicas differ.
         """
@@ -96,25 +96,36 @@ class Session:
         return Results(self._whole(outputs), self._whole(gradients), frozenset().union(*(f[2] for f in found)))
 
     def traffic(self) -> Traffic:
-        """What the last step communicated, the same on every rank, and what the plan has for it.
+        """What the last step communicated, summed over the stages, and what the plan has for it.
 
-        VerificationError where ranks differ.
+        VerificationError where ranks of one stage differ.
         """
         found = self.workers.call(_traffic, self.key)
-        if any(f != found[0] for f in found):
+        size = self.plan.mesh.devices
+        stages = [found[k : k + size] for k in range(0, len(found), size)]
+        if any(f != ranks[0] for ranks in stages for f in ranks):
             raise VerificationError("ranks communicated differently in one step; the program is the same on all")
-        return found[0]
+        first = [ranks[0] for ranks in stages]
+        return Traffic(*(_summed([getattr(t, k) for t in first]) for k in ("executed", "planned", "inside")))
 
     def close(self) -> None:
         """Frees what the workers hold for it."""
         self.workers.call(_close, self.key)
 
     def _whole(self, pieces: list[_Pieces]) -> dict[str, Array]:
-        out = {}
-        for name, (layout, _) in pieces[0].items():
-            shape = self.graph.tensors[name].shape or ()
-            out[name] = assemble(tuple(p[name][1] for p in pieces), layout, shape, self.plan.mesh, what=name)
+        out: dict[str, Array] = {}
+        size = self.plan.mesh.devices
+        for k in range(0, len(pieces), size):
+            ranks = pieces[k : k + size]
+            for name, (layout, _) in ranks[0].items():
+                shape = self.graph.tensors[name].shape or ()
+                out[name] = assemble(tuple(p[name][1] for p in ranks), layout, shape, self.plan.mesh, what=name)
         return out
+
+
+def _summed(tables: list[Mapping[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
+    kinds = sorted({k for t in tables for k in t})
+    return {k: tuple(map(sum, zip(*(t[k] for t in tables if k in t), strict=True))) for k in kinds}  # type: ignore[misc]
 
 
 @lru_cache(maxsize=4)
@@ -127,58 +138,78 @@ def _values(model: Path, bind: tuple[tuple[str, int], ...], batch: int | None, s
     return random_tensors(_graph(model, bind, batch), seed)
 
 
+def micro_batch_values(graph: Graph, values: Mapping[str, Array], seed: int, micro_batch: int) -> Mapping[str, Array]:
+    """`values`, with the inputs of a micro-batch: those of the first, or drawn like them."""
+    drawn = [n for n in graph.inputs if graph.tensors[n].role is Role.INPUT] if micro_batch else []
+    return {**values, **random_tensors(graph, seed + micro_batch, only=drawn)} if drawn else values
+
+
+class _Run:
+    """A plan on one rank, with random values."""
+
+    def __init__(self, context: Context, model: Path, plan: PlanDocument, seed: int) -> None:
+        read = (model, tuple(sorted(plan.model.bind.items())), plan.model.batch)
+        self.graph, self.seed = _graph(*read), seed
+        self.values = _values(*read, seed)
+        staged = pipeline_of(plan, program_of(plan, self.graph), plan.schedule.micro_batches)
+        self.stage, self.context = Stage(staged, context, self.values), context
+        self.fed: dict[tuple[str, Layout, int], Any] = {}
+
+    def step(self, watch: Watch | None = None) -> Taken:
+        self.context.ledger.clear()
+        return self.stage.step(self._feed, watch)
+
+    def _feed(self, name: str, layout: Layout, micro_batch: int) -> Any:
+        key = name, layout, max(micro_batch, 0)
+        if key not in self.fed:
+            whole = micro_batch_values(self.graph, self.values, self.seed, key[2])
+            self.fed[key] = self.stage.local(whole[name], layout)
+        return self.fed[key]
+
+
 def _prepare(context: Context, key: str, model: Path, text: str, seed: int) -> None:
-    plan = PlanDocument.model_validate_json(text)
-    read = (model, tuple(sorted(plan.model.bind.items())), plan.model.batch)
-    context.state[key] = Rank(program_of(plan, _graph(*read)), _values(*read, seed), context)
+    context.state[key] = _Run(context, model, PlanDocument.model_validate_json(text), seed)
 
 
 def _step(context: Context, key: str, count: int) -> list[float]:
-    rank: Rank = context.state[key]
+    run: _Run = context.state[key]
     times = []
     for _ in range(count):
         dist.barrier()
         begin = time.perf_counter()
-        rank.step()
+        run.step()
         context.synchronize()
         times.append(time.perf_counter() - begin)
-        rank.release()
     return times
 
 
 def _instructions(context: Context, key: str) -> list[float]:
-    rank: Rank = context.state[key]
+    run: _Run = context.state[key]
     stamps: list[float] = []
 
-    def watch(_: Instruction) -> None:
+    def watch(_: StageInstruction) -> None:
         context.synchronize()
         stamps.append(time.perf_counter())
 
     dist.barrier()
     begin = time.perf_counter()
-    rank.step(watch)
-    rank.release()
+    run.step(watch)
     return [b - a for a, b in zip([begin, *stamps], stamps, strict=False)]
 
 
 def _results(context: Context, key: str) -> tuple[_Pieces, _Pieces, set[str]]:
-    rank: Rank = context.state[key]
-    rank.step()
-    outputs = {}
-    for name in rank.graph.outputs:
-        held = [k for k in rank.values if k[0] == name]
-        layout = min((k[1] for k in held), key=lambda x: len(x.partial))
-        outputs[name] = (layout, rank.values[name, layout].cpu().numpy())
-    final = rank.program.final_gradients
-    gradients = {n: (x, rank.gradients[n, x].cpu().numpy()) for n, x in final.items() if (n, x) in rank.gradients}
-    rank.release()
-    return outputs, gradients, rank.fallbacks
+    run: _Run = context.state[key]
+    taken = run.step()
+    final = run.stage.program.final_gradients
+    outputs = {n: (found[0][0], found[0][1].cpu().numpy()) for n, found in taken.outputs.items()}
+    gradients = {n: (final[n], g.cpu().numpy()) for n, g in taken.gradients.items()}
+    return outputs, gradients, run.stage.fallbacks
 
 
 def _traffic(context: Context, key: str) -> Traffic:
-    rank: Rank = context.state[key]
-    return Traffic(dict(sorted(context.ledger.steps.items())), dict(sorted(rank.planned().items())),
-                   dict(sorted(context.ledger.inside.items())))  # fmt: skip
+    run: _Run = context.state[key]
+    ledger = context.ledger
+    return Traffic(dict(sorted(ledger.steps.items())), run.stage.planned(), dict(sorted(ledger.inside.items())))
 
 
 def _close(context: Context, key: str) -> None:

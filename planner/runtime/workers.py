@@ -68,7 +68,7 @@ class Ledger:
 class Context:
     """Where a rank stands: its number, its device, the process groups made so far, and what it has communicated.
 
-    `state` is for what calls leave behind for later ones.
+    `state` is for what calls leave behind for later ones; `base` is the first rank of the pipeline stage.
     """
 
     rank: int
@@ -76,21 +76,37 @@ class Context:
     device: torch.device
     state: dict[str, Any] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
+    base: int = 0
     _groups: dict[tuple[int, ...], Any] = field(default_factory=dict)
 
-    def group(self, mesh: DeviceMesh, axes: tuple[str, ...]) -> tuple[Any, tuple[int, ...]]:
-        """The process group over `axes` that this rank belongs to, and its ranks in the order of their shards.
+    def enter(self, mesh: DeviceMesh) -> int:
+        """Makes the process a rank of the pipeline stage whose mesh this is; the number of the stage."""
+        stage = self.rank // mesh.devices
+        self.base = stage * mesh.devices
+        return stage
 
-        Groups are made when first asked for, by all ranks at once: they run the same program.
+    @property
+    def place(self) -> int:
+        """The rank within the mesh of its stage."""
+        return self.rank - self.base
+
+    def group(self, mesh: DeviceMesh, axes: tuple[str, ...]) -> tuple[Any, tuple[int, ...]]:
+        """The process group over `axes` that this rank belongs to, and its ranks in the order of their shards."""
+        mine = next(ranks for ranks in mesh.groups(axes) if self.place in ranks)
+        ranks = tuple(self.base + r for r in mine)
+        return self.group_of(ranks), ranks
+
+    def group_of(self, ranks: tuple[int, ...]) -> Any:
+        """The process group of these ranks, this one among them.
+
+        It is made when first asked for, by its members alone, which run the same program and so ask in the same order.
         """
-        mine: tuple[int, ...] = ()
-        for ranks in mesh.groups(axes):
-            if ranks not in self._groups:
-                whole = ranks == tuple(range(self.world))
-                self._groups[ranks] = dist.group.WORLD if whole else dist.new_group(list(ranks))
-            if self.rank in ranks:
-                mine = ranks
-        return self._groups[mine], mine
+        if ranks not in self._groups:
+            whole = ranks == tuple(range(self.world))
+            self._groups[ranks] = (
+                dist.group.WORLD if whole else dist.new_group(list(ranks), use_local_synchronization=True)
+            )
+        return self._groups[ranks]
 
     def synchronize(self) -> None:
         """Waits until the device has done what it was given."""

@@ -110,4 +110,4 @@ def _runner(context: Context, kind: str, size: int) -> Callable[[], object]:
         return lambda: all_to_all(shard, n, 0, 1, group)
     message = tensor(1)
     right, left = (context.rank + 1) % n, (context.rank - 1) % n
-    return lambda: permute(message, left, [right])
+    return lambda: permute(message, left, [right], n, group)

@@ -1,0 +1,170 @@
+"""What never changes about an operator on one rank, and how it runs forward and backward.
+
+A forward operator whose result carries a gradient is recorded by autograd on its own, so that its backward runs where
+the program says; what the collectives between operators do to gradients is in the program, not in autograd.  A record
+holds no more tensors than the operator's backward reads: its ends are edges of autograd's graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from planner.ir import Layout, Op, Role
+from planner.kernels import ShardContext
+from planner.lowering import Program
+from planner.lowering.touched import Key, key_of
+from planner.rules.localize import local_op
+from planner.runtime.arrays import torch_function
+from planner.runtime.collectives import Inside
+from planner.runtime.fallback import NumpyCall, run_with_numpy
+from planner.runtime.registry import Call, Function
+from planner.runtime.workers import Context
+
+__all__ = ["Bound", "Record", "bind", "differentiated", "run"]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An operator that autograd has followed: where its operands enter, with their strides, and its results leave."""
+
+    entries: Sequence[tuple[GradientEdge, tuple[int, ...]] | None]
+    results: Sequence[GradientEdge | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """`inputs` and `outputs` are the keys of its values (None where absent), `given` and `gradients` those of the
+    gradients of operands and results; `wanted` the operands whose gradient it gives."""
+
+    op: Op
+    local: Op
+    function: Function | None
+    inputs: tuple[Key | None, ...]
+    outputs: tuple[Key | None, ...]
+    gradients: tuple[Key | None, ...]
+    given: tuple[Key | None, ...]
+    wanted: tuple[bool, ...]
+    shapes: tuple[tuple[int, ...] | None, ...]
+    place: ShardContext
+    inside: Inside
+    reduced: tuple[str, ...]
+    scale: float
+    shape_operand: int | None
+    weights_only: bool
+
+
+def bind(program: Program, op: Op, context: Context) -> Bound:
+    """The operator as this rank runs it."""
+    strategy, rule, graph, mesh = program.strategies[op.name], program.rules[op.name], program.graph, program.mesh
+    split = strategy.split
+
+    def keys(names: Sequence[str], layouts: Sequence[Layout | None]) -> tuple[Key | None, ...]:
+        return tuple(key_of(program, n, x) if n else None for n, x in zip(names, layouts, strict=True))
+
+    def local_shape(key: Key | None) -> tuple[int, ...] | None:
+        shape = None if key is None else graph.tensors[key[0]].shape
+        return None if key is None or shape is None else key[1].local_shape(shape, mesh)
+
+    writes = keys(op.outputs, strategy.results)
+    place = ShardContext.of(rule, split, mesh, context.place)
+    return Bound(
+        op,
+        local_op(op, rule, strategy, mesh),
+        torch_function(op.type, aware=rule.aware(split)),
+        keys(op.inputs, strategy.operands),
+        writes,
+        keys(op.outputs, strategy.result_gradients),
+        keys(op.inputs, strategy.operand_gradients),
+        tuple(n in program.active and i in rule.differentiable for i, n in enumerate(op.inputs)),
+        tuple(local_shape(k) for k in writes),
+        place,
+        Inside(context, mesh, split),
+        place.reduced_factors(),
+        strategy.scale,
+        rule.shape_operand if strategy.results and strategy.results[0] is not None else None,
+        all(graph.tensors[n].role in (Role.PARAMETER, Role.CONSTANT) for n in op.inputs if n),
+    )
+
+
+class _Entry(torch.autograd.Function):
+    """An operand as autograd follows it: its edge holds no tensor, where that of a leaf would hold the operand."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, anchor: Tensor) -> Tensor:
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None]:
+        return None, None
+
+
+def run(
+    b: Bound, program: Program, operands: Sequence[Tensor | None], *, record: bool
+) -> tuple[list[Tensor | None], Record | NumpyCall | None, bool]:
+    """Local results, what the backward needs where it is to be `record`ed, and whether PyTorch ran it."""
+    followed = record and any(b.wanted)
+    if b.function is not None:
+        entered = _entered(operands, b.wanted) if followed else list(operands)
+        with torch.set_grad_enabled(followed):
+            found = b.function(Call(b.local, entered, b.shapes, b.place, b.inside, b.reduced, b.weights_only))
+            results = [found] if isinstance(found, Tensor) else found
+            if results is not None and b.scale != 1.0:
+                results = [y if y is None else y * b.scale for y in results]
+        if results is not None:
+            return [y if y is None else y.detach() for y in results], _record(entered, results) if followed else None, \
+                True  # fmt: skip
+    outputs, call = run_with_numpy(b.local, program.rules[b.op.name], operands, b.shapes, b.place, b.inside)
+    scaled = [y if y is None or b.scale == 1.0 else y * b.scale for y in outputs]
+    return scaled, call if followed else None, False
+
+
+def _entered(operands: Sequence[Tensor | None], wanted: Sequence[bool]) -> list[Tensor | None]:
+    first = next((x for x in operands if x is not None), None)
+    assert first is not None
+    anchor = torch.empty(0, device=first.device, requires_grad=True)
+    with torch.enable_grad():
+        return [
+            _Entry.apply(x, anchor) if x is not None and want else x for x, want in zip(operands, wanted, strict=True)
+        ]
+
+
+def _record(entered: Sequence[Tensor | None], results: Sequence[Tensor | None]) -> Record:
+    return Record(
+        [(get_gradient_edge(x), x.stride()) if x is not None and x.requires_grad else None for x in entered],
+        [get_gradient_edge(y) if y is not None and y.requires_grad else None for y in results],
+    )
+
+
+def differentiated(
+    b: Bound,
+    record: Record | NumpyCall,
+    given: Sequence[Tensor | None],
+    only: Collection[int] | None = None,
+    *,
+    again: bool = False,
+) -> list[Tensor | None]:
+    """Gradients of the wanted operands (`only` some of them) from those of the results; `again`: the record is used
+    once more."""
+    wanted = [w and (only is None or i in only) for i, w in enumerate(b.wanted)]
+    if isinstance(record, NumpyCall):
+        return record.backward([g if g is None or b.scale == 1.0 else g * b.scale for g in given], wanted)
+    pairs = [(y, g) for y, g in zip(record.results, given, strict=False) if g is not None and y is not None]
+    entries = [e if w else None for e, w in zip(record.entries, wanted, strict=True)]
+    edges = [e[0] for e in entries if e is not None]
+    if not edges or not pairs:
+        return [None] * len(entries)
+    found = iter(
+        torch.autograd.grad([y for y, _ in pairs], edges, [g for _, g in pairs], retain_graph=again, allow_unused=True)
+    )
+    out: list[Tensor | None] = []
+    for e in entries:
+        g = None if e is None else next(found)
+        # As the operand lies in memory (a transposed weight is a view); other views leave a copy to their next reader.
+        out.append(g if g is None or e is None or g.stride() == e[1] else g.contiguous())
+    return out

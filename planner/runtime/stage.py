@@ -1,0 +1,423 @@
+"""One rank of a plan: its stage of the pipeline, interpreted instruction by instruction.
+
+The events of a stage run in the order of the schedule (`planner.lowering.staged`): a plan without a pipeline is one of
+one stage.  Parameters are given to every step and their gradients taken from it; what is made of constants alone is
+laid out once.  Values are let go behind the last instruction that reads them: what a backward reads is in its record.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from planner.errors import VerificationError
+from planner.ir import Layout, Role
+from planner.kernels.shards import Array
+from planner.lowering import Event, Free, Host, Load, Redistribute, Run, Seed, Staged, StageTransfer
+from planner.lowering.program import StageInstruction
+from planner.lowering.staged import Phase
+from planner.lowering.touched import Key
+from planner.redistribute.steps import FREE
+from planner.runtime.bound import Bound, Record, bind, differentiated, run
+from planner.runtime.collectives import all_reduce, apply
+from planner.runtime.fallback import NumpyCall
+from planner.runtime.lifetimes import Passing, passing
+from planner.runtime.workers import Context
+from planner.verify.reference import incoming_gradient
+from planner.work.activity import fixed_operators
+
+__all__ = ["Feed", "Stage", "Taken", "Watch"]
+
+# The local tensor of an input of a micro-batch, or of a parameter (micro-batch -1), in a layout.
+Feed = Callable[[str, Layout, int], Tensor]
+Watch = Callable[[StageInstruction], None]
+
+
+@dataclass
+class Taken:
+    """What a step leaves: outputs by name and micro-batch, in the layout in which they are held, and gradients of the
+    parameters of the stage where they are stored."""
+
+    outputs: dict[str, dict[int, tuple[Layout, Tensor]]] = field(default_factory=dict)
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass
+class _Cell:
+    """What lies on the rank for a micro-batch in a chunk; for the chunk itself what there is once a step."""
+
+    micro_batch: int
+    values: dict[Key, Tensor] = field(default_factory=dict)
+    gradients: dict[Key, Tensor] = field(default_factory=dict)
+    records: dict[str, Record | NumpyCall] = field(default_factory=dict)
+    waiting: dict[str, list[Tensor | None]] = field(default_factory=dict)  # gradients of results, for those of weights
+
+
+class Stage:
+    """This process's rank of `staged`.
+
+    constants  whole values of constants by name, where the graph does not hold them
+    precision  the type in which floats of single precision are computed; None: as the graph says
+    """
+
+    def __init__(
+        self,
+        staged: Staged,
+        context: Context,
+        constants: Mapping[str, Array | Tensor],
+        *,
+        precision: torch.dtype | None = None,
+    ) -> None:
+        self.staged, self.program, self.context = staged, staged.program, context
+        self.graph, self.mesh = self.program.graph, self.program.mesh
+        self.number = context.enter(self.mesh)
+        self.precision = precision
+        holder = staged.passes.holder
+        self.chunks = [k for k, s in enumerate(holder) if s == self.number]
+        own = set(self.chunks)
+        self.bound = {op.name: bind(self.program, op, context) for op in self.graph.ops
+                      if staged.chunk_of[op.name] in own}  # fmt: skip
+        self.fixed = fixed_operators(self.graph)
+        self.passing: dict[int, Passing] = {k: passing(self.program, staged, k) for k in self.chunks}
+        self.resident: dict[Key, Tensor] = {}
+        self.fallbacks: set[str] = set()
+        self.sent: list[tuple[dist.Work, Tensor]] = []
+        self._lay_out(constants)
+
+    # Preparation
+
+    def _lay_out(self, constants: Mapping[str, Array | Tensor]) -> None:
+        """Constants, and what is made of them alone."""
+        cell = _Cell(-1)
+        for i in (i for k in self.chunks for i in self._instructions(k)):
+            if isinstance(i, Load) and self.graph.tensors[i.tensor].role is Role.CONSTANT:
+                if (i.tensor, i.layout) not in self.resident:
+                    given = self.graph.tensors[i.tensor].value
+                    value = constants[i.tensor] if given is None else given
+                    self.resident[i.tensor, i.layout] = self.local(value, i.layout)
+            elif isinstance(i, Run) and i.op in self.fixed and not i.backward:
+                if not all(k is None or k in self.resident for k in self.bound[i.op].outputs):
+                    self._forward(self.bound[i.op], cell, cell, record=False)
+                    self.resident |= cell.values
+            elif isinstance(i, Redistribute) and not i.gradient and self._is_fixed(i):
+                if (i.tensor, i.target) not in self.resident:
+                    self._redistribute(i, cell, cell)
+                    self.resident |= cell.values
+        self.seeds: dict[Key, Tensor] = {
+            (i.tensor, i.layout): self.local(incoming_gradient(self.graph, i.tensor), i.layout)
+            for k in self.chunks
+            for i in self._instructions(k)
+            if isinstance(i, Seed)
+        }
+
+    def _instructions(self, chunk: int) -> list[StageInstruction]:
+        phases: tuple[Phase, ...] = ("begin", "forward", "backward", "weights", "end")
+        return [i for p in phases for i in self.staged.chunks[chunk].instructions(p)]
+
+    def _is_fixed(self, i: Redistribute) -> bool:
+        made = self.graph.producers.get(i.tensor)
+        return self.graph.tensors[i.tensor].role is Role.CONSTANT or (made is not None and made.name in self.fixed)
+
+    def local(self, value: Array | Tensor, layout: Layout) -> Tensor:
+        """This rank's part of a whole value, in the precision of the stage; of a pending sum the first rank of each
+        group holds the value, the others zeros."""
+        found = local_part(value, layout, self)
+        at = self.mesh.coordinates(self.context.place)
+        found = torch.zeros_like(found) if any(at[a] for a in layout.partial_axes) else found
+        return self.computed(found.to(self.context.device))
+
+    def computed(self, value: Tensor) -> Tensor:
+        """A float in the type in which the stage computes."""
+        low = self.precision is not None and value.dtype == torch.float32
+        return value.to(self.precision) if low else value
+
+    def planned(self) -> dict[str, tuple[int, int]]:
+        """Collectives between operators that the program has for a step of this rank, by kind: how many, and the bytes
+        of the tensors in the stage's precision; what it sends to other stages, too.  What is made of constants alone was
+        laid out before."""
+        counts: Counter[str] = Counter()
+        sizes: Counter[str] = Counter()
+
+        def add(kind: str, size: int) -> None:
+            counts[kind] += 1
+            sizes[kind] += size
+
+        for event in self.staged.passes.stages[self.number]:
+            once = event.phase in ("begin", "end")
+            count = 1 if once else self.staged.copies
+            own = self.staged.chunks[event.chunk]
+            for i in own.instructions(event.phase):
+                if not isinstance(i, Redistribute) or (not i.gradient and (i.tensor, i.target) in self.resident):
+                    continue
+                for step in i.steps:
+                    if step.kind not in FREE:
+                        for _ in range(1 if self._is_parameter(i.tensor) else count):
+                            add(str(step.kind), round(step.group_bytes(self._bytes(i.tensor), self.mesh)))
+            for t in own.sent(event.phase):
+                if self.staged.passes.holder[t.target] != self.number:
+                    for _ in range(count):
+                        add("send", math.prod(self._local_shape(t.key)) * self._type(t.tensor).itemsize)
+        for name, layout in self.program.final_gradients.items():
+            for group in self.staged.sums.get(name, ()):
+                if self.context.rank in group and any(name in self.staged.chunks[k].held for k in self.chunks):
+                    add("all_reduce", math.prod(self._local_shape((name, layout))) * self._type(name).itemsize)
+        return {kind: (counts[kind], sizes[kind]) for kind in sorted(counts)}
+
+    def _bytes(self, tensor: str) -> int:
+        return self.graph.tensors[tensor].elements * self._type(tensor).itemsize
+
+    # Execution
+
+    def step(
+        self, feed: Feed, watch: Watch | None = None, left: tuple[dict[Key, Tensor], dict[Key, Tensor]] | None = None
+    ) -> Taken:
+        """One step: every event of the stage, then the sums of gradients between chunks and stages.  `watch` is called
+        behind every instruction; `left` is filled with values and gradients that passes leave."""
+        self._feed, self._watch, self._left = feed, watch, left
+        self._cells: dict[tuple[int, int], _Cell] = {}
+        self._links: dict[StageTransfer, deque[Tensor]] = {}
+        self._once = {k: _Cell(-1) for k in self.chunks}
+        taken = Taken()
+        for event in self.staged.passes.stages[self.number]:
+            self._event(event, taken)
+        for work, _ in self.sent:
+            work.wait()
+        self.sent.clear()
+        self._totals(taken)
+        self._cells, self._links, self._once = {}, {}, {}
+        return taken
+
+    def _event(self, event: Event, taken: Taken) -> None:
+        once = event.phase in ("begin", "end")
+        shared = self._once[event.chunk]
+        numbers = [-1] if once else list(self.staged.micro_batches_of(event))
+        cells = [shared] if once else [self._cell(event.chunk, n) for n in numbers]
+        program, life = self.staged.chunks[event.chunk], self.passing[event.chunk]
+        for cell in cells:
+            for transfer in program.received(event.phase):
+                self._receive(transfer, cell)
+        for n, i in enumerate(program.instructions(event.phase)):
+            self._instruction(i, cells, shared, record=(event.phase, n) in life.recorded)
+            for cell in cells:
+                for key in life.dropped.get((event.phase, n), ()):
+                    cell.values.pop(key, None)
+            if self._watch is not None:
+                self._watch(i)
+        for cell in cells:
+            for transfer in program.sent(event.phase):
+                self._send(transfer, cell)
+        if event.phase == "forward":
+            self._outputs(event.chunk, cells, taken)
+        if not once and event.phase != "forward":
+            for cell in cells:
+                for key in [k for k in cell.gradients if self._is_parameter(k[0])]:
+                    _add(shared.gradients, key, cell.gradients.pop(key))
+        if event.phase == self.staged.last:
+            for n in numbers:
+                cell = self._cells.pop((event.chunk, n), None)
+                if cell is not None and self._left is not None:
+                    for store, found in zip(self._left, (cell.values, cell.gradients), strict=True):
+                        store.clear()
+                        store.update(found)
+
+    def _cell(self, chunk: int, micro_batch: int) -> _Cell:
+        return self._cells.setdefault((chunk, micro_batch), _Cell(micro_batch))
+
+    def _is_parameter(self, tensor: str) -> bool:
+        return self.graph.tensors[tensor].role is Role.PARAMETER
+
+    def _instruction(self, i: StageInstruction, cells: Sequence[_Cell], shared: _Cell, *, record: bool) -> None:
+        """What concerns a parameter alone happens once for the micro-batches that pass together."""
+        if isinstance(i, Redistribute | Free | Load) and self._is_parameter(i.tensor):
+            if isinstance(i, Redistribute) and i.gradient:
+                for cell in cells if cells[0] is not shared else ():
+                    if (i.tensor, i.source) in cell.gradients:
+                        _add(shared.gradients, (i.tensor, i.source), cell.gradients.pop((i.tensor, i.source)))
+                if (i.tensor, i.source) not in shared.gradients:
+                    raise self._missing(f"gradient of {i.tensor}", i.source)
+            self._one(i, shared, shared, record)
+            return
+        for cell in cells:
+            self._one(i, cell, shared, record)
+
+    def _one(self, i: StageInstruction, cell: _Cell, shared: _Cell, record: bool) -> None:
+        match i:
+            case Load(tensor, layout):
+                if (tensor, layout) not in self.resident:
+                    value = self._feed(tensor, layout, cell.micro_batch)
+                    cell.values[tensor, layout] = self.computed(value)
+            case Redistribute():
+                if i.gradient or (i.tensor, i.target) not in self.resident:
+                    self._redistribute(i, cell, shared)
+            case Run(op, True):
+                self._backward(self.bound[op], cell, i.part)
+            case Run(op):
+                if op not in self.fixed:
+                    self._forward(self.bound[op], cell, shared, record=record)
+            case Seed(tensor, layout):
+                seed = self.seeds[tensor, layout]
+                cell.gradients[tensor, layout] = seed if i.weight == 1.0 else seed * i.weight
+            case Free(tensor, layout):
+                cell.values.pop((tensor, layout), None)
+            case Host(tensor, layout):
+                where = self.context.device if i.back else torch.device("cpu")
+                if (tensor, layout) in cell.values:
+                    cell.values[tensor, layout] = cell.values[tensor, layout].to(where)
+
+    def _value(self, key: Key, cell: _Cell, shared: _Cell) -> Tensor | None:
+        for store in (cell.values, shared.values, self.resident):
+            if key in store:
+                return store[key]
+        return None
+
+    def _missing(self, what: str, layout: Layout) -> VerificationError:
+        return VerificationError(f"{what} is read as {layout}, where the program never put it")
+
+    def _redistribute(self, move: Redistribute, cell: _Cell, shared: _Cell) -> None:
+        source = (move.tensor, move.source)
+        value = cell.gradients.pop(source, None) if move.gradient else self._value(source, cell, shared)
+        if value is None:
+            raise self._missing(f"{'gradient of ' if move.gradient else ''}{move.tensor}", move.source)
+        for step in move.steps:
+            value = apply(step, value, self.mesh, self.context)
+        if move.gradient:
+            _add(cell.gradients, (move.tensor, move.target), value)
+        else:
+            cell.values[move.tensor, move.target] = value
+
+    def _forward(self, b: Bound, cell: _Cell, shared: _Cell, *, record: bool) -> None:
+        operands: list[Tensor | None] = []
+        for i, key in enumerate(b.inputs):
+            if key is not None and i == b.shape_operand:
+                operands.append(torch.tensor(b.shapes[0], dtype=torch.int64))
+                continue
+            value = None if key is None else self._value(key, cell, shared)
+            if key is not None and value is None:
+                raise self._missing(f"{key[0]}, an operand of {b.op.type} {b.op.name},", key[1])
+            operands.append(value)
+        results, kept, own = run(b, self.program, operands, record=record)
+        if not own:
+            self.fallbacks.add(b.op.type)
+        for key, y in zip(b.outputs, results, strict=False):
+            if key is not None and y is not None:
+                cell.values[key] = y
+        if kept is not None:
+            cell.records[b.op.name] = kept
+
+    def _backward(self, b: Bound, cell: _Cell, part: str) -> None:
+        if part == "weights":
+            given = cell.waiting.pop(b.op.name, None)
+            record = cell.records.pop(b.op.name, None)
+        else:
+            given = [cell.gradients.pop(k, None) if k is not None and k[0] in self.program.active else None
+                     for k in b.gradients]  # fmt: skip
+            record = cell.records.get(b.op.name) if part else cell.records.pop(b.op.name, None)
+        if record is None or given is None or all(g is None for g in given):
+            return
+        only = None
+        if part:
+            heavy = {k for k, n in enumerate(b.op.inputs) if n in self.staged.weights}
+            only = heavy if part == "weights" else set(range(len(b.op.inputs))) - heavy
+        if part == "values":
+            cell.waiting[b.op.name] = given
+        found = differentiated(b, record, given, only, again=part == "values")
+        for key, g in zip(b.given, found, strict=False):
+            if key is not None and g is not None:
+                _add(cell.gradients, key, g)
+
+    # Between stages
+
+    def _send(self, transfer: StageTransfer, cell: _Cell) -> None:
+        store = cell.gradients if transfer.gradient else cell.values
+        value = store.pop(transfer.key, None) if transfer.gradient else self._value(transfer.key, cell, cell)
+        there = self.staged.passes.holder[transfer.target]
+        if there == self.number:
+            if value is not None:
+                self._links.setdefault(transfer, deque()).append(value)
+            return
+        if value is None:
+            value = torch.zeros(self._local_shape(transfer.key), dtype=self._type(transfer.tensor))
+        value = value.contiguous()
+        work = dist.isend(value, there * self.mesh.devices + self.context.place)
+        assert work is not None
+        self.sent.append((work, value))
+        self.context.ledger.add(self.context.ledger.steps, "send", value.nbytes)
+
+    def _receive(self, transfer: StageTransfer, cell: _Cell) -> None:
+        there = self.staged.passes.holder[transfer.source]
+        if there == self.number:
+            link = self._links.get(transfer)
+            value = link.popleft() if link else None
+        else:
+            value = torch.empty(
+                self._local_shape(transfer.key), dtype=self._type(transfer.tensor), device=self.context.device
+            )
+            dist.recv(value, there * self.mesh.devices + self.context.place)
+        if value is None:
+            return
+        if transfer.gradient:
+            _add(cell.gradients, transfer.key, value)
+        else:
+            cell.values[transfer.key] = value
+
+    def _local_shape(self, key: Key) -> tuple[int, ...]:
+        shape = self.graph.tensors[key[0]].shape
+        assert shape is not None, "only tensors of known shape are sent"
+        return key[1].local_shape(shape, self.mesh)
+
+    def _type(self, tensor: str) -> torch.dtype:
+        found: torch.dtype = getattr(torch, self.graph.tensors[tensor].dtype)
+        return self.precision if self.precision is not None and found == torch.float32 else found
+
+    # Results
+
+    def _outputs(self, chunk: int, cells: Sequence[_Cell], taken: Taken) -> None:
+        for name in self.graph.outputs:
+            made = self.graph.producers.get(name)
+            if made is not None and self.staged.chunk_of[made.name] != chunk:
+                continue
+            for cell in cells:
+                held = [k for k in (*cell.values, *self.resident) if k[0] == name]
+                if held:
+                    key = min(held, key=lambda k: len(k[1].partial))
+                    value = self._value(key, cell, cell)
+                    assert value is not None
+                    taken.outputs.setdefault(name, {})[cell.micro_batch] = key[1], value
+
+    def _totals(self, taken: Taken) -> None:
+        """Gradients of parameters: those of the stage's chunks together, then those of the stages that hold one."""
+        for name, layout in self.program.final_gradients.items():
+            found = [g for k in self.chunks if (g := self._once[k].gradients.pop((name, layout), None)) is not None]
+            held = any(name in self.staged.chunks[k].held for k in self.chunks)
+            if not found and not (held and name in self.staged.sums):
+                continue
+            total = found[0] if found else torch.zeros(
+                self._local_shape((name, layout)), dtype=self._type(name), device=self.context.device)  # fmt: skip
+            for more in found[1:]:
+                total = total + more
+            for group in self.staged.sums.get(name, ()):
+                if self.context.rank in group:
+                    total = all_reduce(total, self.context.group_of(group))
+                    self.context.ledger.add(self.context.ledger.steps, "all_reduce", total.nbytes)
+            taken.gradients[name] = total
+
+
+def local_part(value: Array | Tensor, layout: Layout, stage: Stage) -> Tensor:
+    """This rank's part of a whole value, whatever is pending: a copy of its own."""
+    tensor = value if isinstance(value, Tensor) else torch.from_numpy(value.copy() if value.ndim else value)
+    shape, plain = layout.unfolded(tuple(tensor.shape))
+    piece = tensor.reshape(shape)[plain.region(shape, stage.mesh, stage.context.place)]
+    return piece.reshape(layout.local_shape(tuple(tensor.shape), stage.mesh)).clone(
+        memory_format=torch.contiguous_format
+    )
+
+
+def _add(store: dict[Key, Tensor], key: Key, gradient: Tensor) -> None:
+    held = store.get(key)
+    store[key] = gradient if held is None else held + gradient
