@@ -11,6 +11,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -344,7 +345,8 @@ class Stage:
         if value is None:
             value = torch.zeros(self._local_shape(transfer.key), dtype=self._type(transfer.tensor))
         value = value.contiguous()
-        work = dist.isend(value, there * self.mesh.devices + self.context.place)
+        peer = there * self.mesh.devices + self.context.place
+        work = dist.isend(value, peer, group=self._line(transfer, peer), tag=_tag(transfer))
         assert work is not None
         self.sent.append((work, value))
         self.context.ledger.add(self.context.ledger.steps, "send", value.nbytes)
@@ -358,13 +360,21 @@ class Stage:
             value = torch.empty(
                 self._local_shape(transfer.key), dtype=self._type(transfer.tensor), device=self.context.device
             )
-            dist.recv(value, there * self.mesh.devices + self.context.place)
+            peer = there * self.mesh.devices + self.context.place
+            dist.recv(value, peer, group=self._line(transfer, peer), tag=_tag(transfer))
         if value is None:
             return
         if transfer.gradient:
             _add(cell.gradients, transfer.key, value)
         else:
             cell.values[transfer.key] = value
+
+    def _line(self, transfer: StageTransfer, peer: int) -> Any:
+        """The process group that a transfer goes through.  Two stages may hold several neighbouring chunks, and take
+        turns otherwise than they send: gloo tells messages apart by tags, NCCL by groups alone."""
+        if self.context.device.type == "cpu":
+            return None
+        return self.context.group_of(tuple(sorted((self.context.rank, peer))), f"{_tag(transfer)}")
 
     def _local_shape(self, key: Key) -> tuple[int, ...]:
         shape = self.graph.tensors[key[0]].shape
@@ -406,6 +416,11 @@ class Stage:
                     total = all_reduce(total, self.context.group_of(group))
                     self.context.ledger.add(self.context.ledger.steps, "all_reduce", total.nbytes)
             taken.gradients[name] = total
+
+
+def _tag(transfer: StageTransfer) -> int:
+    """A number for the boundary between chunks and the direction; what crosses it keeps its order."""
+    return 1 + 2 * min(transfer.source, transfer.target) + transfer.gradient
 
 
 def local_part(value: Array | Tensor, layout: Layout, stage: Stage) -> Tensor:

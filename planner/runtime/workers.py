@@ -77,7 +77,7 @@ class Context:
     state: dict[str, Any] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
     base: int = 0
-    _groups: dict[tuple[int, ...], Any] = field(default_factory=dict)
+    _groups: dict[tuple[tuple[int, ...], str], Any] = field(default_factory=dict)
 
     def enter(self, mesh: DeviceMesh) -> int:
         """Makes the process a rank of the pipeline stage whose mesh this is; the number of the stage."""
@@ -96,17 +96,17 @@ class Context:
         ranks = tuple(self.base + r for r in mine)
         return self.group_of(ranks), ranks
 
-    def group_of(self, ranks: tuple[int, ...]) -> Any:
-        """The process group of these ranks, this one among them.
+    def group_of(self, ranks: tuple[int, ...], use: str = "") -> Any:
+        """The process group of these ranks, this one among them, for some `use`.
 
         It is made when first asked for, by its members alone, which run the same program and so ask in the same order.
         """
-        if ranks not in self._groups:
-            whole = ranks == tuple(range(self.world))
-            self._groups[ranks] = (
+        if (ranks, use) not in self._groups:
+            whole = not use and ranks == tuple(range(self.world))
+            self._groups[ranks, use] = (
                 dist.group.WORLD if whole else dist.new_group(list(ranks), use_local_synchronization=True)
             )
-        return self._groups[ranks]
+        return self._groups[ranks, use]
 
     def synchronize(self) -> None:
         """Waits until the device has done what it was given."""

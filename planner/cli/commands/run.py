@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     )
     if outcome is None:  # another rank reports
         return 0
-    document = _document(outcome, plan.mesh.devices)
+    document = _document(outcome, plan.devices)
     print(json.dumps(document, indent=1) if options.json else _text(document))
     return 0 if outcome.passed else 1
 
