@@ -1,0 +1,35 @@
+"""From a PyTorch module to a trained step in two lines; needs the extra `torch`.
+
+    plan = planner.torch.plan(model, inputs, targets=targets, loss=loss_fn, devices=8, optimizer="adamw")
+    model = planner.torch.parallelize(model, plan)
+
+- `plan` captures the module's step and searches a strategy for it (`capture`, `planning`)
+- `parallelize` lets the plan's program run in the module's place (`parallel`), with state as DTensors (`placements`)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Final
+
+__all__ = ["ModulePlan", "load", "parallelize", "plan"]
+
+_HOME: Final = {
+    "ModulePlan": "planner.torch.planning",
+    "load": "planner.torch.planning",
+    "parallelize": "planner.torch.parallel",
+    "plan": "planner.torch.planning",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'planner.torch' has no attribute {name!r}")
+    from planner.runtime.extra import require_torch
+
+    require_torch(f"planner.torch.{name}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

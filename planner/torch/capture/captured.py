@@ -53,7 +53,10 @@ class Capture:
     parameters  trained parameters by name; `aliases`: further names of the same ones
     updates     buffers that the step changes
     constants   tensors of the graph that are known, by name
-    training    whether the module was in training mode
+    training    whether the module was in training mode; `mode_matters`: whether the step has operators to which that
+                makes a difference
+    positional  the number of positional arguments of the module; targets come behind them
+    own_loss    whether the module returned its loss by name
     loss        the name of the loss, None where the step has none
     """
 
@@ -67,6 +70,9 @@ class Capture:
     training: bool
     loss: str | None
     structure: pytree.TreeSpec = field(repr=False)
+    positional: int = 0
+    own_loss: bool = False
+    mode_matters: bool = False
 
     def flattened(self, inputs: Sequence[Any], kwargs: Mapping[str, Any], targets: Sequence[Any]) -> list[Tensor]:
         """The tensors that a step reads, in the order of `inputs`.  InputError where they are not built alike."""
@@ -95,12 +101,13 @@ def capture(
     """
     kwargs = dict(kwargs or {})
     program = exported_step(module, inputs, kwargs, targets, loss)
-    return _Walk(module, program, (tuple(inputs), kwargs, tuple(targets))).captured()
+    return _Walk(module, program, (tuple(inputs), kwargs, tuple(targets)), own_loss=loss is None).captured()
 
 
 class _Walk:
-    def __init__(self, module: nn.Module, program: ExportedProgram, given: Any) -> None:
-        self.module, self.program = module, program
+    def __init__(self, module: nn.Module, program: ExportedProgram, given: Any, *, own_loss: bool) -> None:
+        self.own_loss = own_loss
+        self.module, self.program, self.given = module, program, given
         self.writer = Writer(type(module).__name__)
         leaves, self.structure = pytree.tree_flatten(given)
         self.fed = _names(module, given)
@@ -268,6 +275,9 @@ class _Walk:
             self.module.training,
             loss,
             self.structure,
+            positional=len(self.given[0]),
+            own_loss=self.own_loss,
+            mode_matters=bool(updates) or any(n.op_type == "Dropout" for n in w.nodes),
         )
 
     def _result(self, v: Value) -> Value:

@@ -1,0 +1,295 @@
+"""`planner.torch.parallelize`: the plan's program runs as the forward and backward of the user's own module.
+
+The module keeps its class, the names of its parameters and buffers, and its place in the user's loop; its parameters
+become DTensors in the layouts in which the plan stores them.  A call runs a whole step, forward and backward, since the
+schedule of a pipeline interleaves them; `loss.backward()` hands the gradients over.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from planner.errors import InputError, UsageError
+from planner.ir import Layout, Role
+from planner.lowering import lower
+from planner.planning.programs import assignment_of, program_of
+from planner.runtime.collectives import all_gather, all_reduce
+from planner.runtime.stage import Stage, Taken, local_part
+from planner.runtime.workers import Context
+from planner.torch.capture import Capture
+from planner.torch.capture.writer import as_array
+from planner.torch.placements import State
+from planner.torch.planning import ModulePlan, model_of_capture
+from planner.verify.pipelined import pipeline_of
+
+__all__ = ["Runner", "StepOutput", "parallelize"]
+
+
+class StepOutput(OrderedDict[str, Any]):
+    """What a module that returns its own loss returns when it is parallel: the loss, by name, attribute or place."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self:
+            return self[name]
+        raise AttributeError(f"a parallel step returns its loss alone, and no {name!r}")
+
+    def __getitem__(self, key: Any) -> Any:
+        return tuple(self.values())[key] if isinstance(key, int) else super().__getitem__(key)
+
+
+def parallelize(module: nn.Module, plan: ModulePlan) -> nn.Module:
+    """Makes the module run as the plan says, on the processes of the default process group; returns the module.
+
+    Called with the example inputs' like, and the targets behind them, it returns the loss, the same on every rank.
+    A batch may be given whole on every rank, or as the part that the rank's data-parallel group reads
+    (`planner.torch.data_shard`).  Parameters that no stage of this rank holds lie on the meta device.
+
+    Raises:
+        UsageError: there is no process group, or one of another size than the plan's.
+        InputError: the plan is for another module.
+    """
+    if not dist.is_initialized():
+        raise UsageError(
+            "planner.torch.parallelize: no process group; start the script with torchrun and call "
+            "torch.distributed.init_process_group() first"
+        )
+    if dist.get_world_size() != plan.devices:
+        raise UsageError(
+            f"the plan is for {plan.devices} devices, and the process group has {dist.get_world_size()}; "
+            f"start {plan.devices} processes, or plan again"
+        )
+    runner = Runner(module, plan)
+    runner.place_state()
+    kind = type(module)
+    module.__class__ = type(f"Parallel{kind.__name__}", (kind,), {"forward": _forward, "_planner": runner})
+    return module
+
+
+def _forward(self: nn.Module, *arguments: Any, **keywords: Any) -> Any:
+    runner: Runner = self._planner  # type: ignore[assignment]
+    return runner(arguments, keywords)
+
+
+class Runner:
+    """A module, its plan, and this rank's stage."""
+
+    def __init__(self, module: nn.Module, plan: ModulePlan) -> None:
+        self.module, self.plan, self.capture = module, plan, plan.capture
+        self.document = plan.plan.document
+        about = self.document.model
+        self.graph = model_of_capture(self.capture).source.load(bind=about.bind, batch=about.batch)
+        self.micro_batches = self.document.schedule.micro_batches
+        self.device = next((b.device for b in (*module.parameters(), *module.buffers()) if not b.is_meta),
+                           torch.device("cpu"))  # fmt: skip
+        self.context = Context(dist.get_rank(), dist.get_world_size(), self.device)
+        program = program_of(self.document, self.graph)
+        self.staged = pipeline_of(self.document, program, self.micro_batches)
+        self.names = {n: self.graph.origins.get(n, n) for n in (t.name for t in self.graph.parameters)}
+        self.stage = Stage(self.staged, self.context, self._constants(), precision=self._precision())
+        self.still: Stage | None = None
+        self.held = [n for n in self.names if any(n in self.staged.chunks[k].held for k in self.stage.chunks)]
+        stored = {n: self.document.parameters[n].stored.layout() for n in self.names}
+        self.state = State(self.staged.program.mesh, stored, self.context.base, self.device.type)
+        self.parameters: dict[str, nn.Parameter] = {}
+        self._check()
+
+    def _precision(self) -> torch.dtype | None:
+        return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.document.schedule.precision)
+
+    def _constants(self) -> Mapping[str, Any]:
+        """Known tensors, frozen parameters and buffers, whole."""
+        found: dict[str, Any] = {n: as_array(t) for n, t in self.capture.constants.items()}
+        for name, b in (*self.module.named_parameters(), *self.module.named_buffers()):
+            if name in self.graph.tensors and name not in self.names:
+                found[name] = as_array(b)
+        return found
+
+    def _check(self) -> None:
+        lacking = set(self.capture.parameters) - set(self.names.values()) - self._unread()
+        if lacking:
+            raise InputError(f"the plan has no parameter {sorted(lacking)[0]}, which the module trains; plan again")
+
+    def _unread(self) -> set[str]:
+        """Parameters that the step does not read."""
+        return {n for n in self.capture.parameters if n not in self.graph.tensors}
+
+    # State
+
+    def place_state(self) -> None:
+        """Puts the shards that the plan stores in the place of the module's parameters."""
+        for name, origin in self.names.items():
+            whole = self.module.get_parameter(origin)
+            if name in self.held:
+                fresh = self._sharded(name, whole)
+            else:
+                fresh = nn.Parameter(whole.detach().to("meta"), requires_grad=whole.requires_grad)
+            self.parameters[name] = fresh
+            for path in self._paths(origin):
+                owner, _, last = path.rpartition(".")
+                self.module.get_submodule(owner)._parameters[last] = fresh
+
+    def _paths(self, origin: str) -> list[str]:
+        return [origin, *(alias for alias, name in self.capture.aliases.items() if name == origin)]
+
+    def _sharded(self, name: str, whole: nn.Parameter) -> nn.Parameter:
+        layout = self.state.layouts[name]
+        shape, stride = whole.shape, torch.empty(whole.shape, device="meta").stride()
+        if whole.is_meta:
+            local = torch.empty(layout.local_shape(tuple(shape), self.stage.mesh), dtype=whole.dtype, device=self.device)
+        else:
+            local = local_part(whole.detach(), layout, self.stage)
+        return nn.Parameter(self.state.tensor(name, local, shape, stride), requires_grad=whole.requires_grad)
+
+    # A step
+
+    def __call__(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+        count = self.capture.positional
+        fed = self.capture.flattened(arguments[:count], keywords, arguments[count:])
+        given = dict(zip(self.capture.inputs, fed, strict=True))
+        if not torch.is_grad_enabled() or not self.module.training:
+            return self._wrapped(self._loss(self._forward_only().step(self._feed(given, self._forward_only()))))
+        taken = self.stage.step(self._feed(given, self.stage))
+        self._update_buffers(taken)
+        loss = self._loss(taken)
+        held = [n for n in self.held if n in taken.gradients]
+        gradients = [self._gradient(n, taken.gradients[n]) for n in held]
+        return self._wrapped(_Deliver.apply(loss, gradients, *(self.parameters[n] for n in held)))
+
+    def _wrapped(self, loss: Tensor) -> Any:
+        return StepOutput(loss=loss) if self.capture.own_loss else loss
+
+    def _gradient(self, name: str, local: Tensor) -> Tensor:
+        p = self.parameters[name]
+        return self.state.tensor(name, local.to(p.dtype).contiguous(), p.shape, p.stride())
+
+    def _feed(self, given: Mapping[str, Tensor], stage: Stage) -> Any:
+        def feed(name: str, layout: Layout, micro_batch: int) -> Tensor:
+            if self.graph.tensors[name].role is Role.PARAMETER:
+                local: Tensor = self.parameters[name].detach().to_local()  # type: ignore[attr-defined]
+                return local
+            return self._part(name, given[name], layout, max(micro_batch, 0), stage)
+
+        return feed
+
+    def _part(self, name: str, value: Tensor, layout: Layout, micro_batch: int, stage: Stage) -> Tensor:
+        """This rank's part of a micro-batch, of a whole batch or of the shard of it that its data-parallel group reads."""
+        shape = self.graph.tensors[name].shape
+        assert shape is not None
+        value = value.detach().to(self.device)
+        if tuple(value.shape) == shape and self.micro_batches == 1:
+            return local_part(value, layout, stage)
+        local = layout.local_shape(shape, stage.mesh)
+        for rows, own in ((shape[0] if shape else 1, False), (local[0] if local else 1, True)):
+            if shape and tuple(value.shape) == (rows * self.micro_batches, *shape[1:]):
+                part = value[micro_batch * rows : (micro_batch + 1) * rows]
+                rest = Layout(((), *layout.dims[1:]), layout.partial, layout.parts) if own else layout
+                return local_part(part, rest, stage)
+        expected = [shape[0] * self.micro_batches, *shape[1:]] if shape else []
+        raise InputError(
+            f"input {name}: expected the whole batch {expected} or this rank's {local[0] * self.micro_batches} samples "
+            f"of it, found {list(value.shape)}"
+        )
+
+    def _forward_only(self) -> Stage:
+        if self.still is None:
+            if self.capture.mode_matters:
+                raise UsageError(
+                    f"{self.capture.name}: the step was planned in {'training' if self.capture.training else 'evaluation'}"
+                    " mode, and its operators do something else in the other one; gather the weights for evaluation with "
+                    "planner.torch.whole_state_dict"
+                )
+            program = self.staged.program
+            forward = lower(
+                self.graph, program.mesh, program.rules, frozenset(), assignment_of(self.document, self.graph)
+            )
+            self.still = Stage(
+                pipeline_of(self.document, forward, self.micro_batches), self.context, self._constants(),
+                precision=self._precision(),
+            )  # fmt: skip
+        return self.still
+
+    # What a step returns and leaves
+
+    def _loss(self, taken: Taken) -> Tensor:
+        """The mean over the micro-batches, on every rank of every stage."""
+        name = self.graph.loss or self.graph.outputs[0]
+        found = taken.outputs.get(name, {})
+        values = [self.whole(value, layout).float() for layout, value in found.values()]
+        stages = len(self.staged.passes.stages)
+        own = torch.stack(values).mean(0).reshape(()) if values else torch.zeros((), device=self.device)
+        if stages == 1:
+            return own
+        has = torch.tensor(float(bool(values)), device=self.device)
+        both = all_reduce(torch.stack([own * has, has]), dist.group.WORLD)
+        return both[0] / both[1]
+
+    def whole(self, value: Tensor, layout: Layout) -> Tensor:
+        """A value of any layout whole on every rank of the stage."""
+        mesh = self.stage.mesh
+        for axis, reduction in layout.partial:
+            value = all_reduce(value, self.context.group(mesh, (axis,))[0], str(reduction))
+        for dim, axes in enumerate(layout.dims):
+            if axes:
+                group, ranks = self.context.group(mesh, axes)
+                value = all_gather(value, len(ranks), dim, group)
+        return value
+
+    def _update_buffers(self, taken: Taken) -> None:
+        with torch.no_grad():
+            for u in self.capture.updates:
+                buffer = self.module.get_buffer(u.buffer)
+                if not u.output:
+                    buffer.add_(u.added * self.micro_batches)
+                elif u.output in taken.outputs:
+                    self._average(u, buffer, taken)
+
+    def _average(self, u: Any, buffer: Tensor, taken: Taken) -> None:
+        """A running statistic over the micro-batches in turn: each was counted from what the step began with."""
+        first, kept = buffer.clone(), 1.0 - u.momentum
+        shape = self.graph.tensors[u.counted].shape if u.counted else None
+        unbiased = 1.0
+        if shape is not None:
+            count = shape[0]
+            for n in shape[2:]:
+                count *= n
+            unbiased = count / max(count - 1, 1)
+        for layout, value in (found for _, found in sorted(taken.outputs[u.output].items())):
+            new = self.whole(value, layout).to(buffer.dtype)
+            if u.momentum:
+                buffer.copy_(kept * buffer + (new - kept * first) * unbiased)
+            else:
+                buffer.copy_(new)
+        self.stage.resident.update(
+            {key: local_part(buffer, key[1], self.stage) for key in self.stage.resident if key[0] == u.buffer}
+        )
+
+
+class _Deliver(torch.autograd.Function):
+    """Hands gradients that are there already to autograd, times the gradient of the loss."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, gradients: list[Tensor], *parameters: Tensor) -> Tensor:
+        ctx.gradients = gradients
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        found, ctx.gradients = ctx.gradients, None
+        if found is None:
+            raise RuntimeError("the gradients of a step are handed over once; call the module again")
+        if gradient.device.type != "cpu" or float(gradient) != 1.0:
+            for g in found:
+                g.to_local().mul_(gradient)
+        return None, None, *found
+
+
+def captured_of(module: nn.Module) -> Capture:
+    """The captured step of a parallel module."""
+    found: Capture = module._planner.capture  # type: ignore[union-attr,assignment]
+    return found

@@ -1,0 +1,173 @@
+"""`planner.torch.plan`: from a module to a plan, without ONNX in between that anybody sees."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from planner.errors import InputError, OptionError
+from planner.library.machine import Machine
+from planner.library.model import Model
+from planner.library.plan import Plan, load_plan
+from planner.library.searching import search
+from planner.requests.model import ModelSource
+from planner.torch.capture import Capture, capture
+
+__all__ = ["ModulePlan", "load", "plan"]
+
+_OPTIMIZERS = {"adamw": "adam", "adam": "adam", "sgd": "sgd", "momentum": "momentum"}
+
+Examples = Tensor | Sequence[Any] | Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ModulePlan:
+    """A plan for a module: the plan itself, and the captured step that it is for."""
+
+    plan: Plan
+    capture: Capture
+
+    @property
+    def parallelism(self) -> str:
+        """The degrees of parallelism in words."""
+        return self.plan.parallelism
+
+    @property
+    def step_time(self) -> float:
+        """The predicted seconds of a step."""
+        return self.plan.step_time
+
+    @property
+    def devices(self) -> int:
+        """The number of processes that it runs on."""
+        return self.plan.devices
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Writes plan.json and the captured model without weights, which the commands read; returns plan.json's path.
+
+        `planner.torch.load` reads it again for the same module.
+        """
+        return self.plan.save(folder)
+
+    def __repr__(self) -> str:
+        return repr(self.plan)
+
+    def __str__(self) -> str:
+        return str(self.plan)
+
+
+def plan(
+    module: nn.Module,
+    example_inputs: Examples = (),
+    *,
+    devices: int | None = None,
+    targets: Examples = (),
+    loss: Callable[..., Tensor] | None = None,
+    optimizer: str | torch.optim.Optimizer | type[torch.optim.Optimizer] = "adamw",
+    machine: Machine | None = None,
+    **options: Any,
+) -> ModulePlan:
+    """Searches the best parallel strategy for one training step of a module.
+
+    No weight is read, and no process group is needed; where there is one, its first rank searches for all.
+
+    Args:
+        module: a module in the mode in which it is trained; it may lie on the meta device.
+        example_inputs: a global batch: a tensor, a tuple of positional arguments, or a dict of keyword arguments.
+        devices: the number of devices; default: that of the process group.
+        targets: what `loss` reads behind the module's result: a tensor, or a tuple.
+        loss: called with the module's result and the targets; None where the module returns its own loss, as Hugging
+            Face's models do when they are given labels.
+        optimizer: the optimizer, which takes memory: adamw, adam, momentum, sgd, or a torch optimizer or its class.
+        machine: a `planner.Machine` to plan for; or `devices` and `hardware`.
+        options: those of `planner.search`: hardware, precision, time_limit, strategy, micro_batches, pin, …
+
+    Raises:
+        InputError: the module cannot be captured; InfeasibleError, NoPlanError as `planner.search`.
+    """
+    captured = _captured(module, example_inputs, targets, loss)
+    if devices is None and machine is None:
+        if not dist.is_initialized():
+            raise OptionError("devices: expected a number of devices; give devices=…, a machine, or start a process group")
+        devices = dist.get_world_size()
+    model = model_of_capture(captured)
+
+    def searched() -> Plan:
+        return search(model, machine, devices=devices, optimizer=_optimizer(optimizer), **options)  # type: ignore[arg-type]
+
+    return ModulePlan(_by_first_rank(searched, model), captured)
+
+
+def load(
+    path: str | os.PathLike[str],
+    module: nn.Module,
+    example_inputs: Examples = (),
+    *,
+    targets: Examples = (),
+    loss: Callable[..., Tensor] | None = None,
+) -> ModulePlan:
+    """A plan that was saved, or searched for the model's ONNX export, for this module; arguments as of `plan`.
+
+    InputError where the plan is for another step than the module's.
+    """
+    captured = _captured(module, example_inputs, targets, loss)
+    found = load_plan(path)
+    about = found.document.model
+    graph = model_of_capture(captured).source.load(bind=about.bind, batch=about.batch)
+    if graph.digest != about.digest:
+        raise InputError(
+            f"plan {os.fspath(path)}: it is for another step than that of {captured.name} with these inputs (digest "
+            f"{about.digest[:12]}, the module's is {graph.digest[:12]}); give the inputs and the mode it was planned with"
+        )
+    requested = found.document.search.request
+    model = Model(model_of_capture(captured).source, dict(about.bind), None if requested is None else requested.batch)
+    return ModulePlan(Plan(found.text, model), captured)
+
+
+def model_of_capture(captured: Capture) -> Model:
+    """The captured step as `planner.search` reads a model."""
+    return Model(ModelSource(Path(f"{captured.name}.onnx"), captured.model))
+
+
+def _captured(module: nn.Module, inputs: Examples, targets: Examples, loss: Any) -> Capture:
+    named = dict(inputs) if isinstance(inputs, Mapping) else {}
+    listed = () if isinstance(inputs, Mapping) else (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+    wanted = (targets,) if isinstance(targets, Tensor) else tuple(targets)
+    return capture(module, listed, named, wanted, loss)
+
+
+def _optimizer(given: Any) -> str:
+    if isinstance(given, str) and given.lower() in _OPTIMIZERS:
+        return _OPTIMIZERS[given.lower()]
+    name = (given if isinstance(given, type) else type(given)).__name__.lower()
+    if name == "sgd" and not isinstance(given, type):
+        return "momentum" if given.defaults.get("momentum") else "sgd"
+    if name in _OPTIMIZERS:
+        return _OPTIMIZERS[name]
+    raise OptionError(f"optimizer {given!r:.60}: expected one of {', '.join(sorted(_OPTIMIZERS))}")
+
+
+def _by_first_rank(searched: Callable[[], Plan], model: Model) -> Plan:
+    """The plan of the first rank on all ranks: two searches under a time limit may end in two plans."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return searched()
+    found: list[Any] = [None, None]
+    if dist.get_rank() == 0:
+        try:
+            own = searched()
+            found = [own.text, None]
+        except Exception as error:  # which all ranks shall raise, or they would wait for ever
+            found = [None, error]
+    dist.broadcast_object_list(found, src=0)
+    if found[1] is not None:
+        raise found[1]
+    return own if dist.get_rank() == 0 else Plan(found[0], model)
+
+
