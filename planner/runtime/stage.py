@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,7 +33,7 @@ from planner.runtime.workers import Context
 from planner.verify.reference import incoming_gradient
 from planner.work.activity import fixed_operators
 
-__all__ = ["Feed", "Stage", "Taken", "Watch"]
+__all__ = ["Cell", "Feed", "Stage", "Taken", "Watch", "local_part"]
 
 # The local tensor of an input of a micro-batch, or of a parameter (micro-batch -1), in a layout.
 Feed = Callable[[str, Layout, int], Tensor]
@@ -50,7 +50,7 @@ class Taken:
 
 
 @dataclass
-class _Cell:
+class Cell:
     """What lies on the rank for a micro-batch in a chunk; for the chunk itself what there is once a step."""
 
     micro_batch: int
@@ -65,6 +65,7 @@ class Stage:
 
     constants  whole values of constants by name, where the graph does not hold them
     precision  the type in which floats of single precision are computed; None: as the graph says
+    changing   constants that steps change, as running statistics are: given to every step
     """
 
     def __init__(
@@ -74,11 +75,12 @@ class Stage:
         constants: Mapping[str, Array | Tensor],
         *,
         precision: torch.dtype | None = None,
+        changing: Collection[str] = (),
     ) -> None:
         self.staged, self.program, self.context = staged, staged.program, context
         self.graph, self.mesh = self.program.graph, self.program.mesh
         self.number = context.enter(self.mesh)
-        self.precision = precision
+        self.precision, self.changing = precision, frozenset(changing)
         holder = staged.passes.holder
         self.chunks = [k for k, s in enumerate(holder) if s == self.number]
         own = set(self.chunks)
@@ -89,16 +91,18 @@ class Stage:
         self.resident: dict[Key, Tensor] = {}
         self.fallbacks: set[str] = set()
         self.sent: list[tuple[dist.Work, Tensor]] = []
+        self._watch: Watch | None = None
+        self._left: tuple[dict[Key, Tensor], dict[Key, Tensor]] | None = None
         self._lay_out(constants)
 
     # Preparation
 
     def _lay_out(self, constants: Mapping[str, Array | Tensor]) -> None:
         """Constants, and what is made of them alone."""
-        cell = _Cell(-1)
+        cell = Cell(-1)
         for i in (i for k in self.chunks for i in self._instructions(k)):
             if isinstance(i, Load) and self.graph.tensors[i.tensor].role is Role.CONSTANT:
-                if (i.tensor, i.layout) not in self.resident:
+                if (i.tensor, i.layout) not in self.resident and i.tensor not in self.changing:
                     given = self.graph.tensors[i.tensor].value
                     value = constants[i.tensor] if given is None else given
                     self.resident[i.tensor, i.layout] = self.local(value, i.layout)
@@ -123,6 +127,8 @@ class Stage:
 
     def _is_fixed(self, i: Redistribute) -> bool:
         made = self.graph.producers.get(i.tensor)
+        if i.tensor in self.changing:
+            return False
         return self.graph.tensors[i.tensor].role is Role.CONSTANT or (made is not None and made.name in self.fixed)
 
     def local(self, value: Array | Tensor, layout: Layout) -> Tensor:
@@ -158,7 +164,7 @@ class Stage:
                     continue
                 for step in i.steps:
                     if step.kind not in FREE:
-                        for _ in range(1 if self._is_parameter(i.tensor) else count):
+                        for _ in range(1 if self.is_parameter(i.tensor) else count):
                             add(str(step.kind), round(step.group_bytes(self._bytes(i.tensor), self.mesh)))
             for t in own.sent(event.phase):
                 if self.staged.passes.holder[t.target] != self.number:
@@ -180,25 +186,34 @@ class Stage:
     ) -> Taken:
         """One step: every event of the stage, then the sums of gradients between chunks and stages.  `watch` is called
         behind every instruction; `left` is filled with values and gradients that passes leave."""
-        self._feed, self._watch, self._left = feed, watch, left
-        self._cells: dict[tuple[int, int], _Cell] = {}
-        self._links: dict[StageTransfer, deque[Tensor]] = {}
-        self._once = {k: _Cell(-1) for k in self.chunks}
+        self._watch, self._left = watch, left
+        self.begin(feed)
         taken = Taken()
-        for event in self.staged.passes.stages[self.number]:
-            self._event(event, taken)
+        self.run(self.staged.passes.stages[self.number], taken)
         for work, _ in self.sent:
             work.wait()
         self.sent.clear()
-        self._totals(taken)
-        self._cells, self._links, self._once = {}, {}, {}
+        self.total(taken)
+        self.cells, self._links, self.once = {}, {}, {}
         return taken
+
+    def begin(self, feed: Feed) -> None:
+        """Empties what a step fills."""
+        self._feed = feed
+        self.cells: dict[tuple[int, int], Cell] = {}
+        self._links: dict[StageTransfer, deque[Tensor]] = {}
+        self.once = {k: Cell(-1) for k in self.chunks}
+
+    def run(self, events: Iterable[Event], taken: Taken) -> None:
+        """Events of the stage, in their order."""
+        for event in events:
+            self._event(event, taken)
 
     def _event(self, event: Event, taken: Taken) -> None:
         once = event.phase in ("begin", "end")
-        shared = self._once[event.chunk]
+        shared = self.once[event.chunk]
         numbers = [-1] if once else list(self.staged.micro_batches_of(event))
-        cells = [shared] if once else [self._cell(event.chunk, n) for n in numbers]
+        cells = [shared] if once else [self.cell(event.chunk, n) for n in numbers]
         program, life = self.staged.chunks[event.chunk], self.passing[event.chunk]
         for cell in cells:
             for transfer in program.received(event.phase):
@@ -217,25 +232,25 @@ class Stage:
             self._outputs(event.chunk, cells, taken)
         if not once and event.phase != "forward":
             for cell in cells:
-                for key in [k for k in cell.gradients if self._is_parameter(k[0])]:
+                for key in [k for k in cell.gradients if self.is_parameter(k[0])]:
                     _add(shared.gradients, key, cell.gradients.pop(key))
         if event.phase == self.staged.last:
             for n in numbers:
-                cell = self._cells.pop((event.chunk, n), None)
+                cell = self.cells.pop((event.chunk, n), None)
                 if cell is not None and self._left is not None:
                     for store, found in zip(self._left, (cell.values, cell.gradients), strict=True):
                         store.clear()
                         store.update(found)
 
-    def _cell(self, chunk: int, micro_batch: int) -> _Cell:
-        return self._cells.setdefault((chunk, micro_batch), _Cell(micro_batch))
+    def cell(self, chunk: int, micro_batch: int) -> Cell:
+        return self.cells.setdefault((chunk, micro_batch), Cell(micro_batch))
 
-    def _is_parameter(self, tensor: str) -> bool:
+    def is_parameter(self, tensor: str) -> bool:
         return self.graph.tensors[tensor].role is Role.PARAMETER
 
-    def _instruction(self, i: StageInstruction, cells: Sequence[_Cell], shared: _Cell, *, record: bool) -> None:
+    def _instruction(self, i: StageInstruction, cells: Sequence[Cell], shared: Cell, *, record: bool) -> None:
         """What concerns a parameter alone happens once for the micro-batches that pass together."""
-        if isinstance(i, Redistribute | Free | Load) and self._is_parameter(i.tensor):
+        if isinstance(i, Redistribute | Free | Load) and self.is_parameter(i.tensor):
             if isinstance(i, Redistribute) and i.gradient:
                 for cell in cells if cells[0] is not shared else ():
                     if (i.tensor, i.source) in cell.gradients:
@@ -247,7 +262,7 @@ class Stage:
         for cell in cells:
             self._one(i, cell, shared, record)
 
-    def _one(self, i: StageInstruction, cell: _Cell, shared: _Cell, record: bool) -> None:
+    def _one(self, i: StageInstruction, cell: Cell, shared: Cell, record: bool) -> None:
         match i:
             case Load(tensor, layout):
                 if (tensor, layout) not in self.resident:
@@ -271,7 +286,7 @@ class Stage:
                 if (tensor, layout) in cell.values:
                     cell.values[tensor, layout] = cell.values[tensor, layout].to(where)
 
-    def _value(self, key: Key, cell: _Cell, shared: _Cell) -> Tensor | None:
+    def _value(self, key: Key, cell: Cell, shared: Cell) -> Tensor | None:
         for store in (cell.values, shared.values, self.resident):
             if key in store:
                 return store[key]
@@ -280,7 +295,7 @@ class Stage:
     def _missing(self, what: str, layout: Layout) -> VerificationError:
         return VerificationError(f"{what} is read as {layout}, where the program never put it")
 
-    def _redistribute(self, move: Redistribute, cell: _Cell, shared: _Cell) -> None:
+    def _redistribute(self, move: Redistribute, cell: Cell, shared: Cell) -> None:
         source = (move.tensor, move.source)
         value = cell.gradients.pop(source, None) if move.gradient else self._value(source, cell, shared)
         if value is None:
@@ -292,7 +307,7 @@ class Stage:
         else:
             cell.values[move.tensor, move.target] = value
 
-    def _forward(self, b: Bound, cell: _Cell, shared: _Cell, *, record: bool) -> None:
+    def _forward(self, b: Bound, cell: Cell, shared: Cell, *, record: bool) -> None:
         operands: list[Tensor | None] = []
         for i, key in enumerate(b.inputs):
             if key is not None and i == b.shape_operand:
@@ -311,7 +326,7 @@ class Stage:
         if kept is not None:
             cell.records[b.op.name] = kept
 
-    def _backward(self, b: Bound, cell: _Cell, part: str) -> None:
+    def _backward(self, b: Bound, cell: Cell, part: str) -> None:
         if part == "weights":
             given = cell.waiting.pop(b.op.name, None)
             record = cell.records.pop(b.op.name, None)
@@ -334,7 +349,7 @@ class Stage:
 
     # Between stages
 
-    def _send(self, transfer: StageTransfer, cell: _Cell) -> None:
+    def _send(self, transfer: StageTransfer, cell: Cell) -> None:
         store = cell.gradients if transfer.gradient else cell.values
         value = store.pop(transfer.key, None) if transfer.gradient else self._value(transfer.key, cell, cell)
         there = self.staged.passes.holder[transfer.target]
@@ -351,7 +366,7 @@ class Stage:
         self.sent.append((work, value))
         self.context.ledger.add(self.context.ledger.steps, "send", value.nbytes)
 
-    def _receive(self, transfer: StageTransfer, cell: _Cell) -> None:
+    def _receive(self, transfer: StageTransfer, cell: Cell) -> None:
         there = self.staged.passes.holder[transfer.source]
         if there == self.number:
             link = self._links.get(transfer)
@@ -387,7 +402,7 @@ class Stage:
 
     # Results
 
-    def _outputs(self, chunk: int, cells: Sequence[_Cell], taken: Taken) -> None:
+    def _outputs(self, chunk: int, cells: Sequence[Cell], taken: Taken) -> None:
         for name in self.graph.outputs:
             made = self.graph.producers.get(name)
             if made is not None and self.staged.chunk_of[made.name] != chunk:
@@ -400,10 +415,10 @@ class Stage:
                     assert value is not None
                     taken.outputs.setdefault(name, {})[cell.micro_batch] = key[1], value
 
-    def _totals(self, taken: Taken) -> None:
+    def total(self, taken: Taken) -> None:
         """Gradients of parameters: those of the stage's chunks together, then those of the stages that hold one."""
         for name, layout in self.program.final_gradients.items():
-            found = [g for k in self.chunks if (g := self._once[k].gradients.pop((name, layout), None)) is not None]
+            found = [g for k in self.chunks if (g := self.once[k].gradients.pop((name, layout), None)) is not None]
             held = any(name in self.staged.chunks[k].held for k in self.chunks)
             if not found and not (held and name in self.staged.sums):
                 continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 import torch.distributed as dist
@@ -21,6 +21,7 @@ from planner.lowering import lower
 from planner.planning.programs import assignment_of, program_of
 from planner.runtime.collectives import all_gather, all_reduce
 from planner.runtime.stage import Stage, Taken, local_part
+from planner.runtime.traced import TracedStage
 from planner.runtime.workers import Context
 from planner.torch.capture import Capture
 from planner.torch.capture.writer import as_array
@@ -28,7 +29,9 @@ from planner.torch.placements import State
 from planner.torch.planning import ModulePlan, model_of_capture
 from planner.verify.pipelined import pipeline_of
 
-__all__ = ["Runner", "StepOutput", "parallelize"]
+__all__ = ["Mode", "Runner", "StepOutput", "parallelize"]
+
+Mode = Literal["eager", "traced", "compiled"]
 
 
 class StepOutput(OrderedDict[str, Any]):
@@ -43,12 +46,19 @@ class StepOutput(OrderedDict[str, Any]):
         return tuple(self.values())[key] if isinstance(key, int) else super().__getitem__(key)
 
 
-def parallelize(module: nn.Module, plan: ModulePlan) -> nn.Module:
+def parallelize(module: nn.Module, plan: ModulePlan, *, mode: Mode = "eager") -> nn.Module:
     """Makes the module run as the plan says, on the processes of the default process group; returns the module.
 
     Called with the example inputs' like, and the targets behind them, it returns the loss, the same on every rank.
     A batch may be given whole on every rank, or as the part that the rank's data-parallel group reads
     (`planner.torch.data_shard`).  Parameters that no stage of this rank holds lie on the meta device.
+
+    Args:
+        module: the module that was planned for; it is changed.
+        plan: of `planner.torch.plan` or `planner.torch.load`.
+        mode: eager interprets the program, operator by operator; traced runs it as graphs of ATen operators, with the
+            same bits; compiled has Inductor compile these, which takes a while at the first step.  Stages of pipelines
+            are interpreted.
 
     Raises:
         UsageError: there is no process group, or one of another size than the plan's.
@@ -64,7 +74,9 @@ def parallelize(module: nn.Module, plan: ModulePlan) -> nn.Module:
             f"the plan is for {plan.devices} devices, and the process group has {dist.get_world_size()}; "
             f"start {plan.devices} processes, or plan again"
         )
-    runner = Runner(module, plan)
+    if mode not in get_args(Mode):
+        raise UsageError(f"planner.torch.parallelize: mode {mode!r}: expected one of {', '.join(get_args(Mode))}")
+    runner = Runner(module, plan, mode)
     runner.place_state()
     kind = type(module)
     module.__class__ = type(f"Parallel{kind.__name__}", (kind,), {"forward": _forward, "_planner": runner})
@@ -79,7 +91,7 @@ def _forward(self: nn.Module, *arguments: Any, **keywords: Any) -> Any:
 class Runner:
     """A module, its plan, and this rank's stage."""
 
-    def __init__(self, module: nn.Module, plan: ModulePlan) -> None:
+    def __init__(self, module: nn.Module, plan: ModulePlan, mode: Mode = "eager") -> None:
         self.module, self.plan, self.capture = module, plan, plan.capture
         self.document = plan.plan.document
         about = self.document.model
@@ -91,7 +103,13 @@ class Runner:
         program = program_of(self.document, self.graph)
         self.staged = pipeline_of(self.document, program, self.micro_batches)
         self.names = {n: self.graph.origins.get(n, n) for n in (t.name for t in self.graph.parameters)}
-        self.stage = Stage(self.staged, self.context, self._constants(), precision=self._precision())
+        self.changing = {u.buffer for u in self.capture.updates if u.output}
+        self.stage = Stage(
+            self.staged, self.context, self._constants(), precision=self._precision(), changing=self.changing
+        )
+        self.stepper: Stage | TracedStage = self.stage
+        if mode != "eager" and len(self.staged.passes.stages) == 1:
+            self.stepper = TracedStage(self.stage, compiled=mode == "compiled")
         self.still: Stage | None = None
         self.held = [n for n in self.names if any(n in self.staged.chunks[k].held for k in self.stage.chunks)]
         stored = {n: self.document.parameters[n].stored.layout() for n in self.names}
@@ -154,7 +172,7 @@ class Runner:
         given = dict(zip(self.capture.inputs, fed, strict=True))
         if not torch.is_grad_enabled() or not self.module.training:
             return self._wrapped(self._loss(self._forward_only().step(self._feed(given, self._forward_only()))))
-        taken = self.stage.step(self._feed(given, self.stage))
+        taken = self.stepper.step(self._feed(given, self.stage))
         self._update_buffers(taken)
         loss = self._loss(taken)
         held = [n for n in self.held if n in taken.gradients]
@@ -173,6 +191,8 @@ class Runner:
             if self.graph.tensors[name].role is Role.PARAMETER:
                 local: Tensor = self.parameters[name].detach().to_local()  # type: ignore[attr-defined]
                 return local
+            if name in self.changing:
+                return local_part(self.module.get_buffer(name), layout, stage)
             return self._part(name, given[name], layout, max(micro_batch, 0), stage)
 
         return feed
@@ -210,7 +230,7 @@ class Runner:
             )
             self.still = Stage(
                 pipeline_of(self.document, forward, self.micro_batches), self.context, self._constants(),
-                precision=self._precision(),
+                precision=self._precision(), changing=self.changing,
             )  # fmt: skip
         return self.still
 
@@ -265,9 +285,6 @@ class Runner:
                 buffer.copy_(kept * buffer + (new - kept * first) * unbiased)
             else:
                 buffer.copy_(new)
-        self.stage.resident.update(
-            {key: local_part(buffer, key[1], self.stage) for key in self.stage.resident if key[0] == u.buffer}
-        )
 
 
 class _Deliver(torch.autograd.Function):
