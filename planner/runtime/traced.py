@@ -53,7 +53,8 @@ class _Graph:
     run: Callable[..., Any] | None = None
 
     def __call__(self, *tensors: Tensor) -> list[Tensor]:
-        found: list[Tensor] = (self.run or self.module)(*tensors)
+        run = self.module if self.run is None else self.run
+        found: list[Tensor] = run(*tensors)
         return list(found)
 
 
@@ -132,7 +133,7 @@ class TracedStage:
             return list(self.stage.once[once].values.values())
 
         self._traced(begin, beginning, self._fed(begin, feed, 0))
-        values = begin(*self._fed(begin, feed, 0))
+        values = begin.module(*self._fed(begin, feed, 0))
         turn = _Graph(GraphModule({}, torch.fx.Graph()), self._wanted(turns))
 
         def turning(*tensors: Tensor) -> list[Tensor]:
@@ -143,7 +144,7 @@ class TracedStage:
             return [*self._listed(turn, taken), *self.stage.once[once].gradients.values()]
 
         self._traced(turn, turning, [*values, *self._fed(turn, feed, 0)])
-        made = turn(*values, *self._fed(turn, feed, 0))[len(turn.outputs) :]
+        made = turn.module(*values, *self._fed(turn, feed, 0))[len(turn.outputs) :]
         end = _Graph(GraphModule({}, torch.fx.Graph()), [])
 
         def ending(*tensors: Tensor) -> list[Tensor]:
@@ -201,7 +202,9 @@ class TracedStage:
         module.recompile()
         graph.module = module
         if self.compiled:
-            graph.run = torch.compile(module, fullgraph=True, dynamic=False)
+            import torch._inductor
+
+            graph.run = torch._inductor.compile(module, list(examples))
         return graph
 
 

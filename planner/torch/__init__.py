@@ -5,6 +5,7 @@
 
 - `plan` captures the module's step and searches a strategy for it (`capture`, `planning`)
 - `parallelize` lets the plan's program run in the module's place (`parallel`), with state as DTensors (`placements`)
+- `state_dict`, `load_state_dict`: checkpoints under plain names, whatever the plan (`state`)
 """
 
 from __future__ import annotations
@@ -12,13 +13,26 @@ from __future__ import annotations
 import importlib
 from typing import Any, Final
 
-__all__ = ["ModulePlan", "load", "parallelize", "plan"]
+__all__ = [
+    "ModulePlan",
+    "clip_grad_norm_",
+    "load",
+    "load_state_dict",
+    "parallelize",
+    "plan",
+    "state_dict",
+    "whole_state_dict",
+]
 
 _HOME: Final = {
     "ModulePlan": "planner.torch.planning",
     "load": "planner.torch.planning",
     "parallelize": "planner.torch.parallel",
     "plan": "planner.torch.planning",
+    "clip_grad_norm_": "planner.torch.state",
+    "load_state_dict": "planner.torch.state",
+    "state_dict": "planner.torch.state",
+    "whole_state_dict": "planner.torch.state",
 }
 
 

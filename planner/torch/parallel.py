@@ -113,7 +113,8 @@ class Runner:
         self.still: Stage | None = None
         self.held = [n for n in self.names if any(n in self.staged.chunks[k].held for k in self.stage.chunks)]
         stored = {n: self.document.parameters[n].stored.layout() for n in self.names}
-        self.state = State(self.staged.program.mesh, stored, self.context.base, self.device.type)
+        self.layouts = stored
+        self.state = State(self.staged.program.mesh, len(self.staged.passes.stages), stored, self.device.type)
         self.parameters: dict[str, nn.Parameter] = {}
         self._check()
 
@@ -156,13 +157,13 @@ class Runner:
         return [origin, *(alias for alias, name in self.capture.aliases.items() if name == origin)]
 
     def _sharded(self, name: str, whole: nn.Parameter) -> nn.Parameter:
-        layout = self.state.layouts[name]
+        layout = self.layouts[name]
         shape, stride = whole.shape, torch.empty(whole.shape, device="meta").stride()
         if whole.is_meta:
             local = torch.empty(layout.local_shape(tuple(shape), self.stage.mesh), dtype=whole.dtype, device=self.device)
         else:
             local = local_part(whole.detach(), layout, self.stage)
-        return nn.Parameter(self.state.tensor(name, local, shape, stride), requires_grad=whole.requires_grad)
+        return nn.Parameter(self.state.tensor(layout, local, shape, stride), requires_grad=whole.requires_grad)
 
     # A step
 
@@ -184,7 +185,7 @@ class Runner:
 
     def _gradient(self, name: str, local: Tensor) -> Tensor:
         p = self.parameters[name]
-        return self.state.tensor(name, local.to(p.dtype).contiguous(), p.shape, p.stride())
+        return self.state.tensor(self.layouts[name], local.to(p.dtype).contiguous(), p.shape, p.stride())
 
     def _feed(self, given: Mapping[str, Tensor], stage: Stage) -> Any:
         def feed(name: str, layout: Layout, micro_batch: int) -> Tensor:

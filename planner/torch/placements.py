@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import permutations
+from typing import Any
 
-import numpy as np
 import torch
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh as TorchMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from planner.ir import DeviceMesh, Layout
 
-__all__ = ["State", "axis_order"]
+__all__ = ["State", "axis_order", "is_parted"]
+
+Joined = tuple[tuple[str, ...], ...]  # axes of the plan's mesh that are one dimension of DTensor's
 
 
 def axis_order(mesh: DeviceMesh, layouts: Iterable[Layout]) -> tuple[str, ...]:
@@ -29,39 +32,57 @@ def axis_order(mesh: DeviceMesh, layouts: Iterable[Layout]) -> tuple[str, ...]:
     return max(permutations(mesh.names), key=fits)
 
 
-class State:
-    """Parameters of one pipeline stage as DTensors.
+def is_parted(tensor: Any) -> bool:
+    """Whether a DTensor's shards hold pieces that lie apart: no file format of shards has words for these."""
+    return isinstance(tensor, DTensor) and any(isinstance(p, _StridedShard) for p in tensor.placements)
 
-    mesh    of the stage
-    order   the axes in DTensor's order
-    base    the stage's first rank
+
+class State:
+    """Parameters of a pipeline stage as DTensors.
+
+    All have one mesh, the stage's with its axes in DTensor's order, but for those of which a dimension is split by
+    several axes in another order, or in equal parts: the axes are joined to one then.  Every rank makes all meshes.
     """
 
-    def __init__(self, mesh: DeviceMesh, layouts: Mapping[str, Layout], base: int, device: str) -> None:
+    def __init__(self, mesh: DeviceMesh, stages: int, layouts: Mapping[str, Layout], device: str) -> None:
         self.mesh, self.layouts = mesh, layouts
         self.order = axis_order(mesh, layouts.values())
-        ranks = np.arange(base, base + mesh.devices).reshape(mesh.shape)
-        ranks = ranks.transpose([mesh.names.index(a) for a in self.order])
-        self.torch_mesh = TorchMesh(device, torch.tensor(ranks.copy()), mesh_dim_names=self.order)
+        self.common: Joined = tuple((a,) for a in self.order)
+        kinds = dict.fromkeys([self.common, *(self.joined(x) for x in layouts.values())])
+        ranks = torch.arange(stages * mesh.devices).reshape(stages, *mesh.shape)
+        self.meshes = {joined: self._torch_mesh(ranks, joined, device) for joined in kinds}
+
+    def _torch_mesh(self, ranks: Tensor, joined: Joined, device: str) -> TorchMesh:
+        axes = [1 + self.mesh.names.index(a) for group in joined for a in group]
+        sizes = [self.mesh.size(group) for group in joined]
+        names = tuple("_".join(group) for group in joined)
+        whole = TorchMesh(
+            device, ranks.permute(0, *axes).reshape(-1, *sizes).contiguous(), mesh_dim_names=("stage", *names)
+        )
+        return whole[names]
+
+    def joined(self, layout: Layout) -> Joined:
+        """How the axes of the mesh are joined for a layout."""
+        apart = [
+            d for k, d in enumerate(layout.dims)
+            if len(d) > 1 and (layout.parts_of(k) > 1 or list(d) != sorted(d, key=self.order.index))
+        ]  # fmt: skip
+        taken = {a for d in apart for a in d}
+        return (*((a,) for a in self.order if a not in taken), *apart) if apart else self.common
 
     def placements(self, layout: Layout) -> tuple[Placement, ...]:
-        """One for each axis of the mesh in DTensor's order."""
+        """One for each dimension of the layout's mesh."""
         found: list[Placement] = []
-        for axis in self.order:
-            dim = next((d for d, axes in enumerate(layout.dims) if axis in axes), None)
-            found.append(Replicate() if dim is None else self._shard(layout, dim, axis))
+        for group in self.joined(layout):
+            dim = next((d for d, axes in enumerate(layout.dims) if group[0] in axes), None)
+            if dim is None:
+                found.append(Replicate())
+            else:
+                parts = layout.parts_of(dim)
+                found.append(Shard(dim) if parts == 1 else _StridedShard(dim, split_factor=parts))
         return tuple(found)
 
-    def _shard(self, layout: Layout, dim: int, axis: str) -> Placement:
-        """A dimension is cut by axes outermost first; those that DTensor cuts by later and the layout before, and equal
-        parts of which each is cut by itself, make shards that lie apart."""
-        axes = layout.dims[dim]
-        before = [a for a in axes[: axes.index(axis)] if self.order.index(a) > self.order.index(axis)]
-        apart = self.mesh.size(before) * layout.parts_of(dim)
-        return Shard(dim) if apart == 1 else _StridedShard(dim, split_factor=apart)
-
-    def tensor(self, name: str, local: torch.Tensor, whole: torch.Size, stride: tuple[int, ...]) -> DTensor:
+    def tensor(self, layout: Layout, local: Tensor, whole: torch.Size, stride: tuple[int, ...]) -> DTensor:
         """The DTensor of a parameter (or its gradient) whose shard lies here."""
-        return DTensor.from_local(
-            local, self.torch_mesh, self.placements(self.layouts[name]), run_check=False, shape=whole, stride=stride
-        )
+        mesh = self.meshes[self.joined(layout)]
+        return DTensor.from_local(local, mesh, self.placements(layout), run_check=False, shape=whole, stride=stride)

@@ -1,0 +1,148 @@
+"""State of parallel modules and their optimizers under plain names: what torch.distributed.checkpoint saves and loads.
+
+Names and shapes are those of the module alone, whatever the plan, so that a checkpoint of one plan is read under any
+other, and by the plain module.  A parameter whose shards hold pieces that lie apart (queries, keys and values of one
+matrix, each split by itself) is handed out in shards of one piece each, by a gather over the ranks that split it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+from planner.torch.placements import is_parted
+
+__all__ = ["clip_grad_norm_", "load_state_dict", "state_dict", "whole_state_dict"]
+
+
+def state_dict(module: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Any]:
+    """State to save with torch.distributed.checkpoint: `model`, and `optimizer` where one is given.
+
+    All ranks call it together.  To load, pass it to `torch.distributed.checkpoint.load`, and then to `load_state_dict`.
+    """
+    found: dict[str, Any] = {"model": _mapped(_in_one_piece, _held(get_model_state_dict(module)))}
+    if optimizer is not None:
+        found["optimizer"] = _mapped(_in_one_piece, get_optimizer_state_dict(module, optimizer))
+    return found
+
+
+def load_state_dict(
+    module: nn.Module, state: Mapping[str, Any], optimizer: torch.optim.Optimizer | None = None
+) -> None:
+    """Puts state of `state_dict`, as it was or as it was loaded since, into the module and the optimizer."""
+    now = _held(get_model_state_dict(module))
+    loaded = {n: _as(v, now[n]) for n, v in state["model"].items() if n in now}
+    set_model_state_dict(module, loaded, options=StateDictOptions(strict=False))
+    if optimizer is not None:
+        fresh = get_optimizer_state_dict(module, optimizer)
+        set_optimizer_state_dict(module, optimizer, _alike(state["optimizer"], fresh))
+
+
+def whole_state_dict(module: nn.Module) -> dict[str, Tensor]:
+    """Every parameter and buffer whole, on every rank: what the plain module loads.
+
+    A gather of all weights, which have to fit in one device's memory.  Parameters of other pipeline stages come from
+    the ranks that hold them.
+    """
+    found = {}
+    for name, value in get_model_state_dict(module).items():
+        found[name] = value.full_tensor() if isinstance(value, DTensor) else value
+    return _of_all_stages(found)
+
+
+def clip_grad_norm_(parameters: Iterable[Tensor], max_norm: float, norm_type: float = 2.0) -> Tensor:
+    """Scales the gradients of a parallel module so that their total norm is at most `max_norm`; returns the norm before.
+
+    As torch.nn.utils.clip_grad_norm_, over parameters on several meshes and pipeline stages: each counts once.
+    """
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    power = torch.zeros(())
+    for g in gradients:
+        mine = g.to_local() if isinstance(g, DTensor) else g
+        share = 1.0
+        if isinstance(g, DTensor):
+            copies = 1
+            for size, placement in zip(g.device_mesh.shape, g.placements, strict=True):
+                copies *= size if placement.is_replicate() else 1
+            share = 1.0 / copies
+        power = power.to(mine.device) + mine.float().abs().pow(norm_type).sum() * share
+    dist.all_reduce(power)
+    total = power.pow(1.0 / norm_type)
+    scale = torch.clamp(max_norm / (total + 1e-6), max=1.0)
+    for g in gradients:
+        (g.to_local() if isinstance(g, DTensor) else g).mul_(scale.to(g.device))
+    return total
+
+
+def _held(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Without parameters of other pipeline stages."""
+    return {n: v for n, v in state.items() if not (isinstance(v, Tensor) and v.is_meta)}
+
+
+def _mapped(change: Any, state: Any) -> Any:
+    if isinstance(state, Mapping):
+        return {k: _mapped(change, v) for k, v in state.items()}
+    if isinstance(state, list | tuple):
+        return type(state)(_mapped(change, v) for v in state)
+    return change(state)
+
+
+def _in_one_piece(value: Any) -> Any:
+    """A DTensor whose shards are one piece each."""
+    if not is_parted(value):
+        return value
+    plain = [Shard(p.dim) if is_shard(p) else p for p in value.placements]
+    return distribute_tensor(value.full_tensor(), value.device_mesh, plain, src_data_rank=None)
+
+
+def is_shard(placement: Any) -> bool:
+    """Whether a placement splits a dimension, in whatever pieces."""
+    return hasattr(placement, "dim") and not placement.is_partial()
+
+
+def _as(value: Any, like: Any) -> Any:
+    """A value in the shards of another."""
+    if not is_parted(like) or not isinstance(value, DTensor) or value.placements == like.placements:
+        return value
+    return distribute_tensor(value.full_tensor(), like.device_mesh, like.placements, src_data_rank=None)
+
+
+def _alike(state: Any, like: Any) -> Any:
+    if isinstance(state, Mapping):
+        return {k: _alike(v, like[k]) if k in like else v for k, v in state.items()}
+    if isinstance(state, list | tuple):
+        return state
+    return _as(state, like)
+
+
+def _of_all_stages(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    if not any(v.is_meta for v in state.values()) and not _somewhere(any(v.is_meta for v in state.values())):
+        return state
+    holders: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(holders, [n for n, v in state.items() if not v.is_meta])
+    for name in sorted(state):
+        first = next(rank for rank, names in enumerate(holders) if name in names)
+        value = state[name]
+        there = torch.empty(value.shape, dtype=value.dtype) if value.is_meta else value.contiguous()
+        if any(name not in names for names in holders):
+            dist.broadcast(there, first)
+        state[name] = there
+    return state
+
+
+def _somewhere(value: bool) -> bool:
+    flag = torch.tensor(float(value))
+    dist.all_reduce(flag)
+    return bool(flag)
