@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from planner.operators.attention.gradient import Attention
-from planner.operators.attention.masked import attend, by_group, merge_heads, split_heads
+from planner.operators.attention.masked import attend, by_group, merge_heads, probabilities, split_heads
 from planner.runtime.registry import Call, operator
 
 __all__: list[str] = []
@@ -17,18 +17,22 @@ __all__: list[str] = []
 _SHORT_MASKS = 24  # operator set since which a mask may be shorter than the keys, which are hidden beyond it
 
 
-@operator("Attention")
+@operator("Attention", "ai.onnx.preview::FlexAttention")
 def _attention(c: Call) -> Sequence[Tensor | None] | None:
-    """torch's own, unless scores are capped or handed out."""
-    if c.yields(3):
+    """torch's own, unless scores are capped or handed out, or graphs change them."""
+    if any(name in c.op.attributes for name in ("score_mod", "prob_mod")):
         return None
     q = split_heads(c.x, c.attr("q_num_heads", 1))
     k, v = (split_heads(c.operand(i), c.attr("kv_num_heads", 1)) for i in (1, 2))
     past_k, past_v = c.maybe(4), c.maybe(5)
     if past_k is not None and past_v is not None:
         k, v = torch.cat([past_k, k], 2), torch.cat([past_v, v], 2)
-    y = _capped(c) if c.attr("softcap", 0.0) else _scaled_product(c, q, k, v)
-    return [merge_heads(y, c.x.ndim), k, v][: len(c.op.outputs)]
+    scores: Tensor | None = None
+    if c.attr("softcap", 0.0) or c.yields(3):
+        y, scores = _scored(c, q, k, v)
+    else:
+        y = _scaled_product(c, q, k, v)
+    return [merge_heads(y, c.x.ndim), k, v, scores][: len(c.op.outputs)]
 
 
 def _scaled_product(c: Call, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -87,16 +91,23 @@ def _shown(c: Call, q: Tensor, keys: int) -> Tensor | None:
     return seen
 
 
-def _capped(c: Call) -> Tensor:
-    """Scores are bent by a hyperbolic tangent before they are masked."""
+def _scored(c: Call, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Scores are bent by a hyperbolic tangent before they are masked, and handed out on request: raw (0), bent (1),
+    masked (2) or as probabilities (3)."""
     here = Attention.of(c.op, c.inputs)
-    k, v = here.k, here.v
-    if here.past is not None:
-        k, v = torch.cat([here.past[0], k], 2), torch.cat([here.past[1], v], 2)
     b, h, g, s, _ = here.q.shape
+    k, v = k.to(here.q.dtype), v.to(here.q.dtype)
     mask = _mask(c, here.q.reshape(b, h * g, s, -1), k.shape[2])
     if mask is not None and mask.dtype == torch.bool:
         mask = torch.zeros_like(mask, dtype=here.q.dtype).masked_fill(~mask, -torch.inf)
     bias = None if mask is None else by_group(mask, h, g)
-    y, _ = attend(here.q, k, v, bias, here.scoring)
-    return y.reshape(b, h * g, s, -1).to(c.x.dtype)
+    y, lse = attend(here.q, k, v, bias, here.scoring)
+    shown: Tensor | None = None
+    if c.yields(3):
+        mode = int(c.attr("qk_matmul_output_mode", 0))
+        shown = here.scoring.raw(here.q, k)
+        shown = here.scoring.capped(shown) if mode >= 1 else shown
+        shown = shown + bias if mode >= 2 and bias is not None else shown
+        shown = probabilities(shown, lse) if mode == 3 else shown
+        shown = shown.reshape(b, h * g, s, -1).to(c.x.dtype)
+    return y.reshape(b, h * g, s, -1).to(c.x.dtype), shown

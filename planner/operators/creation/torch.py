@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from planner.operators.elementwise.torch import element_type
 from planner.runtime.registry import Call, operator
 
 __all__: list[str] = []
@@ -35,7 +36,8 @@ def _range(c: Call) -> Tensor | None:
 
 @operator("EyeLike")
 def _eye_like(c: Call) -> Tensor | None:
-    if c.attr("dtype") is not None:
+    to = c.x.dtype if c.attr("dtype") is None else element_type(int(c.attr("dtype")))
+    if to is None:
         return None
     rows, columns = (torch.arange(n, device=c.x.device) for n in c.x.shape)
-    return (columns[None] - rows[:, None] == int(c.attr("k", 0))).to(c.x.dtype)
+    return (columns[None] - rows[:, None] == int(c.attr("k", 0))).to(to)

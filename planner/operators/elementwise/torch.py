@@ -194,4 +194,10 @@ def _pow(c: Call) -> Tensor:
     if known is not None and known.size == 1 and not exponent.requires_grad and exponent.ndim <= c.x.ndim:
         number = known.reshape(()).item()
         return torch.square(c.x) if number == 2 else torch.pow(c.x, number).to(c.x.dtype)
-    return torch.pow(c.x, exponent.to(c.x.dtype) if c.x.is_floating_point() else exponent).to(c.x.dtype)
+    exponent = exponent.to(c.x.dtype) if c.x.is_floating_point() else exponent
+    if not exponent.requires_grad:
+        return torch.pow(c.x, exponent).to(c.x.dtype)
+    y = torch.pow(c.x, exponent.detach())
+    # Where the base is not positive, the exponent has no gradient.
+    slope = torch.where(c.x > 0, y * torch.log(torch.where(c.x > 0, c.x, 1)), 0).detach()
+    return y + (exponent - exponent.detach()) * slope

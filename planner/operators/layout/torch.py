@@ -132,7 +132,8 @@ def _blocks(c: Call) -> Tensor:
     b = int(c.attr("blocksize"))
     if c.op.type == "SpaceToDepth":
         apart = c.x.reshape(n, channels, height // b, b, width // b, b)
-        return apart.permute(0, 3, 5, 1, 2, 4).reshape(n, channels * b * b, height // b, width // b)
+        order = (0, 1, 3, 5, 2, 4) if c.attr("mode", "DCR") == "CRD" else (0, 3, 5, 1, 2, 4)
+        return apart.permute(order).reshape(n, channels * b * b, height // b, width // b)
     deep = channels // (b * b)
     if c.attr("mode", "DCR") == "DCR":
         apart = c.x.reshape(n, b, b, deep, height, width).permute(0, 3, 4, 1, 5, 2)

@@ -70,6 +70,16 @@ def _log_softmax(c: Call) -> Tensor:
     return _along(c, functional.log_softmax)
 
 
+@operator("Hardmax")
+def _hardmax(c: Call) -> Tensor:
+    """One at the first maximum."""
+
+    def hot(x: Tensor, dim: int) -> Tensor:
+        return torch.zeros_like(x).scatter(dim, x.argmax(dim, keepdim=True), 1)
+
+    return _along(c, hot)
+
+
 @operator("BatchNormalization")
 def _batch_normalization(c: Call) -> Sequence[Tensor | None] | Tensor | None:
     """With the statistics that the file states: one scale and shift per channel.  With those of whole rows in training:
@@ -80,6 +90,10 @@ def _batch_normalization(c: Call) -> Sequence[Tensor | None] | Tensor | None:
     if not trains:
         if not _only_first(c):
             return None
+        if mean.requires_grad or variance.requires_grad:
+            column = (-1, *(1,) * (c.x.ndim - 2))
+            factor = scale / torch.sqrt(variance + epsilon)
+            return c.x * factor.reshape(column) + (bias - mean * factor).reshape(column)
         return functional.batch_norm(c.x, mean, variance, scale, bias, False, 0.0, epsilon)
     if c.op.opset < 14 or c.reduced or any(c.op.outputs[3:]):
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -73,17 +74,18 @@ def _plain(w: Window, space: Sequence[int]) -> bool:
 @operator("MaxPool")
 def _max_pool(c: Call) -> Sequence[Tensor] | None:
     """Indices number the elements of the whole operand."""
-    if not c.x.is_floating_point() or c.x.ndim not in (3, 4, 5):
+    whole = c.x if c.x.is_floating_point() else c.x.float()  # bytes, which a float holds exactly
+    if c.x.ndim not in (3, 4, 5) or (whole is not c.x and c.x.element_size() > 1):
         return None
     w, space = _window(c), tuple(c.x.shape[2:])
     function = _MAXIMA[len(space) - 1]
     if _plain(w, space):
-        x, begin, padding = c.x, (0,) * len(space), w.begin
+        x, begin, padding = whole, (0,) * len(space), w.begin
     else:
-        x = functional.pad(c.x, _flat(w.begin, _reach(w, space)), value=-math.inf)
+        x = functional.pad(whole, _flat(w.begin, _reach(w, space)), value=-math.inf)
         begin, padding = w.begin, (0,) * len(space)
     if not c.yields(1):
-        return [function(x, w.kernel, w.strides, padding, w.dilations)]
+        return [function(x, w.kernel, w.strides, padding, w.dilations).to(c.x.dtype)]
     y, places = function(x, w.kernel, w.strides, padding, w.dilations, return_indices=True)
     at: list[Tensor] = []
     for n, b in zip(reversed(x.shape[2:]), reversed(begin), strict=True):
@@ -94,44 +96,49 @@ def _max_pool(c: Call) -> Sequence[Tensor] | None:
     flat = images.reshape(*x.shape[:2], *(1,) * len(space))
     for d in order:
         flat = flat * space[d] + at[d]
-    return [y, flat]
+    return [y.to(c.x.dtype), flat]
 
 
-def _sums(c: Call, x: Tensor, w: Window) -> Tensor:
-    """Of every window."""
-    space = tuple(x.shape[2:])
-    padded = functional.pad(x, _flat(w.begin, _reach(w, space)))
-    return _AVERAGES[len(space) - 1](padded, w.kernel, w.strides) * math.prod(w.kernel)
+def _sums(x: Tensor, w: Window) -> Tensor:
+    """Of every window of what is padded already."""
+    rank = len(w.kernel)
+    if all(d == 1 for d in w.dilations):
+        return _AVERAGES[rank - 1](x, w.kernel, w.strides) * math.prod(w.kernel)
+    total: Tensor | None = None
+    for place in itertools.product(*map(range, w.kernel)):
+        starts = [p * d for p, d in zip(place, w.dilations, strict=True)]
+        region = tuple(
+            slice(b, b + (o - 1) * s + 1, s) for b, o, s in zip(starts, w.outputs, w.strides, strict=True)
+        )
+        part = x[(slice(None), slice(None), *region)]
+        total = part if total is None else total + part
+    assert total is not None
+    return total
 
 
 @operator("AveragePool")
 def _average_pool(c: Call) -> Tensor | None:
     """Padding counts on request; what lies beyond it never does."""
     w, space = _window(c), tuple(c.x.shape[2:])
-    if len(space) not in (1, 2, 3) or any(d != 1 for d in w.dilations):
+    if len(space) not in (1, 2, 3):
         return None
     counts = bool(c.attr("count_include_pad", 0))
-    if _plain(w, space):
+    if _plain(w, space) and all(d == 1 for d in w.dilations):
         return _AVERAGES[len(space) - 1](c.x, w.kernel, w.strides, w.begin, False, counts)
+    reach = _reach(w, space)
+    end = tuple(min(e, r) for e, r in zip(w.end, reach, strict=True))
     ones = torch.ones((1, 1, *space), dtype=c.x.dtype, device=c.x.device)
-    if counts:
-        end = tuple(min(e, r) for e, r in zip(w.end, _reach(w, space), strict=True))
-        ones = functional.pad(ones, _flat(w.begin, end), value=1.0)
-        ones = functional.pad(ones, _flat((0,) * len(space), [
-            r - e for r, e in zip(_reach(w, space), end, strict=True)
-        ]))  # fmt: skip
-        count = _AVERAGES[len(space) - 1](ones, w.kernel, w.strides) * math.prod(w.kernel)
-    else:
-        count = _sums(c, ones, w)
-    return _sums(c, c.x, w) / count
+    ones = functional.pad(ones, _flat(w.begin, end), value=1.0 if counts else 0.0)
+    ones = functional.pad(ones, _flat((0,) * len(space), [r - e for r, e in zip(reach, end, strict=True)]))
+    return _sums(functional.pad(c.x, _flat(w.begin, reach)), w) / _sums(ones, w)
 
 
 @operator("LpPool")
 def _lp_pool(c: Call) -> Tensor | None:
-    w, p = _window(c), int(c.attr("p", 2))
-    if c.x.ndim not in (3, 4, 5) or any(d != 1 for d in w.dilations):
+    w, p, space = _window(c), int(c.attr("p", 2)), tuple(c.x.shape[2:])
+    if len(space) not in (1, 2, 3):
         return None
-    return _sums(c, c.x.abs() ** p, w) ** (1 / p)
+    return _sums(functional.pad(c.x.abs() ** p, _flat(w.begin, _reach(w, space))), w) ** (1 / p)
 
 
 @operator("GlobalAveragePool")

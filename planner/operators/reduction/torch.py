@@ -5,6 +5,8 @@ Where a dimension is split the local result is the rank's term of a pending redu
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -34,8 +36,22 @@ def _reduce(c: Call) -> Tensor | None:
 @operator("ReduceMax", "ReduceMin")
 def _extremum(c: Call) -> Tensor:
     """Elements that tie share the gradient."""
-    axes, function = _axes(c), torch.amax if c.op.type == "ReduceMax" else torch.amin
-    return function(c.x, axes, keepdim=bool(c.attr("keepdims", 1))) if axes else c.x
+    axes, largest, keep = _axes(c), c.op.type == "ReduceMax", bool(c.attr("keepdims", 1))
+    if not axes:
+        return c.x
+    if any(c.x.shape[a] == 0 for a in axes):  # the least of what the type holds, or the most
+        none = torch.zeros(1, dtype=c.x.dtype, device=c.x.device).fill_(_bound(c.x.dtype, least=largest))
+        kept = [1 if i in axes else n for i, n in enumerate(c.x.shape)]
+        return none.expand(kept if keep else [n for i, n in enumerate(c.x.shape) if i not in axes]).contiguous()
+    return (torch.amax if largest else torch.amin)(c.x, axes, keepdim=keep)
+
+
+def _bound(dtype: torch.dtype, *, least: bool) -> float | bool:
+    if dtype == torch.bool:
+        return not least
+    if dtype.is_floating_point:
+        return -math.inf if least else math.inf
+    return torch.iinfo(dtype).min if least else torch.iinfo(dtype).max
 
 
 @operator("ReduceProd")
