@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import array_api_compat.torch
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,6 +37,14 @@ class _Namespace(ModuleType):
         return getattr(array_api_compat.torch, name)
 
     @staticmethod
+    def asarray(value: Any, /, **how: Any) -> Any:
+        """An array that remembers the value that it was made of: an operator inside of a kernel may read it."""
+        found = array_api_compat.torch.asarray(value, **how)
+        if not isinstance(value, Tensor):
+            found.known = np.asarray(value)
+        return found
+
+    @staticmethod
     def take(x: Tensor, indices: Tensor, /, *, axis: int) -> Tensor:
         axis %= x.ndim
         rows = x.index_select(axis, indices.reshape(-1))
@@ -46,17 +55,17 @@ _XP = _Namespace("planner.runtime.arrays.torch")
 
 
 class _Known(Sequence[Any]):
-    """Values of operands on the host, fetched where they are read."""
+    """Values of operands on the host; what is not known before anything runs is fetched where it is read."""
 
-    def __init__(self, inputs: Sequence[Tensor | None]) -> None:
-        self._inputs = inputs
+    def __init__(self, c: Call) -> None:
+        self._c = c
 
     def __len__(self) -> int:
-        return len(self._inputs)
+        return len(self._c.inputs)
 
     def __getitem__(self, index: Any) -> Any:
-        value = self._inputs[index]
-        return None if value is None else value.detach().cpu().numpy()
+        value, known = self._c.inputs[index], self._c.value(index)
+        return known if value is None or known is not None else value.detach().cpu().numpy()
 
 
 def torch_function(type_: str, *, aware: bool) -> Function | None:
@@ -89,7 +98,7 @@ def _torch_call(kernel: SharedKernel) -> Callable[[Call], Sequence[Tensor | None
         if _unknown(c) or declined or (followed and not kernel.autograd(c.op)):
             return None
         runner = partial(_run, c)
-        routine = kernel.function(SharedCall(c.op, c.inputs, c.place, _XP, runner, _Known(c.inputs), Tensor.detach))
+        routine = kernel.function(SharedCall(c.op, c.inputs, c.place, _XP, runner, _Known(c), Tensor.detach))
         received: Any = None
         while True:
             try:
@@ -112,10 +121,17 @@ def _unknown(c: Call) -> bool:
 def _run(c: Call, op: Op, operands: Sequence[Any]) -> Sequence[Any]:
     """An operator inside of a kernel, by the function of its family."""
     function = registered(op.type, aware=False)
-    found = None if function is None else function(replace(c, op=op, inputs=operands, shapes=()))
+    known = [_value(x, c) for x in operands]
+    found = None if function is None else function(replace(c, op=op, inputs=operands, shapes=(), known=known))
     if found is None:
         raise NoKernelError(f"operator {op.name}: {op.type} inside of a kernel has no PyTorch function")
     return [found] if isinstance(found, Tensor) else found
+
+
+def _value(x: Any, c: Call) -> Any:
+    """The value of an operand of an operator inside of a kernel, where it is known."""
+    same = (c.value(i) for i, given in enumerate(c.inputs) if given is x)
+    return None if x is None else getattr(x, "known", None) if (found := next(same, None)) is None else found
 
 
 def _meet(collective: Any, c: Call) -> Any:

@@ -11,12 +11,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from planner.ir import Layout, Op, Role
 from planner.kernels import ShardContext
+from planner.kernels.shards import Array
 from planner.lowering import Program
 from planner.lowering.touched import Key, key_of
 from planner.rules.localize import local_op
@@ -57,6 +59,7 @@ class Bound:
     scale: float
     shape_operand: int | None
     weights_only: bool
+    known: tuple[Array | None, ...]
 
 
 def bind(program: Program, op: Op, context: Context) -> Bound:
@@ -71,13 +74,23 @@ def bind(program: Program, op: Op, context: Context) -> Bound:
         shape = None if key is None else graph.tensors[key[0]].shape
         return None if key is None or shape is None else key[1].local_shape(shape, mesh)
 
-    writes = keys(op.outputs, strategy.results)
+    writes, reads = keys(op.outputs, strategy.results), keys(op.inputs, strategy.operands)
+    stated = rule.shape_operand if strategy.results and strategy.results[0] is not None else None
+
+    def known(index: int, key: Key | None) -> Array | None:
+        """The value of an operand as this rank reads it, where it is a known and whole one."""
+        if key is not None and index == stated and (shape := local_shape(writes[0])) is not None:
+            return np.array(shape, dtype=np.int64)
+        tensor = None if key is None else graph.tensors[key[0]]
+        whole = key is not None and tensor is not None and not key[1].partial and local_shape(key) == tensor.shape
+        return tensor.value if tensor is not None and whole else None
+
     place = ShardContext.of(rule, split, mesh, context.place)
     return Bound(
         op,
         local_op(op, rule, strategy, mesh),
         torch_function(op.type, aware=rule.aware(split)),
-        keys(op.inputs, strategy.operands),
+        reads,
         writes,
         keys(op.outputs, strategy.result_gradients),
         keys(op.inputs, strategy.operand_gradients),
@@ -87,8 +100,9 @@ def bind(program: Program, op: Op, context: Context) -> Bound:
         Inside(context, mesh, split),
         place.reduced_factors(),
         strategy.scale,
-        rule.shape_operand if strategy.results and strategy.results[0] is not None else None,
+        stated,
         all(graph.tensors[n].role in (Role.PARAMETER, Role.CONSTANT) for n in op.inputs if n),
+        tuple(known(i, k) for i, k in enumerate(reads)),
     )
 
 
@@ -112,7 +126,7 @@ def run(
     if b.function is not None:
         entered = _entered(operands, b.wanted) if followed else list(operands)
         with torch.set_grad_enabled(followed):
-            found = b.function(Call(b.local, entered, b.shapes, b.place, b.inside, b.reduced, b.weights_only))
+            found = b.function(Call(b.local, entered, b.shapes, b.place, b.inside, b.reduced, b.weights_only, b.known))
             results = [found] if isinstance(found, Tensor) else found
             if results is not None and b.scale != 1.0:
                 results = [y if y is None else y * b.scale for y in results]

@@ -33,7 +33,8 @@ class Call:
 
     `inputs` are local operands (None where absent), `shapes` the local shapes of the results, `place` the rank's shard
     of every split factor, `inside` the collectives over the ranks that split one; `reduced` are the split factors
-    over which the operator communicates; `weights_only`: it reads nothing but parameters and constants.
+    over which the operator communicates; `weights_only`: it reads nothing but parameters and constants.  `known` are
+    the values of operands that are known before anything runs, as this rank reads them; None elsewhere.
     """
 
     op: Op
@@ -43,6 +44,7 @@ class Call:
     inside: Inside
     reduced: Sequence[str] = ()
     weights_only: bool = False
+    known: Sequence[Any] = ()
 
     @property
     def x(self) -> Tensor:
@@ -65,6 +67,31 @@ class Call:
     def attr(self, name: str, default: Any = None) -> Any:
         value = self.op.attributes.get(name, default)
         return value.decode() if isinstance(value, bytes) else value
+
+    def value(self, index: int) -> Any:
+        """The value of an operand where it is known before anything runs; None elsewhere."""
+        return self.known[index] if index < len(self.known) else None
+
+    def integers(self, index: int, attribute: str = "") -> tuple[int, ...] | None:
+        """Integers given as an operand, or as an attribute; None where neither is.  What is computed at run time is
+        fetched from the device."""
+        if (given := self.maybe(index)) is not None:
+            known = self.value(index)
+            return tuple(given.reshape(-1).tolist() if known is None else (int(n) for n in known.reshape(-1)))
+        found = self.attr(attribute) if attribute else None
+        return None if found is None else tuple(int(n) for n in (found if hasattr(found, "__len__") else (found,)))
+
+    def number(self, index: int, attribute: str = "") -> Any:
+        """A number given as an operand, or as an attribute; None where neither is.  What is computed at run time stays
+        a tensor without dimensions."""
+        if (given := self.maybe(index)) is not None:
+            known = self.value(index)
+            return given.reshape(()) if known is None else known.reshape(()).item()
+        return self.attr(attribute) if attribute else None
+
+    def yields(self, index: int) -> bool:
+        """Whether a result is asked for."""
+        return index < len(self.op.outputs) and bool(self.op.outputs[index])
 
     def axis(self, default: int = -1, rank: int | None = None) -> int:
         """The attribute `axis`, counted from the front."""

@@ -232,5 +232,8 @@ def _finite(x: Any) -> Any:
 def _log_sum_exp(x: Any, axis: int) -> Any:
     xp = array_namespace(x)
     base = _finite(xp.max(x, axis=axis, keepdims=True))
-    with np.errstate(divide="ignore"):
-        return xp.squeeze(xp.log(xp.sum(xp.exp(x - base), axis=axis, keepdims=True)) + base, axis=axis)
+    sums = xp.sum(xp.exp(x - base), axis=axis, keepdims=True)
+    # The logarithm of nothing is taken of one instead: its gradient would be endless, and times zero no number.
+    zero, one, least = (constant(np.array(n), x, x.dtype) for n in (0.0, 1.0, -math.inf))
+    none = sums == zero
+    return xp.squeeze(xp.where(none, least, xp.log(xp.where(none, one, sums)) + base), axis=axis)
