@@ -128,6 +128,17 @@ def test_sequences_and_casts_to_the_type_of_another():
     assert set(proved(model.SerializeToString()).compared) == {"a", "b", "z", "stack"}
 
 
+@pytest.mark.parametrize("element", [onnx.TensorProto.BFLOAT16, onnx.TensorProto.FLOAT8E4M3FN], ids=["bf16", "fp8"])
+def test_types_that_numpy_has_not_are_no_obstacle(element):
+    """ONNX Runtime computes with them, and fails to hand them back, or hands back bytes."""
+    nodes = [
+        node("MatMul", "x w", "h"), node("CastLike", "h like", "short"), node("CastLike", "short x", "long"),
+        node("Add", "long h", "y"),
+    ]  # fmt: skip
+    stored = [constant("w", np.eye(4), "float32"), helper.make_tensor("like", element, [1], [1.0])]
+    assert proved(serialised(nodes, [value("x", [3, 4])], [value("y", [3, 4])], stored)).compared == ("y",)
+
+
 def test_a_sequence_that_is_returned_stays_one():
     nodes = [node("SplitToSequence", "x two", "s", axis=1), node("SequenceAt", "s one", "y")]
     sequence = helper.make_tensor_sequence_value_info("s", FLOAT, None)
