@@ -132,7 +132,7 @@ class ModelFile:
 
 
 class Session:
-    """Results of the file by name; sequences, maps and what numpy has no element type for (bfloat16, …) are left out."""
+    """Results of the file by name.  Sequences and maps are left out, and element types that numpy has none of."""
 
     def __init__(self, session: ort.InferenceSession, lifted: list[str]) -> None:
         self._session, self._lifted = session, lifted
