@@ -221,14 +221,14 @@ class Choosing:
         return refusal is not None
 
     def _refusal(self, answer: Answer) -> str | None:
-        """Why the target refuses the plan, with the model's own names; None where it takes it."""
+        """Why the target refuses the plan, whatever the network calls its parameters; None where it takes it."""
         from planner.emit import TARGETS, Given, emit
 
         target = self.prepared.options.target
         if target == "any" or TARGETS[target].needs:
             return None
         try:
-            emit(target, Given(PlanDocument.model_validate_json(answer.plans[0])))
+            emit(target, Given(PlanDocument.model_validate_json(answer.plans[0]), named=False))
         except InputError as e:
             return str(e)
         return None
