@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Literal
 
-__all__ = ["BY_DEGREES", "COPYING", "IN_GROUPS", "IN_PARTS", "ONE_COPY", "Target"]
+__all__ = ["BY_DEGREES", "COPYING", "IN_GROUPS", "IN_PARTS", "NARROWED", "ONE_COPY", "Target"]
 
 Target = Literal[
     "any", "mindspore", "mindformers", "hyper-parallel", "torch", "huggingface", "torchtitan", "deepspeed", "megatron",
@@ -26,3 +27,12 @@ IN_PARTS: Final = frozenset({"any", "megatron", "onnx", "onnx-ranks"})
 
 # Those in which a parameter is computed with in one layout.
 ONE_COPY: Final = frozenset({"mindspore", "hyper-parallel"})
+
+# What a search of operators one by one leaves out for a target, as its summary says it.
+NARROWED: Final[Mapping[Target, str]] = {
+    "mindspore": "no parameter in two layouts, no operand that arrives as a pending sum, optimizer shards as MindSpore "
+    "cuts them",
+    "hyper-parallel": "no parameter in two layouts",
+    "torch": "no parameter in two layouts or cut in another order than the mesh has its axes, convolutions divided by "
+    "samples alone",
+}

@@ -31,6 +31,10 @@ __all__ = ["emit_deepspeed", "unsupported"]
 
 _TARGET: Final = "DeepSpeed"
 
+# A plan's step updates with gradients as they are; without the key DeepSpeed clips their norm to 1.0 (since June 2026,
+# pull request 8068).
+_UNCLIPPED: Final = {"gradient_clipping": 0.0}
+
 _HEADS: Final = ("lm_head", "embed_out")  # names by which AutoTP knows an output product
 _KINDS: Final = {"column": "column", "row": "row", "whole": "skip"}
 
@@ -73,7 +77,9 @@ def emit_deepspeed(plan: PlanDocument, names: Mapping[str, Name], *, servers: Se
     scheme = training_scheme(plan, _TARGET)
     _check(plan, scheme)
     batch = batch_of(plan, scheme)
-    config = _batch(batch, scheme) | _numbers(plan) | {"zero_optimization": {"stage": _stage(plan, scheme)}}
+    config = (
+        _batch(batch, scheme) | _numbers(plan) | {"zero_optimization": {"stage": _stage(plan, scheme)}} | _UNCLIPPED
+    )
     if scheme.tensor > 1:
         config["tensor_parallel"] = _tensor_parallel(plan, scheme, names)
     if scheme.expert > 1:

@@ -30,20 +30,27 @@ __all__ = ["FORMATS", "TARGETS", "Given", "emit", "read", "unsupported"]
 
 @dataclass(frozen=True)
 class Given:
-    """What a user gave beside the plan: the files behind --names, --hosts and --model, where they did."""
+    """What a user gave beside the plan: the files behind --names, --hosts and --model, where they did.  `named`: names
+    have to be the network's; else it is only asked whether the target takes such a plan."""
 
     plan: PlanDocument
     names_file: Path | None = None
     hosts_file: Path | None = None
     model_file: Path | None = None
+    named: bool = True
 
     @cached_property
     def names(self) -> Mapping[str, Name]:
-        """ONNX name of every parameter → name in the network."""
+        """ONNX name of every parameter → name in the network.  InputError where the network cannot have one of it."""
         from planner.emit.names import read_names
+        from planner.emit.reading import places_of_plan
 
         rules = NameRules() if self.names_file is None else read_names(self.names_file)
-        return rules.apply({n: tuple(p.shape) for n, p in self.plan.parameters.items()})
+        places = places_of_plan(self.plan)
+        names = rules.apply({n: tuple(p.shape) for n, p in self.plan.parameters.items()}, places)
+        if self.named:
+            rules.check(names, places)
+        return names
 
     @cached_property
     def servers(self) -> list[Server]:

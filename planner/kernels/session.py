@@ -28,6 +28,7 @@ __all__ = [
     "attribute_key",
     "attribute_proto",
     "failure",
+    "handed_back",
     "run_node",
     "runtime_failures",
     "split_type",
@@ -43,6 +44,8 @@ _IR_VERSION = 10
 _THREADED = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum", "Attention", "LSTM", "GRU", "FusedMatMul"})
 # onnx 1.23's reference sums LRN's window over the batch, and lays grouped transposed convolutions out wrongly.
 _WRONG_IN_REFERENCE = frozenset({"ConvTranspose", "LRN"})
+# Element types that numpy has none of: ONNX Runtime fails where it returns one, or hands back bare bytes.
+_NOT_HANDED_BACK = ("bfloat16", "float8", "float4")
 
 
 class NoKernelError(PlannerError):
@@ -55,6 +58,11 @@ def runtime_failures() -> tuple[type[Exception], ...]:
     from onnxruntime.capi import onnxruntime_pybind11_state as raised
 
     return (raised.NotImplemented, raised.InvalidGraph, raised.InvalidArgument, raised.Fail, raised.RuntimeException)
+
+
+def handed_back(type_: str) -> bool:
+    """Whether ONNX Runtime returns a result of its type `tensor(…)` as an array of numpy's."""
+    return not any(element in type_ for element in _NOT_HANDED_BACK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +131,10 @@ def _runner(signature: _Signature) -> Runner:
         except runtime_failures() as error:
             reason = error
         else:
-            return lambda feed: list(session.run(None, feed))
+            foreign = [o.type for o in session.get_outputs() if not handed_back(o.type)]
+            if not foreign:
+                return lambda feed: list(session.run(None, feed))
+            reason = NotImplementedError(f"{foreign[0]} is not handed back as an array")
     from onnx.reference import ReferenceEvaluator
 
     try:

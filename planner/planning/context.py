@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from planner.cost_models import usable_memory_bytes
+from planner.errors import InputError
 from planner.ir import DeviceMesh, Graph
 from planner.planning.constraints import Pins, resolve
 from planner.planning.meshes import logical_meshes
@@ -54,7 +55,12 @@ class SearchContext:
         recall: Recall | None = None,
         tables: dict[DeviceMesh, PriceTables] | None = None,
     ) -> Self:
-        """InputError, UsageError where the constraints cannot be resolved on the graph."""
+        """InputError, UsageError where the constraints cannot be resolved on the graph, or there is nothing to plan."""
+        if not graph.ops:
+            raise InputError(
+                f"{graph.name or 'the model'}: nothing is left to plan, since its outputs follow from sizes and "
+                "constants alone; give a model that computes with its inputs"
+            )
         graph = said_by(request.settings.target, graph)
         rules, without_rule = bind_rules(graph)
         limit = usable_memory_bytes(request.profile) if request.memory_limit is None else request.memory_limit

@@ -154,7 +154,8 @@ def describe(
 
 def _input(planned: Planned, name: str) -> InputDocument:
     graph, strategies = planned.priced.graph, planned.assignment.strategies
-    read = next((strategies[op.name].operands[i] for op, i in graph.consumers.get(name, ())), None)
+    reads = (strategies[op.name].operands[i] for op, i in graph.consumers.get(name, ()))
+    read = next((layout for layout in reads if layout is not None), None)
     return InputDocument(shape=_shape(graph, name), dtype=graph.tensors[name].dtype, layout=_optional(read))
 
 
@@ -257,7 +258,9 @@ def _operators(planned: Planned, pipeline: Pipelined | None) -> dict[str, Operat
             strategy={n: role_to_text(r) for n, r in zip(mesh.names, s.roles, strict=True)},
             inputs=list(op.inputs),
             outputs=list(op.outputs),
-            operands=[_optional(x) for x in s.operands],
+            operands=[
+                _optional(_unread(planned, t) if x is None else x) for t, x in zip(op.inputs, s.operands, strict=True)
+            ],
             results=[_optional(x) for x in s.results],
             inner=[
                 InnerDocument(
@@ -274,6 +277,20 @@ def _operators(planned: Planned, pipeline: Pipelined | None) -> dict[str, Operat
             chunk=place_of.get(op.name, 0),
         )
     return out
+
+
+def _unread(planned: Planned, tensor: str) -> Layout | None:
+    """How a tensor lies whose values its reader does not need (the ratio of a Dropout, what CastLike takes a type
+    from): as it is made, since nothing is moved for it.  None where the plan says nothing of the tensor."""
+    graph = planned.priced.graph
+    if tensor in planned.assignment.redistributions:
+        return planned.assignment.redistributions[tensor].produced
+    shape = graph.tensors[tensor].shape if tensor in graph.inputs else None
+    if shape is None:
+        return None
+    strategies = planned.assignment.strategies
+    reads = (strategies[op.name].operands[i] for op, i in graph.consumers.get(tensor, ()))
+    return next((layout for layout in reads if layout is not None), Layout.replicated(len(shape)))
 
 
 def _parameters(planned: Planned, pipeline: Pipelined | None) -> dict[str, ParameterDocument]:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from planner.ir import Graph, Layout, Reduction, Tensor
+from planner.pricing.dtensor import Placeable
 from planner.pricing.hubs import MAX_SET_READERS, Read, SetHub, StarHub, capped, distances
 from planner.pricing.machine import IntArray, Machine
 from planner.pricing.optimizer_parallel import OptimizerParallel
@@ -52,6 +53,7 @@ class CasePrices:
         self._memo: dict[Hashable, Any] = {}
         self._shards = np.zeros(0, dtype=np.int64)
         self._optimizer_parallel = OptimizerParallel(self.layouts, self.mesh)
+        self._placeable = Placeable(self.layouts, self.mesh)
         self._parts = _parts_by_shape(structure)
         kinds = tuple(dict.fromkeys(map(self._kind, structure.redistributed_tensors)))
         self._redistributions = dict(zip(kinds, self._tables(kinds), strict=True))
@@ -356,6 +358,8 @@ class CasePrices:
             costs = np.where(second >= 0, FORBIDDEN, costs)
         if self.machine.settings.target == "mindspore":
             costs = np.where(self._optimizer_parallel.allows(first, stored[:, 0]), costs, FORBIDDEN)
+        if self.machine.settings.target == "torch":
+            costs = np.where(self._placeable.allows(first, second), costs, FORBIDDEN)
         size = self._bytes(redistributed.shape, redistributed.dtype)
         copies = np.where(first != stored, size // self._shards_of(first), 0)
         # Of two layouts one is certainly held as long as one is needed: the smaller, where both are copies.

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from planner.cost_models.kernels import KERNEL_KINDS, Kernel, KernelArrays
 from planner.ir import Layout, Tensor
+from planner.pricing.dtensor import whole_convolutions
 from planner.pricing.hubs import Read
 from planner.pricing.machine import IntArray, Machine
 from planner.pricing.operators import OperatorClass
@@ -125,6 +126,8 @@ def _admitted(cls: OperatorClass, found: Choices, machine: Machine) -> NDArray[n
     if machine.settings.target == "mindspore":
         # A strategy tuple says how operands are split: it cannot ask for operands that arrive as pending sums.
         admitted &= ~found.plays("linear")
+    if machine.settings.target == "torch" and cls.rule.cost.kind == "conv":
+        admitted &= whole_convolutions(found)
     return admitted
 
 

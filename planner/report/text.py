@@ -9,6 +9,7 @@ from planner.ir import Op
 from planner.planning import Candidate, Planned
 from planner.planning.pipeline import Pipelined
 from planner.report.words import PART_NAMES, time_text
+from planner.targets import NARROWED
 
 __all__ = ["details", "outcome"]
 
@@ -23,6 +24,7 @@ def outcome(planned: Planned, pipeline: Pipelined | None) -> list[str]:
     lines += [
         f"optimality  a step takes at least {time_text(bound)}{within}: gap {gap:.2%}",
         *_pins(planned),
+        *_narrowed(planned),
         f"search      {planned.search_seconds:.2f} s, {planned.solution.solver}",
     ]
     if planned.without_rule:
@@ -115,6 +117,12 @@ def _pins(planned: Planned) -> list[str]:
     named = [f"{n} {what}{'s' if n > 1 else ''}" for what, n in count.items()]
     rest = [] if pins.rest.kind == "search" else [f"the rest {pins.rest}"]
     return [f"pins        {', '.join(named + rest) or 'none'} ({pins.constraints.source})"]
+
+
+def _narrowed(planned: Planned) -> list[str]:
+    """What was not searched since the target has no words for it."""
+    target = planned.request.settings.target
+    return [f"target      {target}: {NARROWED[target]}"] if target in NARROWED else []
 
 
 def _blocks(planned: Planned) -> list[str]:

@@ -67,13 +67,16 @@ class Choosing:
             if uniform is None:
                 uniforms = self._uniforms(always=True)
                 uniform = None if uniforms is None else uniforms.best()
-            if uniform is not None:  # else its refusal is said where it is emitted
+            if uniform is not None:
                 planned = answer = None
+            else:
+                answer = self._warned(answer)
         untouched = self.prepared.untouched(self.control)
         if uniforms is not None and uniform is not None:
             answer = self._faster(answer, uniforms, uniform)
         if answer is None and uniforms is not None and not uniforms.by_degrees:  # no plan of a configuration will do
             planned, answer = self._of_operators(None)
+            answer = answer if answer is None else self._warned(answer)
         if answer is None:
             assert uniforms is not None
             raise uniforms.nothing()
@@ -220,15 +223,23 @@ class Choosing:
             self.prepared.watch.say(f"{options.target} refuses the plan of operators one by one: {refusal}")
         return refusal is not None
 
+    def _warned(self, answer: Answer) -> Answer:
+        """The answer with what its target refuses of it, if anything."""
+        refusal = self._refusal(answer)
+        if refusal is None:
+            return answer
+        line = f"warning: {self.prepared.options.target} cannot be given this plan: {refusal}"
+        return replace(answer, messages=(*answer.messages, line))
+
     def _refusal(self, answer: Answer) -> str | None:
-        """Why the target refuses the plan, with the model's own names; None where it takes it."""
+        """Why the target refuses the plan, whatever the network calls its parameters; None where it takes it."""
         from planner.emit import TARGETS, Given, emit
 
         target = self.prepared.options.target
         if target == "any" or TARGETS[target].needs:
             return None
         try:
-            emit(target, Given(PlanDocument.model_validate_json(answer.plans[0])))
+            emit(target, Given(PlanDocument.model_validate_json(answer.plans[0]), named=False))
         except InputError as e:
             return str(e)
         return None

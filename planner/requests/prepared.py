@@ -9,6 +9,7 @@ from typing import Any
 
 from planner.clock import Configuration
 from planner.errors import InputError, UsageError
+from planner.frontends.facts.statistics import frozen_statistics
 from planner.ir import DeviceMesh, Graph
 from planner.planning import PlanDocument, Planned, Recall, Request, describe, make_plan, plan_text, read_plan
 from planner.planning.constraints import Constraints
@@ -199,6 +200,8 @@ class Prepared:
             messages += [f"note: {self.job.where}: {line}" for line in self.job.notes]
         if self.training and self.graph.loss is None:
             messages.insert(0, "note: the graph ends before its loss; gradients are taken to enter at its outputs")
+        if self.training:
+            messages += [f"note: {line}" for line in frozen_statistics(self.graph)]
         samples = self.parts.batch or first_size(self.graph) or 0
         read = [PlanDocument.model_validate_json(text) for text in texts]
         documents = tuple(self._figured(p, pipeline, plan, samples) for p, plan in zip(plans, read, strict=True))

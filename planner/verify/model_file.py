@@ -21,7 +21,7 @@ from onnx import helper, numpy_helper
 
 from planner.errors import InputError
 from planner.frontends.file.dtypes import dtype_name
-from planner.kernels.session import NoKernelError, runtime_failures
+from planner.kernels.session import NoKernelError, handed_back, runtime_failures
 from planner.kernels.shards import Array
 
 __all__ = ["Fed", "ModelFile"]
@@ -132,7 +132,7 @@ class ModelFile:
 
 
 class Session:
-    """Results of the file by name; sequences and maps are left out."""
+    """Results of the file by name.  Sequences and maps are left out, and element types that numpy has none of."""
 
     def __init__(self, session: ort.InferenceSession, lifted: list[str]) -> None:
         self._session, self._lifted = session, lifted
@@ -143,7 +143,8 @@ class Session:
         """All results, or those that are `requested` for."""
         feed = {n: np.asarray(x, order="C") for n, x in fed.items()}
         feed |= {n: np.asarray(given[n], order="C") for n in self._lifted}
-        names = [o.name for o in self._session.get_outputs()] if requested is None else list(requested)
+        returned = {o.name: handed_back(o.type) for o in self._session.get_outputs()}
+        names = [n for n in (returned if requested is None else requested) if returned.get(n, True)]
         if not names:
             return {}
         refused: tuple[type[Exception], ...] = (*runtime_failures(), ValueError)

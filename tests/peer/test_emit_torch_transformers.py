@@ -55,17 +55,13 @@ def whole(t: Any) -> Any:
     return t.full_tensor() if hasattr(t, "full_tensor") else t
 
 
-def plain(n: str) -> str:
-    return n.replace("parametrizations.", "").replace(".original", "")
-
-
 def step(model: Any, ids: Any, labels: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     """Logits, gradients and parameters after one step of AdamW, whole.  Its epsilon is large: gradients that are zero
     but for rounding would else make steps of full size."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-3)
     logits = whole(model(input_ids=ids).logits)
     torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()).backward()
-    named = {plain(n): p for n, p in model.named_parameters()}
+    named = dict(model.named_parameters())
     found = {n: whole(p.grad).detach().clone() for n, p in named.items()}
     optimizer.step()
     return logits.detach(), found, {n: whole(p).detach().clone() for n, p in named.items()}
@@ -99,7 +95,7 @@ def check(case: dict[str, str]) -> None:
     for n, g in split_gradients.items():
         torch.testing.assert_close(g, gradients[n], rtol=1e-4, atol=1e-6, msg=lambda m, n=n: f"gradient of {n}: {m}")
         torch.testing.assert_close(split_after[n], after[n], rtol=1e-4, atol=1e-5, msg=lambda m, n=n: f"{n}: {m}")
-    kept = {plain(n): list(p.placements) for n, p in model.named_parameters()}
+    kept = {n: list(p.placements) for n, p in model.named_parameters()}
     told = {id(p): n for n, p in model.named_parameters(remove_duplicate=False)}
     assert len(kept) == len(told) == len(emitted.PARAMETERS)
     for n, (layout, _) in emitted.PARAMETERS.items():

@@ -12,6 +12,7 @@ import pytest
 from planner.cli.main import main
 from planner.errors import UsageError
 from planner.requests.values import bindings, byte_size
+from tests.unit.frontends_models import INT64, node, serialised, value
 from tests.unit.semantics_model import transformer
 
 SEARCH_KEYS = {
@@ -163,6 +164,15 @@ def test_bad_input_says_what_to_do(
     message = capsys.readouterr().err
     assert says in message
     assert len(message.splitlines()) <= 24, "one screen"
+
+
+def test_a_model_of_which_nothing_is_left_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The length of a split tensor follows from its shape: all is folded."""
+    nodes = [node("SplitToSequence", "x", "s", axis=0), node("SequenceLength", "s", "y")]
+    path = tmp_path / "length.onnx"
+    path.write_bytes(serialised(nodes, [value("x", [4, 2])], [value("y", [], INT64)]))
+    assert main(["search", str(path), "--devices", "2", "--no-cache", "--out", str(tmp_path / "out")]) == 3
+    assert "nothing is left to plan" in capsys.readouterr().err
 
 
 def test_another_model_than_the_planned_one_is_refused(

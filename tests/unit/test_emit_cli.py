@@ -132,12 +132,13 @@ def test_round_trip_gives_the_same_plan(tmp_path: Path, tensor_parallel: Path) -
 
 def test_names_of_the_network_are_used(tmp_path: Path, tensor_parallel: Path) -> None:
     plan = read_plan(tensor_parallel)
-    network = [{"name": f"net.{i}", "shape": p.shape[::-1]} for i, p in enumerate(plan.parameters.values())]
+    network = {n: {"name": f"net.{i}", "transposed": len(p.shape) == 2}
+               for i, (n, p) in enumerate(plan.parameters.items())}  # fmt: skip
     names = tmp_path / "names.json"
-    names.write_text(json.dumps(network), encoding="utf-8")
+    names.write_text(json.dumps({"parameters": network}), encoding="utf-8")
     emit(tensor_parallel, tmp_path / "ms", "--names", str(names))
     found = read_strategy_map(tmp_path / "ms" / "strategy.ckpt")
-    assert set(found.parameters) == {str(n["name"]) for n in network}
+    assert set(found.parameters) == {str(n["name"]) for n in network.values()}
     back = tmp_path / "plan.json"
     arguments = ["read", str(tmp_path / "ms" / "strategy.ckpt"), "--format", "mindspore", "--out", str(back)]
     assert main([*arguments, "--model", str(SAMPLES / "gpt_tiny.onnx"), "--names", str(names)]) == 0

@@ -128,6 +128,53 @@ def test_sequences_and_casts_to_the_type_of_another():
     assert set(proved(model.SerializeToString()).compared) == {"a", "b", "z", "stack"}
 
 
+@pytest.mark.parametrize("element", [onnx.TensorProto.BFLOAT16, onnx.TensorProto.FLOAT8E4M3FN], ids=["bf16", "fp8"])
+def test_types_that_numpy_has_not_are_no_obstacle(element):
+    """ONNX Runtime computes with them, and fails to hand them back, or hands back bytes."""
+    nodes = [
+        node("MatMul", "x w", "h"), node("CastLike", "h like", "short"), node("CastLike", "short x", "long"),
+        node("Add", "long h", "y"),
+    ]  # fmt: skip
+    stored = [constant("w", np.eye(4), "float32"), helper.make_tensor("like", element, [1], [1.0])]
+    assert proved(serialised(nodes, [value("x", [3, 4])], [value("y", [3, 4])], stored)).compared == ("y",)
+
+
+def test_unbind_as_torchscript_exports_it():
+    """With a size of 1 and keepdims=0: ONNX Runtime drops the dimension, though the standard ignores the attribute."""
+    nodes = [
+        node("Constant", "", "one", value=constant("", 1)),
+        node("SplitToSequence", "x one", "s", axis=1, keepdims=0),
+        node("SequenceAt", "s one", "a"),
+        node("ConcatFromSequence", "s", "stack", axis=0, new_axis=1),
+        node("SplitToSequence", "x two", "halves", axis=1, keepdims=0),
+        node("SequenceAt", "halves one", "b"),
+    ]
+    graph = import_bytes(serialised(nodes, [value("x", [2, 4])], ["a", "stack", "b"], [constant("two", 2)]))
+    assert [graph.tensors[n].shape for n in ("a", "stack", "b")] == [(2,), (4, 2), (2, 2)]
+    data = serialised(nodes[:4], [value("x", [2, 4])], [value("a", [None]), value("stack", [None, None])])
+    assert set(proved(data).compared) == {"a", "stack"}
+
+
+def test_sequences_that_grow_and_shrink_are_known():
+    nodes = [
+        node("SequenceEmpty", "", "none"),
+        node("SequenceInsert", "none x", "first"),
+        node("Neg", "x", "n"),
+        node("SequenceInsert", "first n zero", "second"),
+        node("Identity", "second", "same"),
+        node("SequenceInsert", "same x last", "third"),
+        node("SequenceErase", "third zero", "fourth"),
+        node("SequenceErase", "third", "fifth"),
+        node("ConcatFromSequence", "fourth", "y", axis=1),
+        node("SequenceAt", "fifth last", "z"),
+    ]
+    stored = [constant("zero", 0), constant("last", -1)]
+    outputs = [value("y", [2, None]), value("z", [2, 3])]
+    data = serialised(nodes, [value("x", [2, 3])], outputs, stored)
+    assert not any("Sequence" in op.type for op in import_bytes(data).ops)
+    assert set(proved(data).compared) == {"y", "z"}
+
+
 def test_a_sequence_that_is_returned_stays_one():
     nodes = [node("SplitToSequence", "x two", "s", axis=1), node("SequenceAt", "s one", "y")]
     sequence = helper.make_tensor_sequence_value_info("s", FLOAT, None)

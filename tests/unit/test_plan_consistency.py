@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from planner.cost_models import load_profile
 from planner.emit import TARGETS, Given, emit
 from planner.errors import InputError, PlannerError
-from planner.planning import read_plan
+from planner.frontends import import_bytes
+from planner.ir import Graph
+from planner.planning import Request, describe, make_plan, plan_text, read_plan
+from planner.planning.constraints import parse_pin
+from planner.pricing import Settings
 from tests.unit.emit_golden import FOLDER
+from tests.unit.frontends_models import BOOL, INT64, constant, node, serialised, value
 
 PLAN = FOLDER / "plans" / "mlp-pipeline.json"
 
@@ -62,6 +70,44 @@ def test_what_cannot_be_is_said_when_the_plan_is_read(tmp_path: Path, name: str)
     change, message = CHANGES[name]
     with pytest.raises(InputError, match=message):
         read_plan(edited(tmp_path, change))
+
+
+X = value("x", [8, 16])
+UNREAD = {
+    "dropout": ([node("Dropout", "h ratio like", "y")], value("like", [], BOOL)),
+    "trilu": ([node("Trilu", "h like", "y")], value("like", [], INT64)),
+    "cast like an input": ([node("Mul", "h like", "y")], value("like", [8, 16])),
+    "cast like a product": ([node("MatMul", "like w", "o"), node("Relu", "o", "z"), node("Mul", "h o", "y")],
+                            value("like", [8, 16])),
+}  # fmt: skip
+
+
+def graph_of(name: str) -> Graph:
+    """h = x @ w, of which y is made; the last operand of y is one whose values are not read."""
+    nodes, like = UNREAD[name]
+    outputs = ["y", "z"] if name.endswith("product") else ["y"]
+    stored = [constant("w", np.ones((16, 16)), "float32"), constant("ratio", 0.5, "float32")]
+    graph = import_bytes(serialised([node("MatMul", "x w", "h"), *nodes], [X, like], outputs, stored))
+    # In a file that is imported a cast to a known type becomes a Cast; graphs of other origins may keep it.
+    ops = (replace(op, type="CastLike") if op.type == "Mul" else op for op in graph.ops)
+    return replace(graph, ops=tuple(ops))
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_a_plan_with_an_operand_that_is_not_read_is_read_again(tmp_path: Path, name: str) -> None:
+    """The rule gives such an operand no layout; the plan says how the tensor lies."""
+    graph = graph_of(name)
+    pins = parse_pin("mesh=4") + parse_pin("o n=x") if "o" in graph.producers else parse_pin("mesh=4")
+    request = Request(4, load_profile("cpu"), Settings(training=False, precision="fp32"), constraints=pins)
+    made = describe(make_plan(graph, request), bind={}, batch=None)
+    path = tmp_path / "plan.json"
+    path.write_text(plan_text(made), encoding="utf-8")
+    assert read_plan(path) == made
+    operator = made.operators["y"]
+    if "o" in made.tensors:
+        assert operator.operands[-1] == made.tensors["o"].layout
+    else:
+        assert operator.operands[-1] is not None
 
 
 def test_readers_that_are_not_said_are_refused_by_every_target(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from planner.builder import build
@@ -15,12 +16,16 @@ from planner.emit import TARGETS, Given, emit, unsupported
 from planner.emit.uniform import Model
 from planner.errors import InputError
 from planner.frontends import load_model
-from planner.planning import PlanDocument
+from planner.ir import DeviceMesh, Layout, Reduction
+from planner.planning import PlanDocument, read_plan
 from planner.planning.schemes import parse_strategy
+from planner.pricing.dtensor import Placeable
 from planner.requests.cancel import Cancellation
 from planner.requests.search import SearchRequest
 from planner.requests.searcher import Searcher
+from planner.rules.expansion import Layouts
 from planner.targets import BY_DEGREES, IN_PARTS, ONE_COPY, Target
+from tests.unit.frontends_models import external, node, serialised, value
 
 SIZES: dict[str, dict[str, Any]] = {
     "gpt": {"layers": 4, "hidden": 64, "heads": 4, "vocab": 256, "seq": 32, "batch": 16},
@@ -198,3 +203,84 @@ def test_a_table_that_a_target_keeps_in_one_layout_is_not_the_end_of_the_search(
     found = search(path, tmp_path / "plan", "--space", "whole", "--emit", "mindspore")
     assert found["emitted"]["mindspore"].get("refused") is None
     assert (tmp_path / "plan" / "mindspore").is_dir()
+
+
+def convolutions(path: Path) -> Path:
+    """Of one sample with many channels, which are worth dividing."""
+    nodes, stored, given = [], [], "x"
+    for i in range(2):
+        stored.append(external(f"conv.{i}.weight", [64, 64, 3, 3]))
+        nodes += [node("Conv", f"{given} conv.{i}.weight", f"h{i}", pads=[1] * 4), node("Relu", f"h{i}", f"r{i}")]
+        given = f"r{i}"
+    path.write_bytes(serialised(nodes, [value("x", [1, 64, 32, 32])], [given], stored))
+    return path
+
+
+@pytest.mark.parametrize("mode", ["training", "inference"])
+def test_for_torch_convolutions_are_divided_by_samples_alone(tmp_path: Path, mode: str) -> None:
+    """Law: what is searched for torch is emitted for it; for any target channels are divided here."""
+    path, taken = convolutions(tmp_path / "model.onnx"), {}
+    for target in ("any", "torch"):
+        out = tmp_path / target
+        found = search(path, out, "--target", target, "--hardware", "cpu", "--mode", mode)
+        plan = read_plan(out / "plan.json")
+        taken[target] = found["step_time_s"]
+        if target == "torch":
+            assert emit("torch", Given(plan)).files
+        else:
+            with pytest.raises(InputError, match="divided along channels"):
+                emit("torch", Given(plan))
+    assert taken["any"] < taken["torch"]
+
+
+def test_for_torch_a_parameter_is_computed_with_in_one_layout(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = [node("MatMul", "x w", "a"), node("MatMul", "x w", "b"), node("Add", "a b", "y")]
+    path = tmp_path / "model.onnx"
+    path.write_bytes(serialised(nodes, [value("x", [8, 16])], ["y"], [external("w", [16, 16])]))
+    arguments = ["search", str(path), "--devices", "2", "--hardware", "cpu", "--no-cache", "--out", str(tmp_path)]
+    pins = ["--pin", "a n=2", "--pin", "b k=2"]
+    assert main([*arguments, *pins]) == 0
+    with pytest.raises(InputError, match="parameter w is computed with as"):
+        emit("torch", Given(read_plan(tmp_path / "plan.json")))
+    capsys.readouterr()
+    assert main([*arguments, *pins, "--target", "torch", "--force"]) == 3
+    assert "the target torch keeps a parameter in one layout to compute with" in capsys.readouterr().err
+    assert main([*arguments, "--pin", "a n=2", "--target", "torch", "--force"]) == 0
+    assert "target      torch: no parameter in two layouts" in capsys.readouterr().out
+    assert emit("torch", Given(read_plan(tmp_path / "plan.json"))).files
+
+
+def test_for_torch_a_dimension_is_cut_in_the_order_of_the_mesh() -> None:
+    mesh, layouts = DeviceMesh.of(2, 2), Layouts()
+    pairs = {
+        "[x.y]": Layout((("x", "y"),)), "[y.x]": Layout((("y", "x"),)), "[x]": Layout((("x",),)),
+        "[x]+y": Layout((("x",),), (("y", Reduction.SUM),)),
+    }  # fmt: skip
+    number = {name: layouts.number(x) for name, x in pairs.items()} | {"-": -1}
+    placeable = Placeable(layouts, mesh)
+
+    def allowed(first: str, second: str) -> bool:
+        return bool(placeable.allows(np.array([number[first]]), np.array([number[second]]))[0])
+
+    assert allowed("[x.y]", "-")
+    assert allowed("[x]", "[x]+y")
+    assert not allowed("[y.x]", "-")
+    assert not allowed("[x]", "[x.y]")
+
+
+def test_a_plan_that_its_target_refuses_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A pipeline that cuts a module is found only when the plan is emitted."""
+    path = tmp_path / "model.onnx"
+    nodes = [
+        node("MatMul", "x fc.w", "a", module="fc"), node("Relu", "a", "r", module="fc"),
+        node("MatMul", "r fc.v", "y", module="fc"), node("ReduceMean", "y", "loss", keepdims=0),
+    ]  # fmt: skip
+    stored = [external("fc.w", [16, 16]), external("fc.v", [16, 16])]
+    path.write_bytes(serialised(nodes, [value("x", ["b", 16])], [value("loss", [])], stored))
+    arguments = ["search", str(path), "--devices", "2", "--hardware", "cpu", "--no-cache", "--out", str(tmp_path)]
+    more = ["--batch", "8", "--stages", "2", "--micro-batches", "2", "--mode", "training"]
+    assert main([*arguments, *more, "--target", "torch"]) == 0
+    refusal = "warning: torch cannot be given this plan: plan: no module with parameters runs in stage 1"
+    assert refusal in capsys.readouterr().err

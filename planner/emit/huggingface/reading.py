@@ -11,7 +11,7 @@ from planner.emit.huggingface.pipeline import transformers_stage
 from planner.emit.modules import layered, owner
 from planner.emit.names import Name, NameRules
 from planner.emit.placed import Placed, mesh_of, pinned, read_json, whole_number
-from planner.emit.reading import Reading, shapes_of
+from planner.emit.reading import Reading, places_of, shapes_of
 from planner.errors import InputError
 from planner.ir import DeviceMesh, Graph, Layout
 
@@ -42,7 +42,7 @@ def read_distributed_config(path: Path, graph: Graph, rules: NameRules) -> Readi
     sizes = {k: _size(source, document, k) for k in _SIZES}
     plans = {k: _plan(source, document, k) for k in _PLANS}
     _check(source, document, sizes, plans, unused)
-    names = rules.apply(shapes_of(graph))
+    names = rules.apply(shapes_of(graph), places_of(graph))
     degrees = [("dp_replicate_size", "data"), ("fsdp_size", "data"), ("tp_size", "tensor")]
     used = [k for k, _ in degrees if sizes[k] > 1]
     mesh = mesh_of(source, [sizes[k] for k in used] or [1])

@@ -10,7 +10,7 @@ from typing import Any
 from planner.emit.hyper_parallel.layout_file import read_layout_file
 from planner.emit.mindspore.arrangement import common_mesh, layouts_of
 from planner.emit.names import NameRules
-from planner.emit.reading import Reading, shapes_of
+from planner.emit.reading import Reading, places_of, shapes_of
 from planner.errors import InputError
 from planner.ir import Graph, Layout
 from planner.planning.constraints import SCHEMA, parse_constraints
@@ -22,7 +22,7 @@ def read_layouts(path: Path, graph: Graph, rules: NameRules) -> Reading:
     """Every parameter kept and computed with as the file has it.  InputError where it is none, or does not fit the
     graph."""
     found = read_layout_file(path)
-    names = rules.apply(shapes_of(graph))
+    names = rules.apply(shapes_of(graph), places_of(graph))
     lacking = [n for n, name in names.items() if name.name not in found]
     if lacking:
         raise InputError(

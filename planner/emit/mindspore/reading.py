@@ -15,7 +15,7 @@ from planner.emit.mindspore.arrangement import common_mesh, layouts_of
 from planner.emit.mindspore.primitives import Primitive, primitive_of
 from planner.emit.mindspore.strategy_map import OperatorStrategy, ParameterLayout, StrategyMap, read_strategy_map
 from planner.emit.names import Name, NameRules
-from planner.emit.reading import Reading, check_devices, shapes_of
+from planner.emit.reading import Reading, check_devices, places_of, shapes_of
 from planner.errors import InputError
 from planner.ir import DeviceMesh, Graph, Layout, Op
 from planner.planning.constraints import SCHEMA, Constraints, parse_constraints
@@ -30,7 +30,7 @@ __all__ = ["constraints_of_strategies", "read_strategies"]
 def read_strategies(path: Path, graph: Graph, rules: NameRules) -> Reading:
     """A parameter-keyed strategy file, `.ckpt` or JSON.  InputError where it is none, or does not fit the graph."""
     found = read_strategy_map(path)
-    names = rules.apply(shapes_of(graph))
+    names = rules.apply(shapes_of(graph), places_of(graph))
     parameters, stages = _by_name(found, str(path))
     constraints, mesh, unused = constraints_of_strategies(
         replace(found, parameters=parameters), graph, names, str(path)

@@ -57,10 +57,9 @@ def emit_torch(plan: PlanDocument, names: Mapping[str, Name], *, servers: Sequen
             _words(plan, f"parameter {name}", _oriented(p.stored.layout(), emitted)),
             _words(plan, f"parameter {name}", _oriented(reads[0], emitted)),
         )
-    inputs = {
-        n: _words(plan, f"input {n}", Layout.replicated(len(x.shape or ())) if x.layout is None else x.layout.layout())
-        for n, x in plan.inputs.items()
-    }
+    placed = {n: _place(plan, x.layout and x.layout.layout()) for n, x in plan.inputs.items()}
+    inputs = {n: [None] * len(mesh.axes) if x is None else x[1] for n, x in placed.items()}
+    whole = [n for n, x in plan.inputs.items() if x.layout is not None and placed[n] is None]
     modules = {m: (_place(plan, b.input), _place(plan, b.result)) for m, b in boundaries(plan, names).items()}
     document: dict[str, Any] = {
         "schema": "planner.torch/1",
@@ -89,10 +88,11 @@ def emit_torch(plan: PlanDocument, names: Mapping[str, Name], *, servers: Sequen
         "parallel.py": module.encode(),
         **launch_scripts(hosts_of(plan, servers)),
     }
-    return Emission(files, tuple(_lost(plan, split, sorted({owner(n) for n in parameters} - set(modules)))))
+    unknown = sorted({owner(n) for n in parameters} - set(modules))
+    return Emission(files, tuple(_lost(plan, split, unknown, whole)))
 
 
-def _lost(plan: PlanDocument, split: Split | None, unknown: Sequence[str]) -> list[str]:
+def _lost(plan: PlanDocument, split: Split | None, unknown: Sequence[str], whole: Sequence[str]) -> list[str]:
     out = [
         f"how {len(plan.operators)} operators are split, and {len(plan.redistributions)} redistributions: between the "
         "ends of modules DTensor derives them in its own way; `planner run` executes the plan to the letter"
@@ -103,6 +103,8 @@ def _lost(plan: PlanDocument, split: Split | None, unknown: Sequence[str]) -> li
             f"{', '.join(map(repr, unknown[:4]))}{', …' if len(unknown) > 4 else ''}): DTensor decides there; where "
             "--names differ from the operators' module paths, that is all of them"
         )
+    if whole:
+        out.append(f"how inputs lie that DTensor has no words for, which are given whole: {', '.join(whole[:4])}")
     if split is not None:
         out.append(
             f"the schedule ({plan.schedule.pass_order}) of {plan.schedule.micro_batches} micro-batches: one of "

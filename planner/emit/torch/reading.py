@@ -10,7 +10,7 @@ from typing import Any, Final
 from planner.emit.modules import owner
 from planner.emit.names import Name, NameRules
 from planner.emit.placed import Placed, mesh_of, pinned, read_json, whole_number
-from planner.emit.reading import Reading, shapes_of
+from planner.emit.reading import Reading, places_of, shapes_of
 from planner.errors import InputError
 from planner.ir import DeviceMesh, Graph, Layout
 
@@ -29,7 +29,7 @@ def read_placements(path: Path, graph: Graph, rules: NameRules) -> Reading:
     if not isinstance(sizes, list):
         raise InputError(f"{source}: mesh: sizes: expected a list of numbers, found {sizes!r:.80}")
     mesh = mesh_of(f"{source}: mesh", [whole_number(f"{source}: mesh: sizes", s) for s in sizes])
-    names = rules.apply(shapes_of(graph))
+    names = rules.apply(shapes_of(graph), places_of(graph))
     layouts = _object(source, "parameters", document.get("parameters"))
     lacking = [name.name for name in names.values() if name.name not in layouts]
     if lacking:

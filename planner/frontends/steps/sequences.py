@@ -1,13 +1,14 @@
 """Sequences of tensors that are known when the model is imported, and casts to the type of another tensor.
 
-TorchScript spells `chunk` and `unbind` as SplitToSequence and SequenceAt when it does not optimise.  With a known
-position each element is a result of one Split; SequenceConstruct and ConcatFromSequence are lists of tensors and their
-Concat.  CastLike to a tensor of known type is a Cast.  What depends on data stays as it is.
+TorchScript spells `chunk` and `unbind` as SplitToSequence and SequenceAt when it does not optimise, and lists that grow
+as SequenceEmpty and SequenceInsert.  With a known position each element is a result of one Split; SequenceConstruct and
+ConcatFromSequence are lists of tensors and their Concat.  CastLike to a tensor of known type is a Cast.  What depends
+on data stays as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -48,11 +49,34 @@ class Sequences:
         made = None if handler is None else handler(self, op)
         if made is None:
             made = [op]
-        return [*(self.held.pop(t) for t in dict.fromkeys(op.inputs) if t in self.held and op in made), *made]
+        return [*(self._released(op.inputs) if op in made else ()), *made]
 
     def rest(self) -> list[Op]:
         """Operators that make sequences which the graph returns."""
-        return [op for t, op in self.held.items() if t in self.needed]
+        return self._released(t for t in tuple(self.held) if t in self.needed)
+
+    def _released(self, names: Iterable[str]) -> list[Op]:
+        """Operators that make these sequences, behind those whose sequences they read."""
+        out: list[Op] = []
+        for t in names:
+            op = self.held.pop(t, None)
+            if op is not None:
+                out += [*self._released(op.inputs), op]
+        return out
+
+    def _hold(self, op: Op, elements: tuple[str, ...]) -> list[Op]:
+        self.elements[op.outputs[0]], self.held[op.outputs[0]] = elements, op
+        return []
+
+    def _position(self, op: Op, k: int, count: int, default: int) -> int | None:
+        """The position that operand `k` says, from 0 on; None where it is not known, or is outside of 0 to `count`."""
+        if k >= len(op.inputs) or not op.inputs[k]:
+            return default
+        value = self._value(op, k)
+        if value is None:
+            return None
+        at = int(value.reshape(-1)[0])
+        return at % count if -count <= at < 0 else at if 0 <= at <= count else None
 
     def _constant(self, name: str, value: Array) -> str:
         self.tensors[name] = Tensor(name, value.shape, str(value.dtype), Role.CONSTANT, value)
@@ -85,7 +109,9 @@ class Sequences:
             return None
         name = op.outputs[0]
         pieces = tuple(f"{name}.{k}" for k in range(len(sizes)))
-        squeezed = not given and not op.attributes.get("keepdims", 1)
+        # The standard ignores `keepdims` where a size is given; `unbind` by TorchScript gives 1 and means it, and ONNX
+        # Runtime does what that means.
+        squeezed = not op.attributes.get("keepdims", 1) and (value is None or (value.ndim == 0 and set(sizes) == {1}))
         cut = tuple(f"{p}.kept" for p in pieces) if squeezed else pieces
         if op.opset >= _OPERAND_SINCE:
             read = (x.name, self._constant(f"{name}.sizes", np.array(sizes, dtype=np.int64)))
@@ -99,18 +125,41 @@ class Sequences:
                     made.append(_like(op, "Squeeze", (whole, axes), (piece,), {}))
                 else:
                     made.append(_like(op, "Squeeze", (whole,), (piece,), {"axes": (axis,)}))
-        self.elements[name], self.held[name] = pieces, op
+        self._hold(op, pieces)
         return made
 
     def _construct(self, op: Op) -> list[Op]:
-        self.elements[op.outputs[0]], self.held[op.outputs[0]] = op.inputs, op
-        return []
+        return self._hold(op, op.inputs)
+
+    def _empty(self, op: Op) -> list[Op]:
+        return self._hold(op, ())
+
+    def _identity(self, op: Op) -> list[Op] | None:
+        pieces = self.elements.get(op.inputs[0])
+        return None if pieces is None else self._hold(op, pieces)
+
+    def _insert(self, op: Op) -> list[Op] | None:
+        """SequenceInsert(sequence, tensor, position, absent: behind the last)."""
+        pieces = self.elements.get(op.inputs[0])
+        at = None if pieces is None else self._position(op, 2, len(pieces), len(pieces))
+        if pieces is None or at is None or len(pieces) >= MAX_ELEMENTS:
+            return None
+        return self._hold(op, (*pieces[:at], op.inputs[1], *pieces[at:]))
+
+    def _erase(self, op: Op) -> list[Op] | None:
+        """SequenceErase(sequence, position, absent: the last)."""
+        pieces = self.elements.get(op.inputs[0])
+        at = None if pieces is None else self._position(op, 1, len(pieces), len(pieces) - 1)
+        if pieces is None or at is None or not 0 <= at < len(pieces):
+            return None
+        return self._hold(op, (*pieces[:at], *pieces[at + 1 :]))
 
     def _at(self, op: Op) -> list[Op] | None:
-        pieces, at = self.elements.get(op.inputs[0]), self._value(op, 1)
-        if pieces is None or at is None or not -len(pieces) <= int(at.reshape(-1)[0]) < len(pieces):
+        pieces = self.elements.get(op.inputs[0])
+        at = None if pieces is None else self._position(op, 1, len(pieces), -1)
+        if pieces is None or at is None or not 0 <= at < len(pieces):
             return None
-        piece = pieces[int(at.reshape(-1)[0])]
+        piece = pieces[at]
         if op.outputs[0] in self.needed:
             return [_like(op, "Identity", (piece,), op.outputs, {})]
         self.other_name[op.outputs[0]] = piece
@@ -126,7 +175,7 @@ class Sequences:
     def _concat(self, op: Op) -> list[Op] | None:
         """ConcatFromSequence; with `new_axis` the elements are stacked."""
         pieces = self.elements.get(op.inputs[0])
-        if pieces is None:
+        if not pieces:
             return None
         axis = int(op.attributes.get("axis", 0))
         made: list[Op] = []
@@ -156,8 +205,12 @@ def _like(op: Op, kind: str, inputs: tuple[str, ...], outputs: tuple[str, ...], 
 _HANDLERS: dict[str, Callable[[Sequences, Op], list[Op] | None]] = {
     "CastLike": Sequences._cast,
     "ConcatFromSequence": Sequences._concat,
+    "Identity": Sequences._identity,
     "SequenceAt": Sequences._at,
     "SequenceConstruct": Sequences._construct,
+    "SequenceEmpty": Sequences._empty,
+    "SequenceErase": Sequences._erase,
+    "SequenceInsert": Sequences._insert,
     "SequenceLength": Sequences._length,
     "SplitToSequence": Sequences._split,
 }

@@ -18,6 +18,7 @@ from planner.pricing import PricedProblem
 from planner.pricing.hubs import SetHub
 from planner.search.problem import FORBIDDEN, Edge, IntArray, Node, Problem
 from planner.search.solve import solve
+from planner.targets import NARROWED
 
 __all__ = ["conflict", "smallest_conflict"]
 
@@ -101,11 +102,13 @@ def _between(priced: PricedProblem, demands: Sequence[Demand]) -> str:
     if not shared:
         shared = _on_the_way(priced, nodes)
     parameters = [t for t in shared if t in priced.parameter_nodes]
-    if parameters and priced.machine.settings.target == "mindspore":
+    target = priced.machine.settings.target
+    if parameters and target in NARROWED:
         users = counted(op.name for op, _ in priced.graph.consumers[parameters[0]])
+        stored = ", stored as every operator reads it" if target == "mindspore" else " to compute with"
         return (
-            f"they share parameter {counted(parameters)} (read by {users}), and the target mindspore keeps a "
-            f"parameter in one layout, stored as every operator reads it; make them agree, or choose another --target"
+            f"they share parameter {counted(parameters)} (read by {users}), and the target {target} keeps a "
+            f"parameter in one layout{stored}; make them agree, or choose another --target"
         )
     what = counted(f"{'parameter' if t in priced.parameter_nodes else 'tensor'} {t}" for t in shared)
     held = [t for t in shared if t in priced.hubs and priced.hubs[t][1].style == "set"]
@@ -120,7 +123,9 @@ def _between(priced: PricedProblem, demands: Sequence[Demand]) -> str:
 def _alone(priced: PricedProblem, node: int) -> str:
     operator = next((priced.graph.op(o) for o, n in priced.op_nodes.items() if n == node), None)
     if operator is not None:
-        return f"no strategy of operator {operator.name} ({operator.type}) holds all of them; drop one"
+        target = priced.machine.settings.target
+        narrowed = f" that --target {target} has words for" if target in NARROWED else ""
+        return f"no strategy of operator {operator.name} ({operator.type}){narrowed} holds all of them; drop one"
     parameter = next((p for p, n in priced.parameter_nodes.items() if n == node), None)
     what = priced.problem.nodes[node].name if parameter is None else f"parameter {parameter}"
     return f"{what} lies in one layout, and none suits all of them; drop one"

@@ -16,12 +16,12 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.experimental import implicit_replication
-from torch.nn.utils import parametrize
 
 __all__ = ['device_mesh', 'implicit_replication', 'parallelize', 'shard_inputs']
 
 SIZES = (4,)
 AXES = ('x',)
+MICRO_BATCHES = 1  # of a step: backward passes whose gradients are added up before they are summed over ranks
 
 # Fully qualified name -> (kept as, computed with): per mesh axis the dimension that it splits, None where it
 # repeats.  Where the two differ, the parameter is gathered before use and its gradient scattered.
@@ -64,15 +64,29 @@ def _placements(dims):
     return [Replicate() if d is None else Shard(d) for d in dims]
 
 
-class _Gathered(nn.Module):
-    """Redistributes a parameter to what operators compute with; gradients come back as it is kept."""
+def _computed_with(owner, mesh, told):
+    """The module reads parameters redistributed to what operators compute with; their gradients come back as they are
+    kept.  The parameters themselves and their names in state_dict() stay."""
 
-    def __init__(self, mesh, dims):
-        super().__init__()
-        self.mesh, self.dims = mesh, dims
+    def read(name, dims):
+        return property(lambda self: self._parameters[name].redistribute(mesh, _placements(dims)))
 
-    def forward(self, kept):
-        return kept.redistribute(self.mesh, _placements(self.dims))
+    kind = type(owner)
+    members = {name: read(name, dims) for name, dims in told.items()}
+    owner.__class__ = type(kind.__name__, (kind,), {"__module__": kind.__module__, **members})
+
+
+def _reduced(mesh):
+    """Brings a gradient to where its parameter is, once a step: left to the optimizer, DTensor does so at each use."""
+    passes = 0
+
+    def reduce(parameter):
+        nonlocal passes
+        passes += 1
+        if passes % MICRO_BATCHES == 0 and isinstance(parameter.grad, DTensor):
+            parameter.grad = parameter.grad.redistribute(mesh, parameter.placements)
+
+    return reduce
 
 
 def parallelize(module, mesh):
@@ -90,17 +104,21 @@ def parallelize(module, mesh):
     missing = [n for n, parameter in names.items() if id(parameter) not in told]
     if missing:
         raise KeyError(f"the plan has no parameter {missing[0]!r}; emit with --names that agree")
-    made = {}
+    made, gathered = {}, {}
     for name, parameter in names.items():
         kept, computed = told[id(parameter)]
         if id(parameter) not in made:
             data = distribute_tensor(parameter.data, mesh, _placements(kept))
             made[id(parameter)] = nn.Parameter(data, requires_grad=parameter.requires_grad)
+            if parameter.requires_grad:
+                made[id(parameter)].register_post_accumulate_grad_hook(_reduced(mesh))
         path, _, last = name.rpartition(".")
         owner = module.get_submodule(path)
         setattr(owner, last, made[id(parameter)])
         if kept != computed:
-            parametrize.register_parametrization(owner, last, _Gathered(mesh, computed), unsafe=True)
+            gathered.setdefault(owner, {})[last] = computed
+    for owner, layouts in gathered.items():
+        _computed_with(owner, mesh, layouts)
     for name, buffer in list(module.named_buffers()):
         path, _, last = name.rpartition(".")
         setattr(module.get_submodule(path), last, distribute_tensor(buffer, mesh, [Replicate()] * len(SIZES)))
