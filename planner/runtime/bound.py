@@ -36,7 +36,7 @@ class Record:
     """An operator that autograd has followed: where its operands enter, with their strides, and its results leave."""
 
     entries: Sequence[tuple[GradientEdge, tuple[int, ...]] | None]
-    results: Sequence[GradientEdge | None]
+    results: Sequence[tuple[GradientEdge, torch.dtype] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def _entered(operands: Sequence[Tensor | None], wanted: Sequence[bool]) -> list[
 def _record(entered: Sequence[Tensor | None], results: Sequence[Tensor | None]) -> Record:
     return Record(
         [(get_gradient_edge(x), x.stride()) if x is not None and x.requires_grad else None for x in entered],
-        [get_gradient_edge(y) if y is not None and y.requires_grad else None for y in results],
+        [(get_gradient_edge(y), y.dtype) if y is not None and y.requires_grad else None for y in results],
     )
 
 
@@ -168,7 +168,7 @@ def differentiated(
     wanted = [w and (only is None or i in only) for i, w in enumerate(b.wanted)]
     if isinstance(record, NumpyCall):
         return record.backward([g if g is None or b.scale == 1.0 else g * b.scale for g in given], wanted)
-    pairs = [(y, g) for y, g in zip(record.results, given, strict=False) if g is not None and y is not None]
+    pairs = [(y[0], g.to(y[1])) for y, g in zip(record.results, given, strict=False) if g is not None and y is not None]
     entries = [e if w else None for e, w in zip(record.entries, wanted, strict=True)]
     edges = [e[0] for e in entries if e is not None]
     if not edges or not pairs:

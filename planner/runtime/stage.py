@@ -110,10 +110,9 @@ class Stage:
                 if not all(k is None or k in self.resident for k in self.bound[i.op].outputs):
                     self._forward(self.bound[i.op], cell, cell, record=False)
                     self.resident |= cell.values
-            elif isinstance(i, Redistribute) and not i.gradient and self._is_fixed(i):
-                if (i.tensor, i.target) not in self.resident:
-                    self._redistribute(i, cell, cell)
-                    self.resident |= cell.values
+            elif isinstance(i, Redistribute) and self._is_fixed(i) and (i.tensor, i.target) not in self.resident:
+                self._redistribute(i, cell, cell)
+                self.resident |= cell.values
         self.seeds: dict[Key, Tensor] = {
             (i.tensor, i.layout): self.local(incoming_gradient(self.graph, i.tensor), i.layout)
             for k in self.chunks
@@ -127,7 +126,7 @@ class Stage:
 
     def _is_fixed(self, i: Redistribute) -> bool:
         made = self.graph.producers.get(i.tensor)
-        if i.tensor in self.changing:
+        if i.gradient or i.tensor in self.changing:
             return False
         return self.graph.tensors[i.tensor].role is Role.CONSTANT or (made is not None and made.name in self.fixed)
 
@@ -146,8 +145,8 @@ class Stage:
 
     def planned(self) -> dict[str, tuple[int, int]]:
         """Collectives between operators that the program has for a step of this rank, by kind: how many, and the bytes
-        of the tensors in the stage's precision; what it sends to other stages, too.  What is made of constants alone was
-        laid out before."""
+        of the tensors in the stage's precision; what it sends to other stages, too.  What is made of constants alone
+        was laid out before."""
         counts: Counter[str] = Counter()
         sizes: Counter[str] = Counter()
 
@@ -194,12 +193,15 @@ class Stage:
             work.wait()
         self.sent.clear()
         self.total(taken)
-        self.cells, self._links, self.once = {}, {}, {}
+        self._empty()
         return taken
 
     def begin(self, feed: Feed) -> None:
         """Empties what a step fills."""
         self._feed = feed
+        self._empty()
+
+    def _empty(self) -> None:
         self.cells: dict[tuple[int, int], Cell] = {}
         self._links: dict[StageTransfer, deque[Tensor]] = {}
         self.once = {k: Cell(-1) for k in self.chunks}
@@ -236,9 +238,9 @@ class Stage:
                     _add(shared.gradients, key, cell.gradients.pop(key))
         if event.phase == self.staged.last:
             for n in numbers:
-                cell = self.cells.pop((event.chunk, n), None)
-                if cell is not None and self._left is not None:
-                    for store, found in zip(self._left, (cell.values, cell.gradients), strict=True):
+                done = self.cells.pop((event.chunk, n), None)
+                if done is not None and self._left is not None:
+                    for store, found in zip(self._left, (done.values, done.gradients), strict=True):
                         store.clear()
                         store.update(found)
 

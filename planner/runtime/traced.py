@@ -187,7 +187,12 @@ class TracedStage:
         return [value for *_, value in named]
 
     def _taken(
-        self, graph: _Graph, found: Sequence[Tensor], turn: int, gradients: dict[str, Tensor], taken: Taken | None = None
+        self,
+        graph: _Graph,
+        found: Sequence[Tensor],
+        turn: int,
+        gradients: dict[str, Tensor],
+        taken: Taken | None = None,
     ) -> Taken:
         taken = Taken() if taken is None else taken
         for (name, m, layout), value in zip(graph.outputs, found, strict=False):
@@ -206,5 +211,3 @@ class TracedStage:
 
             graph.run = torch._inductor.compile(module, list(examples))
         return graph
-
-

@@ -23,7 +23,6 @@ from planner.runtime.collectives import all_gather, all_reduce
 from planner.runtime.stage import Stage, Taken, local_part
 from planner.runtime.traced import TracedStage
 from planner.runtime.workers import Context
-from planner.torch.capture import Capture
 from planner.torch.capture.writer import as_array
 from planner.torch.placements import State
 from planner.torch.planning import ModulePlan, model_of_capture
@@ -84,7 +83,7 @@ def parallelize(module: nn.Module, plan: ModulePlan, *, mode: Mode = "eager") ->
 
 
 def _forward(self: nn.Module, *arguments: Any, **keywords: Any) -> Any:
-    runner: Runner = self._planner  # type: ignore[assignment]
+    runner: Runner = self._planner
     return runner(arguments, keywords)
 
 
@@ -160,7 +159,9 @@ class Runner:
         layout = self.layouts[name]
         shape, stride = whole.shape, torch.empty(whole.shape, device="meta").stride()
         if whole.is_meta:
-            local = torch.empty(layout.local_shape(tuple(shape), self.stage.mesh), dtype=whole.dtype, device=self.device)
+            local = torch.empty(
+                layout.local_shape(tuple(shape), self.stage.mesh), dtype=whole.dtype, device=self.device
+            )
         else:
             local = local_part(whole.detach(), layout, self.stage)
         return nn.Parameter(self.state.tensor(layout, local, shape, stride), requires_grad=whole.requires_grad)
@@ -190,7 +191,7 @@ class Runner:
     def _feed(self, given: Mapping[str, Tensor], stage: Stage) -> Any:
         def feed(name: str, layout: Layout, micro_batch: int) -> Tensor:
             if self.graph.tensors[name].role is Role.PARAMETER:
-                local: Tensor = self.parameters[name].detach().to_local()  # type: ignore[attr-defined]
+                local: Tensor = self.parameters[name].detach().to_local()
                 return local
             if name in self.changing:
                 return local_part(self.module.get_buffer(name), layout, stage)
@@ -220,10 +221,10 @@ class Runner:
     def _forward_only(self) -> Stage:
         if self.still is None:
             if self.capture.mode_matters:
+                mode = "training" if self.capture.training else "evaluation"
                 raise UsageError(
-                    f"{self.capture.name}: the step was planned in {'training' if self.capture.training else 'evaluation'}"
-                    " mode, and its operators do something else in the other one; gather the weights for evaluation with "
-                    "planner.torch.whole_state_dict"
+                    f"{self.capture.name}: the step was planned in {mode} mode, and some of its operators do something "
+                    "else in the other one; gather the weights for evaluation with planner.torch.whole_state_dict"
                 )
             program = self.staged.program
             forward = lower(
@@ -305,9 +306,3 @@ class _Deliver(torch.autograd.Function):
             for g in found:
                 g.to_local().mul_(gradient)
         return None, None, *found
-
-
-def captured_of(module: nn.Module) -> Capture:
-    """The captured step of a parallel module."""
-    found: Capture = module._planner.capture  # type: ignore[union-attr,assignment]
-    return found

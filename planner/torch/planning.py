@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -24,7 +24,7 @@ __all__ = ["ModulePlan", "load", "plan"]
 
 _OPTIMIZERS = {"adamw": "adam", "adam": "adam", "sgd": "sgd", "momentum": "momentum"}
 
-Examples = Tensor | Sequence[Any] | Mapping[str, Any]
+Examples: TypeAlias = Tensor | Sequence[Any] | Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -87,7 +87,9 @@ def plan(
             Face's models do when they are given labels.
         optimizer: the optimizer, which takes memory: adamw, adam, momentum, sgd, or a torch optimizer or its class.
         machine: a `planner.Machine` to plan for; or `devices` and `hardware`.
-        options: those of `planner.search`: hardware, precision, time_limit, strategy, micro_batches, pin, …
+        options: those of `planner.search`: hardware, time_limit, strategy, micro_batches, pin, …  `precision` is that
+            of the module's weights by default; bf16 for weights in single precision computes and communicates in
+            bfloat16, and keeps weights and optimizer in single precision.
 
     Raises:
         InputError: the module cannot be captured; InfeasibleError, NoPlanError as `planner.search`.
@@ -95,9 +97,12 @@ def plan(
     captured = _captured(module, example_inputs, targets, loss)
     if devices is None and machine is None:
         if not dist.is_initialized():
-            raise OptionError("devices: expected a number of devices; give devices=…, a machine, or start a process group")
+            raise OptionError(
+                "devices: expected a number of devices; give devices=…, a machine, or start a process group"
+            )
         devices = dist.get_world_size()
     model = model_of_capture(captured)
+    options.setdefault("precision", _precision(module))
 
     def searched() -> Plan:
         return search(model, machine, devices=devices, optimizer=_optimizer(optimizer), **options)  # type: ignore[arg-type]
@@ -124,7 +129,8 @@ def load(
     if graph.digest != about.digest:
         raise InputError(
             f"plan {os.fspath(path)}: it is for another step than that of {captured.name} with these inputs (digest "
-            f"{about.digest[:12]}, the module's is {graph.digest[:12]}); give the inputs and the mode it was planned with"
+            f"{about.digest[:12]}, the module's is {graph.digest[:12]}); give the inputs and the mode "
+            "it was planned with"
         )
     requested = found.document.search.request
     model = Model(model_of_capture(captured).source, dict(about.bind), None if requested is None else requested.batch)
@@ -137,10 +143,16 @@ def model_of_capture(captured: Capture) -> Model:
 
 
 def _captured(module: nn.Module, inputs: Examples, targets: Examples, loss: Any) -> Capture:
-    named = dict(inputs) if isinstance(inputs, Mapping) else {}
+    named: dict[str, Any] = dict(inputs) if isinstance(inputs, Mapping) else {}
     listed = () if isinstance(inputs, Mapping) else (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     wanted = (targets,) if isinstance(targets, Tensor) else tuple(targets)
     return capture(module, listed, named, wanted, loss)
+
+
+def _precision(module: nn.Module) -> str:
+    """That of the module's weights: a module in single precision is computed so unless something else is asked for."""
+    types = {p.dtype for p in module.parameters() if p.dtype.is_floating_point}
+    return {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(*types, "fp32") if len(types) == 1 else "fp32"
 
 
 def _optimizer(given: Any) -> str:
@@ -169,5 +181,3 @@ def _by_first_rank(searched: Callable[[], Plan], model: Model) -> Plan:
     if found[1] is not None:
         raise found[1]
     return own if dist.get_rank() == 0 else Plan(found[0], model)
-
-

@@ -63,7 +63,7 @@ def whole_state_dict(module: nn.Module) -> dict[str, Tensor]:
 
 
 def clip_grad_norm_(parameters: Iterable[Tensor], max_norm: float, norm_type: float = 2.0) -> Tensor:
-    """Scales the gradients of a parallel module so that their total norm is at most `max_norm`; returns the norm before.
+    """Scales the gradients of a parallel module to a total norm of at most `max_norm`; returns the norm before.
 
     As torch.nn.utils.clip_grad_norm_, over parameters on several meshes and pipeline stages: each counts once.
     """

@@ -198,9 +198,7 @@ def perceptron() -> Case:
 
 
 def gpt() -> Case:
-    return Case(
-        Gpt(SeparateAttention), (_words(1, BATCH, LENGTH),), {}, (_words(2, BATCH, LENGTH),), next_word
-    )
+    return Case(Gpt(SeparateAttention), (_words(1, BATCH, LENGTH),), {}, (_words(2, BATCH, LENGTH),), next_word)
 
 
 def nano_gpt() -> Case:
@@ -262,3 +260,4 @@ OWN: dict[str, Callable[[], Case]] = {
     "mlp": perceptron, "gpt": gpt, "nanogpt": nano_gpt, "einsum_moe": einsum_moe, "resnet": resnet, "vit": vit,
 }  # fmt: skip
 HUGGING_FACE: dict[str, Callable[[], Case]] = {"hf_gpt2": hf_gpt2, "hf_llama": hf_llama, "hf_mixtral": hf_mixtral}
+CASES = {**OWN, **HUGGING_FACE}

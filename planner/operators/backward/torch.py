@@ -109,7 +109,9 @@ def _batch_normalization(c: Call) -> Sequence[Tensor] | None:
     return [dx.to(x.dtype), dscale, dbias][: len(c.op.outputs)]
 
 
-@operator("com.microsoft::SoftmaxCrossEntropyLossGrad", "com.microsoft::SoftmaxCrossEntropyLossInternalGrad", aware=True)
+@operator(
+    "com.microsoft::SoftmaxCrossEntropyLossGrad", "com.microsoft::SoftmaxCrossEntropyLossInternalGrad", aware=True
+)
 def _cross_entropy(c: Call) -> Tensor | None:
     """dLoss, log-probabilities, labels, class weights, the label to ignore, what is added to the result.
 

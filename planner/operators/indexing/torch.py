@@ -124,5 +124,3 @@ def _gather_gradient(c: Call) -> Tensor | None:
     axis = c.axis(0, len(shape))
     rows = dy.reshape(*shape[:axis], indices.numel(), *shape[axis + 1 :])
     return dy.new_zeros(shape).index_add(axis, _wrapped(indices.reshape(-1), shape[axis]), rows)
-
-

@@ -52,8 +52,8 @@ def model_of(graph: Graph) -> Model:
 
 
 def _holds_backward(graph: Graph) -> bool:
-    """Whether most of its results have the shapes of its parameters, as gradients or updated weights do; statistics that
-    a normalisation hands on have those of its scales."""
+    """Whether most of its results have the shapes of its parameters, as gradients or updated weights do; statistics
+    that a normalisation hands on have those of its scales."""
     shapes = Counter(t.shape for t in graph.parameters)
     statistics = {t for op in graph.ops if op.type == "BatchNormalization" for t in op.outputs[1:]}
     results = Counter(graph.tensors[t].shape for t in graph.outputs if graph.tensors[t].shape and t not in statistics)

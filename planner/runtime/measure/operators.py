@@ -24,6 +24,7 @@ from planner.cost_models.calibrate import ComputeSample
 from planner.errors import InputError
 from planner.ir import DeviceMesh, Graph, Layout
 from planner.lowering import Instruction, Load, Program, Run, Seed
+from planner.lowering.program import StageInstruction
 from planner.rules import Rule, rule_for
 from planner.rules.strategy import REPLICATE, bind
 from planner.runtime.measure.cases import Case, operator_cases
@@ -141,7 +142,7 @@ class _HostWatch:
     def step(self, rank: Rank) -> None:
         rank.step(self._told)
 
-    def _told(self, i: Instruction) -> None:
+    def _told(self, i: StageInstruction) -> None:
         self.context.synchronize()
         if isinstance(i, Run):
             self.times[_direction(i)].append(time.perf_counter() - self._begin)

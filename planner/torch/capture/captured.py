@@ -175,7 +175,7 @@ class _Walk:
     def _operator(self, node: Node) -> None:
         if node.target is operator.getitem:
             source, index = node.args
-            self.values[node] = self.values[source][index]  # type: ignore[index]
+            self.values[node] = self.values[source][index]
             return
         found = node.meta.get("val")
         results = tuple(r for r in (found if isinstance(found, tuple | list) else (found,)) if isinstance(r, Tensor))
@@ -214,10 +214,11 @@ class _Walk:
             return None
 
         def whole(v: Any) -> Any:
-            return v.held.expand(v.shape) if isinstance(v, Value) else torch.device("cpu") \
+            return v.whole() if isinstance(v, Value) else torch.device("cpu") \
                 if isinstance(v, torch.device) else v  # fmt: skip
 
-        return computed(node.target, *pytree.tree_map(whole, (list(arguments), dict(keywords))), results)
+        operands, named = pytree.tree_map(whole, (list(arguments), dict(keywords)))
+        return computed(node.target, operands, named, results)
 
     def _counts(self, node: Node, arguments: Any) -> bool:
         """Whether it adds to a buffer that counts steps, which is done outside of the graph."""
@@ -269,7 +270,11 @@ class _Walk:
             type(self.module).__name__,
             tuple(self.inputs),
             tuple(trained),
-            {n: self.first[id(p)] for n, p in self.module.named_parameters(remove_duplicate=False) if n not in self.parameters},
+            {
+                n: self.first[id(p)]
+                for n, p in self.module.named_parameters(remove_duplicate=False)
+                if n not in self.parameters
+            },
             tuple(updates),
             w.constants,
             self.module.training,
@@ -307,7 +312,8 @@ def _names(module: nn.Module, given: Any) -> Any:
     for path, leaf in pytree.tree_flatten_with_path(given)[0]:
         if not isinstance(leaf, Tensor):
             continue
-        kind, *rest = (getattr(k, "idx", getattr(k, "key", None)) for k in path)
+        places: list[Any] = [getattr(k, "idx", getattr(k, "key", None)) for k in path]
+        kind, *rest = places
         if kind == 0:
             first = arguments[rest[0]] if rest[0] < len(arguments) else f"input_{rest[0]}"
         elif kind == 1:
@@ -322,4 +328,3 @@ def _module(node: Node) -> str:
     stack = node.meta.get("nn_module_stack") or {}
     path = next((p for p, _ in reversed(list(stack.values()))), "")
     return str(path).removeprefix(_MODULE).removeprefix(".")
-

@@ -46,6 +46,11 @@ class Value:
     def rank(self) -> int:
         return len(self.shape)
 
+    def whole(self) -> Tensor:
+        """What is known of it, repeated as far as its shape goes."""
+        assert self.held is not None
+        return self.held.expand(self.shape)
+
     @property
     def elements(self) -> int:
         return math.prod(self.shape)
@@ -127,12 +132,10 @@ class Writer:
         return [tuple(r.shape) for r in self.results]
 
     def op(
-        self, type_: str, *operands: Value | str | None, shape: Sequence[int] | Tensor, dtype: torch.dtype | None = None,
+        self, type_: str, *operands: Value | str | None, shape: Sequence[int], dtype: torch.dtype | None = None,
         domain: str = "", **attributes: Any,
     ) -> Value:  # fmt: skip
-        """A node with one result, of the shape (and type) that a tensor has, or that is given."""
-        if isinstance(shape, Tensor):
-            shape, dtype = tuple(shape.shape), shape.dtype if dtype is None else dtype
+        """A node with one result, of a shape, and of its first operand's type where no other is given."""
         if dtype is None:
             first = operands[0]
             assert isinstance(first, Value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from planner.torch.capture.operators.elementwise import binary
 from planner.torch.capture.operators.reductions import reduced
 from planner.torch.capture.registry import aten
@@ -46,7 +48,7 @@ def _row(w: Writer, x: Value) -> Value:
 def _labels(w: Writer, x: Value, target: Value, weight: Value | None, reduction: int, ignored: int) -> Value:
     shape = target.shape if not reduction else ()
     operands = [x, target, weight]
-    how = {"reduction": _REDUCTIONS[reduction], "ignore_index": ignored}
+    how: dict[str, Any] = {"reduction": _REDUCTIONS[reduction], "ignore_index": ignored}
     return w.op("SoftmaxCrossEntropyLoss", *operands, shape=shape, dtype=x.dtype, **how)
 
 
@@ -55,7 +57,7 @@ def _likelihood(
     w: Writer, x: Value, target: Value, weight: Value | None = None, reduction: int = 1, ignore_index: int = -100
 ) -> Value:
     shape = target.shape if not reduction else ()
-    how = {"reduction": _REDUCTIONS[reduction], "ignore_index": ignore_index}
+    how: dict[str, Any] = {"reduction": _REDUCTIONS[reduction], "ignore_index": ignore_index}
     return w.op("NegativeLogLikelihoodLoss", x, target, weight, shape=shape, dtype=x.dtype, **how)
 
 
@@ -81,5 +83,3 @@ def _logits(
     zero = w.op("Softplus", x, shape=x.shape)
     rows = binary(w, "Add", binary(w, "Mul", target, one), binary(w, "Mul", binary(w, "Sub", 1.0, target), zero))
     return _reduced(w, rows if weight is None else binary(w, "Mul", rows, weight), reduction)
-
-

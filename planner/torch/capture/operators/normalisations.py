@@ -27,7 +27,9 @@ def _layer_norm(
 
 
 @aten("rms_norm.default")
-def _rms_norm(w: Writer, x: Value, shape: Sequence[int], weight: Value | None = None, eps: float | None = None) -> Value:
+def _rms_norm(
+    w: Writer, x: Value, shape: Sequence[int], weight: Value | None = None, eps: float | None = None
+) -> Value:
     scale = _ones(shape, x.dtype) if weight is None else weight
     eps = torch.finfo(x.dtype).eps if eps is None else eps
     return w.op("RMSNormalization", x, scale, shape=x.shape, axis=-len(shape), epsilon=eps)
@@ -94,5 +96,3 @@ def _norm(w: Writer, x: Value, order: float = 2, dim: Sequence[int] | None = Non
 @aten("local_response_norm.default")
 def _response(w: Writer, x: Value, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Value:
     return w.op("LRN", x, shape=x.shape, size=size, alpha=alpha, beta=beta, bias=k)
-
-

@@ -92,9 +92,7 @@ def _split(w: Writer, x: Value, size: int | Sequence[int], dim: int = 0) -> tupl
 
 
 @aten("slice.Tensor")
-def _slice(
-    w: Writer, x: Value, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
-) -> Value:
+def _slice(w: Writer, x: Value, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Value:
     at, shape = x.dim(dim), w.result_shape()
     if shape == x.shape:
         return x

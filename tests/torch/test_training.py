@@ -1,0 +1,75 @@
+"""Modules trained under plans on four gloo processes are the modules trained alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.peer
+
+from planner.runtime.workers import Context, Workers  # noqa: E402  they import torch
+from tests.torch.models import HUGGING_FACE, OWN  # noqa: E402
+from tests.torch.training import KINDS, STAGES, Trained, alone, train, worst  # noqa: E402
+
+STEPS = 3
+MODELS = [*OWN, *(HUGGING_FACE if find_spec("transformers") else ())]
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    with Workers(4) as found:
+        yield found
+
+
+@cache
+def _alone(name: str, steps: int, optimizer: str) -> Trained:
+    return alone(name, steps, optimizer)
+
+
+def _compare(workers: Workers, name: str, options: dict[str, Any], **more: Any) -> Trained:
+    found = workers.call(train, name, options, STEPS, *more.values())[0]
+    truth = _alone(name, STEPS, more.get("optimizer", "adamw"))
+    assert found.losses == pytest.approx(truth.losses, rel=1e-6)
+    assert worst(found.gradients, {n: truth.gradients[n] for n in found.gradients}) < 1e-5
+    assert list(found.state) == list(truth.state)
+    buffers = [n for n in found.state if n not in found.gradients and "running" in n]
+    for n in buffers:
+        np.testing.assert_allclose(found.state[n], truth.state[n], rtol=1e-5, atol=1e-6)
+    assert not found.fallbacks
+    assert found.executed == found.planned
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_plan_trains_as_one_process_does(workers: Workers, name: str, kind: str) -> None:
+    found = _compare(workers, name, KINDS[kind])
+    assert kind == "searched" or "4" in found.parallelism or "2" in found.parallelism
+
+
+@pytest.mark.parametrize("schedule", STAGES)
+def test_stages_of_a_pipeline_train_as_one_process_does(workers: Workers, schedule: str) -> None:
+    found = workers.call(train, "gpt", STAGES[schedule], STEPS)
+    truth = _alone("gpt", STEPS, "adamw")
+    for rank in found:
+        assert rank.losses == pytest.approx(truth.losses, rel=1e-6)
+        assert list(rank.state) == list(truth.state)
+    gradients = {n: g for rank in found for n, g in rank.gradients.items()}
+    assert worst(gradients, truth.gradients) < 1e-5
+    assert gradients.keys() == truth.gradients.keys()
+
+
+@pytest.mark.parametrize("kind", ["ddp", "zero3", "2-d"])
+@pytest.mark.parametrize("name", ["gpt", "resnet"])
+def test_a_traced_step_gives_the_bits_of_an_interpreted_one(workers: Workers, name: str, kind: str) -> None:
+    eager = workers.call(train, name, KINDS[kind], STEPS, "eager")[0]
+    traced = workers.call(train, name, KINDS[kind], STEPS, "traced")[0]
+    assert traced.losses == eager.losses
+    for n, v in eager.state.items():
+        np.testing.assert_array_equal(traced.state[n], v)
