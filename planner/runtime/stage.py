@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -442,12 +443,20 @@ def _tag(transfer: StageTransfer) -> int:
 
 def local_part(value: Array | Tensor, layout: Layout, stage: Stage) -> Tensor:
     """This rank's part of a whole value, whatever is pending: a copy of its own."""
-    tensor = value if isinstance(value, Tensor) else torch.from_numpy(value.copy() if value.ndim else value)
+    tensor = value if isinstance(value, Tensor) else _tensor(value)
     shape, plain = layout.unfolded(tuple(tensor.shape))
     piece = tensor.reshape(shape)[plain.region(shape, stage.mesh, stage.context.place)]
     return piece.reshape(layout.local_shape(tuple(tensor.shape), stage.mesh)).clone(
         memory_format=torch.contiguous_format
     )
+
+
+def _tensor(value: Array) -> Tensor:
+    """A copy; of types that numpy alone does not know, from the same bits."""
+    value = np.array(value, order="C", copy=True)
+    if value.dtype.name == "bfloat16":
+        return torch.from_numpy(value.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(value)
 
 
 def _add(store: dict[Key, Tensor], key: Key, gradient: Tensor) -> None:
