@@ -84,8 +84,8 @@ def _document(o: RunResult, plan: PlanDocument) -> dict[str, Any]:
 def _executed(plan: PlanDocument) -> str:
     """The element type that a run computes in: that of the model, whatever precision was planned for.  The plan says
     types of inputs and of tensors that move; of several the widest."""
-    found = {t.dtype for t in (*plan.tensors.values(), *plan.inputs.values()) if t.dtype in _BYTES}
-    return max(found, key=lambda t: (_BYTES[t], t), default="float32")
+    found = {t.dtype for t in plan.tensors.values()} | {x.dtype for x in plan.inputs.values()}
+    return max(found & _BYTES.keys(), key=lambda t: (_BYTES[t], t), default="float32")
 
 
 def _text(d: dict[str, Any]) -> str:
