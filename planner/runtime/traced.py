@@ -82,9 +82,8 @@ class TracedStage:
     # One micro-batch
 
     def _step_whole(self, feed: Feed) -> Taken:
-        wanted = self._wanted(self.events)
         if self._whole is None:
-            self._whole = self._traced_whole(wanted, feed)
+            self._whole = self._traced_whole(self._wanted(self.events), feed)
         graph = self._whole
         found = graph(*self._fed(graph, feed, 0))
         return self._taken(graph, found, 0, dict(zip(graph.keys, found[len(graph.outputs) :], strict=True)))

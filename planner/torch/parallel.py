@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from planner.errors import InputError, UsageError
 from planner.ir import Layout, Role
@@ -115,6 +116,7 @@ class Runner:
         self.layouts = stored
         self.state = State(self.staged.program.mesh, len(self.staged.passes.stages), stored, self.device.type)
         self.parameters: dict[str, nn.Parameter] = {}
+        self.anchor = torch.zeros((), device=self.device, requires_grad=True)  # what the loss depends on for autograd
         self._check()
 
     def _precision(self) -> torch.dtype | None:
@@ -177,22 +179,33 @@ class Runner:
         taken = self.stepper.step(self._feed(given, self.stage))
         self._update_buffers(taken)
         loss = self._loss(taken)
-        held = [n for n in self.held if n in taken.gradients]
-        gradients = [self._gradient(n, taken.gradients[n]) for n in held]
-        return self._wrapped(_Deliver.apply(loss, gradients, *(self.parameters[n] for n in held)))
+        return self._wrapped(_Deliver.apply(loss, self.anchor, self._delivery(taken)))
 
     def _wrapped(self, loss: Tensor) -> Any:
         return StepOutput(loss=loss) if self.capture.own_loss else loss
 
-    def _gradient(self, name: str, local: Tensor) -> Tensor:
-        p = self.parameters[name]
-        return self.state.tensor(self.layouts[name], local.to(p.dtype).contiguous(), p.shape, p.stride())
+    def _delivery(self, taken: Taken) -> list[tuple[nn.Parameter, Tensor]]:
+        """Parameters with their gradients, each in memory of its own, since what clips them writes into them."""
+        found = []
+        known = {s.untyped_storage().data_ptr() for s in self.stage.seeds.values()}
+        for name in self.held:
+            local = taken.gradients.pop(name, None)  # of a gradient that is widened the narrow one goes at once
+            if local is None:
+                continue
+            p = self.parameters[name]
+            local = local.to(p.dtype).contiguous()
+            if local.untyped_storage().data_ptr() in known:
+                local = local.clone()
+            known.add(local.untyped_storage().data_ptr())
+            # As FSDP makes its own: DTensor.from_local would check and record for each what is known here.
+            found.append((p, DTensor(local, p._spec, requires_grad=False)))
+        return found
 
     def _feed(self, given: Mapping[str, Tensor], stage: Stage) -> Any:
         def feed(name: str, layout: Layout, micro_batch: int) -> Tensor:
             if self.graph.tensors[name].role is Role.PARAMETER:
-                local: Tensor = self.parameters[name].detach().to_local()
-                return local
+                held: Tensor = self.parameters[name]._local_tensor
+                return held
             if name in self.changing:
                 return local_part(self.module.get_buffer(name), layout, stage)
             return self._part(name, given[name], layout, max(micro_batch, 0), stage)
@@ -290,19 +303,26 @@ class Runner:
 
 
 class _Deliver(torch.autograd.Function):
-    """Hands gradients that are there already to autograd, times the gradient of the loss."""
+    """Hands gradients that are there already to their parameters, times the gradient of the loss.
+
+    They are put in their place as FSDP puts them, past autograd, which would detach and check each DTensor by itself.
+    """
 
     @staticmethod
-    def forward(ctx: Any, loss: Tensor, gradients: list[Tensor], *parameters: Tensor) -> Tensor:
-        ctx.gradients = gradients
+    def forward(ctx: Any, loss: Tensor, anchor: Tensor, delivery: list[tuple[nn.Parameter, Tensor]]) -> Tensor:
+        ctx.delivery = delivery
         return loss.clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        found, ctx.gradients = ctx.gradients, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
+        found, ctx.delivery = ctx.delivery, None
         if found is None:
             raise RuntimeError("the gradients of a step are handed over once; call the module again")
-        if gradient.device.type != "cpu" or float(gradient) != 1.0:
-            for g in found:
-                g.to_local().mul_(gradient)
-        return None, None, *found
+        if found and (gradient.device.type != "cpu" or float(gradient) != 1.0):
+            torch._foreach_mul_([g._local_tensor for _, g in found], gradient)
+        for p, g in found:
+            if p.grad is None:
+                p.grad = g
+            else:
+                p.grad._local_tensor.add_(g._local_tensor)
+        return None, None, None

@@ -67,8 +67,9 @@ def clip_grad_norm_(parameters: Iterable[Tensor], max_norm: float, norm_type: fl
 
     As torch.nn.utils.clip_grad_norm_, over parameters on several meshes and pipeline stages: each counts once.
     """
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    power = torch.zeros(())
+    given = list(parameters)
+    gradients = [p.grad for p in given if p.grad is not None]
+    power = torch.zeros((), device=next((p.device for p in given if not p.is_meta), None))
     for g in gradients:
         mine = g.to_local() if isinstance(g, DTensor) else g
         share = 1.0
@@ -77,7 +78,7 @@ def clip_grad_norm_(parameters: Iterable[Tensor], max_norm: float, norm_type: fl
             for size, placement in zip(g.device_mesh.shape, g.placements, strict=True):
                 copies *= size if placement.is_replicate() else 1
             share = 1.0 / copies
-        power = power.to(mine.device) + mine.float().abs().pow(norm_type).sum() * share
+        power = power + mine.float().abs().pow(norm_type).sum() * share
     dist.all_reduce(power)
     total = power.pow(1.0 / norm_type)
     scale = torch.clamp(max_norm / (total + 1e-6), max=1.0)
@@ -128,21 +129,15 @@ def _alike(state: Any, like: Any) -> Any:
 
 
 def _of_all_stages(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    if not any(v.is_meta for v in state.values()) and not _somewhere(any(v.is_meta for v in state.values())):
-        return state
+    """With what other pipeline stages hold."""
     holders: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(holders, [n for n, v in state.items() if not v.is_meta])
+    device = next((v.device for v in state.values() if not v.is_meta), None)
     for name in sorted(state):
+        if all(name in names for names in holders):
+            continue
         first = next(rank for rank, names in enumerate(holders) if name in names)
         value = state[name]
-        there = torch.empty(value.shape, dtype=value.dtype) if value.is_meta else value.contiguous()
-        if any(name not in names for names in holders):
-            dist.broadcast(there, first)
-        state[name] = there
+        state[name] = torch.empty_like(value, device=device) if value.is_meta else value.contiguous()
+        dist.broadcast(state[name], first)
     return state
-
-
-def _somewhere(value: bool) -> bool:
-    flag = torch.tensor(float(value))
-    dist.all_reduce(flag)
-    return bool(flag)

@@ -6,15 +6,20 @@ import argparse
 import json
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from planner.cli.options import add_json_option
 from planner.requests.values import not_negative, plan_file, positive
 
 if TYPE_CHECKING:
+    from planner.planning import PlanDocument
     from planner.runtime.launch import RunResult
 
 __all__ = ["configure", "run"]
+
+# Element type of each precision that is planned for, and bytes of those that models are in.
+_TYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+_BYTES: Final = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -53,17 +58,18 @@ def run(options: argparse.Namespace) -> int:
     )
     if outcome is None:  # another rank reports
         return 0
-    document = _document(outcome, plan.devices)
+    document = _document(outcome, plan)
     print(json.dumps(document, indent=1) if options.json else _text(document))
     return 0 if outcome.passed else 1
 
 
-def _document(o: RunResult, devices: int) -> dict[str, Any]:
+def _document(o: RunResult, plan: PlanDocument) -> dict[str, Any]:
     def table(traffic: Any) -> dict[str, Any]:
         return {kind: {"count": n, "bytes": size} for kind, (n, size) in traffic.items()}
 
     return {
-        "devices": devices,
+        "devices": plan.mesh.devices,
+        "precision": {"planned": plan.schedule.precision, "executed": _executed(plan)},
         "step_seconds": list(o.seconds),
         "loss": o.loss,
         "collectives": table(o.traffic.executed),
@@ -75,13 +81,32 @@ def _document(o: RunResult, devices: int) -> dict[str, Any]:
     }
 
 
+def _executed(plan: PlanDocument) -> str:
+    """The element type that a run computes in: that of the model, whatever precision was planned for.  The plan says
+    types of inputs and of tensors that move; of several the widest."""
+    found = {t.dtype for t in plan.tensors.values()} | {x.dtype for x in plan.inputs.values()}
+    return max(found & _BYTES.keys(), key=lambda t: (_BYTES[t], t), default="float32")
+
+
 def _text(d: dict[str, Any]) -> str:
     steps = d["step_seconds"]
     lines = [f"{len(steps)} steps on {d['devices']} processes, median {median(steps):.4g} s"]
+    planned, executed = _TYPES[d["precision"]["planned"]], d["precision"]["executed"]
+    as_planned = "as planned"
+    if planned != executed:
+        times = _BYTES[executed] / _BYTES[planned]
+        size = {2.0: "twice the plan's", 0.5: "half the plan's", 1.0: "the plan's"}.get(
+            times, f"{times:g} times the plan's"
+        )
+        as_planned = f"as many as planned, in {executed}"
+        lines.append(
+            f"  computed in {executed}, as the model is, and planned for {d['precision']['planned']}: bytes of floats "
+            f"are {size}, and times are those of {executed}"
+        )
     if d["loss"] is not None:
         lines.append(f"  loss {d['loss']:.6g}")
     lines += [
-        f"  {k:16} {v['count']:5} x  {v['bytes'] / 1e6:12.3f} MB, as planned" for k, v in d["collectives"].items()
+        f"  {k:16} {v['count']:5} x  {v['bytes'] / 1e6:12.3f} MB, {as_planned}" for k, v in d["collectives"].items()
     ]
     lines += [f"  {k:16} {v['count']:5} x  {v['bytes'] / 1e6:12.3f} MB, inside operators"
               for k, v in d["inside_operators"].items()]  # fmt: skip

@@ -57,7 +57,7 @@ def emit_torch(plan: PlanDocument, names: Mapping[str, Name], *, servers: Sequen
             _words(plan, f"parameter {name}", _oriented(p.stored.layout(), emitted)),
             _words(plan, f"parameter {name}", _oriented(reads[0], emitted)),
         )
-    placed = {n: _place(plan, None if x.layout is None else x.layout.layout()) for n, x in plan.inputs.items()}
+    placed = {n: None if x.layout is None else _place(plan, x.layout.layout()) for n, x in plan.inputs.items()}
     inputs = {n: [None] * len(mesh.axes) if x is None else x[1] for n, x in placed.items()}
     whole = [n for n, x in plan.inputs.items() if x.layout is not None and placed[n] is None]
     modules = {m: (_place(plan, b.input), _place(plan, b.result)) for m, b in boundaries(plan, names).items()}
