@@ -208,5 +208,6 @@ class TracedStage:
         if self.compiled:
             import torch._inductor
 
-            graph.run = torch._inductor.compile(module, list(examples))
+            # Shapes never change: the plan is for these.
+            graph.run = torch._inductor.compile(module, list(examples), options={"size_asserts": False})
         return graph

@@ -152,7 +152,8 @@ def _captured(module: nn.Module, inputs: Examples, targets: Examples, loss: Any)
 def _precision(module: nn.Module) -> str:
     """That of the module's weights: a module in single precision is computed so unless something else is asked for."""
     types = {p.dtype for p in module.parameters() if p.dtype.is_floating_point}
-    return {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(*types, "fp32") if len(types) == 1 else "fp32"
+    names = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+    return names.get(types.pop(), "fp32") if len(types) == 1 else "fp32"
 
 
 def _optimizer(given: Any) -> str:

@@ -1,0 +1,199 @@
+"""CPU seconds of a training step on two processes: plans beside torch's own recipes on the same module.
+
+    torchrun --nproc-per-node 2 -m tests.bench.torch_speed [--json FILE] [--rounds N] [--only WAYS]
+
+All ways train the same decoder in the same processes, in turns; what counts is the CPU time of a process (all its
+threads), forward, backward and AdamW, so that it does not matter who waits for whom.  Ratios are of medians.
+
+    ddp         DistributedDataParallel, compiled         our ddp         weights whole on every rank
+    fsdp        fully_shard of every block, compiled      our zero3       the same layout
+    tp          parallelize_module, column and row wise   our tp          the same split
+                                                          searched        what the planner finds for this machine
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+
+import planner.torch
+
+LENGTH, WORDS, BATCH = 128, 2048, 8
+
+
+class Attention(nn.Module):
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.depth = depth
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, s, _ = x.shape
+        q, k, v = (p(x).view(b, s, -1, self.depth).transpose(1, 2) for p in (self.q, self.k, self.v))
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.o(y.transpose(1, 2).reshape(b, s, -1))
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2, self.attention = nn.LayerNorm(width), nn.LayerNorm(width), Attention(width, depth)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm1(x))
+        return x + self.down(functional.gelu(self.up(self.norm2(x))))
+
+
+class Decoder(nn.Module):
+    def __init__(self, layers: int = 4, width: int = 256, depth: int = 32) -> None:
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(WORDS, width), nn.Embedding(LENGTH, width)
+        self.blocks = nn.ModuleList(Block(width, depth) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, WORDS, bias=False)
+
+    def forward(self, idx: Tensor) -> Tensor:
+        x = self.wte(idx) + self.wpe(torch.arange(idx.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+def loss_of(scores: Tensor, labels: Tensor) -> Tensor:
+    return functional.cross_entropy(scores.view(-1, WORDS), labels.view(-1))
+
+
+def recipes(module: nn.Module, x: Tensor, y: Tensor) -> dict[str, Callable[[], Any]]:
+    """Name → what makes a function that runs one step."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    rank, world = dist.get_rank(), dist.get_world_size()
+    rows = slice(rank * BATCH // world, (rank + 1) * BATCH // world)
+    mesh = init_device_mesh("cpu", (world,))
+
+    def stepping(forward: Callable[..., Tensor], parameters: Any) -> Callable[[], Tensor]:
+        optimizer = torch.optim.AdamW(list(parameters), lr=1e-4)
+
+        def step() -> Tensor:
+            loss = forward()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        return step
+
+    def ddp() -> Any:
+        own = nn.parallel.DistributedDataParallel(copy.deepcopy(module))
+        run = torch.compile(own)
+        return stepping(lambda: loss_of(run(x[rows]), y[rows]), own.parameters())
+
+    def fsdp() -> Any:
+        own = copy.deepcopy(module)
+        for block in own.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(own, mesh=mesh)
+        for block in own.blocks:
+            block.compile()
+        return stepping(lambda: loss_of(own(x[rows]), y[rows]), own.parameters())
+
+    def tp() -> Any:
+        own = copy.deepcopy(module)
+        for block in own.blocks:
+            plan = {f"attention.{n}": ColwiseParallel() for n in "qkv"} | {"attention.o": RowwiseParallel()}
+            parallelize_module(block, mesh, {**plan, "up": ColwiseParallel(), "down": RowwiseParallel()})
+        run = torch.compile(own)
+        return stepping(lambda: loss_of(run(x), y), own.parameters())
+
+    def planned(**options: Any) -> Callable[[], Any]:
+        def make() -> Any:
+            own = copy.deepcopy(module)
+            begin = time.perf_counter()
+            plan = planner.torch.plan(own, x, targets=y, loss=loss_of, cache=False, **{"hardware": "cpu"} | options)
+            made = time.perf_counter() - begin
+            own = planner.torch.parallelize(own, plan, mode="compiled")
+            step = stepping(lambda: own(x, y), own.parameters())
+            step.planned = plan.parallelism, made  # type: ignore[attr-defined]
+            return step
+
+        return make
+
+    return {
+        "ddp": ddp, "our ddp": planned(pin=["rest=data_parallel"]),
+        "fsdp": fsdp, "our zero3": planned(strategy=f"fsdp:micro_batch={BATCH // world}"),
+        "tp": tp, "our tp": planned(strategy=f"megatron:tp={world},micro_batch={BATCH},sp=0"),
+        "searched": planned(),
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--only", default="")
+    o = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    module = Decoder()
+    x, y = (torch.randint(0, WORDS, (BATCH, LENGTH)) for _ in range(2))
+    ways = {n: f for n, f in recipes(module, x, y).items() if not o.only or n in o.only.split(",")}
+    steps, losses, first = {}, {}, {}
+    for name, make in ways.items():
+        begin = time.perf_counter()
+        steps[name] = make()
+        losses[name] = float(steps[name]())
+        first[name] = time.perf_counter() - begin
+        for _ in range(2):
+            steps[name]()
+        if not dist.get_rank():
+            print(
+                name,
+                getattr(steps[name], "planned", ""),
+                f"loss {losses[name]:.5f}, first {first[name]:.1f} s",
+                flush=True,
+            )
+    spent: dict[str, list[float]] = {n: [] for n in ways}
+    for _ in range(o.rounds):
+        for name, step in steps.items():
+            dist.barrier()
+            begin = time.process_time()
+            for _ in range(o.steps):
+                step()
+            spent[name].append((time.process_time() - begin) / o.steps)
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, spent)
+    if not dist.get_rank():
+        both = {n: [max(each) for each in zip(*(f[n] for f in found), strict=True)] for n in ways}
+        middle = {n: median(v) for n, v in both.items()}
+        for n, v in both.items():
+            print(f"{n:10} {1e3 * middle[n]:8.1f} ms, {1e3 * min(v):.1f} to {1e3 * max(v):.1f}")
+        for ours, theirs in (("our ddp", "ddp"), ("our zero3", "fsdp"), ("our tp", "tp")):
+            if ours in middle and theirs in middle:
+                print(f"{ours} / {theirs}: {middle[ours] / middle[theirs]:.3f}")
+        recipes_best = [middle[n] for n in ("ddp", "fsdp", "tp") if n in middle]
+        if "searched" in middle and recipes_best:
+            print(f"searched / best recipe: {middle['searched'] / min(recipes_best):.3f}")
+        if o.json:
+            o.json.write_text(json.dumps({"seconds": both, "loss": losses, "first": first}, indent=1))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
