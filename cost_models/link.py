@@ -92,6 +92,13 @@ class CollectiveModel:
             best = np.minimum(best, latency + per_byte * size)
         return np.where(size > 0, best, 0.0)
 
+    def seconds_of(self, kind: Collective, size_bytes: float, group: GroupShape) -> float:
+        """`seconds` of one tensor of a finite size of at least 0, to the last bit; searches ask for some ten thousand,
+        one by one, which takes several times as long by arrays."""
+        if size_bytes <= 0 or group.ranks == 1:
+            return 0.0
+        return min(latency + per_byte * size_bytes for latency, per_byte in self.terms(kind, group))
+
     def terms(self, kind: Collective, group: GroupShape) -> tuple[tuple[float, float], ...]:
         """The (seconds, seconds per byte) of every way to carry out the collective; the cheapest is its price."""
         if self.profile.axes is not None:

@@ -47,7 +47,7 @@ class Links:
         part = share if self.profile.axes is None else 1.0
         key = (kind, axes, size / part)
         if key not in self._known:
-            self._known[key] = float(self.model.seconds(cast(Collective, kind), size / part, self.group(axes)))
+            self._known[key] = self.model.seconds_of(cast(Collective, kind), size / part, self.group(axes))
         return self._known[key] * part
 
     def across(self, stages: Sequence[int], size: float) -> float:

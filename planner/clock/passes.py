@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -243,27 +244,24 @@ def _kernel_prices(
     return known[way][1]
 
 
-_KNOWN: WeakKeyDictionary[Workload, dict[tuple[Configuration, int, bool], Passes]] = WeakKeyDictionary()
+# Fields that passes do not depend on, and what stands for all their values.
+_INDIFFERENT: Final[Mapping[str, object]] = {
+    "zero": 0, "shard_ranks": None, "schedule": "1f1b", "virtual_stages": 1, "stage_layers": None,
+    "recompute_layers": None, "offload_layers": None, "offload": 0.0,
+}  # fmt: skip
+_PASSED_BY: Final = attrgetter(
+    *(f.name for f in fields(Configuration) if f.name not in {"dp", "micro_batches", *_INDIFFERENT})
+)
+_KNOWN: WeakKeyDictionary[Workload, dict[tuple[object, int, bool], Passes]] = WeakKeyDictionary()
 
 
 def passes_of(workload: Workload, c: Configuration, profile: HardwareProfile, *, overlapped: bool = True) -> Passes:
     """The passes of `c`, which do not depend on its schedule and on who stores what: found once for all of these."""
-    one = c.with_(
-        dp=c.ep,
-        zero=0,
-        shard_ranks=None,
-        micro_batches=c.copies,
-        schedule="1f1b",
-        virtual_stages=1,
-        stage_layers=None,
-        recompute_layers=None,
-        offload_layers=None,
-        offload=0.0,
-    )
     if workload.like is not None and workload.like.mesh == workload.mesh:
         workload = workload.like
     known = _KNOWN.setdefault(workload, {})
-    key = one, id(profile), overlapped
+    key = _PASSED_BY(c), id(profile), overlapped
     if key not in known:  # what is known holds on to the profile, so that its id stays its own
+        one = c.with_(dp=c.ep, micro_batches=c.copies, **_INDIFFERENT)
         known[key] = Passes(workload, one, profile, Links(workload.mesh, c.pp, profile), overlapped=overlapped)
     return known[key]

@@ -29,7 +29,7 @@ from planner.uniform.least import Held, Passed
 from planner.uniform.load import Load
 from planner.uniform.loads import IN_GROUPS, LARGER, LONGER, Loads
 from planner.uniform.sample import Sample
-from planner.uniform.space import Space, configurations, groups, levels, schedules
+from planner.uniform.space import Space, configurations, groups, levels, scheduled
 
 __all__ = ["best_of"]
 
@@ -166,9 +166,8 @@ class _Search:
             self._push(least, self._ranks, item)
             return
         there: list[Configuration] = []  # which divide as much as can be
-        for c in (s for group in groups.values() for m in group for s in schedules(self.space, m)):
+        for most in (s for group in groups.values() for m in group for s in scheduled(self.space, m)):
             self.considered += 1
-            most = next(levels(self.space, c), None)
             if most is None:
                 self._reject("target", 1)
             else:
