@@ -133,9 +133,12 @@ def _in_memory(load: Load, c: Configuration, limit: float | None, least: float, 
             return below
         low, high = least, below
     else:
-        if pipeline.most(least).sum() >= load.layers:
+        ends = pipeline.most(np.array([[least], [2 * least]])).sum(axis=1).tolist()
+        if ends[0] >= load.layers:
             return least
-        low, high = _between(lambda t: float(pipeline.most(t).sum()), load.layers, least)
+        low, high = least, 2 * least
+        if ends[1] < load.layers:
+            low, high = _between(lambda t: float(pipeline.most(t).sum()), load.layers, high)
     while high - low > _CLOSE * low and high != float("inf"):
         times = low + (high - low) * _PARTS
         enough = pipeline.most(times[:, None]).sum(axis=1) >= load.layers
@@ -148,7 +151,7 @@ def _in_memory(load: Load, c: Configuration, limit: float | None, least: float, 
 def _between(layers: Callable[[float], float], wanted: int, least: float) -> Pair:
     """Between what T ranks have room for so many layers; inf twice where they never have."""
     low = high = least
-    for _ in range(12):  # until there is time for everything to run again on one rank
+    for _ in range(11):  # until there is time for everything to run again on one rank
         high *= 2
         if layers(high) >= wanted:
             return low, high
@@ -195,8 +198,9 @@ class _Pipeline:
             with np.errstate(divide="ignore", invalid="ignore"):
                 a = (seconds * self.bytes_again - rooms[0]) / both
                 b = (rooms[1] - seconds * self.bytes) / both
-            inside = np.isfinite(a) & np.isfinite(b) & (a >= 0) & (b >= 0)
-            found = np.where(inside, np.maximum(found, a + b), found)
+                corner = a + b
+            inside = (a >= 0) & (b >= 0) & (corner < float("inf"))
+            np.maximum(found, corner, out=found, where=inside)
         return self._whole(found)
 
     @cached_property
