@@ -103,9 +103,9 @@ class Lattice:
         self._steps, self._numbers = whole._steps, kept
         place = np.full(len(whole.layouts), -1)
         place[kept] = np.arange(len(kept))
-        arcs = ((a, fit[a.u] & fit[a.v]) for a in whole._arcs)
+        arcs = ((x, np.flatnonzero(fit[x.u] & fit[x.v])) for x in whole._arcs)
         self._arcs = tuple(
-            Arcs(a.kind, a.axes, place[a.u[both]], place[a.v[both]], a.remaining[both]) for a, both in arcs if both.any()
+            Arcs(x.kind, x.axes, place[x.u[k]], place[x.v[k]], x.remaining[k]) for x, k in arcs if len(k)
         )
 
     @cached_property

@@ -107,9 +107,7 @@ def _usual(space: Space) -> dict[str, Any]:
     return {**SCHEMES["megatron"], **run, "zero": 0}
 
 
-def schedules(
-    space: Space, c: Configuration, fractions: Sequence[float] = FRACTIONS
-) -> Iterator[Configuration]:
+def schedules(space: Space, c: Configuration, fractions: Sequence[float] = FRACTIONS) -> Iterator[Configuration]:
     """The configuration with every number of copies, schedule, and way to keep activations or compute them again, of
     the blocks or of these fractions of them."""
     ways = _of_activations(space, fractions)
@@ -137,9 +135,7 @@ def levels(space: Space, c: Configuration) -> Iterator[Configuration]:
             yield level
 
 
-def scheduled(
-    space: Space, c: Configuration, fractions: Sequence[float] = FRACTIONS
-) -> Iterator[Configuration | None]:
+def scheduled(space: Space, c: Configuration, fractions: Sequence[float] = FRACTIONS) -> Iterator[Configuration | None]:
     """As `schedules`, each at the ZeRO level that divides most of those that there are for it; None where there is
     none."""
     if space.unsupported is None:
