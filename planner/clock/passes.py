@@ -93,8 +93,8 @@ _Shared = dict[tuple[int, bool], UnitTimes]
 
 
 class Passes:
-    """Times of every unit; units that do the same are priced once.  `shared`: what passes of the workload that differ in
-    what runs again have found of it."""
+    """Times of every unit; units that do the same are priced once.  `shared`: what passes of the same workload that
+    differ in what runs again have found."""
 
     def __init__(
         self,
