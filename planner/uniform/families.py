@@ -219,11 +219,17 @@ class _Pipeline:
     def _copying(self, seconds: _Floats) -> _Floats:
         """The same, where activations of some layers wait in the host's memory: of as many as are copied beside, and
         with those of two layers on their way there and back; or of none."""
-        waiting, room = seconds / self.copied, np.maximum(0.0, self.room - self.on_the_way)
-        mixed = (room + (self.bytes - self.bytes_again) * waiting) / self.bytes
-        waits = np.minimum(np.minimum(seconds / self.seconds, mixed), room / self.bytes_again)
-        none = np.minimum(seconds / self.seconds, self.most_saved)
-        return self._whole(np.maximum(waits, none))
+        room, freed, most_waiting = self._waiting
+        computed = seconds / self.seconds
+        mixed = (room + freed * (seconds / self.copied)) / self.bytes
+        waits = np.minimum(np.minimum(computed, mixed), most_waiting)
+        return self._whole(np.maximum(waits, np.minimum(computed, self.most_saved)))
+
+    @cached_property
+    def _waiting(self) -> tuple[_Floats, _Floats, _Floats]:
+        """Bytes that are left beside what is on the way, bytes that a layer frees, and the most layers that wait."""
+        room = np.maximum(0.0, self.room - self.on_the_way)
+        return room, self.bytes - self.bytes_again, room / self.bytes_again
 
 
 def layers_of_ranks(load: Load, c: Configuration, limit: float | None, t: float) -> list[float]:
