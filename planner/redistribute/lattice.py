@@ -53,7 +53,7 @@ class Lattice:
     def __init__(
         self, names: tuple[str, ...], pattern: _Pattern, reduction: Reduction, within: Lattice | None = None
     ) -> None:
-        self.names = names
+        self.names, self.pattern = names, pattern
         self._on: dict[tuple[int, ...], tuple[Arcs, ...]] = {}
         if within is None:
             self._find(pattern, reduction)
