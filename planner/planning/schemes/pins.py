@@ -57,12 +57,14 @@ def constraints_of_configuration(graph: Graph, c: Configuration, source: str) ->
     known = _KNOWN.setdefault(graph, {})
     key = tuple(axes), c.dp, c.sequence_parallel, c.exchanges_heads, source
     if key not in known:  # levels of ZeRO differ in parameters alone
-        strategies = _strategies(graph, model, c, mesh, axes, source)
-        operators = tuple(
-            OperatorPin(source, StrategyPin.of(s, mesh, sums_pass=n in model.weights), match=(glob.escape(n),))
-            for n, s in strategies.items()
+        found = _strategies(graph, model, c, mesh, axes, source)
+        known[key] = (
+            found,
+            tuple(
+                OperatorPin(source, StrategyPin.of(s, mesh, sums_pass=n in model.weights), match=(glob.escape(n),))
+                for n, s in found.items()
+            ),
         )
-        known[key] = strategies, operators
     strategies, operators = known[key]
 
     def named(*names: str) -> list[str]:
