@@ -30,11 +30,21 @@ from .group import GroupShape, group_of_stages, group_on_mesh
 from .machine import AxesSpec, HardwareProfile
 from .nccl_prices import nccl_terms
 
-__all__ = ["COLLECTIVES", "Collective", "CollectiveModel", "GroupShape", "group_on_mesh"]
+__all__ = ["COLLECTIVES", "Collective", "CollectiveModel", "GroupShape", "Ways", "cheapest", "group_on_mesh"]
 
 FloatArray = NDArray[np.float64]
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "broadcast"]
 COLLECTIVES: Final[tuple[str, ...]] = get_args(Collective)
+
+
+Ways = tuple[tuple[float, float], ...]  # to carry out a collective: seconds, and seconds per byte
+
+
+def cheapest(ways: Ways, size_bytes: float) -> float:
+    """Seconds of the cheapest way for one tensor of more than no bytes: as `CollectiveModel.seconds`, to the last bit.
+    Of tensors one by one, of which a search has some ten thousand, an array of each would take several times as long.
+    """
+    return min(latency + per_byte * size_bytes for latency, per_byte in ways)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +102,7 @@ class CollectiveModel:
             best = np.minimum(best, latency + per_byte * size)
         return np.where(size > 0, best, 0.0)
 
-    def terms(self, kind: Collective, group: GroupShape) -> tuple[tuple[float, float], ...]:
+    def terms(self, kind: Collective, group: GroupShape) -> Ways:
         """The (seconds, seconds per byte) of every way to carry out the collective; the cheapest is its price."""
         if self.profile.axes is not None:
             return _axes_terms(self.profile.axes, kind, group.axes)

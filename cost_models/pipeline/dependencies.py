@@ -6,7 +6,7 @@ All of it depends on the schedule and on three numbers, not on times; it is foun
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ __all__ = ["Dependencies", "dependencies"]
 IntArray = NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Dependencies:
     """The passes of a schedule, each after everything it waits for.
 
@@ -46,6 +46,20 @@ class Dependencies:
     micro_batch: IntArray
     in_flight: tuple[int, ...]
     held: tuple[NDArray[np.int64], ...]
+
+    @cached_property
+    def rows(self) -> tuple[list[int], list[int], list[int], list[bool]]:
+        """`previous`, `source`, `place`, and whether a boundary is crossed, for loops over single passes."""
+        columns = self.previous, self.source, self.place
+        previous, source, place = (column.tolist() for column in columns)
+        return previous, source, place, (self.boundary >= 0).tolist()
+
+    @cached_property
+    def last(self) -> tuple[int, ...]:
+        """By device, its last pass."""
+        each = self.kinds * self.chunks
+        found = {place // each: at for at, place in enumerate(self.rows[2])}
+        return tuple(found[d] for d in range(self.devices))
 
 
 @lru_cache(maxsize=64)

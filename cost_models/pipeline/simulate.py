@@ -119,21 +119,23 @@ def longest_paths(
     rows, m, transfers = _checked(chunks, micro_batches, transfer_s)
     timed = _simulate(schedule, rows, m, transfers, True)
     passes, ends = timed.passes, timed.ends
-    previous, source, place = passes.previous.tolist(), passes.source.tolist(), passes.place.tolist()
-    crosses, lag = (passes.boundary >= 0).tolist(), timed.lag.tolist()
-    each = passes.kinds * passes.chunks
-    last = {number // each: at for at, number in enumerate(place)}
-    found = np.zeros((passes.devices, passes.devices * each), np.int64)
-    crossed = np.zeros(passes.devices, np.int64)
-    for d, at in last.items():
+    previous, source, place, crosses = passes.rows
+    lag = timed.lag.tolist()
+    found: list[list[int]] = []
+    crossed: list[int] = []
+    for at in passes.last:
+        counts, over = [0] * len(timed.compute), 0
         while at >= 0:
-            found[d, place[at]] += 1
+            counts[place[at]] += 1
             if ends[previous[at]] >= ends[source[at]] + lag[at]:
                 at = previous[at]
             else:
-                crossed[d] += crosses[at]
+                over += crosses[at]
                 at = source[at]
-    return max(ends), found.reshape(passes.devices, passes.devices, passes.kinds, passes.chunks), crossed
+        found.append(counts)
+        crossed.append(over)
+    shape = passes.devices, passes.devices, passes.kinds, passes.chunks
+    return max(ends), np.array(found, np.int64).reshape(shape), np.array(crossed, np.int64)
 
 
 @lru_cache(maxsize=4096)
@@ -179,7 +181,7 @@ def _simulate(schedule: str, chunks: Chunks, m: int, transfers: tuple[float, ...
     held_up = (compute + sending).ravel()[passes.place]
     # One entry more stays 0: what index -1 finds.
     ends = [0.0] * (len(passes.place) + 1)
-    columns = (passes.previous.tolist(), passes.source.tolist(), lag.tolist(), held_up.tolist())
+    columns = (*passes.rows[:2], lag.tolist(), held_up.tolist())
     for number, (previous, source, delay, seconds) in enumerate(zip(*columns, strict=True)):
         free = ends[previous]
         arrival = ends[source] + delay

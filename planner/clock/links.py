@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from planner.cost_models import Collective, CollectiveModel, GroupShape, HardwareProfile
+from planner.cost_models.link import Ways, cheapest
 from planner.ir import DeviceMesh
 
 __all__ = ["PIPELINE", "Links"]
@@ -22,6 +23,7 @@ class Links:
         self.mesh, self.stages, self.profile = mesh, stages, profile
         self._groups: dict[tuple[str, ...], GroupShape] = {}
         self._known: dict[tuple[str, tuple[str, ...], float], float] = {}
+        self._terms: dict[tuple[str, tuple[str, ...]], Ways] = {}
         self._between: dict[tuple[tuple[int, ...], float], float] = {}
         self.exchanged: dict[tuple[object, ...], float] = {}  # what units exchange, as `planner.clock.exchange` says
 
@@ -47,8 +49,14 @@ class Links:
         part = share if self.profile.axes is None else 1.0
         key = (kind, axes, size / part)
         if key not in self._known:
-            self._known[key] = float(self.model.seconds(cast(Collective, kind), size / part, self.group(axes)))
+            self._known[key] = cheapest(self._ways(kind, axes), size / part)
         return self._known[key] * part
+
+    def _ways(self, kind: str, axes: tuple[str, ...]) -> Ways:
+        """The ways to carry out the collective."""
+        if (kind, axes) not in self._terms:
+            self._terms[kind, axes] = self.model.terms(cast(Collective, kind), self.group(axes))
+        return self._terms[kind, axes]
 
     def across(self, stages: Sequence[int], size: float) -> float:
         """Of a sum over these stages of what ranks at the same place hold, all ranks of a stage at once."""

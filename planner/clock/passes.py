@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -88,14 +89,26 @@ class _Prices:
     gathered: float
 
 
+_Shared = dict[tuple[int, bool], UnitTimes]
+
+
 class Passes:
-    """Times of every unit; units that do the same are priced once."""
+    """Times of every unit; units that do the same are priced once.  `shared`: what passes of the same workload that
+    differ in what runs again have found."""
 
     def __init__(
-        self, workload: Workload, c: Configuration, profile: HardwareProfile, links: Links, *, overlapped: bool = True
+        self,
+        workload: Workload,
+        c: Configuration,
+        profile: HardwareProfile,
+        links: Links,
+        *,
+        overlapped: bool = True,
+        shared: _Shared | None = None,
     ) -> None:
         self.c, self.profile, self.links, self.overlapped = c, profile, links, overlapped
         self.recomputed = workload.recomputed
+        self._shared: _Shared = {} if shared is None else shared
         self._exchanging: WeakKeyDictionary[Workload, Links] = WeakKeyDictionary()
         units = {(id(u), r): (u, r) for u, r in zip(workload.units, workload.repeated, strict=True)}
 
@@ -127,6 +140,25 @@ class Passes:
         return found
 
     def _unit(self, u: Unit, repeated: bool, prices: _Prices) -> UnitTimes:
+        c, key = self.c, (id(u), repeated)
+        if key not in self._shared:
+            self._shared[key] = self._without_again(u, prices)
+        once = self._shared[key]
+        again = Part()
+        if c.recompute == "full" and self.recomputed:
+            again = self._part(u.again, u.sent_again, prices)
+        elif c.recompute == "full" and repeated:
+            again = once.again.scaled(c.recompute_blocks)
+        elif c.recompute == "selective":
+            again = self._part(u.core, u.sent_core, prices)
+        elif c.recompute == "products" and repeated:
+            products = {k: n for k, n in u.forward.items() if k.kind in ("product", "convolution")}
+            others = {k: n for k, n in u.forward.items() if k.kind not in MATRIX_KINDS}
+            again = self._part(others, {}, prices) + self._part(products, u.sent_forward, prices).scaled(0.5)
+        return replace(once, again=again.scaled(c.copies))
+
+    def _without_again(self, u: Unit, prices: _Prices) -> UnitTimes:
+        """Whatever runs again: `again` is the forward pass of one copy alone."""
         c = self.c
         back = u.backward
         if c.frozen:
@@ -141,17 +173,6 @@ class Passes:
             cast = Part(self._streamed(u.weights * (c.weight_bytes + c.activation_bytes)))
             forward, backward = forward + cast, backward + (Part() if c.frozen else cast)
             alone = alone + cast
-        again = Part()
-        if c.recompute == "full" and self.recomputed:
-            again = self._part(u.again, u.sent_again, prices)
-        elif c.recompute == "full" and repeated:
-            again = alone.scaled(c.recompute_blocks)
-        elif c.recompute == "selective":
-            again = self._part(u.core, u.sent_core, prices)
-        elif c.recompute == "products" and repeated:
-            products = {k: n for k, n in u.forward.items() if k.kind in ("product", "convolution")}
-            others = {k: n for k, n in u.forward.items() if k.kind not in MATRIX_KINDS}
-            again = self._part(others, {}, prices) + self._part(products, u.sent_forward, prices).scaled(0.5)
         scored = Part(self._streamed(LOSS_BYTES[c.loss] * u.score_bytes / c.activation_bytes / 2))
         forward, backward = forward + scored, backward + scored
         weights = 0.0 if c.frozen else sum(prices.kernel[k] * n for k, n in u.of_weights.items())
@@ -160,7 +181,7 @@ class Passes:
             added = self._streamed(3 * c.gradient_bytes * u.weights * (n - 1))
             backward = backward + Part(added / n)
         last = (self._longest(u.sent_forward), self._longest(sent)) if self._interleaved else (0.0, 0.0)
-        return UnitTimes(forward.scaled(n), backward.scaled(n), again.scaled(n), weights * n, last)
+        return UnitTimes(forward.scaled(n), backward.scaled(n), alone, weights * n, last)
 
     @property
     def _interleaved(self) -> bool:
@@ -243,27 +264,38 @@ def _kernel_prices(
     return known[way][1]
 
 
-_KNOWN: WeakKeyDictionary[Workload, dict[tuple[Configuration, int, bool], Passes]] = WeakKeyDictionary()
+# Fields that passes do not depend on, and what stands for all their values.
+_INDIFFERENT: Final[Mapping[str, object]] = {
+    "zero": 0, "shard_ranks": None, "schedule": "1f1b", "virtual_stages": 1, "stage_layers": None,
+    "recompute_layers": None, "offload_layers": None, "offload": 0.0,
+}  # fmt: skip
+_PASSED_BY: Final = attrgetter(
+    *(f.name for f in fields(Configuration) if f.name not in {"dp", "micro_batches", *_INDIFFERENT})
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Of one workload: passes, and what those that differ in what runs again alone have in common."""
+
+    passes: dict[object, Passes] = field(default_factory=dict)
+    common: dict[object, tuple[Links, _Shared]] = field(default_factory=dict)
+
+
+_KNOWN: WeakKeyDictionary[Workload, _Known] = WeakKeyDictionary()
 
 
 def passes_of(workload: Workload, c: Configuration, profile: HardwareProfile, *, overlapped: bool = True) -> Passes:
     """The passes of `c`, which do not depend on its schedule and on who stores what: found once for all of these."""
-    one = c.with_(
-        dp=c.ep,
-        zero=0,
-        shard_ranks=None,
-        micro_batches=c.copies,
-        schedule="1f1b",
-        virtual_stages=1,
-        stage_layers=None,
-        recompute_layers=None,
-        offload_layers=None,
-        offload=0.0,
-    )
     if workload.like is not None and workload.like.mesh == workload.mesh:
         workload = workload.like
-    known = _KNOWN.setdefault(workload, {})
-    key = one, id(profile), overlapped
-    if key not in known:  # what is known holds on to the profile, so that its id stays its own
-        known[key] = Passes(workload, one, profile, Links(workload.mesh, c.pp, profile), overlapped=overlapped)
-    return known[key]
+    known = _KNOWN.setdefault(workload, _Known())
+    key = _PASSED_BY(c), id(profile), overlapped
+    if key not in known.passes:  # what is known holds on to the profile, so that its id stays its own
+        one = c.with_(dp=c.ep, micro_batches=c.copies, **_INDIFFERENT)
+        plain = _PASSED_BY(c.unchecked({"recompute": "none", "recompute_blocks": 1.0})), *key[1:]
+        if plain not in known.common:
+            known.common[plain] = Links(workload.mesh, c.pp, profile), {}
+        links, shared = known.common[plain]
+        known.passes[key] = Passes(workload, one, profile, links, overlapped=overlapped, shared=shared)
+    return known.passes[key]

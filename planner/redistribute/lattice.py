@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,15 +37,31 @@ class Arcs:
     remaining: IntArray
 
 
+_MOST_COMMON: Final = 1_000  # places of axes, up to which patterns are found within one that many have in common
+
 # By dimension: number of parts → bit s is set where each of them divides evenly over the axes of the bit set s.
 _Pattern = tuple[tuple[tuple[int, int], ...], ...]
 
 
 class Lattice:
-    """`pattern`: which axes (bit sets over `names`) divide each dimension, as one and in parts."""
+    """`pattern`: which axes (bit sets over `names`) divide each dimension, as one and in parts.
 
-    def __init__(self, names: tuple[str, ...], pattern: _Pattern, reduction: Reduction) -> None:
-        self.names = names
+    `within`: a lattice over the same names whose dimensions divide by all axes that these divide by, in the same parts:
+    layouts, and steps between two of them, are those of it that fit.
+    """
+
+    def __init__(
+        self, names: tuple[str, ...], pattern: _Pattern, reduction: Reduction, within: Lattice | None = None
+    ) -> None:
+        self.names, self.pattern = names, pattern
+        self._on: dict[tuple[int, ...], tuple[Arcs, ...]] = {}
+        if within is None:
+            self._find(pattern, reduction)
+        else:
+            self._take(within, pattern)
+
+    def _find(self, pattern: _Pattern, reduction: Reduction) -> None:
+        names = self.names
         bit = {name: 1 << i for i, name in enumerate(names)}
         divides = [dict(ways) for ways in pattern]
         parts: Parts = tuple(tuple(n for n in ways if n > 1) for ways in divides)
@@ -71,7 +88,31 @@ class Lattice:
         self._arcs = tuple(
             _arcs(k, axes, pairs, whole & ~sum(bit[a] for a in axes)) for (k, axes), pairs in batches.items()
         )
-        self._on: dict[tuple[int, ...], tuple[Arcs, ...]] = {}
+        self._numbers = np.arange(len(self.layouts))
+
+    def _take(self, whole: Lattice, pattern: _Pattern) -> None:
+        fit = np.ones(len(whole.layouts), dtype=bool)
+        for d, ways in enumerate(pattern):
+            split = whole._split[:, d]
+            for count, divides in ways:
+                fit &= (whole._counts[:, d] != count) | (divides >> split & 1).astype(bool)
+        kept = np.flatnonzero(fit)
+        self.layouts = tuple(whole.layouts[i] for i in kept.tolist())
+        self.index = {layout: i for i, layout in enumerate(self.layouts)}
+        self._split, self._pending = whole._split[kept], whole._pending[kept]
+        self._steps, self._numbers = whole._steps, kept
+        place = np.full(len(whole.layouts), -1)
+        place[kept] = np.arange(len(kept))
+        arcs = ((x, np.flatnonzero(fit[x.u] & fit[x.v])) for x in whole._arcs)
+        self._arcs = tuple(
+            Arcs(x.kind, x.axes, place[x.u[k]], place[x.v[k]], x.remaining[k]) for x, k in arcs if len(k)
+        )
+
+    @cached_property
+    def _counts(self) -> IntArray:
+        """[layout, dimension]: the number of equal parts that are split each by itself."""
+        counts = [[x.parts_of(d) for d in range(len(x.dims))] for x in self.layouts]
+        return np.array(counts, dtype=np.int64).reshape(self._split.shape)
 
     def arcs(self, sizes: tuple[int, ...]) -> tuple[Arcs, ...]:
         """All steps, permutes included, on a mesh whose axes have these sizes; no two join the same two layouts."""
@@ -81,7 +122,7 @@ class Lattice:
 
     def step(self, u: int, v: int) -> RedistributionStep:
         """The step between two layouts that an arc joins."""
-        found = self._steps.get((u, v))
+        found = self._steps.get((int(self._numbers[u]), int(self._numbers[v])))
         if found is None:
             a, b = self.layouts[u], self.layouts[v]
             found = RedistributionStep(
@@ -151,7 +192,16 @@ def lattice_of(shape: tuple[int, ...], mesh: DeviceMesh, reduction: Reduction, p
 
 @lru_cache(maxsize=256)
 def _lattice(names: tuple[str, ...], pattern: _Pattern, reduction: Reduction) -> Lattice:
-    return Lattice(names, pattern, reduction)
+    common = tuple(tuple((n, _common(bits, len(names))) for n, bits in ways) for ways in pattern)
+    divided = sum(any(bits > 1 for _, bits in ways) for ways in pattern)
+    if common == pattern or (divided + 2) ** len(names) > _MOST_COMMON:
+        return Lattice(names, pattern, reduction)
+    return Lattice(names, pattern, reduction, _lattice(names, common, reduction))
+
+
+def _common(divides: int, axes: int) -> int:
+    """All sets of so many axes where any of them divides, else none."""
+    return (1 << (1 << axes)) - 1 if divides > 1 else divides
 
 
 @lru_cache(maxsize=256)

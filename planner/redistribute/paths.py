@@ -207,9 +207,9 @@ def _price(tables: Sequence[Redistributions], mesh: DeviceMesh, prices: Prices) 
             for table, arcs in batch:
                 table._lengths[arcs.u, arcs.v] = 1
             continue
-        group_bytes = np.concatenate([table.bytes / ranks[arcs.remaining] for table, arcs in batch])
-        share = np.concatenate([np.full(len(arcs.u), table.share) for table, arcs in batch])
+        # Of each tensor there are as many sizes as sets of axes that may split it, whatever the number of its arcs.
+        group_bytes = np.concatenate([table.bytes / ranks for table, _ in batch])
+        share = np.repeat([table.share for table, _ in batch], len(ranks))
         lengths = np.minimum(prices.collective(str(kind), axes, group_bytes, share), _DEAREST) * _STEP_UNIT + 1
-        end = np.cumsum([len(arcs.u) for _, arcs in batch])[:-1]
-        for (table, arcs), own in zip(batch, np.split(lengths, end), strict=True):
-            table._lengths[arcs.u, arcs.v] = own
+        for (table, arcs), by_axes in zip(batch, lengths.reshape(len(batch), len(ranks)), strict=True):
+            table._lengths[arcs.u, arcs.v] = by_axes[arcs.remaining]

@@ -29,7 +29,7 @@ from planner.uniform.least import Held, Passed
 from planner.uniform.load import Load
 from planner.uniform.loads import IN_GROUPS, LARGER, LONGER, Loads
 from planner.uniform.sample import Sample
-from planner.uniform.space import Space, configurations, groups, levels, schedules
+from planner.uniform.space import Space, configurations, groups, levels, scheduled
 
 __all__ = ["best_of"]
 
@@ -70,6 +70,8 @@ class _Search:
         self._rates: dict[Ranks, float] = {}  # device-seconds of a sample, at least
         self._passed: dict[Configuration, Passed | None] = {}
         self._estimates: dict[Configuration, float] = {}  # seconds of steps
+        self._bounds: dict[object, float] = {}  # seconds, by family
+        self._bounds_in_groups: dict[object, float] = {}
         self._shortest: dict[Configuration, float] = {}  # of those played, whatever their groups of ranks
         self._loads = Loads(sample, self.profile)
         self._coarse: dict[Ranks, tuple[Held, Mapping[int, Passed]]] = {}
@@ -166,9 +168,8 @@ class _Search:
             self._push(least, self._ranks, item)
             return
         there: list[Configuration] = []  # which divide as much as can be
-        for c in (s for group in groups.values() for m in group for s in schedules(self.space, m)):
+        for most in (s for group in groups.values() for m in group for s in scheduled(self.space, m)):
             self.considered += 1
-            most = next(levels(self.space, c), None)
             if most is None:
                 self._reject("target", 1)
             else:
@@ -287,14 +288,11 @@ class _Search:
         load = self._loads.of(c, exact=False)
         if load is None:
             return
-        below = self._last() / (1 - LONGER)
-        least = least_seconds(load, c, self.profile, self.limit, below)
+        least = self._least(load, c)
         self._push(max(bound, least * (1 - LONGER)), self._estimate, c)
-        any_group = self._loads.in_groups(c)
-        if any_group is not None:
-            within = least_in_groups(any_group, load, c, self.profile, self.limit, below, least=least)
-            if within < least:
-                self._push(max(bound, within * (1 - LONGER)), self._in_groups, c)
+        within = self._least_in_groups(load, c, least)
+        if within < least:
+            self._push(max(bound, within * (1 - LONGER)), self._in_groups, c)
 
     def _in_groups(self, bound: float, c: Configuration) -> None:
         """Bounds the same with ZeRO over smaller groups, each by what is exchanged in it; those that are not bounded
@@ -305,11 +303,28 @@ class _Search:
         for group in groups(self.space, c):
             load = self._loads.of(group, exact=False) if self._fits(held, group) else None
             if load is not None and (within := self._least(load, group)) < least:
-                self._push(max(bound, within), self._estimate, group)
+                self._push(max(bound, within * (1 - LONGER)), self._estimate, group)
 
     def _least(self, load: Load, c: Configuration) -> float:
+        """Of the family of `c` by this load, found once however many of the blocks run again or wait elsewhere."""
         below = self._last() / (1 - LONGER)
-        return least_seconds(load, c, self.profile, self.limit, below) * (1 - LONGER)
+        key = self._loads.family(c), below
+        if key not in self._bounds:
+            self._bounds[key] = least_seconds(load, c, self.profile, self.limit, below)
+        return self._bounds[key]
+
+    def _least_in_groups(self, load: Load, c: Configuration, least: float) -> float:
+        """The same with ZeRO over any smaller group, where over all ranks it is the `least`; inf if there is none."""
+        below = self._last() / (1 - LONGER)
+        key = self._loads.family(c), below
+        if key not in self._bounds_in_groups:
+            any_group = self._loads.in_groups(c)
+            self._bounds_in_groups[key] = (
+                float("inf")
+                if any_group is None
+                else least_in_groups(any_group, load, c, self.profile, self.limit, below, least=least)
+            )
+        return self._bounds_in_groups[key]
 
     @staticmethod
     def _step(passed: Passed, c: Configuration) -> float:

@@ -31,6 +31,7 @@ class Coarse:
     profile: HardwareProfile
     own: Loads
     _loads: dict[object, tuple[Load, Load]] = field(default_factory=dict)
+    _scaled: dict[object, Load] = field(default_factory=dict)
 
     def load(self, c: Configuration) -> Load | None:
         """Of the family of `c`, without what data-parallel ranks exchange; None where its ranks are not known."""
@@ -45,10 +46,13 @@ class Coarse:
             if c.recompute == "full" and c.recompute_blocks == 1:
                 large = large.between(load_of(passed.workload, alone(c), self.profile), _AGAIN)
             self._loads[key] = large, load_of(held.workload, one, self.profile)
-        large, small = self._loads[key]
-        bytes_each = (1 - ESTIMATED) * c.micro_batch / held.samples
         divided = (c.shard_ranks or c.dp * c.cp) if c.zero else 1
-        return large.scaled(c.micro_batch / passed.samples).holding(small, bytes_each, divided)
+        size = key, c.micro_batch, divided  # whatever the schedule
+        if size not in self._scaled:
+            large, small = self._loads[key]
+            bytes_each = (1 - ESTIMATED) * c.micro_batch / held.samples
+            self._scaled[size] = large.scaled(c.micro_batch / passed.samples).holding(small, bytes_each, divided)
+        return self._scaled[size]
 
 
 def ranks_of(c: Configuration) -> Ranks:

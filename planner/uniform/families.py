@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final
 
 import numpy as np
@@ -125,18 +125,20 @@ def _in_memory(load: Load, c: Configuration, limit: float | None, least: float, 
     """The shortest T, of at least `least`, in which the ranks have room for all layers; `below` where there is none
     below it, inf where there is none at all."""
     pipeline = _Pipeline(load, c, limit)
-
-    def layers(t: float) -> float:
-        return float(pipeline.most(t).sum())
-
-    if layers(least) >= load.layers:
-        return least
     if below != float("inf"):
-        if layers(below) < load.layers:
+        ends = pipeline.most(np.array([[least], [below]])).sum(axis=1).tolist()
+        if ends[0] >= load.layers:
+            return least
+        if ends[1] < load.layers:
             return below
         low, high = least, below
     else:
-        low, high = _between(layers, load.layers, least)
+        ends = pipeline.most(np.array([[least], [2 * least]])).sum(axis=1).tolist()
+        if ends[0] >= load.layers:
+            return least
+        low, high = least, 2 * least
+        if ends[1] < load.layers:
+            low, high = _between(lambda t: float(pipeline.most(t).sum()), load.layers, high)
     while high - low > _CLOSE * low and high != float("inf"):
         times = low + (high - low) * _PARTS
         enough = pipeline.most(times[:, None]).sum(axis=1) >= load.layers
@@ -149,7 +151,7 @@ def _in_memory(load: Load, c: Configuration, limit: float | None, least: float, 
 def _between(layers: Callable[[float], float], wanted: int, least: float) -> Pair:
     """Between what T ranks have room for so many layers; inf twice where they never have."""
     low = high = least
-    for _ in range(12):  # until there is time for everything to run again on one rank
+    for _ in range(11):  # until there is time for everything to run again on one rank
         high *= 2
         if layers(high) >= wanted:
             return low, high
@@ -171,11 +173,13 @@ class _Pipeline:
         self.copied = 2 * load.copied
         self.on_the_way = 2 * load.saved * (load.lightest or 1.0)
         self.bytes, self.bytes_again = static + flying * load.saved, static + flying * load.saved_again  # of a layer
+        self.most_saved = self.room / self.bytes
         back = _goes_back(c)
         # Once, for the ranks before; and for each micro-batch, beside layers.
-        self.waits = np.arange(c.pp) * (chunk * (load.layer[0] + (load.layer[1] if back else 0.0)))
+        self.waits = _numbers(c.pp) * (chunk * (load.layer[0] + (load.layer[1] if back else 0.0)))
         self.waits[1:] += load.first[0] + (load.first[1] if back else 0.0)
-        self.extra = np.full(c.pp, c.virtual_stages * load.at_ends)
+        self.extra = np.zeros(c.pp)
+        self.extra += c.virtual_stages * load.at_ends
         self.extra[0] += sum(load.first) - sum(load.chunk)
         self.extra[rank_of_last_chunk(c)] += sum(load.last) - load.chunk[0]
 
@@ -185,21 +189,29 @@ class _Pipeline:
         seconds = np.maximum(0.0, (t - self.waits) / self.passes - self.extra)
         if self.copied:
             return self._copying(seconds)
-        longer = self.seconds + self.again
-        saved = np.minimum(seconds / self.seconds, self.room / self.bytes)
+        saved = np.minimum(seconds / self.seconds, self.most_saved)
         if not self.again:
             return self._whole(saved)
-        again = np.minimum(seconds / longer, self.room / self.bytes_again)
-        found = np.maximum(saved, again)
-        if np.isfinite(self.room).all():
-            # Both limits at once: x a + (x + r) b = t, p a + q b = room.
-            both = self.seconds * self.bytes_again - longer * self.bytes
+        longer, both, most_again, rooms = self._running_again
+        found = np.maximum(saved, np.minimum(seconds / longer, most_again))
+        if rooms is not None:
             with np.errstate(divide="ignore", invalid="ignore"):
-                a = (seconds * self.bytes_again - longer * self.room) / both
-                b = (self.seconds * self.room - seconds * self.bytes) / both
-            inside = np.isfinite(a) & np.isfinite(b) & (a >= 0) & (b >= 0)
-            found = np.where(inside, np.maximum(found, a + b), found)
+                a = (seconds * self.bytes_again - rooms[0]) / both
+                b = (rooms[1] - seconds * self.bytes) / both
+                corner = a + b
+            inside = (a >= 0) & (b >= 0) & (corner < float("inf"))
+            np.maximum(found, corner, out=found, where=inside)
         return self._whole(found)
+
+    @cached_property
+    def _running_again(self) -> tuple[float, _Floats, _Floats, tuple[_Floats, _Floats] | None]:
+        """Of both limits at once, x a + (x + r) b = t and p a + q b = room: x + r, the determinant, room / q, and the
+        products of the two with the room, where there is a limit."""
+        longer = self.seconds + self.again
+        both = self.seconds * self.bytes_again - longer * self.bytes
+        bounded = bool(np.isfinite(self.room).all())
+        rooms = (longer * self.room, self.seconds * self.room) if bounded else None
+        return longer, both, self.room / self.bytes_again, rooms
 
     def _whole(self, layers: _Floats) -> _Floats:
         return np.floor(layers + _ROUNDING) if self.alike else layers * (1 + _ROUNDING)
@@ -207,11 +219,17 @@ class _Pipeline:
     def _copying(self, seconds: _Floats) -> _Floats:
         """The same, where activations of some layers wait in the host's memory: of as many as are copied beside, and
         with those of two layers on their way there and back; or of none."""
-        waiting, room = seconds / self.copied, np.maximum(0.0, self.room - self.on_the_way)
-        mixed = (room + (self.bytes - self.bytes_again) * waiting) / self.bytes
-        waits = np.minimum(np.minimum(seconds / self.seconds, mixed), room / self.bytes_again)
-        none = np.minimum(seconds / self.seconds, self.room / self.bytes)
-        return self._whole(np.maximum(waits, none))
+        room, freed, most_waiting = self._waiting
+        computed = seconds / self.seconds
+        mixed = (room + freed * (seconds / self.copied)) / self.bytes
+        waits = np.minimum(np.minimum(computed, mixed), most_waiting)
+        return self._whole(np.maximum(waits, np.minimum(computed, self.most_saved)))
+
+    @cached_property
+    def _waiting(self) -> tuple[_Floats, _Floats, _Floats]:
+        """Bytes that are left beside what is on the way, bytes that a layer frees, and the most layers that wait."""
+        room = np.maximum(0.0, self.room - self.on_the_way)
+        return room, self.bytes - self.bytes_again, room / self.bytes_again
 
 
 def layers_of_ranks(load: Load, c: Configuration, limit: float | None, t: float) -> list[float]:
@@ -248,6 +266,11 @@ def held_evenly(load: Load, c: Configuration) -> float:
     each = pipeline.bytes_again if part else pipeline.bytes
     beside = -np.array(room_of_ranks(load, c, 0.0, least=-float("inf")))
     return float((each * load.layers / c.pp + beside).max())
+
+
+@lru_cache
+def _numbers(ranks: int) -> NDArray[np.int64]:
+    return np.arange(ranks)
 
 
 @lru_cache(maxsize=4096)

@@ -18,6 +18,7 @@ __all__ = ["ESTIMATED", "Held", "Passed"]
 
 ESTIMATED = 0.1  # of activations: a micro-batch of another size may be laid out so that it holds less per sample
 _Ranks = list[tuple[float, float, float]]  # seconds of each rank: before it, behind it, and of its own
+_Cut = tuple[tuple[int, ...], ...]  # units of each chunk
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +33,8 @@ class Passed:
     _known: dict[object, list[tuple[float, float]]] = field(default_factory=dict)
     _paths: dict[object, float] = field(default_factory=dict)
     _times: dict[object, list[tuple[float, float]]] = field(default_factory=dict)
-    _cuts: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
+    _cuts: dict[int, tuple[_Cut, list[int]]] = field(default_factory=dict)
+    _parts: dict[object, tuple[list[float], list[float], list[float]]] = field(default_factory=dict)
 
     @cached_property
     def seconds(self) -> float:
@@ -60,16 +62,30 @@ class Passed:
         return max(one, alone) * c.micro_batch / self.samples + self.profile.host.step_overhead_s
 
     def _ranks(self, c: Configuration) -> _Ranks:
-        units, count = self._units(c.recompute, c.recompute_blocks), c.pp * c.virtual_stages
-        cut = chunks(self.workload, count)
-        if count not in self._cuts:
-            self._cuts[count] = [tuple(self._kinds[i] for i in chunk) for chunk in cut]
-        parts = each_once(self._cuts[count], lambda k: self._both(c, units, cut[k]))
-        before, behind = (list(accumulate((p[way] for p in parts), initial=0.0)) for way in (0, 1))
-        both = [forward + back for forward, back in parts]
+        key = c.pp * c.virtual_stages, c.recompute, c.recompute_blocks, c.offload
+        if key not in self._parts:
+            self._parts[key] = self._chunks(c)
+        before, behind, both = self._parts[key]
         if c.virtual_stages > 1:
             both = [sum(both[k] for k in chunks_of(c, d)) for d in range(c.pp)]
         return list(zip(before, behind, both, strict=False))  # of all chunks, of which each rank's first counts
+
+    def _chunks(self, c: Configuration) -> tuple[list[float], list[float], list[float]]:
+        """Seconds forward through all chunks before each, backward through these, and of both passes through each,
+        however the schedule deals them to ranks."""
+        units = self._units(c.recompute, c.recompute_blocks)
+        cut, kinds = self._cut(c.pp * c.virtual_stages)
+        parts = each_once(kinds, lambda k: self._both(c, units, cut[k]))
+        before, behind = (list(accumulate((p[way] for p in parts), initial=0.0)) for way in (0, 1))
+        return before, behind, [forward + back for forward, back in parts]
+
+    def _cut(self, count: int) -> tuple[_Cut, list[int]]:
+        """So many chunks, and a number for each, the same for chunks that do the same."""
+        if count not in self._cuts:
+            cut, numbers = chunks(self.workload, count), dict[tuple[int, ...], int]()
+            alike = (tuple(self._kinds[i] for i in chunk) for chunk in cut)
+            self._cuts[count] = cut, [numbers.setdefault(kinds, len(numbers)) for kinds in alike]
+        return self._cuts[count]
 
     def _both(self, c: Configuration, units: Sequence[tuple[float, float]], part: Sequence[int]) -> list[float]:
         """Seconds of a chunk forward and backward, which what waits in the host's memory is copied beside."""

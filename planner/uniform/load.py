@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 from planner.clock import Configuration
@@ -20,6 +21,7 @@ from planner.clock.stages import (
     rank_of_last_chunk,
 )
 from planner.cost_models import HardwareProfile, optimizer_seconds
+from planner.cost_models.memory import Optimizer, Precision
 from planner.trace import Unit, Workload
 
 __all__ = [
@@ -267,8 +269,12 @@ def _update(elements: float, c: Configuration, profile: HardwareProfile) -> floa
     """Seconds; a part of them takes no less than its share."""
     if c.frozen:
         return 0.0
-    precision = "fp32" if c.weight_bytes == 4 else c.precision
-    return float(optimizer_seconds(profile, elements, precision=precision, optimizer=c.optimizer, launches=0))
+    return _updated(elements, "fp32" if c.weight_bytes == 4 else c.precision, c.optimizer, profile)
+
+
+@lru_cache(maxsize=65536)
+def _updated(elements: float, precision: Precision, optimizer: Optimizer, profile: HardwareProfile) -> float:
+    return float(optimizer_seconds(profile, elements, precision=precision, optimizer=optimizer, launches=0))
 
 
 def _copied(size: float, profile: HardwareProfile) -> float:

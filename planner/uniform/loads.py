@@ -49,6 +49,11 @@ class Loads:
         """How much too slow, relative, a configuration may be taken to be where its load is to be exact."""
         return IN_GROUPS if self.sample.follows(c) else 0.0
 
+    @classmethod
+    def family(cls, c: Configuration) -> Hashable:
+        """What tells the families of one space apart (`planner.uniform.families`)."""
+        return cls._key(c), c.schedule, c.virtual_stages
+
     @staticmethod
     def _key(c: Configuration) -> Hashable:
         again = c.recompute, c.recompute_blocks < 1, c.offload > 0

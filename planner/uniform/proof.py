@@ -25,7 +25,7 @@ from planner.uniform.load import Load, least_handover
 from planner.uniform.loads import LARGER, LONGER, laid_out_as
 from planner.uniform.refine import least_share, refined
 from planner.uniform.sample import Sample
-from planner.uniform.space import Space, configurations, copied, groups, levels, schedules
+from planner.uniform.space import FRACTIONS, Space, configurations, copied, groups, levels, scheduled
 
 __all__ = ["Proven", "prove"]
 
@@ -171,14 +171,14 @@ class _Proof:
         for laid_out in configurations(self.space, self.profile):
             if all(self._computing(c) >= self._step for c in copied(self.space, laid_out)):
                 continue
-            for c in schedules(self.space, laid_out):
-                if c.recompute_blocks not in (_PART, 1.0) or c.offload not in (_PART, 0.0):
+            # Without what is exchanged, the level that divides most bounds the others.
+            for c in scheduled(self.space, laid_out, (_PART, FRACTIONS[-1])):
+                if c is None or c.offload not in (_PART, 0.0):
                     continue
                 if self.sample.layers < _LAYERS and _in_part(c) is not None:
                     continue
                 if self._computing(c) < self._step:
-                    # Without what is exchanged, the level that divides most bounds the others.
-                    yield from itertools.islice(levels(self.space, c), 1)
+                    yield c
 
     def _computing(self, c: Configuration) -> float:
         """Seconds that a rank computes at least, whatever runs again."""

@@ -24,6 +24,7 @@ from planner.errors import InputError, UsageError
 from planner.trace import Workload
 from planner.uniform.by_stage import fewest_by_stage, with_stage_layers
 from planner.uniform.found import Scored
+from planner.uniform.loads import LONGER
 from planner.uniform.sample import Sample
 from planner.uniform.space import Space, groups
 
@@ -50,13 +51,24 @@ def refined(
         for c in _changed(sample, space, limit, scored.configuration, layouts=layouts):
             if stopped():
                 break
+            below = best.prediction.step_time_s * (1 - _LEAST)
+            if c.shard_ranks != scored.configuration.shard_ranks and _estimated(sample, c) * (1 - LONGER) >= below:
+                continue  # a layout on another mesh, which takes longest to find
             found = _played(sample, space, limit, c)
-            if found is not None and found.prediction.step_time_s < best.prediction.step_time_s * (1 - _LEAST):
+            if found is not None and found.prediction.step_time_s < below:
                 best = found
         if best is scored:
             break
         scored = best
     return scored
+
+
+def _estimated(sample: Sample, c: Configuration) -> float:
+    """Seconds of the step, up to `LONGER` too long; inf where the model does not admit it."""
+    try:
+        return predict(sample.estimated(c), c, sample.profile).step_time_s
+    except (UsageError, InputError):
+        return float("inf")
 
 
 def _played(sample: Sample, space: Space, limit: int | None, c: Configuration) -> Scored | None:

@@ -7,7 +7,7 @@ attention, what overlaps) is what frameworks do unless told otherwise (`planner.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Literal
@@ -16,12 +16,15 @@ from planner.clock import CONTEXTS, Configuration, Context
 from planner.cost_models import HardwareProfile
 from planner.planning.schemes import SCHEMES
 
-__all__ = ["Space", "configurations", "copied", "every", "group_sizes", "groups", "levels", "schedules"]
+__all__ = [
+    "FRACTIONS", "Space", "configurations", "copied", "every", "group_sizes", "groups", "levels", "scheduled",
+    "schedules",
+]  # fmt: skip
 
 _MOST_TENSOR: Final = 16  # tensor-parallel ranks; beyond a server they exchange over the network
 _MOST_CONTEXT: Final = 8
 _MOST_STAGES: Final = 64
-_FRACTIONS: Final = (0.25, 0.5, 0.75, 1.0)  # of the blocks that are run again, or whose activations wait elsewhere
+FRACTIONS: Final = (0.25, 0.5, 0.75, 1.0)  # of the blocks that are run again, or whose activations wait elsewhere
 _ZERO: Final = (3, 2, 1, 0)
 _BESIDE_GROUPS: Final = 1  # of expert, context and tensor parallelism, beside groups of data-parallel ranks
 _RUN: Final = (  # fields that say how a step is run, and nothing of what is divided, kept or computed again
@@ -104,9 +107,10 @@ def _usual(space: Space) -> dict[str, Any]:
     return {**SCHEMES["megatron"], **run, "zero": 0}
 
 
-def schedules(space: Space, c: Configuration) -> Iterator[Configuration]:
-    """The configuration with every number of copies, schedule, and way to keep activations or compute them again."""
-    ways = _of_activations(space)
+def schedules(space: Space, c: Configuration, fractions: Sequence[float] = FRACTIONS) -> Iterator[Configuration]:
+    """The configuration with every number of copies, schedule, and way to keep activations or compute them again, of
+    the blocks or of these fractions of them."""
+    ways = _of_activations(space, fractions)
     for one in copied(space, c):
         for schedule, chunks in _schedules(space, one):
             scheduled = one.with_(schedule=schedule, virtual_stages=chunks)
@@ -125,10 +129,24 @@ def _may_copy(c: Configuration, copies: int) -> bool:
 
 def levels(space: Space, c: Configuration) -> Iterator[Configuration]:
     """The configuration with every ZeRO level that there is for it, the one that divides most first."""
-    for zero in _ZERO if c.dp * c.cp > 1 else _ZERO[-1:]:
+    for zero in _levels(c):
         level = c.unchecked({"zero": zero})
         if space.unsupported is None or not space.unsupported(level):
             yield level
+
+
+def scheduled(space: Space, c: Configuration, fractions: Sequence[float] = FRACTIONS) -> Iterator[Configuration | None]:
+    """As `schedules`, each at the ZeRO level that divides most of those that there are for it; None where there is
+    none."""
+    if space.unsupported is None:
+        yield from schedules(space, c.unchecked({"zero": _levels(c)[0]}), fractions)
+    else:
+        yield from (next(levels(space, s), None) for s in schedules(space, c, fractions))
+
+
+def _levels(c: Configuration) -> tuple[int, ...]:
+    """Of ZeRO, whatever a target has words for."""
+    return _ZERO if c.dp * c.cp > 1 else _ZERO[-1:]
 
 
 def groups(space: Space, c: Configuration) -> Iterator[Configuration]:
@@ -164,15 +182,15 @@ def every(space: Space, profile: HardwareProfile) -> Iterator[Configuration]:
                 yield from groups(space, level)
 
 
-def _of_activations(space: Space) -> list[dict[str, Any]]:
+def _of_activations(space: Space, fractions: Sequence[float]) -> list[dict[str, Any]]:
     """What becomes of activations, by field; the one that keeps least on the device is the last."""
-    again = [{"recompute": "full", "recompute_blocks": f} for f in _FRACTIONS]
+    again = [{"recompute": "full", "recompute_blocks": f} for f in fractions]
     if space.recompute == "blocks":
         return again[-1:]
     plain: list[dict[str, Any]] = [{"recompute": "none"}, {"recompute": "selective"}]
     if space.recompute == "none":
         return plain
-    return [*plain, *({"offload": f} for f in _FRACTIONS if space.offload), *again]
+    return [*plain, *({"offload": f} for f in fractions if space.offload), *again]
 
 
 def _schedules(space: Space, c: Configuration) -> Iterator[tuple[str, int]]:

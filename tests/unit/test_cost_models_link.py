@@ -15,6 +15,7 @@ from planner.cost_models import (
     group_on_mesh,
     load_profile,
 )
+from planner.cost_models.link import cheapest
 from planner.cost_models.machine import Algorithm, HardwareProfile, LinkSpec, NetworkSpec, ProtocolSpec
 
 
@@ -253,6 +254,17 @@ def test_vectorised_as_scalar() -> None:
     together = model.seconds("all_reduce", sizes, group)
     assert together.tolist() == [float(model.seconds("all_reduce", s, group)) for s in sizes]
     assert model.seconds("all_reduce", sizes.reshape(4, 10), group).shape == (4, 10)
+
+
+@pytest.mark.parametrize("name", ["a100-80", "b200", "ascend-910b"])
+def test_one_tensor_costs_what_it_costs_in_an_array(name: str) -> None:
+    model = CollectiveModel(load_profile(name))
+    for kind in COLLECTIVES:
+        for axes in ((0,), (1,), (0, 1)):
+            group = model.group((4, 8), axes)
+            ways = model.terms(kind, group)  # type: ignore[arg-type]
+            for size in (1.0, 4096.0, 12345678.9):
+                assert cheapest(ways, size) == seconds(model.profile, kind, group, size)
 
 
 def test_errors_name_what_was_expected() -> None:

@@ -14,6 +14,8 @@ import pytest
 from planner.builder import build
 from planner.cli.main import main
 from planner.clock import Configuration, Prediction, predict
+from planner.clock.links import Links
+from planner.clock.passes import Passes, passes_of
 from planner.cost_models import HardwareProfile, load_profile
 from planner.errors import InfeasibleError, InputError, NotFasterError, UsageError
 from planner.evaluate import program_of_configuration, traced_as
@@ -404,3 +406,14 @@ def test_a_search_that_is_stopped_answers_with_the_most_promising_that_fits() ->
         assert best.prediction.step_time_s <= met.prediction.step_time_s <= begun[-1].prediction.step_time_s
         steps.append(met.prediction.step_time_s)
     assert min(steps) <= 1.1 * best.prediction.step_time_s
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_passes_that_differ_in_what_runs_again_are_those_found_alone(copies: int) -> None:
+    c = Configuration(dp=2, tp=2, micro_batch=1, micro_batches=4, copies=copies, sequence_parallel=True)
+    workload = Sample(graph("gpt", 8), A100).workload(c)
+    for again in ("full", "none", "selective", "products"):
+        for share in (1.0, 0.25) if again == "full" else (1.0,):
+            one = c.with_(dp=1, micro_batches=copies, recompute=again, recompute_blocks=share)
+            alone = Passes(workload, one, A100, Links(workload.mesh, 1, A100))
+            assert passes_of(workload, one, A100).units == alone.units

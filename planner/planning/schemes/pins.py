@@ -12,6 +12,7 @@ from __future__ import annotations
 import glob
 from collections.abc import Mapping
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from planner.clock.configuration import Configuration
 from planner.errors import UsageError
@@ -41,6 +42,10 @@ class _Axis:
     kind: KindOfAxis | None
 
 
+_Operators = tuple[Mapping[str, Strategy], tuple[OperatorPin, ...]]
+_KNOWN: WeakKeyDictionary[Graph, dict[object, _Operators]] = WeakKeyDictionary()
+
+
 def constraints_of_configuration(graph: Graph, c: Configuration, source: str) -> Constraints:
     """`graph`: of a micro-batch of all data-parallel ranks together; `source`: what messages call the configuration.
 
@@ -49,11 +54,18 @@ def constraints_of_configuration(graph: Graph, c: Configuration, source: str) ->
     axes = _axes(graph, c, source)
     mesh = DeviceMesh.of(*(a.size for a in axes)) if axes else DeviceMesh.of(1)
     model = model_of(graph)
-    strategies = _strategies(graph, model, c, mesh, axes, source)
-    operators = tuple(
-        OperatorPin(source, StrategyPin.of(s, mesh, sums_pass=n in model.weights), match=(glob.escape(n),))
-        for n, s in strategies.items()
-    )
+    known = _KNOWN.setdefault(graph, {})
+    key = tuple(axes), c.dp, c.sequence_parallel, c.exchanges_heads, source
+    if key not in known:  # levels of ZeRO differ in parameters alone
+        found = _strategies(graph, model, c, mesh, axes, source)
+        known[key] = (
+            found,
+            tuple(
+                OperatorPin(source, StrategyPin.of(s, mesh, sums_pass=n in model.weights), match=(glob.escape(n),))
+                for n, s in found.items()
+            ),
+        )
+    strategies, operators = known[key]
 
     def named(*names: str) -> list[str]:
         return [axis for axis, a in zip(mesh.names, axes, strict=False) if a.name in names]
