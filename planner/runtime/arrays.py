@@ -1,8 +1,8 @@
 """Kernels that are written once (`planner.kernels.shared`) on tensors of one rank, with its collectives.
 
 A sum over ranks passes gradients back: where the ranks compute parts of a result of it, what they find as its gradient
-adds up; where all make the same result, it is known to all.  An exchange of parts of known sizes sends their gradients
-back.  Other collectives pass none.
+adds up; where all make the same result, it is known to all.  So do the values of all ranks that one gathers.  An
+exchange of parts of known sizes sends their gradients back.  Other collectives pass none.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _torch_call(kernel: SharedKernel) -> Callable[[Call], Sequence[Tensor | None
         if _unknown(c) or declined or (followed and not kernel.autograd(c.op)):
             return None
         runner = partial(_run, c)
-        routine = kernel.function(SharedCall(c.op, c.inputs, c.place, _XP, runner, _Known(c), Tensor.detach))
+        routine = kernel.function(SharedCall(c.op, c.inputs, c.place, _XP, runner, _Known(c), Tensor.detach, followed))
         received: Any = None
         while True:
             try:
@@ -145,12 +145,36 @@ def _meet(collective: Any, c: Call) -> Any:
         return inside.summed(value, collective.factor) if in_parts else inside.total(value, collective.factor)
     if isinstance(collective, AllGather):
         mine: Any = collective.value
-        group, ranks = inside.group(collective.factor)
-        inside.tell("all_gather", mine.nbytes * len(ranks))
-        return tuple(all_gather(mine.detach()[None], len(ranks), 0, group))
+        if not mine.requires_grad:
+            return tuple(_gathered(mine, collective.factor, inside))
+        assert c.place.rule is not None
+        add = collective.terms or _carries(c.place.rule, collective.factor)
+        return tuple(_Gather.apply(mine, inside, collective.factor, add, c.place.index[collective.factor]))
     if isinstance(collective, Exchange) and collective.sizes is not None:
         return _exchanged(collective.pieces, collective.factor, collective.sizes, inside)
     raise NoKernelError(f"operator {c.op.name}: {type(collective).__name__} inside of a kernel has no PyTorch form")
+
+
+def _gathered(mine: Tensor, factor: str, inside: Inside) -> Tensor:
+    """[ranks, …]: the values of all ranks that split a factor; no gradient passes."""
+    group, ranks = inside.group(factor)
+    inside.tell("all_gather", mine.nbytes * len(ranks))
+    return all_gather(mine.detach()[None], len(ranks), 0, group)
+
+
+class _Gather(torch.autograd.Function):
+    """The values of all ranks.  Where ranks make terms or parts of a result of them, the gradients that they find add
+    up; where all make the same, each takes that of its own value."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, inside: Inside, factor: str, gradients_add: bool, index: int) -> Tensor:
+        ctx.inside, ctx.factor, ctx.gradients_add, ctx.index = inside, factor, gradients_add, index
+        return _gathered(value, factor, inside)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
+        found = ctx.inside.reduced(gradient, ctx.factor) if ctx.gradients_add else gradient
+        return found[ctx.index], None, None, None, None
 
 
 def _exchanged(pieces: Sequence[Any], factor: str, sizes: Sizes, inside: Inside) -> tuple[Tensor, ...]:
