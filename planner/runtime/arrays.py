@@ -7,7 +7,7 @@ exchange of parts of known sizes sends their gradients back.  Other collectives 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from functools import partial
 from types import ModuleType
@@ -27,7 +27,7 @@ from planner.rules import Rule
 from planner.runtime.collectives import Inside, all_gather
 from planner.runtime.registry import Call, Function, registered
 
-__all__ = ["torch_function"]
+__all__ = ["driven", "torch_function"]
 
 
 class _Namespace(ModuleType):
@@ -73,18 +73,26 @@ def torch_function(type_: str, *, aware: bool) -> Function | None:
     once.
 
     None where there is neither.  `aware`: a factor is split of which the operator must be told."""
-    own, written = registered(type_, aware=aware), shared_kernel(type_)
-    if written is None:
-        return own
-    shared = _torch_call(written)
-    if own is None:
-        return shared
+    functions = [f for f in (registered(type_, aware=aware), _shared_function(type_)) if f is not None]
+    if not functions:
+        return None
 
     def run(c: Call) -> Any:
-        found = own(c)
-        return shared(c) if found is None else found
+        for function in functions:
+            try:
+                found = function(c)
+            except NotImplementedError:  # PyTorch lacks it for these element types
+                continue
+            if found is not None:
+                return found
+        return None
 
     return run
+
+
+def _shared_function(type_: str) -> Function | None:
+    written = shared_kernel(type_)
+    return None if written is None else _torch_call(written)
 
 
 def _torch_call(kernel: SharedKernel) -> Callable[[Call], Sequence[Tensor | None] | None]:
@@ -99,18 +107,25 @@ def _torch_call(kernel: SharedKernel) -> Callable[[Call], Sequence[Tensor | None
             return None
         runner = partial(_run, c)
         routine = kernel.function(SharedCall(c.op, c.inputs, c.place, _XP, runner, _Known(c), Tensor.detach, followed))
-        received: Any = None
-        while True:
-            try:
-                collective = routine.send(received)
-            except StopIteration as stop:
-                return [r if name else None for name, r in zip(c.op.outputs, stop.value, strict=False)]
-            except NoKernelError:
-                declined = True
-                return None
-            received = _meet(collective, c)
+        try:
+            found = driven(routine, c)
+        except NoKernelError:
+            declined = True
+            return None
+        return [r if name else None for name, r in zip(c.op.outputs, found, strict=False)]
 
     return run
+
+
+def driven(routine: Generator[Any, Any, Any], c: Call) -> Any:
+    """What a kernel gives that yields its collectives, carried out among the ranks of an operator."""
+    received: Any = None
+    while True:
+        try:
+            collective = routine.send(received)
+        except StopIteration as stop:
+            return stop.value
+        received = _meet(collective, c)
 
 
 def _unknown(c: Call) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from planner.runtime.registry import Call, operator
 
-__all__: list[str] = []
+__all__ = ["added_up"]
 
 
 def _wrapped(indices: Tensor, size: int) -> Tensor:
@@ -36,14 +36,22 @@ def _gather_elements(c: Call) -> Tensor:
 
 
 def _coordinates(c: Call, batch: int = 0) -> tuple[Tensor, ...]:
+    return _addresses(c.operand(1), batch, c.x.shape)
+
+
+def added_up(indices: Tensor, batch: int, shape: Sequence[int], values: Tensor) -> Tensor:
+    """Values summed into a tensor of zeros, at coordinates."""
+    return values.new_zeros(shape).index_put(_addresses(indices, batch, shape), values, accumulate=True)
+
+
+def _addresses(indices: Tensor, batch: int, sizes: Sequence[int]) -> tuple[Tensor, ...]:
     """Addresses of GatherND and ScatterND: the last dimension of the indices holds coordinates."""
-    indices = c.operand(1)
     shape = indices.shape[:batch]
     lead = [
         torch.arange(n, device=indices.device).reshape((-1,) + (1,) * (indices.ndim - 2 - i))
         for i, n in enumerate(shape)
     ]
-    at = [_wrapped(indices[..., k], c.x.shape[batch + k]) for k in range(indices.shape[-1])]
+    at = [_wrapped(indices[..., k], sizes[batch + k]) for k in range(indices.shape[-1])]
     return (*lead, *at)
 
 
@@ -115,14 +123,19 @@ def _compress(c: Call) -> Tensor:
     return c.x.reshape(-1)[chosen] if given is None else c.x.index_select(c.axis(0), chosen)
 
 
-@operator("com.microsoft::GatherGrad")
+@operator("com.microsoft::GatherGrad", aware=True)
 def _gather_gradient(c: Call) -> Tensor | None:
-    """(shape, indices, dY): the gradient of each row of a table adds up."""
+    """(shape, indices, dY): the gradient of each row of a table adds up; of split rows, of those that are here."""
     shape, indices, dy = c.integers(0), c.operand(1), c.operand(2)
     if shape is None:
         return None
     axis = c.axis(0, len(shape))
     rows = dy.reshape(*shape[:axis], indices.numel(), *shape[axis + 1 :])
-    return dy.new_zeros(shape).index_add(axis, _wrapped(indices.reshape(-1), shape[axis]), rows)
+    at = _wrapped(indices.reshape(-1), shape[axis] * c.place.shards.get("v", 1)) - c.place.offset.get("v", 0)
+    if c.place.splits("v"):
+        held = (at >= 0) & (at < shape[axis])
+        at = torch.where(held, at, 0)
+        rows = rows * held.reshape(-1, *(1,) * (rows.ndim - axis - 1))
+    return dy.new_zeros(shape).index_add(axis, at, rows)
 
 
