@@ -44,6 +44,11 @@ CASES: tuple[tuple[str, Operands, dict[str, Any], str], ...] = (
     ("Pad", ((0, 0, 2, 0, 0, 6),), {"mode": "reflect"}, "s2"),
     ("Pad", ((0, 24, 0, 0, 0, 0),), {}, "s1"),
     ("CenterCropPad", ((4, 12, 8),), {}, "s2"),
+    ("CumSum", ((2,),), {}, "d2"),
+    ("CumSum", ((2,),), {"exclusive": 1, "reverse": 1}, "d2"),
+    ("ReduceMax", ((2,),), {"keepdims": 1}, "^d2"),
+    ("ReduceProd", ((2,),), {"keepdims": 0}, "d2"),
+    ("TopK", ((4,),), {}, "v"),
 )
 
 
@@ -79,7 +84,8 @@ def learned(
 
 def model(kind: str, operands: Operands, attributes: dict[str, Any]) -> onnx.ModelProto:
     """Operators of a tensor [4, 8, 16]."""
-    opset = 23 if kind == "RMSNormalization" else 21  # since which the operator is, and of which ONNX Runtime has all
+    # Since which the operator is, and of which ONNX Runtime has all.
+    opset = {"RMSNormalization": 23, "CumProd": 26}.get(kind, 21)
     rng = np.random.default_rng(0)
 
     def drawn(*shape: int) -> np.ndarray:
