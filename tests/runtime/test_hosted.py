@@ -34,12 +34,12 @@ def test_operators_on_the_host_are_named_and_refused_on_gpus(tmp_path: Path) -> 
     made = plan(graph, ("type=CumProd d2=2",), 2)
     found = hosted(program_of(made, graph))
     assert [(h.type, h.split) for h in found] == [("CumProd", "d2")]
-    assert hosted_text(found) == "it (CumProd, split by d2)"
-    with pytest.raises(UsageError, match=r"no function here for it \(CumProd, split by d2\)"):
+    assert hosted_text(found) == "y (CumProd, split by d2)"
+    with pytest.raises(UsageError, match=r"no function here for y \(CumProd, split by d2\)"):
         run_plan(path, made, device="cuda")
     said: list[str] = []
     result = run_plan(path, made, steps=1, check=True, say=said.append)
-    assert said == ["on the host, for want of a PyTorch function: it (CumProd, split by d2)"]
+    assert said == ["on the host, for want of a PyTorch function: y (CumProd, split by d2)"]
     assert result is not None
     assert result.fallbacks == {"CumProd"}
     assert result.passed

@@ -178,8 +178,10 @@ def check(
         for j, g in enumerate(dy)
     ]
     known = [
-        x if n and subject.graph.tensors[n].value is not None and i != rule.shape_operand else None
-        for i, (n, x) in enumerate(zip(op.inputs, subject.inputs, strict=True))
+        x if n and subject.graph.tensors[n].value is not None and i != rule.shape_operand and not pending else None
+        for i, (n, x, pending) in enumerate(
+            zip(op.inputs, subject.inputs, (bool(x and x.partial) for x in strategy.operands), strict=True)
+        )
     ]
 
     with meeting(mesh) as contexts:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from planner.kernels.window import FIRST, fetch, fit, local_space
-from planner.operators.indexing.torch import added_up
 from planner.runtime.arrays import driven
 from planner.runtime.registry import Call, operator
 
@@ -223,14 +223,31 @@ def _average_pool(c: Call) -> Tensor | None:
 
 
 @operator("MaxPoolGrad", "com.microsoft::MaxPoolGrad", aware=True)
-def _max_pool(c: Call) -> Tensor | None:
-    """dY and indices into the flattened operand, whose places in one image are the same on every shard of the batch."""
+def _max_pool(c: Call) -> Tensor:
+    """dY and indices into the flattened operand, whose places in one image are the same on every shard of the batch.
+    Where space is split, what windows found in other ranks' elements goes back to these."""
+    dy, indices, shape = c.x, c.operand(1).long(), c.shape()
+    space: tuple[Any, ...] = ()
     if any(f.startswith("y") for f in c.place.shards):
-        return None
-    dy, indices, shape = c.x, c.operand(1), c.shape()
-    image = math.prod(shape[2:])
-    dx = dy.new_zeros((*shape[:2], image))
-    return dx.scatter_add(2, (indices % image).flatten(2).long(), dy.flatten(2)).reshape(shape)
+        space = local_space(c.op, tuple(c.attr("kernel_shape")), c.place)
+    whole = [r.window.elements for r in space] or list(shape[2:])
+    needed = [r.needed("elements") for r in space] or [(0, n) for n in whole]
+    at, flat = indices % math.prod(whole), torch.zeros_like(indices)
+    stride = 1
+    for n, (start, stop) in reversed(list(zip(whole, needed, strict=True))):
+        flat, at, stride = flat + (at % n - start) * stride, at // n, stride * (stop - start)
+    dx = dy.new_zeros((*shape[:2], stride)).scatter_add(2, flat.flatten(2), dy.flatten(2))
+    grown = dx.reshape(*shape[:2], *(stop - start for start, stop in needed))
+    return _released(c, grown, shape, space) if space else grown
+
+
+def _released(c: Call, grown: Tensor, shape: Sequence[int], space: Sequence[Any]) -> Tensor:
+    """The transpose of fetching a halo: its gradient."""
+    with torch.enable_grad():
+        own = grown.new_zeros(shape).requires_grad_()
+        fetched: Tensor = driven(fetch(own, space, "elements", c.place), c)
+    (found,) = torch.autograd.grad(fetched, own, grown)
+    return found
 
 
 @operator("com.microsoft::DropoutGrad")
@@ -257,20 +274,3 @@ def _slice(c: Call) -> Tensor | None:
     dx = dy.new_zeros(shape)
     dx[tuple(region)] = dy
     return dx
-
-
-@operator("com.microsoft::GatherElementsGrad")
-def _gather_elements(c: Call) -> Tensor | None:
-    """dY, shape of the table, indices."""
-    shape = c.integers(1)
-    if shape is None:
-        return None
-    axis, at = c.axis(0, len(shape)), c.operand(2).long()
-    return c.x.new_zeros(shape).scatter_add(axis, torch.where(at < 0, at + shape[axis], at), c.x)
-
-
-@operator("com.microsoft::GatherNDGrad")
-def _gather_nd(c: Call) -> Tensor | None:
-    """Shape of the table, indices, dY."""
-    shape, dy = c.integers(0), c.operand(2)
-    return None if shape is None else added_up(c.operand(1), int(c.attr("batch_dims", 0)), shape, dy)
