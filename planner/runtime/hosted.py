@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from planner.ir import Graph
 from planner.lowering import Program
@@ -22,9 +22,6 @@ from planner.runtime.registry import Call
 from planner.runtime.workers import Context
 
 __all__ = ["Hosted", "hosted", "hosted_text"]
-
-# What a computed value decides on is found out when it is there; such operators run in PyTorch all the same.
-_BY_VALUE = (DataDependentOutputException, DynamicOutputShapeException)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +127,7 @@ def _runs(b: Bound, program: Program) -> bool:
             entered = [x for x in operands if x is not None and x.requires_grad]
             if results and entered:
                 torch.autograd.grad(results, entered, [torch.empty_like(y) for y in results], allow_unused=True)
-        except _BY_VALUE:
+        except RuntimeError:  # computed values decide, which are not there: PyTorch runs it when they are
             return True
     return True
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.peer
 from tests.runtime.virtual import check  # noqa: E402  it imports torch
 
 ANY_ORDER = {("TopK", "sorted")}  # results that may come in any order, by the attribute that is zero
-PER_CASE = 24  # strategies of a case that are run
+PER_CASE = 12  # strategies of a case that are run
 
 
 def _cases(family: Callable[[], Iterator[Case]]) -> list[Case]:

@@ -254,9 +254,11 @@ def _released(c: Call, grown: Tensor, shape: Sequence[int], space: Sequence[Any]
 def _dropout(c: Call) -> Tensor:
     """dY, the mask of what was kept, ratio and mode."""
     ratio, training = c.number(2), c.number(3)
-    if training is not None and not training:
-        return c.x
-    return torch.where(c.operand(1), c.x / (1 - (0.5 if ratio is None else ratio)), 0)
+    ratio = 0.5 if ratio is None else ratio.to(c.x.dtype) if isinstance(ratio, Tensor) else ratio
+    dx = torch.where(c.operand(1), c.x / (1 - ratio), 0)
+    if isinstance(training, Tensor):
+        return torch.where(training.bool(), dx, c.x)
+    return dx if training is None or training else c.x
 
 
 @operator("com.microsoft::SliceGrad")
