@@ -88,9 +88,7 @@ def all_reduce(value: Array, reduction: str, factor: str) -> Generator[Collectiv
     return found
 
 
-def all_gather(
-    value: Array, factor: str, *, terms: bool = False
-) -> Generator[Collective, Received, tuple[Array, ...]]:
+def all_gather(value: Array, factor: str, *, terms: bool = False) -> Generator[Collective, Received, tuple[Array, ...]]:
     """The values of all ranks that split `factor`, in the order of their shards."""
     found = yield AllGather(value, factor, terms)
     return tuple(v for v in found if v is not None)

@@ -116,14 +116,18 @@ def _runs(b: Bound, program: Program) -> bool:
         return True
     followed = any(b.wanted)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.set_grad_enabled(followed):
-        operands = [_operand(b, program.graph, i, s, want) for i, (s, want) in enumerate(zip(shapes, b.wanted, strict=True))]
+        operands = [
+            _operand(b, program.graph, i, s, want) for i, (s, want) in enumerate(zip(shapes, b.wanted, strict=True))
+        ]
         inside = _Dry(b.inside.context, b.inside.mesh, b.inside.split)
         call = Call(b.local, operands, b.shapes, b.place, inside, b.reduced, b.weights_only, b.known)
         try:
             found = b.function(call)
             if found is None:
                 return False
-            results = [y for y in ([found] if isinstance(found, Tensor) else found) if y is not None and y.requires_grad]
+            results = [
+                y for y in ([found] if isinstance(found, Tensor) else found) if y is not None and y.requires_grad
+            ]
             entered = [x for x in operands if x is not None and x.requires_grad]
             if results and entered:
                 torch.autograd.grad(results, entered, [torch.empty_like(y) for y in results], allow_unused=True)
@@ -140,5 +144,3 @@ def _operand(b: Bound, graph: Graph, index: int, shape: tuple[int, ...] | None, 
         return torch.empty(len(b.shapes[0] or ()), dtype=torch.int64)
     dtype = getattr(torch, graph.tensors[key[0]].dtype)
     return torch.empty(shape, dtype=dtype, requires_grad=wanted and dtype.is_floating_point)
-
-

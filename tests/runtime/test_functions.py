@@ -61,4 +61,3 @@ def _gradients(subject: Case) -> tuple[list[Any], list[Any]]:
     except Exception:  # without a vector-Jacobian product there is nothing to compare with
         return [], []
     return (dy, whole) if any(w is not None for w in whole) else ([], [])
-

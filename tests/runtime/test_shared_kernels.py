@@ -229,9 +229,7 @@ def _attention_model(attributes: dict[str, Any]) -> onnx.ModelProto:
     stored = {n: rng.standard_normal(shape).astype(np.float32) / 4 for n, shape in shapes.items()}
     nodes = [helper.make_node("MatMul", ["x", w], [w[1]]) for w in stored]
     nodes += [
-        helper.make_node(
-            "Attention", ["q", "k", "v"], ["y"], name="it", q_num_heads=4, kv_num_heads=2, **attributes
-        ),
+        helper.make_node("Attention", ["q", "k", "v"], ["y"], name="it", q_num_heads=4, kv_num_heads=2, **attributes),
         helper.make_node("Sub", ["y", "labels"], ["moved"]),
         helper.make_node("Mul", ["moved", "moved"], ["square"]),
         helper.make_node("ReduceMean", ["square"], ["loss"], keepdims=0),

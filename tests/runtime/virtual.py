@@ -192,9 +192,7 @@ def check(
             wanted = [i for i in rule.differentiable if whole and i < len(given) and whole[i] is not None]
             for i in wanted:
                 given[i].requires_grad_()  # type: ignore[union-attr]
-            here = [
-                operands[rank][i] if i == rule.shape_operand else k for i, k in enumerate(known)
-            ]
+            here = [operands[rank][i] if i == rule.shape_operand else k for i, k in enumerate(known)]
             inside = Inside(contexts[rank], mesh, split)  # type: ignore[arg-type]
             found = function(Call(op, given, shapes, place, inside, place.reduced_factors(), False, here))
             if found is None:

@@ -126,7 +126,9 @@ def _batch_normalization(c: Call) -> Sequence[Tensor]:
     return [dx.to(x.dtype), dscale, dbias][: len(c.op.outputs)]
 
 
-@operator("com.microsoft::SoftmaxCrossEntropyLossGrad", "com.microsoft::SoftmaxCrossEntropyLossInternalGrad", aware=True)
+@operator(
+    "com.microsoft::SoftmaxCrossEntropyLossGrad", "com.microsoft::SoftmaxCrossEntropyLossInternalGrad", aware=True
+)
 def _cross_entropy(c: Call) -> Tensor:
     """dLoss, log-probabilities, labels, class weights, the label to ignore, what is added to the result.
 

@@ -203,5 +203,3 @@ def _gather_gradient(c: Call) -> Tensor | None:
         at = torch.where(held, at, 0)
         rows = rows * held.reshape(-1, *(1,) * (rows.ndim - axis - 1))
     return dy.new_zeros(shape).index_add(axis, at, rows)
-
-

@@ -103,8 +103,7 @@ def _batch_normalization(c: Call) -> Sequence[Tensor | None] | Tensor | None:
         axes, momentum = (0, *range(2, c.x.ndim)), float(c.attr("momentum", 0.9))
         spread, centre = torch.var_mean(c.x.detach(), axes, correction=0)
         running = [
-            (old * momentum + new * (1 - momentum)).to(old.dtype)
-            for old, new in ((mean, centre), (variance, spread))
+            (old * momentum + new * (1 - momentum)).to(old.dtype) for old, new in ((mean, centre), (variance, spread))
         ]
     return [y, *running][: len(c.op.outputs)]
 

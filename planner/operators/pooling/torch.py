@@ -110,9 +110,7 @@ def _sums(x: Tensor, w: Window) -> Tensor:
     total: Tensor | None = None
     for place in itertools.product(*map(range, w.kernel)):
         starts = [p * d for p, d in zip(place, w.dilations, strict=True)]
-        region = tuple(
-            slice(b, b + (o - 1) * s + 1, s) for b, o, s in zip(starts, w.outputs, w.strides, strict=True)
-        )
+        region = tuple(slice(b, b + (o - 1) * s + 1, s) for b, o, s in zip(starts, w.outputs, w.strides, strict=True))
         part = x[(slice(None), slice(None), *region)]
         total = part if total is None else total + part
     assert total is not None

@@ -175,3 +175,51 @@ def _steps(
     if lengths is not None and order is not None:
         y = torch.gather(y, 0, order[..., None].expand_as(y))
     return y, h, cell
+
+
+def _quantised(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Integers, as numbers, their scale and zero point, over the range of all elements, zero included."""
+    low, high = x.amin().clamp(max=0), x.amax().clamp(min=0)
+    scale = torch.where(high > low, (high - low) / 255, 1)
+    zero = torch.round(-low / scale).clamp(0, 255)
+    return (torch.round(x / scale) + zero).clamp(0, 255), scale, zero
+
+
+def _rescaled(x: Tensor, weight: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
+    """x W, with x quantised over all of its elements."""
+    integers, x_scale, x_zero = _quantised(x)
+    right = weight.double() if zero is None else weight.double() - zero.double()
+    return ((integers - x_zero).double() @ right * (x_scale * scale)).to(x.dtype)
+
+
+@operator("com.microsoft::DynamicQuantizeLSTM")
+def _quantised_lstm(c: Call) -> Sequence[Tensor] | None:
+    """Both operands of every step are quantised whole: the sequence once, the state at each step.
+
+    Gates are input, output, forget and cell; neither peepholes nor sequences of unequal lengths nor clipping.
+    """
+    names = [(n.decode() if isinstance(n, bytes) else n).lower() for n in c.attr("activations") or ()]
+    plain = names in ([], ["sigmoid", "tanh", "tanh"], ["sigmoid", "tanh", "tanh"] * 2)
+    if not plain or c.attr("clip") or c.maybe(4) is not None or c.maybe(7) is not None:
+        return None
+    x, w, r, bias = c.x, c.operand(1), c.operand(2), c.maybe(3)
+    hidden = r.shape[1]
+    states, last, cells = [], [], []
+    for way in range(r.shape[0]):
+        zeros = [None if z is None else z[way] for z in (c.maybe(9), c.maybe(11))]
+        z = _rescaled(x.reshape(-1, x.shape[-1]), w[way], c.operand(8)[way], zeros[0]).reshape(*x.shape[:2], -1)
+        if bias is not None:
+            z = z + bias[way, : 4 * hidden] + bias[way, 4 * hidden :]
+        shape = (x.shape[1], hidden)
+        h, cell = (_start(c, way, shape, False, i) for i in (5, 6))
+        back = c.attr("direction", "forward") == "reverse" or way == 1
+        found: list[Tensor] = []
+        for t in range(x.shape[0])[:: -1 if back else 1]:
+            i, o, f, g = (z[t] + _rescaled(h, r[way], c.operand(10)[way], zeros[1])).chunk(4, 1)
+            cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
+            h = torch.sigmoid(o) * torch.tanh(cell)
+            found.append(h)
+        states.append(torch.stack(found[::-1] if back else found))
+        last.append(h)
+        cells.append(cell)
+    return [torch.stack(states, 1), torch.stack(last), torch.stack(cells)][: len(c.op.outputs)]
