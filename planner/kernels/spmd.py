@@ -47,8 +47,8 @@ class AllReduce:
 
 @dataclass(frozen=True, slots=True)
 class AllGather:
-    """Resumes with the values of all ranks that split `factor`, in the order of their shards, as a tuple.  `terms`: what
-    ranks make of them are terms of a sum, so that the gradients which they find add up."""
+    """Resumes with the values of all ranks that split `factor`, in the order of their shards, as a tuple.  `terms`:
+    ranks make terms of a sum of them, so that the gradients which they find add up."""
 
     value: Array
     factor: str

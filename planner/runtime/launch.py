@@ -80,7 +80,8 @@ def run_plan(
 
     Raises:
         InputError: the plan is not for this model.
-        UsageError: operators would run on the host of GPUs; the number of processes is not the plan's, or there are too few GPUs.
+        UsageError: operators would run on the host of GPUs; the number of processes is not the plan's, or there are
+            too few GPUs.
         VerificationError: ranks disagree, or communicate something else than planned.
     """
     bind, count = plan.model.bind, plan.devices

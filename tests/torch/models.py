@@ -198,7 +198,9 @@ def perceptron() -> Case:
 
 
 def gpt() -> Case:
-    return Case(Gpt(SeparateAttention), (_words(1, BATCH, LENGTH),), {}, (_words(2, BATCH, LENGTH),), next_word)
+    return Case(
+        Gpt(SeparateAttention), (_words(1, BATCH, LENGTH),), {}, (_words(2, BATCH, LENGTH),), next_word
+    )
 
 
 def nano_gpt() -> Case:

@@ -36,6 +36,10 @@ _FUNCTIONS: dict[str, tuple[tuple[float, ...], Callable[..., Tensor]]] = {
 }
 
 
+def _applied(function: Callable[..., Tensor], numbers: Sequence[float], x: Tensor) -> Tensor:
+    return function(x, *numbers)
+
+
 def _activations(c: Call, directions: int) -> list[tuple[Function, ...]] | None:
     """Per direction.  Alphas and betas are listed for the activations that read them, in order."""
     names = [(n.decode() if isinstance(n, bytes) else n).lower() for n in c.attr("activations") or ()]
@@ -47,7 +51,7 @@ def _activations(c: Call, directions: int) -> list[tuple[Function, ...]] | None:
     for name in names:
         defaults, function = _FUNCTIONS[name]
         numbers = [float(next(values, d)) for values, d in zip(given, defaults, strict=False)]
-        made.append(lambda x, function=function, numbers=numbers: function(x, *numbers))
+        made.append(partial(_applied, function, numbers))
     each = len(names) // directions
     return [tuple(made[d * each : (d + 1) * each]) for d in range(directions)]
 
