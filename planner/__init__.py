@@ -117,6 +117,19 @@ _HOME: Final = {
 }
 
 
+class _Package:
+    """A package inside that is public by its own name, imported when it is first asked for."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, package: ModuleType | None, _kind: type | None = None) -> Any:
+        return self if package is None else importlib.import_module(f"{package.__name__}.{self.name}")
+
+    def __set__(self, package: ModuleType, value: Any) -> None:
+        """Python binds a package in the one that holds it when it is imported: it is found without that."""
+
+
 class _Public:
     """A public name, loaded when it is first asked for.
 
@@ -140,7 +153,7 @@ class _Public:
             self.value = value
 
 
-sys.modules[__name__].__class__ = type("_Package", (ModuleType,), {name: _Public(name) for name in _HOME})
+sys.modules[__name__].__class__ = type("_Package", (ModuleType,), {name: _Public(name) for name in _HOME} | {"torch": _Package("torch")})
 
 
 def __dir__() -> list[str]:

@@ -49,6 +49,7 @@ class Call:
     runner  runs any operator on local operands
     known   values of operands that are known before anything runs; None elsewhere
     still   an array as one that passes no gradient
+    followed  whether gradients are to pass through arrays: where they would not by themselves, the kernel sees to it
     """
 
     op: Op
@@ -58,6 +59,7 @@ class Call:
     runner: Runner
     known: Sequence[Any] = ()
     still: Callable[[Any], Any] = lambda value: value
+    followed: bool = False
 
     @property
     def rule(self) -> Rule:
@@ -112,6 +114,10 @@ class Call:
         """Integers from zero on, on the device of another array."""
         return self.xp.arange(stop, device=device(like))
 
+    def finite(self, x: Any) -> Any:
+        """Zero in place of what is endless, or no number."""
+        return self.xp.where(self.xp.isfinite(x), x, self.xp.zeros_like(x))
+
     def full(self, shape: Sequence[int], value: float, like: Any) -> Any:
         """An array of one value, in the element type and on the device of another array."""
         return self.xp.full(shape, value, dtype=like.dtype, device=device(like))
@@ -138,9 +144,14 @@ class Call:
         """`value` reduced over all factors over which the operator communicates."""
         return (yield from self.over(value, self.place.reduced_factors(), reduction))
 
-    def gathered(self, value: Any, factor: str) -> Generator[Collective, Any, list[Any]]:
-        """The values of all ranks that split `factor`, in the order of their shards; where it is whole, the one."""
-        return list((yield from all_gather(value, factor))) if self.place.splits(factor) else [value]
+    def gathered(self, value: Any, factor: str, *, terms: bool = False) -> Generator[Collective, Any, list[Any]]:
+        """The values of all ranks that split `factor`, in the order of their shards; where it is whole, the one.
+        `terms`: what ranks make of them are terms of a sum."""
+        return list((yield from all_gather(value, factor, terms=terms))) if self.place.splits(factor) else [value]
+
+    def with_gradient(self, value: Any, of: Any) -> Any:
+        """A value that passes its gradient on to another array of its shape, whatever that holds."""
+        return value + (of - self.still(of)) if self.followed else value
 
     def places(self, factor: str) -> range:
         """The indices of a factor that this rank has.  NoKernelError where the operator is whole, without factors."""

@@ -47,10 +47,12 @@ class AllReduce:
 
 @dataclass(frozen=True, slots=True)
 class AllGather:
-    """Resumes with the values of all ranks that split `factor`, in the order of their shards, as a tuple."""
+    """Resumes with the values of all ranks that split `factor`, in the order of their shards, as a tuple.  `terms`:
+    ranks make terms of a sum of them, so that the gradients which they find add up."""
 
     value: Array
     factor: str
+    terms: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +88,9 @@ def all_reduce(value: Array, reduction: str, factor: str) -> Generator[Collectiv
     return found
 
 
-def all_gather(value: Array, factor: str) -> Generator[Collective, Received, tuple[Array, ...]]:
+def all_gather(value: Array, factor: str, *, terms: bool = False) -> Generator[Collective, Received, tuple[Array, ...]]:
     """The values of all ranks that split `factor`, in the order of their shards."""
-    found = yield AllGather(value, factor)
+    found = yield AllGather(value, factor, terms)
     return tuple(v for v in found if v is not None)
 
 

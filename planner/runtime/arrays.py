@@ -1,13 +1,13 @@
 """Kernels that are written once (`planner.kernels.shared`) on tensors of one rank, with its collectives.
 
 A sum over ranks passes gradients back: where the ranks compute parts of a result of it, what they find as its gradient
-adds up; where all make the same result, it is known to all.  An exchange of parts of known sizes sends their gradients
-back.  Other collectives pass none.
+adds up; where all make the same result, it is known to all.  So do the values of all ranks that one gathers.  An
+exchange of parts of known sizes sends their gradients back.  Other collectives pass none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from functools import partial
 from types import ModuleType
@@ -27,7 +27,7 @@ from planner.rules import Rule
 from planner.runtime.collectives import Inside, all_gather
 from planner.runtime.registry import Call, Function, registered
 
-__all__ = ["torch_function"]
+__all__ = ["driven", "torch_function"]
 
 
 class _Namespace(ModuleType):
@@ -73,18 +73,26 @@ def torch_function(type_: str, *, aware: bool) -> Function | None:
     once.
 
     None where there is neither.  `aware`: a factor is split of which the operator must be told."""
-    own, written = registered(type_, aware=aware), shared_kernel(type_)
-    if written is None:
-        return own
-    shared = _torch_call(written)
-    if own is None:
-        return shared
+    functions = [f for f in (registered(type_, aware=aware), _shared_function(type_)) if f is not None]
+    if not functions:
+        return None
 
     def run(c: Call) -> Any:
-        found = own(c)
-        return shared(c) if found is None else found
+        for function in functions:
+            try:
+                found = function(c)
+            except NotImplementedError:  # PyTorch lacks it for these element types
+                continue
+            if found is not None:
+                return found
+        return None
 
     return run
+
+
+def _shared_function(type_: str) -> Function | None:
+    written = shared_kernel(type_)
+    return None if written is None else _torch_call(written)
 
 
 def _torch_call(kernel: SharedKernel) -> Callable[[Call], Sequence[Tensor | None] | None]:
@@ -98,19 +106,26 @@ def _torch_call(kernel: SharedKernel) -> Callable[[Call], Sequence[Tensor | None
         if _unknown(c) or declined or (followed and not kernel.autograd(c.op)):
             return None
         runner = partial(_run, c)
-        routine = kernel.function(SharedCall(c.op, c.inputs, c.place, _XP, runner, _Known(c), Tensor.detach))
-        received: Any = None
-        while True:
-            try:
-                collective = routine.send(received)
-            except StopIteration as stop:
-                return [r if name else None for name, r in zip(c.op.outputs, stop.value, strict=False)]
-            except NoKernelError:
-                declined = True
-                return None
-            received = _meet(collective, c)
+        routine = kernel.function(SharedCall(c.op, c.inputs, c.place, _XP, runner, _Known(c), Tensor.detach, followed))
+        try:
+            found = driven(routine, c)
+        except NoKernelError:
+            declined = True
+            return None
+        return [r if name else None for name, r in zip(c.op.outputs, found, strict=False)]
 
     return run
+
+
+def driven(routine: Generator[Any, Any, Any], c: Call) -> Any:
+    """What a kernel gives that yields its collectives, carried out among the ranks of an operator."""
+    received: Any = None
+    while True:
+        try:
+            collective = routine.send(received)
+        except StopIteration as stop:
+            return stop.value
+        received = _meet(collective, c)
 
 
 def _unknown(c: Call) -> bool:
@@ -145,12 +160,39 @@ def _meet(collective: Any, c: Call) -> Any:
         return inside.summed(value, collective.factor) if in_parts else inside.total(value, collective.factor)
     if isinstance(collective, AllGather):
         mine: Any = collective.value
-        group, ranks = inside.group(collective.factor)
-        inside.tell("all_gather", mine.nbytes * len(ranks))
-        return tuple(all_gather(mine.detach()[None], len(ranks), 0, group))
+        if not mine.requires_grad:
+            return tuple(_gathered(mine, collective.factor, inside))
+        assert c.place.rule is not None
+        add = collective.terms or _carries(c.place.rule, collective.factor)
+        return tuple(_Gather.apply(mine, inside, collective.factor, add, c.place.index[collective.factor]))
     if isinstance(collective, Exchange) and collective.sizes is not None:
         return _exchanged(collective.pieces, collective.factor, collective.sizes, inside)
     raise NoKernelError(f"operator {c.op.name}: {type(collective).__name__} inside of a kernel has no PyTorch form")
+
+
+def _gathered(mine: Tensor, factor: str, inside: Inside) -> Tensor:
+    """[ranks, …]: the values of all ranks that split a factor; no gradient passes."""
+    if (dry := getattr(inside, "gathered", None)) is not None:  # nothing is sent (`planner.runtime.hosted`)
+        found: Tensor = dry(mine.detach(), factor)
+        return found
+    group, ranks = inside.group(factor)
+    inside.tell("all_gather", mine.nbytes * len(ranks))
+    return all_gather(mine.detach()[None], len(ranks), 0, group)
+
+
+class _Gather(torch.autograd.Function):
+    """The values of all ranks.  Where ranks make terms or parts of a result of them, the gradients that they find add
+    up; where all make the same, each takes that of its own value."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, inside: Inside, factor: str, gradients_add: bool, index: int) -> Tensor:
+        ctx.inside, ctx.factor, ctx.gradients_add, ctx.index = inside, factor, gradients_add, index
+        return _gathered(value, factor, inside)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
+        found = ctx.inside.reduced(gradient, ctx.factor) if ctx.gradients_add else gradient
+        return found[ctx.index], None, None, None, None
 
 
 def _exchanged(pieces: Sequence[Any], factor: str, sizes: Sizes, inside: Inside) -> tuple[Tensor, ...]:

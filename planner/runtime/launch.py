@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from planner.ir import Graph
 from planner.kernels.shards import Array
 from planner.planning import PlanDocument
 from planner.planning.programs import program_of
+from planner.runtime.hosted import hosted, hosted_text
 from planner.runtime.session import Results, Session, Traffic, micro_batch_values
 from planner.runtime.workers import Workers, device_of, join_group
 from planner.verify.check import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_error
@@ -72,17 +73,27 @@ def under_torchrun() -> bool:
 
 def run_plan(
     model: Path, plan: PlanDocument, *, device: str = "cpu", threads: int = 1, steps: int = 3, seed: int = 0,
-    check: bool = False,
+    check: bool = False, say: Callable[[str], None] | None = None,
 ) -> RunResult | None:  # fmt: skip
-    """Runs `steps` steps of the plan on random parameters and inputs; None on ranks that do not report.
+    """Runs `steps` steps of the plan on random parameters and inputs; None on ranks that do not report.  Operators that
+    would run on the host are named to `say` before anything is started; on GPUs they are refused.
 
     Raises:
         InputError: the plan is not for this model.
-        UsageError: the number of processes is not the plan's, or there are too few GPUs.
+        UsageError: operators would run on the host of GPUs; the number of processes is not the plan's, or there are
+            too few GPUs.
         VerificationError: ranks disagree, or communicate something else than planned.
     """
     bind, count = plan.model.bind, plan.devices
-    program_of(plan, load_model(model, bind=bind, batch=plan.model.batch))  # refuses before anything is started
+    program = program_of(plan, load_model(model, bind=bind, batch=plan.model.batch))  # refuses before anything starts
+    on_host = hosted(program)
+    if on_host and device == "cuda":
+        raise UsageError(
+            f"--device cuda: PyTorch has no function here for {hosted_text(on_host)}; run the plan on the CPU "
+            f"(--device cpu), pin these operators to another split, or register a function (docs/architecture.md)"
+        )
+    if on_host and say is not None:
+        say(f"on the host, for want of a PyTorch function: {hosted_text(on_host)}")
     if device == "cuda" and torch.cuda.device_count() == 0:
         raise UsageError("--device cuda: this machine has no GPU that PyTorch sees; leave it out for the CPU")
     started = under_torchrun()

@@ -7,6 +7,7 @@ schedule of a pipeline interleaves them; `loss.backward()` hands the gradients o
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
@@ -118,6 +119,12 @@ class Runner:
         self.parameters: dict[str, nn.Parameter] = {}
         self.anchor = torch.zeros((), device=self.device, requires_grad=True)  # what the loss depends on for autograd
         self._check()
+        if self.micro_batches > 1 and any(u.counted for u in self.capture.updates):
+            warnings.warn(
+                f"{self.capture.name}: batch norms see a micro-batch at a time, one of {self.micro_batches}, and so "
+                "compute something else than they do with the whole batch; plan with micro_batches=1 if that matters",
+                stacklevel=3,
+            )
 
     def _precision(self) -> torch.dtype | None:
         return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.document.schedule.precision)
@@ -213,7 +220,7 @@ class Runner:
         return feed
 
     def _part(self, name: str, value: Tensor, layout: Layout, micro_batch: int, stage: Stage) -> Tensor:
-        """This rank's part of a micro-batch, of a whole batch or of the shard of it that its data-parallel group reads."""
+        """This rank's part of a micro-batch, of a whole batch or of the shard that its data-parallel group reads."""
         shape = self.graph.tensors[name].shape
         assert shape is not None
         value = value.detach().to(self.device)

@@ -44,6 +44,10 @@ CASES: tuple[tuple[str, Operands, dict[str, Any], str], ...] = (
     ("Pad", ((0, 0, 2, 0, 0, 6),), {"mode": "reflect"}, "s2"),
     ("Pad", ((0, 24, 0, 0, 0, 0),), {}, "s1"),
     ("CenterCropPad", ((4, 12, 8),), {}, "s2"),
+    ("CumSum", ((2,),), {}, "d2"),
+    ("CumSum", ((2,),), {"exclusive": 1, "reverse": 1}, "d2"),
+    ("ReduceMax", ((2,),), {"keepdims": 1}, "^d2"),
+    ("ReduceProd", ((2,),), {"keepdims": 0}, "d2"),
 )
 
 
@@ -79,7 +83,8 @@ def learned(
 
 def model(kind: str, operands: Operands, attributes: dict[str, Any]) -> onnx.ModelProto:
     """Operators of a tensor [4, 8, 16]."""
-    opset = 23 if kind == "RMSNormalization" else 21  # since which the operator is, and of which ONNX Runtime has all
+    # Since which the operator is, and of which ONNX Runtime has all.
+    opset = {"RMSNormalization": 23, "CumProd": 26}.get(kind, 21)
     rng = np.random.default_rng(0)
 
     def drawn(*shape: int) -> np.ndarray:
@@ -154,7 +159,7 @@ def compare(workers: Workers, folder: Path, made: onnx.ModelProto, kind: str, fa
     values = random_tensors(graph, 0)
     whole = run_ops(graph, values)
     truth = gradients(graph, values, whole, [p.name for p in graph.parameters])
-    assert "w" in truth
+    assert truth
     session = Session(workers, path, plan(graph, (f"type={kind} {factor}=2",), 2))
     found = session.results()
     session.close()
@@ -198,3 +203,43 @@ def test_operators_that_are_whole_compute_what_they_are(workers: Workers, tmp_pa
     session.close()
     for name in loaded.outputs:
         assert np.array_equal(found.outputs[name], whole[name]), name
+
+
+ATTENTION = (
+    ({}, "h"),
+    ({"is_causal": 1}, "s"),
+    ({"is_causal": 1}, "t"),
+    ({"is_causal": 1}, "s&t"),
+    ({"softcap": 2.0}, "s&t"),
+)
+
+
+@pytest.mark.parametrize(("attributes", "factor"), ATTENTION)
+def test_attention_trains_while_queries_or_keys_are_split(
+    workers: Workers, tmp_path: Path, attributes: dict[str, Any], factor: str
+) -> None:
+    """Flash-decoding, ring attention, and queries that know their places: gradients pass through what travels."""
+    compare(workers, tmp_path, _attention_model(attributes), "Attention", factor)
+
+
+def _attention_model(attributes: dict[str, Any]) -> onnx.ModelProto:
+    """Queries, keys and values of one operand [2, 8, 32], grouped: four heads read two."""
+    rng = np.random.default_rng(0)
+    shapes = {"wq": (32, 32), "wk": (32, 16), "wv": (32, 16)}
+    stored = {n: rng.standard_normal(shape).astype(np.float32) / 4 for n, shape in shapes.items()}
+    nodes = [helper.make_node("MatMul", ["x", w], [w[1]]) for w in stored]
+    nodes += [
+        helper.make_node("Attention", ["q", "k", "v"], ["y"], name="it", q_num_heads=4, kv_num_heads=2, **attributes),
+        helper.make_node("Sub", ["y", "labels"], ["moved"]),
+        helper.make_node("Mul", ["moved", "moved"], ["square"]),
+        helper.make_node("ReduceMean", ["square"], ["loss"], keepdims=0),
+    ]
+    inputs = [("x", (2, 8, 32)), ("labels", (1,))]
+    graph = helper.make_graph(
+        nodes,
+        "attention",
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in inputs],
+        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
+        [numpy_helper.from_array(v, n) for n, v in stored.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)

@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.peer
 
-from planner.runtime.workers import Context, Workers  # noqa: E402  they import torch
+from planner.runtime.workers import Workers  # noqa: E402  they import torch
 from tests.torch.models import HUGGING_FACE, OWN  # noqa: E402
 from tests.torch.training import KINDS, STAGES, Trained, alone, train, worst  # noqa: E402
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
@@ -55,6 +56,7 @@ def run(options: argparse.Namespace) -> int:
         steps=options.steps,
         seed=options.seed,
         check=options.check,
+        say=lambda text: print(text, file=sys.stderr),
     )
     if outcome is None:  # another rank reports
         return 0

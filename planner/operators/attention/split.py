@@ -12,7 +12,7 @@ import numpy as np
 from planner.ir import Op
 from planner.kernels.attributes import Array
 from planner.kernels.shared import Call, numpy_call, shared
-from planner.kernels.spmd import Collective, Coroutine, ShardContext, all_gather, exchange
+from planner.kernels.spmd import Collective, Coroutine, ShardContext, Sizes, all_gather, exchange
 from planner.operators.attention.gradient import Attention, attention_backward, frontier, mask_gradient
 from planner.operators.attention.masked import (
     Indices,
@@ -164,7 +164,9 @@ def _ring(c: Call, here: Attention, before: int) -> Generator[Collective, Any, l
         k, v = (xp.astype(xp.take(held, part, axis=-1), here.q.dtype) for part in columns)
         found.append(_Keys(k, v, np.arange(count) + owner * count + before, owner))
         if step + 1 < ranks:
-            received = yield from exchange([held if j == (me + 1) % ranks else None for j in range(ranks)], RING)
+            pieces = [held if j == (me + 1) % ranks else None for j in range(ranks)]
+            arriving = tuple(count if j == (me - 1) % ranks else 0 for j in range(ranks))
+            received = yield from exchange(pieces, RING, sizes=Sizes(held, 2, arriving))
             held = received[(me - 1) % ranks]
     return found
 
@@ -177,23 +179,28 @@ def _like(here: Attention, op: Op, y: Array) -> Array:
 def _shared_out(gradients: Operands, place: ShardContext) -> list[Array | None]:
     """Keys handed on are the same on all ranks that split queries or groups: each takes its part of their gradient,
     for that of K and V is a pending sum there."""
-    ranks = place.shards.get("s", 1) // place.shards.get(RING, 1) * place.shards.get("g", 1)
+    ranks = _holders(place)
     shared = [None if g is None else (g / ranks).astype(g.dtype) for g in gradients[1:3]]
     return [*gradients[:1], *shared, *gradients[3:]]
 
 
-@shared("Attention", "ai.onnx.preview::FlexAttention", backward=attention_backward_ranks, autograd=False)
+def _holders(place: ShardContext) -> int:
+    """How many ranks hold the same keys."""
+    return place.shards.get("s", 1) // place.shards.get(RING, 1) * place.shards.get("g", 1)
+
+
+@shared("Attention", "ai.onnx.preview::FlexAttention", backward=attention_backward_ranks)
 def _attention(c: Call) -> Coroutine:
     if not _alone(c.place) and RING not in c.place.shards:
         return _of_all_keys(c)
     here = _bound(c.op, c.inputs, c.place)
     y, lse = _attended(c, here, (yield from _blocks(c, here)), _span(c.place, "s", here.q.shape[3]))
     for factor in _alone(c.place):
-        whole = merge_lse((yield from c.gathered(lse, factor)))
+        whole = merge_lse((yield from c.gathered(lse, factor, terms=True)))
         y = c.xp.astype((yield from c.over(c.like(weighted(y, lse, whole)), [factor])), lse.dtype)
         lse = whole
     flat = c.xp.reshape(y, (y.shape[0], y.shape[1] * y.shape[2], *y.shape[3:]))
-    results = [merge_heads(flat, c.operand().ndim), here.k, here.v]
+    results = [merge_heads(flat, c.operand().ndim), _handed_on(c, here.k), _handed_on(c, here.v)]
     return [c.like(r) if name else None for r, name in zip(results, c.op.outputs, strict=False)]
 
 
@@ -213,7 +220,7 @@ def _of_all_keys(c: Call) -> list[Any]:
     queries = _span(c.place, "s", q.shape[-2 if q.ndim == 4 else 1])
     seen = frontier(c.op, offset, None).shows(queries, np.arange(columns), q)
     if seen is None:
-        return list(c.run(c.op, c.inputs))
+        return _results(c, c.run(c.op, c.inputs))
     if mask is None:
         mask = seen
     elif is_boolean(mask):
@@ -224,4 +231,14 @@ def _of_all_keys(c: Call) -> list[Any]:
     plain = {n: value for n, value in c.op.attributes.items() if n not in placed}
     operands = (q, k, v, mask, *c.inputs[4:])
     names = tuple("" if x is None else f"operand {i}" for i, x in enumerate(operands))
-    return list(c.run(replace(c.op, inputs=names, attributes=plain), operands))
+    return _results(c, c.run(replace(c.op, inputs=names, attributes=plain), operands))
+
+
+def _results(c: Call, found: Sequence[Any]) -> list[Any]:
+    return [r if r is None or j not in (1, 2) else _handed_on(c, r) for j, r in enumerate(found)]
+
+
+def _handed_on(c: Call, x: Any) -> Any:
+    """Keys or values that all ranks hand on which split queries or groups: each passes its part of their gradient."""
+    ranks = _holders(c.place)
+    return c.with_gradient(c.still(x), x / ranks) if ranks > 1 else x

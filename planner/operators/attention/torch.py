@@ -58,6 +58,7 @@ def _mask(c: Call, q: Tensor, keys: int) -> Tensor | None:
     seen, mask = _shown(c, q, keys), c.maybe(3)
     if mask is None:
         return seen
+    mask = mask[None] if mask.ndim == 1 else mask
     short = keys - mask.shape[-1]
     if short and mask.shape[-1] == 1 and c.op.opset < _SHORT_MASKS:
         mask = mask.expand(*mask.shape[:-1], keys)

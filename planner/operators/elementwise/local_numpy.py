@@ -59,5 +59,6 @@ in_numpy(
         "Mul": _binary(np.multiply),
         "Neg": _neg,
         "Sub": _binary(np.subtract),
+        "planner::Detach": _identity,
     }
 )

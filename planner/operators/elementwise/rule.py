@@ -146,6 +146,12 @@ def _identity(o: Operator) -> Rule:
     return sharded(o, "d... -> d...", kind="free", linear=[(0,)], differentiable=(0,), flops=0.0)
 
 
+@rule("planner::Detach")
+def _detach(o: Operator) -> Rule:
+    """The operand, whose gradient does not pass."""
+    return sharded(o, "d... -> d...", kind="free", linear=[(0,)], flops=0.0)
+
+
 @rule("Cast", "CastLike")
 def _cast(o: Operator) -> Rule:
     """A conversion between floating-point types is linear up to rounding, where this keeps two digits at least."""

@@ -30,4 +30,5 @@ shaped_like(
     "com.microsoft::Gelu",
     "com.microsoft::QuickGelu",
     "com.microsoft::ScaledSiLU",
+    "planner::Detach",
 )

@@ -13,7 +13,7 @@ __all__: list[str] = []
 hands_on("Abs", "Clip", "Relu")
 
 
-@reads("Cast", "CastLike", "Identity")
+@reads("Cast", "CastLike", "Identity", "planner::Detach")
 def _same(r: Reading) -> Uses:
     return {0: r.moved(terms=r.result.terms)}
 

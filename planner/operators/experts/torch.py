@@ -20,7 +20,6 @@ __all__: list[str] = []
 _ALIGNED = 16  # bytes at which a grouped product wants its rows to begin
 
 
-@torch.library.custom_op("planner::grouped_product", mutates_args=())
 def _grouped_product(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
     """Rows up to `ends[0]` times the first weight, from there up to `ends[1]` times the second one, and so on; zeros
     for the rest."""
@@ -37,12 +36,10 @@ def _grouped_product(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
     return out
 
 
-@_grouped_product.register_fake
-def _(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
+def _product_of_no_values(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
     return rows.new_empty((rows.shape[0], weights.shape[2]))
 
 
-@torch.library.custom_op("planner::grouped_outer", mutates_args=())
 def _grouped_outer(rows: Tensor, gradient: Tensor, ends: Tensor) -> Tensor:
     """Of the rows of each expert, the product of the transposed with their gradient."""
     out = rows.new_zeros((ends.shape[0], rows.shape[1], gradient.shape[1]))
@@ -54,8 +51,7 @@ def _grouped_outer(rows: Tensor, gradient: Tensor, ends: Tensor) -> Tensor:
     return out
 
 
-@_grouped_outer.register_fake
-def _(rows: Tensor, gradient: Tensor, ends: Tensor) -> Tensor:
+def _outer_of_no_values(rows: Tensor, gradient: Tensor, ends: Tensor) -> Tensor:
     return rows.new_empty((ends.shape[0], rows.shape[1], gradient.shape[1]))
 
 
@@ -72,12 +68,16 @@ def _saved(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> N
 def _product_gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
     rows, weights, ends = ctx.saved_tensors
     gradient = gradient.contiguous()
-    dx = _grouped_product(gradient, weights.transpose(1, 2), ends) if ctx.needs_input_grad[0] else None
-    dw = _grouped_outer(rows, gradient, ends) if ctx.needs_input_grad[1] else None
+    dx = _PRODUCT(gradient, weights.transpose(1, 2), ends) if ctx.needs_input_grad[0] else None
+    dw = _OUTER(rows, gradient, ends) if ctx.needs_input_grad[1] else None
     return dx, dw, None
 
 
-_grouped_product.register_autograd(_product_gradient, setup_context=_saved)
+_PRODUCT: Any = torch.library.custom_op("planner::grouped_product", _grouped_product, mutates_args=())
+_OUTER: Any = torch.library.custom_op("planner::grouped_outer", _grouped_outer, mutates_args=())
+_PRODUCT.register_fake(_product_of_no_values)
+_OUTER.register_fake(_outer_of_no_values)
+_PRODUCT.register_autograd(_product_gradient, setup_context=_saved)
 
 
 def _product(rows: Tensor, experts: Tensor, weights: Tensor, bias: Tensor | None, *, trans_b: bool) -> Tensor:
@@ -88,7 +88,7 @@ def _product(rows: Tensor, experts: Tensor, weights: Tensor, bias: Tensor | None
     order = torch.argsort(key, stable=True)
     ends = torch.searchsorted(key[order], torch.arange(count, device=key.device), right=True).to(torch.int32)
     sorted_rows = rows.index_select(0, order).contiguous()
-    y = _grouped_product(sorted_rows, weights.transpose(1, 2) if trans_b else weights, ends)
+    y = _PRODUCT(sorted_rows, weights.transpose(1, 2) if trans_b else weights, ends)
     back = torch.argsort(order)
     y = y.index_select(0, back)
     if bias is None:

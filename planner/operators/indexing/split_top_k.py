@@ -37,7 +37,7 @@ def _backward(
     yield  # never communicates
 
 
-@shared("TopK", backward=_backward, autograd=False)
+@shared("TopK", backward=_backward)
 def _top_k(c: Call) -> Coroutine:
     """Shards follow each other in the order of their ranks, so that of equal candidates the first has the lowest
     index in the whole."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from planner.runtime.registry import Call, operator
 
@@ -36,14 +38,17 @@ def _gather_elements(c: Call) -> Tensor:
 
 
 def _coordinates(c: Call, batch: int = 0) -> tuple[Tensor, ...]:
+    return _addresses(c.operand(1), batch, c.x.shape)
+
+
+def _addresses(indices: Tensor, batch: int, sizes: Sequence[int]) -> tuple[Tensor, ...]:
     """Addresses of GatherND and ScatterND: the last dimension of the indices holds coordinates."""
-    indices = c.operand(1)
     shape = indices.shape[:batch]
     lead = [
         torch.arange(n, device=indices.device).reshape((-1,) + (1,) * (indices.ndim - 2 - i))
         for i, n in enumerate(shape)
     ]
-    at = [_wrapped(indices[..., k], c.x.shape[batch + k]) for k in range(indices.shape[-1])]
+    at = [_wrapped(indices[..., k], sizes[batch + k]) for k in range(indices.shape[-1])]
     return (*lead, *at)
 
 
@@ -55,31 +60,100 @@ def _gather_nd(c: Call) -> Tensor:
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 
-@operator("ScatterElements", "Scatter")
-def _scatter_elements(c: Call) -> Tensor | None:
-    reduction, axis = c.attr("reduction", "none"), c.axis(0)
-    at, updates = _wrapped(c.operand(1), c.x.shape[axis]), c.operand(2)
+def _placed(data: Tensor, axis: int, at: Tensor, updates: Tensor, reduction: str) -> Tensor:
+    """Updates element by element, at places along an axis; those that lie elsewhere are dropped."""
+    size = data.shape[axis]
+    held = (at >= 0) & (at < size)
+    # One place more takes what is dropped.
+    wide = functional.pad(data, [*(0, 0) * (data.ndim - 1 - axis), 0, 1])
+    at = torch.where(held, at, size)
     if reduction == "none":
+        found = torch.scatter(wide, axis, at, updates)
+    else:
+        found = torch.scatter_reduce(wide, axis, at, updates, _REDUCTIONS[reduction], include_self=True)
+    return found.narrow(axis, 0, size)
+
+
+def _beside(c: Call, x: Tensor, data: Sequence[int], axis: int) -> Tensor:
+    """What refers to this rank's part of the data, in dimensions beside the axis that the data has more of."""
+    for d in range(x.ndim):
+        if d != axis and c.place.splits(f"w{d}"):
+            first = c.place.offset[f"w{d}"]
+            start, stop = (min(n, x.shape[d]) for n in (first, first + data[d]))
+            x = x.narrow(d, start, stop - start)
+    return x
+
+
+@operator("ScatterElements", "Scatter", aware=True)
+def _scatter_elements(c: Call) -> Tensor:
+    axis, size = c.axis(0), c.x.shape[c.axis(0)]
+    indices, updates = (_beside(c, c.operand(i), c.x.shape, axis) for i in (1, 2))
+    at = _wrapped(indices, size * c.place.shards.get("v", 1)) - c.place.offset.get("v", 0)
+    if c.place.splits("v"):
+        return _placed(c.x, axis, at, updates, c.attr("reduction", "none"))
+    if c.attr("reduction", "none") == "none":
         return torch.scatter(c.x, axis, at, updates)
-    return torch.scatter_reduce(c.x, axis, at, updates, _REDUCTIONS[reduction], include_self=True)
+    return torch.scatter_reduce(c.x, axis, at, updates, _REDUCTIONS[c.attr("reduction")], include_self=True)
 
 
-@operator("ScatterND")
+def _rows(c: Call, indices: Tensor, batch: int, shape: Sequence[int]) -> Tensor:
+    """Row of the flattened leading dimensions, of this rank's part, that coordinates refer to; one behind the last
+    where that is another rank's."""
+    row: Tensor | None = None
+    inside: Tensor | None = None
+    depth = indices.shape[-1]
+    for k, at in enumerate(_addresses(indices, batch, [*shape[:batch], *_whole(c, shape, batch, depth)])):
+        at = at - (c.place.offset.get(f"v{k - batch}", 0) if k >= batch else 0)
+        held = (at >= 0) & (at < shape[k])
+        inside = held if inside is None else inside & held
+        row = at if row is None else row * shape[k] + at
+    assert row is not None
+    assert inside is not None
+    return torch.where(inside, row, math.prod(shape[: batch + depth]))
+
+
+def _whole(c: Call, shape: Sequence[int], batch: int, depth: int) -> list[int]:
+    return [shape[batch + k] * c.place.shards.get(f"v{k}", 1) for k in range(depth)]
+
+
+@operator("ScatterND", aware=True)
 def _scatter_nd(c: Call) -> Tensor | None:
-    """Blocks that are overwritten, or to which others are added; other reductions element by element."""
-    reduction, at, updates = c.attr("reduction", "none"), _coordinates(c), c.operand(2)
-    if not at:
+    """Blocks that are overwritten, or to which others are added, of those that lie in this rank's part."""
+    reduction, indices, shape = c.attr("reduction", "none"), c.operand(1), c.x.shape
+    depth = indices.shape[-1]
+    if not depth:
         return None
-    if reduction in ("none", "add"):
-        return c.x.index_put(at, updates, accumulate=reduction == "add")
-    shape, depth = c.x.shape, len(at)
-    row = at[0]
-    for k in range(1, depth):
-        row = row * shape[k] + at[k]
-    rows = c.x.reshape(-1, max(1, shape[depth:].numel()))
-    blocks = updates.reshape(row.numel(), rows.shape[1])
-    places = row.reshape(-1, 1).expand_as(blocks)
-    return torch.scatter_reduce(rows, 0, places, blocks, _REDUCTIONS[reduction], include_self=True).reshape(shape)
+    if reduction in ("none", "add") and not any(c.place.splits(f"v{k}") for k in range(depth)):
+        return c.x.index_put(_coordinates(c), c.operand(2), accumulate=reduction == "add")
+    row = _rows(c, indices, 0, shape)
+    block = math.prod(shape[depth:])
+    places = row.reshape(-1, 1).expand(-1, block)
+    updates = c.operand(2).reshape(row.numel(), block)
+    return _placed(c.x.reshape(-1, block), 0, places, updates, reduction).reshape(shape)
+
+
+@operator("com.microsoft::GatherElementsGrad", aware=True)
+def _gather_elements_gradient(c: Call) -> Tensor | None:
+    """dY, shape of the table, indices."""
+    shape = c.integers(1)
+    if shape is None:
+        return None
+    axis = c.axis(0, len(shape))
+    dy, indices = (_beside(c, c.operand(i), shape, axis) for i in (0, 2))
+    at = _wrapped(indices, shape[axis] * c.place.shards.get("v", 1)) - c.place.offset.get("v", 0)
+    return _placed(dy.new_zeros(shape), axis, at, dy, "add")
+
+
+@operator("com.microsoft::GatherNDGrad", aware=True)
+def _gather_nd_gradient(c: Call) -> Tensor | None:
+    """Shape of the table, indices, dY."""
+    shape, indices, dy, batch = c.integers(0), c.operand(1), c.operand(2), int(c.attr("batch_dims", 0))
+    if shape is None:
+        return None
+    row = _rows(c, indices, batch, shape).expand(indices.shape[:-1])
+    block = math.prod(shape[batch + indices.shape[-1] :])
+    rows = dy.new_zeros((math.prod(shape[: batch + indices.shape[-1]]) + 1, block))
+    return rows.index_add(0, row.reshape(-1), dy.reshape(-1, block))[:-1].reshape(shape)
 
 
 @operator("OneHot")
@@ -115,12 +189,17 @@ def _compress(c: Call) -> Tensor:
     return c.x.reshape(-1)[chosen] if given is None else c.x.index_select(c.axis(0), chosen)
 
 
-@operator("com.microsoft::GatherGrad")
+@operator("com.microsoft::GatherGrad", aware=True)
 def _gather_gradient(c: Call) -> Tensor | None:
-    """(shape, indices, dY): the gradient of each row of a table adds up."""
+    """(shape, indices, dY): the gradient of each row of a table adds up; of split rows, of those that are here."""
     shape, indices, dy = c.integers(0), c.operand(1), c.operand(2)
     if shape is None:
         return None
     axis = c.axis(0, len(shape))
     rows = dy.reshape(*shape[:axis], indices.numel(), *shape[axis + 1 :])
-    return dy.new_zeros(shape).index_add(axis, _wrapped(indices.reshape(-1), shape[axis]), rows)
+    at = _wrapped(indices.reshape(-1), shape[axis] * c.place.shards.get("v", 1)) - c.place.offset.get("v", 0)
+    if c.place.splits("v"):
+        held = (at >= 0) & (at < shape[axis])
+        at = torch.where(held, at, 0)
+        rows = rows * held.reshape(-1, *(1,) * (rows.ndim - axis - 1))
+    return dy.new_zeros(shape).index_add(axis, at, rows)

@@ -279,4 +279,4 @@ def _concat(c: Carrier, op: Op) -> None:
     c.factors[o] = tuple(parts)
 
 
-shaped_like_first("Identity", "Trilu")
+shaped_like_first("Identity", "Trilu", "planner::Detach")

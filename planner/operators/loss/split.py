@@ -140,17 +140,10 @@ def _cross_entropy_backward(
     return [dx.astype(inputs[0].dtype, copy=False) if wanted[0] else None, *[None] * (len(inputs) - 1)]
 
 
-def _without_log_probabilities(op: Op) -> bool:
-    """A sum over the classes enters the loss, which all ranks have alike, and the log-probabilities, of which each has
-    its part: a gradient of both is none of the two kinds that PyTorch hands back through a sum."""
-    return not any(op.outputs[1:])
-
-
 @shared(
     "SoftmaxCrossEntropyLoss",
     "com.microsoft::SoftmaxCrossEntropyLossInternal",
     backward=_cross_entropy_backward,
-    autograd=_without_log_probabilities,
 )
 def _cross_entropy(c: Call) -> Coroutine:
     """The loss and the local log-probabilities; kept are the rows' logarithm of the sum, weights and their total, and
@@ -173,7 +166,13 @@ def _cross_entropy(c: Call) -> Coroutine:
     loss, total = yield from _reduced(c, labels, each, weight, _batch(c))
     found = [c.like(loss)]
     if any(c.op.outputs[1:]):
-        found.append(c.like(scores - largest - xp.expand_dims(logarithm, axis=1)))
+        all_classes = logarithm
+        if c.followed and classes:
+            # Of these every rank has its part, and of the loss all have the same: what a gradient of both passes
+            # back through one sum would be neither, so that there are two.
+            mine = xp.sum(xp.exp(scores - largest), axis=1)
+            all_classes = xp.log(xp.sum(xp.stack((yield from c.gathered(mine, CLASSES, terms=True)), axis=0), axis=0))
+        found.append(c.like(scores - largest - xp.expand_dims(all_classes, axis=1)))
     absent = [None] * (len(c.op.outputs) - len(found))
     return [*found, *absent, logarithm + xp.squeeze(largest, axis=1), weight, total, others / sums]
 

@@ -313,7 +313,11 @@ def _power_norm(c: Call) -> Coroutine:
     x, xp, p = c.widened(), c.xp, int(c.attr("p", 2))
     axis = c.axis(-1, x.ndim)
     powers = yield from c.total(xp.sum(xp.abs(x) if p == 1 else xp.square(x), axis=axis, keepdims=True))
+    none = powers == 0
+    if c.followed:  # where there is nothing, a root would pass no number back
+        powers = xp.where(none, c.still(powers), powers)
+        norm = powers if p == 1 else xp.sqrt(xp.where(none, xp.ones_like(powers), powers))
+        return [c.like(xp.where(none, xp.zeros_like(x), x / xp.where(none, xp.ones_like(norm), norm))), norm]
     norm = powers if p == 1 else xp.sqrt(powers)
-    none = norm == 0
     y = xp.where(none, 0, x / xp.where(none, 1, norm))
     return [c.like(y), norm]

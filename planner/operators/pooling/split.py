@@ -193,12 +193,17 @@ def _global_indices(c: Call, indices: Any, local: tuple[int, ...], space: Sequen
     return found
 
 
-@shared("GlobalMaxPool", backward=_global_max_backward, autograd=False)
+@shared("GlobalMaxPool", backward=_global_max_backward)
 def _global_max(c: Call) -> Coroutine:
     """Modes `^x…` reduce the maximum inside; other splits leave it pending."""
     x = c.operand()
-    local = c.xp.max(x, axis=tuple(range(FIRST, x.ndim)), keepdims=True)
-    return [(yield from c.over(local, [f for f in c.place.shards if f.startswith("^")], "max"))]
+    axes, modes = tuple(range(FIRST, x.ndim)), [f for f in c.place.shards if f.startswith("^")]
+    found = yield from c.over(c.still(c.xp.max(x, axis=axes, keepdims=True)), modes, "max")
+    if c.followed:
+        held = c.xp.astype(x == found, x.dtype)
+        ties = yield from c.over(c.xp.sum(held, axis=axes, keepdims=True), modes)
+        found = c.with_gradient(found, c.xp.sum(c.finite(x) * (held / ties), axis=axes, keepdims=True))
+    return [found]
 
 
 @shared("GlobalLpPool", backward=_global_lp_backward)

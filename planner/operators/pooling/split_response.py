@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,14 +16,14 @@ from planner.kernels.spmd import Coroutine, ShardContext
 from planner.kernels.transport import CollectiveKernel, collect
 from planner.operators.pooling.rule import response_reach
 
-__all__: list[str] = []
+__all__ = ["grown_channels"]
 
 Operands = Sequence["Array | None"]
 
 _CHANNELS = 1
 
 
-def _grown(x: Array, before: int, after: int, place: ShardContext) -> CollectiveKernel:
+def grown_channels(x: Any, before: int, after: int, place: ShardContext) -> CollectiveKernel:
     """`x` with the channels around it that exist."""
     count, shards = x.shape[_CHANNELS], place.shards["c"]
     starts = range(0, count * shards, count)
@@ -33,7 +34,7 @@ def _grown(x: Array, before: int, after: int, place: ShardContext) -> Collective
 def _window_sum(x: Array, before: int, after: int, place: ShardContext) -> CollectiveKernel:
     """For each channel of this rank the sum over those from `before` it to `after` it."""
     count = x.shape[_CHANNELS]
-    grown = yield from _grown(x, before, after, place)
+    grown = yield from grown_channels(x, before, after, place)
     skipped = min(before, place.index["c"] * count)
     wide = widen(grown)
     sums = np.zeros(x.shape, dtype=wide.dtype)
@@ -46,7 +47,7 @@ def _forward(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
     x = inputs[0]
     assert x is not None
     before, after = response_reach(op.attributes["size"])
-    grown = yield from _grown(x, before, after, place)
+    grown = yield from grown_channels(x, before, after, place)
     y = run_local(op, [grown])[0]
     assert y is not None
     first = min(before, place.index["c"] * x.shape[_CHANNELS])

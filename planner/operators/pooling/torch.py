@@ -11,6 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from planner.kernels.attributes import Window, window
+from planner.operators.pooling.rule import response_reach
+from planner.operators.pooling.split_response import grown_channels
+from planner.runtime.arrays import driven
 from planner.runtime.registry import Call, operator
 
 __all__: list[str] = []
@@ -150,14 +153,19 @@ def _global_max_pool(c: Call) -> Tensor:
     return torch.amax(c.x, tuple(range(2, c.x.ndim)), keepdim=True)
 
 
-@operator("LRN")
+@operator("LRN", aware=True)
 def _lrn(c: Call) -> Tensor:
-    """Each element over a power of the squares of its channel's neighbours."""
-    size, channels = int(c.attr("size")), c.x.shape[1]
-    before = (size - 1) // 2
-    squares = functional.pad(torch.square(c.x), [*(0, 0) * (c.x.ndim - 2), before, size - 1 - before])
+    """Each element over a power of the squares of its channel's neighbours, of which other ranks may hold some."""
+    size, own = int(c.attr("size")), c.x.shape[1]
+    before, after = response_reach(size)
+    x, first = c.x, 0
+    if c.place.splits("c"):
+        x = driven(grown_channels(c.x, before, after, c.place), c)
+        first = min(before, c.place.index["c"] * own)
+    channels = x.shape[1]
+    squares = functional.pad(torch.square(x), [*(0, 0) * (x.ndim - 2), before, after])
     total = squares.narrow(1, 0, channels)
     for i in range(1, size):
         total = total + squares.narrow(1, i, channels)
     scale = float(c.attr("bias", 1.0)) + float(c.attr("alpha", 1e-4)) / size * total
-    return c.x * scale ** -float(c.attr("beta", 0.75))
+    return (x * scale ** -float(c.attr("beta", 0.75))).narrow(1, first, own)

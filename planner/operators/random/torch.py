@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -95,40 +96,41 @@ def _multinomial(c: Call) -> Tensor | None:
     return found.clamp(max=logits.shape[1] - 1).to(to)
 
 
-def _ratio(c: Call, first: int = 1) -> float | None:
-    """The probability with which elements are dropped, 0 where none are; None where that is computed at run time."""
+def _ratio(c: Call, first: int = 1) -> Any:
+    """The probability with which elements are dropped, 0 where none are: a number, or a tensor where ratio or mode are
+    computed at run time."""
     if c.op.opset < _MODES and "::" not in c.op.type:
         drops = c.op.opset < 7 and not c.attr("is_test", 0)
         return float(c.attr("ratio", 0.5)) if drops else 0.0
     training, ratio = c.number(first + 1), c.number(first)
-    if training is None or (not isinstance(training, Tensor) and not training):
-        return 0.0
+    ratio = 0.5 if ratio is None else ratio
     if isinstance(training, Tensor):
-        if not bool(training):
-            return 0.0
+        return torch.where(training.bool(), ratio, 0.0)
+    return ratio if training else 0.0
+
+
+def _dropped(c: Call, x: Tensor, ratio: Any) -> tuple[Tensor, Tensor]:
+    """What is left of x, larger in return, and which elements that are."""
+    mask = _uniform(c, _index(c)) >= ratio
     if isinstance(ratio, Tensor):
-        return float(ratio)
-    return 0.5 if ratio is None else float(ratio)
+        kept = torch.where(ratio < 1, 1 - ratio, 1).to(x.dtype)
+        return torch.where(mask, x / kept, 0), mask
+    return torch.where(mask, x / (1 - ratio or 1), 0), mask
 
 
 @operator("Dropout", aware=True)
 def _dropout(c: Call) -> Sequence[Tensor]:
     ratio = _ratio(c)
-    if not ratio:
-        mask = torch.ones_like(c.x, dtype=torch.bool) if c.yields(1) else None
-        y = c.x
+    if not isinstance(ratio, Tensor) and not ratio:
+        y, mask = c.x, torch.ones_like(c.x, dtype=torch.bool)
     else:
-        mask = _uniform(c, _index(c)) >= ratio
-        y = torch.where(mask, c.x / (1 - ratio or 1), 0)
-    if mask is None or not c.yields(1):
-        return [y]
-    return [y, mask.to(c.x.dtype) if c.op.opset < _MODES else mask]
+        y, mask = _dropped(c, c.x, ratio)
+    return [y, mask.to(c.x.dtype) if c.op.opset < _MODES else mask] if c.yields(1) else [y]
 
 
 @operator("com.microsoft::BiasDropout", aware=True)
 def _bias_dropout(c: Call) -> Sequence[Tensor]:
     """Dropout of X + bias, plus a residual."""
-    x, residual, ratio = c.x + c.operand(1), c.maybe(2), _ratio(c, 3)
-    mask = _uniform(c, _index(c)) >= (ratio or 0.0)
-    y = torch.where(mask, x / (1 - (ratio or 0.0) or 1), 0)
-    return [y if residual is None else y + residual, mask][: max(1, sum(map(bool, c.op.outputs)))]
+    residual = c.maybe(2)
+    y, mask = _dropped(c, c.x + c.operand(1), _ratio(c, 3))
+    return [y if residual is None else y + residual, mask][: len(c.op.outputs)]

@@ -13,12 +13,12 @@ from planner.kernels.split import kernel
 from planner.kernels.spmd import Coroutine, ShardContext
 from planner.operators.recurrent.gradient import parameters_read
 
-__all__: list[str] = []
+__all__ = ["one_direction"]
 
 Operands = Sequence["Array | None"]
 
 
-def _one_direction(op: Op, place: ShardContext) -> Op:
+def one_direction(op: Op, place: ShardContext) -> Op:
     """The layer that this rank runs, with its half of the activations and their parameters."""
     back = bool(place.offset["d"])
     changed = {**op.attributes, "direction": "reverse" if back else "forward"}
@@ -35,7 +35,7 @@ def _one_direction(op: Op, place: ShardContext) -> Op:
 
 
 def _forward(op: Op, inputs: Operands, place: ShardContext) -> Coroutine:
-    return run_local(_one_direction(op, place), inputs)
+    return run_local(one_direction(op, place), inputs)
     yield  # never communicates
 
 
@@ -43,7 +43,7 @@ def _backward(
     op: Op, inputs: Operands, outputs: Operands, gradients: Operands, wanted: Sequence[bool], place: ShardContext
 ) -> Coroutine:
     """The gradient of X through this direction: a pending sum."""
-    return vjp(_one_direction(op, place), inputs, outputs, gradients, wanted)
+    return vjp(one_direction(op, place), inputs, outputs, gradients, wanted)
     yield  # never communicates
 
 

@@ -77,6 +77,9 @@ def _local_vjp(
 def _norm(c: Call) -> Coroutine:
     x, axes, xp = c.widened(), _axes_of(c), c.xp
     total = yield from c.over(xp.sum(xp.square(x), axis=axes, keepdims=True), c.place.inside())
+    if c.followed:  # a norm of zero passes no gradient
+        one = xp.asarray(1, dtype=total.dtype)
+        return [_shaped(c, c.like(xp.where(total == 0, total, xp.sqrt(xp.where(total == 0, one, total)))), axes)]
     return [_shaped(c, c.like(xp.sqrt(total)), axes)]
 
 
@@ -125,7 +128,7 @@ def _product_back(
     return [dx.astype(x.dtype), *[None] * (len(inputs) - 1)]
 
 
-@shared("ReduceProd", backward=_product_back, autograd=False)
+@shared("ReduceProd", backward=_product_back)
 def _product(c: Call) -> Coroutine:
     x, axes, xp = c.operand(), _axes_of(c), c.xp
     value = xp.prod(x, axis=axes, keepdims=True, dtype=x.dtype)
@@ -148,11 +151,15 @@ def _extremum_back(
     return [(held * (dy.reshape(one_shape) / ties)).astype(x.dtype), *[None] * (len(inputs) - 1)]
 
 
-@shared("ReduceMax", "ReduceMin", backward=_extremum_back, autograd=False)
+@shared("ReduceMax", "ReduceMin", backward=_extremum_back)
 def _extremum(c: Call) -> Coroutine:
     x, axes, largest = c.operand(), _axes_of(c), c.op.type == "ReduceMax"
     local = (c.xp.max if largest else c.xp.min)(x, axis=axes, keepdims=True)
-    found = yield from c.over(local, c.place.inside(), "max" if largest else "min")
+    found = yield from c.over(c.still(local), c.place.inside(), "max" if largest else "min")
+    if c.followed:  # elements that tie share the gradient, those of other ranks included
+        held = c.xp.astype(x == found, x.dtype)
+        ties = yield from c.over(c.xp.sum(held, axis=axes, keepdims=True), c.place.inside())
+        found = c.with_gradient(found, c.xp.sum(c.finite(x) * (held / ties), axis=axes, keepdims=True))
     return [_shaped(c, found, axes)]
 
 
@@ -227,7 +234,7 @@ def _cumulated_product_back(
     return [dx.astype(x.dtype) if wanted[0] else None, None]
 
 
-@shared("CumSum", backward=_cumulated_sum_back, autograd=False)
+@shared("CumSum", backward=_cumulated_sum_back)
 def _running_sum(c: Call) -> Coroutine:
     """The local one, and the sums of the shards before it (behind it, in reverse)."""
     x, xp = c.operand(), c.xp
@@ -238,6 +245,8 @@ def _running_sum(c: Call) -> Coroutine:
     me = c.place.index[factor]
     for part in parts[me + 1 :] if c.attr("reverse", 0) else parts[:me]:
         local = local + part
+    if c.followed:  # all ranks hand gradients back together, those too that add nothing
+        local = local + xp.sum(xp.stack(parts, axis=0)[:0, ...], axis=0)
     return [c.like(local)]
 
 

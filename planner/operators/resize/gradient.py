@@ -12,7 +12,7 @@ from planner.kernels.gradients import Call, NoVjpError, register
 from planner.operators.resize.rule import Resampling, resamplings, taps
 from planner.rules.window import Range
 
-__all__ = ["resample", "resample_gradient", "resampled"]
+__all__ = ["matrix", "resample", "resample_gradient", "resampled"]
 
 
 def resampled(
@@ -27,7 +27,7 @@ def resampled(
     return resamplings(op.type, op.opset, op.attributes, source, result, None if sized else given, sized)
 
 
-def _matrix(r: Resampling, positions: Range, elements: Range) -> Array:
+def matrix(r: Resampling, positions: Range, elements: Range) -> Array:
     """The part of the map that leads from these elements to these positions."""
     sources, weights = taps(r)
     source, weight = sources[slice(*positions)], weights[slice(*positions)]
@@ -41,14 +41,14 @@ def resample(x: Array, dim: int, r: Resampling, positions: Range, elements: Rang
     """The results at these positions from these elements, which `x` holds along `dim`."""
     if r.mode == "nearest":
         return x.take(taps(r)[0][slice(*positions), 0] - elements[0], axis=dim)
-    matrix = _matrix(r, positions, elements).astype(x.dtype)
-    return np.moveaxis(np.tensordot(matrix, x, (1, dim)), 0, dim)
+    map_ = matrix(r, positions, elements).astype(x.dtype)
+    return np.moveaxis(np.tensordot(map_, x, (1, dim)), 0, dim)
 
 
 def resample_gradient(dy: Array, dim: int, r: Resampling, positions: Range, elements: Range) -> Array:
     """The transpose of `resample`."""
-    matrix = _matrix(r, positions, elements).astype(dy.dtype)
-    return np.moveaxis(np.tensordot(matrix, dy, (0, dim)), 0, dim)
+    map_ = matrix(r, positions, elements).astype(dy.dtype)
+    return np.moveaxis(np.tensordot(map_, dy, (0, dim)), 0, dim)
 
 
 @register("Resize", "Upsample")

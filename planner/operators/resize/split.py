@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from planner.ir import Op
 from planner.kernels.precision import widen
@@ -14,15 +15,19 @@ from planner.kernels.window import Reach, fetch, release
 from planner.operators.resize.gradient import resample, resample_gradient, resampled
 from planner.operators.resize.rule import Resampling
 
-__all__: list[str] = []
+__all__ = ["space_of"]
 
 Operands = Sequence["Array | None"]
 
 
 def _space(op: Op, inputs: Operands, place: ShardContext) -> list[Reach[Resampling]]:
-    """The resampled dimensions.  A dimension without factors is whole, or has one element."""
-    x, rule = inputs[0], place.rule
-    assert x is not None
+    return space_of(op, inputs[0], inputs, place)
+
+
+def space_of(op: Op, x: Any, values: Operands, place: ShardContext) -> list[Reach[Resampling]]:
+    """The resampled dimensions of an operand, from the values of the others.  A dimension without factors is whole, or
+    has one element."""
+    rule = place.rule
     assert rule is not None
     operand, result = rule.operands[0], rule.results[0]
     assert operand is not None
@@ -31,7 +36,7 @@ def _space(op: Op, inputs: Operands, place: ShardContext) -> list[Reach[Resampli
     for local, read, made in zip(x.shape, operand, result, strict=True):
         source.append(math.prod(rule.factors[f] for f in read) if read else local)
         target.append(math.prod(rule.factors[f] for f in made) if made or read else local)
-    found = resampled(op, inputs, source, target)
+    found = resampled(op, values, source, target)
     return [Reach.at(place, r, dim, f"y{i}") for i, (dim, r) in enumerate(found.items())]
 
 

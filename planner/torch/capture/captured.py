@@ -25,6 +25,7 @@ from planner.torch.capture.writer import Value, Writer
 __all__ = ["BufferUpdate", "Capture", "capture"]
 
 _STEP, _MODULE = "module.", "module"
+_OF_MEMORY = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking", "copy"})
 _SKIPPED = frozenset({"_assert_tensor_metadata.default", "_assert_async.msg", "_assert_scalar.default"})
 
 
@@ -200,9 +201,8 @@ class _Walk:
                 f"{type(self.module).__name__}{f', module {w.path}' if w.path else ''}: the operator {node.target} has "
                 "no translation into the planner's operators; register one with planner.torch.capture.aten"
             )
-        known_keywords = {k: v for k, v in keywords.items() if k not in ("layout", "device", "pin_memory",
-                                                                         "memory_format", "non_blocking", "copy")}  # fmt: skip
-        self.values[node] = write(w, *arguments, **known_keywords)
+        said = {k: v for k, v in keywords.items() if k not in _OF_MEMORY}
+        self.values[node] = write(w, *arguments, **said)
 
     def _known(
         self, node: Node, arguments: Any, keywords: Any, results: tuple[Tensor, ...]

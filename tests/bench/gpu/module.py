@@ -12,7 +12,6 @@ Each line of FOLDER/module.jsonl is one measurement.
 from __future__ import annotations
 
 import argparse
-import copy
 import gc
 import json
 import time

@@ -47,7 +47,8 @@ def _index(w: Writer, x: Value, indices: Sequence[Value | None]) -> Value:
     given = [d for d, i in enumerate(indices) if i is not None]
     if any(i is not None and i.dtype == torch.bool for i in indices):
         raise InputError(
-            f"{w.path or 'the module'}: indexing by a mask gives a tensor whose shape depends on values; use torch.where"
+            f"{w.path or 'the module'}: indexing by a mask gives a tensor whose shape depends on values; "
+            "use torch.where"
         )
     if len(given) == 1:
         index = indices[given[0]]
