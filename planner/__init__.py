@@ -153,7 +153,9 @@ class _Public:
             self.value = value
 
 
-sys.modules[__name__].__class__ = type("_Package", (ModuleType,), {name: _Public(name) for name in _HOME} | {"torch": _Package("torch")})
+sys.modules[__name__].__class__ = type(
+    "_Package", (ModuleType,), {name: _Public(name) for name in _HOME} | {"torch": _Package("torch")}
+)
 
 
 def __dir__() -> list[str]:

@@ -18,7 +18,21 @@ from planner.redistribute import RedistributionStep, StepKind, folded, permute_s
 from planner.redistribute.steps import FREE
 from planner.runtime.workers import Context
 
-__all__ = ["Inside", "all_gather", "all_reduce", "all_to_all", "all_to_all_v", "apply", "permute", "reduce_scatter"]
+__all__ = [
+    "TOGETHER",
+    "Inside",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "all_to_all_v",
+    "apply",
+    "apply_together",
+    "permute",
+    "reduce_scatter",
+]
+
+# Kinds of steps that several tensors may take by one collective.
+TOGETHER = frozenset({StepKind.ALL_REDUCE, StepKind.REDUCE_SCATTER, StepKind.ALL_GATHER})
 
 # Functional collectives: what a step runs is the same whether it is interpreted or traced and compiled.
 _FUNCTIONAL: Any = torch.ops._c10d_functional
@@ -107,6 +121,30 @@ def apply(step: RedistributionStep, value: Tensor, mesh: DeviceMesh, context: Co
     view, plain, counts = step.unfolded(tuple(value.shape))
     after = _KINDS[step.kind](plain, value.reshape(view), mesh, context)
     return after.reshape(folded(after.shape, counts))
+
+
+def apply_together(
+    steps: Sequence[RedistributionStep], values: Sequence[Tensor], mesh: DeviceMesh, context: Context
+) -> list[Tensor]:
+    """What `apply` gives for each, of tensors of one type by one collective: all steps are of one kind (see `TOGETHER`)
+    over the same axes, and none splits a dimension in parts."""
+    kind, axes = steps[0].kind, steps[0].axes
+    group, ranks = context.group(mesh, axes)
+    count = len(ranks)
+    size = sum(v.nbytes for v in values) * (count if kind is StepKind.ALL_GATHER else 1)
+    context.ledger.add(context.ledger.steps, str(kind), size)
+    if kind is StepKind.ALL_REDUCE:
+        flat = torch.cat([v.reshape(-1) for v in values])
+        pieces = torch.split(all_reduce(flat, group, _reduction(steps[0])), [v.numel() for v in values])
+        return [p.view(v.shape) for p, v in zip(pieces, values, strict=True)]
+    if kind is StepKind.REDUCE_SCATTER:
+        parts = [_parts(v, count, s.dim) for s, v in zip(steps, values, strict=True)]
+        rows = torch.cat([p.reshape(count, -1) for p in parts], 1)
+        pieces = torch.split(reduce_scatter(rows, count, 0, group).reshape(-1), [p[0].numel() for p in parts])
+        return [piece.view(p.shape[1:]) for piece, p in zip(pieces, parts, strict=True)]
+    gathered = all_gather(torch.cat([v.reshape(-1) for v in values])[None], count, 0, group)
+    columns = torch.split(gathered, [v.numel() for v in values], 1)
+    return [_joined(c.reshape(count, *v.shape), s.dim) for c, v, s in zip(columns, values, steps, strict=True)]
 
 
 def _all_reduce(step: RedistributionStep, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:

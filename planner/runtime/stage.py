@@ -27,7 +27,8 @@ from planner.lowering.staged import Phase
 from planner.lowering.touched import Key
 from planner.redistribute.steps import FREE
 from planner.runtime.bound import Bound, Record, bind, differentiated, run
-from planner.runtime.collectives import all_reduce, apply
+from planner.runtime.buckets import buckets
+from planner.runtime.collectives import all_reduce, apply, apply_together
 from planner.runtime.fallback import NumpyCall
 from planner.runtime.lifetimes import Passing, passing
 from planner.runtime.workers import Context
@@ -90,6 +91,13 @@ class Stage:
         self.fixed = fixed_operators(self.graph)
         self.passing: dict[int, Passing] = {k: passing(self.program, staged, k) for k in self.chunks}
         self.resident: dict[Key, Tensor] = {}
+        self.buckets = {
+            (k, phase): buckets(
+                staged.chunks[k].instructions(phase), lambda i: self._bytes(i.tensor), lambda i: self._type(i.tensor)
+            )
+            for k in self.chunks
+            for phase in ("begin", "end")
+        }
         self.fallbacks: set[str] = set()
         self.sent: list[tuple[dist.Work, Tensor]] = []
         self._watch: Watch | None = None
@@ -159,13 +167,16 @@ class Stage:
             once = event.phase in ("begin", "end")
             count = 1 if once else self.staged.copies
             own = self.staged.chunks[event.chunk]
-            for i in own.instructions(event.phase):
+            together = self.buckets.get((event.chunk, event.phase), {})
+            passed = {n for members in together.values() for n in members[:-1]}
+            for n, i in enumerate(own.instructions(event.phase)):
                 if not isinstance(i, Redistribute) or (not i.gradient and (i.tensor, i.target) in self.resident):
                     continue
                 for step in i.steps:
                     if step.kind not in FREE:
                         for _ in range(1 if self.is_parameter(i.tensor) else count):
                             add(str(step.kind), round(step.group_bytes(self._bytes(i.tensor), self.mesh)))
+                            counts[str(step.kind)] -= n in passed
             for t in own.sent(event.phase):
                 if self.staged.passes.holder[t.target] != self.number:
                     for _ in range(count):
@@ -221,8 +232,14 @@ class Stage:
         for cell in cells:
             for transfer in program.received(event.phase):
                 self._receive(transfer, cell)
-        for n, i in enumerate(program.instructions(event.phase)):
-            self._instruction(i, cells, shared, record=(event.phase, n) in life.recorded)
+        listed = program.instructions(event.phase)
+        together = self.buckets.get((event.chunk, event.phase), {})
+        passed = {n for members in together.values() for n in members[:-1]}
+        for n, i in enumerate(listed):
+            if n in together:
+                self._redistribute_together([listed[m] for m in together[n]], shared)
+            elif n not in passed:
+                self._instruction(i, cells, shared, record=(event.phase, n) in life.recorded)
             for cell in cells:
                 for key in life.dropped.get((event.phase, n), ()):
                     cell.values.pop(key, None)
@@ -309,6 +326,24 @@ class Stage:
             _add(cell.gradients, (move.tensor, move.target), value)
         else:
             cell.values[move.tensor, move.target] = value
+
+    def _redistribute_together(self, moves: Sequence[Any], shared: Cell) -> None:
+        """Redistributions by the same collectives, tensors of one type at once."""
+        store = shared.gradients if moves[0].gradient else shared.values
+        values = []
+        for m in moves:
+            source = m.tensor, m.source
+            value = shared.gradients.pop(source, None) if m.gradient else self._value(source, shared, shared)
+            if value is None:
+                raise self._missing(f"{'gradient of ' if m.gradient else ''}{m.tensor}", m.source)
+            values.append(value)
+        for steps in zip(*(m.steps for m in moves), strict=True):
+            values = apply_together(steps, values, self.mesh, self.context)
+        for m, value in zip(moves, values, strict=True):
+            if m.gradient:
+                _add(store, (m.tensor, m.target), value)
+            else:
+                store[m.tensor, m.target] = value
 
     def _forward(self, b: Bound, cell: Cell, shared: Cell, *, record: bool) -> None:
         operands: list[Tensor | None] = []

@@ -29,7 +29,7 @@ def _reshape(c: Call) -> Tensor:
 def _transpose(c: Call) -> Tensor:
     perm = c.attr("perm") or tuple(reversed(range(c.x.ndim)))
     y = c.x.permute(tuple(perm))
-    return y if c.weights_only else y.contiguous()
+    return y
 
 
 @operator("Expand")
@@ -41,7 +41,7 @@ def _expand(c: Call) -> Tensor:
 def _split(c: Call) -> Sequence[Tensor]:
     axis = c.axis(0)
     sizes = [c.shape(j)[axis] for j in range(len(c.op.outputs))]
-    return [part.contiguous() for part in torch.split(c.x, sizes, dim=axis)]
+    return torch.split(c.x, sizes, dim=axis)
 
 
 @operator("Concat")
