@@ -243,3 +243,31 @@ def _attention_model(attributes: dict[str, Any]) -> onnx.ModelProto:
         [numpy_helper.from_array(v, n) for n, v in stored.items()],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
+
+
+@pytest.mark.parametrize("factor", ["e", "t0", "t0&e", "k", "n"])
+def test_experts_train_while_they_or_their_tokens_are_split(workers: Workers, tmp_path: Path, factor: str) -> None:
+    """Rows that travel to the ranks of their experts, and back; what a rank lacks is a term of a pending sum."""
+    rng = np.random.default_rng(0)
+    stored = {
+        "w": rng.standard_normal((16, 8)).astype(np.float32) / 4,
+        "experts": rng.standard_normal((4, 8, 6)).astype(np.float32) / 2,
+        "chosen": rng.integers(0, 4, 12),
+    }
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("ExpertMatMul", ["h", "experts", "chosen"], ["y"], name="it", domain="planner", transB=0),
+        helper.make_node("Sub", ["y", "labels"], ["moved"]),
+        helper.make_node("Mul", ["moved", "moved"], ["square"]),
+        helper.make_node("ReduceMean", ["square"], ["loss"], keepdims=0),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "experts",
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", (12, 16)), ("labels", (1,)))],
+        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
+        [numpy_helper.from_array(v, n) for n, v in stored.items()],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("planner", 1)]
+    made = helper.make_model(graph, opset_imports=opsets, ir_version=11)
+    compare(workers, tmp_path, made, "planner::ExpertMatMul", factor)
