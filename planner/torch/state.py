@@ -51,14 +51,17 @@ def load_state_dict(
 
 
 def whole_state_dict(module: nn.Module) -> dict[str, Tensor]:
-    """Every parameter and buffer whole, on every rank: what the plain module loads.
+    """A copy of every parameter and buffer, whole, on every rank: what the plain module loads.
 
     A gather of all weights, which have to fit in one device's memory.  Parameters of other pipeline stages come from
     the ranks that hold them.
     """
     found = {}
     for name, value in get_model_state_dict(module).items():
-        found[name] = value.full_tensor() if isinstance(value, DTensor) else value
+        whole = value.full_tensor() if isinstance(value, DTensor) else value
+        mine = value.to_local() if isinstance(value, DTensor) else value
+        shared = not whole.is_meta and whole.data_ptr() == mine.data_ptr()
+        found[name] = whole.clone() if shared else whole
     return _of_all_stages(found)
 
 

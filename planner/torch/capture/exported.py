@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
 
 from planner.errors import InputError
 from planner.torch.capture.registry import is_known
@@ -55,10 +56,13 @@ def exported_step(
     """The program of one step.  InputError where torch.export cannot follow the module."""
     step = _Step(module, loss)
     step.training = module.training
+    given = (tuple(inputs), dict(kwargs), tuple(targets))
+    if any(p.is_meta for p in module.parameters()):
+        given = pytree.tree_map(lambda x: x.to("meta") if isinstance(x, Tensor) else x, given)
     with warnings.catch_warnings(), _grouped_experts(module):
         warnings.simplefilter("ignore")
         try:
-            program = torch.export.export(step, (tuple(inputs), dict(kwargs), tuple(targets)), strict=False)
+            program = torch.export.export(step, given, strict=False)
             return program.run_decompositions(_decompositions())
         except Exception as error:  # whatever the module's own code raises
             raise InputError(

@@ -1,0 +1,136 @@
+"""The captured graph computes what the module computes, by kernels that are not torch's."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.peer
+
+from torch import nn  # noqa: E402
+
+from planner.errors import InputError  # noqa: E402
+from planner.frontends import import_bytes  # noqa: E402
+from planner.torch.capture import Capture, capture  # noqa: E402
+from planner.torch.capture.writer import as_array  # noqa: E402
+from planner.verify.reference import gradients, run_ops  # noqa: E402
+from tests.torch.models import CASES, HUGGING_FACE, OWN, Case  # noqa: E402
+from tests.torch.training import made, step_loss, worst  # noqa: E402
+
+MODELS = [*OWN, *(HUGGING_FACE if find_spec("transformers") else ())]
+
+
+def captured(case: Case) -> Capture:
+    return capture(case.module, case.inputs, case.kwargs, case.targets, case.loss)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_captured_step_is_the_modules_step(name: str) -> None:
+    case = made(name)
+    found = captured(case)
+    graph = import_bytes(found.model, name=name)
+    values = {n: as_array(t) for n, t in found.constants.items()}
+    named = (*case.module.named_parameters(), *case.module.named_buffers())
+    values |= {n: as_array(t).copy() for n, t in named}
+    fed = found.flattened(case.inputs, case.kwargs, case.targets)
+    values |= {n: as_array(t) for n, t in zip(found.inputs, fed, strict=True)}
+    values |= {t.name: t.value for t in graph.tensors.values() if t.value is not None}
+    values = {n: v for n, v in values.items() if n in graph.tensors}
+    assert {t.name for t in graph.parameters} == set(found.parameters)
+    assert graph.loss == found.loss
+    whole = run_ops(graph, values)
+    loss = step_loss(case, case.module, parallel=False)
+    loss.backward()
+    assert float(whole[graph.loss]) == pytest.approx(loss.item(), rel=1e-5)
+    truth = {n: p.grad.numpy() for n, p in case.module.named_parameters() if p.grad is not None}
+    assert worst(gradients(graph, values, whole, list(found.parameters)), truth) < 1e-4
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_module_without_weights_is_captured_alike(name: str) -> None:
+    with torch.device("meta"):
+        empty = CASES[name]()
+    if any(t.is_meta for t in (*empty.inputs, *empty.kwargs.values(), *empty.targets)):
+        empty = Case(empty.module, *_inputs(name), empty.loss)
+    if any(b.is_meta and b.dtype == torch.bool for b in empty.module.buffers()) or _tables(empty.module):
+        pytest.skip("its buffers hold values that its step needs")
+    assert import_bytes(captured(empty).model).digest == import_bytes(captured(made(name)).model).digest
+
+
+def _inputs(name: str) -> tuple:
+    case = CASES[name]()
+    return case.inputs, case.kwargs, case.targets
+
+
+def _tables(module: nn.Module) -> bool:
+    """Whether it has rotary tables, which are computed when it is made."""
+    return any(b.is_meta and n.rpartition(".")[2] == "inv_freq" for n, b in module.named_buffers())
+
+
+def test_tied_weights_are_one_parameter_with_two_names() -> None:
+    found = captured(made("nanogpt"))
+    assert found.aliases == {"lm_head.weight": "wte.weight"}
+    assert "lm_head.weight" not in found.parameters
+
+
+def test_a_known_causal_mask_becomes_the_word() -> None:
+    class Masked(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            mask = torch.full((8, 8), float("-inf")).triu(1)
+            return nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=mask).mean()
+
+    graph = import_bytes(capture(Masked(), (torch.randn(2, 2, 8, 4),)).model)
+    attention = next(op for op in graph.ops if op.type == "Attention")
+    assert attention.attributes["is_causal"] == 1
+    assert len(attention.inputs) == 3
+
+
+def test_frozen_parameters_are_constants() -> None:
+    module = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
+    module[0].requires_grad_(False)
+    found = capture(module, (torch.randn(4, 8),), targets=(torch.randn(4, 1),), loss=nn.functional.mse_loss)
+    assert found.parameters == ("1.weight", "1.bias")
+    assert {t.name for t in import_bytes(found.model).parameters} == {"1.weight", "1.bias"}
+
+
+def test_an_operator_without_translation_is_named_with_its_module() -> None:
+    class Inner(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.linalg.svdvals(x).sum()
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Inner()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x)
+
+    with pytest.raises(InputError, match=r"module inner: the operator aten\._linalg_svd.* has no translation"):
+        capture(Outer(), (torch.randn(4, 4),))
+
+
+def test_a_module_that_looks_at_values_is_refused_in_words() -> None:
+    class Looking(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.sum() if x.sum() > 0 else x.mean()
+
+    with pytest.raises(InputError, match=r"Looking: torch\.export cannot follow it"):
+        capture(Looking(), (torch.randn(4),))
+
+
+def test_integers_and_types_meet_as_torch_promotes_them() -> None:
+    class Mixed(nn.Module):
+        def forward(self, x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+            return (x * n + n // 2 if False else x * n / 3).mean() + (n > 1).float().sum()
+
+    x, n = torch.randn(4, generator=torch.Generator().manual_seed(0)), torch.arange(4)
+    found = capture(Mixed(), (x, n))
+    graph = import_bytes(found.model)
+    values = dict(zip(found.inputs, (x.numpy(), n.numpy()), strict=True))
+    values |= {k: v.numpy() for k, v in found.constants.items()}
+    whole = run_ops(graph, {k: v for k, v in values.items() if k in graph.tensors})
+    np.testing.assert_allclose(whole[graph.outputs[0]], Mixed()(x, n).numpy(), rtol=1e-6)
