@@ -19,14 +19,16 @@ from planner.builder import build
 from planner.cli.main import main
 from planner.cost_models import load_profile
 from planner.frontends import load_model
-from planner.ir import Graph
+from planner.ir import Graph, Role
 from planner.kernels.shards import Array
 from planner.planning import PlanDocument, Request, describe, make_plan, write_plan
 from planner.planning.constraints import parse_pin
+from planner.planning.programs import program_of
 from planner.pricing import Settings
 from planner.verify.check import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_error
 from planner.verify.data import random_tensors
 from planner.verify.reference import gradients, run_ops
+from planner.work.activity import fixed_operators
 from tests.unit.fused_models import FUSED, fused_model
 
 torch = pytest.importorskip("torch")
@@ -127,13 +129,14 @@ def test_outputs_gradients_and_collectives_are_those_of_the_plan(
     traffic = session.traffic()
     assert traffic.executed == traffic.planned
     assert traffic.executed
-    listed: dict[str, int] = {}
-    for r in made.redistributions:
-        for step in r.steps:
-            if step.kind not in ("slice", "to_partial"):
-                listed[step.kind] = listed.get(step.kind, 0) + 1
-    executed = {kind: count for kind, (count, _) in traffic.executed.items()}
-    assert all(executed.get(kind, 0) >= count for kind, count in listed.items())
+    # All bytes of the plan, in at most as many collectives: parameters and their gradients go together.
+    program, fixed = program_of(made, graph), fixed_operators(graph)
+    once = {t for op in graph.ops if op.name in fixed for t in op.outputs}
+    once |= {t.name for t in graph.tensors.values() if t.role is Role.CONSTANT}
+    moves = [m for m in program.redistributions() if m.gradient or m.tensor not in once]
+    listed = program.moved(moves, {m.tensor: graph.tensors[m.tensor].bytes for m in moves})
+    assert {kind: size for kind, (_, size) in traffic.executed.items()} == {k: t.bytes for k, t in listed.items()}
+    assert all(count <= listed[kind].count for kind, (count, _) in traffic.executed.items())
     session.close()
 
 
