@@ -73,10 +73,11 @@ def under_torchrun() -> bool:
 
 def run_plan(
     model: Path, plan: PlanDocument, *, device: str = "cpu", threads: int = 1, steps: int = 3, seed: int = 0,
-    check: bool = False, say: Callable[[str], None] | None = None,
+    check: bool = False, as_planned: bool = False, say: Callable[[str], None] | None = None,
 ) -> RunResult | None:  # fmt: skip
     """Runs `steps` steps of the plan on random parameters and inputs; None on ranks that do not report.  Operators that
-    would run on the host are named to `say` before anything is started; on GPUs they are refused.
+    would run on the host are named to `say` before anything is started; on GPUs they are refused.  Steps are computed
+    in the model's types or, `as_planned`, in the plan's precision.
 
     Raises:
         InputError: the plan is not for this model.
@@ -108,7 +109,7 @@ def run_plan(
         )
     workers: Any = _Torchrun(device, threads) if started else Workers(count, device=device, threads=threads)
     with workers:
-        session = Session(workers, model, plan, seed=seed)
+        session = Session(workers, model, plan, seed=seed, as_planned=as_planned)
         seconds = tuple(session.step(steps))
         results = session.results()
         traffic = session.traffic()

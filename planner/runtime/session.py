@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from planner.errors import UsageError, VerificationError
@@ -57,10 +58,14 @@ class Results:
 class Session:
     """A plan laid out on workers, with parameters and inputs drawn from `seed`.  Several may share the workers.
 
+    It is computed in the types of the model, or, `as_planned`, floats of single precision in those of the plan.
+
     UsageError where the plan is for another number of devices.
     """
 
-    def __init__(self, workers: Workers, model: Path, plan: PlanDocument, *, seed: int = 0) -> None:
+    def __init__(
+        self, workers: Workers, model: Path, plan: PlanDocument, *, seed: int = 0, as_planned: bool = False
+    ) -> None:
         if plan.devices != workers.count:
             raise UsageError(
                 f"the plan is for {plan.devices} devices, and {workers.count} processes were started; "
@@ -70,7 +75,7 @@ class Session:
         self.graph = _graph(model, tuple(sorted(plan.model.bind.items())), plan.model.batch)
         self.key = f"{model}:{id(self)}"
         text = plan.model_dump_json(by_alias=True)
-        workers.call(_prepare, self.key, model, text, seed)
+        workers.call(_prepare, self.key, model, text, seed, as_planned)
 
     def step(self, count: int = 1) -> list[float]:
         """Seconds of each of `count` steps: from all ranks' begin to the last one's end.  What others disturbed
@@ -147,12 +152,13 @@ def micro_batch_values(graph: Graph, values: Mapping[str, Array], seed: int, mic
 class _Run:
     """A plan on one rank, with random values."""
 
-    def __init__(self, context: Context, model: Path, plan: PlanDocument, seed: int) -> None:
+    def __init__(self, context: Context, model: Path, plan: PlanDocument, seed: int, as_planned: bool) -> None:
         read = (model, tuple(sorted(plan.model.bind.items())), plan.model.batch)
         self.graph, self.seed = _graph(*read), seed
         self.values = _values(*read, seed)
         staged = pipeline_of(plan, program_of(plan, self.graph), plan.schedule.micro_batches)
-        self.stage, self.context = Stage(staged, context, self.values), context
+        low = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(plan.schedule.precision) if as_planned else None
+        self.stage, self.context = Stage(staged, context, self.values, precision=low), context
         self.fed: dict[tuple[str, Layout, int], Any] = {}
 
     def step(self, watch: Watch | None = None) -> Taken:
@@ -167,8 +173,8 @@ class _Run:
         return self.fed[key]
 
 
-def _prepare(context: Context, key: str, model: Path, text: str, seed: int) -> None:
-    context.state[key] = _Run(context, model, PlanDocument.model_validate_json(text), seed)
+def _prepare(context: Context, key: str, model: Path, text: str, seed: int, as_planned: bool) -> None:
+    context.state[key] = _Run(context, model, PlanDocument.model_validate_json(text), seed, as_planned)
 
 
 def _step(context: Context, key: str, count: int) -> list[float]:
@@ -201,9 +207,15 @@ def _results(context: Context, key: str) -> tuple[_Pieces, _Pieces, set[str]]:
     run: _Run = context.state[key]
     taken = run.step()
     final = run.stage.program.final_gradients
-    outputs = {n: (found[0][0], found[0][1].cpu().numpy()) for n, found in taken.outputs.items()}
-    gradients = {n: (final[n], g.cpu().numpy()) for n, g in taken.gradients.items()}
+    outputs = {n: (found[0][0], _host(found[0][1])) for n, found in taken.outputs.items()}
+    gradients = {n: (final[n], _host(g)) for n, g in taken.gradients.items()}
     return outputs, gradients, run.stage.fallbacks
+
+
+def _host(value: Any) -> Array:
+    """As numpy has it, which knows no bfloat16."""
+    found: Array = (value.float() if value.dtype == torch.bfloat16 else value).cpu().numpy()
+    return found
 
 
 def _traffic(context: Context, key: str) -> Traffic:

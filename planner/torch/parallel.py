@@ -62,7 +62,7 @@ def parallelize(module: nn.Module, plan: ModulePlan, *, mode: Mode = "eager") ->
             are interpreted.
 
     Raises:
-        UsageError: there is no process group, or one of another size than the plan's.
+        UsageError: there is no process group, or one of another size than the plan's; the module runs under a plan.
         InputError: the plan is for another module.
     """
     if not dist.is_initialized():
@@ -74,6 +74,10 @@ def parallelize(module: nn.Module, plan: ModulePlan, *, mode: Mode = "eager") ->
         raise UsageError(
             f"the plan is for {plan.devices} devices, and the process group has {dist.get_world_size()}; "
             f"start {plan.devices} processes, or plan again"
+        )
+    if hasattr(type(module), "_planner"):
+        raise UsageError(
+            f"planner.torch.parallelize: the {type(module).__name__} runs under a plan already; give another module"
         )
     if mode not in get_args(Mode):
         raise UsageError(f"planner.torch.parallelize: mode {mode!r}: expected one of {', '.join(get_args(Mode))}")
@@ -138,13 +142,10 @@ class Runner:
         return found
 
     def _check(self) -> None:
-        lacking = set(self.capture.parameters) - set(self.names.values()) - self._unread()
+        read = {n for n in self.capture.parameters if n in self.graph.tensors}
+        lacking = read - set(self.names.values())
         if lacking:
             raise InputError(f"the plan has no parameter {sorted(lacking)[0]}, which the module trains; plan again")
-
-    def _unread(self) -> set[str]:
-        """Parameters that the step does not read."""
-        return {n for n in self.capture.parameters if n not in self.graph.tensors}
 
     # State
 

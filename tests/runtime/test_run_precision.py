@@ -35,6 +35,13 @@ def test_a_run_says_in_which_precision_it_is(
     assert main(["run", str(tmp_path / "plan"), str(path), "--steps", "1", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["precision"] == {"planned": precision, "executed": "float32"}
+    assert main(["run", str(tmp_path / "plan"), str(path), "--steps", "1", "--json", "--precision", "plan"]) == 0
+    low = json.loads(capsys.readouterr().out)
+    halves = 2 if precision == "bf16" else 1
+    assert {k: v["bytes"] * halves for k, v in low["collectives"].items()} == {
+        k: v["bytes"] for k, v in document["collectives"].items()
+    }
+    assert low["loss"] == pytest.approx(document["loss"], rel=2e-2)
     moved = read_plan(tmp_path / "plan" / "plan.json").redistributions
     stated = sum(s.bytes for r in moved for s in r.steps if s.kind == "all_reduce")
     assert document["collectives"]["all_reduce"]["bytes"] == stated * (2 if precision == "bf16" else 1)

@@ -137,6 +137,21 @@ def test_a_batch_may_be_the_ranks_own_and_nothing_else(workers: Workers) -> None
     )
 
 
+def _twice(context: Context) -> str:
+    case = made("mlp")
+    plan = planned(case, KINDS["ddp"])
+    module = planner.torch.parallelize(case.module, plan)
+    try:
+        planner.torch.parallelize(module, plan)
+    except planner.UsageError as error:
+        return str(error)
+    return ""
+
+
+def test_a_module_runs_under_one_plan(workers: Workers) -> None:
+    assert "runs under a plan already" in workers.call(_twice)[0]
+
+
 def test_a_plan_of_another_size_is_refused(workers: Workers) -> None:
     assert "the plan is for 2 devices, and the process group has 4" in workers.call(_refused)[0]
 

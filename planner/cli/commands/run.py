@@ -10,6 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from planner.cli.options import add_json_option
+from planner.errors import UsageError
 from planner.requests.values import not_negative, plan_file, positive
 
 if TYPE_CHECKING:
@@ -36,6 +37,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--steps", type=positive, default=3, metavar="N", help="number of steps that are timed; default: 3"
     )
     parser.add_argument("--seed", type=not_negative, default=0, help="seed of the random parameters and inputs")
+    parser.add_argument(
+        "--precision", choices=("model", "plan"), default="model",
+        help="compute in the model's own types, or in the plan's precision; default: model",
+    )  # fmt: skip
     parser.add_argument("--check", action="store_true", help="compare the results with the whole model on one process")
     add_json_option(parser)
 
@@ -45,6 +50,12 @@ def run(options: argparse.Namespace) -> int:
     from planner.runtime.extra import require_torch
 
     plan = read_plan(options.plan)
+    as_planned = options.precision == "plan"
+    if as_planned and options.check and plan.schedule.precision != "fp32":
+        raise UsageError(
+            f"--check --precision plan: results in {plan.schedule.precision} differ from the whole model's by rounding;"
+            " leave one of the two out"
+        )
     require_torch("planner run")
     from planner.runtime.launch import run_plan
 
@@ -56,22 +67,26 @@ def run(options: argparse.Namespace) -> int:
         steps=options.steps,
         seed=options.seed,
         check=options.check,
+        as_planned=as_planned,
         say=lambda text: print(text, file=sys.stderr),
     )
     if outcome is None:  # another rank reports
         return 0
-    document = _document(outcome, plan)
+    document = _document(outcome, plan, as_planned=as_planned)
     print(json.dumps(document, indent=1) if options.json else _text(document))
     return 0 if outcome.passed else 1
 
 
-def _document(o: RunResult, plan: PlanDocument) -> dict[str, Any]:
+def _document(o: RunResult, plan: PlanDocument, *, as_planned: bool) -> dict[str, Any]:
     def table(traffic: Any) -> dict[str, Any]:
         return {kind: {"count": n, "bytes": size} for kind, (n, size) in traffic.items()}
 
     return {
-        "devices": plan.mesh.devices,
-        "precision": {"planned": plan.schedule.precision, "executed": _executed(plan)},
+        "devices": plan.devices,
+        "precision": {
+            "planned": plan.schedule.precision,
+            "executed": _TYPES[plan.schedule.precision] if as_planned else _executed(plan),
+        },
         "step_seconds": list(o.seconds),
         "loss": o.loss,
         "collectives": table(o.traffic.executed),

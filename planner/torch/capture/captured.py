@@ -110,9 +110,8 @@ class _Walk:
         self.own_loss = own_loss
         self.module, self.program, self.given = module, program, given
         self.writer = Writer(type(module).__name__)
-        leaves, self.structure = pytree.tree_flatten(given)
+        self.structure = pytree.tree_structure(given)
         self.fed = _names(module, given)
-        self.tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         self.values: dict[Node, Any] = {}
         self.buffers: dict[str, Value] = {}
         self.parameters: dict[str, bool] = {}
@@ -152,7 +151,7 @@ class _Walk:
             if spec.target not in mutated and isinstance(held, Tensor) and not held.is_meta:
                 return self._held(held)
             count = spec.target in mutated and not like.is_floating_point()
-            value = Value(f"{name}", tuple(like.shape), like.dtype) if count else self.writer.parameter(name, like)
+            value = Value(name, tuple(like.shape), like.dtype) if count else self.writer.parameter(name, like)
             self.buffers[spec.target] = value
             return value
         return self._held(self.program.constants[spec.target])
@@ -214,8 +213,10 @@ class _Walk:
             return None
 
         def whole(v: Any) -> Any:
-            return v.whole() if isinstance(v, Value) else torch.device("cpu") \
-                if isinstance(v, torch.device) else v  # fmt: skip
+            """On the CPU, wherever the module lies."""
+            if isinstance(v, Value):
+                return v.whole()
+            return torch.device("cpu") if isinstance(v, torch.device) else v
 
         operands, named = pytree.tree_map(whole, (list(arguments), dict(keywords)))
         return computed(node.target, operands, named, results)
