@@ -222,14 +222,15 @@ def test_attention_of_parts_of_the_keys_is_joined_by_their_normalisers(tmp_path:
     agree(model, ranks_of(model, tmp_path, 4, "mesh=2x2", "y h=x t=y"))
 
 
+@pytest.mark.parametrize("pins", [("y s&t=4",), ("mesh=2x2", "y h=x s&t=y")])
+def test_keys_that_travel_round_a_ring_are_met_by_every_query(tmp_path: Path, pins: tuple[str, ...]) -> None:
+    model = attending(tmp_path / "attending.onnx")
+    agree(model, ranks_of(model, tmp_path, 4, *pins))
+
+
 @pytest.mark.parametrize(
     ("make", "pins", "told"),
     [
-        (
-            attending,
-            ("y s&t=4",),
-            ("hand pieces to each other", "--pin 'y replicated'", "another factor", "planner run"),
-        ),
         (dropping, ("y d0=4",), ("draws random numbers",)),
         (dropping, ("y replicated",), ("draws random numbers",)),
     ],

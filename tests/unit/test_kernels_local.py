@@ -68,11 +68,17 @@ def test_plain_kernel_equals_onnx_runtime(o: Op, inputs: list[np.ndarray]) -> No
 
 
 # Compared with ONNX's node tests, or with the graph before fusion (tests/rules, tests/unit/test_frontends_experts.py).
-ELSEWHERE = {"Cast", "CastLike", "planner::ExpertMatMul"}
+ELSEWHERE = {"Cast", "CastLike", "planner::Detach", "planner::ExpertMatMul"}
 
 
 def test_every_plain_kernel_is_compared() -> None:
     assert set(numpy_kernels()) - ELSEWHERE == {o.type for o, _ in PLAIN}
+
+
+def test_what_is_detached_is_handed_on() -> None:
+    x = normal(2, 3)
+    (y,) = run_local(Op("y", "planner::Detach", ("x",), ("y",), {}, 1), [x])
+    np.testing.assert_array_equal(y, x)
 
 
 def test_integer_division_truncates() -> None:
