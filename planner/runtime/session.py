@@ -129,8 +129,12 @@ class Session:
 
 
 def _summed(tables: list[Mapping[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
-    kinds = sorted({k for t in tables for k in t})
-    return {k: tuple(map(sum, zip(*(t[k] for t in tables if k in t), strict=True))) for k in kinds}  # type: ignore[misc]
+    out: dict[str, tuple[int, int]] = {}
+    for table in tables:
+        for kind, (count, size) in table.items():
+            before = out.get(kind, (0, 0))
+            out[kind] = before[0] + count, before[1] + size
+    return dict(sorted(out.items()))
 
 
 @lru_cache(maxsize=4)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -31,11 +30,12 @@ from planner.runtime.buckets import buckets
 from planner.runtime.collectives import all_reduce, apply, apply_together
 from planner.runtime.fallback import NumpyCall
 from planner.runtime.lifetimes import Passing, passing
+from planner.runtime.parts import local_part
 from planner.runtime.workers import Context
 from planner.verify.reference import incoming_gradient
 from planner.work.activity import fixed_operators
 
-__all__ = ["Cell", "Feed", "Stage", "Taken", "Watch", "local_part"]
+__all__ = ["Cell", "Feed", "Stage", "Taken", "Watch"]
 
 # The local tensor of an input of a micro-batch, or of a parameter (micro-batch -1), in a layout.
 Feed = Callable[[str, Layout, int], Tensor]
@@ -142,7 +142,7 @@ class Stage:
     def local(self, value: Array | Tensor, layout: Layout) -> Tensor:
         """This rank's part of a whole value, in the precision of the stage; of a pending sum the first rank of each
         group holds the value, the others zeros."""
-        found = local_part(value, layout, self)
+        found = local_part(value, layout, self.mesh, self.context.place)
         at = self.mesh.coordinates(self.context.place)
         found = torch.zeros_like(found) if any(at[a] for a in layout.partial_axes) else found
         return self.computed(found.to(self.context.device))
@@ -474,24 +474,6 @@ class Stage:
 def _tag(transfer: StageTransfer) -> int:
     """A number for the boundary between chunks and the direction; what crosses it keeps its order."""
     return 1 + 2 * min(transfer.source, transfer.target) + transfer.gradient
-
-
-def local_part(value: Array | Tensor, layout: Layout, stage: Stage) -> Tensor:
-    """This rank's part of a whole value, whatever is pending: a copy of its own."""
-    tensor = value if isinstance(value, Tensor) else _tensor(value)
-    shape, plain = layout.unfolded(tuple(tensor.shape))
-    piece = tensor.reshape(shape)[plain.region(shape, stage.mesh, stage.context.place)]
-    return piece.reshape(layout.local_shape(tuple(tensor.shape), stage.mesh)).clone(
-        memory_format=torch.contiguous_format
-    )
-
-
-def _tensor(value: Array) -> Tensor:
-    """A copy; of types that numpy alone does not know, from the same bits."""
-    value = np.array(value, order="C", copy=True)
-    if value.dtype.name == "bfloat16":
-        return torch.from_numpy(value.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(value)
 
 
 def _add(store: dict[Key, Tensor], key: Key, gradient: Tensor) -> None:

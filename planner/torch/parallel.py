@@ -22,7 +22,8 @@ from planner.ir import Layout, Role
 from planner.lowering import lower
 from planner.planning.programs import assignment_of, program_of
 from planner.runtime.collectives import all_gather, all_reduce
-from planner.runtime.stage import Stage, Taken, local_part
+from planner.runtime.parts import local_part
+from planner.runtime.stage import Stage, Taken
 from planner.runtime.traced import TracedStage
 from planner.runtime.workers import Context
 from planner.torch.capture.writer import as_array
@@ -173,7 +174,7 @@ class Runner:
                 layout.local_shape(tuple(shape), self.stage.mesh), dtype=whole.dtype, device=self.device
             )
         else:
-            local = local_part(whole.detach(), layout, self.stage)
+            local = local_part(whole.detach(), layout, self.stage.mesh, self.context.place)
         return nn.Parameter(self.state.tensor(layout, local, shape, stride), requires_grad=whole.requires_grad)
 
     # A step
@@ -215,7 +216,7 @@ class Runner:
                 held: Tensor = self.parameters[name]._local_tensor
                 return held
             if name in self.changing:
-                return local_part(self.module.get_buffer(name), layout, stage)
+                return local_part(self.module.get_buffer(name), layout, stage.mesh, self.context.place)
             return self._part(name, given[name], layout, max(micro_batch, 0), stage)
 
         return feed
@@ -226,13 +227,13 @@ class Runner:
         assert shape is not None
         value = value.detach().to(self.device)
         if tuple(value.shape) == shape and self.micro_batches == 1:
-            return local_part(value, layout, stage)
+            return local_part(value, layout, stage.mesh, self.context.place)
         local = layout.local_shape(shape, stage.mesh)
         for rows, own in ((shape[0] if shape else 1, False), (local[0] if local else 1, True)):
             if shape and tuple(value.shape) == (rows * self.micro_batches, *shape[1:]):
                 part = value[micro_batch * rows : (micro_batch + 1) * rows]
                 rest = Layout(((), *layout.dims[1:]), layout.partial, layout.parts) if own else layout
-                return local_part(part, rest, stage)
+                return local_part(part, rest, stage.mesh, self.context.place)
         expected = [shape[0] * self.micro_batches, *shape[1:]] if shape else []
         raise InputError(
             f"input {name}: expected the whole batch {expected} or this rank's {local[0] * self.micro_batches} samples "
