@@ -89,9 +89,11 @@ class Exchanges:
             if what == "gather":
                 parts = u.gathers
             elif what == "scatter":
-                parts = tuple(x for x in u.sums if x.kind != "all_reduce")
+                parts = tuple(x for x in u.scatters if x.kind != "all_reduce")
+            elif self.c.scatters_every_pass:
+                parts = tuple(x for x in u.scatters if x.kind == "all_reduce")
             else:
-                parts = tuple(x for x in u.sums if not self.c.scatters_every_pass or x.kind == "all_reduce")
+                parts = u.sums
             self.links.exchanged[key] = self._seconds(parts, width)
         return self.links.exchanged[key]
 

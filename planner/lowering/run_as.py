@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from planner.lowering.program import Free, GradientPart, Host, Program, Redistribute, Run, StageInstruction
 from planner.lowering.touched import Key, of_gradient, reads, writes
-from planner.redistribute import StepKind
+from planner.redistribute import StepKind, scattered
 from planner.redistribute.steps import FREE
 
 __all__ = ["RunAs", "again", "by_units", "deferred", "freed", "hosted", "in_two"]
@@ -122,14 +122,15 @@ def _parts(program: Program, name: str, weights: frozenset[str], heavy: bool) ->
 
 def deferred(scatter: StageInstruction) -> tuple[Redistribute | None, Redistribute | None]:
     """A redistribution of a parameter's gradient: what every pass does of it, and what is left for the end of the step,
-    from where on nothing but sums are carried out."""
+    from where on nothing but sums are carried out.  What is summed before it is divided is scattered instead."""
     assert isinstance(scatter, Redistribute)
-    late = len(scatter.steps)
-    while late and (scatter.steps[late - 1].kind is StepKind.ALL_REDUCE or scatter.steps[late - 1].kind in FREE):
+    steps = scattered(scatter.steps)
+    late = len(steps)
+    while late and (steps[late - 1].kind is StepKind.ALL_REDUCE or steps[late - 1].kind in FREE):
         late -= 1
-    while late < len(scatter.steps) and scatter.steps[late].kind is not StepKind.ALL_REDUCE:
+    while late < len(steps) and steps[late].kind is not StepKind.ALL_REDUCE:
         late += 1
-    now, then = scatter.steps[:late], scatter.steps[late:]
+    now, then = steps[:late], steps[late:]
     between = then[0].source if then else scatter.target
     return (
         replace(scatter, target=between, steps=now) if now else None,

@@ -2,6 +2,7 @@
 
 from planner.redistribute.lattice import Lattice, lattice_of
 from planner.redistribute.paths import Prices, Redistributions
+from planner.redistribute.scattered import scattered
 from planner.redistribute.steps import Parts, RedistributionStep, StepKind, folded, permute_sources
 
 __all__ = [
@@ -14,4 +15,5 @@ __all__ = [
     "folded",
     "lattice_of",
     "permute_sources",
+    "scattered",
 ]

@@ -41,6 +41,7 @@ def workload_of(totals: WorkloadTotals, at: Placed, levels: Levels, *, recompute
             sent_again=dict(totals.sent["again"][u]),
             gathers=_exchanges(totals.gathers[u]),
             sums=_exchanges(totals.sums[u]),
+            scatters=_exchanges(totals.scatters[u]),
             saved_bytes=float(levels.units[u].saved),
             core_bytes=float(levels.units[u].core),
             over_bytes=float(levels.units[u].over),

@@ -19,8 +19,8 @@ PHASES: Final[tuple[Phase, ...]] = ("forward", "backward", "core", "again")
 class WorkloadTotals:
     """Every list has one entry per unit; `workload.Unit` says what they count.
 
-    `widest` maps activations to the elements of the weights that multiply them; `gathers` and `sums` count exchanges:
-    kind, axes, elements of the group, and the share of the unit that these are.
+    `widest` maps activations to the elements of the weights that multiply them; `gathers`, `sums` and `scatters` count
+    exchanges: kind, axes, elements of the group, and the share of the unit that these are.
     """
 
     def __init__(self, units: int) -> None:
@@ -32,6 +32,7 @@ class WorkloadTotals:
         self.sent: dict[Phase, list[Counter[TracedCollective]]] = {p: [Counter() for _ in range(units)] for p in PHASES}
         self.gathers: list[Counter[ExchangeKey]] = [Counter() for _ in range(units)]
         self.sums: list[Counter[ExchangeKey]] = [Counter() for _ in range(units)]
+        self.scatters: list[Counter[ExchangeKey]] = [Counter() for _ in range(units)]
         self.widest: list[Counter[str]] = [Counter() for _ in range(units)]
         self.results = [0.0] * units
         self.scores = [0.0] * units
@@ -46,7 +47,3 @@ class WorkloadTotals:
     def send(self, phase: Phase, unit: int, transfer: TracedCollective, times: int = 1) -> None:
         if transfer.bytes > 0:
             self.sent[phase][unit][transfer] += times
-
-    def exchange(self, unit: int, key: ExchangeKey, *, gradient: bool) -> None:
-        """A parameter, or its gradient, takes part in a collective of the unit's."""
-        (self.sums if gradient else self.gathers)[unit][key] += 1

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 
 from planner.cost_models.kernels import Kernel
 from planner.ir import Layout
 from planner.lowering import Program, Redistribute, Run
-from planner.redistribute.steps import FREE, StepKind
+from planner.redistribute import scattered
+from planner.redistribute.steps import FREE, RedistributionStep, StepKind
 from planner.trace.placed import Placed
-from planner.trace.totals import Phase, WorkloadTotals
+from planner.trace.totals import ExchangeKey, Phase, WorkloadTotals
 from planner.trace.workload import TracedCollective
 from planner.work.activity import saved_slots
 
@@ -63,12 +65,14 @@ def count_redistributions(totals: WorkloadTotals, at: Placed, *, gathered_again:
 
 def _exchange(totals: WorkloadTotals, at: Placed, c: Redistribute) -> None:
     unit = min(at.unit(op) for op, _ in at.graph.consumers[c.tensor] if not c.reader or op.name == c.reader)
-    elements = at.graph.tensors[c.tensor].elements
-    for s in c.steps:
-        if s.kind not in FREE:
-            size = s.group_bytes(elements, at.mesh)
-            share = at.facts.shares.get(c.tensor, 1.0)
-            totals.exchange(unit, (str(s.kind), s.axes, size, share), gradient=c.gradient)
+    elements, share = at.graph.tensors[c.tensor].elements, at.facts.shares.get(c.tensor, 1.0)
+
+    def count(into: Counter[ExchangeKey], steps: Iterable[RedistributionStep]) -> None:
+        into.update((str(s.kind), s.axes, s.group_bytes(elements, at.mesh), share) for s in steps if s.kind not in FREE)
+
+    count((totals.sums if c.gradient else totals.gathers)[unit], c.steps)
+    if c.gradient:
+        count(totals.scatters[unit], scattered(c.steps))
 
 
 def _transfer(

@@ -53,7 +53,9 @@ class Unit:
         core: kernels of the attention core in the forward pass, run again with selective recomputation.
         again: those that the program runs again in its backward pass, where `Workload.recomputed`.
         sent_forward, sent_backward, sent_core, sent_again: transfers → how often.
-        gathers: how weights come from where they are stored to where they are read; sums: gradients the other way.
+        gathers: how weights come from where they are stored to where they are read.
+        sums: gradients the other way, once a step; scatters: the same where parts of gradients are added up over
+            micro-batches, so that every pass scatters them and only sums of parts wait for the end of the step.
         saved_bytes: activations kept for the backward pass, a tensor that several units keep in the first of them;
             core_bytes: those of them that are made inside the core of an attention alone.
         over_bytes: how far, while the unit runs, a rank holds more activations, gradients of activations, copies and
@@ -79,6 +81,7 @@ class Unit:
     sent_again: Mapping[TracedCollective, int]
     gathers: tuple[Exchange, ...]
     sums: tuple[Exchange, ...]
+    scatters: tuple[Exchange, ...]
     saved_bytes: float
     core_bytes: float
     over_bytes: float

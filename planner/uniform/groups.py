@@ -11,16 +11,24 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from planner.clock import Configuration
 from planner.cost_models import HardwareProfile
 from planner.ir import DeviceMesh, Layout, Reduction
 from planner.pricing import Machine, Settings
-from planner.redistribute import Redistributions
+from planner.redistribute import Redistributions, scattered
 from planner.redistribute.steps import FREE
 from planner.trace import Exchange, Workload
 
 __all__ = ["Groups"]
+
+
+class _Path(NamedTuple):
+    """What takes the place of an exchange: where it happens once a step, and of what ranks add up parts."""
+
+    once: tuple[Exchange, ...]
+    every_pass: tuple[Exchange, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +36,7 @@ class Groups:
     """Exchanges in groups, found once for those that are alike."""
 
     profile: HardwareProfile
-    _known: dict[object, dict[Exchange, tuple[Exchange, ...]]] = field(default_factory=dict)
+    _known: dict[object, dict[Exchange, _Path]] = field(default_factory=dict)
 
     def regrouped(self, over_all: Workload, c: Configuration) -> Workload:
         """The workload of `c`, which says over how many ranks it divides (`shard_ranks`); `over_all`: that of the same
@@ -43,13 +51,15 @@ class Groups:
         machine = Machine(self.profile, mesh, Settings(True, c.precision, c.optimizer))
         known = self._known.setdefault((mesh, machine.settings, tuple(named.items())), {})
         units = {id(u): u for u in over_all.units}
-        wanted = dict.fromkeys(x for u in units.values() for x in (*u.gathers, *u.sums) if x not in known)
+        wanted = dict.fromkeys(x for u in units.values() for x in (*u.gathers, *u.scatters) if x not in known)
         known |= _in_groups([*wanted], machine, named)
         made = {
             key: replace(
                 u,
-                gathers=tuple(y for x in u.gathers for y in known[x]),
-                sums=tuple(y for x in u.sums for y in known[x]),
+                gathers=tuple(y for x in u.gathers for y in known[x].once),
+                # Of the two ways of a gradient this one says what is divided, whichever is faster over all ranks.
+                sums=tuple(y for x in u.scatters for y in known[x].once),
+                scatters=tuple(y for x in u.scatters for y in known[x].every_pass),
                 stored=_stored(u.weights, u.stored, c, copies),
                 frozen_stored_bytes=_stored(u.frozen_bytes, u.frozen_stored_bytes, c, copies),
             )
@@ -62,14 +72,14 @@ class Groups:
 
 def _in_groups(
     exchanges: Sequence[Exchange], machine: Machine, named: Mapping[str, tuple[str, ...]]
-) -> dict[Exchange, tuple[Exchange, ...]]:
+) -> dict[Exchange, _Path]:
     """What takes the place of each; `named`: the axes of the machine's mesh that each axis has become.
 
     Weights of a unit are exchanged together, so that a path is that of all of them.
     """
     mesh = machine.mesh
     copies, width = mesh.names[0], 4 if machine.settings.precision == "fp32" else 2
-    found: dict[Exchange, tuple[Exchange, ...]] = {}
+    found: dict[Exchange, _Path] = {}
     together: dict[tuple[str, tuple[str, ...], int], list[Exchange]] = defaultdict(list)
     for x in exchanges:
         axes = tuple(name for axis in x.axes for name in named[axis])
@@ -77,7 +87,7 @@ def _in_groups(
             elements = x.elements / x.share if machine.profile.axes is None else x.elements
             together[x.kind, axes, max(1, round(elements / mesh.size(axes))) * mesh.size(axes)].append(x)
         else:  # all ranks sum what all of them hold whole; and a way that is shorter for some sizes is taken as it is
-            found[x] = (replace(x, axes=axes),)
+            found[x] = _Path(*2 * ((replace(x, axes=axes),),))
     cases, ends = [], []
     for kind, axes, elements in together:
         # A first dimension that is divided among all other ranks, so that these take no part.
@@ -89,18 +99,17 @@ def _in_groups(
         ends.append((parts, whole) if kind == "all_gather" else (pending, parts))
     tables = Redistributions.of_all(cases, mesh, machine)
     for alike, table, (source, target) in zip(together.values(), tables, ends, strict=True):
-        steps = [s for s in table.path(source, target) if s.kind not in FREE]
-        whole_bytes = table.shape[1] * width
+        path, whole_bytes = table.path(source, target), table.shape[1] * width
+        ways = [
+            [(str(s.kind), s.axes, s.group_bytes(table.bytes, mesh) / whole_bytes) for s in steps if s.kind not in FREE]
+            for steps in (path, scattered(path))
+        ]
         for x in alike:
-            found[x] = tuple(
-                replace(
-                    x,
-                    kind=str(s.kind),
-                    axes=s.axes,
-                    elements=x.elements * s.group_bytes(table.bytes, mesh) / whole_bytes,
-                )
-                for s in steps
+            once, every_pass = (
+                tuple(replace(x, kind=kind, axes=axes, elements=x.elements * part) for kind, axes, part in way)
+                for way in ways
             )
+            found[x] = _Path(once, every_pass)
     return found
 
 

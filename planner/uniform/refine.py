@@ -52,8 +52,9 @@ def refined(
             if stopped():
                 break
             below = best.prediction.step_time_s * (1 - _LEAST)
-            if c.shard_ranks != scored.configuration.shard_ranks and _estimated(sample, c) * (1 - LONGER) >= below:
-                continue  # a layout on another mesh, which takes longest to find
+            other_mesh = c.shard_ranks != scored.configuration.shard_ranks  # whose layout takes longest to find
+            if other_mesh and sample.follows(c) and _estimated(sample, c) * (1 - LONGER) >= below:
+                continue
             found = _played(sample, space, limit, c)
             if found is not None and found.prediction.step_time_s < below:
                 best = found

@@ -86,7 +86,7 @@ class Sample:
         if c.shard_ranks is None or c.cp == 1:
             return c.shard_ranks is not None
         units = {id(u): u for u in self.estimated(c.with_(shard_ranks=None)).units}.values()
-        return not self.has_experts and all(x.kind in _PLAIN for u in units for x in (*u.gathers, *u.sums))
+        return not self.has_experts and all(x.kind in _PLAIN for u in units for x in (*u.gathers, *u.scatters))
 
     def in_groups(self, c: Configuration) -> Workload:
         """The workload of `c`, whose ZeRO divides over groups of ranks, by the layout of the same over all ranks: what

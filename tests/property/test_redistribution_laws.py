@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from planner.ir import DeviceMesh, Layout, Reduction
 from planner.kernels.shards import assemble, shard
-from planner.redistribute import Redistributions, StepKind
+from planner.redistribute import Redistributions, StepKind, scattered
 from planner.verify.collectives import apply
 
 
@@ -53,6 +53,32 @@ def test_steps_reach_exactly_the_target(case: tuple) -> None:
         shards, layout = apply(step, shards, mesh), step.target
     assert layout == target
     np.testing.assert_array_equal(assemble(shards, target, shape, mesh), whole)
+
+
+@settings(max_examples=150, deadline=None)
+@given(cases)
+def test_what_is_scattered_reaches_the_target_and_sums_last(case: tuple) -> None:
+    mesh, shape, alpha, beta, random = case
+    table = Redistributions(shape, 8 * int(np.prod(shape)), mesh, LinearPrices(mesh, alpha, beta))
+    source, target = (random.choice(table.layouts) for _ in range(2))
+    target = Layout(target.dims)
+    steps = scattered(table.path(source, target))
+    shards, layout = (
+        shard(np.arange(int(np.prod(shape))).reshape(shape), source, mesh, np.random.default_rng(0)),
+        source,
+    )
+    for step in steps:
+        assert step.source == layout
+        shards, layout = apply(step, shards, mesh), step.target
+    assert layout == target
+    np.testing.assert_array_equal(assemble(shards, target, shape, mesh), np.arange(int(np.prod(shape))).reshape(shape))
+    behind = all(b[: len(a)] == a for a, b in zip(source.dims, target.dims, strict=True))
+    if source.partial and behind:
+        kinds = [s.kind for s in steps]
+        assert set(kinds) <= {StepKind.REDUCE_SCATTER, StepKind.SLICE, StepKind.ALL_REDUCE}
+        assert StepKind.ALL_REDUCE not in kinds[:-1]
+        received = {a for s in steps if s.kind is StepKind.REDUCE_SCATTER for a in s.axes}
+        assert received == {*source.partial_axes} & {*target.split_axes}
 
 
 def in_parts(shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:

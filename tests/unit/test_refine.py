@@ -29,12 +29,12 @@ def sample_of(layers: int = 8) -> Sample:
     return Sample(import_bytes(build("llama", sizes).SerializeToString(), name="llama"), MACHINE)
 
 
-def space(devices: int, **more: Any) -> Space:
-    return Space(devices, 32, sample_of().layers, experts=False, **more)
+def space(devices: int, batch: int = 32, **more: Any) -> Space:
+    return Space(devices, batch, sample_of().layers, experts=False, **more)
 
 
-def scored(strategy: str, devices: int, layers: int = 8) -> Scored:
-    c = parse_strategy(f"megatron:{strategy}", devices=devices, batch=32)
+def scored(strategy: str, devices: int, layers: int = 8, batch: int = 32) -> Scored:
+    c = parse_strategy(f"megatron:{strategy}", devices=devices, batch=batch)
     return Scored(c, predict(sample_of(layers).workload(c), c, MACHINE))
 
 
@@ -98,9 +98,9 @@ def test_offloading_is_a_change_only_where_the_space_has_it() -> None:
 
 
 def test_zero_divides_in_groups_where_that_is_faster() -> None:
-    """Between servers scattering in every pass is slow, and within one there is memory to spare."""
-    begun = scored("dp=16,zero=2,micro_batch=1", 16)
-    found = refined(sample_of(), space(16), None, begun)
+    """Between servers scattering in each of many passes is slow, and within one there is memory to spare."""
+    begun = scored("dp=16,zero=2,micro_batch=1", 16, batch=256)
+    found = refined(sample_of(), space(16, batch=256), None, begun)
     assert found.configuration.shard_ranks is not None
     assert found.prediction.step_time_s < begun.prediction.step_time_s
     assert f"in groups of {found.configuration.shard_ranks} ranks" in in_words(found.configuration)

@@ -195,6 +195,21 @@ def test_what_groups_exchange_is_estimated_as_their_own_layout_has_it(architectu
     assert estimated.allocated_bytes == pytest.approx(own.allocated_bytes, rel=1e-2)
 
 
+@pytest.mark.parametrize("strategy", ["zero2:shard=8,micro_batch=1", "megatron:tp=2,zero=3,shard=4,micro_batch=1"])
+def test_groups_scatter_in_every_pass_where_a_switch_sums_faster(strategy: str) -> None:
+    """On B200 an all-reduce over all ranks takes less time, once, than scattering in groups and summing over them."""
+    profile = load_profile("b200")
+    sample = Sample(graph("gpt", 256), profile)
+    c = parse_strategy(strategy, devices=64, batch=256)
+    once, own, over_all = (sample.workload(c.with_(zero=n, shard_ranks=s)) for n, s in ((1, 8), (2, 8), (2, None)))
+    assert any(x.kind == "all_reduce" for u in once.units for x in u.sums)
+    for w in (own, sample.in_groups(c), sample.estimated(c), over_all):
+        matrices = [x for u in w.units for x in u.scatters if x.share > 0.01]
+        assert {x.kind for x in matrices} <= {"reduce_scatter", "all_reduce"}
+    estimated = predict(sample.estimated(c), c, profile)
+    assert estimated.step_time_s == pytest.approx(predict(sample.workload(c), c, profile).step_time_s, rel=1e-2)
+
+
 @pytest.mark.parametrize("strategy", ["megatron:cp=2", "megatron:tp=2,sp=true", "megatron:cp=2,tp=2"])
 def test_positions_of_one_sample_are_laid_out_by_themselves(strategy: str) -> None:
     """Before the loss samples and positions are one dimension, in which positions of one sample alone stay divided."""

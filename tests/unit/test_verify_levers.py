@@ -103,6 +103,22 @@ def test_replicas_are_summed_once_a_step() -> None:
     assert deferred(once) == (None, once)
 
 
+def test_a_sum_of_which_ranks_keep_their_part_is_scattered_in_every_pass() -> None:
+    """A switch may sum over all ranks in less time than it takes to scatter, once; whole gradients are not kept."""
+    x, y, rows = ("x", Reduction.SUM), ("y", Reduction.SUM), (("y",), ())
+    pending, whole, stored = Layout(((), ()), (x, y)), Layout(((), ())), Layout(rows)
+    steps = (
+        RedistributionStep(StepKind.ALL_REDUCE, ("x", "y"), pending, whole),
+        RedistributionStep(StepKind.SLICE, ("y",), whole, stored, 0),
+    )
+    every_pass, once = deferred(Redistribute("w", True, pending, stored, steps))
+    assert every_pass is not None
+    assert [(s.kind, s.axes) for s in every_pass.steps] == [(StepKind.REDUCE_SCATTER, ("y",))]
+    assert once is not None
+    assert [(s.kind, s.axes) for s in once.steps] == [(StepKind.ALL_REDUCE, ("x",))]
+    assert (every_pass.source, every_pass.target, once.target) == (pending, once.source, stored)
+
+
 @pytest.mark.parametrize("kind", ["selective", "products", "full", "full,recompute_blocks=0.5"])
 def test_what_is_run_again_is_let_go_before(kind: str) -> None:
     found = pipeline(recompute=f"recompute={kind}")
