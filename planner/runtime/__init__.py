@@ -8,6 +8,7 @@ import it.
 - `stage`: one rank's interpreter of a plan, event by event of its pipeline stage; `bound`: an operator on it;
   `lifetimes`, `buckets`: what may be let go, and what travels together; `traced`: a step as graphs of ATen operators;
   `rank`: a program on whole values
+- `outputs`: what a step returns, whole; `placements`: state as DTensors, for checkpoints
 - `registry`, `operators`: an operator as one function of local tensors; `fallback`: those that have none
 - `collectives`: the steps of redistributions, and the sums inside operators
 - `measure`: microbenchmarks, the samples that `planner.cost_models.calibrate` fits a profile to

@@ -4,7 +4,7 @@
     model = planner.torch.parallelize(model, plan)
 
 - `plan` captures the module's step and searches a strategy for it (`capture`, `planning`)
-- `parallelize` lets the plan's program run in the module's place (`parallel`), with state as DTensors (`placements`)
+- `parallelize` lets the plan's program run in the module's place (`parallel`), with state as DTensors
 - `state_dict`, `load_state_dict`: checkpoints under plain names, whatever the plan (`state`)
 """
 

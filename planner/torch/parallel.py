@@ -21,13 +21,13 @@ from planner.errors import InputError, UsageError
 from planner.ir import Layout, Role
 from planner.lowering import lower
 from planner.planning.programs import assignment_of, program_of
-from planner.runtime.collectives import all_gather, all_reduce
+from planner.runtime.outputs import step_loss, whole
 from planner.runtime.parts import local_part
+from planner.runtime.placements import State
 from planner.runtime.stage import Stage, Taken
 from planner.runtime.traced import TracedStage
 from planner.runtime.workers import Context
 from planner.torch.capture.writer import as_array
-from planner.torch.placements import State
 from planner.torch.planning import ModulePlan, model_of_capture
 from planner.verify.pipelined import pipeline_of
 
@@ -262,27 +262,7 @@ class Runner:
 
     def _loss(self, taken: Taken) -> Tensor:
         """The mean over the micro-batches, on every rank of every stage."""
-        name = self.graph.loss or self.graph.outputs[0]
-        found = taken.outputs.get(name, {})
-        values = [self.whole(value, layout).float() for layout, value in found.values()]
-        stages = len(self.staged.passes.stages)
-        own = torch.stack(values).mean(0).reshape(()) if values else torch.zeros((), device=self.device)
-        if stages == 1:
-            return own
-        has = torch.tensor(float(bool(values)), device=self.device)
-        both = all_reduce(torch.stack([own * has, has]), dist.group.WORLD)
-        return both[0] / both[1]
-
-    def whole(self, value: Tensor, layout: Layout) -> Tensor:
-        """A value of any layout whole on every rank of the stage."""
-        mesh = self.stage.mesh
-        for axis, reduction in layout.partial:
-            value = all_reduce(value, self.context.group(mesh, (axis,))[0], str(reduction))
-        for dim, axes in enumerate(layout.dims):
-            if axes:
-                group, ranks = self.context.group(mesh, axes)
-                value = all_gather(value, len(ranks), dim, group)
-        return value
+        return step_loss(self.graph, self.stage, taken)
 
     def _update_buffers(self, taken: Taken) -> None:
         with torch.no_grad():
@@ -304,7 +284,7 @@ class Runner:
                 count *= n
             unbiased = count / max(count - 1, 1)
         for layout, value in (found for _, found in sorted(taken.outputs[u.output].items())):
-            new = self.whole(value, layout).to(buffer.dtype)
+            new = whole(value, layout, self.stage.mesh, self.context).to(buffer.dtype)
             if u.momentum:
                 buffer.copy_(kept * buffer + (new - kept * first) * unbiased)
             else:

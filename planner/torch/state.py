@@ -20,9 +20,9 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor
 
-from planner.torch.placements import is_parted
+from planner.runtime.placements import in_one_piece, in_shards_of
 
 __all__ = ["clip_grad_norm_", "load_state_dict", "state_dict", "whole_state_dict"]
 
@@ -32,9 +32,9 @@ def state_dict(module: nn.Module, optimizer: torch.optim.Optimizer | None = None
 
     All ranks call it together.  To load, pass it to `torch.distributed.checkpoint.load`, and then to `load_state_dict`.
     """
-    found: dict[str, Any] = {"model": _mapped(_in_one_piece, _held(get_model_state_dict(module)))}
+    found: dict[str, Any] = {"model": _mapped(in_one_piece, _held(get_model_state_dict(module)))}
     if optimizer is not None:
-        found["optimizer"] = _mapped(_in_one_piece, get_optimizer_state_dict(module, optimizer))
+        found["optimizer"] = _mapped(in_one_piece, get_optimizer_state_dict(module, optimizer))
     return found
 
 
@@ -43,7 +43,7 @@ def load_state_dict(
 ) -> None:
     """Puts state of `state_dict`, as it was or as it was loaded since, into the module and the optimizer."""
     now = _held(get_model_state_dict(module))
-    loaded = {n: _as(v, now[n]) for n, v in state["model"].items() if n in now}
+    loaded = {n: in_shards_of(v, now[n]) for n, v in state["model"].items() if n in now}
     set_model_state_dict(module, loaded, options=StateDictOptions(strict=False))
     if optimizer is not None:
         fresh = get_optimizer_state_dict(module, optimizer)
@@ -103,32 +103,12 @@ def _mapped(change: Any, state: Any) -> Any:
     return change(state)
 
 
-def _in_one_piece(value: Any) -> Any:
-    """A DTensor whose shards are one piece each."""
-    if not is_parted(value):
-        return value
-    plain = [Shard(p.dim) if is_shard(p) else p for p in value.placements]
-    return distribute_tensor(value.full_tensor(), value.device_mesh, plain, src_data_rank=None)
-
-
-def is_shard(placement: Any) -> bool:
-    """Whether a placement splits a dimension, in whatever pieces."""
-    return hasattr(placement, "dim") and not placement.is_partial()
-
-
-def _as(value: Any, like: Any) -> Any:
-    """A value in the shards of another."""
-    if not is_parted(like) or not isinstance(value, DTensor) or value.placements == like.placements:
-        return value
-    return distribute_tensor(value.full_tensor(), like.device_mesh, like.placements, src_data_rank=None)
-
-
 def _alike(state: Any, like: Any) -> Any:
     if isinstance(state, Mapping):
         return {k: _alike(v, like[k]) if k in like else v for k, v in state.items()}
     if isinstance(state, list | tuple):
         return state
-    return _as(state, like)
+    return in_shards_of(state, like)
 
 
 def _of_all_stages(state: dict[str, Tensor]) -> dict[str, Tensor]:

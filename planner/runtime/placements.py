@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh as TorchMesh
-from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from planner.ir import DeviceMesh, Layout
 
-__all__ = ["State", "axis_order", "is_parted"]
+__all__ = ["State", "axis_order", "in_one_piece", "in_shards_of", "is_parted", "is_shard"]
 
 Joined = tuple[tuple[str, ...], ...]  # axes of the plan's mesh that are one dimension of DTensor's
 
@@ -35,6 +35,26 @@ def axis_order(mesh: DeviceMesh, layouts: Iterable[Layout]) -> tuple[str, ...]:
 def is_parted(tensor: Any) -> bool:
     """Whether a DTensor's shards hold pieces that lie apart: no file format of shards has words for these."""
     return isinstance(tensor, DTensor) and any(isinstance(p, _StridedShard) for p in tensor.placements)
+
+
+def is_shard(placement: Any) -> bool:
+    """Whether a placement splits a dimension, in whatever pieces."""
+    return hasattr(placement, "dim") and not placement.is_partial()
+
+
+def in_one_piece(value: Any) -> Any:
+    """A DTensor whose shards are one piece each."""
+    if not is_parted(value):
+        return value
+    plain = [Shard(p.dim) if is_shard(p) else p for p in value.placements]
+    return distribute_tensor(value.full_tensor(), value.device_mesh, plain, src_data_rank=None)
+
+
+def in_shards_of(value: Any, like: Any) -> Any:
+    """A value in the shards of another."""
+    if not is_parted(like) or not isinstance(value, DTensor) or value.placements == like.placements:
+        return value
+    return distribute_tensor(value.full_tensor(), like.device_mesh, like.placements, src_data_rank=None)
 
 
 class State:
