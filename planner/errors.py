@@ -11,6 +11,7 @@ __all__ = [
     "InputError",
     "NoPlanError",
     "NotFasterError",
+    "NotFiniteError",
     "OptionError",
     "PlannerError",
     "UsageError",
@@ -26,6 +27,12 @@ class PlannerError(Exception):
 
 class VerificationError(PlannerError):
     """A plan was executed and its numbers differ from the whole model's."""
+
+    exit_status = 1
+
+
+class NotFiniteError(PlannerError):
+    """A training met a loss or gradients that are not finite."""
 
     exit_status = 1
 

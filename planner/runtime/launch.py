@@ -1,31 +1,24 @@
-"""Runs a plan: on processes started here, or, under torchrun, as one rank of those it started."""
+"""Runs a plan, and compares: on processes started here, or, under torchrun and mpirun, as one rank of those."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
-import torch.distributed as dist
 
-from planner.errors import UsageError, VerificationError
-from planner.frontends import load_model
+from planner.errors import VerificationError
 from planner.ir import Graph
 from planner.kernels.shards import Array
 from planner.planning import PlanDocument
-from planner.planning.programs import program_of
-from planner.runtime.hosted import hosted, hosted_text
+from planner.runtime.ready import ready, workers_for
 from planner.runtime.session import Results, Session, Traffic, micro_batch_values
-from planner.runtime.workers import Workers, device_of, join_group
 from planner.verify.check import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_error
 from planner.verify.data import random_tensors
 from planner.verify.reference import gradients, run_ops
 
-__all__ = ["RunResult", "run_plan", "under_torchrun"]
+__all__ = ["RunResult", "run_plan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,33 +37,6 @@ class RunResult:
     passed: bool
 
 
-class _Torchrun:
-    """The ranks that torchrun started, seen from one of them: a call is carried out here, its result gathered."""
-
-    def __init__(self, device: str, threads: int) -> None:
-        torch.set_num_threads(threads)
-        rank, self.count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        where = device_of(device, int(os.environ.get("LOCAL_RANK", rank)))
-        self.context = join_group(where, rank, self.count, "env://")
-        self.disturbance = 0.0
-
-    def __enter__(self) -> _Torchrun:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        dist.destroy_process_group()
-
-    def call(self, function: Any, *arguments: Any) -> list[Any]:
-        found: list[Any] = [None] * self.count
-        dist.all_gather_object(found, function(self.context, *arguments))
-        return found
-
-
-def under_torchrun() -> bool:
-    """Whether this process is a rank that torchrun started."""
-    return all(v in os.environ for v in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
-
-
 def run_plan(
     model: Path, plan: PlanDocument, *, device: str = "cpu", threads: int = 1, steps: int = 3, seed: int = 0,
     check: bool = False, as_planned: bool = False, say: Callable[[str], None] | None = None,
@@ -85,35 +51,14 @@ def run_plan(
             too few GPUs.
         VerificationError: ranks disagree, or communicate something else than planned.
     """
-    bind, count = plan.model.bind, plan.devices
-    program = program_of(plan, load_model(model, bind=bind, batch=plan.model.batch))  # refuses before anything starts
-    on_host = hosted(program)
-    if on_host and device == "cuda":
-        raise UsageError(
-            f"--device cuda: PyTorch has no function here for {hosted_text(on_host)}; run the plan on the CPU "
-            f"(--device cpu), pin these operators to another split, or register a function (docs/architecture.md)"
-        )
-    if on_host and say is not None:
-        say(f"on the host, for want of a PyTorch function: {hosted_text(on_host)}")
-    if device == "cuda" and torch.cuda.device_count() == 0:
-        raise UsageError("--device cuda: this machine has no GPU that PyTorch sees; leave it out for the CPU")
-    started = under_torchrun()
-    if started and not all(os.environ[v].isdecimal() for v in ("RANK", "WORLD_SIZE", "MASTER_PORT")):
-        raise UsageError(
-            "RANK, WORLD_SIZE and MASTER_PORT: expected numbers, as torchrun sets them; unset them otherwise"
-        )
-    if started and int(os.environ["WORLD_SIZE"]) != count:
-        raise UsageError(
-            f"the plan is for {count} devices, and torchrun started {os.environ['WORLD_SIZE']}; "
-            f"start {count} (--nproc-per-node, --nnodes)"
-        )
-    workers: Any = _Torchrun(device, threads) if started else Workers(count, device=device, threads=threads)
+    here = ready(model, plan, device, say)
+    workers = workers_for(here, plan.devices, device, threads)
     with workers:
         session = Session(workers, model, plan, seed=seed, as_planned=as_planned)
         seconds = tuple(session.step(steps))
         results = session.results()
         traffic = session.traffic()
-        if started and workers.context.rank:
+        if here is not None and not here.reports:
             return None
     if traffic.executed != traffic.planned:
         raise VerificationError(f"executed {dict(traffic.executed)} but planned {dict(traffic.planned)}")

@@ -26,6 +26,7 @@ from planner.lowering.program import StageInstruction
 from planner.planning import PlanDocument
 from planner.planning.programs import program_of
 from planner.runtime.stage import Stage, Taken, Watch
+from planner.runtime.started import Ranks
 from planner.runtime.workers import Context, Workers
 from planner.verify.data import random_tensors
 from planner.verify.pipelined import pipeline_of
@@ -41,6 +42,22 @@ class Traffic:
     executed: Mapping[str, tuple[int, int]]
     planned: Mapping[str, tuple[int, int]]
     inside: Mapping[str, tuple[int, int]]
+
+    @classmethod
+    def of_rank(cls, context: Context, stage: Stage) -> Traffic:
+        """Of this rank's last step."""
+        ledger = context.ledger
+        return cls(dict(sorted(ledger.steps.items())), stage.planned(), dict(sorted(ledger.inside.items())))
+
+    @classmethod
+    def of_all(cls, ranks: list[Traffic], size: int) -> Traffic:
+        """Of all ranks', `size` in a stage, summed over the stages.  VerificationError where ranks of one stage
+        differ."""
+        stages = [ranks[k : k + size] for k in range(0, len(ranks), size)]
+        if any(f != stage[0] for stage in stages for f in stage):
+            raise VerificationError("ranks communicated differently in one step; the program is the same on all")
+        first = [stage[0] for stage in stages]
+        return cls(*(_summed([getattr(t, k) for t in first]) for k in ("executed", "planned", "inside")))
 
 
 _Pieces = dict[str, tuple[Layout, Array]]
@@ -64,7 +81,7 @@ class Session:
     """
 
     def __init__(
-        self, workers: Workers, model: Path, plan: PlanDocument, *, seed: int = 0, as_planned: bool = False
+        self, workers: Workers | Ranks, model: Path, plan: PlanDocument, *, seed: int = 0, as_planned: bool = False
     ) -> None:
         if plan.devices != workers.count:
             raise UsageError(
@@ -105,13 +122,7 @@ class Session:
 
         VerificationError where ranks of one stage differ.
         """
-        found = self.workers.call(_traffic, self.key)
-        size = self.plan.mesh.devices
-        stages = [found[k : k + size] for k in range(0, len(found), size)]
-        if any(f != ranks[0] for ranks in stages for f in ranks):
-            raise VerificationError("ranks communicated differently in one step; the program is the same on all")
-        first = [ranks[0] for ranks in stages]
-        return Traffic(*(_summed([getattr(t, k) for t in first]) for k in ("executed", "planned", "inside")))
+        return Traffic.of_all(self.workers.call(_traffic, self.key), self.plan.mesh.devices)
 
     def close(self) -> None:
         """Frees what the workers hold for it."""
@@ -224,8 +235,7 @@ def _host(value: Any) -> Array:
 
 def _traffic(context: Context, key: str) -> Traffic:
     run: _Run = context.state[key]
-    ledger = context.ledger
-    return Traffic(dict(sorted(ledger.steps.items())), run.stage.planned(), dict(sorted(ledger.inside.items())))
+    return Traffic.of_rank(context, run.stage)
 
 
 def _close(context: Context, key: str) -> None:

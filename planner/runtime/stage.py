@@ -133,6 +133,10 @@ class Stage:
         phases: tuple[Phase, ...] = ("begin", "forward", "backward", "weights", "end")
         return [i for p in phases for i in self.staged.chunks[chunk].instructions(p)]
 
+    def loads(self) -> list[Load]:
+        """What the stage asks its feed for."""
+        return [i for k in self.chunks for i in self._instructions(k) if isinstance(i, Load)]
+
     def _is_fixed(self, i: Redistribute) -> bool:
         made = self.graph.producers.get(i.tensor)
         if i.gradient or i.tensor in self.changing:

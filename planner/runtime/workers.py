@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import tempfile
 import time
 import traceback
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -38,6 +39,7 @@ _ALLOCATOR = {
     "MALLOC_ARENA_MAX": "1",
 }
 _TIMEOUT = timedelta(minutes=10)
+_GRACE_S = 1.0  # in which a process that was ended is seen to have ended
 _RESERVE_BYTES = 1 << 30  # touched and freed at the start, so that the first steps do not pay for it
 
 
@@ -157,8 +159,11 @@ class Workers:
         WorkerError where a rank fails: the others, which may wait for it for ever, are ended.
         """
         meter = Meter()
-        for pipe in self._pipes:
-            pipe.send((function, arguments))
+        for rank, pipe in enumerate(self._pipes):
+            try:
+                pipe.send((function, arguments))
+            except OSError:
+                self._end(f"rank {rank} of {self.count} ended before {function.__name__}")
         results: list[Any] = [None] * self.count
         computed = 0.0
         waiting = set(range(self.count))
@@ -168,15 +173,28 @@ class Workers:
                 waiting.remove(rank)
                 try:
                     ok, results[rank], seconds = self._pipes[rank].recv()
-                except EOFError:
+                except (EOFError, OSError):
                     ok, results[rank], seconds = False, "its process ended", 0.0
                 computed += seconds
                 if not ok:
-                    for process in self._processes:
-                        process.kill()
-                    raise WorkerError(f"rank {rank} of {self.count} failed in {function.__name__}: {results[rank]}")
+                    self._end(f"rank {rank} of {self.count} failed in {function.__name__}: {results[rank]}")
         self.disturbance = meter.disturbance(computed)
         return results
+
+    def _end(self, what: str) -> NoReturn:
+        """Ends all processes.  WorkerError: of one that was ended from outside, which others then miss, or `what`."""
+        wait([p.sentinel for p in self._processes], timeout=_GRACE_S)
+        gone = [(r, p.exitcode) for r, p in enumerate(self._processes) if p.exitcode is not None]
+        for process in self._processes:
+            process.kill()
+        killed = sorted((-code != signal.SIGKILL, r, -code) for r, code in gone if code < 0)
+        if killed:
+            _, rank, number = killed[0]
+            why = " (from outside, or by the system where memory ran out)" if number == signal.SIGKILL else ""
+            what = (
+                f"rank {rank} of {self.count} was ended by {signal.Signals(number).name}{why}; so were the others then"
+            )
+        raise WorkerError(what)
 
 
 @contextmanager
@@ -231,6 +249,8 @@ def _serve(rank: int, world: int, device: str, threads: int, store: str, pipe: C
             try:
                 result = function(context, *arguments)
                 pipe.send((True, result, time.process_time() - begin))
+            except PlannerError as error:  # its message says all
+                pipe.send((False, str(error), time.process_time() - begin))
             except Exception:
                 pipe.send((False, traceback.format_exc(), time.process_time() - begin))
     except (EOFError, KeyboardInterrupt):

@@ -1,15 +1,17 @@
-"""`planner run PLAN MODEL`: a plan executed by PyTorch, one process per device; also under torchrun."""
+"""`planner run PLAN MODEL`: a plan executed by PyTorch, one process per device, once or in a training; also under
+torchrun and mpirun."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from planner.cli.options import add_json_option
 from planner.errors import UsageError
 from planner.requests.values import not_negative, plan_file, positive
 
@@ -22,6 +24,10 @@ __all__ = ["configure", "run"]
 # Element type of each precision that is planned for, and bytes of those that models are in.
 _TYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 _BYTES: Final = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
+# Options that make a run a training.
+_TRAINING: Final = (
+    "optimizer", "lr", "weight_decay", "momentum", "clip", "weights", "data", "save", "save_every", "load",
+)  # fmt: skip
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -34,15 +40,65 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--threads", type=positive, default=1, metavar="N", help="CPU threads of each process; default: 1"
     )
     parser.add_argument(
-        "--steps", type=positive, default=3, metavar="N", help="number of steps that are timed; default: 3"
-    )
-    parser.add_argument("--seed", type=not_negative, default=0, help="seed of the random parameters and inputs")
+        "--steps", type=positive, metavar="N",
+        help="train so many steps; with --check the steps that are timed, without updates (default: 3)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seed", type=not_negative, metavar="S",
+        help="draw weights from this seed, and, without --data, the batch; default: 0, and the model's own weights",
+    )  # fmt: skip
     parser.add_argument(
         "--precision", choices=("model", "plan"), default="model",
         help="compute in the model's own types, or in the plan's precision; default: model",
     )  # fmt: skip
     parser.add_argument("--check", action="store_true", help="compare the results with the whole model on one process")
-    add_json_option(parser)
+    parser.add_argument(
+        "--json", action="store_true", help="one JSON document on standard output; of a training one a line for a step"
+    )
+    group = parser.add_argument_group("training (any of these trains)")
+    group.add_argument(
+        "--optimizer", choices=("adamw", "sgd"), help="default: the plan's; adam is AdamW, momentum is sgd with 0.9"
+    )
+    group.add_argument("--lr", type=_not_negative_number, metavar="X", help="learning rate; default: 0.001")
+    group.add_argument(
+        "--weight-decay", type=_not_negative_number, metavar="X", help="default: 0.01 for AdamW, 0 for sgd"
+    )
+    group.add_argument("--momentum", type=_not_negative_number, metavar="X", help="of sgd; default: the plan's, or 0")
+    group.add_argument("--clip", type=_positive_number, metavar="NORM", help="largest norm of all gradients together")
+    group.add_argument(
+        "--weights", type=Path, metavar="FILE",
+        help="an ONNX file, a .safetensors file or a folder of such; default: the model's own, where it holds any",
+    )  # fmt: skip
+    group.add_argument(
+        "--data", type=Path, metavar="FOLDER",
+        help="INPUT.npy for each input, samples along the first dimension; or a .npz or .safetensors file a step",
+    )  # fmt: skip
+    group.add_argument(
+        "--save", type=Path, metavar="FOLDER", help="write checkpoints there, step-N, one behind the end"
+    )
+    group.add_argument("--save-every", type=positive, metavar="K", help="and one every K steps")
+    group.add_argument("--load", type=Path, metavar="FOLDER", help="go on from a checkpoint, or the newest in a folder")
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _not_negative_number(text: str) -> float:
+    """argparse type: a finite number of at least zero."""
+    if not 0 <= (value := _number(text)) < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 on, such as 3e-4, found {text!r}")
+    return value
+
+
+def _positive_number(text: str) -> float:
+    """argparse type: a finite number above zero."""
+    if not 0 < (value := _number(text)) < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a number above 0, such as 1.0, found {text!r}")
+    return value
 
 
 def run(options: argparse.Namespace) -> int:
@@ -56,7 +112,31 @@ def run(options: argparse.Namespace) -> int:
             f"--check --precision plan: results in {plan.schedule.precision} differ from the whole model's by rounding;"
             " leave one of the two out"
         )
+    given = [name for name in _TRAINING if getattr(options, name) is not None]
+    if options.check and given:
+        raise UsageError(
+            f"--check and --{given[0].replace('_', '-')}: the check compares one step on random weights, and trains "
+            "nothing; leave one of the two out"
+        )
+    if options.save_every is not None and options.save is None:
+        raise UsageError("--save-every: no --save says where to; add it")
+    if options.weights is not None and options.load is not None:
+        raise UsageError("--weights and --load: both say what the weights are; leave one of the two out")
     require_torch("planner run")
+    from planner.runtime.started import Elsewhere
+
+    try:
+        trains = bool(given) or (options.steps is not None and not options.check and plan.schedule.mode == "training")
+        return (_train if trains else _compare)(options, plan, as_planned)
+    except Elsewhere as error:  # another rank has said it
+        return error.exit_status
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _compare(options: argparse.Namespace, plan: PlanDocument, as_planned: bool) -> int:
     from planner.runtime.launch import run_plan
 
     outcome = run_plan(
@@ -64,17 +144,51 @@ def run(options: argparse.Namespace) -> int:
         plan,
         device=options.device,
         threads=options.threads,
-        steps=options.steps,
-        seed=options.seed,
+        steps=options.steps or 3,
+        seed=options.seed or 0,
         check=options.check,
         as_planned=as_planned,
-        say=lambda text: print(text, file=sys.stderr),
+        say=_say,
     )
     if outcome is None:  # another rank reports
         return 0
     document = _document(outcome, plan, as_planned=as_planned)
     print(json.dumps(document, indent=1) if options.json else _text(document))
     return 0 if outcome.passed else 1
+
+
+def _train(options: argparse.Namespace, plan: PlanDocument, as_planned: bool) -> int:
+    from planner.runtime.launch import RunResult
+    from planner.runtime.training.driver import Step, train
+    from planner.runtime.training.options import TrainingOptions
+
+    def tell(s: Step) -> None:
+        saved = None if s.saved is None else str(s.saved)
+        text = (
+            f"step {s.step:6}  loss {s.loss:.6g}  gradient norm {s.gradient_norm:.4g}  {s.seconds:.4g} s  "
+            f"{s.samples_per_second:.4g} samples/s{'' if saved is None else f'  saved {saved}'}"
+        )
+        print(json.dumps({**asdict(s), "saved": saved}) if options.json else text, flush=True)
+
+    asked = TrainingOptions(
+        steps=options.steps or 1, seed=options.seed, **{name: getattr(options, name) for name in _TRAINING}
+    )
+    found = train(
+        options.model, plan, asked,
+        device=options.device, threads=options.threads, as_planned=as_planned, say=_say, tell=tell,
+    )  # fmt: skip
+    if found is None:  # another rank reports
+        return 0
+    seconds = tuple(s.seconds for s in found.steps)
+    outcome = RunResult(seconds, found.traffic, found.fallbacks, found.steps[-1].loss, None, True)
+    document = {
+        **_document(outcome, plan, as_planned=as_planned),
+        "step": found.steps[-1].step,
+        "weights": found.weights,
+        "optimizer": asdict(found.numbers),
+    }
+    print(json.dumps(document) if options.json else f"{_text(document)}\n  weights: {found.weights}")
+    return 0
 
 
 def _document(o: RunResult, plan: PlanDocument, *, as_planned: bool) -> dict[str, Any]:

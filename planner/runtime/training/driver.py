@@ -1,0 +1,237 @@
+"""The loop of a training, on the process that reports: it has the ranks prepare, step, save and load.
+
+What goes wrong on a rank alone, and is known before ranks wait for each other, comes back as a `_Refused`: all ranks
+then end the same way, and one reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from planner.errors import NotFiniteError, PlannerError, UsageError, VerificationError
+from planner.planning import PlanDocument
+from planner.runtime.ready import ready, workers_for
+from planner.runtime.session import Traffic
+from planner.runtime.started import Elsewhere, Ranks
+from planner.runtime.training.checkpoint import chosen, load, place_of, record_of, save
+from planner.runtime.training.finite import foremost
+from planner.runtime.training.options import Numbers, TrainingOptions
+from planner.runtime.training.rank import NotFinite, RankTraining, StepOutcome, graph_of_plan
+from planner.runtime.training.weights import weights_of
+from planner.runtime.workers import Context, Workers
+
+__all__ = ["Step", "Trained", "train"]
+
+_KEY = "training"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step is reported with; `saved`: where its checkpoint lies."""
+
+    step: int
+    loss: float
+    gradient_norm: float
+    seconds: float
+    samples_per_second: float
+    saved: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """Of a training, on the rank that reports.  `weights`: where they came from; `begun`: the steps made before."""
+
+    steps: tuple[Step, ...]
+    traffic: Traffic
+    fallbacks: frozenset[str]
+    weights: str
+    numbers: Numbers
+    begun: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """What a rank has found wrong."""
+
+    error: PlannerError
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """What a rank says when it is laid out."""
+
+    weights: str
+    notes: tuple[str, ...]
+    step_samples: int
+
+
+def train(
+    model: Path, plan: PlanDocument, options: TrainingOptions, *, device: str = "cpu", threads: int = 1,
+    as_planned: bool = False, say: Callable[[str], None] | None = None, tell: Callable[[Step], None] | None = None,
+) -> Trained | None:  # fmt: skip
+    """Trains the model as the plan says; None on ranks that do not report.  `tell` gets each step when it is made,
+    `say` what is to be known beside.
+
+    Raises:
+        InputError: the plan is not for this model; weights, data or a checkpoint do not fit it.
+        UsageError: the plan or the options are none to train with; the number of processes is not the plan's.
+        NotFiniteError: a loss or gradients are not finite: nothing was changed by that step.
+        VerificationError: ranks disagree, or communicate something else than planned.
+        WorkerError: a rank has ended.
+        Elsewhere: something of all that, which another rank reports.
+    """
+    if plan.schedule.mode != "training":
+        raise UsageError("the plan is for inference, and has no backward pass; search one without --inference")
+    here = ready(model, plan, device, say)
+    speaks = here is None or here.reports
+    with workers_for(here, plan.devices, device, threads) as workers:
+        run = _Loop(workers, plan, options, (say if speaks else None) or _silent)
+        try:
+            return run(model, as_planned, (tell if speaks else None) or _silent)
+        except (UsageError, NotFiniteError, VerificationError, _Agreed) as error:
+            found = error.error if isinstance(error, _Agreed) else error
+            raise (found if speaks else Elsewhere(found)) from None
+
+
+class _Agreed(Exception):
+    """An error that all ranks know."""
+
+    def __init__(self, error: PlannerError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _silent(_: Any) -> None:
+    pass
+
+
+class _Loop:
+    def __init__(
+        self, workers: Workers | Ranks, plan: PlanDocument, options: TrainingOptions, say: Callable[[str], None]
+    ) -> None:
+        self.workers, self.plan, self.options, self.say = workers, plan, options, say
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """What each rank returned; the first refusal is raised."""
+        found = self.workers.call(_guarded, function, *arguments)
+        for one in found:
+            if isinstance(one, _Refused):
+                raise _Agreed(one.error)
+        return found
+
+    def __call__(self, model: Path, as_planned: bool, tell: Callable[[Step], None]) -> Trained | None:
+        o = self.options
+        before: dict[str, Any] = {}
+        checkpoint = None
+        if o.load is not None:
+            checkpoint, before = self.call(_found, o.load)[0]
+        numbers = o.numbers(self.plan.schedule.optimizer, before)
+        seed = int(before.get("seed", 0)) if o.seed is None else o.seed
+        if o.data is None and before.get("data"):
+            self.say(
+                f"{checkpoint} was trained on {before['data']}; without --data the batch is drawn from seed {seed}"
+            )
+        text = self.plan.model_dump_json(by_alias=True)
+        prepared: _Prepared = self.call(_prepare, model, text, o, numbers, seed, as_planned)[0]
+        source = prepared.weights
+        for note in prepared.notes:
+            self.say(note)
+        if checkpoint is not None:
+            source = f"{checkpoint}"
+            if note := self.call(_load, checkpoint)[0]:
+                self.say(note)
+        begun = int(before.get("step", 0))
+        made: list[Step] = []
+        for number in range(begun + 1, begun + o.steps + 1):
+            made.append(self._step(number, prepared.step_samples, last=number == begun + o.steps))
+            tell(made[-1])
+        found = self.call(_traffic)
+        traffic = Traffic.of_all([t for t, _ in found], self.plan.mesh.devices)
+        if traffic.executed != traffic.planned:
+            raise VerificationError(f"executed {dict(traffic.executed)} but planned {dict(traffic.planned)}")
+        if isinstance(self.workers, Ranks) and not self.workers.here.reports:
+            return None
+        return Trained(tuple(made), traffic, frozenset().union(*(f for _, f in found)), source, numbers, begun)
+
+    def _step(self, number: int, samples: int, *, last: bool) -> Step:
+        o = self.options
+        found = self.call(_step)
+        bad = {rank: f for rank, f in enumerate(found) if isinstance(f, NotFinite)}
+        if bad:
+            first = next(iter(bad.values()))
+            what = f"the loss is {first.loss}" if first.loss - first.loss != 0 else \
+                f"the loss is {first.loss:.6g}, and the norm of the gradients {first.gradient_norm}"  # fmt: skip
+            raise NotFiniteError(
+                f"step {number}: {what}{foremost({rank: f.suspect for rank, f in bad.items()})}; "
+                "the weights are those of the step before; look at the data and at --lr"
+            )
+        outcomes: list[StepOutcome] = found
+        seconds = max(f.seconds for f in outcomes)
+        saved = None
+        if o.save is not None and (last or (o.save_every is not None and number % o.save_every == 0)):
+            self.call(_save, o.save)
+            saved = place_of(o.save, number)
+        return Step(number, outcomes[0].loss, outcomes[0].gradient_norm, seconds, samples / seconds, saved)
+
+
+# On the ranks
+
+
+def _guarded(context: Context, function: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return function(context, *arguments)
+    except PlannerError as error:
+        return _Refused(error)
+
+
+def _found(_: Context, folder: Path) -> tuple[Path, dict[str, Any]]:
+    checkpoint = chosen(folder)
+    return checkpoint, record_of(checkpoint)
+
+
+def _prepare(
+    context: Context, model: Path, text: str, options: TrainingOptions, numbers: Numbers, seed: int, as_planned: bool
+) -> _Prepared:
+    plan = PlanDocument.model_validate_json(text)
+    graph = graph_of_plan(model, plan)
+    if graph.loss is None:
+        raise UsageError(
+            f"{model}: no output of it is a loss, so that there is nothing to train by; export the model with its "
+            "loss, or name the output in its metadata (planner.loss); --check runs it on random gradients"
+        )
+    # A checkpoint has all parameters: whatever they begin with is overwritten.
+    drawn = options.seed if options.weights is not None or options.load is None else seed
+    weights = weights_of(graph, model, options.weights, drawn)
+    training = RankTraining(context, graph, plan, weights, options.data, numbers, seed, as_planned)
+    context.state[_KEY] = training
+    notes = []
+    if weights.unread:
+        notes.append(f"--weights {options.weights}: not read, for the model has none of that name: "
+                     f"{', '.join(weights.unread)}")  # fmt: skip
+    return _Prepared(weights.said, tuple(notes), training.step_samples)
+
+
+def _training(context: Context) -> RankTraining:
+    found: RankTraining = context.state[_KEY]
+    return found
+
+
+def _step(context: Context) -> Any:
+    found = _training(context).step()
+    return _Refused(found) if isinstance(found, PlannerError) else found
+
+
+def _save(context: Context, folder: Path) -> None:
+    save(_training(context), folder)
+
+
+def _load(context: Context, checkpoint: Path) -> str:
+    return load(_training(context), checkpoint)
+
+
+def _traffic(context: Context) -> tuple[Traffic, set[str]]:
+    training = _training(context)
+    return training.traffic(), training.stage.fallbacks

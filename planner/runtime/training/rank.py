@@ -1,0 +1,235 @@
+"""One rank of a training: its parts of the weights, an optimizer on them, and a step.
+
+The optimizer is torch's own, on the local parts: what it does to an element depends on nothing but that element.  Ranks
+that hold one part twice (replicas, parameters that several stages read) have the same gradients, and so keep it equal.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from planner.errors import InputError
+from planner.frontends import load_model
+from planner.ir import Graph, Layout, Role
+from planner.kernels.shards import Array
+from planner.planning import PlanDocument
+from planner.planning.programs import program_of
+from planner.runtime.outputs import own_loss
+from planner.runtime.parts import tensor_of
+from planner.runtime.placements import State
+from planner.runtime.session import Traffic
+from planner.runtime.stage import Stage, Taken
+from planner.runtime.training.data import Data, batch_rows, open_data
+from planner.runtime.training.finite import Suspect, first_not_finite
+from planner.runtime.training.options import Numbers
+from planner.runtime.training.weights import Weights, plain_names
+from planner.runtime.workers import Context
+from planner.verify.data import random_tensors
+from planner.verify.pipelined import pipeline_of
+
+__all__ = ["NotFinite", "RankTraining", "StepOutcome", "graph_of_plan"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """Of one step: the mean loss, the norm of all gradients before they are clipped, and this rank's seconds."""
+
+    loss: float
+    gradient_norm: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class NotFinite:
+    """A step whose loss or gradients are not finite; nothing was changed by it.  `suspect`: this rank's."""
+
+    loss: float
+    gradient_norm: float
+    suspect: Suspect | None
+
+
+def graph_of_plan(model: Path, plan: PlanDocument) -> Graph:
+    """The model in the sizes that were planned for."""
+    return load_model(model, bind=dict(plan.model.bind), batch=plan.model.batch)
+
+
+class RankTraining:
+    """A plan on one rank, with weights and an optimizer.
+
+    `parameters`: this rank's parts by the graph's name; `plain`: the names that files have for them; `trained`: those
+    with a gradient, on whatever stage; `position`: samples that were read so far; `step_number`: steps that were made.
+    """
+
+    def __init__(
+        self, context: Context, graph: Graph, plan: PlanDocument, weights: Weights, data: Path | None,
+        numbers: Numbers, seed: int, as_planned: bool,
+    ) -> None:  # fmt: skip
+        self.context, self.graph, self.numbers, self.seed = context, graph, numbers, seed
+        self.micro_batches = plan.schedule.micro_batches
+        self.data: Data | None = None if data is None else open_data(graph, data, self.micro_batches)
+        staged = pipeline_of(plan, program_of(plan, graph), self.micro_batches)
+        low = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(plan.schedule.precision) if as_planned else None
+        self.stage = Stage(staged, context, weights.constants(), precision=low)
+        self.layouts = {t.name: plan.parameters[t.name].stored.layout() for t in graph.parameters}
+        self.stages = len(staged.passes.stages)
+        self.holders = {n: self._holders(n) for n in self.layouts}
+        self.plain = plain_names(graph)
+        self.trained = [n for n in self.layouts if n in staged.program.final_gradients]
+        self.parameters = self._placed(weights)
+        self.optimizer = self._optimizer([self.parameters[n] for n in self.trained if n in self.parameters])
+        self.step_number = self.position = 0
+        self._fed: dict[tuple[str, Layout, int], Tensor] = {}  # without data every step reads the same batch
+
+    @cached_property
+    def meshes(self) -> State:
+        """What the parameters are as DTensors; made when first asked for, by all ranks together."""
+        return State(self.stage.mesh, self.stages, self.layouts, self.context.device.type)
+
+    @property
+    def step_samples(self) -> int:
+        return batch_rows(self.graph) * self.micro_batches
+
+    def _holders(self, name: str) -> list[int]:
+        """The stages that hold a parameter."""
+        passes, chunks = self.stage.staged.passes, self.stage.staged.chunks
+        return sorted({passes.holder[k] for k, c in enumerate(chunks) if name in c.held})
+
+    def _placed(self, weights: Weights) -> dict[str, nn.Parameter]:
+        held = [n for n in self.layouts if self.stage.number in self.holders[n]]
+        drawn = weights.drawn(held)
+        found = {}
+        for name in held:
+            layout, mesh, place = self.layouts[name], self.stage.mesh, self.context.place
+            part = layout.shard(drawn.pop(name), mesh, place) if name in drawn else \
+                weights.part(name, layout, mesh, place)  # fmt: skip
+            found[name] = nn.Parameter(self._there(part), requires_grad=False)
+        return found
+
+    def _optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer | None:
+        """None on a stage that holds no trained parameter: torch makes no optimizer of none."""
+        n = self.numbers
+        if not parameters:
+            return None
+        if n.optimizer == "adamw":
+            return torch.optim.AdamW(parameters, lr=n.lr, weight_decay=n.weight_decay)
+        return torch.optim.SGD(parameters, lr=n.lr, weight_decay=n.weight_decay, momentum=n.momentum)
+
+    # A step
+
+    def step(self) -> StepOutcome | NotFinite | InputError | None:
+        """One step.  InputError where the data of this rank is none; None where another rank's is none, which all know
+        before anything is computed."""
+        begin = time.perf_counter()
+        fed, error = self._fetched()
+        if self.data is not None:
+            wrong = torch.tensor(float(error is not None), device=self.context.device)
+            dist.all_reduce(wrong)
+            if float(wrong):
+                return error
+
+        def feed(name: str, layout: Layout, micro_batch: int) -> Tensor:
+            if name in self.parameters:
+                return self.parameters[name].data
+            return fed[name, layout, max(micro_batch, 0)]
+
+        self.context.ledger.clear()
+        taken = self.stage.step(feed)
+        loss, norm = self._measured(taken)
+        if not (loss - loss == 0.0 and norm - norm == 0.0):  # of an infinity and of what is no number it is no number
+            return NotFinite(loss, norm, first_not_finite(self.stage, feed))
+        self._update(taken, norm)
+        self.step_number += 1
+        self.position += self.step_samples
+        self.context.synchronize()
+        return StepOutcome(loss, norm, time.perf_counter() - begin)
+
+    def _fetched(self) -> tuple[dict[tuple[str, Layout, int], Tensor], InputError | None]:
+        """This rank's parts of the inputs of all micro-batches."""
+        mesh, place = self.stage.mesh, self.context.place
+        read = self._read_inputs()
+        if self.data is None:
+            if not self._fed:
+                self._fed = {(n, x, m): self._there(x.shard(whole[n], mesh, place))
+                             for m, whole in enumerate(self._drawn()) for n, x in read}  # fmt: skip
+            return self._fed, None
+        found = {}
+        try:
+            self.data.check(self.position)
+            for n, x in read:
+                for m in range(self.micro_batches):
+                    found[n, x, m] = self._there(self.data.part(n, self.position, m, x, mesh, place))
+        except InputError as error:
+            return {}, error
+        return found, None
+
+    def _there(self, part: Array) -> Tensor:
+        return tensor_of(part).to(self.context.device)
+
+    def _drawn(self) -> Iterator[dict[str, Array]]:
+        """Whole inputs of each micro-batch, as `planner.runtime.session` draws them."""
+        wanted = [n for n in self.graph.inputs if self.graph.tensors[n].role is Role.INPUT]
+        for m in range(self.micro_batches):
+            yield random_tensors(self.graph, self.seed + m, only=wanted)
+
+    def _read_inputs(self) -> list[tuple[str, Layout]]:
+        return list(dict.fromkeys(
+            (i.tensor, i.layout) for i in self.stage.loads() if self.graph.tensors[i.tensor].role is Role.INPUT
+        ))  # fmt: skip
+
+    def _measured(self, taken: Taken) -> tuple[float, float]:
+        """The loss, and the norm of the gradients: each element counts once, however many ranks hold it."""
+        own = own_loss(self.graph, self.stage, taken)
+        squares = torch.zeros((), dtype=torch.float64, device=self.context.device)
+        for name, gradient in taken.gradients.items():
+            size = torch.linalg.vector_norm(gradient.float()).double()
+            squares += size * size / self._copies(name)
+        has = 0.0 if own is None else 1.0
+        value = squares.new_zeros(()) if own is None else own.double()
+        both = torch.stack([value, squares.new_tensor(has), squares])
+        dist.all_reduce(both)
+        total, count, square = both.tolist()
+        return total / count, square**0.5
+
+    def _copies(self, name: str) -> int:
+        """Ranks that hold the same part of a parameter."""
+        layout, mesh = self.layouts[name], self.stage.mesh
+        shards = mesh.size([a for axes in layout.dims for a in axes])
+        return mesh.devices // shards * len(self.holders[name])
+
+    def _update(self, taken: Taken, norm: float) -> None:
+        if self.optimizer is None:
+            return
+        gradients = list(self._own(taken))
+        limit = self.numbers.clip
+        if limit is not None and (scale := min(limit / (norm + 1e-6), 1.0)) < 1.0:
+            torch._foreach_mul_([g for _, g in gradients], scale)
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _own(self, taken: Taken) -> Iterator[tuple[nn.Parameter, Tensor]]:
+        """Gradients, each in memory of its own, since clipping writes into them."""
+        known = {s.untyped_storage().data_ptr() for s in self.stage.seeds.values()}
+        for name in self.trained:
+            gradient = taken.gradients.pop(name, None)
+            if gradient is None or name not in self.parameters:
+                continue
+            parameter = self.parameters[name]
+            gradient = gradient.to(parameter.dtype).contiguous()
+            if gradient.untyped_storage().data_ptr() in known:
+                gradient = gradient.clone()
+            known.add(gradient.untyped_storage().data_ptr())
+            yield parameter, gradient
+
+    def traffic(self) -> Traffic:
+        """Collectives of the last step, and those that the plan has for it."""
+        return Traffic.of_rank(self.context, self.stage)
