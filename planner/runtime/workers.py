@@ -251,7 +251,9 @@ def _serve(rank: int, world: int, device: str, threads: int, store: str, pipe: C
                 pipe.send((True, result, time.process_time() - begin))
             except PlannerError as error:  # its message says all
                 pipe.send((False, str(error), time.process_time() - begin))
-            except Exception:
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException:  # checkpoints of torch fail with what is no Exception
                 pipe.send((False, traceback.format_exc(), time.process_time() - begin))
     except (EOFError, KeyboardInterrupt):
         pass

@@ -2,8 +2,9 @@
 
     planner.parameters   a JSON list: the stored floats that are trained; all others are constants
     planner.loss         the output that training minimises
+    planner.aliases      a JSON object: further names that a module has for a parameter, which checkpoints have too
 
-`planner.torch` writes both: a module knows its parameters and its loss.
+`planner.torch` writes them: a module knows its parameters, those that are tied, and its loss.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import onnx
 
 from planner.errors import InputError
 
-__all__ = ["LOSS_KEY", "PARAMETERS_KEY", "Stated", "stated"]
+__all__ = ["ALIASES_KEY", "LOSS_KEY", "PARAMETERS_KEY", "Stated", "aliases", "stated"]
 
-PARAMETERS_KEY, LOSS_KEY = "planner.parameters", "planner.loss"
+PARAMETERS_KEY, LOSS_KEY, ALIASES_KEY = "planner.parameters", "planner.loss", "planner.aliases"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +45,16 @@ def stated(model: onnx.ModelProto, name: str) -> Stated:
     if loss is not None and loss not in {o.name for o in model.graph.output}:
         raise InputError(f"{name}: metadata {LOSS_KEY}: the graph has no output '{loss}'.")
     return Stated(parameters, loss)
+
+
+def aliases(model: onnx.ModelProto, name: str) -> dict[str, str]:
+    """Further names of parameters, with the names that the graph has for them.  InputError where the metadata cannot be
+    understood."""
+    text = next((p.value for p in model.metadata_props if p.key == ALIASES_KEY), "{}")
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(n, str) for n in found.values()):
+        raise InputError(f"{name}: metadata {ALIASES_KEY}: expected a JSON object of names, found {text[:80]!r}")
+    return found

@@ -26,8 +26,9 @@ from torch.distributed.checkpoint.api import CheckpointException
 from planner.errors import InputError, UsageError
 from planner.runtime.placements import in_one_piece, in_shards_of
 from planner.runtime.training.rank import RankTraining
+from planner.runtime.workers import Context
 
-__all__ = ["chosen", "load", "place_of", "record_of", "save"]
+__all__ = ["chosen", "clear", "load", "place_of", "record_of", "save"]
 
 _RECORD = "training.json"
 _NAME = re.compile(r"step-(\d+)")
@@ -70,19 +71,26 @@ def record_of(checkpoint: Path) -> dict[str, Any]:
         raise InputError(f"--load {checkpoint}: {_RECORD} cannot be read: {error}; load another checkpoint") from None
 
 
+def clear(context: Context, folder: Path) -> None:
+    """Makes the folder of checkpoints ready, on the first rank; before `save`, in which ranks wait for each other.
+    UsageError where it cannot be."""
+    if context.rank:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob(".step-*.part"):
+            shutil.rmtree(left)
+    except OSError as error:
+        raise UsageError(f"--save {folder}: cannot be written to: {error.strerror}") from None
+
+
 def save(training: RankTraining, folder: Path) -> None:
     """Writes a checkpoint; all ranks call it together.  UsageError, on all of them, where it cannot be written."""
     place = place_of(folder, training.step_number)
     part = place.with_name(f".{place.name}.part")
-    first = training.context.rank == 0
     try:
-        # Others write when the first rank has told them what; by then leftovers are gone.
-        if first:
-            folder.mkdir(parents=True, exist_ok=True)
-            for left in folder.glob(".step-*.part"):
-                shutil.rmtree(left)
         dcp.save(_state(training, _state_of(training)), checkpoint_id=part)
-        if first:
+        if training.context.rank == 0:
             _record(training, part / _RECORD)
             _put(part, place)
     except (CheckpointException, OSError) as error:
@@ -205,14 +213,15 @@ def _fresh(training: RankTraining) -> _Kept:
 def _state(training: RankTraining, kept: _Kept, *, groups: bool = True) -> dict[str, Any]:
     """What is saved, and read into: DTensors over this rank's own memory, where their shards are one piece."""
     plain = training.plain
-    found: dict[str, Any] = {
-        "model": {plain[n]: in_one_piece(_named(training, n, p.data)) for n, p in training.parameters.items()}
-    }
+    model = {plain[n]: in_one_piece(_named(training, n, p.data)) for n, p in training.parameters.items()}
+    found: dict[str, Any] = {"model": model}
     if kept:
         found["optimizer"] = {"state": {
             plain[n]: {k: v if k == "step" else in_one_piece(_named(training, n, v)) for k, v in state.items()}
             for n, state in kept.items()
         }}  # fmt: skip
+    if groups:  # what is saved, and not read into
+        model |= {alias: model[plain[n]] for alias, n in training.aliases.items() if plain[n] in model}
     if groups and training.optimizer is not None:
         # All names on every rank: which of them a stage holds is the plan's affair.
         numbers = {k: v for k, v in training.optimizer.param_groups[0].items() if k != "params"}

@@ -16,16 +16,17 @@ from planner.planning import PlanDocument
 from planner.runtime.ready import ready, workers_for
 from planner.runtime.session import Traffic
 from planner.runtime.started import Elsewhere, Ranks
-from planner.runtime.training.checkpoint import chosen, load, place_of, record_of, save
+from planner.runtime.training.checkpoint import chosen, clear, load, place_of, record_of, save
+from planner.runtime.training.data import batch_rows, open_data
 from planner.runtime.training.finite import foremost
 from planner.runtime.training.options import Numbers, TrainingOptions
 from planner.runtime.training.rank import NotFinite, RankTraining, StepOutcome, graph_of_plan
 from planner.runtime.training.weights import weights_of
 from planner.runtime.workers import Context, Workers
 
-__all__ = ["Step", "Trained", "train"]
+__all__ = ["Agreed", "Step", "Trained", "train", "train_on"]
 
-_KEY = "training"
+_KEY, _OPENED = "training", "training: opened"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +89,31 @@ def train(
     here = ready(model, plan, device, say)
     speaks = here is None or here.reports
     with workers_for(here, plan.devices, device, threads) as workers:
-        run = _Loop(workers, plan, options, (say if speaks else None) or _silent)
         try:
-            return run(model, as_planned, (tell if speaks else None) or _silent)
-        except (UsageError, NotFiniteError, VerificationError, _Agreed) as error:
-            found = error.error if isinstance(error, _Agreed) else error
-            raise (found if speaks else Elsewhere(found)) from None
+            found = train_on(workers, model, plan, options, as_planned=as_planned, say=say if speaks else None,
+                             tell=tell if speaks else None)  # fmt: skip
+        except Agreed as error:
+            raise (error.error if speaks else Elsewhere(error.error)) from None
+    return found if speaks else None
 
 
-class _Agreed(Exception):
+def train_on(
+    workers: Workers | Ranks, model: Path, plan: PlanDocument, options: TrainingOptions, *, as_planned: bool = False,
+    say: Callable[[str], None] | None = None, tell: Callable[[Step], None] | None = None,
+) -> Trained:  # fmt: skip
+    """As `train`, on processes that are there; what was trained before on them is let go.
+
+    Raises:
+        Agreed: what went wrong, which all ranks know.
+        WorkerError: a rank has ended.
+    """
+    try:
+        return _Loop(workers, plan, options, say or _silent)(model, as_planned, tell or _silent)
+    except (UsageError, NotFiniteError, VerificationError) as error:
+        raise Agreed(error) from None
+
+
+class Agreed(Exception):
     """An error that all ranks know."""
 
     def __init__(self, error: PlannerError) -> None:
@@ -115,14 +132,19 @@ class _Loop:
         self.workers, self.plan, self.options, self.say = workers, plan, options, say
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """What each rank returned; the first refusal is raised."""
+        """What each rank returned.  The first refusal is raised: of a function in which a rank refuses before it waits
+        for others, or all do."""
         found = self.workers.call(_guarded, function, *arguments)
-        for one in found:
-            if isinstance(one, _Refused):
-                raise _Agreed(one.error)
+        self._heed(found)
         return found
 
-    def __call__(self, model: Path, as_planned: bool, tell: Callable[[Step], None]) -> Trained | None:
+    @staticmethod
+    def _heed(found: list[Any]) -> None:
+        for one in found:
+            if isinstance(one, _Refused):
+                raise Agreed(one.error)
+
+    def __call__(self, model: Path, as_planned: bool, tell: Callable[[Step], None]) -> Trained:
         o = self.options
         before: dict[str, Any] = {}
         checkpoint = None
@@ -135,7 +157,8 @@ class _Loop:
                 f"{checkpoint} was trained on {before['data']}; without --data the batch is drawn from seed {seed}"
             )
         text = self.plan.model_dump_json(by_alias=True)
-        prepared: _Prepared = self.call(_prepare, model, text, o, numbers, seed, as_planned)[0]
+        prepared: _Prepared = self.call(_open, model, text, o, seed)[0]
+        self.workers.call(_lay_out, text, numbers, seed, as_planned)
         source = prepared.weights
         for note in prepared.notes:
             self.say(note)
@@ -143,22 +166,23 @@ class _Loop:
             source = f"{checkpoint}"
             if note := self.call(_load, checkpoint)[0]:
                 self.say(note)
+        if o.save is not None:
+            self.call(clear, o.save)  # to know it before steps are made
         begun = int(before.get("step", 0))
         made: list[Step] = []
         for number in range(begun + 1, begun + o.steps + 1):
             made.append(self._step(number, prepared.step_samples, last=number == begun + o.steps))
             tell(made[-1])
-        found = self.call(_traffic)
+        found = self.workers.call(_traffic)
         traffic = Traffic.of_all([t for t, _ in found], self.plan.mesh.devices)
         if traffic.executed != traffic.planned:
             raise VerificationError(f"executed {dict(traffic.executed)} but planned {dict(traffic.planned)}")
-        if isinstance(self.workers, Ranks) and not self.workers.here.reports:
-            return None
         return Trained(tuple(made), traffic, frozenset().union(*(f for _, f in found)), source, numbers, begun)
 
     def _step(self, number: int, samples: int, *, last: bool) -> Step:
         o = self.options
-        found = self.call(_step)
+        found = self.workers.call(_step)
+        self._heed(found)
         bad = {rank: f for rank, f in enumerate(found) if isinstance(f, NotFinite)}
         if bad:
             first = next(iter(bad.values()))
@@ -172,6 +196,7 @@ class _Loop:
         seconds = max(f.seconds for f in outcomes)
         saved = None
         if o.save is not None and (last or (o.save_every is not None and number % o.save_every == 0)):
+            self.call(clear, o.save)
             self.call(_save, o.save)
             saved = place_of(o.save, number)
         return Step(number, outcomes[0].loss, outcomes[0].gradient_norm, seconds, samples / seconds, saved)
@@ -192,9 +217,8 @@ def _found(_: Context, folder: Path) -> tuple[Path, dict[str, Any]]:
     return checkpoint, record_of(checkpoint)
 
 
-def _prepare(
-    context: Context, model: Path, text: str, options: TrainingOptions, numbers: Numbers, seed: int, as_planned: bool
-) -> _Prepared:
+def _open(context: Context, model: Path, text: str, options: TrainingOptions, seed: int) -> _Prepared:
+    """Looks at everything that is read, without a word to other ranks."""
     plan = PlanDocument.model_validate_json(text)
     graph = graph_of_plan(model, plan)
     if graph.loss is None:
@@ -205,13 +229,20 @@ def _prepare(
     # A checkpoint has all parameters: whatever they begin with is overwritten.
     drawn = options.seed if options.weights is not None or options.load is None else seed
     weights = weights_of(graph, model, options.weights, drawn)
-    training = RankTraining(context, graph, plan, weights, options.data, numbers, seed, as_planned)
-    context.state[_KEY] = training
+    data = None if options.data is None else open_data(graph, options.data, plan.schedule.micro_batches)
+    context.state[_KEY] = None  # lets a training go that was there before
+    context.state[_OPENED] = graph, weights, data
     notes = []
     if weights.unread:
         notes.append(f"--weights {options.weights}: not read, for the model has none of that name: "
                      f"{', '.join(weights.unread)}")  # fmt: skip
-    return _Prepared(weights.said, tuple(notes), training.step_samples)
+    return _Prepared(weights.said, tuple(notes), batch_rows(graph) * plan.schedule.micro_batches)
+
+
+def _lay_out(context: Context, text: str, numbers: Numbers, seed: int, as_planned: bool) -> None:
+    graph, weights, data = context.state.pop(_OPENED)
+    plan = PlanDocument.model_validate_json(text)
+    context.state[_KEY] = RankTraining(context, graph, plan, weights, data, numbers, seed, as_planned)
 
 
 def _training(context: Context) -> RankTraining:

@@ -27,7 +27,7 @@ from planner.runtime.parts import tensor_of
 from planner.runtime.placements import State
 from planner.runtime.session import Traffic
 from planner.runtime.stage import Stage, Taken
-from planner.runtime.training.data import Data, batch_rows, open_data
+from planner.runtime.training.data import Data, batch_rows
 from planner.runtime.training.finite import Suspect, first_not_finite
 from planner.runtime.training.options import Numbers
 from planner.runtime.training.weights import Weights, plain_names
@@ -64,24 +64,25 @@ def graph_of_plan(model: Path, plan: PlanDocument) -> Graph:
 class RankTraining:
     """A plan on one rank, with weights and an optimizer.
 
-    `parameters`: this rank's parts by the graph's name; `plain`: the names that files have for them; `trained`: those
+    `parameters`: this rank's parts by the graph's name; `plain`: the names that files have for them, and
+    `aliases` further ones with the graph's; `trained`: those
     with a gradient, on whatever stage; `position`: samples that were read so far; `step_number`: steps that were made.
     """
 
     def __init__(
-        self, context: Context, graph: Graph, plan: PlanDocument, weights: Weights, data: Path | None,
+        self, context: Context, graph: Graph, plan: PlanDocument, weights: Weights, data: Data | None,
         numbers: Numbers, seed: int, as_planned: bool,
     ) -> None:  # fmt: skip
         self.context, self.graph, self.numbers, self.seed = context, graph, numbers, seed
         self.micro_batches = plan.schedule.micro_batches
-        self.data: Data | None = None if data is None else open_data(graph, data, self.micro_batches)
+        self.data = data
         staged = pipeline_of(plan, program_of(plan, graph), self.micro_batches)
         low = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(plan.schedule.precision) if as_planned else None
         self.stage = Stage(staged, context, weights.constants(), precision=low)
         self.layouts = {t.name: plan.parameters[t.name].stored.layout() for t in graph.parameters}
         self.stages = len(staged.passes.stages)
         self.holders = {n: self._holders(n) for n in self.layouts}
-        self.plain = plain_names(graph)
+        self.plain, self.aliases = plain_names(graph), weights.aliases
         self.trained = [n for n in self.layouts if n in staged.program.final_gradients]
         self.parameters = self._placed(weights)
         self.optimizer = self._optimizer([self.parameters[n] for n in self.trained if n in self.parameters])

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 
 from planner.errors import InputError
+from planner.frontends.facts.stated import aliases
+from planner.frontends.file.strip import strip_file
 from planner.ir import DeviceMesh, Graph, Layout, Role, Tensor
 from planner.kernels.shards import Array
 from planner.runtime.training.stored import Stored, in_onnx, safetensors
@@ -34,7 +37,8 @@ def plain_names(graph: Graph) -> dict[str, str]:
 class Weights:
     """Values of parameters and constants: those that files hold, and others drawn from `seed`.
 
-    `said`: where they come from, in words; `unread`: names of a file that the model does not read.
+    `said`: where they come from, in words; `unread`: names of a file that the model does not read; `aliases`: further
+    names of parameters, which checkpoints have too, with the graph's.
     """
 
     graph: Graph
@@ -42,6 +46,7 @@ class Weights:
     seed: int
     said: str
     unread: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
     def drawn(self, names: Collection[str]) -> dict[str, Array]:
         """Whole values of those of the names that no file holds."""
@@ -61,6 +66,16 @@ class Weights:
 
 
 def weights_of(graph: Graph, model: Path, given: Path | None, seed: int | None) -> Weights:
+    """As `_weights_of`, with what the model says of parameters that are tied."""
+    file = onnx.ModelProto.FromString(strip_file(model))
+    known = {p: n for n, p in plain_names(graph).items()}
+    tied = {alias: known[name] for alias, name in aliases(file, model.name).items() if name in known}
+    return replace(_weights_of(graph, model, given, seed, tied), aliases=tied)
+
+
+def _weights_of(
+    graph: Graph, model: Path, given: Path | None, seed: int | None, tied: Mapping[str, str]
+) -> Weights:  # fmt: skip
     """The weights that were asked for: of the file that was given, else drawn from the seed, else the model's own, else
     drawn from the seed 0.
 
@@ -91,7 +106,7 @@ def weights_of(graph: Graph, model: Path, given: Path | None, seed: int | None) 
             gone = " (their data lies in a file that is not there)" if absent & set(lacking) else ""
             raise InputError(f"--weights {given}: no values for {_listed(lacking)}{gone}")
         return Weights(graph, _checked(graph, held), seed or 0, f"{given}")
-    return _of_tensors(graph, given, _tensors_of(given), seed or 0)
+    return _of_tensors(graph, given, _tensors_of(given), seed or 0, tied)
 
 
 def _tensors_of(given: Path) -> dict[str, Stored]:
@@ -107,14 +122,17 @@ def _tensors_of(given: Path) -> dict[str, Stored]:
     return found
 
 
-def _of_tensors(graph: Graph, given: Path, tensors: Mapping[str, Stored], seed: int) -> Weights:
-    held = {name: tensors[plain] for name, plain in plain_names(graph).items() if plain in tensors}
+def _of_tensors(
+    graph: Graph, given: Path, tensors: Mapping[str, Stored], seed: int, tied: Mapping[str, str]
+) -> Weights:  # fmt: skip
+    held = {name: tensors[alias] for alias, name in tied.items() if alias in tensors}
+    held |= {name: tensors[plain] for name, plain in plain_names(graph).items() if plain in tensors}
     for t in graph.tensors.values():  # constants, such as tables, may be there too
         if t.role is Role.CONSTANT and t.value is None and t.name not in graph.producers and t.name in tensors:
             held[t.name] = tensors[t.name]
     names = plain_names(graph)
     lacking = [plain for name, plain in names.items() if name not in held]
-    unread = tuple(sorted(set(tensors) - set(names.values()) - set(held)))
+    unread = tuple(sorted(set(tensors) - set(names.values()) - set(held) - set(tied)))
     if lacking:
         has = f"; it holds {_listed(unread)}, which the model does not read" if unread else ""
         raise InputError(

@@ -264,6 +264,13 @@ class _Walk:
         facts = {"planner.parameters": json.dumps(trained)}
         if loss is not None:
             facts["planner.loss"] = loss
+        aliases = {
+            n: self.first[id(p)]
+            for n, p in self.module.named_parameters(remove_duplicate=False)
+            if n not in self.parameters
+        }
+        if aliases:
+            facts["planner.aliases"] = json.dumps(aliases)
         used = {i for n in w.nodes for i in n.input}
         w.stored = [t for t in w.stored if t.name in used or t.name in self.parameters]
         return Capture(
@@ -271,11 +278,7 @@ class _Walk:
             type(self.module).__name__,
             tuple(self.inputs),
             tuple(trained),
-            {
-                n: self.first[id(p)]
-                for n, p in self.module.named_parameters(remove_duplicate=False)
-                if n not in self.parameters
-            },
+            aliases,
             tuple(updates),
             w.constants,
             self.module.training,
