@@ -183,7 +183,9 @@ class Workers:
 
     def _end(self, what: str) -> NoReturn:
         """Ends all processes.  WorkerError: of one that was ended from outside, which others then miss, or `what`."""
-        wait([p.sentinel for p in self._processes], timeout=_GRACE_S)
+        ending = wait([p.sentinel for p in self._processes], timeout=_GRACE_S)
+        for process in (p for p in self._processes if p.sentinel in ending):
+            process.join(timeout=_GRACE_S)  # its files are closed before it has ended
         gone = [(r, p.exitcode) for r, p in enumerate(self._processes) if p.exitcode is not None]
         for process in self._processes:
             process.kill()

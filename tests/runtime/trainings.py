@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import torch
 from planner.kernels.shards import Array
 from planner.planning import PlanDocument, read_plan
 from planner.runtime.training.options import TrainingOptions
+from tests.runtime.safetensors_files import write_safetensors
 from tests.torch.training import made, planned
 
 BATCH, SAMPLES = 8, 20  # samples of a step, and of the data: the third step takes the last ones and the first again
@@ -41,22 +40,6 @@ class Truth:
     losses: list[float]
     norms: list[float]
     weights: dict[str, Array]
-
-
-def write_safetensors(file: Path, tensors: Mapping[str, Array]) -> None:
-    """As the format has it, without its package."""
-    names = {np.dtype(np.float32): "F32", np.dtype(np.int64): "I64", np.dtype(np.float16): "F16"}
-    header, at = {}, 0
-    for name, value in tensors.items():
-        header[name] = {
-            "dtype": names[value.dtype],
-            "shape": list(value.shape),
-            "data_offsets": [at, at + value.nbytes],
-        }
-        at += value.nbytes
-    text = json.dumps(header).encode()
-    parts = [np.ascontiguousarray(v).tobytes() for v in tensors.values()]
-    file.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(parts))
 
 
 def drawn_data(name: str) -> dict[str, Array]:

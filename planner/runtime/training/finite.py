@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from planner.ir import Role
 from planner.lowering import Load, Run
 from planner.lowering.program import StageInstruction
 from planner.lowering.touched import Key
@@ -20,8 +21,8 @@ __all__ = ["Suspect", "first_not_finite", "foremost"]
 class Suspect:
     """The first tensor of a rank that holds what is no number, or, where none does, an infinity.
 
-    `order`: NaN before infinities (masks hold such), forward before backward, stages in the order in which they run,
-    then the instruction.
+    `order`: NaN, and infinities of parameters, before other infinities (masks hold such); forward before backward;
+    stages in the order in which they run; then the instruction.
     """
 
     order: tuple[bool, bool, int, int]
@@ -61,7 +62,10 @@ def first_not_finite(stage: Stage, feed: Feed) -> Suspect | None:
             for key in keys:
                 value = store.get(key)
                 nan = None if value is None else _kind(value)
-                if nan is None or nan in seen:
+                if nan is None:
+                    continue
+                nan = nan or what == Role.PARAMETER  # no mask is one
+                if nan in seen:
                     continue
                 seen.add(nan)
                 number = -stage.number if backward else stage.number
@@ -69,7 +73,12 @@ def first_not_finite(stage: Stage, feed: Feed) -> Suspect | None:
                 text = f"{'the gradient of ' if backward else ''}{key[0]} ({what}{part})"
                 found.append(Suspect((not nan, backward, number, count), text))
 
-    stage.step(feed, watch)
+    taken = stage.step(feed, watch)
+    for name, gradient in taken.gradients.items():
+        if (nan := _kind(gradient)) is not None and nan not in seen:
+            seen.add(nan)
+            text = f"the gradient of {name} (parameter), summed over ranks and micro-batches"
+            found.append(Suspect((not nan, True, 0, count), text))
     return min(found, default=None)
 
 

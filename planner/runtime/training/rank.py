@@ -191,6 +191,8 @@ class RankTraining:
         squares = torch.zeros((), dtype=torch.float64, device=self.context.device)
         for name, gradient in taken.gradients.items():
             size = torch.linalg.vector_norm(gradient.float()).double()
+            if not torch.isfinite(size):  # squares of large elements may not be
+                size = torch.linalg.vector_norm(gradient, dtype=torch.float64)
             squares += size * size / self._copies(name)
         has = 0.0 if own is None else 1.0
         value = squares.new_zeros(()) if own is None else own.double()
