@@ -33,10 +33,10 @@ def test_a_run_says_in_which_precision_it_is(
     assert (said in text) == (precision == "bf16")
     assert ("MB, as planned" in text) == (precision == "fp32")
     assert main(["run", str(tmp_path / "plan"), str(path), "--steps", "1", "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert document["precision"] == {"planned": precision, "executed": "float32"}
     assert main(["run", str(tmp_path / "plan"), str(path), "--steps", "1", "--json", "--precision", "plan"]) == 0
-    low = json.loads(capsys.readouterr().out)
+    low = json.loads(capsys.readouterr().out.splitlines()[-1])
     halves = 2 if precision == "bf16" else 1
     assert {k: v["bytes"] * halves for k, v in low["collectives"].items()} == {
         k: v["bytes"] for k, v in document["collectives"].items()
