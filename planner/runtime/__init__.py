@@ -11,6 +11,8 @@ import it.
 - `outputs`: what a step returns, whole; `placements`: state as DTensors, for checkpoints
 - `registry`, `operators`: an operator as one function of local tensors; `fallback`: those that have none
 - `collectives`: the steps of redistributions, and the sums inside operators
+- `ready`, `started`: what is looked at before a run, and ranks that torchrun and mpirun start; `training`: weights,
+  data, optimizer and checkpoints of `planner run`
 - `measure`: microbenchmarks, the samples that `planner.cost_models.calibrate` fits a profile to
 """
 

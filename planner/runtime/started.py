@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from dataclasses import dataclass
 from typing import Any
@@ -75,7 +76,8 @@ def started() -> Started | None:
             if "MASTER_ADDR" not in os.environ and here != world:
                 raise UsageError(
                     f"{by} started {world} processes, {here or 'not all'} of them here, which do not know where to "
-                    f"meet; add -x MASTER_ADDR=HOST, the host of rank 0 (and -x MASTER_PORT, {_PORT} otherwise)"
+                    f"meet; hand them MASTER_ADDR, the host of rank 0 (mpirun -x MASTER_ADDR=HOST, mpiexec -genv "
+                    f"MASTER_ADDR HOST), and MASTER_PORT where it is not to be {_PORT}"
                 )
             os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
             os.environ.setdefault("MASTER_PORT", _PORT)
@@ -135,4 +137,6 @@ def _is_of_others(error: RuntimeError) -> bool:
 
 
 def _line(error: BaseException) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__).strip()
+    """The first line, without where in torch's sources it is from, and what torch guesses."""
+    found = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return re.sub(r"^\[[^\]]*\]\s*", "", found).partition(" This is typically")[0].strip()

@@ -51,13 +51,13 @@ def changed(file: Path, change: Callable[[Any], None]) -> None:
     np.save(file, value)
 
 
-def alive(parent: int) -> list[int]:
-    """The workers of a process."""
+def alive(parent: int, word: bytes = b"spawn_main") -> list[int]:
+    """The workers of a process, which have a word in their command."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            if int(fields[1]) == parent and b"spawn_main" in (entry / "cmdline").read_bytes():
+            if int(fields[1]) == parent and word in (entry / "cmdline").read_bytes():
                 found.append(int(entry.name))
         except (OSError, ValueError):  # no process, or one that has ended meanwhile
             continue
@@ -156,6 +156,20 @@ def test_torchrun_trains_and_one_rank_speaks(given: tuple[str, str], data: Path)
     assert lines[-1]["ok"]
 
 
+def test_a_rank_of_torchrun_that_is_killed_ends_all(given: tuple[str, str]) -> None:
+    command = [*TORCHRUN, "2", "-m", "planner", "run", *given, "--steps", "1000000", "--seed", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline().startswith("step      1  loss ")
+        ranks = alive(started.pid, b"planner")
+        assert len(ranks) == 2
+        os.kill(ranks[1], signal.SIGKILL)
+        _, error = started.communicate(timeout=60)
+    assert started.returncode != 0
+    assert error.count("planner run: error: ") <= 1  # torchrun may be faster
+    assert not [r for r in ranks if Path(f"/proc/{r}").exists()]
+
+
 def test_another_number_of_ranks_is_said_once(given: tuple[str, str]) -> None:
     command = [*TORCHRUN, "3", "-m", "planner", "run", *given, "--steps", "2"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
@@ -198,7 +212,7 @@ def test_ranks_of_several_hosts_must_know_where_to_meet(
         monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", value)
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     assert main(["run", *given, "--steps", "1"]) == 2
-    assert "add -x MASTER_ADDR=HOST" in capsys.readouterr().err
+    assert "hand them MASTER_ADDR, the host of rank 0 (mpirun -x MASTER_ADDR=HOST" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
