@@ -134,6 +134,18 @@ def test_safetensors_are_read_by_parts(graph: Graph, model: Path, tmp_path: Path
         np.testing.assert_array_equal(weights.part(name, replicated(value.ndim), WHOLE, 0), value)
 
 
+def test_a_tied_parameter_may_have_any_of_its_names(graph: Graph, model: Path, tmp_path: Path) -> None:
+    told = onnx.load(model, load_external_data=False)
+    told.metadata_props.add(key="planner.aliases", value='{"head.bias": "layers.1.bias"}')
+    onnx.save(told, model)
+    values = values_of(graph)
+    for names in (["layers.1.bias"], ["head.bias"], ["layers.1.bias", "head.bias"]):
+        held = {n: v for n, v in values.items() if n != "layers.1.bias"} | dict.fromkeys(names, values["layers.1.bias"])
+        weights = weights_of(graph, model, write(tmp_path / "w.safetensors", held), None)
+        assert (weights.unread, weights.aliases) == ((), {"head.bias": "layers.1.bias"})
+        np.testing.assert_array_equal(weights.part("layers.1.bias", replicated(1), WHOLE, 0), values["layers.1.bias"])
+
+
 def test_narrower_floats_are_widened(graph: Graph, model: Path, tmp_path: Path) -> None:
     values = {n: v.astype(np.float16) for n, v in values_of(graph).items()}
     weights = weights_of(graph, model, write(tmp_path / "w.safetensors", values), None)

@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 
 from planner.errors import InputError
 from planner.frontends import import_bytes
-from planner.frontends.facts.stated import LOSS_KEY, PARAMETERS_KEY
+from planner.frontends.facts.stated import LOSS_KEY, PARAMETERS_KEY, aliases
 from planner.ir import Role
 
 
@@ -57,3 +57,14 @@ def test_words_that_make_no_sense_are_refused(text: str) -> None:
 def test_a_loss_that_is_no_output_is_refused() -> None:
     with pytest.raises(InputError, match="the graph has no output 'y'"):
         import_bytes(model(**{LOSS_KEY: "y"}))
+
+
+def test_aliases_of_parameters_are_names_or_are_refused() -> None:
+    model = onnx.ModelProto()
+    assert aliases(model, "m") == {}
+    entry = model.metadata_props.add(key="planner.aliases", value='{"head.weight": "table.weight"}')
+    assert aliases(model, "m") == {"head.weight": "table.weight"}
+    for wrong in ("[", "[1]", '{"a": 1}'):
+        entry.value = wrong
+        with pytest.raises(InputError, match=r"m: metadata planner\.aliases: expected a JSON object of names"):
+            aliases(model, "m")
