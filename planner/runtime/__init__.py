@@ -10,6 +10,7 @@ import it.
   `rank`: a program on whole values
 - `registry`, `operators`: an operator as one function of local tensors; `fallback`: those that have none
 - `collectives`: the steps of redistributions, and the sums inside operators
+- `watched`, `timed`: when each instruction of a step ran
 - `measure`: microbenchmarks, the samples that `planner.cost_models.calibrate` fits a profile to
 """
 

@@ -14,7 +14,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from planner.ir import DeviceMesh, Layout
 
-__all__ = ["State", "axis_order", "is_parted"]
+__all__ = ["State", "axis_order", "is_parted", "local_tensor"]
 
 Joined = tuple[tuple[str, ...], ...]  # axes of the plan's mesh that are one dimension of DTensor's
 
@@ -35,6 +35,12 @@ def axis_order(mesh: DeviceMesh, layouts: Iterable[Layout]) -> tuple[str, ...]:
 def is_parted(tensor: Any) -> bool:
     """Whether a DTensor's shards hold pieces that lie apart: no file format of shards has words for these."""
     return isinstance(tensor, DTensor) and any(isinstance(p, _StridedShard) for p in tensor.placements)
+
+
+def local_tensor(value: Tensor) -> Tensor:
+    """What of a DTensor lies on this rank, past autograd; all of a plain tensor."""
+    found: Tensor = value._local_tensor if isinstance(value, DTensor) else value.detach()
+    return found
 
 
 class State:
