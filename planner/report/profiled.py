@@ -196,6 +196,8 @@ def _by_type(rows: Iterable[ProfileRow]) -> list[tuple[str, str, int, float, flo
 
 
 def _table(title: str, rows: Sequence[tuple[str, str, int, float, float | None]]) -> list[str]:
+    if not rows:
+        return []
     lines = [f"{title:44} {'':9} {'times':>6} {'measured':>10} {'predicted':>10} {'ratio':>6}"]
     for kind, direction, times, measured, predicted in rows[:_LONGEST]:
         ratio = f"{measured / predicted:6.2f}" if predicted else ""
