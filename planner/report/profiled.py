@@ -103,9 +103,7 @@ class Profile:
             if self.predicted_step_s
             else f"step        {time_text(self.step_s)} measured",
             f"watched     {time_text(self.watched_s)}, with the time of every instruction taken",
-            "",
             *_table("operators, by type", _by_type(r for r in self.rows if r.kind in ("forward", "backward"))),
-            "",
             *_table(
                 "redistributions, by collectives", _by_type(r for r in self.rows if r.kind in ("value", "gradient"))
             ),
@@ -198,7 +196,9 @@ def _by_type(rows: Iterable[ProfileRow]) -> list[tuple[str, str, int, float, flo
 def _table(title: str, rows: Sequence[tuple[str, str, int, float, float | None]]) -> list[str]:
     if not rows:
         return []
-    lines = [f"{title:44} {'':9} {'times':>6} {'measured':>10} {'predicted':>10} {'ratio':>6}"]
+    if not rows:
+        return []
+    lines = ["", f"{title:44} {'':9} {'times':>6} {'measured':>10} {'predicted':>10} {'ratio':>6}"]
     for kind, direction, times, measured, predicted in rows[:_LONGEST]:
         ratio = f"{measured / predicted:6.2f}" if predicted else ""
         foretold = "" if predicted is None else time_text(predicted)

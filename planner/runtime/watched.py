@@ -15,15 +15,20 @@ from planner.runtime.timed import Timed
 
 __all__ = ["watched_step"]
 
+_CYCLES_PER_S = 2.0e9  # of a GPU's clock, about: none runs much faster
 _Stamp = Any  # seconds, or an event of a GPU's stream
 
 
-def watched_step(stage: Stage, feed: Feed) -> tuple[Taken, list[Timed]]:
+def watched_step(stage: Stage, feed: Feed, ahead_s: float = 0.0) -> tuple[Taken, list[Timed]]:
     """One step of the stage, and what it did when, in order.
 
-    On a GPU the device's own clock counts, between events in its stream: nothing waits for the host meanwhile.
+    On a GPU the device's own clock counts, between events in its stream.  The device first idles for `ahead_s`, so that
+    the host has handed over everything before and no operator waits for it: give what an interpreted step takes.
     """
-    watch = _Watch(stage.context.device.type == "cuda")
+    on_gpu = stage.context.device.type == "cuda"
+    if on_gpu and ahead_s > 0:
+        torch.cuda._sleep(round(ahead_s * _CYCLES_PER_S))
+    watch = _Watch(on_gpu)
     stage.received = watch.received
     try:
         taken = stage.step(feed, watch)

@@ -7,6 +7,7 @@ schedule of a pipeline interleaves them; `loss.backward()` hands the gradients o
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -85,13 +86,20 @@ def parallelize(module: nn.Module, plan: ModulePlan, *, mode: Mode = "eager") ->
     runner = Runner(module, plan, mode)
     runner.place_state()
     kind = type(module)
-    module.__class__ = type(f"Parallel{kind.__name__}", (kind,), {"forward": _forward, "_planner": runner})
+    named = {"forward": _forward_of(kind), "_planner": runner}
+    module.__class__ = type(f"Parallel{kind.__name__}", (kind,), named)
     return module
 
 
-def _forward(self: nn.Module, *arguments: Any, **keywords: Any) -> Any:
-    runner: Runner = self._planner
-    return runner(arguments, keywords)
+def _forward_of(kind: type[nn.Module]) -> Any:
+    """What takes the place of a module's `forward`; it shows the same signature, by which trainers choose inputs."""
+
+    @functools.wraps(kind.forward)
+    def forward(self: nn.Module, *arguments: Any, **keywords: Any) -> Any:
+        runner: Runner = self._planner
+        return runner(arguments, keywords)
+
+    return forward
 
 
 class Runner:

@@ -289,7 +289,7 @@ def main() -> None:
     if "sweep" in o.only:
         for name, parts in listed:
             samples = len(parts[1]()[0])
-            for size in (samples, samples // 2, samples // 4):
+            for size in (samples, samples // 2):
                 for recompute in ("none", "full"):
                     bench.tried(f"{name} {size} {recompute}", bench.planned, name, parts, torch.bfloat16, "compiled",
                                 strategy=f"ddp:micro_batch={max(size, 1)},recompute={recompute}")  # fmt: skip
