@@ -16,7 +16,7 @@ from planner.report.interleaved import interleaved
 from planner.report.timeline import pipeline_run
 from planner.report.words import move_text
 
-__all__ = ["trace_document"]
+__all__ = ["named", "timed_event", "trace_document"]
 
 _STEP, _COPIES, _STAGE = 1, 2, 100  # process numbers: of one device's step, of copies that pass together, of stage 0
 _PASSES = {"F": "forward", "B": "backward", "W": "weight gradients"}
@@ -31,23 +31,23 @@ def trace_document(plan: PlanDocument) -> dict[str, Any]:
     one = "one micro-batch" if parts > 1 else "one step"
     events: list[dict[str, Any]] = []
     if costs.timed:
-        events += [_named("process_name", _STEP, 0, f"{one} on one of {plan.mesh.devices} devices")]
-        events += [_named("thread_name", _STEP, number, name) for name, number in _STREAMS.items()]
+        events += [named("process_name", _STEP, 0, f"{one} on one of {plan.mesh.devices} devices")]
+        events += [named("thread_name", _STEP, number, name) for name, number in _STREAMS.items()]
         events += _step(plan)
     events += _together(plan, costs.unit_s)
     run = pipeline_run(plan)
     if run is not None:
         end = max(p[4] for p in run.passes)
         for k, stage in enumerate(plan.stages):
-            events.append(_named("process_name", _STAGE + k, 0, f"stage {k}"))
-            events.append(_named("thread_name", _STAGE + k, 1, "micro-batches"))
+            events.append(named("process_name", _STAGE + k, 0, f"stage {k}"))
+            events.append(named("thread_name", _STAGE + k, 1, "micro-batches"))
             if stage.once_s:
-                events.append(_event("once a step", "optimizer", _STAGE + k, 1, end, end + stage.once_s))
+                events.append(timed_event("once a step", "optimizer", _STAGE + k, 1, end, end + stage.once_s))
         for k, kind, part, begin, until, chunk in run.passes:
             name = _PASSES[kind]
             about = {"micro_batch": part} if plan.schedule.chunks == 1 else {"micro_batch": part, "chunk": chunk}
             if until > begin:  # none goes backward in inference
-                events.append(_event(f"{name} {part}", name, _STAGE + k, 1, begin, until, **about))
+                events.append(timed_event(f"{name} {part}", name, _STAGE + k, 1, begin, until, **about))
     return {
         "displayTimeUnit": "ns",
         "otherData": {
@@ -69,11 +69,11 @@ def _together(plan: PlanDocument, unit_s: float) -> list[dict[str, Any]]:
     threads = sorted({(e.copy, e.stream) for e in drawn}, key=lambda t: (t[1] != "compute", t[0]))
     number = {thread: n for n, thread in enumerate(threads, 1)}
     count = plan.schedule.copies
-    events = [_named("process_name", _COPIES, 0, f"{count} micro-batches that pass together")]
-    events += [_named("thread_name", _COPIES, n, f"{stream} of copy {copy}") for (copy, stream), n in number.items()]
+    events = [named("process_name", _COPIES, 0, f"{count} micro-batches that pass together")]
+    events += [named("thread_name", _COPIES, n, f"{stream} of copy {copy}") for (copy, stream), n in number.items()]
     for e in drawn:
         begin, end = e.begin * unit_s, (e.begin + e.units) * unit_s
-        events.append(_event(e.name, e.phase, _COPIES, number[e.copy, e.stream], begin, end, copy=e.copy))
+        events.append(timed_event(e.name, e.phase, _COPIES, number[e.copy, e.stream], begin, end, copy=e.copy))
     return events
 
 
@@ -87,7 +87,7 @@ def _step(plan: PlanDocument) -> list[dict[str, Any]]:
             last = max(last, r.begin + r.units)
             if r.units:
                 events.append(
-                    _event(
+                    timed_event(
                         o.type,
                         r.phase,
                         _STEP,
@@ -106,7 +106,7 @@ def _step(plan: PlanDocument) -> list[dict[str, Any]]:
         if costs.moved[i]:
             stream = "parameters" if move.tensor in plan.parameters else "activations"
             events.append(
-                _event(
+                timed_event(
                     move_text(move),
                     part_of_move(plan, i),
                     _STEP,
@@ -127,10 +127,10 @@ def _step(plan: PlanDocument) -> list[dict[str, Any]]:
         last = round(plan.cost.step_time_s / unit) - update - outside
     if outside:
         begin, end = ((last + update + passed) * unit for passed in (0, outside))
-        events.append(_event("outside the model", "outside", _STEP, _STREAMS["compute"], begin, end))
+        events.append(timed_event("outside the model", "outside", _STEP, _STREAMS["compute"], begin, end))
     if update:
         events.append(
-            _event(
+            timed_event(
                 "optimizer",
                 "optimizer",
                 _STEP,
@@ -144,9 +144,10 @@ def _step(plan: PlanDocument) -> list[dict[str, Any]]:
     return events
 
 
-def _event(
+def timed_event(
     name: str, kind: str, process: int, thread: int, begin_s: float, end_s: float, **args: Any
 ) -> dict[str, Any]:
+    """Something on a thread of a process, in seconds since the step began."""
     begin, end = round(begin_s * 1e9), round(end_s * 1e9)
     return {
         "name": name,
@@ -166,5 +167,6 @@ def _microseconds(nanoseconds: int) -> float:
     return found if int(found * 1000) == nanoseconds else math.nextafter(found, math.inf)
 
 
-def _named(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
+def named(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
+    """The `process_name` or `thread_name`."""
     return {"name": what, "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}

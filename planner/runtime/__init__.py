@@ -13,6 +13,7 @@ import it.
 - `collectives`: the steps of redistributions, and the sums inside operators
 - `ready`, `started`: what is looked at before a run, and ranks that torchrun and mpirun start; `training`: weights,
   data, optimizer and checkpoints of `planner run`
+- `watched`, `timed`: when each instruction of a step ran
 - `measure`: microbenchmarks, the samples that `planner.cost_models.calibrate` fits a profile to
 """
 

@@ -14,7 +14,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from planner.ir import DeviceMesh, Layout
 
-__all__ = ["State", "axis_order", "in_one_piece", "in_shards_of", "is_parted", "is_shard"]
+__all__ = ["State", "axis_order", "in_one_piece", "in_shards_of", "is_parted", "is_shard", "local_tensor"]
 
 Joined = tuple[tuple[str, ...], ...]  # axes of the plan's mesh that are one dimension of DTensor's
 
@@ -55,6 +55,12 @@ def in_shards_of(value: Any, like: Any) -> Any:
     if not is_parted(like) or not isinstance(value, DTensor) or value.placements == like.placements:
         return value
     return distribute_tensor(value.full_tensor(), like.device_mesh, like.placements, src_data_rank=None)
+
+
+def local_tensor(value: Tensor) -> Tensor:
+    """What of a DTensor lies on this rank, past autograd; all of a plain tensor."""
+    found: Tensor = value._local_tensor if isinstance(value, DTensor) else value.detach()
+    return found
 
 
 class State:

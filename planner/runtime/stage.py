@@ -101,6 +101,7 @@ class Stage:
         self.fallbacks: set[str] = set()
         self.sent: list[tuple[dist.Work, Tensor]] = []
         self._watch: Watch | None = None
+        self.received: Callable[[Event], None] | None = None  # called when a pass has what it receives
         self._left: tuple[dict[Key, Tensor], dict[Key, Tensor]] | None = None
         self._lay_out(constants)
 
@@ -236,6 +237,8 @@ class Stage:
         for cell in cells:
             for transfer in program.received(event.phase):
                 self._receive(transfer, cell)
+        if self.received is not None:
+            self.received(event)
         listed = program.instructions(event.phase)
         together = self.buckets.get((event.chunk, event.phase), {})
         passed = {n for members in together.values() for n in members[:-1]}

@@ -5,6 +5,8 @@
 
 - `plan` captures the module's step and searches a strategy for it (`capture`, `planning`)
 - `parallelize` lets the plan's program run in the module's place (`parallel`), with state as DTensors
+- `autotune` runs the plans that are predicted fastest, and keeps the fastest (`tuning`)
+- `profile` measures a step beside the plan's predictions (`profiling`)
 - `state_dict`, `load_state_dict`: checkpoints under plain names, whatever the plan (`state`)
 """
 
@@ -15,20 +17,24 @@ from typing import Any, Final
 
 __all__ = [
     "ModulePlan",
+    "autotune",
     "clip_grad_norm_",
     "load",
     "load_state_dict",
     "parallelize",
     "plan",
+    "profile",
     "state_dict",
     "whole_state_dict",
 ]
 
 _HOME: Final = {
     "ModulePlan": "planner.torch.planning",
+    "autotune": "planner.torch.tuning",
     "load": "planner.torch.planning",
     "parallelize": "planner.torch.parallel",
     "plan": "planner.torch.planning",
+    "profile": "planner.torch.profiling",
     "clip_grad_norm_": "planner.torch.state",
     "load_state_dict": "planner.torch.state",
     "state_dict": "planner.torch.state",

@@ -7,6 +7,7 @@ schedule of a pipeline interleaves them; `loss.backward()` hands the gradients o
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -23,8 +24,8 @@ from planner.lowering import lower
 from planner.planning.programs import assignment_of, program_of
 from planner.runtime.outputs import step_loss, whole
 from planner.runtime.parts import local_part
-from planner.runtime.placements import State
-from planner.runtime.stage import Stage, Taken
+from planner.runtime.placements import State, local_tensor
+from planner.runtime.stage import Feed, Stage, Taken
 from planner.runtime.traced import TracedStage
 from planner.runtime.workers import Context
 from planner.torch.capture.writer import as_array
@@ -85,13 +86,20 @@ def parallelize(module: nn.Module, plan: ModulePlan, *, mode: Mode = "eager") ->
     runner = Runner(module, plan, mode)
     runner.place_state()
     kind = type(module)
-    module.__class__ = type(f"Parallel{kind.__name__}", (kind,), {"forward": _forward, "_planner": runner})
+    named = {"forward": _forward_of(kind), "_planner": runner}
+    module.__class__ = type(f"Parallel{kind.__name__}", (kind,), named)
     return module
 
 
-def _forward(self: nn.Module, *arguments: Any, **keywords: Any) -> Any:
-    runner: Runner = self._planner
-    return runner(arguments, keywords)
+def _forward_of(kind: type[nn.Module]) -> Any:
+    """What takes the place of a module's `forward`; it shows the same signature, by which trainers choose inputs."""
+
+    @functools.wraps(kind.forward)
+    def forward(self: nn.Module, *arguments: Any, **keywords: Any) -> Any:
+        runner: Runner = self._planner
+        return runner(arguments, keywords)
+
+    return forward
 
 
 class Runner:
@@ -121,6 +129,9 @@ class Runner:
         stored = {n: self.document.parameters[n].stored.layout() for n in self.names}
         self.layouts = stored
         self.state = State(self.staged.program.mesh, len(self.staged.passes.stages), stored, self.device.type)
+        # Weights of which every rank holds all stay plain tensors, as DistributedDataParallel leaves them: optimizers
+        # take longer over DTensors.  Where only some are whole all are DTensors, since a step does not mix the two.
+        self.plain = len(self.staged.passes.stages) == 1 and not any(x.split_axes for x in stored.values())
         self.parameters: dict[str, nn.Parameter] = {}
         self.anchor = torch.zeros((), device=self.device, requires_grad=True)  # what the loss depends on for autograd
         self._check()
@@ -175,14 +186,23 @@ class Runner:
             )
         else:
             local = local_part(whole.detach(), layout, self.stage.mesh, self.context.place)
+        if self.plain:
+            return nn.Parameter(local, requires_grad=whole.requires_grad)
         return nn.Parameter(self.state.tensor(layout, local, shape, stride), requires_grad=whole.requires_grad)
 
     # A step
 
-    def __call__(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+    def _given(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, Tensor]:
         count = self.capture.positional
         fed = self.capture.flattened(arguments[:count], keywords, arguments[count:])
-        given = dict(zip(self.capture.inputs, fed, strict=True))
+        return dict(zip(self.capture.inputs, fed, strict=True))
+
+    def feed(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Feed:
+        """A batch, and the parameters as they are, as the stage reads them."""
+        return self._feed(self._given(arguments, keywords), self.stage)
+
+    def __call__(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+        given = self._given(arguments, keywords)
         if not torch.is_grad_enabled() or not self.module.training:
             return self._wrapped(self._loss(self._forward_only().step(self._feed(given, self._forward_only()))))
         taken = self.stepper.step(self._feed(given, self.stage))
@@ -207,14 +227,13 @@ class Runner:
                 local = local.clone()
             known.add(local.untyped_storage().data_ptr())
             # As FSDP makes its own: DTensor.from_local would check and record for each what is known here.
-            found.append((p, DTensor(local, p._spec, requires_grad=False)))
+            found.append((p, local if self.plain else DTensor(local, p._spec, requires_grad=False)))
         return found
 
-    def _feed(self, given: Mapping[str, Tensor], stage: Stage) -> Any:
+    def _feed(self, given: Mapping[str, Tensor], stage: Stage) -> Feed:
         def feed(name: str, layout: Layout, micro_batch: int) -> Tensor:
             if self.graph.tensors[name].role is Role.PARAMETER:
-                held: Tensor = self.parameters[name]._local_tensor
-                return held
+                return local_tensor(self.parameters[name])
             if name in self.changing:
                 return local_part(self.module.get_buffer(name), layout, stage.mesh, self.context.place)
             return self._part(name, given[name], layout, max(micro_batch, 0), stage)
@@ -308,10 +327,10 @@ class _Deliver(torch.autograd.Function):
         if found is None:
             raise RuntimeError("the gradients of a step are handed over once; call the module again")
         if found and (gradient.device.type != "cpu" or float(gradient) != 1.0):
-            torch._foreach_mul_([g._local_tensor for _, g in found], gradient)
+            torch._foreach_mul_([local_tensor(g) for _, g in found], gradient)
         for p, g in found:
             if p.grad is None:
                 p.grad = g
             else:
-                p.grad._local_tensor.add_(g._local_tensor)
+                local_tensor(p.grad).add_(local_tensor(g))
         return None, None, None

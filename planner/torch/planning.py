@@ -20,7 +20,7 @@ from planner.library.searching import search
 from planner.requests.model import ModelSource
 from planner.torch.capture import Capture, capture
 
-__all__ = ["ModulePlan", "load", "plan"]
+__all__ = ["Examples", "ModulePlan", "load", "plan", "plans_of"]
 
 _OPTIMIZERS = {"adamw": "adam", "adam": "adam", "sgd": "sgd", "momentum": "momentum"}
 
@@ -95,19 +95,65 @@ def plan(
         InputError: the module cannot be captured; InfeasibleError, NoPlanError as `planner.search`.
     """
     captured = _captured(module, example_inputs, targets, loss)
+    model, searching = _search(module, captured, devices, machine, optimizer, options)
+    (found,) = _by_first_rank(lambda: [searching()], model)
+    return ModulePlan(found, captured)
+
+
+def plans_of(
+    module: nn.Module,
+    example_inputs: Examples = (),
+    *,
+    count: int,
+    devices: int | None = None,
+    targets: Examples = (),
+    loss: Callable[..., Tensor] | None = None,
+    optimizer: str | torch.optim.Optimizer | type[torch.optim.Optimizer] = "adamw",
+    machine: Machine | None = None,
+    **options: Any,
+) -> list[ModulePlan]:
+    """At most `count` plans for a module that are predicted fastest, and what `plan` finds; arguments as of `plan`.
+
+    Among them are known configurations of stages, micro-batches and ZeRO, unless the options name a `space` or a
+    `strategy`.
+    """
+    captured = _captured(module, example_inputs, targets, loss)
+    model, searching = _search(module, captured, devices, machine, optimizer, options)
+
+    def searched() -> list[Plan]:
+        own = searching()
+        whole = {} if {"space", "strategy"} & options.keys() else {"space": "whole"}
+        first = searching(top_k=count, **whole)
+        return [*(first, *first.others)[:count], own]
+
+    distinct: dict[float, Plan] = {}  # one of those that take the same time, which do the same by other names
+    for p in _by_first_rank(searched, model):
+        distinct.setdefault(p.step_time, p)
+    return [ModulePlan(p, captured) for p in distinct.values()]
+
+
+def _search(
+    module: nn.Module,
+    captured: Capture,
+    devices: int | None,
+    machine: Machine | None,
+    optimizer: Any,
+    options: dict[str, Any],
+) -> tuple[Model, Callable[..., Plan]]:
+    """The captured model, and what searches a plan for it, with further options."""
     if devices is None and machine is None:
         if not dist.is_initialized():
             raise OptionError(
                 "devices: expected a number of devices; give devices=…, a machine, or start a process group"
             )
         devices = dist.get_world_size()
+    given = {"precision": _precision(module), **options, "optimizer": _optimizer(optimizer)}
     model = model_of_capture(captured)
-    options.setdefault("precision", _precision(module))
 
-    def searched() -> Plan:
-        return search(model, machine, devices=devices, optimizer=_optimizer(optimizer), **options)  # type: ignore[arg-type]
+    def searching(**more: Any) -> Plan:
+        return search(model, machine, devices=devices, **(given | more))
 
-    return ModulePlan(_by_first_rank(searched, model), captured)
+    return model, searching
 
 
 def load(
@@ -167,18 +213,19 @@ def _optimizer(given: Any) -> str:
     raise OptionError(f"optimizer {given!r:.60}: expected one of {', '.join(sorted(_OPTIMIZERS))}")
 
 
-def _by_first_rank(searched: Callable[[], Plan], model: Model) -> Plan:
-    """The plan of the first rank on all ranks: two searches under a time limit may end in two plans."""
+def _by_first_rank(searched: Callable[[], list[Plan]], model: Model) -> list[Plan]:
+    """The plans of the first rank on all ranks: two searches under a time limit may end in two plans."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return searched()
     found: list[Any] = [None, None]
+    own: list[Plan] = []
     if dist.get_rank() == 0:
         try:
             own = searched()
-            found = [own.text, None]
+            found = [[p.text for p in own], None]
         except Exception as error:  # which all ranks shall raise, or they would wait for ever
             found = [None, error]
     dist.broadcast_object_list(found, src=0)
     if found[1] is not None:
         raise found[1]
-    return own if dist.get_rank() == 0 else Plan(found[0], model)
+    return own if dist.get_rank() == 0 else [Plan(text, model) for text in found[0]]

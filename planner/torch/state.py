@@ -7,6 +7,7 @@ matrix, each split by itself) is handed out in shards of one piece each, by a ga
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -22,7 +23,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.tensor import DTensor
 
-from planner.runtime.placements import in_one_piece, in_shards_of
+from planner.runtime.placements import in_one_piece, in_shards_of, local_tensor
 
 __all__ = ["clip_grad_norm_", "load_state_dict", "state_dict", "whole_state_dict"]
 
@@ -74,19 +75,16 @@ def clip_grad_norm_(parameters: Iterable[Tensor], max_norm: float, norm_type: fl
     gradients = [p.grad for p in given if p.grad is not None]
     power = torch.zeros((), device=next((p.device for p in given if not p.is_meta), None))
     for g in gradients:
-        mine = g.to_local() if isinstance(g, DTensor) else g
-        share = 1.0
+        copies = dist.get_world_size()  # of a plain tensor, which every rank holds
         if isinstance(g, DTensor):
-            copies = 1
-            for size, placement in zip(g.device_mesh.shape, g.placements, strict=True):
-                copies *= size if placement.is_replicate() else 1
-            share = 1.0 / copies
-        power = power + mine.float().abs().pow(norm_type).sum() * share
+            held = zip(g.device_mesh.shape, g.placements, strict=True)
+            copies = math.prod(size for size, placement in held if placement.is_replicate())
+        power = power + local_tensor(g).float().abs().pow(norm_type).sum() / copies
     dist.all_reduce(power)
     total = power.pow(1.0 / norm_type)
     scale = torch.clamp(max_norm / (total + 1e-6), max=1.0)
     for g in gradients:
-        (g.to_local() if isinstance(g, DTensor) else g).mul_(scale.to(g.device))
+        local_tensor(g).mul_(scale.to(g.device))
     return total
 
 

@@ -1,8 +1,9 @@
 """CPU seconds of a training step on two processes: plans beside torch's own recipes on the same module.
 
-    torchrun --nproc-per-node 2 -m tests.bench.torch_speed [--json FILE] [--rounds N] [--only WAYS]
+    torchrun --nproc-per-node 2 -m tests.bench.torch_speed [--model NAME] [--json FILE] [--rounds N] [--only WAYS]
 
-All ways train the same decoder in the same processes, in turns; what counts is the CPU time of a process (all its
+All ways train the same model (a decoder, a vision transformer, a perceptron) in the same processes, in turns; what
+counts is the CPU time of a process (all its
 threads), forward, backward and AdamW, so that it does not matter who waits for whom.  Ratios are of medians.
 
     ddp         DistributedDataParallel, compiled         our ddp         weights whole on every rank
@@ -34,22 +35,26 @@ LENGTH, WORDS, BATCH = 128, 2048, 8
 
 
 class Attention(nn.Module):
-    def __init__(self, width: int, depth: int) -> None:
+    def __init__(self, width: int, depth: int, causal: bool) -> None:
         super().__init__()
-        self.depth = depth
+        self.depth, self.causal = depth, causal
         self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
 
     def forward(self, x: Tensor) -> Tensor:
         b, s, _ = x.shape
         q, k, v = (p(x).view(b, s, -1, self.depth).transpose(1, 2) for p in (self.q, self.k, self.v))
-        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
         return self.o(y.transpose(1, 2).reshape(b, s, -1))
 
 
 class Block(nn.Module):
-    def __init__(self, width: int, depth: int) -> None:
+    def __init__(self, width: int, depth: int, causal: bool = True) -> None:
         super().__init__()
-        self.norm1, self.norm2, self.attention = nn.LayerNorm(width), nn.LayerNorm(width), Attention(width, depth)
+        self.norm1, self.norm2, self.attention = (
+            nn.LayerNorm(width),
+            nn.LayerNorm(width),
+            Attention(width, depth, causal),
+        )
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -71,8 +76,51 @@ class Decoder(nn.Module):
         return self.head(self.norm(x))
 
 
+class Vision(nn.Module):
+    def __init__(self, layers: int = 4, width: int = 256, depth: int = 32) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 8, stride=8)
+        self.places = nn.Parameter(torch.randn(64, width) * 0.02)
+        self.blocks = nn.ModuleList(Block(width, depth, causal=False) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 1000)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2) + self.places
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x).mean(1))
+
+
+class Layers(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(functional.gelu(self.up(self.norm(x))))
+
+
+class Perceptron(nn.Module):
+    def __init__(self, layers: int = 4, width: int = 384) -> None:
+        super().__init__()
+        self.blocks, self.head = nn.ModuleList(Layers(width) for _ in range(layers)), nn.Linear(width, 100)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+# Module, a batch of inputs, and labels.
+MODELS: dict[str, Callable[[], tuple[nn.Module, Tensor, Tensor]]] = {
+    "decoder": lambda: (Decoder(), *(torch.randint(0, WORDS, (BATCH, LENGTH)) for _ in range(2))),
+    "vision": lambda: (Vision(), torch.randn(16, 3, 64, 64), torch.randint(0, 1000, (16,))),
+    "perceptron": lambda: (Perceptron(), torch.randn(512, 384), torch.randint(0, 100, (512,))),
+}
+
+
 def loss_of(scores: Tensor, labels: Tensor) -> Tensor:
-    return functional.cross_entropy(scores.view(-1, WORDS), labels.view(-1))
+    return functional.cross_entropy(scores.flatten(0, -2), labels.flatten())
 
 
 def recipes(module: nn.Module, x: Tensor, y: Tensor) -> dict[str, Callable[[], Any]]:
@@ -82,7 +130,7 @@ def recipes(module: nn.Module, x: Tensor, y: Tensor) -> dict[str, Callable[[], A
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     rank, world = dist.get_rank(), dist.get_world_size()
-    rows = slice(rank * BATCH // world, (rank + 1) * BATCH // world)
+    rows = slice(rank * len(x) // world, (rank + 1) * len(x) // world)
     mesh = init_device_mesh("cpu", (world,))
 
     def stepping(forward: Callable[..., Tensor], parameters: Any) -> Callable[[], Tensor]:
@@ -114,8 +162,10 @@ def recipes(module: nn.Module, x: Tensor, y: Tensor) -> dict[str, Callable[[], A
     def tp() -> Any:
         own = copy.deepcopy(module)
         for block in own.blocks:
-            plan = {f"attention.{n}": ColwiseParallel() for n in "qkv"} | {"attention.o": RowwiseParallel()}
-            parallelize_module(block, mesh, {**plan, "up": ColwiseParallel(), "down": RowwiseParallel()})
+            plan: dict[str, Any] = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+            if hasattr(block, "attention"):
+                plan |= {f"attention.{n}": ColwiseParallel() for n in "qkv"} | {"attention.o": RowwiseParallel()}
+            parallelize_module(block, mesh, plan)
         run = torch.compile(own)
         return stepping(lambda: loss_of(run(x), y), own.parameters())
 
@@ -134,14 +184,15 @@ def recipes(module: nn.Module, x: Tensor, y: Tensor) -> dict[str, Callable[[], A
 
     return {
         "ddp": ddp, "our ddp": planned(pin=["rest=data_parallel"]),
-        "fsdp": fsdp, "our zero3": planned(strategy=f"fsdp:micro_batch={BATCH // world}"),
-        "tp": tp, "our tp": planned(strategy=f"megatron:tp={world},micro_batch={BATCH},sp=0"),
+        "fsdp": fsdp, "our zero3": planned(strategy=f"fsdp:micro_batch={len(x) // world}"),
+        "tp": tp, "our tp": planned(strategy=f"megatron:tp={world},micro_batch={len(x)},sp=0"),
         "searched": planned(),
     }  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", choices=MODELS, default="decoder")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=3)
@@ -151,8 +202,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     torch.manual_seed(0)
-    module = Decoder()
-    x, y = (torch.randint(0, WORDS, (BATCH, LENGTH)) for _ in range(2))
+    module, x, y = MODELS[o.model]()
     ways = {n: f for n, f in recipes(module, x, y).items() if not o.only or n in o.only.split(",")}
     steps, losses, first = {}, {}, {}
     for name, make in ways.items():

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 import planner.torch
 from planner.runtime.workers import Context
@@ -91,12 +92,16 @@ def train(
         trained.losses.append(loss.item())
         if not step:
             trained.executed, trained.planned = dict(runner.context.ledger.steps), runner.stage.planned()
-            grads = {n: p.grad.full_tensor() for n, p in module.named_parameters() if p.grad is not None}
-            trained.gradients = {n: g.numpy() for n, g in grads.items()}
+            grads = {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
+            trained.gradients = {n: _whole(g).numpy() for n, g in grads.items()}
         stepping.step()
     trained.state = {n: v.numpy() for n, v in planner.torch.whole_state_dict(module).items()}
     trained.fallbacks = frozenset(runner.stage.fallbacks)
     return trained
+
+
+def _whole(value: Tensor) -> Tensor:
+    return value.full_tensor() if isinstance(value, DTensor) else value.clone()
 
 
 def alone(name: str, steps: int, optimizer: str = "adamw") -> Trained:

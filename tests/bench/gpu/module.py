@@ -1,10 +1,13 @@
 """`planner.torch` on one GPU with NCCL: the same training as the plain module, its time and memory beside it.
 
-    torchrun --nproc-per-node 1 -m tests.bench.gpu.module --out FOLDER [--device cpu] [--only small,steps] [--tiny]
+    torchrun --nproc-per-node 1 -m tests.bench.gpu.module --out FOLDER [--device cpu] [--only PARTS] [--tiny]
 
 - `small`: the models of `tests.torch.models`, twenty steps, against the plain module on the same device
 - `steps`: GPT-2 small and medium, a Llama-shaped decoder and a ViT: seconds of a step and peak memory of the plain
   module, compiled, and of plans with and without recomputation, interpreted and compiled; memory beside the plan's
+- `compiled`: the first two of these alone, the plain module and the plan, both compiled
+- `profile`: what every type of operator takes (`planner.torch.profile`), beside the plan's prediction
+- `sweep`: sizes of a micro-batch, each with and without recomputation, compiled, beside the plan's prediction
 
 Each line of FOLDER/module.jsonl is one measurement.
 """
@@ -215,6 +218,23 @@ class Bench:
                   predicted_bytes=cost.peak_memory_bytes, memory=cost.memory_bytes,
                   fallbacks=sorted(module._planner.stage.fallbacks), **found)  # fmt: skip
 
+    def profiled(self, name: str, parts: Any, dtype: torch.dtype, **options: Any) -> None:
+        make, batch, loss_function = parts
+        module, (x, y) = self._ready(make, batch, dtype)
+        plan = planner.torch.plan(module, x, targets=y, loss=loss_function, devices=1, hardware=self.hardware,
+                                  cache=False, **options)  # fmt: skip
+        module = planner.torch.parallelize(module, plan)
+        optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4, fused=True)
+        found = planner.torch.profile(module, x, y, steps=5, optimizer=optimizer)
+        print(found, flush=True)
+        types: dict[str, list[float]] = {}
+        for r in found.rows:
+            known = types.setdefault(f"{r.type} {r.kind}", [0, 0.0, 0.0])
+            for k, value in enumerate((r.times, r.measured_s, r.predicted_s or 0.0)):
+                known[k] += value
+        self.note(part="profile", model=name, dtype=str(dtype), options=options, step_s=found.step_s,
+                  watched_s=found.watched_s, predicted_s=found.predicted_step_s, types=types)  # fmt: skip
+
     def _ready(self, make: Any, batch: Any, dtype: torch.dtype) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
         torch.manual_seed(0)
         gc.collect()
@@ -258,11 +278,24 @@ def main() -> None:
             bench.tried(f"{name} eager", bench.small, name, "eager")
         for name in [n for n in ("mlp", "nanogpt", "resnet") if not chosen or n in chosen]:
             bench.tried(f"{name} compiled", bench.small, name, "compiled")
+    listed = [(n, parts) for n, parts in models(o.tiny).items() if not chosen or n in chosen]
+    if "compiled" in o.only:
+        for name, parts in listed:
+            bench.tried(f"{name} plain", bench.plain, name, parts, torch.bfloat16, True)
+            bench.tried(f"{name} plan", bench.planned, name, parts, torch.bfloat16, "compiled")
+    if "profile" in o.only:
+        for name, parts in listed:
+            bench.tried(f"{name} profile", bench.profiled, name, parts, torch.bfloat16)
+    if "sweep" in o.only:
+        for name, parts in listed:
+            samples = len(parts[1]()[0])
+            for size in (samples, samples // 2):
+                for recompute in ("none", "full"):
+                    bench.tried(f"{name} {size} {recompute}", bench.planned, name, parts, torch.bfloat16, "compiled",
+                                strategy=f"ddp:micro_batch={max(size, 1)},recompute={recompute}")  # fmt: skip
     if "steps" in o.only:
         low = torch.bfloat16
-        for name, parts in models(o.tiny).items():
-            if chosen and name not in chosen:
-                continue
+        for name, parts in listed:
             bench.tried(f"{name} plain", bench.plain, name, parts, low, True)
             bench.tried(f"{name} plan", bench.planned, name, parts, low, "compiled")
             for recompute in ("none", "selective", "full"):  # weights in single precision, computed in bf16
