@@ -13,8 +13,8 @@ import pytest
 
 from planner.builder import build
 from planner.cost_models import load_profile
+from planner.emit.dtensor import emit_dtensor
 from planner.emit.names import Name
-from planner.emit.torch import emit_torch
 from planner.frontends import import_bytes
 from planner.planning import Request, describe, make_plan
 from planner.planning.constraints import parse_pin
@@ -48,7 +48,7 @@ def written(folder: Path, pins: tuple[str, ...]) -> Path:
         n: Name(f"{named[n.rpartition('.')[0]]}.{n.rpartition('.')[2]}", n.endswith("weight")) for n in plan.parameters
     }
     path = folder / "parallel.py"
-    path.write_bytes(emit_torch(plan, names).files["parallel.py"])
+    path.write_bytes(emit_dtensor(plan, names).files["parallel.py"])
     return path
 
 
