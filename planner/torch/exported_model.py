@@ -113,11 +113,12 @@ def load_exported(
             f"plan {os.fspath(path)}: the graph of {about.name} ends in no loss, or is not planned for training; "
             f"export a module that returns its loss, or plan {kind} with planner.torch.plan(…, loss=…)"
         )
-    named = _Names(module, graph).named()
+    names = _Names(module, graph)
+    named = names.named()
     _check_modes(module, graph)
     data = found.source.data
     data = Path(found.source.path).read_bytes() if data is None else data
-    first = {id(_held(module)[n]): n for n in reversed(named.values())}
+    first = {id(names.held[n]): n for n in reversed(named.values())}
     trained = {n: p for n, p in module.named_parameters(remove_duplicate=False) if p.requires_grad}
     step = ExportedStep(
         data,
@@ -125,7 +126,7 @@ def load_exported(
         tuple(graph.inputs),
         tuple(n for n in named.values() if n in trained),
         {n: first[id(p)] for n, p in _parameters(module).items() if id(p) in first and first[id(p)] != n},
-        _constants(module, graph, ModelFile(data)),
+        _constants(names, ModelFile(data)),
         named,
         mode_matters=any(op.type == "Dropout" for op in graph.ops),
         training=module.training,
@@ -231,32 +232,31 @@ def _check_modes(module: nn.Module, graph: Graph) -> None:
             )
 
 
-def _constants(module: nn.Module, graph: Graph, file: ModelFile) -> dict[str, Tensor]:
+def _constants(names: _Names, file: ModelFile) -> dict[str, Tensor]:
     """Values of constants that the graph does not hold: of the module's buffers, or of the file.
 
-    InputError where there are none, or the graph holds others than the module has now.
+    InputError where there are none, or the graph was made with others than the module has now.
     """
-    names, found = _Names(module, graph), {}
+    graph, found = names.graph, {}
     for t in graph.tensors.values():
-        if t.role is not Role.CONSTANT or t.name in graph.producers:
+        if t.role is not Role.CONSTANT or t.value is not None or t.name in graph.producers:
             continue
         own = names.held.get(names.local(t.name))
-        own = own if own is not None and tuple(own.shape) == t.shape else None
-        if t.value is not None:
-            if own is not None and not own.is_meta and not np.array_equal(as_array(own), t.value):
-                raise InputError(
-                    f"{names.kind}: {names.local(t.name)} has other values than when it was exported; {_AGAIN}"
-                )
-        elif own is not None:
+        if own is not None and tuple(own.shape) == t.shape:
             found[t.name] = own.detach()
-        else:
-            value = file.value(graph.origins.get(t.name, t.name))
-            if value is None:
-                raise InputError(
-                    f"{names.kind}: the module has no buffer {t.name!r} of shape {list(t.shape or ())}, and the "
-                    "model's file no numbers of it; give the file that was planned, with its data: model=…"
-                )
-            found[t.name] = _tensor(value)
+            continue
+        value = file.value(graph.origins.get(t.name, t.name))
+        if value is None:
+            raise InputError(
+                f"{names.kind}: the module has no buffer {t.name!r} of shape {list(t.shape or ())}, and the model's "
+                "file no numbers of it; give the file that was planned, with its data: model=…"
+            )
+        found[t.name] = _tensor(value)
+    ours = found.keys() | {t.name for t in graph.parameters}
+    for path, own in names.held.items():
+        value = None if names.wrapper + path in ours or own.is_meta else file.value(names.wrapper + path)
+        if value is not None and not np.array_equal(as_array(own), value):
+            raise InputError(f"{names.kind}: {path} has other values than when it was exported; {_AGAIN}")
     return found
 
 
