@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from onnx import numpy_helper
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
@@ -23,6 +24,7 @@ from planner.errors import InputError
 from planner.ir import Graph, Role
 from planner.library.model import Model, model_of
 from planner.library.plan import Plan, load_plan
+from planner.requests.values import plan_file
 from planner.torch.capture import BufferUpdate
 from planner.torch.capture.writer import as_array
 from planner.torch.planning import ModulePlan
@@ -118,6 +120,7 @@ def load_exported(
     _check_modes(module, graph)
     data = found.source.data
     data = Path(found.source.path).read_bytes() if data is None else data
+    stored = _Stored(ModelFile(data), plan_file(os.fspath(path)).parent if model is None else found.source.path.parent)
     first = {id(names.held[n]): n for n in reversed(named.values())}
     trained = {n: p for n, p in module.named_parameters(remove_duplicate=False) if p.requires_grad}
     step = ExportedStep(
@@ -126,7 +129,7 @@ def load_exported(
         tuple(graph.inputs),
         tuple(n for n in named.values() if n in trained),
         {n: first[id(p)] for n, p in _parameters(module).items() if id(p) in first and first[id(p)] != n},
-        _constants(names, ModelFile(data)),
+        _constants(names, stored),
         named,
         mode_matters=any(op.type == "Dropout" for op in graph.ops),
         training=module.training,
@@ -232,7 +235,24 @@ def _check_modes(module: nn.Module, graph: Graph) -> None:
             )
 
 
-def _constants(names: _Names, file: ModelFile) -> dict[str, Tensor]:
+@dataclass(frozen=True)
+class _Stored:
+    """Numbers that a model's file has, or another file in its `folder`."""
+
+    file: ModelFile
+    folder: Path
+
+    def value(self, name: str) -> np.ndarray[Any, Any] | None:
+        """None where there are none."""
+        found = self.file.value(name)
+        t = next((t for t in self.file.model.graph.initializer if t.name == name), None)
+        if found is not None or t is None:
+            return found
+        place = next((e.value for e in t.external_data if e.key == "location"), "")
+        return numpy_helper.to_array(t, str(self.folder)) if (self.folder / place).is_file() else None
+
+
+def _constants(names: _Names, stored: _Stored) -> dict[str, Tensor]:
     """Values of constants that the graph does not hold: of the module's buffers, or of the file.
 
     InputError where there are none, or the graph was made with others than the module has now.
@@ -245,7 +265,7 @@ def _constants(names: _Names, file: ModelFile) -> dict[str, Tensor]:
         if own is not None and tuple(own.shape) == t.shape:
             found[t.name] = own.detach()
             continue
-        value = file.value(graph.origins.get(t.name, t.name))
+        value = stored.value(graph.origins.get(t.name, t.name))
         if value is None:
             raise InputError(
                 f"{names.kind}: the module has no buffer {t.name!r} of shape {list(t.shape or ())}, and the model's "
@@ -254,7 +274,7 @@ def _constants(names: _Names, file: ModelFile) -> dict[str, Tensor]:
         found[t.name] = _tensor(value)
     ours = found.keys() | {t.name for t in graph.parameters}
     for path, own in names.held.items():
-        value = None if names.wrapper + path in ours or own.is_meta else file.value(names.wrapper + path)
+        value = None if names.wrapper + path in ours or own.is_meta else stored.value(names.wrapper + path)
         if value is not None and not np.array_equal(as_array(own), value):
             raise InputError(f"{names.kind}: {path} has other values than when it was exported; {_AGAIN}")
     return found

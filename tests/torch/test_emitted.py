@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import helper, numpy_helper
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.peer
@@ -251,6 +252,23 @@ def test_a_buffer_that_was_planned_with_other_values_is_refused(tmp_path: Path) 
     plan = searched(kept("gpt")).save(tmp_path)
     module.get_buffer("h.1.attn.mask").fill_(value=True)
     refused(plan, module, "h.1.attn.mask has other values than when it was exported")
+
+
+def test_numbers_that_no_module_has_come_with_the_model_or_are_asked_for(tmp_path: Path) -> None:
+    def replace_some(model: onnx.ModelProto) -> None:
+        table = np.arange(8 * 64, dtype=np.float32).reshape(8, 64)
+        model.graph.initializer.append(numpy_helper.from_array(table, "table"))
+        model.graph.initializer.append(numpy_helper.from_array(table > 100, "where"))
+        first = model.graph.node[0]
+        node = helper.make_node("Where", ["where", first.output[0], "table"], ["chosen"], name="chosen")
+        model.graph.node[1].input[0] = "chosen"
+        model.graph.node.insert(1, node)
+
+    plan, module = searched(edited(replace_some)), made("mlp").module
+    refused(plan.save(tmp_path / "plan"), module, r"no buffer 'table' of shape \[8, 64\].*model=…")
+    plan.emit("torch", tmp_path / "torch")
+    found = planner.torch.load_exported(tmp_path / "torch", module).capture
+    assert found.constants["table"][1, 2] == 66
 
 
 def test_a_graph_without_a_loss_is_refused(tmp_path: Path) -> None:

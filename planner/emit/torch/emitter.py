@@ -52,7 +52,7 @@ def emit_torch(plan: PlanDocument, graph: Graph, model: Path, *, servers: Sequen
     files = {
         MODULE: module_text(plan, graph).encode(),
         "plan.json": plan_text(plan).encode(),
-        "model.onnx": kept_model(model, graph),
+        **kept_model(model, graph),
         **launch_scripts(hosts_of(plan, servers)),
     }
     return Emission(files, tuple(_lost(plan)))

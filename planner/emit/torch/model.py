@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import onnx
 from onnx.external_data_helper import load_external_data_for_tensor
@@ -16,24 +17,38 @@ from planner.ir import Graph, Role
 
 __all__ = ["kept_model"]
 
+MODEL: Final = "model.onnx"
+DATA: Final = "constants.data"
 
-def kept_model(path: Path, graph: Graph) -> bytes:
-    """The serialised ModelProto that gives `graph` again.  InputError where a constant's data cannot be read.
 
-    Large constants that an exporter computed (masks, rotary tables) are what no module has under their names.  Of a
-    file that lost its weights before, they are as little in the result as they are in it.
+def kept_model(path: Path, graph: Graph) -> dict[str, bytes]:
+    """Files: the model that gives `graph` again, and its constants that lay in a file of their own before.
+
+    Large constants that an exporter computed (masks, rotary tables) are what no module has under their names.  They
+    stay inside or outside of the model's file, since that decides what an importer reads of them.  Of a file that lost
+    its weights before, they are as little in the result as they are in it.  InputError where data cannot be read.
     """
     stripped = strip_file(path)
     wanted = {t.name for t in graph.tensors.values() if t.role is Role.CONSTANT and t.value is None}
     wanted = {graph.origins.get(n, n) for n in wanted - graph.producers.keys()}
     if not wanted:
-        return stripped
-    model, whole = onnx.ModelProto.FromString(stripped), load_file(path)
-    found = dict(_stored(whole))
+        return {MODEL: stripped}
+    model, whole = onnx.ModelProto.FromString(stripped), dict(_stored(load_file(path)))
+    outside = b""
     for name, t in _stored(model):
-        if name in wanted and t.data_location == onnx.TensorProto.EXTERNAL:
-            t.CopyFrom(_with_data(found[name], path))
-    return bytes(model.SerializeToString(deterministic=True))
+        if name not in wanted or t.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        if whole[name].data_location != onnx.TensorProto.EXTERNAL:
+            t.CopyFrom(whole[name])
+            continue
+        data = _data(whole[name], path)
+        if data is not None:
+            del t.external_data[:]
+            for key, value in (("location", DATA), ("offset", len(outside)), ("length", len(data))):
+                t.external_data.add(key=key, value=str(value))
+            outside += data
+    files = {MODEL: bytes(model.SerializeToString(deterministic=True))}
+    return {**files, DATA: outside} if outside else files
 
 
 def _stored(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.TensorProto]]:
@@ -47,17 +62,15 @@ def _stored(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.TensorProto]]:
                     yield node.output[0], a.t
 
 
-def _with_data(t: onnx.TensorProto, path: Path) -> onnx.TensorProto:
-    """A copy that needs no other file; as it is where its data are nowhere."""
-    out = onnx.TensorProto()
-    out.CopyFrom(t)
-    places = {e.key: e.value for e in t.external_data}
-    if t.data_location != onnx.TensorProto.EXTERNAL or not (path.parent / places.get("location", "")).is_file():
-        return out
+def _data(given: onnx.TensorProto, path: Path) -> bytes | None:
+    """What lies in another file; None where that is not there."""
+    t = onnx.TensorProto()
+    t.CopyFrom(given)
+    place = next((e.value for e in t.external_data if e.key == "location"), "")
+    if not (path.parent / place).is_file():
+        return None
     try:
-        load_external_data_for_tensor(out, str(path.parent))
+        load_external_data_for_tensor(t, str(path.parent))
     except (OSError, ValueError, onnx.checker.ValidationError) as e:
         raise InputError(f"--model {path}: the data of {t.name} cannot be read ({e}); keep them beside the file") from e
-    out.data_location = onnx.TensorProto.DEFAULT
-    del out.external_data[:]
-    return out
+    return bytes(t.raw_data)
