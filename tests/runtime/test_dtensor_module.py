@@ -91,8 +91,9 @@ def step_main(rank: int, store: str, module: str, expected: dict[str, int]) -> N
     mesh = applied.device_mesh("cpu")
     model, loss = started(applied, mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    with debug.CommDebugMode() as backward:
+    with debug.CommDebugMode() as backward, applied.Moved() as moved:
         loss.backward()
+    assert moved.bytes == 4 * sum(p.numel() for p in network().parameters())
     with debug.CommDebugMode() as update:
         optimizer.step()
     assert counted(backward) == expected

@@ -24,6 +24,7 @@ from planner.emit.uniform import Model, recomputes_layers
 from planner.errors import InputError
 from planner.ir import Layout
 from planner.planning.document import PlanDocument
+from planner.redistribute.steps import FREE
 
 __all__ = ["emit_dtensor", "unsupported"]
 
@@ -82,7 +83,7 @@ def emit_dtensor(plan: PlanDocument, names: Mapping[str, Name], *, servers: Sequ
         }
     if fully is not None:
         document["fully_shard"] = {"replicas": fully.replicas, "shards": fully.shards, "blocks": fully.blocks}
-    module = module_text(plan, parameters, inputs, modules, fully, split)
+    module = module_text(plan, parameters, inputs, modules, fully, split, _planned_bytes(plan))
     files = {
         "parallel_plan.json": (json.dumps(document, indent=1) + "\n").encode(),
         "parallel.py": module.encode(),
@@ -92,10 +93,21 @@ def emit_dtensor(plan: PlanDocument, names: Mapping[str, Name], *, servers: Sequ
     return Emission(files, tuple(_lost(plan, split, unknown, whole)))
 
 
+def _planned_bytes(plan: PlanDocument) -> int | None:
+    """What the plan's collectives work on in a step; None where they are not the same in every pass, or stages send."""
+    if plan.schedule.stages > 1 or plan.schedule.micro_batches > 1:
+        return None
+    steps = sum(s.bytes for r in plan.redistributions for s in r.steps if s.kind not in FREE)
+    return steps + sum(i.bytes * i.count for op in plan.operators.values() for i in op.inner)
+
+
 def _lost(plan: PlanDocument, split: Split | None, unknown: Sequence[str], whole: Sequence[str]) -> list[str]:
+    planned = _planned_bytes(plan)
     out = [
         f"how {len(plan.operators)} operators are split, and {len(plan.redistributions)} redistributions: between the "
-        "ends of modules DTensor derives them in its own way; `planner run` executes the plan to the letter"
+        "ends of modules DTensor derives them in its own way, and moved 1.1 to 6.7 times the planned bytes where that "
+        f"was measured{'' if planned is None else f' (the plan: {planned:,} bytes a step)'}; Moved in parallel.py "
+        "counts them; --target torch and `planner run` execute the plan to the letter"
     ]
     if unknown:
         out.append(

@@ -19,12 +19,16 @@ _MODULE: Final = Template('''"""$model on $devices devices (mesh $mesh$staged): 
 $usage
 The result is made whole before the loss: of a mean over a divided batch DTensor (2.13) gives gradients that are too
 large by the number of ranks.
+What moves between operators DTensor decides by itself.  Where that was measured, it moved 1.1 to 6.7 times what the
+plan does; `with Moved() as moved:` around a step counts `moved.bytes`$planned
 Made by `planner emit --target dtensor`; the plan decides, edit that.
 """
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.distributed_c10d import _resolve_process_group
 $imports
 __all__ = $offered
 
@@ -119,12 +123,34 @@ def _brought(x, mesh, told):
     return x.redistribute(mesh, _placements(told[1]))
 
 
+_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "alltoall", "broadcast")
+
+
+class Moved(TorchDispatchMode):
+    """Counts the bytes of the tensors that collectives work on, of this rank's groups: of a gather what is gathered, of
+    a reduction what is reduced, of an exchange what all ranks of the group have."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(issubclass(t, DTensor) for t in types):
+            return NotImplemented  # so that it comes again in local tensors
+        result = func(*args, **(kwargs or {}))
+        name = str(func)
+        if func.namespace in ("_c10d_functional", "_dtensor") and any(kind in name for kind in _COLLECTIVES):
+            given = [x for x in tree_leaves((args, result)) if isinstance(x, torch.Tensor)]
+            whole = max(x.numel() * x.element_size() for x in given)
+            exchanged = "_to_all" in name or "alltoall" in name
+            self.bytes += whole * (dist.get_world_size(_resolve_process_group(args[-1])) if exchanged else 1)
+        return result
+
+
 def shard_inputs(inputs, mesh):
     """Inputs by their names in the graph, whole on every process -> DTensors."""
     return {n: distribute_tensor(x, mesh, _placements(INPUTS[n])) for n, x in inputs.items()}
 $fully''')
 
-_OFFERED: Final = ("implicit_replication", "parallelize", "shard_inputs")
+_OFFERED: Final = ("Moved", "implicit_replication", "parallelize", "shard_inputs")
 _USAGE: Final = """\
     mesh = device_mesh()                  # in every process that torchrun started
     parallelize(module, mesh)             # before the optimizer is made
@@ -191,13 +217,17 @@ def module_text(
     modules: Mapping[str, Any],
     fully: Fully | None,
     split: Split | None,
+    planned_bytes: int | None,
 ) -> str:
-    """`parameters`, `inputs`, `modules`: as they stand in the text."""
+    """`parameters`, `inputs`, `modules`: as they stand in the text; `planned_bytes`: of a step, None where they are not
+    known."""
     mesh = plan.mesh
     imports = [] if fully is None else ["from torch.distributed.fsdp import fully_shard"]
     imports += [
         "from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor",
         "from torch.distributed.tensor.experimental import implicit_replication",
+        "from torch.utils._python_dispatch import TorchDispatchMode",
+        "from torch.utils._pytree import tree_leaves",
     ]
     stages = "\n"
     usage = _USAGE + (_FULLY_USAGE if fully is not None else "")
@@ -212,6 +242,7 @@ def module_text(
         mesh=str(mesh),
         staged="" if split is None else f" in each of {plan.schedule.stages} stages",
         usage=usage,
+        planned="." if planned_bytes is None else f";\nthe plan has {planned_bytes:,}, of its own precision.",
         imports="\n".join(imports) + "\n",
         offered=repr(["device_mesh", *["fully"] * (fully is not None), *_OFFERED]),
         sizes=repr(mesh.shape),

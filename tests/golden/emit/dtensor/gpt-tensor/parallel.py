@@ -8,16 +8,23 @@
 
 The result is made whole before the loss: of a mean over a divided batch DTensor (2.13) gives gradients that are too
 large by the number of ranks.
+What moves between operators DTensor decides by itself.  Where that was measured, it moved 1.1 to 6.7 times what the
+plan does; `with Moved() as moved:` around a step counts `moved.bytes`;
+the plan has 176,392, of its own precision.
 Made by `planner emit --target dtensor`; the plan decides, edit that.
 """
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.experimental import implicit_replication
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-__all__ = ['device_mesh', 'implicit_replication', 'parallelize', 'shard_inputs']
+__all__ = ['device_mesh', 'Moved', 'implicit_replication', 'parallelize', 'shard_inputs']
 
 SIZES = (2, 2)
 AXES = ('x', 'y')
@@ -157,6 +164,28 @@ def _brought(x, mesh, told):
     if told is None or not isinstance(x, DTensor) or x.ndim != told[0]:
         return x
     return x.redistribute(mesh, _placements(told[1]))
+
+
+_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "alltoall", "broadcast")
+
+
+class Moved(TorchDispatchMode):
+    """Counts the bytes of the tensors that collectives work on, of this rank's groups: of a gather what is gathered, of
+    a reduction what is reduced, of an exchange what all ranks of the group have."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(issubclass(t, DTensor) for t in types):
+            return NotImplemented  # so that it comes again in local tensors
+        result = func(*args, **(kwargs or {}))
+        name = str(func)
+        if func.namespace in ("_c10d_functional", "_dtensor") and any(kind in name for kind in _COLLECTIVES):
+            given = [x for x in tree_leaves((args, result)) if isinstance(x, torch.Tensor)]
+            whole = max(x.numel() * x.element_size() for x in given)
+            exchanged = "_to_all" in name or "alltoall" in name
+            self.bytes += whole * (dist.get_world_size(_resolve_process_group(args[-1])) if exchanged else 1)
+        return result
 
 
 def shard_inputs(inputs, mesh):
