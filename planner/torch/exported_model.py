@@ -262,7 +262,7 @@ def _constants(names: _Names, stored: _Stored) -> dict[str, Tensor]:
         if t.role is not Role.CONSTANT or t.value is not None or t.name in graph.producers:
             continue
         own = names.held.get(names.local(t.name))
-        if own is not None and tuple(own.shape) == t.shape:
+        if own is not None and tuple(own.shape) == t.shape and not own.is_meta:
             found[t.name] = own.detach()
             continue
         value = stored.value(graph.origins.get(t.name, t.name))

@@ -164,9 +164,10 @@ def load(
     targets: Examples = (),
     loss: Callable[..., Tensor] | None = None,
 ) -> ModulePlan:
-    """A plan that was saved, or searched for the model's ONNX export, for this module; arguments as of `plan`.
+    """A plan that was saved, for this module; arguments as of `plan`.
 
-    InputError where the plan is for another step than the module's.
+    Raises:
+        InputError: the plan is for another step than the module's; `load_exported` reads one of its ONNX export.
     """
     captured = _captured(module, example_inputs, targets, loss)
     found = load_plan(path)

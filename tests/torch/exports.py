@@ -17,11 +17,12 @@ from torch import Tensor, nn
 
 from planner.frontends.file.strip import strip_file
 from tests.torch.models import CASES, Case
+from tests.torch.training import made
 
 __all__ = ["KEPT", "WithLoss", "exported", "kept", "perceptron"]
 
 FOLDER: Final = Path(__file__).with_name("exported")
-KEPT: Final = ("mlp", "gpt", "scaled")
+KEPT: Final = {"mlp": False, "gpt": False, "scaled": False, "normed": True}  # whether it is optimized
 
 
 class WithLoss(nn.Module):
@@ -47,7 +48,7 @@ def exported(case: Case, path: Path, *, optimize: bool = False, loss: bool = Tru
 
 
 def kept(name: str) -> Path:
-    """The export of a model of KEPT, without weights, by optimize=False."""
+    """The export of a model of KEPT, without weights."""
     return FOLDER / f"{name}.onnx"
 
 
@@ -57,9 +58,9 @@ def perceptron() -> nn.Module:
 
 
 def _write() -> None:
-    for name in KEPT:
+    for name, optimize in KEPT.items():
         with tempfile.TemporaryDirectory() as folder:
-            content = strip_file(exported(CASES[name](), Path(folder) / f"{name}.onnx"))
+            content = strip_file(exported(made(name), Path(folder) / f"{name}.onnx", optimize=optimize))
         kept(name).write_bytes(content)
 
 

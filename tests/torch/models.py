@@ -210,6 +210,22 @@ class Scaled(nn.Module):
         return self.second(functional.gelu(self.first(x)) * self.scale)
 
 
+class Normed(nn.Module):
+    """With norms whose weights begin alike, of which exporters store one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(16, 32), nn.Linear(32, 32), nn.Linear(32, 8)
+        self.norm_1, self.norm_2 = nn.LayerNorm(32), nn.LayerNorm(32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.third(self.norm_2(self.second(self.norm_1(self.first(x)))))
+
+
+def normed() -> Case:
+    return Case(Normed(), (_numbers(1, BATCH, 16),), {}, (_words(2, BATCH, most=8),), functional.cross_entropy)
+
+
 def scaled() -> Case:
     return Case(Scaled(), (_numbers(1, BATCH, 16),), {}, (_words(2, BATCH, most=8),), functional.cross_entropy)
 
@@ -278,4 +294,4 @@ OWN: dict[str, Callable[[], Case]] = {
 }  # fmt: skip
 HUGGING_FACE: dict[str, Callable[[], Case]] = {"hf_gpt2": hf_gpt2, "hf_llama": hf_llama, "hf_mixtral": hf_mixtral}
 # What only exports are tried on.
-CASES = {**OWN, **HUGGING_FACE, "scaled": scaled}
+CASES = {**OWN, **HUGGING_FACE, "scaled": scaled, "normed": normed}

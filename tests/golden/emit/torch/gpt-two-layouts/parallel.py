@@ -9,8 +9,9 @@
     optimizer.step()
 
 The module is the one that was exported: its parameters have the names and shapes that model.onnx has for them.  It is
-called with the inputs of model.onnx in their order and returns the loss, the same on every rank.  Batches are whole
-on every rank.  Checkpoints: planner.torch.state_dict.
+called with the inputs of model.onnx in their order, or by their names, and returns the loss, the same on every rank.
+A batch is given whole on every rank, or as the samples of the rank's data-parallel group.  Checkpoints:
+planner.torch.state_dict.
 
     torchrun --nproc-per-node 4 parallel.py PACKAGE.MODULE:FUNCTION
 
