@@ -86,7 +86,8 @@ def load_exported(
 ) -> ModulePlan:
     """A plan that was searched for the ONNX export of a module, or of a wrapper that returns its loss.
 
-    The parallel module is called with the inputs of the graph in their order, or by their names, and returns the loss.
+    The parallel module is called with the inputs of the graph in their order, or by their names, and returns the loss;
+    an object with `loss` in it where the graph has other outputs, too, as those of Hugging Face's models have.
 
     Args:
         path: plan.json, or its folder.
@@ -133,6 +134,7 @@ def load_exported(
         named,
         mode_matters=any(op.type == "Dropout" for op in graph.ops),
         training=module.training,
+        own_loss=len(graph.outputs) > 1,
     )
     return ModulePlan(Plan(plan.text, Model(found.source, dict(about.bind), _batch(plan))), step)
 

@@ -37,11 +37,11 @@ class WithLoss(nn.Module):
         return self.loss(self.model(x), y)
 
 
-def exported(case: Case, path: Path, *, optimize: bool = False, loss: bool = True) -> Path:
-    """The file that torch.onnx.export writes of a model and its loss, or without one of the model alone."""
-    module = WithLoss(case) if loss else case.module
-    given = (*case.inputs, *case.targets) if loss else case.inputs
-    program = torch.onnx.export(module, given, dynamo=True, optimize=optimize, verbose=False)
+def exported(case: Case, path: Path, *, optimize: bool = False) -> Path:
+    """The file that torch.onnx.export writes of a model and its loss, which some models return themselves."""
+    module = case.module if case.loss is None else WithLoss(case)
+    given = (*case.inputs, *case.targets)
+    program = torch.onnx.export(module, given, kwargs=case.kwargs, dynamo=True, optimize=optimize, verbose=False)
     assert program is not None
     program.save(path)
     return path

@@ -25,6 +25,7 @@ import planner.torch  # noqa: E402
 from planner.cli.main import main  # noqa: E402
 from planner.errors import InputError  # noqa: E402
 from planner.runtime.workers import Context, Workers  # noqa: E402
+from planner.torch.capture.exported import loss_of  # noqa: E402
 from tests.torch.exports import KEPT, WithLoss, exported, kept  # noqa: E402
 from tests.torch.models import Case  # noqa: E402
 from tests.torch.training import Trained, alone, made, optimizer_of, worst  # noqa: E402
@@ -66,23 +67,23 @@ def train(context: Context, name: str, folder: str, mode: str, wrapped: bool) ->
     torch.set_num_threads(1)
     case = made(name)
     module = emitted(Path(folder)).parallelize(WithLoss(case) if wrapped else case.module, mode=mode)
-    runner, trained, stepping = module._planner, Trained(), optimizer_of(module)
+    runner, trained, stepping, prefix = module._planner, Trained(), optimizer_of(module), "model." * wrapped
     for step in range(STEPS):
         runner.context.ledger.clear()
         if wrapped:  # by the names of the graph's inputs, in whatever order
             loss = module(y=case.targets[0], x=case.inputs[0])
         else:
-            loss = module(*case.inputs, *case.targets)
+            loss = loss_of(module(*case.inputs, *case.targets, **case.kwargs))
         stepping.zero_grad()
         loss.backward()
         trained.losses.append(loss.item())
         if not step:
             trained.executed, trained.planned = dict(runner.context.ledger.steps), runner.stage.planned()
-            of_model = {n.removeprefix("model."): p.grad for n, p in module.named_parameters() if p.grad is not None}
+            of_model = {n.removeprefix(prefix): p.grad for n, p in module.named_parameters() if p.grad is not None}
             trained.gradients = {n: g.full_tensor().numpy() for n, g in of_model.items()}
         stepping.step()
     whole = planner.torch.whole_state_dict(module)
-    trained.state = {n.removeprefix("model."): v.numpy() for n, v in whole.items()}
+    trained.state = {n.removeprefix(prefix): v.numpy() for n, v in whole.items()}
     trained.fallbacks = frozenset(runner.stage.fallbacks)
     return trained
 
@@ -114,6 +115,16 @@ def test_a_wrapper_is_called_by_names_and_a_step_is_traced(workers: Workers, tmp
     plan = searched(kept("gpt"), devices=4, strategy="fsdp")
     plan.emit("torch", tmp_path)
     compare(workers.call(train, "gpt", str(tmp_path), "traced", True), "gpt")
+
+
+@pytest.mark.parametrize("name", ["hf_gpt2", "hf_llama"])
+def test_a_model_that_returns_its_loss_among_others_keeps_doing_so(workers: Workers, name: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    pytest.importorskip("transformers")
+    plan = searched(exported(made(name), tmp_path / f"{name}.onnx"), devices=4, strategy="megatron:tp=2,micro_batch=4")
+    plan.emit("torch", tmp_path)
+    assert "loss = module(input_ids, labels).loss" in (tmp_path / "parallel.py").read_text(encoding="utf-8")
+    compare(workers.call(train, name, str(tmp_path), "eager", False), name)
 
 
 def test_a_plan_of_a_captured_module_is_emitted_as_well(workers: Workers, tmp_path: Path) -> None:

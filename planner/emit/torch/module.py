@@ -18,7 +18,7 @@ _MODULE: Final = Template('''"""$model on $devices devices (mesh $mesh$staged): 
 
     dist.init_process_group()          # in each of $devices processes that torchrun started
     parallelize(module)                # as plan.json says; before the optimizer is made
-    loss = module($arguments)$gap# a whole step: forward and backward, of $micro
+    loss = module($arguments)$taken$gap# a whole step: forward and backward, of $micro
     loss.backward()                    # hands the gradients over
     optimizer.step()
 
@@ -79,7 +79,7 @@ def main(function):
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3)
     inputs = example_inputs()
     for step in range(3):
-        loss = module(*inputs)
+        loss = module(*inputs)$taken
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -98,13 +98,15 @@ def module_text(plan: PlanDocument, graph: Graph) -> str:
     """`graph`: of a micro-batch, with a loss."""
     micro = plan.schedule.micro_batches
     arguments = ", ".join(_identifier(n, i) for i, n in enumerate(graph.inputs))
+    taken = ".loss" if len(graph.outputs) > 1 else ""
     text = _MODULE.substitute(
         model=plain(plan.model.name),
         devices=plan.devices,
         mesh=str(plan.mesh),
         staged="" if plan.schedule.stages == 1 else f" in each of {plan.schedule.stages} stages",
         arguments=arguments,
-        gap=" " * max(2, 39 - len(f"    loss = module({arguments})")),
+        taken=taken,
+        gap=" " * max(2, 39 - len(f"    loss = module({arguments}){taken}")),
         micro="one batch" if micro == 1 else f"{micro} micro-batches",
         inputs=_inputs(graph, micro),
     )
