@@ -28,7 +28,7 @@ from planner.runtime.workers import Context, Workers  # noqa: E402
 from planner.torch.capture.exported import loss_of  # noqa: E402
 from tests.torch.exports import KEPT, WithLoss, exported, kept  # noqa: E402
 from tests.torch.models import Case  # noqa: E402
-from tests.torch.training import Trained, alone, made, optimizer_of, worst  # noqa: E402
+from tests.torch.training import Trained, alone, made, optimizer_of, whole, worst  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 STEPS = 3
@@ -80,10 +80,10 @@ def train(context: Context, name: str, folder: str, mode: str, wrapped: bool) ->
         if not step:
             trained.executed, trained.planned = dict(runner.context.ledger.steps), runner.stage.planned()
             of_model = {n.removeprefix(prefix): p.grad for n, p in module.named_parameters() if p.grad is not None}
-            trained.gradients = {n: g.full_tensor().numpy() for n, g in of_model.items()}
+            trained.gradients = {n: whole(g).numpy() for n, g in of_model.items()}
         stepping.step()
-    whole = planner.torch.whole_state_dict(module)
-    trained.state = {n.removeprefix(prefix): v.numpy() for n, v in whole.items()}
+    state = planner.torch.whole_state_dict(module)
+    trained.state = {n.removeprefix(prefix): v.numpy() for n, v in state.items()}
     trained.fallbacks = frozenset(runner.stage.fallbacks)
     return trained
 
