@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal
 
-__all__ = ["BY_DEGREES", "COPYING", "IN_GROUPS", "IN_PARTS", "NARROWED", "ONE_COPY", "RUNS_COPIES", "Target"]
+__all__ = [
+    "BY_DEGREES",
+    "COPYING",
+    "IN_GROUPS",
+    "IN_PARTS",
+    "NARROWED",
+    "ONE_COPY",
+    "RUNS_COPIES",
+    "TO_THE_LETTER",
+    "Target",
+]
 
 Target = Literal[
     "any", "mindspore", "mindformers", "hyper-parallel", "torch", "dtensor", "huggingface", "torchtitan", "deepspeed",
@@ -14,6 +24,9 @@ Target = Literal[
 
 # Launchers that are given degrees of parallelism (data, tensor, pipeline, …) and lay a network out themselves.
 BY_DEGREES: Final = frozenset({"mindformers", "huggingface", "torchtitan", "deepspeed", "megatron"})
+
+# Those that run whatever lies in a plan, operator by operator.
+TO_THE_LETTER: Final = frozenset({"any", "torch"})
 
 # Those that interleave copies of a micro-batch, so that the collectives of one run beside the computing of another.
 COPYING: Final = frozenset({"mindspore", "mindformers"})
