@@ -21,6 +21,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.utils import _pytree as pytree
 
 from planner.errors import InputError
+from planner.frontends.file.beside import with_data
 from planner.ir import Graph, Role
 from planner.library.model import Model, model_of
 from planner.library.plan import Plan, load_plan
@@ -250,8 +251,8 @@ class _Stored:
         t = next((t for t in self.file.model.graph.initializer if t.name == name), None)
         if found is not None or t is None:
             return found
-        place = next((e.value for e in t.external_data if e.key == "location"), "")
-        return numpy_helper.to_array(t, str(self.folder)) if (self.folder / place).is_file() else None
+        held = with_data(t, self.folder)
+        return None if held is None else numpy_helper.to_array(held)
 
 
 def _constants(names: _Names, stored: _Stored) -> dict[str, Tensor]:

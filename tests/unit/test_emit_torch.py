@@ -79,6 +79,29 @@ def test_numbers_in_a_file_beside_the_model_come_along(tmp_path: Path) -> None:
     table = stored(files["model.onnx"])["table"]
     np.testing.assert_array_equal(numpy_helper.to_array(table, str(tmp_path / "out"))[1, :3], [64, 65, 66])
     assert load_model(tmp_path / "out" / "model.onnx").digest == load_model(model).digest == plan.model.digest
+    (tmp_path / "masked.data").write_bytes(bytes(100))
+    with pytest.raises(InputError, match=r"masked\.data: the data of (table|mask) cannot be read"):
+        emit("torch", Given(plan, model_file=model))
+
+
+@pytest.mark.parametrize("way", ["a path", "a link"])
+def test_no_file_outside_of_the_models_folder_is_read(way: str, tmp_path: Path) -> None:
+    (tmp_path / "outside").write_bytes(bytes(64 * 64 * 4))
+    folder = tmp_path / "in"
+    folder.mkdir()
+    model = masked(folder)
+    proto = onnx.load(model)
+    (folder / "link").symlink_to(tmp_path / "outside")
+    for t in proto.graph.initializer:
+        if t.name == "table":
+            t.ClearField("raw_data")
+            t.data_location = onnx.TensorProto.EXTERNAL
+            t.external_data.add(key="location", value="../outside" if way == "a path" else "link")
+    model.write_bytes(proto.SerializeToString())
+    plan = read_plan(searched(model, tmp_path / "plan"))
+    files = emit("torch", Given(plan, model_file=model)).files
+    assert "constants.data" not in files
+    assert stored(files["model.onnx"])["table"].data_location == onnx.TensorProto.EXTERNAL
 
 
 def test_the_model_beside_a_plan_will_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Final
 
 import onnx
-from onnx.external_data_helper import load_external_data_for_tensor
 
 from planner.emit.onnx.file import load_file
-from planner.errors import InputError
+from planner.frontends.file.beside import with_data
 from planner.frontends.file.strip import strip_file
 from planner.ir import Graph, Role
 
@@ -41,8 +40,9 @@ def kept_model(path: Path, graph: Graph) -> dict[str, bytes]:
         if whole[name].data_location != onnx.TensorProto.EXTERNAL:
             t.CopyFrom(whole[name])
             continue
-        data = _data(whole[name], path)
-        if data is not None:
+        held = with_data(whole[name], path.parent)
+        if held is not None:
+            data = held.raw_data
             del t.external_data[:]
             for key, value in (("location", DATA), ("offset", len(outside)), ("length", len(data))):
                 t.external_data.add(key=key, value=str(value))
@@ -60,17 +60,3 @@ def _stored(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.TensorProto]]:
             for a in node.attribute:
                 if a.name == "value":
                     yield node.output[0], a.t
-
-
-def _data(given: onnx.TensorProto, path: Path) -> bytes | None:
-    """What lies in another file; None where that is not there."""
-    t = onnx.TensorProto()
-    t.CopyFrom(given)
-    place = next((e.value for e in t.external_data if e.key == "location"), "")
-    if not (path.parent / place).is_file():
-        return None
-    try:
-        load_external_data_for_tensor(t, str(path.parent))
-    except (OSError, ValueError, onnx.checker.ValidationError) as e:
-        raise InputError(f"--model {path}: the data of {t.name} cannot be read ({e}); keep them beside the file") from e
-    return bytes(t.raw_data)
