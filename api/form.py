@@ -48,6 +48,7 @@ _WORDS: Final[Mapping[str, _Words]] = {
         choices={
             "any": "any runtime",
             "torch": "PyTorch",
+            "dtensor": "PyTorch, by DTensor",
             "huggingface": "Hugging Face transformers",
             "megatron": "Megatron-LM",
             "deepspeed": "DeepSpeed",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from planner.emit.emission import Emission
 from planner.emit.names import Name, NameRules
 from planner.errors import InputError, UsageError
-from planner.targets import COPYING, IN_GROUPS, IN_PARTS
+from planner.targets import IN_GROUPS, IN_PARTS, RUNS_COPIES
 
 if TYPE_CHECKING:
     import onnx
@@ -86,7 +86,8 @@ class Target:
     """`takes`: the options that it reads; `needs`: those without which it cannot do; `orders`: of the passes of a
     pipeline, those that it can be told, or leaves to the user's script; None: it says none, or takes no pipeline.
     `says`: what of how a step is run (`schedule.run`) its files say, by key, or by key and value.  `words`: the module
-    whose `unsupported` says what of a uniform configuration it cannot be told; empty: nothing."""
+    whose `unsupported` says what of a uniform configuration it cannot be told; empty: nothing.  `weightless`: of the
+    model it reads no weights, so that the file that lies beside a plan will do."""
 
     emit: Callable[[Given], Emission]
     takes: frozenset[str] = field(default=frozenset({"names"}))
@@ -94,6 +95,7 @@ class Target:
     orders: frozenset[str] | None = frozenset({"1f1b"})
     says: frozenset[str] = frozenset()
     words: str = ""
+    weightless: bool = False
 
 
 def _mindspore(given: Given) -> Emission:
@@ -105,7 +107,14 @@ def _mindspore(given: Given) -> Emission:
 def _torch(given: Given) -> Emission:
     from planner.emit.torch import emit_torch
 
-    return emit_torch(given.plan, given.names, servers=given.servers)
+    assert given.model_file is not None
+    return emit_torch(given.plan, given.graph, given.model_file, servers=given.servers)
+
+
+def _dtensor(given: Given) -> Emission:
+    from planner.emit.dtensor import emit_dtensor
+
+    return emit_dtensor(given.plan, given.names, servers=given.servers)
 
 
 def _huggingface(given: Given) -> Emission:
@@ -173,7 +182,10 @@ TARGETS: Final[Mapping[str, Target]] = {
         words="mindformers",
     ),
     "hyper-parallel": Target(_hyper_parallel, words="hyper_parallel"),
-    "torch": Target(_torch, _NAMES_AND_HOSTS, orders=frozenset({"1f1b", "gpipe"}), words="torch"),
+    "torch": Target(
+        _torch, _HOSTS | _MODEL, needs=_MODEL, orders=None, says=_COPIES | _ZERO, words="torch", weightless=True
+    ),
+    "dtensor": Target(_dtensor, _NAMES_AND_HOSTS, orders=frozenset({"1f1b", "gpipe"}), words="dtensor"),
     "huggingface": Target(_huggingface, _NAMES_AND_HOSTS, says=_ZERO, words="huggingface"),
     "torchtitan": Target(
         _torchtitan, _HOSTS, orders=frozenset({"1f1b", "gpipe", "interleaved", "zb-v"}), says=_ZERO, words="torchtitan"
@@ -198,7 +210,7 @@ def unsupported(target: str, c: Configuration, model: Model) -> str:
     found = TARGETS[target]
     if c.pp > 1 and found.orders is not None and c.order not in found.orders:
         return f"the schedule {c.order} (it has {', '.join(sorted(found.orders))})"
-    if c.copies > 1 and target not in COPYING:
+    if c.copies > 1 and target not in RUNS_COPIES:
         return "copies of a micro-batch that interleave"
     if c.offloads:
         return "activations that wait in the host's memory"
@@ -261,7 +273,7 @@ def check_parts(plan: PlanDocument, target: str) -> None:
                 raise InputError(
                     f"plan: parameter {name} lies as {layout.layout()}, split in each of its equal parts (queries, "
                     f"keys and values of one product). `planner run` executes that, and {able} have words for it; "
-                    f"{target} has none: search again with --target torch, which splits nothing so"
+                    f"{target} has none: search again with --target {target}, which splits nothing so"
                 )
 
 
@@ -293,8 +305,8 @@ def _read_huggingface(path: Path, graph: Graph, rules: NameRules) -> Reading:
     return read_distributed_config(path, graph, rules)
 
 
-def _read_torch(path: Path, graph: Graph, rules: NameRules) -> Reading:
-    from planner.emit.torch.reading import read_placements
+def _read_dtensor(path: Path, graph: Graph, rules: NameRules) -> Reading:
+    from planner.emit.dtensor.reading import read_placements
 
     return read_placements(path, graph, rules)
 
@@ -309,7 +321,7 @@ FORMATS: Final[Mapping[str, Reader]] = {
     "mindspore": _read_mindspore,
     "onnx": _read_onnx,
     "huggingface": _read_huggingface,
-    "torch": _read_torch,
+    "dtensor": _read_dtensor,
     "layout": _read_layout,
 }
 

@@ -59,12 +59,12 @@ def emit(
 
     Args:
         plan: a plan of `planner.search`, or a plan.json, or its folder.
-        target: one of mindspore, mindformers, hyper-parallel, torch, huggingface, torchtitan, deepspeed, megatron,
-            onnx or onnx-ranks.
+        target: one of mindspore, mindformers, hyper-parallel, torch, dtensor, huggingface, torchtitan, deepspeed,
+            megatron, onnx or onnx-ranks.
         out: the folder to write to; None: the files are in the result alone.
         names: a JSON file with the names of the network's parameters.
         hosts: a file with lines of SERVER DEVICE_IP… or SERVER slots=N.
-        model: the model that was planned, which ONNX targets need; default: the one that the plan knows.
+        model: the model that was planned, which ONNX targets and torch need; default: the one that the plan knows.
 
     Raises:
         InputError: the target cannot express the plan, or the files cannot be written.

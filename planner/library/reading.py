@@ -33,7 +33,7 @@ def read(
 
     Args:
         file: a strategy file, .ckpt or .json.
-        format: the system that wrote it: mindspore, hyper-parallel, torch, huggingface or onnx.
+        format: the system that wrote it: mindspore, layout, dtensor, huggingface or onnx.
         model: the model that the strategy is for.
         names: a JSON file with the names that the file uses for the model's parameters.
         hardware: the hardware profile to price it with.

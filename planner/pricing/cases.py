@@ -358,7 +358,7 @@ class CasePrices:
             costs = np.where(second >= 0, FORBIDDEN, costs)
         if self.machine.settings.target == "mindspore":
             costs = np.where(self._optimizer_parallel.allows(first, stored[:, 0]), costs, FORBIDDEN)
-        if self.machine.settings.target == "torch":
+        if self.machine.settings.target == "dtensor":
             costs = np.where(self._placeable.allows(first, second), costs, FORBIDDEN)
         size = self._bytes(redistributed.shape, redistributed.dtype)
         copies = np.where(first != stored, size // self._shards_of(first), 0)

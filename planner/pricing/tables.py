@@ -126,7 +126,7 @@ def _admitted(cls: OperatorClass, found: Choices, machine: Machine) -> NDArray[n
     if machine.settings.target == "mindspore":
         # A strategy tuple says how operands are split: it cannot ask for operands that arrive as pending sums.
         admitted &= ~found.plays("linear")
-    if machine.settings.target == "torch" and cls.rule.cost.kind == "conv":
+    if machine.settings.target == "dtensor" and cls.rule.cost.kind == "conv":
         admitted &= whole_convolutions(found)
     return admitted
 

@@ -14,7 +14,7 @@ from planner.report.words import time_text
 from planner.requests.answer import Answer
 from planner.requests.prepared import Prepared
 from planner.search.control import Control
-from planner.targets import BY_DEGREES
+from planner.targets import BY_DEGREES, TO_THE_LETTER
 
 if TYPE_CHECKING:
     from planner.planning.constraints import Constraints
@@ -246,7 +246,7 @@ class Choosing:
 
     def _inside(self, uniforms: Uniforms, uniform: Uniform) -> Answer | None:
         """The plan with operators laid out one by one inside of the configuration, where that is faster."""
-        if self.prepared.options.target != "any" or self.control.stopped:
+        if self.prepared.options.target not in TO_THE_LETTER or self.control.stopped:
             return None
         try:
             pins = uniforms.inside(uniform)

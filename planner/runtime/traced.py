@@ -18,7 +18,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from planner.ir import Layout
-from planner.lowering import Event, Load
+from planner.lowering import Event, Load, Run
 from planner.runtime.stage import Feed, Stage, Taken
 
 __all__ = ["TracedStage", "traceable"]
@@ -65,6 +65,8 @@ class TracedStage:
         self.stage, self.compiled = stage, compiled
         self.events = stage.staged.passes.stages[stage.number]
         self.passes = sum(e.phase == "forward" for e in self.events)
+        backward = (i for c in stage.staged.chunks for i in c.instructions("backward"))
+        self.runs_again = any(isinstance(i, Run) and not i.backward for i in backward)
         self._whole: _Graph | None = None
         self._parts: tuple[_Graph, _Graph, _Graph] | None = None
 
@@ -209,5 +211,10 @@ class TracedStage:
             import torch._inductor
 
             # Shapes never change: the plan is for these.
-            graph.run = torch._inductor.compile(module, list(examples), options={"size_asserts": False})
+            options: dict[str, Any] = {"size_asserts": False}
+            if self.runs_again:
+                # Moving operators nearer to what they read would run blocks again beside their first time, and keep
+                # what they make until the backward pass after all.
+                options["reorder_for_locality"] = False
+            graph.run = torch._inductor.compile(module, list(examples), options=options)
         return graph

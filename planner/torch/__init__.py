@@ -4,6 +4,7 @@
     model = planner.torch.parallelize(model, plan)
 
 - `plan` captures the module's step and searches a strategy for it (`capture`, `planning`)
+- `load_exported`: a plan that was made of the module's ONNX export (`exported_model`); `step`: what is known of either
 - `parallelize` lets the plan's program run in the module's place (`parallel`), with state as DTensors
 - `autotune` runs the plans that are predicted fastest, and keeps the fastest (`tuning`)
 - `profile` measures a step beside the plan's predictions (`profiling`)
@@ -20,6 +21,7 @@ __all__ = [
     "autotune",
     "clip_grad_norm_",
     "load",
+    "load_exported",
     "load_state_dict",
     "parallelize",
     "plan",
@@ -32,6 +34,7 @@ _HOME: Final = {
     "ModulePlan": "planner.torch.planning",
     "autotune": "planner.torch.tuning",
     "load": "planner.torch.planning",
+    "load_exported": "planner.torch.exported_model",
     "parallelize": "planner.torch.parallel",
     "plan": "planner.torch.planning",
     "profile": "planner.torch.profiling",

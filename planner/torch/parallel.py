@@ -29,7 +29,8 @@ from planner.runtime.stage import Feed, Stage, Taken
 from planner.runtime.traced import TracedStage
 from planner.runtime.workers import Context
 from planner.torch.capture.writer import as_array
-from planner.torch.planning import ModulePlan, model_of_capture
+from planner.torch.planning import ModulePlan
+from planner.torch.step import model_of_step
 from planner.verify.pipelined import pipeline_of
 
 __all__ = ["Mode", "Runner", "StepOutput", "parallelize"]
@@ -109,14 +110,16 @@ class Runner:
         self.module, self.plan, self.capture = module, plan, plan.capture
         self.document = plan.plan.document
         about = self.document.model
-        self.graph = model_of_capture(self.capture).source.load(bind=about.bind, batch=about.batch)
+        self.graph = model_of_step(self.capture).source.load(bind=about.bind, batch=about.batch)
         self.micro_batches = self.document.schedule.micro_batches
         self.device = next((b.device for b in (*module.parameters(), *module.buffers()) if not b.is_meta),
                            torch.device("cpu"))  # fmt: skip
         self.context = Context(dist.get_rank(), dist.get_world_size(), self.device)
         program = program_of(self.document, self.graph)
         self.staged = pipeline_of(self.document, program, self.micro_batches)
-        self.names = {n: self.graph.origins.get(n, n) for n in (t.name for t in self.graph.parameters)}
+        self.names = self.capture.paths(self.graph)
+        kept = {n for n, _ in module.named_buffers()}
+        self.buffers = {n for n, path in self.names.items() if path in kept}  # which the plan has as parameters
         self.changing = {u.buffer for u in self.capture.updates if u.output}
         self.stage = Stage(
             self.staged, self.context, self._constants(), precision=self._precision(), changing=self.changing
@@ -164,6 +167,8 @@ class Runner:
     def place_state(self) -> None:
         """Puts the shards that the plan stores in the place of the module's parameters."""
         for name, origin in self.names.items():
+            if name in self.buffers:
+                continue
             whole = self.module.get_parameter(origin)
             if name in self.held:
                 fresh = self._sharded(name, whole)
@@ -193,9 +198,7 @@ class Runner:
     # A step
 
     def _given(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, Tensor]:
-        count = self.capture.positional
-        fed = self.capture.flattened(arguments[:count], keywords, arguments[count:])
-        return dict(zip(self.capture.inputs, fed, strict=True))
+        return dict(zip(self.capture.inputs, self.capture.fed(arguments, keywords), strict=True))
 
     def feed(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Feed:
         """A batch, and the parameters as they are, as the stage reads them."""
@@ -219,9 +222,9 @@ class Runner:
         known = {s.untyped_storage().data_ptr() for s in self.stage.seeds.values()}
         for name in self.held:
             local = taken.gradients.pop(name, None)  # of a gradient that is widened the narrow one goes at once
-            if local is None:
+            p = self.parameters.get(name)
+            if local is None or p is None or not p.requires_grad:
                 continue
-            p = self.parameters[name]
             local = local.to(p.dtype).contiguous()
             if local.untyped_storage().data_ptr() in known:
                 local = local.clone()
@@ -232,6 +235,8 @@ class Runner:
 
     def _feed(self, given: Mapping[str, Tensor], stage: Stage) -> Feed:
         def feed(name: str, layout: Layout, micro_batch: int) -> Tensor:
+            if name in self.buffers:
+                return local_part(self.module.get_buffer(self.names[name]), layout, stage.mesh, self.context.place)
             if self.graph.tensors[name].role is Role.PARAMETER:
                 return local_tensor(self.parameters[name])
             if name in self.changing:

@@ -17,8 +17,8 @@ from planner.library.machine import Machine
 from planner.library.model import Model
 from planner.library.plan import Plan, load_plan
 from planner.library.searching import search
-from planner.requests.model import ModelSource
 from planner.torch.capture import Capture, capture
+from planner.torch.step import Step, model_of_step
 
 __all__ = ["Examples", "ModulePlan", "load", "plan", "plans_of"]
 
@@ -29,10 +29,10 @@ Examples: TypeAlias = Tensor | Sequence[Any] | Mapping[str, Any]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ModulePlan:
-    """A plan for a module: the plan itself, and the captured step that it is for."""
+    """A plan for a module: the plan itself, and the step that it is for, captured or exported."""
 
     plan: Plan
-    capture: Capture
+    capture: Step
 
     @property
     def parallelism(self) -> str:
@@ -148,7 +148,7 @@ def _search(
             )
         devices = dist.get_world_size()
     given = {"precision": _precision(module), **options, "optimizer": _optimizer(optimizer)}
-    model = model_of_capture(captured)
+    model = model_of_step(captured)
 
     def searching(**more: Any) -> Plan:
         return search(model, machine, devices=devices, **(given | more))
@@ -164,14 +164,15 @@ def load(
     targets: Examples = (),
     loss: Callable[..., Tensor] | None = None,
 ) -> ModulePlan:
-    """A plan that was saved, or searched for the model's ONNX export, for this module; arguments as of `plan`.
+    """A plan that was saved, for this module; arguments as of `plan`.
 
-    InputError where the plan is for another step than the module's.
+    Raises:
+        InputError: the plan is for another step than the module's; `load_exported` reads one of its ONNX export.
     """
     captured = _captured(module, example_inputs, targets, loss)
     found = load_plan(path)
     about = found.document.model
-    graph = model_of_capture(captured).source.load(bind=about.bind, batch=about.batch)
+    graph = model_of_step(captured).source.load(bind=about.bind, batch=about.batch)
     if graph.digest != about.digest:
         raise InputError(
             f"plan {os.fspath(path)}: it is for another step than that of {captured.name} with these inputs (digest "
@@ -179,13 +180,8 @@ def load(
             "it was planned with"
         )
     requested = found.document.search.request
-    model = Model(model_of_capture(captured).source, dict(about.bind), None if requested is None else requested.batch)
+    model = Model(model_of_step(captured).source, dict(about.bind), None if requested is None else requested.batch)
     return ModulePlan(Plan(found.text, model), captured)
-
-
-def model_of_capture(captured: Capture) -> Model:
-    """The captured step as `planner.search` reads a model."""
-    return Model(ModelSource(Path(f"{captured.name}.onnx"), captured.model))
 
 
 def _captured(module: nn.Module, inputs: Examples, targets: Examples, loss: Any) -> Capture:

@@ -34,6 +34,7 @@ def test_no_command_opens_what_lies_outside(
         assert main(["search", "model.onnx", "--devices", "2", "--no-cache", "--out", "out"]) == 0
         for target in ("onnx", "onnx-ranks"):
             assert main(["emit", plan, "--model", "model.onnx", "--target", target, "--out", f"emitted-{target}"]) == 0
+        main(["emit", plan, "--model", "model.onnx", "--target", "torch", "--out", "emitted-torch"])  # of a loss alone
         assert main(["verify", plan, "model.onnx"]) == 0
         assert main(["explain", plan, "--model", "model.onnx", "--alternatives", "1"]) == 0
         assert main(["evaluate", "model.onnx", "--strategy", "ddp", "--devices", "2"]) == 0

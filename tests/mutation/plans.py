@@ -86,7 +86,7 @@ CASES: Final = (
     Case("recomputed", gpt, ("--devices", "4", "--recompute", "blocks", *SLOW)),
     Case("pipeline", gpt, ("--devices", "4", "--stages", "2", "--micro-batches", "2", "--batch", "16", *SLOW)),
     Case("inference", gpt, ("--devices", "4", "--mode", "inference", "--pin", "*.ln_1.* d2=x",
-                            "--pin", "*.c_fc.matmul n=x", "--precision", "fp32", "--target", "torch")),
+                            "--pin", "*.c_fc.matmul n=x", "--precision", "fp32", "--target", "dtensor")),
     Case("configured", one_block, ("--devices", "4", "--strategy", "megatron:tp=2,dp=2", "--batch", "8")),
     Case("fused", fused, ("--devices", "2", "--pin", "w1 stored=[_,x:3]", "--pin", "w1 compute=[_,x:3]", *SLOW)),
     Case("int8", int8, ("--devices", "4", "--mode", "inference", "--pin", "mesh=2x2", "--pin", "b d1=x d0=y")),

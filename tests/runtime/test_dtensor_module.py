@@ -13,8 +13,8 @@ import pytest
 
 from planner.builder import build
 from planner.cost_models import load_profile
+from planner.emit.dtensor import emit_dtensor
 from planner.emit.names import Name
-from planner.emit.torch import emit_torch
 from planner.frontends import import_bytes
 from planner.planning import Request, describe, make_plan
 from planner.planning.constraints import parse_pin
@@ -48,7 +48,7 @@ def written(folder: Path, pins: tuple[str, ...]) -> Path:
         n: Name(f"{named[n.rpartition('.')[0]]}.{n.rpartition('.')[2]}", n.endswith("weight")) for n in plan.parameters
     }
     path = folder / "parallel.py"
-    path.write_bytes(emit_torch(plan, names).files["parallel.py"])
+    path.write_bytes(emit_dtensor(plan, names).files["parallel.py"])
     return path
 
 
@@ -91,8 +91,9 @@ def step_main(rank: int, store: str, module: str, expected: dict[str, int]) -> N
     mesh = applied.device_mesh("cpu")
     model, loss = started(applied, mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    with debug.CommDebugMode() as backward:
+    with debug.CommDebugMode() as backward, applied.Moved() as moved:
         loss.backward()
+    assert moved.bytes == 4 * sum(p.numel() for p in network().parameters())
     with debug.CommDebugMode() as update:
         optimizer.step()
     assert counted(backward) == expected

@@ -89,7 +89,7 @@ def test_what_a_model_says_lies_outside_is_never_opened(service: Served, tmp_pat
         found = posted(ask, Asked(serialized(watched(str(canary)))))
         assert not found["defects"]
         assert "plan" in found
-        for name in ("model.onnx", "onnx.zip", "onnx-ranks.zip"):
+        for name in ("model.onnx", "torch.zip", "onnx.zip", "onnx-ranks.zip"):
             answer = ask("GET", f"/v1/plans/{found['plan']}/artifacts/{name}", headers={"prefer": "wait=60"})
             assert not defects_of(name, answer.status, answer.headers, answer.body)
     assert opened.works()

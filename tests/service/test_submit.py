@@ -58,7 +58,7 @@ def test_the_plan_and_the_summary_are_those_of_search(url, model, tmp_path, caps
     told = [line for line in theirs.err.splitlines() if line.startswith("warning: ")]
     assert all(line in ours.err.splitlines() for line in told)
     assert "weights stay here" in ours.err
-    assert (tmp_path / "a" / "torch" / "parallel_plan.json").is_file()
+    assert (tmp_path / "a" / "torch" / "parallel.py").is_file()
     assert (tmp_path / "a" / "report.html").read_bytes().startswith(b"<!doctype html>")
 
 

@@ -197,6 +197,39 @@ def perceptron() -> Case:
     return Case(Perceptron(), (_numbers(1, BATCH, 16),), {}, (_words(2, BATCH, most=8),), functional.cross_entropy)
 
 
+class Scaled(nn.Module):
+    """With a buffer that a graph cannot tell from a weight, and weights that are frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 64), nn.Linear(64, 8)
+        self.register_buffer("scale", torch.linspace(0.5, 1.5, 64))
+        self.second.requires_grad_(requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(functional.gelu(self.first(x)) * self.scale)
+
+
+class Normed(nn.Module):
+    """With norms whose weights begin alike, of which exporters store one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(16, 32), nn.Linear(32, 32), nn.Linear(32, 8)
+        self.norm_1, self.norm_2 = nn.LayerNorm(32), nn.LayerNorm(32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.third(self.norm_2(self.second(self.norm_1(self.first(x)))))
+
+
+def normed() -> Case:
+    return Case(Normed(), (_numbers(1, BATCH, 16),), {}, (_words(2, BATCH, most=8),), functional.cross_entropy)
+
+
+def scaled() -> Case:
+    return Case(Scaled(), (_numbers(1, BATCH, 16),), {}, (_words(2, BATCH, most=8),), functional.cross_entropy)
+
+
 def gpt() -> Case:
     return Case(Gpt(SeparateAttention), (_words(1, BATCH, LENGTH),), {}, (_words(2, BATCH, LENGTH),), next_word)
 
@@ -260,4 +293,5 @@ OWN: dict[str, Callable[[], Case]] = {
     "mlp": perceptron, "gpt": gpt, "nanogpt": nano_gpt, "einsum_moe": einsum_moe, "resnet": resnet, "vit": vit,
 }  # fmt: skip
 HUGGING_FACE: dict[str, Callable[[], Case]] = {"hf_gpt2": hf_gpt2, "hf_llama": hf_llama, "hf_mixtral": hf_mixtral}
-CASES = {**OWN, **HUGGING_FACE}
+# What only exports are tried on.
+CASES = {**OWN, **HUGGING_FACE, "scaled": scaled, "normed": normed}

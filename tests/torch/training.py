@@ -93,14 +93,14 @@ def train(
         if not step:
             trained.executed, trained.planned = dict(runner.context.ledger.steps), runner.stage.planned()
             grads = {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
-            trained.gradients = {n: _whole(g).numpy() for n, g in grads.items()}
+            trained.gradients = {n: whole(g).numpy() for n, g in grads.items()}
         stepping.step()
     trained.state = {n: v.numpy() for n, v in planner.torch.whole_state_dict(module).items()}
     trained.fallbacks = frozenset(runner.stage.fallbacks)
     return trained
 
 
-def _whole(value: Tensor) -> Tensor:
+def whole(value: Tensor) -> Tensor:
     return value.full_tensor() if isinstance(value, DTensor) else value.clone()
 
 

@@ -24,7 +24,7 @@ from planner.builder import build
 from planner.cli.main import main
 from planner.emit import TARGETS, Given, emit
 from planner.errors import PlannerError
-from planner.planning import read_plan
+from planner.planning import PlanDocument, read_plan
 
 __all__ = ["CASES", "FOLDER", "cases_of", "emitted", "expected"]
 
@@ -83,7 +83,7 @@ CASES: Final[dict[str, tuple[tuple[str, dict[str, int]], tuple[str, ...]]]] = {
 }
 
 # Of a network of nn.Linear, which holds weights the other way round: for targets that name its modules.
-TURNED: Final = {"llama-tensor": ("torch", "huggingface")}
+TURNED: Final = {"llama-tensor": ("dtensor", "huggingface")}
 # As frameworks divide transformers that take degrees.
 DEGREES: Final = dict.fromkeys(("gpt-blocks", "gpt-sequence"), ("torchtitan", "deepspeed", "megatron"))
 
@@ -118,6 +118,8 @@ def emitted(target: str, case: str) -> dict[str, bytes]:
     for name, content in found.files.items():
         if name.startswith("rank_") and name not in ("rank_00000.onnx", "rank_00001.onnx"):
             continue  # like the second
+        if name == "plan.json" and PlanDocument.model_validate_json(content) == plan:
+            continue  # the plan itself, which is kept already
         if name.endswith(".onnx"):
             files[f"{name}.txt"] = _text(onnx.load_from_string(content)).encode()
         else:

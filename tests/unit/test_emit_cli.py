@@ -319,12 +319,12 @@ def test_names_are_data_in_the_generated_module(
     document["model"]["name"] = name
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps(document), encoding="utf-8")
-    for target in ("mindspore", "torch"):
+    for target in ("mindspore", "dtensor"):
         assert main(["emit", str(plan), "--target", target, "--out", str(tmp_path / target)]) == 0
     capsys.readouterr()
     generated(tmp_path / "mindspore" / "parallel.py", monkeypatch)
     assert capsys.readouterr().out == ""
-    compile((tmp_path / "torch" / "parallel.py").read_text(encoding="utf-8"), "parallel.py", "exec")
+    compile((tmp_path / "dtensor" / "parallel.py").read_text(encoding="utf-8"), "parallel.py", "exec")
 
 
 @pytest.mark.parametrize("name", ['q"""; print(5); """', "new\nline", "x.y", "", "x" * 65, "ümlaut"])
@@ -335,7 +335,7 @@ def test_axes_of_a_plan_are_identifiers(
     next(iter(document["meshes"].values()))["axes"][0]["name"] = name
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps(document), encoding="utf-8")
-    for target in ("hyper-parallel", "mindspore", "torch"):
+    for target in ("hyper-parallel", "mindspore", "dtensor"):
         assert main(["emit", str(plan), "--target", target, "--out", str(tmp_path / target)]) == 3
         assert "axes.0.name" in capsys.readouterr().err
 
@@ -376,10 +376,10 @@ def test_readers_that_the_plan_does_not_have_are_refused(
 
 def test_search_emits_beside_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["search", str(SAMPLES / "mlp.onnx"), "--devices", "4", "--hardware", "ascend-910b", "--no-cache"]
-    targets = ["--emit", "mindspore", "--emit", "torch", "--emit", "onnx"]
+    targets = ["--emit", "mindspore", "--emit", "torch", "--emit", "dtensor", "--emit", "onnx"]
     assert main([*arguments, "--target", "mindspore", "--out", str(tmp_path), *targets, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert set(document["emitted"]) == {"mindspore", "torch", "onnx"}
+    assert set(document["emitted"]) == {"mindspore", "torch", "dtensor", "onnx"}
     for target, told in document["emitted"].items():
         assert {Path(f).parent for f in told["files"]} == {tmp_path / target}
         assert all(Path(f).is_file() for f in told["files"])

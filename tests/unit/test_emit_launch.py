@@ -180,7 +180,7 @@ def hosts(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("target", ["torch", "torchtitan", "deepspeed", "megatron"])
+@pytest.mark.parametrize("target", ["dtensor", "torchtitan", "deepspeed", "megatron"])
 def test_torch_targets_take_hosts(tmp_path: Path, target: str, hosts: Path) -> None:
     out = emitted(tmp_path / "p", target, "zero", "--hosts", str(hosts))
     assert (out / "hostfile").read_text(encoding="utf-8") == "node-a slots=4\nnode-b slots=4\n"

@@ -103,10 +103,13 @@ def test_the_plan_takes_what_the_sample_says_and_is_verified(
     assert json.loads(capsys.readouterr().out)["step_time_s"] == pytest.approx(expected, rel=1e-9)
 
 
-def test_a_search_of_the_whole_space_ends_with_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("target", ["any", "torch"])
+def test_a_search_of_the_whole_space_ends_with_it(
+    target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The plan is the one that --strategy with --space operators makes, byte for byte, and is not called optimal."""
     model = deep_gpt(tmp_path / "model.onnx")
-    options = [str(model), "--devices", "8", "--batch", "32", "--hardware", "h100", "--no-cache"]
+    options = [str(model), "--devices", "8", "--batch", "32", "--hardware", "h100", "--no-cache", "--target", target]
     assert (
         main(["search", *options, "--space", "whole", "--micro-batches", "2", "--json", "--out", str(tmp_path / "a")])
         == 0

@@ -177,8 +177,8 @@ def test_the_best_of_other_meshes_come_along(model: planner.Model, file: Path, t
 def test_files_for_runtimes_are_those_of_the_command(
     plan: planner.Plan, file: Path, written: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
-    for target in ("megatron", "torch", "onnx"):
-        more = ["--model", file] if target == "onnx" else []
+    for target in ("megatron", "torch", "dtensor", "onnx"):
+        more = ["--model", file] if target in ("torch", "onnx") else []
         told = json.loads(
             run("emit", written[0], "--target", target, "--out", tmp_path / "a" / target, *more, "--json")
         )
@@ -262,11 +262,11 @@ def test_a_report_is_that_of_the_command(plan: planner.Plan, tmp_path: Path) -> 
 
 
 def test_another_systems_strategy_is_read(model: planner.Model, file: Path, tmp_path: Path) -> None:
-    ours = planner.search(model, devices=4, hardware="ascend-910b", target="torch", cache=False)
-    emission = ours.emit("torch", tmp_path / "torch")
+    ours = planner.search(model, devices=4, hardware="ascend-910b", target="dtensor", cache=False)
+    emission = ours.emit("dtensor", tmp_path / "dtensor")
     strategy = next(p for p in emission.paths if p.name == "parallel_plan.json")
-    run("read", strategy, "--format", "torch", "--model", file, "--out", tmp_path / "read.json")
-    assert planner.read(strategy, "torch", model).text == (tmp_path / "read.json").read_text()
+    run("read", strategy, "--format", "dtensor", "--model", file, "--out", tmp_path / "read.json")
+    assert planner.read(strategy, "dtensor", model).text == (tmp_path / "read.json").read_text()
 
 
 def test_tables_add_up_to_the_report(plan: planner.Plan) -> None:

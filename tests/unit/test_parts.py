@@ -96,7 +96,7 @@ def test_splitting_in_parts_saves_what_taking_apart_would_move(name: str, device
     ]
 
 
-@pytest.mark.parametrize("target", ["torch", "mindspore"])
+@pytest.mark.parametrize("target", ["dtensor", "mindspore"])
 def test_targets_without_words_for_it_get_none(target: str) -> None:
     settings = Settings(training=True, target=target)  # type: ignore[arg-type]
     request = Request(2, load_profile("a100-80"), settings, meshes=(DeviceMesh.of(2),))
@@ -152,10 +152,10 @@ def test_a_plan_that_forgets_the_parts_is_refused(tmp_path: Path, capsys: pytest
 
 def test_a_target_without_words_refuses_and_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, plan = planned("split_product", tmp_path)
-    assert main(["emit", str(plan), "--target", "torch", "--out", str(tmp_path / "out")]) == 3
+    assert main(["emit", str(plan), "--target", "dtensor", "--out", str(tmp_path / "out")]) == 3
     said = capsys.readouterr().err
     assert "w1 lies as [_,x:3]" in said
-    assert "--target torch" in said
+    assert "--target dtensor" in said
 
 
 def test_text_and_document_say_the_parts() -> None:

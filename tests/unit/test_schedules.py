@@ -182,7 +182,7 @@ def test_an_operator_in_another_chunk_is_found_by_execution(folder: Path) -> Non
 
 
 @pytest.mark.parametrize("order", STRATEGIES)
-@pytest.mark.parametrize("target", ["megatron", "mindformers", "mindspore", "torch", "hyper-parallel"])
+@pytest.mark.parametrize("target", ["megatron", "mindformers", "mindspore", "dtensor", "hyper-parallel"])
 def test_targets_say_the_order_or_refuse_it(
     folder: Path, target: str, order: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -201,16 +201,16 @@ def test_targets_say_the_order_or_refuse_it(
         ("mindspore", "gpipe"): 'scheduler="gpipe"',
     }.get((target, order), "")
     assert told in texts
-    if target == "torch":
+    if target == "dtensor":
         assert f"({order})" in said.out + said.err + texts
 
 
 def test_a_target_that_cannot_be_told_the_order_is_refused_before_the_search(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--devices", "4", "--batch", "16", "--target", "torch", "--strategy", STRATEGIES["zb-v"], "--no-cache"]
+    options = ["--devices", "4", "--batch", "16", "--target", "dtensor", "--strategy", STRATEGIES["zb-v"], "--no-cache"]
     assert main(["search", str(folder / "gpt4.onnx"), *options]) == 2
-    assert "--target torch cannot be told of the schedule zb-v (it has 1f1b, gpipe)" in capsys.readouterr().err
+    assert "--target dtensor cannot be told of the schedule zb-v (it has 1f1b, gpipe)" in capsys.readouterr().err
 
 
 def test_torch_interleaves_rounds_alone(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -123,7 +123,7 @@ def test_pipeline_micro_batches_and_recomputation_are_taken(tmp_path: Path) -> N
     assert len(plan.schedule.recompute) == 2
 
 
-@pytest.mark.parametrize("target", ["megatron", "torchtitan", "torch"])
+@pytest.mark.parametrize("target", ["megatron", "torchtitan", "dtensor"])
 @pytest.mark.parametrize("strategy", ["megatron:tp=2", "megatron:cp=2,tp=2"])
 def test_launchers_take_such_a_plan(tmp_path: Path, target: str, strategy: str) -> None:
     search(tmp_path, "gpt_tiny", strategy)

@@ -217,23 +217,23 @@ def convolutions(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("mode", ["training", "inference"])
-def test_for_torch_convolutions_are_divided_by_samples_alone(tmp_path: Path, mode: str) -> None:
-    """Law: what is searched for torch is emitted for it; for any target channels are divided here."""
+def test_for_dtensor_convolutions_are_divided_by_samples_alone(tmp_path: Path, mode: str) -> None:
+    """Law: what is searched for DTensor is emitted for it; for any target channels are divided here."""
     path, taken = convolutions(tmp_path / "model.onnx"), {}
-    for target in ("any", "torch"):
+    for target in ("any", "dtensor"):
         out = tmp_path / target
         found = search(path, out, "--target", target, "--hardware", "cpu", "--mode", mode)
         plan = read_plan(out / "plan.json")
         taken[target] = found["step_time_s"]
-        if target == "torch":
-            assert emit("torch", Given(plan)).files
+        if target == "dtensor":
+            assert emit("dtensor", Given(plan)).files
         else:
             with pytest.raises(InputError, match="divided along channels"):
-                emit("torch", Given(plan))
-    assert taken["any"] < taken["torch"]
+                emit("dtensor", Given(plan))
+    assert taken["any"] < taken["dtensor"]
 
 
-def test_for_torch_a_parameter_is_computed_with_in_one_layout(
+def test_for_dtensor_a_parameter_is_computed_with_in_one_layout(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nodes = [node("MatMul", "x w", "a"), node("MatMul", "x w", "b"), node("Add", "a b", "y")]
@@ -243,16 +243,16 @@ def test_for_torch_a_parameter_is_computed_with_in_one_layout(
     pins = ["--pin", "a n=2", "--pin", "b k=2"]
     assert main([*arguments, *pins]) == 0
     with pytest.raises(InputError, match="parameter w is computed with as"):
-        emit("torch", Given(read_plan(tmp_path / "plan.json")))
+        emit("dtensor", Given(read_plan(tmp_path / "plan.json")))
     capsys.readouterr()
-    assert main([*arguments, *pins, "--target", "torch", "--force"]) == 3
-    assert "the target torch keeps a parameter in one layout to compute with" in capsys.readouterr().err
-    assert main([*arguments, "--pin", "a n=2", "--target", "torch", "--force"]) == 0
-    assert "target      torch: no parameter in two layouts" in capsys.readouterr().out
-    assert emit("torch", Given(read_plan(tmp_path / "plan.json"))).files
+    assert main([*arguments, *pins, "--target", "dtensor", "--force"]) == 3
+    assert "the target dtensor keeps a parameter in one layout to compute with" in capsys.readouterr().err
+    assert main([*arguments, "--pin", "a n=2", "--target", "dtensor", "--force"]) == 0
+    assert "target      dtensor: no parameter in two layouts" in capsys.readouterr().out
+    assert emit("dtensor", Given(read_plan(tmp_path / "plan.json"))).files
 
 
-def test_for_torch_a_dimension_is_cut_in_the_order_of_the_mesh() -> None:
+def test_for_dtensor_a_dimension_is_cut_in_the_order_of_the_mesh() -> None:
     mesh, layouts = DeviceMesh.of(2, 2), Layouts()
     pairs = {
         "[x.y]": Layout((("x", "y"),)), "[y.x]": Layout((("y", "x"),)), "[x]": Layout((("x",),)),
@@ -281,6 +281,6 @@ def test_a_plan_that_its_target_refuses_says_so(tmp_path: Path, capsys: pytest.C
     path.write_bytes(serialised(nodes, [value("x", ["b", 16])], [value("loss", [])], stored))
     arguments = ["search", str(path), "--devices", "2", "--hardware", "cpu", "--no-cache", "--out", str(tmp_path)]
     more = ["--batch", "8", "--stages", "2", "--micro-batches", "2", "--mode", "training"]
-    assert main([*arguments, *more, "--target", "torch"]) == 0
-    refusal = "warning: torch cannot be given this plan: plan: no module with parameters runs in stage 1"
+    assert main([*arguments, *more, "--target", "dtensor"]) == 0
+    refusal = "warning: dtensor cannot be given this plan: plan: no module with parameters runs in stage 1"
     assert refusal in capsys.readouterr().err

@@ -20,7 +20,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", required=True, choices=tuple(TARGETS), help="the runtime that loads the files")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory to write them to")
     parser.add_argument("--names", type=Path, metavar="FILE", help="JSON: names of the network's parameters")
-    parser.add_argument("--model", type=Path, metavar="MODEL", help="the model that was planned; ONNX targets need it")
+    parser.add_argument(
+        "--model",
+        type=Path,
+        metavar="MODEL",
+        help="the model that was planned; ONNX targets need it, torch takes the one beside the plan",
+    )
     parser.add_argument(
         "--hosts",
         type=Path,
@@ -31,14 +36,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from planner.emit import Given, emit
+    from planner.emit import TARGETS, Given, emit
     from planner.planning import read_plan
     from planner.requests.emission import other_files, write_emission
+    from planner.requests.plan_model import model_of_plan
 
-    given = Given(read_plan(options.plan), options.names, options.hosts, options.model)
+    plan, model = read_plan(options.plan), options.model
+    if TARGETS[options.target].weightless:
+        model = model_of_plan(options.plan, model, "--model")
+    given = Given(plan, options.names, options.hosts, model)
     emission = emit(options.target, given)
     for name in emission.files:
-        refuse_inputs(options.out / name, options.plan, options.model)
+        refuse_inputs(options.out / name, options.plan, model)
     written = write_emission(emission, options.out)
     others = other_files(options.out, written)
     if options.json:

@@ -1,4 +1,4 @@
-"""PyTorch: a plan by fully qualified parameter name, as DTensor placements, and the module that applies it."""
+"""PyTorch: a module of Python that attaches the plan to the user's own network, which our runtime then trains."""
 
 from planner.emit.torch.emitter import emit_torch, unsupported
 

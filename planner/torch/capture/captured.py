@@ -17,6 +17,7 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from planner.errors import InputError
+from planner.ir import Graph
 from planner.torch.capture.exported import Loss, exported_step
 from planner.torch.capture.known import computed, once
 from planner.torch.capture.registry import translator
@@ -74,6 +75,17 @@ class Capture:
     positional: int = 0
     own_loss: bool = False
     mode_matters: bool = False
+
+    def fed(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> list[Tensor]:
+        """The tensors of a call with the module's own arguments and the targets behind them, in the order of `inputs`.
+
+        InputError where they are not built alike.
+        """
+        return self.flattened(arguments[: self.positional], keywords, arguments[self.positional :])
+
+    def paths(self, graph: Graph) -> dict[str, str]:
+        """Parameter of the graph → the module's name of it."""
+        return {t.name: graph.origins.get(t.name, t.name) for t in graph.parameters}
 
     def flattened(self, inputs: Sequence[Any], kwargs: Mapping[str, Any], targets: Sequence[Any]) -> list[Tensor]:
         """The tensors that a step reads, in the order of `inputs`.  InputError where they are not built alike."""

@@ -1,144 +1,82 @@
-"""moe-experts on 4 devices (mesh 4): parameters and inputs as DTensors.
+"""moe-experts on 4 devices (mesh 4): trains your own module.
 
-    mesh = device_mesh()                  # in every process that torchrun started
-    parallelize(module, mesh)             # before the optimizer is made
-    inputs = shard_inputs(inputs, mesh)   # whole on every process, by name
-    with implicit_replication():          # for tensors that the module makes itself (positions, masks)
-        loss(module(**inputs).full_tensor(), labels).backward()
+    from parallel import parallelize
 
-The result is made whole before the loss: of a mean over a divided batch DTensor (2.13) gives gradients that are too
-large by the number of ranks.
-Made by `planner emit --target torch`; the plan decides, edit that.
+    dist.init_process_group()          # in each of 4 processes that torchrun started
+    parallelize(module)                # as plan.json says; before the optimizer is made
+    loss = module(input_ids, labels)   # a whole step: forward and backward, of one batch
+    loss.backward()                    # hands the gradients over
+    optimizer.step()
+
+The module is the one that was exported: its parameters have the names and shapes that model.onnx has for them.  It is
+called with the inputs of model.onnx in their order, or by their names, and returns the loss, the same on every rank.
+A batch is given whole on every rank, or as the samples of the rank's data-parallel group.  Checkpoints:
+planner.torch.state_dict.
+
+    torchrun --nproc-per-node 4 parallel.py PACKAGE.MODULE:FUNCTION
+
+takes three steps of AdamW on made-up inputs with the module that the function returns.
+Made by `planner emit --target torch`, for Python with graph-planner[torch]; the plan is plan.json, search again to
+change it.
 """
 
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+
 import torch
-from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.experimental import implicit_replication
+import torch.distributed as dist
 
-__all__ = ['device_mesh', 'implicit_replication', 'parallelize', 'shard_inputs']
+import planner.torch
 
-SIZES = (4,)
-AXES = ('x',)
-MICRO_BATCHES = 1  # of a step: backward passes whose gradients are added up before they are summed over ranks
+__all__ = ["INPUTS", "example_inputs", "parallelize"]
 
-# Fully qualified name -> (kept as, computed with): per mesh axis the dimension that it splits, None where it
-# repeats.  Where the two differ, the parameter is gathered before use and its gradient scattered.
-PARAMETERS = {'model.embed_tokens.weight': ([None], [None]),
- 'model.layers.0.input_layernorm.weight': ([None], [None]),
- 'model.layers.0.self_attn.q_proj.weight': ([None], [None]),
- 'model.layers.0.self_attn.k_proj.weight': ([None], [None]),
- 'model.layers.0.self_attn.v_proj.weight': ([None], [None]),
- 'model.layers.0.self_attn.o_proj.weight': ([None], [None]),
- 'model.layers.0.post_attention_layernorm.weight': ([None], [None]),
- 'model.layers.0.block_sparse_moe.gate.weight': ([None], [None]),
- 'model.layers.0.block_sparse_moe.experts.w1.weight': ([0], [0]),
- 'model.layers.0.block_sparse_moe.experts.w3.weight': ([0], [0]),
- 'model.layers.0.block_sparse_moe.experts.w2.weight': ([0], [0]),
- 'model.norm.weight': ([None], [None]),
- 'lm_head.weight': ([None], [None])}
-
-INPUTS = {'input_ids': [0], 'labels': [0]}
-
-# Module -> how its input and its result lie: (number of dimensions, what each mesh axis splits).  What DTensor would do
-# otherwise is brought there.
-MODULES = {'model.embed_tokens': ((2, [0]), (3, [0])),
- 'model.layers.0.input_layernorm': ((3, [0]), (3, [0])),
- 'model.layers.0.self_attn.q_proj': ((3, [0]), (3, [0])),
- 'model.layers.0.self_attn.k_proj': ((3, [0]), (3, [0])),
- 'model.layers.0.self_attn.v_proj': ((3, [0]), (3, [0])),
- 'model.layers.0.self_attn.o_proj': ((3, [0]), (3, [0])),
- 'model.layers.0.post_attention_layernorm': ((3, [0]), (3, [0])),
- 'model.layers.0.block_sparse_moe.gate': ((3, [0]), (3, [0])),
- 'model.layers.0.block_sparse_moe.experts': (None, None),
- 'model.norm': ((3, [0]), (3, [0])),
- 'lm_head': ((3, [0]), (3, [0]))}
+# What a step reads, in order: (name, shape of the whole batch, type).
+INPUTS = [
+    ('input_ids', (16, 8), torch.int64),
+    ('labels', (16, 8), torch.int64),
+]
 
 
-def device_mesh(device="cuda" if torch.cuda.is_available() else "cpu"):
-    return init_device_mesh(device, SIZES, mesh_dim_names=AXES)
+def parallelize(module, mode="eager"):
+    """Makes the module run under the plan; returns it.
 
-
-def _placements(dims):
-    return [Replicate() if d is None else Shard(d) for d in dims]
-
-
-def _computed_with(owner, mesh, told):
-    """The module reads parameters redistributed to what operators compute with; their gradients come back as they are
-    kept.  The parameters themselves and their names in state_dict() stay."""
-
-    def read(name, dims):
-        return property(lambda self: self._parameters[name].redistribute(mesh, _placements(dims)))
-
-    kind = type(owner)
-    members = {name: read(name, dims) for name, dims in told.items()}
-    owner.__class__ = type(kind.__name__, (kind,), {"__module__": kind.__module__, **members})
-
-
-def _reduced(mesh):
-    """Brings a gradient to where its parameter is, once a step: left to the optimizer, DTensor does so at each use."""
-    passes = 0
-
-    def reduce(parameter):
-        nonlocal passes
-        passes += 1
-        if passes % MICRO_BATCHES == 0 and isinstance(parameter.grad, DTensor):
-            parameter.grad = parameter.grad.redistribute(mesh, parameter.placements)
-
-    return reduce
-
-
-def parallelize(module, mesh):
-    """Makes every parameter a DTensor, as the plan says, and every buffer one that all repeat.
-
-    KeyError where module and plan differ in their parameters.
+    mode: eager interprets the plan's program, traced runs it as graphs of ATen operators, compiled has Inductor compile
+    them.  planner.errors.InputError where the plan is for another module, and says what is different.
     """
-    names = dict(module.named_parameters(remove_duplicate=False))
-    buffers = dict(module.named_buffers())  # what the graph has as a parameter may be one
-    missing = [n for n in PARAMETERS if n not in names and n not in buffers]
-    if missing:
-        raise KeyError(f"the module has no parameter {missing[0]!r}; emit with --names that agree")
-    # By identity: a tied parameter has several names.
-    told = {id(names[name]): layouts for name, layouts in PARAMETERS.items() if name in names}
-    missing = [n for n, parameter in names.items() if id(parameter) not in told]
-    if missing:
-        raise KeyError(f"the plan has no parameter {missing[0]!r}; emit with --names that agree")
-    made, gathered = {}, {}
-    for name, parameter in names.items():
-        kept, computed = told[id(parameter)]
-        if id(parameter) not in made:
-            data = distribute_tensor(parameter.data, mesh, _placements(kept))
-            made[id(parameter)] = nn.Parameter(data, requires_grad=parameter.requires_grad)
-            if parameter.requires_grad:
-                made[id(parameter)].register_post_accumulate_grad_hook(_reduced(mesh))
-        path, _, last = name.rpartition(".")
-        owner = module.get_submodule(path)
-        setattr(owner, last, made[id(parameter)])
-        if kept != computed:
-            gathered.setdefault(owner, {})[last] = computed
-    for owner, layouts in gathered.items():
-        _computed_with(owner, mesh, layouts)
-    for name, buffer in list(module.named_buffers()):
-        path, _, last = name.rpartition(".")
-        setattr(module.get_submodule(path), last, distribute_tensor(buffer, mesh, [Replicate()] * len(SIZES)))
-    for path, (before, after) in MODULES.items():
-        _hook(module.get_submodule(path), mesh, before, after)
-    return module
+    plan = planner.torch.load_exported(Path(__file__).parent, module)
+    return planner.torch.parallelize(module, plan, mode=mode)
 
 
-def _hook(inner, mesh, before, after):
-    inner.register_forward_pre_hook(lambda _, x: (_brought(x[0], mesh, before), *x[1:]) if x else x)
-    inner.register_forward_hook(lambda _, x, y: _brought(y, mesh, after))
+def example_inputs():
+    """Inputs of the right shapes: normal numbers, and zeros where indices are read."""
+    return [
+        torch.randn(shape).to(dtype) if dtype.is_floating_point else torch.zeros(shape, dtype=dtype)
+        for _, shape, dtype in INPUTS
+    ]
 
 
-def _brought(x, mesh, told):
-    """A DTensor as the plan has it at this place."""
-    if told is None or not isinstance(x, DTensor) or x.ndim != told[0]:
-        return x
-    return x.redistribute(mesh, _placements(told[1]))
+def main(function):
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group()
+    torch.manual_seed(0)
+    name, _, member = function.partition(":")
+    module = getattr(import_module(name), member)()
+    parallelize(module.cuda() if torch.cuda.is_available() else module)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3)
+    inputs = example_inputs()
+    for step in range(3):
+        loss = module(*inputs)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if dist.get_rank() == 0:
+            print(f"step {step}: loss {loss.item():.6f}")
+    dist.destroy_process_group()
 
 
-def shard_inputs(inputs, mesh):
-    """Inputs by their names in the graph, whole on every process -> DTensors."""
-    return {n: distribute_tensor(x, mesh, _placements(INPUTS[n])) for n, x in inputs.items()}
+if __name__ == "__main__":
+    sys.path.insert(0, "")  # the package that the function is in, from where this is started
+    main(sys.argv[1])
