@@ -30,6 +30,7 @@ from planner.runtime.traced import TracedStage
 from planner.runtime.workers import Context
 from planner.torch.capture.writer import as_array
 from planner.torch.planning import ModulePlan
+from planner.torch.state import STAGES
 from planner.torch.step import model_of_step
 from planner.verify.pipelined import pipeline_of
 
@@ -172,6 +173,8 @@ class Runner:
             whole = self.module.get_parameter(origin)
             if name in self.held:
                 fresh = self._sharded(name, whole)
+                holder, chunks = self.staged.passes.holder, self.staged.chunks
+                setattr(fresh, STAGES, len({holder[k] for k, c in enumerate(chunks) if name in c.held}))
             else:
                 fresh = nn.Parameter(whole.detach().to("meta"), requires_grad=whole.requires_grad)
             self.parameters[name] = fresh

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -25,7 +25,9 @@ from torch.distributed.tensor import DTensor
 
 from planner.runtime.placements import in_one_piece, in_shards_of, local_tensor
 
-__all__ = ["clip_grad_norm_", "load_state_dict", "state_dict", "whole_state_dict"]
+__all__ = ["STAGES", "clip_grad_norm_", "load_state_dict", "state_dict", "whole_state_dict"]
+
+STAGES: Final = "_planner_stages"  # of a parameter, by how many stages of the pipeline it is held
 
 
 def state_dict(module: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Any]:
@@ -74,11 +76,15 @@ def clip_grad_norm_(parameters: Iterable[Tensor], max_norm: float, norm_type: fl
     given = list(parameters)
     gradients = [p.grad for p in given if p.grad is not None]
     power = torch.zeros((), device=next((p.device for p in given if not p.is_meta), None))
-    for g in gradients:
+    for p in given:
+        g = p.grad
+        if g is None:
+            continue
         copies = dist.get_world_size()  # of a plain tensor, which every rank holds
         if isinstance(g, DTensor):
             held = zip(g.device_mesh.shape, g.placements, strict=True)
             copies = math.prod(size for size, placement in held if placement.is_replicate())
+            copies *= getattr(p, STAGES, 1)
         power = power + local_tensor(g).float().abs().pow(norm_type).sum() / copies
     dist.all_reduce(power)
     total = power.pow(1.0 / norm_type)

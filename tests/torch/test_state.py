@@ -165,3 +165,21 @@ def _refused(context: Context) -> str:
     except planner.UsageError as error:
         return str(error)
     return ""
+
+
+def _clipped(context: Context, name: str, options: dict[str, Any]) -> float:
+    torch.set_num_threads(1)
+    case = made(name)
+    module = planner.torch.parallelize(case.module, planned(case, options))
+    step_loss(case, module, parallel=True).backward()
+    return float(planner.torch.clip_grad_norm_(module.parameters(), 0.5))
+
+
+@pytest.mark.parametrize("kind", PLANS)
+def test_the_norm_counts_every_gradient_once(workers: Workers, kind: str) -> None:
+    """Among them a weight that two stages hold, as the embedding and as the output layer."""
+    case = made("nanogpt")
+    step_loss(case, case.module, parallel=False).backward()
+    alone = float(torch.nn.utils.clip_grad_norm_(case.module.parameters(), 0.5))
+    found = workers.call(_clipped, "nanogpt", PLANS[kind])
+    assert found == pytest.approx([alone] * 4, rel=1e-5)
