@@ -7,6 +7,7 @@ import argparse
 import json
 import math
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -23,6 +24,7 @@ __all__ = ["configure", "run"]
 
 # Element type of each precision that is planned for, and bytes of those that models are in.
 _TYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+_SPEAKS_S: Final = 10.0  # in which a rank says what is wrong for all
 _BYTES: Final = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 # Options that make a run a training.
 _TRAINING: Final = (
@@ -128,7 +130,9 @@ def run(options: argparse.Namespace) -> int:
     try:
         trains = bool(given) or (options.steps is not None and not options.check and plan.schedule.mode == "training")
         return (_train if trains else _compare)(options, plan, as_planned)
-    except Elsewhere as error:  # another rank has said it
+    except Elsewhere as error:
+        # Another rank says it.  A launcher ends all ranks as soon as one is gone: it is not to end that one before.
+        time.sleep(_SPEAKS_S)
         return error.exit_status
 
 
