@@ -15,7 +15,7 @@ runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from planner.lowering.program import Free, GradientPart, Host, Program, Redistribute, Run, StageInstruction
@@ -145,32 +145,54 @@ def by_units(
     listed: Iterable[StageInstruction],
     sent: Iterable[Key],
 ) -> Listed:
-    """`listed` with weights made where a unit reads them, and let go behind it; what is `sent` is there in the end."""
+    """`listed` with weights made where a unit that reads them begins, and let go behind it; what is `sent` is there in
+    the end.  What is gathered for a unit stands together, before what is made of it."""
     out = Listed()
     there: dict[Key, None] = {}
 
-    def make(key: Key) -> None:
+    def needed(key: Key, found: dict[int, tuple[StageInstruction, bool]]) -> bool:
+        """Adds what makes it to `found`, with whether operators have to run for it, which is returned."""
         maker = makers.get(key)
         if maker is None or key in there:
-            return
-        for read in reads(program, maker):
-            make(read)
-        out.append(maker)
-        there.update(dict.fromkeys(writes(program, maker)))
+            return False
+        if id(maker) not in found:
+            behind = [needed(read, found) for read in reads(program, maker)]
+            found[id(maker)] = maker, isinstance(maker, Run) or any(behind)
+        return found[id(maker)][1]
+
+    def make(keys: Iterable[Key]) -> None:
+        found: dict[int, tuple[StageInstruction, bool]] = {}
+        for key in keys:
+            needed(key, found)
+        for runs in (False, True):
+            made = [maker for maker, has in found.values() if has is runs]
+            out.extend(made)
+            there.update(dict.fromkeys(k for maker in made for k in writes(program, maker)))
 
     here: object = None
-    for i in listed:
-        if isinstance(i, Run) and unit.get(i.op) != here:
+    for inside in _segments(unit, listed):
+        if isinstance(inside[0], Run) and unit.get(inside[0].op) != here:
             out += [Free(*k) for k in there]
             there.clear()
-            here = unit.get(i.op)
-        for key in reads(program, i):
-            make(key)
-        out.append(i)
+            here = unit.get(inside[0].op)
+        make(key for i in inside for key in reads(program, i))
+        out += inside
     last = list(sent)
-    for key in last:
-        make(key)
+    make(last)
     return [*out, *(Free(*k) for k in there if k not in last)]
+
+
+def _segments(unit: Mapping[str, object], listed: Iterable[StageInstruction]) -> Iterator[Listed]:
+    """Instructions from one operator of a unit to the first one of another."""
+    segment, here = Listed(), None
+    for i in listed:
+        if isinstance(i, Run) and unit.get(i.op) != here:
+            if segment:
+                yield segment
+            segment, here = Listed(), unit.get(i.op)
+        segment.append(i)
+    if segment:
+        yield segment
 
 
 def hosted(

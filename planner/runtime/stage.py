@@ -92,11 +92,9 @@ class Stage:
         self.passing: dict[int, Passing] = {k: passing(self.program, staged, k) for k in self.chunks}
         self.resident: dict[Key, Tensor] = {}
         self.buckets = {
-            (k, phase): buckets(
-                staged.chunks[k].instructions(phase), lambda i: self._bytes(i.tensor), lambda i: self._type(i.tensor)
-            )
+            (k, phase): buckets(listed, self._bucketed(phase), lambda i: self._type(i.tensor))
             for k in self.chunks
-            for phase in ("begin", "end")
+            for phase, listed in staged.chunks[k].runs.items()
         }
         self.fallbacks: set[str] = set()
         self.sent: list[tuple[dist.Work, Tensor]] = []
@@ -192,6 +190,11 @@ class Stage:
                     add("all_reduce", math.prod(self._local_shape((name, layout))) * self._type(name).itemsize)
         return {kind: (counts[kind], sizes[kind]) for kind in sorted(counts)}
 
+    def _bucketed(self, phase: Phase) -> Callable[[Redistribute], int]:
+        """Bytes of what goes in buckets: in passes that is parameters and their gradients alone."""
+        once = phase in ("begin", "end")
+        return lambda i: self._bytes(i.tensor) if once or self.is_parameter(i.tensor) else 0
+
     def _bytes(self, tensor: str) -> int:
         return self.graph.tensors[tensor].elements * self._type(tensor).itemsize
 
@@ -244,7 +247,7 @@ class Stage:
         passed = {n for members in together.values() for n in members[:-1]}
         for n, i in enumerate(listed):
             if n in together:
-                self._redistribute_together([listed[m] for m in together[n]], shared)
+                self._redistribute_together([listed[m] for m in together[n]], cells, shared)
             elif n not in passed:
                 self._instruction(i, cells, shared, record=(event.phase, n) in life.recorded)
             for cell in cells:
@@ -279,15 +282,20 @@ class Stage:
         """What concerns a parameter alone happens once for the micro-batches that pass together."""
         if isinstance(i, Redistribute | Free | Load) and self.is_parameter(i.tensor):
             if isinstance(i, Redistribute) and i.gradient:
-                for cell in cells if cells[0] is not shared else ():
-                    if (i.tensor, i.source) in cell.gradients:
-                        _add(shared.gradients, (i.tensor, i.source), cell.gradients.pop((i.tensor, i.source)))
+                self._contribute(i, cells, shared)
                 if (i.tensor, i.source) not in shared.gradients:
                     raise self._missing(f"gradient of {i.tensor}", i.source)
             self._one(i, shared, shared, record)
             return
         for cell in cells:
             self._one(i, cell, shared, record)
+
+    def _contribute(self, move: Redistribute, cells: Sequence[Cell], shared: Cell) -> None:
+        """Adds up a parameter's gradients of micro-batches that pass together."""
+        key = move.tensor, move.source
+        for cell in cells if cells[0] is not shared else ():
+            if key in cell.gradients:
+                _add(shared.gradients, key, cell.gradients.pop(key))
 
     def _one(self, i: StageInstruction, cell: Cell, shared: Cell, record: bool) -> None:
         match i:
@@ -334,8 +342,11 @@ class Stage:
         else:
             cell.values[move.tensor, move.target] = value
 
-    def _redistribute_together(self, moves: Sequence[Any], shared: Cell) -> None:
-        """Redistributions by the same collectives, tensors of one type at once."""
+    def _redistribute_together(self, moves: Sequence[Any], cells: Sequence[Cell], shared: Cell) -> None:
+        """Redistributions of parameters by the same collectives, tensors of one type at once."""
+        for m in moves:
+            if m.gradient:
+                self._contribute(m, cells, shared)
         store = shared.gradients if moves[0].gradient else shared.values
         values = []
         for m in moves:
