@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from planner.planning.document import PlanDocument
 from planner.report.trace import named, timed_event, trace_document
 from planner.report.words import time_text
-from planner.runtime.timed import Timed
+from planner.runtime.timed import Timed, TimedKind
 
 __all__ = ["Profile", "ProfileRow", "profiled"]
 
@@ -33,7 +33,7 @@ class ProfileRow:
     None where it says nothing of it.  `type`: the operator's, or the collectives of the redistribution.
     """
 
-    kind: Literal["forward", "backward", "value", "gradient", "received", "other"]
+    kind: TimedKind
     name: str
     type: str
     module: str
@@ -117,7 +117,7 @@ class Profile:
 def profiled(plan: PlanDocument, ranks: Sequence[Sequence[Step]], step_s: float) -> Profile:
     """`ranks`: the watched steps of each rank; `step_s`: as of `Profile`."""
     predicted = _predictions(plan)
-    sums: dict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)  # of each rank: seconds, how often
+    sums: dict[tuple[TimedKind, str], list[tuple[float, int]]] = defaultdict(list)  # of each rank: seconds, how often
     for steps in ranks:
         each = [_summed(step) for step in steps]
         for key in dict.fromkeys(k for found in each for k in found):
@@ -130,7 +130,7 @@ def profiled(plan: PlanDocument, ranks: Sequence[Sequence[Step]], step_s: float)
         operator = plan.operators.get(name)
         rows.append(
             ProfileRow(
-                kind=kind,  # type: ignore[arg-type]
+                kind=kind,
                 name=name,
                 type=operator.type if operator is not None else _collectives(plan, kind, name),
                 module=operator.module if operator is not None else "",
@@ -151,9 +151,9 @@ def profiled(plan: PlanDocument, ranks: Sequence[Sequence[Step]], step_s: float)
     )
 
 
-def _summed(step: Step) -> dict[tuple[str, str], tuple[float, int]]:
+def _summed(step: Step) -> dict[tuple[TimedKind, str], tuple[float, int]]:
     """Seconds of everything that a step did, and how often: a backward pass in two parts counts once."""
-    out: dict[tuple[str, str], tuple[float, int]] = {}
+    out: dict[tuple[TimedKind, str], tuple[float, int]] = {}
     for t in step:
         seconds, times = out.get((t.kind, t.name), (0.0, 0))
         out[t.kind, t.name] = seconds + t.seconds, times + (t.part != "weights")

@@ -20,7 +20,7 @@ from planner.library.searching import search
 from planner.torch.capture import Capture, capture
 from planner.torch.step import Step, model_of_step
 
-__all__ = ["Examples", "ModulePlan", "load", "plan", "plans_of"]
+__all__ = ["Examples", "ModulePlan", "arguments_of", "load", "optimizer_name", "plan", "plans_of"]
 
 _OPTIMIZERS = {"adamw": "adam", "adam": "adam", "sgd": "sgd", "momentum": "momentum"}
 
@@ -121,10 +121,11 @@ def plans_of(
     model, searching = _search(module, captured, devices, machine, optimizer, options)
 
     def searched() -> list[Plan]:
-        own = searching()
-        whole = {} if {"space", "strategy"} & options.keys() else {"space": "whole"}
-        first = searching(top_k=count, **whole)
-        return [*(first, *first.others)[:count], own]
+        if {"space", "strategy"} & options.keys():
+            first = searching(top_k=count)
+            return [first, *first.others][:count]
+        first = searching(top_k=count, space="whole")
+        return [*(first, *first.others)[:count], searching()]
 
     distinct: dict[float, Plan] = {}  # one of those that take the same time, which do the same by other names
     for p in _by_first_rank(searched, model):
@@ -147,7 +148,7 @@ def _search(
                 "devices: expected a number of devices; give devices=…, a machine, or start a process group"
             )
         devices = dist.get_world_size()
-    given = {"precision": _precision(module), **options, "optimizer": _optimizer(optimizer)}
+    given = {"precision": _precision(module), **options, "optimizer": optimizer_name(optimizer)}
     model = model_of_step(captured)
 
     def searching(**more: Any) -> Plan:
@@ -185,10 +186,15 @@ def load(
 
 
 def _captured(module: nn.Module, inputs: Examples, targets: Examples, loss: Any) -> Capture:
+    listed, named, wanted = arguments_of(inputs, targets)
+    return capture(module, listed, named, wanted, loss)
+
+
+def arguments_of(inputs: Examples, targets: Examples) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]]:
+    """Positional and keyword arguments of a module's call, and what stands behind them for its loss."""
     named: dict[str, Any] = dict(inputs) if isinstance(inputs, Mapping) else {}
     listed = () if isinstance(inputs, Mapping) else (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
-    wanted = (targets,) if isinstance(targets, Tensor) else tuple(targets)
-    return capture(module, listed, named, wanted, loss)
+    return listed, named, (targets,) if isinstance(targets, Tensor) else tuple(targets)
 
 
 def _precision(module: nn.Module) -> str:
@@ -198,7 +204,8 @@ def _precision(module: nn.Module) -> str:
     return names.get(types.pop(), "fp32") if len(types) == 1 else "fp32"
 
 
-def _optimizer(given: Any) -> str:
+def optimizer_name(given: Any) -> str:
+    """What plans call an optimizer.  OptionError where it is none that they know."""
     if isinstance(given, str) and given.lower() in _OPTIMIZERS:
         return _OPTIMIZERS[given.lower()]
     name = (given if isinstance(given, type) else type(given)).__name__.lower()

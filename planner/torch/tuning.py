@@ -17,7 +17,7 @@ from planner.errors import PlannerError, UsageError
 from planner.report.words import time_text
 from planner.torch.capture.exported import loss_of
 from planner.torch.parallel import Mode, parallelize
-from planner.torch.planning import Examples, ModulePlan, plans_of
+from planner.torch.planning import Examples, ModulePlan, arguments_of, optimizer_name, plans_of
 from planner.torch.profiling import measured_steps
 
 __all__ = ["Tuned", "TunedPlan", "autotune"]
@@ -87,23 +87,17 @@ def autotune(
         )
     else:
         listed = list(plans)
-    arguments, keywords = _batch(example_inputs, targets)
-    rows = [_measured(module, p, arguments, keywords, _optimizer(optimizer), steps, mode) for p in listed]
+    if steps < 1:
+        raise UsageError(f"planner.torch.autotune: steps={steps}: expected 1 or more")
+    listed_inputs, keywords, behind = arguments_of(example_inputs, targets)
+    arguments = (*listed_inputs, *behind)
+    making = _optimizer(optimizer)
+    rows = [_measured(module, p, arguments, keywords, making, steps, mode) for p in listed]
     rows.sort(key=lambda r: (bool(r.failed), r.measured_s))
     if not rows or rows[0].failed:
         why = "; ".join(r.failed for r in rows) or "none was given"
         raise UsageError(f"planner.torch.autotune: no plan could be run: {why}")
     return Tuned(tuple(rows))
-
-
-def _batch(inputs: Examples, targets: Examples) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """How the parallel module is called."""
-    behind = (targets,) if isinstance(targets, Tensor) else tuple(targets)
-    if isinstance(inputs, Tensor):
-        return (inputs, *behind), {}
-    if isinstance(inputs, dict):
-        return behind, inputs
-    return (*inputs, *behind), {}
 
 
 def _optimizer(given: str | type[torch.optim.Optimizer]) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
@@ -113,6 +107,7 @@ def _optimizer(given: str | type[torch.optim.Optimizer]) -> Callable[[Iterable[n
         "adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD,
         "momentum": lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=0.9),
     }  # fmt: skip
+    optimizer_name(given)  # which refuses a name that it does not know
     return lambda parameters: kinds[given.lower()](parameters, lr=1e-4)
 
 

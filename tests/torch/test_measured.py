@@ -83,16 +83,23 @@ def _refused(context: Context) -> list[str]:
     for call in (
         lambda: planner.torch.profile(case.module, *case.inputs),
         lambda: planner.torch.autotune(case.module, case.inputs, targets=case.targets, loss=case.loss, plans=[]),
+        lambda: planner.torch.autotune(case.module, case.inputs, targets=case.targets, loss=case.loss, steps=0),
+        lambda: planner.torch.autotune(
+            case.module, case.inputs, targets=case.targets, loss=case.loss, plans=[], optimizer="lion"
+        ),
     ):
         try:
             call()
-        except planner.UsageError as error:
+        except planner.PlannerError as error:
             said.append(str(error))
     return said
 
 
 def test_what_cannot_be_measured_is_refused(workers: Workers) -> None:
-    no_plan, none = workers.call(_refused)[0]
+    no_plan, none, steps, optimizer = workers.call(_refused)[0]
+    assert "steps=0: expected 1 or more" in steps
+    assert "lion" in optimizer
+    assert "adamw" in optimizer
     assert "runs under no plan; parallelize it first" in no_plan
     assert "no plan could be run: none was given" in none
 
