@@ -2,12 +2,14 @@
 
 A forward operator whose result carries a gradient is recorded by autograd on its own, so that its backward runs where
 the program says; what the collectives between operators do to gradients is in the program, not in autograd.  A record
-holds no more tensors than the operator's backward reads: its ends are edges of autograd's graph.
+holds no more tensors than the operator's backward reads: its ends are edges of autograd's graph.  Of operands that are
+made again for the backward pass it holds none, and takes them from where they are then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,14 +120,53 @@ class _Entry(torch.autograd.Function):
         return None, None
 
 
+@dataclass(frozen=True, slots=True)
+class _View:
+    """How a tensor that autograd would hold lies in the memory of an operand."""
+
+    operand: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+
+def _made_again(operands: Sequence[Tensor | None], again: Mapping[int, Callable[[], Tensor]]) -> Any:
+    """Within it autograd notes of these operands, and of views of them, how they lie, and asks for them in the backward
+    pass.  They are made by the same collectives again, and so lie in memory as before."""
+    held = {x.untyped_storage()._cdata: i for i in again if (x := operands[i]) is not None}
+    offsets = {i: x.storage_offset() for i in again if (x := operands[i]) is not None}
+
+    def noted(x: Tensor) -> Tensor | _View:
+        i = held.get(x.untyped_storage()._cdata)
+        return x if i is None else _View(i, tuple(x.shape), x.stride(), x.storage_offset() - offsets[i])
+
+    def found(note: Tensor | _View) -> Tensor:
+        if isinstance(note, Tensor):
+            return note
+        value = again[note.operand]()
+        if tuple(value.shape) == note.shape and value.stride() == note.stride:
+            return value
+        return value.as_strided(note.shape, note.stride, value.storage_offset() + note.offset)
+
+    return torch.autograd.graph.saved_tensors_hooks(noted, found)
+
+
 def run(
-    b: Bound, program: Program, operands: Sequence[Tensor | None], *, record: bool
+    b: Bound,
+    program: Program,
+    operands: Sequence[Tensor | None],
+    *,
+    record: bool,
+    again: Mapping[int, Callable[[], Tensor]] | None = None,
 ) -> tuple[list[Tensor | None], Record | NumpyCall | None, bool]:
-    """Local results, what the backward needs where it is to be `record`ed, and whether PyTorch ran it."""
+    """Local results, what the backward needs where it is to be `record`ed, and whether PyTorch ran it.
+
+    again  operands that are let go before the backward pass, and what gives them there
+    """
     followed = record and any(b.wanted)
     if b.function is not None:
         entered = _entered(operands, b.wanted) if followed else list(operands)
-        with torch.set_grad_enabled(followed):
+        with torch.set_grad_enabled(followed), _made_again(operands, again) if followed and again else nullcontext():
             found = b.function(Call(b.local, entered, b.shapes, b.place, b.inside, b.reduced, b.weights_only, b.known))
             results = [found] if isinstance(found, Tensor) else found
             if results is not None and b.scale != 1.0:

@@ -34,6 +34,11 @@ __all__ = [
 # Kinds of steps that several tensors may take by one collective.
 TOGETHER = frozenset({StepKind.ALL_REDUCE, StepKind.REDUCE_SCATTER, StepKind.ALL_GATHER})
 
+# Reductions that ranks carry out by themselves on what the others send, and up to how many bytes are sent so, where
+# gloo's messages round a ring would take longer for their number than for their bytes.
+_ADDED: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {"sum": torch.add, "max": torch.maximum, "min": torch.minimum}
+_AT_ONCE_BYTES = 1 << 18
+
 # Functional collectives: what a step runs is the same whether it is interpreted or traced and compiled.
 _FUNCTIONAL: Any = torch.ops._c10d_functional
 
@@ -44,12 +49,22 @@ def _done(value: Tensor) -> Tensor:
 
 
 def all_reduce(value: Tensor, group: Any, reduction: str = "sum") -> Tensor:
-    """`value` reduced over the group."""
+    """`value` reduced over the group, to the same bits on every rank."""
+    ranks = group.size()
+    few = ranks == 2 or (ranks - 1) * value.nbytes <= _AT_ONCE_BYTES
+    if value.device.type == "cpu" and reduction in _ADDED and ranks > 1 and few:
+        # Two ranks send no more so than gloo does, in one message in place of several.
+        others = value.expand(ranks - 1, *value.shape).reshape(-1)
+        return _added(value, _from_others(others, value.numel(), group), group.rank(), _ADDED[reduction])
     return _done(_FUNCTIONAL.all_reduce(value.contiguous(), reduction, group.group_name))
 
 
 def all_gather(value: Tensor, ranks: int, dim: int, group: Any) -> Tensor:
     """Shards joined along `dim`."""
+    if value.device.type == "cpu" and ranks == 2:
+        (other,) = _from_others(value.reshape(-1), value.numel(), group)
+        pair = (value, other.view(value.shape))
+        return torch.cat(pair if group.rank() == 0 else pair[::-1], dim)
     if value.device.type == "cpu":
         # Gloo's own passes the pieces on round the ring; its all-to-all sends each straight to where it is read.
         parts = value.expand(ranks, *value.shape).contiguous()
@@ -60,10 +75,31 @@ def all_gather(value: Tensor, ranks: int, dim: int, group: Any) -> Tensor:
 
 def reduce_scatter(value: Tensor, ranks: int, dim: int, group: Any, reduction: str = "sum") -> Tensor:
     """This rank's part along `dim` of `value` reduced over the group."""
+    if value.device.type == "cpu" and ranks == 2 and reduction == "sum":
+        both = value.chunk(2, dim)
+        own, sent = both[group.rank()], both[1 - group.rank()]
+        (other,) = _from_others(sent.reshape(-1), own.numel(), group)
+        return own + other.view(own.shape)
     parts = _parts(value, ranks, dim)
     if value.device.type == "cpu" and reduction == "sum":
         return _exchanged(parts, group).sum(0)  # gloo's own reduces everything everywhere
     return _done(_FUNCTIONAL.reduce_scatter_tensor(parts, reduction, ranks, group.group_name)).squeeze(0)
+
+
+def _from_others(sent: Tensor, each: int, group: Any) -> Tensor:
+    """[ranks - 1, each]: what every other rank sends this one, in their order; `sent`: `each` elements for each."""
+    split = [0 if rank == group.rank() else each for rank in range(group.size())]
+    return _exchange(sent, split, split, group).view(group.size() - 1, each)
+
+
+def _added(value: Tensor, others: Tensor, rank: int, reduce: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Own and others' values reduced in the order of ranks, so that all find the same."""
+    found = [other.view(value.shape) for other in others]
+    found.insert(rank, value)
+    total = found[0]
+    for next_one in found[1:]:
+        total = reduce(total, next_one)
+    return total
 
 
 def all_to_all(value: Tensor, ranks: int, from_dim: int, to_dim: int, group: Any) -> Tensor:
@@ -124,27 +160,35 @@ def apply(step: RedistributionStep, value: Tensor, mesh: DeviceMesh, context: Co
 
 
 def apply_together(
-    steps: Sequence[RedistributionStep], values: Sequence[Tensor], mesh: DeviceMesh, context: Context
+    steps: Sequence[RedistributionStep], values: list[Tensor], mesh: DeviceMesh, context: Context
 ) -> list[Tensor]:
     """What `apply` gives for each, of tensors of one type by one collective: all steps are of one kind (see `TOGETHER`)
-    over the same axes, and none splits a dimension in parts."""
+    over the same axes, and none splits a dimension in parts.  `values` is emptied, so that what is sent is held once.
+    """
     kind, axes = steps[0].kind, steps[0].axes
     group, ranks = context.group(mesh, axes)
     count = len(ranks)
     size = sum(v.nbytes for v in values) * (count if kind is StepKind.ALL_GATHER else 1)
     context.ledger.add(context.ledger.steps, str(kind), size)
     if kind is StepKind.ALL_REDUCE:
+        shapes = [v.shape for v in values]
         flat = torch.cat([v.reshape(-1) for v in values])
-        pieces = torch.split(all_reduce(flat, group, _reduction(steps[0])), [v.numel() for v in values])
-        return [p.view(v.shape) for p, v in zip(pieces, values, strict=True)]
+        values.clear()
+        pieces = torch.split(all_reduce(flat, group, _reduction(steps[0])), [s.numel() for s in shapes])
+        return [p.view(s) for p, s in zip(pieces, shapes, strict=True)]
     if kind is StepKind.REDUCE_SCATTER:
         parts = [_parts(v, count, s.dim) for s, v in zip(steps, values, strict=True)]
+        values.clear()
+        shapes = [p.shape[1:] for p in parts]
         rows = torch.cat([p.reshape(count, -1) for p in parts], 1)
-        pieces = torch.split(reduce_scatter(rows, count, 0, group).reshape(-1), [p[0].numel() for p in parts])
-        return [piece.view(p.shape[1:]) for piece, p in zip(pieces, parts, strict=True)]
+        parts.clear()
+        pieces = torch.split(reduce_scatter(rows, count, 0, group).reshape(-1), [s.numel() for s in shapes])
+        return [p.view(s) for p, s in zip(pieces, shapes, strict=True)]
+    shapes = [v.shape for v in values]
     gathered = all_gather(torch.cat([v.reshape(-1) for v in values])[None], count, 0, group)
-    columns = torch.split(gathered, [v.numel() for v in values], 1)
-    return [_joined(c.reshape(count, *v.shape), s.dim) for c, v, s in zip(columns, values, steps, strict=True)]
+    values.clear()
+    columns = torch.split(gathered, [s.numel() for s in shapes], 1)
+    return [_joined(c.reshape(count, *s), step.dim) for c, s, step in zip(columns, shapes, steps, strict=True)]
 
 
 def _all_reduce(step: RedistributionStep, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:

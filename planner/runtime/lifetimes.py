@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.ir import Role
-from planner.lowering import Load, Program, Redistribute, Run, Staged
+from planner.lowering import Free, Load, Program, Redistribute, Run, Staged
 from planner.lowering.program import StageInstruction
 from planner.lowering.staged import Phase
-from planner.lowering.touched import Key, reads, writes
+from planner.lowering.touched import Key, key_of, reads, writes
 
 __all__ = ["Passing", "passing"]
 
@@ -18,11 +18,15 @@ _ORDER: tuple[Phase, ...] = ("forward", "backward", "weights")
 
 @dataclass(frozen=True, slots=True)
 class Passing:
-    """`recorded`: the forward runs whose backward comes before they run again; `dropped`: values that nothing reads
-    behind an instruction.  A backward reads its record, and no values."""
+    """`recorded`: the forward runs whose backward comes before they run again; `again`: values that the forward pass lets
+    go and a later pass makes again, as gathered parameters are under ZeRO 3; `dropped`: values that nothing reads
+    behind an instruction; `summed`: gradients of parameters to which a pass adds nothing behind one.  A backward reads
+    its record, and of values those that are made again."""
 
     recorded: frozenset[Where]
+    again: frozenset[Key]
     dropped: dict[Where, list[Key]]
+    summed: dict[Where, list[Key]]
 
 
 def passing(program: Program, staged: Staged, chunk: int) -> Passing:
@@ -41,21 +45,41 @@ def passing(program: Program, staged: Staged, chunk: int) -> Passing:
     stays |= {*program.graph.outputs}
     sent = {t.key for t in own.sent("forward")}
     ends = len(own.instructions("forward"))
+    later = {key for (phase, _), i in listed if phase != "forward" for key in _written(program, i)}
+    again = frozenset(
+        (i.tensor, i.layout) for (p, _), i in listed if p == "forward" and isinstance(i, Free)
+    ) & later  # fmt: skip
     dropped: dict[Where, list[Key]] = {}
     wanted: set[Key] = set()
     for where, i in reversed(listed):
         if where[0] == "forward" and where[1] == ends - 1:
             wanted |= sent
-        for key in {*_read(program, i), *_written(program, i)}:
+        read = _read(program, i, again)
+        for key in {*read, *_written(program, i)}:
             if key not in wanted and key[0] not in stays:
                 dropped.setdefault(where, []).append(key)
         wanted -= set(_written(program, i))
-        wanted |= set(_read(program, i))
-    return Passing(frozenset(recorded), dropped)
+        wanted |= set(read)
+    return Passing(frozenset(recorded), again, dropped, _summed(program, listed))
 
 
-def _read(program: Program, i: StageInstruction) -> list[Key]:
-    return [] if isinstance(i, Run) and i.backward else list(reads(program, i))
+def _summed(program: Program, listed: list[tuple[Where, StageInstruction]]) -> dict[Where, list[Key]]:
+    last: dict[tuple[Phase, Key], Where] = {}
+    for (phase, n), i in listed:
+        if isinstance(i, Run) and i.backward:
+            op, strategy = program.graph.op(i.op), program.strategies[i.op]
+            for name, layout in zip(op.inputs, strategy.operand_gradients, strict=True):
+                if name and program.graph.tensors[name].role is Role.PARAMETER:
+                    last[phase, key_of(program, name, layout)] = phase, n
+    found: dict[Where, list[Key]] = {}
+    for (_, key), where in last.items():
+        found.setdefault(where, []).append(key)
+    return found
+
+
+def _read(program: Program, i: StageInstruction, again: frozenset[Key]) -> list[Key]:
+    backward = isinstance(i, Run) and i.backward
+    return [key for key in reads(program, i) if key in again or not backward]
 
 
 def _written(program: Program, i: StageInstruction) -> list[Key]:

@@ -90,6 +90,7 @@ class Stage:
                       if staged.chunk_of[op.name] in own}  # fmt: skip
         self.fixed = fixed_operators(self.graph)
         self.passing: dict[int, Passing] = {k: passing(self.program, staged, k) for k in self.chunks}
+        self.again = frozenset[Key]().union(*(p.again for p in self.passing.values()))
         self.resident: dict[Key, Tensor] = {}
         self.buckets = {
             (k, phase): buckets(listed, self._bucketed(phase), lambda i: self._type(i.tensor))
@@ -253,6 +254,9 @@ class Stage:
             for cell in cells:
                 for key in life.dropped.get((event.phase, n), ()):
                     cell.values.pop(key, None)
+                for key in () if once else life.summed.get((event.phase, n), ()):
+                    if key in cell.gradients:
+                        _add(shared.gradients, key, cell.gradients.pop(key))
             if self._watch is not None:
                 self._watch(i)
         for cell in cells:
@@ -260,10 +264,6 @@ class Stage:
                 self._send(transfer, cell)
         if event.phase == "forward":
             self._outputs(event.chunk, cells, taken)
-        if not once and event.phase != "forward":
-            for cell in cells:
-                for key in [k for k in cell.gradients if self.is_parameter(k[0])]:
-                    _add(shared.gradients, key, cell.gradients.pop(key))
         if event.phase == self.staged.last:
             for n in numbers:
                 done = self.cells.pop((event.chunk, n), None)
@@ -373,7 +373,8 @@ class Stage:
             if key is not None and value is None:
                 raise self._missing(f"{key[0]}, an operand of {b.op.type} {b.op.name},", key[1])
             operands.append(value)
-        results, kept, own = run(b, self.program, operands, record=record)
+        again = {i: self._later(key, cell, shared) for i, key in enumerate(b.inputs) if key in self.again} if record else {}
+        results, kept, own = run(b, self.program, operands, record=record, again=again)
         if not own:
             self.fallbacks.add(b.op.type)
         for key, y in zip(b.outputs, results, strict=False):
@@ -381,6 +382,17 @@ class Stage:
                 cell.values[key] = y
         if kept is not None:
             cell.records[b.op.name] = kept
+
+    def _later(self, key: Key, cell: Cell, shared: Cell) -> Callable[[], Tensor]:
+        """What gives a value that is made again, when it is."""
+
+        def found() -> Tensor:
+            value = self._value(key, cell, shared)
+            if value is None:
+                raise self._missing(f"{key[0]}, which the backward pass makes again,", key[1])
+            return value
+
+        return found
 
     def _backward(self, b: Bound, cell: Cell, part: str) -> None:
         if part == "weights":

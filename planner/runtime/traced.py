@@ -8,17 +8,20 @@ end are three, so that their number does not matter.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from planner.ir import Layout
-from planner.lowering import Event, Load, Run
+from planner.lowering import Event, Load
+from planner.runtime.overlap import overlap
 from planner.runtime.stage import Feed, Stage, Taken
 
 __all__ = ["TracedStage", "traceable"]
@@ -65,10 +68,10 @@ class TracedStage:
         self.stage, self.compiled = stage, compiled
         self.events = stage.staged.passes.stages[stage.number]
         self.passes = sum(e.phase == "forward" for e in self.events)
-        backward = (i for c in stage.staged.chunks for i in c.instructions("backward"))
-        self.runs_again = any(isinstance(i, Run) and not i.backward for i in backward)
         self._whole: _Graph | None = None
         self._parts: tuple[_Graph, _Graph, _Graph] | None = None
+        self._totals: list[Tensor] = []  # as meta tensors, the sums that passes add to
+        self._others: list[str] = []  # gradients whose sums over ranks are not in the place of these
 
     @property
     def graphs(self) -> list[GraphModule]:
@@ -109,16 +112,12 @@ class TracedStage:
         self._parts = begin, turn, end
         values = begin(*self._fed(begin, feed, 0))
         taken = Taken()
-        totals: list[Tensor] = []
+        totals = self._zeros()
         for n in range(self.passes):
-            found = turn(*values, *self._fed(turn, feed, n))
-            self._taken(turn, found, n, {}, taken)
-            made = found[len(turn.outputs) :]
-            if totals:
-                torch._foreach_add_(totals, made)
-            else:
-                totals = made
-        taken.gradients = dict(zip(end.keys, end(*totals), strict=True))
+            self._taken(turn, turn(*totals, *values, *self._fed(turn, feed, n)), n, {}, taken)
+        found = end(*totals)
+        summed = dict(zip((name for name, _ in turn.keys), totals, strict=True))
+        taken.gradients = {name: summed[name] for name in end.keys} | dict(zip(self._others, found, strict=True))
         return taken
 
     def _traced_parts(self, feed: Feed) -> tuple[_Graph, _Graph, _Graph]:
@@ -144,8 +143,10 @@ class TracedStage:
             turn.keys = list(self.stage.once[once].gradients)
             return [*self._listed(turn, taken), *self.stage.once[once].gradients.values()]
 
-        self._traced(turn, turning, [*values, *self._fed(turn, feed, 0)])
-        made = turn.module(*values, *self._fed(turn, feed, 0))[len(turn.outputs) :]
+        self._trace(turn, turning, [*values, *self._fed(turn, feed, 0)])
+        self._totals = _summing(turn.module, len(turn.outputs))
+        totals = self._zeros()
+        self._compile(turn, [*totals, *values, *self._fed(turn, feed, 0)])
         end = _Graph(GraphModule({}, torch.fx.Graph()), [])
 
         def ending(*tensors: Tensor) -> list[Tensor]:
@@ -156,8 +157,14 @@ class TracedStage:
             end.keys = list(taken.gradients)
             return list(taken.gradients.values())
 
-        self._traced(end, ending, made)
+        self._trace(end, ending, totals)
+        self._others = _in_place(end.module, [name for name, _ in turn.keys], end.keys)
+        self._compile(end, totals)
         return begin, turn, end
+
+    def _zeros(self) -> list[Tensor]:
+        """What passes add their gradients to."""
+        return [torch.zeros_like(g, device=self.stage.context.device) for g in self._totals]
 
     # What is common
 
@@ -202,19 +209,75 @@ class TracedStage:
         return taken
 
     def _traced(self, graph: _Graph, function: Callable[..., list[Tensor]], examples: Sequence[Tensor]) -> _Graph:
+        self._trace(graph, function, examples)
+        self._compile(graph, examples)
+        return graph
+
+    def _trace(self, graph: _Graph, function: Callable[..., list[Tensor]], examples: Sequence[Tensor]) -> None:
         examples = [x.detach() for x in examples]
         module = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*examples)
         module.graph.eliminate_dead_code()
+        overlap(module.graph, self._agreed)
         module.recompile()
         graph.module = module
-        if self.compiled:
-            import torch._inductor
 
-            # Shapes never change: the plan is for these.
-            options: dict[str, Any] = {"size_asserts": False}
-            if self.runs_again:
-                # Moving operators nearer to what they read would run blocks again beside their first time, and keep
-                # what they make until the backward pass after all.
-                options["reorder_for_locality"] = False
-            graph.run = torch._inductor.compile(module, list(examples), options=options)
-        return graph
+    def _agreed(self, order: Sequence[int]) -> bool:
+        """Whether all ranks would begin their collectives in this order."""
+        mine = int.from_bytes(hashlib.sha256(str(order).encode()).digest()[:7])
+        both = torch.tensor([mine, -mine], device=self.stage.context.device)
+        dist.all_reduce(both, dist.ReduceOp.MAX)
+        return int(both[0]) == -int(both[1])
+
+    def _compile(self, graph: _Graph, examples: Sequence[Tensor]) -> None:
+        if not self.compiled:
+            return
+        import torch._inductor
+
+        # Shapes never change: the plan is for these.  Moving operators nearer to what they read would begin collectives
+        # where they are waited for, and run blocks again beside their first time.
+        options: dict[str, Any] = {"size_asserts": False, "reorder_for_locality": False}
+        graph.run = torch._inductor.compile(graph.module, [x.detach() for x in examples], options=options)
+
+
+def _summing(module: GraphModule, outputs: int) -> list[Tensor]:
+    """Has a graph add what it returns behind so many outputs to tensors that it is given before all others, each when it
+    is made, so that no second set of gradients is held; returns what has the shapes and types of these."""
+    graph = module.graph
+    end, first = graph.output_node(), next(iter(graph.nodes))
+    (listed,) = end.args
+    made: list[Any] = list(listed[outputs:])  # type: ignore[index, arg-type, union-attr]
+    behind = next(n for n in graph.nodes if n.op != "placeholder")
+    for number, node in enumerate(made):
+        with graph.inserting_before(first):
+            total = graph.placeholder(f"total_{number}")
+            total.meta["val"] = node.meta["val"]
+        with graph.inserting_before(behind) if node.op == "placeholder" else graph.inserting_after(node):
+            graph.call_function(torch.ops.aten.add_.Tensor, (total, node))
+    end.args = (listed[:outputs],)  # type: ignore[index]
+    module.recompile()
+    return [torch.empty(n.meta["val"].shape, dtype=n.meta["val"].dtype, device="meta") for n in made]
+
+
+def _in_place(module: GraphModule, given: Sequence[str], made: Sequence[str]) -> list[str]:
+    """Has a graph write the results that are like its inputs of the same names into these, instead of returning them;
+    returns the names of the others."""
+    graph = module.graph
+    end, inputs = graph.output_node(), dict(zip(given, graph.find_nodes(op="placeholder"), strict=True))
+    (listed,) = end.args
+    returned: list[Any] = []
+    others: list[str] = []
+    for name, node in zip(made, listed, strict=True):  # type: ignore[arg-type]
+        place = inputs.get(name)
+        if place is None or _like(place) != _like(node):
+            returned.append(node)
+            others.append(name)
+        elif node is not place:
+            with graph.inserting_after(node):
+                graph.call_function(torch.ops.aten.copy_.default, (place, node))
+    end.args = (returned,)
+    module.recompile()
+    return others
+
+
+def _like(node: Any) -> tuple[torch.Size, torch.dtype]:
+    return node.meta["val"].shape, node.meta["val"].dtype

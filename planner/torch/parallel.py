@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
@@ -220,18 +220,21 @@ class Runner:
         return StepOutput(loss=loss) if self.capture.own_loss else loss
 
     def _delivery(self, taken: Taken) -> list[tuple[nn.Parameter, Tensor]]:
-        """Parameters with their gradients, each in memory of its own, since what clips them writes into them."""
+        """Parameters with their gradients, none in the memory of another, since what clips them writes into them."""
         found = []
-        known = {s.untyped_storage().data_ptr() for s in self.stage.seeds.values()}
+        written: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for seed in self.stage.seeds.values():
+            written[seed.untyped_storage().data_ptr()].append((0, seed.untyped_storage().nbytes()))
         for name in self.held:
             local = taken.gradients.pop(name, None)  # of a gradient that is widened the narrow one goes at once
             p = self.parameters.get(name)
             if local is None or p is None or not p.requires_grad:
                 continue
             local = local.to(p.dtype).contiguous()
-            if local.untyped_storage().data_ptr() in known:
+            begin, end = _extent(local)
+            if any(b < end and begin < e for b, e in written[local.untyped_storage().data_ptr()]):
                 local = local.clone()
-            known.add(local.untyped_storage().data_ptr())
+            written[local.untyped_storage().data_ptr()].append(_extent(local))
             # As FSDP makes its own: DTensor.from_local would check and record for each what is known here.
             found.append((p, local if self.plain else DTensor(local, p._spec, requires_grad=False)))
         return found
@@ -316,6 +319,12 @@ class Runner:
                 buffer.copy_(kept * buffer + (new - kept * first) * unbiased)
             else:
                 buffer.copy_(new)
+
+
+def _extent(tensor: Tensor) -> tuple[int, int]:
+    """The bytes of its storage that a contiguous tensor lies in."""
+    begin = tensor.storage_offset() * tensor.element_size()
+    return begin, begin + tensor.nbytes
 
 
 class _Deliver(torch.autograd.Function):

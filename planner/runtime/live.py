@@ -1,0 +1,58 @@
+"""Bytes of tensors that live at a time, where the device's allocator does not say: on CPUs."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+__all__ = ["LiveBytes"]
+
+
+class LiveBytes(TorchDispatchMode):
+    """Within it, the storages that operators make are counted until they are let go; `there`: tensors that are there
+    before, and counted as well.  What runs inside of an operator, or of a compiled graph, is not seen.
+
+    `now` and `peak` are in bytes.
+    """
+
+    def __init__(self, there: Iterable[Tensor] = ()) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._seen: dict[int, weakref.finalize[[int], Any]] = {}
+        for tensor in there:
+            self._count(tensor)
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for x in tree_iter(found):
+            if isinstance(x, Tensor):
+                self._count(x)
+        return found
+
+    def _count(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._seen:
+            return
+        size = storage.nbytes()
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        self._seen[key] = weakref.finalize(storage, self._gone, key, size)
+
+    def _gone(self, key: int, size: int) -> None:
+        self.now -= size
+        self._seen.pop(key, None)
+
+    def close(self) -> None:
+        """Stops counting."""
+        for gone in self._seen.values():
+            gone.detach()
+        self._seen.clear()
