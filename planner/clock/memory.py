@@ -20,6 +20,7 @@ __all__ = [
     "held_by_rank",
     "held_bytes",
     "made_bytes",
+    "state_bytes",
 ]
 
 STATE_BYTES: Final[Mapping[str, int]] = {"adam": 8, "momentum": 4, "sgd": 0}
@@ -61,6 +62,17 @@ class Held:
         found = {name: round(size) for name, size in named.items()}
         found[max(found, key=found.__getitem__)] += self.peak - sum(found.values())
         return found
+
+
+def state_bytes(c: Configuration) -> int:
+    """Bytes that are held of an element of trained weights as it is stored, beside gradients and the weights that are
+    computed with: the optimizer's state, and the copy of weights that it updates, in single precision.
+
+    Weights in single precision are updated themselves, but where ranks store parts and gather all once a step (ZeRO 1
+    and 2): then both are there.  Megatron's distributed optimizer alone has its parts inside of the gathered weights.
+    """
+    apart = c.zero in (1, 2) and c.dp * c.cp > 1
+    return STATE_BYTES[c.optimizer] + (4 if c.weight_bytes != 4 or apart else 0)
 
 
 def elements(workload: Workload, c: Configuration, chunks: Sequence[Sequence[int]], device: int) -> tuple[float, float]:
@@ -148,12 +160,11 @@ def held_bytes(
     transient += 2 * c.copies * max(hosted, default=0.0)
     if not c.frozen:
         transient += max((workload.units[i].widest_weights for i in blocks), default=0) * made_bytes(c)
-    master = 0 if c.weight_bytes == 4 else 4
     frozen = sum(u.frozen_stored_bytes if c.zero == 3 else u.frozen_bytes for u in mine)
     return Held(
         divided(3) * c.weight_bytes + frozen,
         0.0 if c.frozen else divided(2) * c.gradient_bytes,
-        0.0 if c.frozen else divided(1) * (master + STATE_BYTES[c.optimizer]),
+        0.0 if c.frozen else divided(1) * state_bytes(c),
         activations,
         workload.constant_bytes + sum(u.constant_bytes for u in mine),
         transient,

@@ -36,7 +36,9 @@ TOGETHER = frozenset({StepKind.ALL_REDUCE, StepKind.REDUCE_SCATTER, StepKind.ALL
 
 # Reductions that ranks carry out by themselves on what the others send, and up to how many bytes are sent so, where
 # gloo's messages round a ring would take longer for their number than for their bytes.
-_ADDED: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {"sum": torch.add, "max": torch.maximum, "min": torch.minimum}
+_ADDED: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "sum": torch.add, "max": torch.maximum, "min": torch.minimum
+}  # fmt: skip
 _AT_ONCE_BYTES = 1 << 18
 
 # Functional collectives: what a step runs is the same whether it is interpreted or traced and compiled.

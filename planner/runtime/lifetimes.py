@@ -18,8 +18,8 @@ _ORDER: tuple[Phase, ...] = ("forward", "backward", "weights")
 
 @dataclass(frozen=True, slots=True)
 class Passing:
-    """`recorded`: the forward runs whose backward comes before they run again; `again`: values that the forward pass lets
-    go and a later pass makes again, as gathered parameters are under ZeRO 3; `dropped`: values that nothing reads
+    """`recorded`: the forward runs whose backward comes before they run again; `again`: values that the forward pass
+    lets go and a later pass makes again, as gathered parameters are under ZeRO 3; `dropped`: values that nothing reads
     behind an instruction; `summed`: gradients of parameters to which a pass adds nothing behind one.  A backward reads
     its record, and of values those that are made again."""
 
@@ -46,9 +46,8 @@ def passing(program: Program, staged: Staged, chunk: int) -> Passing:
     sent = {t.key for t in own.sent("forward")}
     ends = len(own.instructions("forward"))
     later = {key for (phase, _), i in listed if phase != "forward" for key in _written(program, i)}
-    again = frozenset(
-        (i.tensor, i.layout) for (p, _), i in listed if p == "forward" and isinstance(i, Free)
-    ) & later  # fmt: skip
+    freed = {(i.tensor, i.layout) for (phase, _), i in listed if phase == "forward" and isinstance(i, Free)}
+    again = frozenset(freed & later)
     dropped: dict[Where, list[Key]] = {}
     wanted: set[Key] = set()
     for where, i in reversed(listed):

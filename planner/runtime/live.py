@@ -6,7 +6,6 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
@@ -24,7 +23,7 @@ class LiveBytes(TorchDispatchMode):
     def __init__(self, there: Iterable[Tensor] = ()) -> None:
         super().__init__()
         self.now = self.peak = 0
-        self._seen: dict[int, weakref.finalize[[int], Any]] = {}
+        self._seen: dict[int, weakref.finalize[..., Any]] = {}
         for tensor in there:
             self._count(tensor)
 

@@ -24,8 +24,9 @@ __all__ = ["overlap"]
 
 # What hands elements on as they are, and goes where the collective goes that sends or receives them.
 _MOVING: Final = frozenset(
-    {"alias", "as_strided", "cat", "chunk", "clone", "detach", "expand", "permute", "reshape", "select", "slice", "split",
-     "split_with_sizes", "squeeze", "stack", "t", "transpose", "unbind", "unsqueeze", "view", "_to_copy", "_unsafe_view"}
+    {"alias", "as_strided", "cat", "chunk", "clone", "detach", "expand", "permute", "reshape", "select", "slice",
+     "split", "split_with_sizes", "squeeze", "stack", "t", "transpose", "unbind", "unsqueeze", "view", "_to_copy",
+     "_unsafe_view"}
 )  # fmt: skip
 # What may follow a wait without being reason to wait.
 _FOLLOWING: Final = _MOVING | {"add", "maximum", "minimum", "sum", "mul", "div"}

@@ -373,7 +373,7 @@ class Stage:
             if key is not None and value is None:
                 raise self._missing(f"{key[0]}, an operand of {b.op.type} {b.op.name},", key[1])
             operands.append(value)
-        again = {i: self._later(key, cell, shared) for i, key in enumerate(b.inputs) if key in self.again} if record else {}
+        again = {i: self._later(k, cell, shared) for i, k in enumerate(b.inputs) if record and k in self.again}
         results, kept, own = run(b, self.program, operands, record=record, again=again)
         if not own:
             self.fallbacks.add(b.op.type)

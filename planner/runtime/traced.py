@@ -240,12 +240,12 @@ class TracedStage:
 
 
 def _summing(module: GraphModule, outputs: int) -> list[Tensor]:
-    """Has a graph add what it returns behind so many outputs to tensors that it is given before all others, each when it
-    is made, so that no second set of gradients is held; returns what has the shapes and types of these."""
+    """Has a graph add what it returns behind so many outputs to tensors that it is given before all others, each when
+    it is made, so that no second set of gradients is held; returns what has the shapes and types of these."""
     graph = module.graph
     end, first = graph.output_node(), next(iter(graph.nodes))
-    (listed,) = end.args
-    made: list[Any] = list(listed[outputs:])  # type: ignore[index, arg-type, union-attr]
+    returned: Any = end.args[0]
+    made: list[Any] = list(returned[outputs:])
     behind = next(n for n in graph.nodes if n.op != "placeholder")
     for number, node in enumerate(made):
         with graph.inserting_before(first):
@@ -253,7 +253,7 @@ def _summing(module: GraphModule, outputs: int) -> list[Tensor]:
             total.meta["val"] = node.meta["val"]
         with graph.inserting_before(behind) if node.op == "placeholder" else graph.inserting_after(node):
             graph.call_function(torch.ops.aten.add_.Tensor, (total, node))
-    end.args = (listed[:outputs],)  # type: ignore[index]
+    end.args = (list(returned[:outputs]),)
     module.recompile()
     return [torch.empty(n.meta["val"].shape, dtype=n.meta["val"].dtype, device="meta") for n in made]
 
@@ -263,10 +263,10 @@ def _in_place(module: GraphModule, given: Sequence[str], made: Sequence[str]) ->
     returns the names of the others."""
     graph = module.graph
     end, inputs = graph.output_node(), dict(zip(given, graph.find_nodes(op="placeholder"), strict=True))
-    (listed,) = end.args
+    listed: Any = end.args[0]
     returned: list[Any] = []
     others: list[str] = []
-    for name, node in zip(made, listed, strict=True):  # type: ignore[arg-type]
+    for name, node in zip(made, listed, strict=True):
         place = inputs.get(name)
         if place is None or _like(place) != _like(node):
             returned.append(node)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from planner.clock import Configuration
-from planner.clock.memory import STATE_BYTES
+from planner.clock.memory import state_bytes
 from planner.cost_models import HardwareProfile
 from planner.uniform.space import Space, levels, schedules
 
@@ -35,6 +35,6 @@ def likely(
             continue
         c = min(candidates, key=lambda v: abs(v.zero - _ZERO))
         each = c.weight_bytes + c.gradient_bytes
-        state = (STATE_BYTES[c.optimizer] + (0 if c.weight_bytes == 4 else 4)) / (c.dp if c.zero else 1)
+        state = state_bytes(c) / (c.dp if c.zero else 1)
         if limit is None or elements / (pp * tp) * (each + state) <= _SHARE * limit:
             yield c

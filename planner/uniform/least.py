@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from planner.clock import Configuration
-from planner.clock.memory import STATE_BYTES, chunk_activation_bytes, chunk_offloaded_bytes
+from planner.clock.memory import chunk_activation_bytes, chunk_offloaded_bytes, state_bytes
 from planner.clock.passes import passes_of
 from planner.clock.stages import chunks, chunks_of, each_once, kinds_of
 from planner.cost_models import HardwareProfile, optimizer_seconds
@@ -190,8 +190,7 @@ class Held:
 
         static = divided(3) * c.weight_bytes
         if not c.frozen:
-            master = 0 if c.weight_bytes == 4 else 4
-            static += divided(2) * c.gradient_bytes + divided(1) * (master + STATE_BYTES[c.optimizer])
+            static += divided(2) * c.gradient_bytes + divided(1) * state_bytes(c)
         flying = c.copies * min(c.passes, c.pp) if c.order in ("1f1b", "gpipe", "interleaved") else 0.5
         return static + (1 - ESTIMATED) * self._saved_bytes(c) * c.micro_batch / self.samples * flying
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from planner.clock import Configuration
 from planner.clock.exchange import Exchanges
-from planner.clock.memory import STATE_BYTES, chunk_activation_bytes, made_bytes
+from planner.clock.memory import chunk_activation_bytes, made_bytes, state_bytes
 from planner.clock.passes import Passes, passes_of
 from planner.clock.ranks import handover_seconds
 from planner.clock.stages import (
@@ -365,5 +365,5 @@ def _static(weights: float, stored: float, c: Configuration) -> float:
     shared = [stored if c.zero >= level else weights for level in (1, 2, 3)]
     if c.frozen:
         return shared[2] * c.weight_bytes
-    state = STATE_BYTES[c.optimizer] + (0 if c.weight_bytes == 4 else 4)
+    state = state_bytes(c)
     return shared[2] * c.weight_bytes + shared[1] * c.gradient_bytes + shared[0] * state

@@ -29,7 +29,7 @@ from functools import cached_property
 import numpy as np
 
 from planner.clock import Configuration
-from planner.clock.memory import STATE_BYTES, chunk_activation_bytes
+from planner.clock.memory import chunk_activation_bytes, state_bytes
 from planner.clock.passes import passes_of
 from planner.clock.stages import layers_of
 from planner.trace import Workload
@@ -141,7 +141,7 @@ class Alone:
     def _held(self, c: Configuration) -> float:
         """Bytes of the smallest layer's weights, with all that belongs to them."""
         elements = min(self.workload.units[u].weights for u in self._layers)
-        state = STATE_BYTES[c.optimizer] + (0 if c.weight_bytes == 4 else 4)
+        state = state_bytes(c)
         parts = zip((3, 2, 1), (c.weight_bytes, c.gradient_bytes, state), strict=True)
         return sum(elements * size / (c.dp * c.cp if c.zero >= level else 1) for level, size in parts)
 
