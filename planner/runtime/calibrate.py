@@ -15,6 +15,7 @@ from planner.cost_models import load_profile
 from planner.cost_models.calibrate import FitError, base_document, calibrated_text, fit_device, fit_links
 from planner.errors import UsageError
 from planner.runtime.measure.collectives import measure_collectives
+from planner.runtime.measure.interference import measure_interference
 from planner.runtime.measure.operators import measure_operators
 from planner.runtime.workers import Workers
 
@@ -65,6 +66,7 @@ def calibrate(
         operators = measure_operators(workers, scale=SCALE[device], quick=quick)
         say(f"measured {len(operators)} operators; measuring collectives")
         collectives = measure_collectives(workers, quick=quick) if processes > 1 else []
+        interference = measure_interference(workers, quick=quick) if processes > 1 else None
     found = fit_device(start, operators)
     values: dict[str, float | int] = {**found.values, "device.memory_bytes": _memory(device, processes)}
     errors = dict(found.errors)
@@ -72,6 +74,8 @@ def calibrate(
         links = fit_links(start, collectives, protocol="gloo" if device == "cpu" else "nccl")
         values |= links.values
         errors |= links.errors
+    if interference is not None:
+        values["framework.collective_interference"] = round(interference, 3)
     where = torch.cuda.get_device_name() if device == "cuda" else f"{_processor()}, {threads} thread(s) a process"
     source = f"measured: {processes} processes on {where}; PyTorch {torch.__version__}; {datetime.now(UTC):%Y-%m-%d}"
     text = calibrated_text(

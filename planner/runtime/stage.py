@@ -8,13 +8,12 @@ laid out once.  Values are let go behind the last instruction that reads them: w
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from planner.errors import VerificationError
@@ -31,6 +30,7 @@ from planner.runtime.collectives import all_reduce, apply, apply_together
 from planner.runtime.fallback import NumpyCall
 from planner.runtime.lifetimes import Passing, passing
 from planner.runtime.parts import local_part
+from planner.runtime.transfers import Transfers
 from planner.runtime.workers import Context
 from planner.verify.reference import incoming_gradient
 from planner.work.activity import fixed_operators
@@ -98,7 +98,7 @@ class Stage:
             for phase, listed in staged.chunks[k].runs.items()
         }
         self.fallbacks: set[str] = set()
-        self.sent: list[tuple[dist.Work, Tensor]] = []
+        self.transfers = Transfers(staged, self.number, context, self._local_shape, self._type)
         self._watch: Watch | None = None
         self.received: Callable[[Event], None] | None = None  # called when a pass has what it receives
         self._left: tuple[dict[Key, Tensor], dict[Key, Tensor]] | None = None
@@ -210,9 +210,7 @@ class Stage:
         self.begin(feed)
         taken = Taken()
         self.run(self.staged.passes.stages[self.number], taken)
-        for work, _ in self.sent:
-            work.wait()
-        self.sent.clear()
+        self.transfers.wait()
         self.total(taken)
         self._empty()
         return taken
@@ -224,7 +222,7 @@ class Stage:
 
     def _empty(self) -> None:
         self.cells: dict[tuple[int, int], Cell] = {}
-        self._links: dict[StageTransfer, deque[Tensor]] = {}
+        self.transfers.empty()
         self.once = {k: Cell(-1) for k in self.chunks}
 
     def run(self, events: Iterable[Event], taken: Taken) -> None:
@@ -419,45 +417,17 @@ class Stage:
 
     def _send(self, transfer: StageTransfer, cell: Cell) -> None:
         store = cell.gradients if transfer.gradient else cell.values
-        value = store.pop(transfer.key, None) if transfer.gradient else self._value(transfer.key, cell, cell)
-        there = self.staged.passes.holder[transfer.target]
-        if there == self.number:
-            if value is not None:
-                self._links.setdefault(transfer, deque()).append(value)
-            return
-        if value is None:
-            value = torch.zeros(self._local_shape(transfer.key), dtype=self._type(transfer.tensor))
-        value = value.contiguous()
-        peer = there * self.mesh.devices + self.context.place
-        work = dist.isend(value, peer, group=self._line(transfer, peer), tag=_tag(transfer))
-        assert work is not None
-        self.sent.append((work, value))
-        self.context.ledger.add(self.context.ledger.steps, "send", value.nbytes)
+        key = transfer.key
+        self.transfers.send(transfer, store.pop(key, None) if transfer.gradient else self._value(key, cell, cell))
 
     def _receive(self, transfer: StageTransfer, cell: Cell) -> None:
-        there = self.staged.passes.holder[transfer.source]
-        if there == self.number:
-            link = self._links.get(transfer)
-            value = link.popleft() if link else None
-        else:
-            value = torch.empty(
-                self._local_shape(transfer.key), dtype=self._type(transfer.tensor), device=self.context.device
-            )
-            peer = there * self.mesh.devices + self.context.place
-            dist.recv(value, peer, group=self._line(transfer, peer), tag=_tag(transfer))
+        value = self.transfers.receive(transfer)
         if value is None:
             return
         if transfer.gradient:
             _add(cell.gradients, transfer.key, value)
         else:
             cell.values[transfer.key] = value
-
-    def _line(self, transfer: StageTransfer, peer: int) -> Any:
-        """The process group that a transfer goes through.  Two stages may hold several neighbouring chunks, and take
-        turns otherwise than they send: gloo tells messages apart by tags, NCCL by groups alone."""
-        if self.context.device.type == "cpu":
-            return None
-        return self.context.group_of(tuple(sorted((self.context.rank, peer))), f"{_tag(transfer)}")
 
     def _local_shape(self, key: Key) -> tuple[int, ...]:
         shape = self.graph.tensors[key[0]].shape
@@ -499,11 +469,6 @@ class Stage:
                     total = all_reduce(total, self.context.group_of(group))
                     self.context.ledger.add(self.context.ledger.steps, "all_reduce", total.nbytes)
             taken.gradients[name] = total
-
-
-def _tag(transfer: StageTransfer) -> int:
-    """A number for the boundary between chunks and the direction; what crosses it keeps its order."""
-    return 1 + 2 * min(transfer.source, transfer.target) + transfer.gradient
 
 
 def _add(store: dict[Key, Tensor], key: Key, gradient: Tensor) -> None:
