@@ -58,7 +58,11 @@ def _workload(
 ) -> Workload:
     """Of one rank; what is left open of the plan (how tensors travel) is chosen for the machine as it is."""
     graph = graph_of(model, attention, c.micro_batch * c.dp)
-    return traced_as(c.with_(attention=attention, fuse=fuse), program_of_configuration(graph, c, machine))
+    return traced_as(
+        c.with_(attention=attention, fuse=fuse),
+        program_of_configuration(graph, c, machine),
+        machine.framework.joins_kernels,
+    )
 
 
 class Predictor:

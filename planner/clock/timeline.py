@@ -125,10 +125,10 @@ def levels_of_plan(priced: PricedProblem, program: Program) -> Levels:
 
 def _way(priced: PricedProblem, execution: Configuration | None) -> _Way:
     """Which operators run as one kernel, and what is gathered again, as `trace` wants to know it."""
-    if execution is not None:
-        fused = execution.attention != "unfused"
-        return _Way(chains=execution.fuse, attention=fused, copies=False, gathered_again=True)
     joined = priced.machine.profile.framework.joins_kernels
+    if execution is not None:
+        fused = joined and execution.attention != "unfused"
+        return _Way(chains=joined and execution.fuse, attention=fused, copies=not joined, gathered_again=True)
     return _Way(chains=joined, attention=joined, copies=not joined, gathered_again=False)
 
 

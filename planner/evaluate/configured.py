@@ -42,7 +42,7 @@ def workload_of_configuration(
 ) -> Workload:
     """The workload of one rank of the plan that `search --strategy` makes of `c`; arguments and errors as of
     `program_of_configuration`."""
-    return traced_as(c, program_of_configuration(graph, c, profile, source))
+    return traced_as(c, program_of_configuration(graph, c, profile, source), profile.framework.joins_kernels)
 
 
 def program_of_configuration(
@@ -57,7 +57,11 @@ def program_of_configuration(
     return program_of_pins(graph, pins, profile, settings)
 
 
-def traced_as(c: Configuration, program: Program) -> Workload:
-    """What a rank of the program does, by the kernels that `c` names."""
+def traced_as(c: Configuration, program: Program, joined: bool = True) -> Workload:
+    """What a rank of the program does, by the kernels that `c` names; `joined`: whether the machine's framework joins
+    operators in kernels at all (`joins_kernels` of its profile)."""
     settings = Settings(True, c.precision, c.optimizer)
-    return trace(program, settings, chains=c.fuse, attention=c.attention != "unfused", gathered_again=True)
+    attention = joined and c.attention != "unfused"
+    return trace(
+        program, settings, chains=joined and c.fuse, attention=attention, copies=not joined, gathered_again=True
+    )

@@ -99,7 +99,9 @@ def _strategy(options: EvaluationRequest, source: ModelSource) -> dict[str, Any]
     if _samples(graph) != c.micro_batch * c.dp:
         graph = source.load(bind=bound, batch=c.micro_batch * c.dp)
     program = program_of_configuration(graph, c, profile, f"--strategy {options.strategy}")
-    return _document(options, c, predict(traced_as(c, program), c, profile), profile, program)
+    return _document(
+        options, c, predict(traced_as(c, program, profile.framework.joins_kernels), c, profile), profile, program
+    )
 
 
 def _samples(graph: Graph) -> int:

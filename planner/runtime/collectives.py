@@ -34,12 +34,12 @@ __all__ = [
 # Kinds of steps that several tensors may take by one collective.
 TOGETHER = frozenset({StepKind.ALL_REDUCE, StepKind.REDUCE_SCATTER, StepKind.ALL_GATHER})
 
-# Reductions that ranks carry out by themselves on what the others send, and up to how many bytes are sent so, where
-# gloo's messages round a ring would take longer for their number than for their bytes.
+# Reductions that ranks carry out by themselves on what the others send, in one message from each: up to so many bytes
+# of a value, and so many more to send than round a ring, gloo's ring takes longer for the number of its messages.
 _ADDED: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sum": torch.add, "max": torch.maximum, "min": torch.minimum
 }  # fmt: skip
-_AT_ONCE_BYTES = 1 << 18
+_AT_ONCE_BYTES, _MORE_BYTES = 1 << 21, 1 << 18
 
 # Functional collectives: what a step runs is the same whether it is interpreted or traced and compiled.
 _FUNCTIONAL: Any = torch.ops._c10d_functional
@@ -53,9 +53,9 @@ def _done(value: Tensor) -> Tensor:
 def all_reduce(value: Tensor, group: Any, reduction: str = "sum") -> Tensor:
     """`value` reduced over the group, to the same bits on every rank."""
     ranks = group.size()
-    few = ranks == 2 or (ranks - 1) * value.nbytes <= _AT_ONCE_BYTES
+    more = (ranks - 1) * (1 - 2 / ranks) * value.nbytes  # than round a ring
+    few = value.nbytes <= _AT_ONCE_BYTES and more <= _MORE_BYTES
     if value.device.type == "cpu" and reduction in _ADDED and ranks > 1 and few:
-        # Two ranks send no more so than gloo does, in one message in place of several.
         others = value.expand(ranks - 1, *value.shape).reshape(-1)
         return _added(value, _from_others(others, value.numel(), group), group.rank(), _ADDED[reduction])
     return _done(_FUNCTIONAL.all_reduce(value.contiguous(), reduction, group.group_name))

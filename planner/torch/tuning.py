@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -104,7 +105,9 @@ def _optimizer(given: str | type[torch.optim.Optimizer]) -> Callable[[Iterable[n
     if isinstance(given, type):
         return lambda parameters: given(parameters, lr=1e-4)
     kinds: dict[str, Callable[..., torch.optim.Optimizer]] = {
-        "adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD,
+        # One kernel for all parameters, of which DTensor has none for SGD.
+        "adamw": functools.partial(torch.optim.AdamW, fused=True),
+        "adam": functools.partial(torch.optim.Adam, fused=True), "sgd": torch.optim.SGD,
         "momentum": lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=0.9),
     }  # fmt: skip
     optimizer_name(given)  # which refuses a name that it does not know

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from planner.clock import Configuration, Prediction, predict
 from planner.clock.relaxation import Scaled, holders_of_weights
 from planner.errors import InputError, UsageError
-from planner.evaluate import traced_as
 from planner.ir import DeviceMesh, Graph, Layout
 from planner.planning.constraints import Constraints, apply, resolve
 from planner.planning.constraints.values import LayoutPin, OperatorPin, ParameterPin, StrategyPin
@@ -95,7 +94,7 @@ class _Inside:
             pins = self._constraints(self.graph, strategies, stored)
             try:
                 program = program_of_pins(self.graph, pins, sample.profile, self.settings)
-                prediction = predict(sample.whole_of(traced_as(c, program)), c, sample.profile)
+                prediction = predict(sample.traced(c, program), c, sample.profile)
             except (UsageError, InputError):
                 continue
             fits = self.limit is None or round(prediction.allocated_bytes) <= self.limit

@@ -72,7 +72,11 @@ class Sample:
 
         UsageError, InputError where the configuration does not fit the model.
         """
-        return _known(self._workloads, _traced_by(c), lambda key: self.whole_of(traced_as(key, self._program(key))))
+        return _known(self._workloads, _traced_by(c), lambda key: self.traced(key, self._program(key)))
+
+    def traced(self, c: Configuration, program: Program) -> Workload:
+        """What a rank of the whole model does under a program of the sample."""
+        return self.whole_of(traced_as(c, program, self.profile.framework.joins_kernels))
 
     def estimated(self, c: Configuration) -> Workload:
         """The same, at less cost: how tensors travel is taken from a configuration of the same kinds of parallelism,
@@ -98,7 +102,7 @@ class Sample:
             return self._groups.regrouped(self.estimated(c.with_(shard_ranks=None)), c)
         few = c.with_(dp=min(c.dp, 2 * c.ep))
         if few == c:
-            return self.whole_of(traced_as(c, self._alike(c)))
+            return self.traced(c, self._alike(c))
         return _with_ranks(self.estimated(few), c.dp // c.ep, c.micro_batch * c.dp, divided=c.zero > 0)
 
     def _program(self, c: Configuration) -> Program:

@@ -1,15 +1,17 @@
 """CPU seconds of a training step on two processes: plans beside torch's own recipes on the same module.
 
-    torchrun --nproc-per-node 2 -m tests.bench.torch_speed [--model NAME] [--json FILE] [--rounds N] [--only WAYS]
+    torchrun --nproc-per-node 2 -m tests.bench.torch_speed [--model NAME] [--json FILE] [--rounds N] [--only WAYS] \
+        [--hardware PROFILE] [--mode MODE]
 
 All ways train the same model (a decoder, a vision transformer, a perceptron) in the same processes, in turns; what
-counts is the CPU time of a process (all its
-threads), forward, backward and AdamW, so that it does not matter who waits for whom.  Ratios are of medians.
+counts is the CPU time of a process (all its threads), forward, backward and fused AdamW, so that it does not matter who
+waits for whom.  Ratios are of medians.
 
     ddp         DistributedDataParallel, compiled         our ddp         weights whole on every rank
     fsdp        fully_shard of every block, compiled      our zero3       the same layout
     tp          parallelize_module, column and row wise   our tp          the same split
                                                           searched        what the planner finds for this machine
+                                                          tuned           the fastest of the four it predicts fastest
 """
 
 from __future__ import annotations
@@ -22,14 +24,16 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
 import planner.torch
+from planner.torch.parallel import Mode
 
 LENGTH, WORDS, BATCH = 128, 2048, 8
 
@@ -123,7 +127,7 @@ def loss_of(scores: Tensor, labels: Tensor) -> Tensor:
     return functional.cross_entropy(scores.flatten(0, -2), labels.flatten())
 
 
-def recipes(module: nn.Module, x: Tensor, y: Tensor) -> dict[str, Callable[[], Any]]:
+def recipes(module: nn.Module, x: Tensor, y: Tensor, hardware: str, mode: Mode) -> dict[str, Callable[[], Any]]:
     """Name → what makes a function that runs one step."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -134,7 +138,9 @@ def recipes(module: nn.Module, x: Tensor, y: Tensor) -> dict[str, Callable[[], A
     mesh = init_device_mesh("cpu", (world,))
 
     def stepping(forward: Callable[..., Tensor], parameters: Any) -> Callable[[], Tensor]:
-        optimizer = torch.optim.AdamW(list(parameters), lr=1e-4)
+        listed = list(parameters)
+        kinds = [[p for p in listed if isinstance(p, DTensor) is k] for k in (True, False)]  # one kernel takes one kind
+        optimizer = torch.optim.AdamW([{"params": k} for k in kinds if k], lr=1e-4, fused=True)
 
         def step() -> Tensor:
             loss = forward()
@@ -173,20 +179,31 @@ def recipes(module: nn.Module, x: Tensor, y: Tensor) -> dict[str, Callable[[], A
         def make() -> Any:
             own = copy.deepcopy(module)
             begin = time.perf_counter()
-            plan = planner.torch.plan(own, x, targets=y, loss=loss_of, cache=False, **{"hardware": "cpu"} | options)
+            plan = planner.torch.plan(own, x, targets=y, loss=loss_of, cache=False, **{"hardware": hardware} | options)
             made = time.perf_counter() - begin
-            own = planner.torch.parallelize(own, plan, mode="compiled")
+            own = planner.torch.parallelize(own, plan, mode=mode)
             step = stepping(lambda: own(x, y), own.parameters())
             step.planned = plan.parallelism, made  # type: ignore[attr-defined]
             return step
 
         return make
 
+    def tuned() -> Any:
+        begin = time.perf_counter()
+        found = planner.torch.autotune(
+            module, x, targets=y, loss=loss_of, optimizer="adamw", plans=4, mode=mode, hardware=hardware, cache=False
+        )
+        made = time.perf_counter() - begin
+        own = planner.torch.parallelize(copy.deepcopy(module), found.plan, mode=mode)
+        step = stepping(lambda: own(x, y), own.parameters())
+        step.planned = found.plan.parallelism, made  # type: ignore[attr-defined]
+        return step
+
     return {
         "ddp": ddp, "our ddp": planned(pin=["rest=data_parallel"]),
         "fsdp": fsdp, "our zero3": planned(strategy=f"fsdp:micro_batch={len(x) // world}"),
         "tp": tp, "our tp": planned(strategy=f"megatron:tp={world},micro_batch={len(x)},sp=0"),
-        "searched": planned(),
+        "searched": planned(), "tuned": tuned,
     }  # fmt: skip
 
 
@@ -196,14 +213,16 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="names of ways, with commas")
+    parser.add_argument("--hardware", default="cpu", help="profile that is searched for, as of `planner calibrate`")
+    parser.add_argument("--mode", choices=get_args(Mode), default="compiled", help="of plans")
     o = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     module, x, y = MODELS[o.model]()
-    ways = {n: f for n, f in recipes(module, x, y).items() if not o.only or n in o.only.split(",")}
+    ways = {n: f for n, f in recipes(module, x, y, o.hardware, o.mode).items() if not o.only or n in o.only.split(",")}
     steps, losses, first = {}, {}, {}
     for name, make in ways.items():
         begin = time.perf_counter()
@@ -238,8 +257,9 @@ def main() -> None:
             if ours in middle and theirs in middle:
                 print(f"{ours} / {theirs}: {middle[ours] / middle[theirs]:.3f}")
         recipes_best = [middle[n] for n in ("ddp", "fsdp", "tp") if n in middle]
-        if "searched" in middle and recipes_best:
-            print(f"searched / best recipe: {middle['searched'] / min(recipes_best):.3f}")
+        for ours in ("searched", "tuned"):
+            if ours in middle and recipes_best:
+                print(f"{ours} / best recipe: {middle[ours] / min(recipes_best):.3f}")
         if o.json:
             o.json.write_text(json.dumps({"seconds": both, "loss": losses, "first": first}, indent=1))
     dist.destroy_process_group()

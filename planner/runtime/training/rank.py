@@ -120,8 +120,8 @@ class RankTraining:
         if not parameters:
             return None
         if n.optimizer == "adamw":
-            return torch.optim.AdamW(parameters, lr=n.lr, weight_decay=n.weight_decay)
-        return torch.optim.SGD(parameters, lr=n.lr, weight_decay=n.weight_decay, momentum=n.momentum)
+            return torch.optim.AdamW(parameters, lr=n.lr, weight_decay=n.weight_decay, fused=True)
+        return torch.optim.SGD(parameters, lr=n.lr, weight_decay=n.weight_decay, momentum=n.momentum, fused=True)
 
     # A step
 
