@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from planner.planning.document import PlanDocument
 from planner.report.trace import named, timed_event, trace_document
-from planner.report.words import time_text
+from planner.report.words import memory_text, time_text
 from planner.runtime.timed import Timed, TimedKind
 
 __all__ = ["Profile", "ProfileRow", "profiled"]
@@ -46,14 +46,17 @@ class ProfileRow:
 @dataclass(frozen=True, slots=True)
 class Profile:
     """`step_s`: measured seconds of a step without a watch, the slowest rank's median; `watched_s`: with one, which
-    takes longer where operators are small; `predicted_step_s`: the plan's, with its optimizer.  `steps`: those of each
-    rank that were watched."""
+    takes longer where operators are small; `predicted_step_s`: the plan's, with its optimizer.  `held_bytes`: what
+    lives at the fullest moment of a step on the fullest rank, None where that cannot be seen; `predicted_bytes`: the
+    plan's, with its optimizer.  `steps`: those of each rank that were watched."""
 
     plan: PlanDocument
     rows: tuple[ProfileRow, ...]
     step_s: float
     watched_s: float
     predicted_step_s: float
+    held_bytes: int | None
+    predicted_bytes: int
     steps: tuple[tuple[Step, ...], ...]
 
     def document(self) -> dict[str, Any]:
@@ -65,6 +68,8 @@ class Profile:
             "step_s": self.step_s,
             "watched_s": self.watched_s,
             "predicted_step_s": self.predicted_step_s,
+            "held_bytes": self.held_bytes,
+            "predicted_bytes": self.predicted_bytes,
             "rows": [asdict(r) for r in self.rows],
         }
 
@@ -103,6 +108,14 @@ class Profile:
             if self.predicted_step_s
             else f"step        {time_text(self.step_s)} measured",
             f"watched     {time_text(self.watched_s)}, with the time of every instruction taken",
+            *(
+                []
+                if self.held_bytes is None
+                else [
+                    f"memory      {memory_text(self.held_bytes)} measured on the fullest rank, "
+                    f"{memory_text(self.predicted_bytes)} predicted"
+                ]
+            ),
             *_table("operators, by type", _by_type(r for r in self.rows if r.kind in ("forward", "backward"))),
             *_table(
                 "redistributions, by collectives", _by_type(r for r in self.rows if r.kind in ("value", "gradient"))
@@ -114,8 +127,10 @@ class Profile:
         return "\n".join(lines)
 
 
-def profiled(plan: PlanDocument, ranks: Sequence[Sequence[Step]], step_s: float) -> Profile:
-    """`ranks`: the watched steps of each rank; `step_s`: as of `Profile`."""
+def profiled(
+    plan: PlanDocument, ranks: Sequence[Sequence[Step]], step_s: float, held_bytes: int | None = None
+) -> Profile:
+    """`ranks`: the watched steps of each rank; `step_s`, `held_bytes`: as of `Profile`."""
     predicted = _predictions(plan)
     sums: dict[tuple[TimedKind, str], list[tuple[float, int]]] = defaultdict(list)  # of each rank: seconds, how often
     for steps in ranks:
@@ -147,6 +162,8 @@ def profiled(plan: PlanDocument, ranks: Sequence[Sequence[Step]], step_s: float)
         step_s,
         watched,
         plan.cost.step_time_s,
+        held_bytes,
+        plan.cost.peak_memory_bytes,
         tuple(tuple(steps) for steps in ranks),
     )
 

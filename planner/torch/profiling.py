@@ -9,11 +9,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from planner.errors import UsageError
 from planner.report.profiled import Profile, profiled
+from planner.runtime.live import LiveBytes
+from planner.runtime.placements import local_tensor
 from planner.runtime.timed import Timed
+from planner.runtime.traced import TracedStage
 from planner.runtime.watched import watched_step
 from planner.torch.capture.exported import loss_of
 
@@ -33,8 +36,8 @@ def profile(
     `Profile.document()` has a row for each, and `Profile.trace()` is what Perfetto opens: the plan's simulated step
     beside the measured one of every rank.
 
-    The step as a whole is measured in the module's own mode.  Operators are timed one by one, in the interpreter,
-    whose hand-over counts where they are small.
+    The step as a whole is measured in the module's own mode, and what it holds at its fullest moment.  Operators are
+    timed one by one, in the interpreter, whose hand-over counts where they are small.
 
     Args:
         module: a module under a plan (`parallelize`), in training mode.
@@ -58,6 +61,7 @@ def profile(
         module.zero_grad()
 
     seconds = measured_steps(step, steps, runner.device)
+    held = _held(step, runner, module, optimizer)
     listed: list[list[Timed]] = []
     with torch.no_grad():
         feed = runner.feed(arguments, keywords)
@@ -71,8 +75,29 @@ def profile(
             else:  # what the host takes to hand over a step
                 ahead = 1.5 * (time.perf_counter() - begin)
     ranks: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(ranks, listed)
-    return profiled(runner.document, ranks, median(seconds))
+    dist.all_gather_object(ranks, (listed, held))
+    most = max((size for _, size in ranks if size is not None), default=None)
+    return profiled(runner.document, [watched for watched, _ in ranks], median(seconds), most)
+
+
+def _held(
+    step: Callable[[], object], runner: Any, module: nn.Module, optimizer: torch.optim.Optimizer | None
+) -> int | None:
+    """Bytes that live on this rank at the fullest moment of a step, parameters and the optimizer's state among them;
+    None of a compiled step on CPUs, whose tensors nobody sees."""
+    if runner.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(runner.device)
+        step()
+        return int(torch.cuda.max_memory_allocated(runner.device))
+    if isinstance(runner.stepper, TracedStage) and runner.stepper.compiled:
+        step()
+        return None
+    states = [] if optimizer is None else [v for s in optimizer.state.values() for v in s.values()]
+    there = (*module.parameters(), *module.buffers(), *states)
+    with LiveBytes(local_tensor(x.detach()) for x in there if isinstance(x, Tensor) and not x.is_meta) as live:
+        step()
+    live.close()
+    return live.peak
 
 
 def measured_steps(step: Callable[[], object], count: int, device: torch.device, warm: int = 1) -> list[float]:

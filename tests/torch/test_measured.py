@@ -69,6 +69,9 @@ def test_every_operator_and_redistribution_is_measured(
     assert first["watched_s"] > 0
     assert "operators, by type" in first["text"]
     assert not first["left"]
+    assert first["held_bytes"] > 0
+    assert first["predicted_bytes"] > 0
+    assert "memory " in first["text"]
     assert first["changed"] == (mode == "eager"), "the optimizer steps where it is given, and weights stay otherwise"
     trace = json.loads((tmp_path / "0" / "trace.json").read_text())
     measured = [e for e in trace["traceEvents"] if e["pid"] >= 1000 and e["ph"] == "X"]
