@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
@@ -22,6 +22,7 @@ from planner.errors import InputError, UsageError
 from planner.ir import Layout, Role
 from planner.lowering import lower
 from planner.planning.programs import assignment_of, program_of
+from planner.runtime.apart import Apart
 from planner.runtime.outputs import step_loss, whole
 from planner.runtime.parts import local_part
 from planner.runtime.placements import State, local_tensor
@@ -222,19 +223,13 @@ class Runner:
     def _delivery(self, taken: Taken) -> list[tuple[nn.Parameter, Tensor]]:
         """Parameters with their gradients, none in the memory of another, since what clips them writes into them."""
         found = []
-        written: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for seed in self.stage.seeds.values():
-            written[seed.untyped_storage().data_ptr()].append((0, seed.untyped_storage().nbytes()))
+        apart = Apart(self.stage.seeds.values())
         for name in self.held:
             local = taken.gradients.pop(name, None)  # of a gradient that is widened the narrow one goes at once
             p = self.parameters.get(name)
             if local is None or p is None or not p.requires_grad:
                 continue
-            local = local.to(p.dtype).contiguous()
-            begin, end = _extent(local)
-            if any(b < end and begin < e for b, e in written[local.untyped_storage().data_ptr()]):
-                local = local.clone()
-            written[local.untyped_storage().data_ptr()].append(_extent(local))
+            local = apart(local.to(p.dtype))
             # As FSDP makes its own: DTensor.from_local would check and record for each what is known here.
             found.append((p, local if self.plain else DTensor(local, p._spec, requires_grad=False)))
         return found
@@ -319,12 +314,6 @@ class Runner:
                 buffer.copy_(kept * buffer + (new - kept * first) * unbiased)
             else:
                 buffer.copy_(new)
-
-
-def _extent(tensor: Tensor) -> tuple[int, int]:
-    """The bytes of its storage that a contiguous tensor lies in."""
-    begin = tensor.storage_offset() * tensor.element_size()
-    return begin, begin + tensor.nbytes
 
 
 class _Deliver(torch.autograd.Function):

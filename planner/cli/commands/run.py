@@ -29,6 +29,7 @@ _BYTES: Final = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 # Options that make a run a training.
 _TRAINING: Final = (
     "optimizer", "lr", "weight_decay", "momentum", "clip", "weights", "data", "save", "save_every", "load",
+    "profile",
 )  # fmt: skip
 
 
@@ -79,6 +80,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--save", type=Path, metavar="FOLDER", help="write checkpoints there, step-N, one behind the end"
     )
     group.add_argument("--save-every", type=positive, metavar="K", help="and one every K steps")
+    group.add_argument(
+        "--profile", type=Path, metavar="FOLDER",
+        help="measure every operator and collective behind the last step; writes profile.json and trace.json there",
+    )  # fmt: skip
     group.add_argument("--load", type=Path, metavar="FOLDER", help="go on from a checkpoint, or the newest in a folder")
 
 
@@ -162,6 +167,7 @@ def _compare(options: argparse.Namespace, plan: PlanDocument, as_planned: bool) 
 
 
 def _train(options: argparse.Namespace, plan: PlanDocument, as_planned: bool) -> int:
+    from planner.report.profiled import profiled
     from planner.runtime.launch import RunResult
     from planner.runtime.training.driver import Step, train
     from planner.runtime.training.options import TrainingOptions
@@ -174,9 +180,8 @@ def _train(options: argparse.Namespace, plan: PlanDocument, as_planned: bool) ->
         )
         print(json.dumps({**asdict(s), "saved": saved}) if options.json else text, flush=True)
 
-    asked = TrainingOptions(
-        steps=options.steps or 1, seed=options.seed, **{name: getattr(options, name) for name in _TRAINING}
-    )
+    steps = options.steps or (1 if options.profile is None else 3)
+    asked = TrainingOptions(steps=steps, seed=options.seed, **{name: getattr(options, name) for name in _TRAINING})
     found = train(
         options.model, plan, asked,
         device=options.device, threads=options.threads, as_planned=as_planned, say=_say, tell=tell,
@@ -191,7 +196,13 @@ def _train(options: argparse.Namespace, plan: PlanDocument, as_planned: bool) ->
         "weights": found.weights,
         "optimizer": asdict(found.numbers),
     }
-    print(json.dumps(document) if options.json else f"{_text(document)}\n  weights: {found.weights}")
+    lines = [_text(document), f"  weights: {found.weights}"]
+    if found.watched is not None:
+        profile = profiled(plan, found.watched.ranks, found.watched.step_s, found.watched.held_bytes)
+        profile.save(options.profile)
+        document["profile"] = str(options.profile)
+        lines += ["", str(profile), "", f"profile.json and trace.json (for Perfetto) lie in {options.profile}"]
+    print(json.dumps(document) if options.json else "\n".join(lines))
     return 0
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from planner.errors import NotFiniteError, PlannerError, UsageError, VerificationError
@@ -16,6 +17,7 @@ from planner.planning import PlanDocument
 from planner.runtime.ready import ready, workers_for
 from planner.runtime.session import Traffic
 from planner.runtime.started import Elsewhere, Ranks
+from planner.runtime.timed import Timed
 from planner.runtime.training.checkpoint import chosen, clear, load, place_of, record_of, save
 from planner.runtime.training.data import batch_rows, open_data
 from planner.runtime.training.finite import foremost
@@ -24,9 +26,10 @@ from planner.runtime.training.rank import NotFinite, RankTraining, StepOutcome, 
 from planner.runtime.training.weights import weights_of
 from planner.runtime.workers import Context, Workers
 
-__all__ = ["Agreed", "Step", "Trained", "train", "train_on"]
+__all__ = ["Agreed", "Step", "Trained", "Watched", "train", "train_on"]
 
 _KEY, _OPENED = "training", "training: opened"
+_WATCHED = 3  # steps of a profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +45,19 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Watched:
+    """What `planner.report.profiled` makes a profile of: watched steps of every rank, the seconds of a usual one, and
+    the bytes that live on the fullest rank."""
+
+    ranks: tuple[list[list[Timed]], ...]
+    step_s: float
+    held_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Trained:
-    """Of a training, on the rank that reports.  `weights`: where they came from; `begun`: the steps made before."""
+    """Of a training, on the rank that reports.  `weights`: where they came from; `begun`: the steps made before;
+    `watched`: where a profile was asked for."""
 
     steps: tuple[Step, ...]
     traffic: Traffic
@@ -51,6 +65,7 @@ class Trained:
     weights: str
     numbers: Numbers
     begun: int
+    watched: Watched | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +183,8 @@ class _Loop:
                 self.say(note)
         if o.save is not None:
             self.call(clear, o.save)  # to know it before steps are made
+        if o.profile is not None:
+            self.call(_folder, o.profile)
         begun = int(before.get("step", 0))
         made: list[Step] = []
         for number in range(begun + 1, begun + o.steps + 1):
@@ -177,7 +194,16 @@ class _Loop:
         traffic = Traffic.of_all([t for t, _ in found], self.plan.mesh.devices)
         if traffic.executed != traffic.planned:
             raise VerificationError(f"executed {dict(traffic.executed)} but planned {dict(traffic.planned)}")
-        return Trained(tuple(made), traffic, frozenset().union(*(f for _, f in found)), source, numbers, begun)
+        fallbacks = frozenset[str]().union(*(f for _, f in found))
+        return Trained(tuple(made), traffic, fallbacks, source, numbers, begun, self._watched(made))
+
+    def _watched(self, made: list[Step]) -> Watched | None:
+        """Of steps behind those that were made, of which the first, that warms up, does not count if there are more."""
+        if self.options.profile is None:
+            return None
+        found = self.call(_watched)
+        usual = median(s.seconds for s in made[1:] or made)
+        return Watched(tuple(listed for listed, _ in found), usual, max(held for _, held in found))
 
     def _step(self, number: int, samples: int, *, last: bool) -> Step:
         o = self.options
@@ -252,6 +278,18 @@ def _training(context: Context) -> RankTraining:
 
 def _step(context: Context) -> Any:
     found = _training(context).step()
+    return _Refused(found) if isinstance(found, PlannerError) else found
+
+
+def _folder(_: Context, folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--profile {folder}: cannot be made ({error.strerror}); name another folder") from None
+
+
+def _watched(context: Context) -> Any:
+    found = _training(context).watched(_WATCHED)
     return _Refused(found) if isinstance(found, PlannerError) else found
 
 

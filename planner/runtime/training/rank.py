@@ -7,7 +7,7 @@ that hold one part twice (replicas, parameters that several stages read) have th
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,15 +22,19 @@ from planner.ir import Graph, Layout, Role
 from planner.kernels.shards import Array
 from planner.planning import PlanDocument
 from planner.planning.programs import program_of
+from planner.runtime.apart import Apart
+from planner.runtime.live import LiveBytes
 from planner.runtime.outputs import own_loss
 from planner.runtime.parts import tensor_of
 from planner.runtime.placements import State
 from planner.runtime.session import Traffic
-from planner.runtime.stage import Stage, Taken
+from planner.runtime.stage import Feed, Stage, Taken
+from planner.runtime.timed import Timed
 from planner.runtime.training.data import Data, batch_rows
 from planner.runtime.training.finite import Suspect, first_not_finite
 from planner.runtime.training.options import Numbers
 from planner.runtime.training.weights import Weights, plain_names
+from planner.runtime.watched import watched_step
 from planner.runtime.workers import Context
 from planner.verify.data import random_tensors
 from planner.verify.pipelined import pipeline_of
@@ -130,17 +134,10 @@ class RankTraining:
         before anything is computed."""
         begin = time.perf_counter()
         fed, error = self._fetched()
-        if self.data is not None:
-            wrong = torch.tensor(float(error is not None), device=self.context.device)
-            dist.all_reduce(wrong)
-            if float(wrong):
-                return error
+        if self._any_wrong(error):
+            return error
 
-        def feed(name: str, layout: Layout, micro_batch: int) -> Tensor:
-            if name in self.parameters:
-                return self.parameters[name].data
-            return fed[name, layout, max(micro_batch, 0)]
-
+        feed = self._feed(fed)
         self.context.ledger.clear()
         taken = self.stage.step(feed)
         loss, norm = self._measured(taken)
@@ -151,6 +148,53 @@ class RankTraining:
         self.position += self.step_samples
         self.context.synchronize()
         return StepOutcome(loss, norm, time.perf_counter() - begin)
+
+    def watched(self, steps: int) -> tuple[list[list[Timed]], int] | InputError | None:
+        """What the rank does when in each of some steps that change nothing, and the bytes that live at the fullest
+        moment of one; else as `step`."""
+        fed, error = self._fetched()
+        if self._any_wrong(error):
+            return error
+        feed = self._feed(fed)
+        held = self._held(feed)
+        listed: list[list[Timed]] = []
+        ahead = 0.0
+        for n in range(1 + steps):
+            dist.barrier()
+            begin = time.perf_counter()
+            _, found = watched_step(self.stage, feed, ahead)
+            if n:
+                listed.append(found)
+            else:  # what the host takes to hand over a step
+                ahead = 1.5 * (time.perf_counter() - begin)
+        return listed, held
+
+    def _held(self, feed: Feed) -> int:
+        if self.context.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.context.device)
+            self.stage.step(feed)
+            return int(torch.cuda.max_memory_allocated(self.context.device))
+        states = () if self.optimizer is None else (v for s in self.optimizer.state.values() for v in s.values())
+        with LiveBytes(x for x in (*self.parameters.values(), *states) if isinstance(x, Tensor)) as live:
+            self.stage.step(feed)
+        live.close()
+        return live.peak
+
+    def _feed(self, fed: Mapping[tuple[str, Layout, int], Tensor]) -> Feed:
+        def feed(name: str, layout: Layout, micro_batch: int) -> Tensor:
+            if name in self.parameters:
+                return self.parameters[name].data
+            return fed[name, layout, max(micro_batch, 0)]
+
+        return feed
+
+    def _any_wrong(self, error: InputError | None) -> bool:
+        """Whether any rank's data is none."""
+        if self.data is None:
+            return False
+        wrong = torch.tensor(float(error is not None), device=self.context.device)
+        dist.all_reduce(wrong)
+        return bool(wrong)
 
     def _fetched(self) -> tuple[dict[tuple[str, Layout, int], Tensor], InputError | None]:
         """This rank's parts of the inputs of all micro-batches."""
@@ -220,18 +264,14 @@ class RankTraining:
         self.optimizer.zero_grad(set_to_none=True)
 
     def _own(self, taken: Taken) -> Iterator[tuple[nn.Parameter, Tensor]]:
-        """Gradients, each in memory of its own, since clipping writes into them."""
-        known = {s.untyped_storage().data_ptr() for s in self.stage.seeds.values()}
+        """Gradients, none in the memory of another, since clipping writes into them."""
+        apart = Apart(self.stage.seeds.values())
         for name in self.trained:
             gradient = taken.gradients.pop(name, None)
             if gradient is None or name not in self.parameters:
                 continue
             parameter = self.parameters[name]
-            gradient = gradient.to(parameter.dtype).contiguous()
-            if gradient.untyped_storage().data_ptr() in known:
-                gradient = gradient.clone()
-            known.add(gradient.untyped_storage().data_ptr())
-            yield parameter, gradient
+            yield parameter, apart(gradient.to(parameter.dtype))
 
     def traffic(self) -> Traffic:
         """Collectives of the last step, and those that the plan has for it."""
