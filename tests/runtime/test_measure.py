@@ -150,6 +150,8 @@ def test_a_profile_is_measured_fitted_and_loaded(tmp_path: Path, capsys: pytest.
     profile = load_profile(path)
     assert profile.name == "here"
     assert profile.sources["device.memory_efficiency"].startswith("measured: 2 processes")
+    assert 0 <= profile.framework.collective_interference < 1
+    assert profile.sources["framework.collective_interference"].startswith("measured: 2 processes")
     assert document["errors"].keys() >= {"matmul", "conv", "elementwise", "all_reduce", "all_gather"}
     assert profile.server is not None
     assert profile.server.devices == 2

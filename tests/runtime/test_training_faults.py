@@ -84,6 +84,35 @@ def test_every_step_is_a_line_and_the_end_a_document(
     assert f"weights: {data / 'saved' / 'step-00000003'}" in text
 
 
+def test_a_profile_is_of_steps_behind_the_last_which_change_nothing(
+    given: tuple[str, str], data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["--data", str(data), "--steps", "2", "--save", str(data / "saved")]
+    capsys.readouterr()
+    assert main(["run", *given, *asked, "--profile", str(data / "profile")]) == 0
+    text = capsys.readouterr().out
+    assert "operators, by type" in text
+    found = json.loads((data / "profile" / "profile.json").read_text())
+    assert found["held_bytes"] > 0
+    assert {"forward", "backward"} <= {r["kind"] for r in found["rows"]}
+    assert json.loads((data / "profile" / "trace.json").read_text())["traceEvents"]
+    assert main(["run", *given, "--data", str(data), "--load", str(data / "saved"), "--json"]) == 0
+    watched = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert main(["run", *given, "--data", str(data), "--steps", "3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[2])["loss"] == watched["loss"]
+
+
+def test_a_profile_that_cannot_be_written_is_known_before_a_step(
+    given: tuple[str, str], data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (data / "file").write_text("")
+    capsys.readouterr()
+    assert main(["run", *given, "--profile", str(data / "file")]) == 2
+    out, error = capsys.readouterr()
+    assert not out
+    assert "cannot be made" in error
+
+
 def test_a_number_that_is_none_ends_the_training_and_is_found(
     given: tuple[str, str], data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

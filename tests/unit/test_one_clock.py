@@ -22,7 +22,7 @@ from planner.requests.search import SearchRequest
 from planner.requests.strategy import take_strategy
 
 SAMPLES = Path(__file__).parents[2] / "sample_graphs"
-MACHINES = ("a100-80", "h100", "v100", "b200", "ascend-910b")
+MACHINES = ("a100-80", "h100", "v100", "b200", "ascend-910b", "cpu")
 DEVICES, BATCH = 8, 32
 SETTINGS = Settings(True, "bf16", "adam")
 EVERY = (
@@ -93,7 +93,7 @@ def test_the_step_evaluated_is_the_step_searched(model: str, strategy: str) -> N
         profile = load_profile(machine)
         c = parse_strategy(strategy, devices=DEVICES, batch=BATCH, precision="bf16", optimizer="adam")
         program = program_of_configuration(graph_of(model, c.micro_batch * c.dp), c, profile)
-        evaluated = predict(traced_as(c, program), c, profile)
+        evaluated = predict(traced_as(c, program, profile.framework.joins_kernels), c, profile)
         step_s, parts_s, peak, planned = searched(model, strategy, profile)
         assert peak == round(evaluated.allocated_bytes), machine
         assert planned.traffic(SETTINGS) == program.traffic(SETTINGS), machine
