@@ -233,9 +233,14 @@ class TracedStage:
             return
         import torch._inductor
 
-        # Shapes never change: the plan is for these.  Moving operators nearer to what they read would begin collectives
-        # where they are waited for, and run blocks again beside their first time.
-        options: dict[str, Any] = {"size_asserts": False, "reorder_for_locality": False}
+        # Shapes never change: the plan is for these.  Operators stay in their order: moved nearer to what they read, or
+        # by what Inductor finds of memory, collectives would be waited for where they begin, parameters of all blocks
+        # be gathered at the beginning, and blocks run again beside their first time.
+        options: dict[str, Any] = {
+            "size_asserts": False,
+            "reorder_for_locality": False,
+            "reorder_for_peak_memory": False,
+        }
         graph.run = torch._inductor.compile(graph.module, [x.detach() for x in examples], options=options)
 
 
