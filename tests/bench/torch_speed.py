@@ -3,6 +3,8 @@
     torchrun --nproc-per-node 2 -m tests.bench.torch_speed [--model NAME] [--json FILE] [--rounds N] [--only WAYS] \
         [--hardware PROFILE] [--mode MODE]
 
+In another mode than compiled torch's own recipes are not compiled either.
+
 All ways train the same model (a decoder, a vision transformer, a perceptron) in the same processes, in turns; what
 counts is the CPU time of a process (all its threads), forward, backward and fused AdamW, so that it does not matter who
 waits for whom.  Ratios are of medians.
@@ -153,7 +155,7 @@ def recipes(module: nn.Module, x: Tensor, y: Tensor, hardware: str, mode: Mode) 
 
     def ddp() -> Any:
         own = nn.parallel.DistributedDataParallel(copy.deepcopy(module))
-        run = torch.compile(own)
+        run = torch.compile(own) if mode == "compiled" else own
         return stepping(lambda: loss_of(run(x[rows]), y[rows]), own.parameters())
 
     def fsdp() -> Any:
@@ -161,7 +163,7 @@ def recipes(module: nn.Module, x: Tensor, y: Tensor, hardware: str, mode: Mode) 
         for block in own.blocks:
             fully_shard(block, mesh=mesh)
         fully_shard(own, mesh=mesh)
-        for block in own.blocks:
+        for block in own.blocks if mode == "compiled" else ():
             block.compile()
         return stepping(lambda: loss_of(own(x[rows]), y[rows]), own.parameters())
 
@@ -172,7 +174,7 @@ def recipes(module: nn.Module, x: Tensor, y: Tensor, hardware: str, mode: Mode) 
             if hasattr(block, "attention"):
                 plan |= {f"attention.{n}": ColwiseParallel() for n in "qkv"} | {"attention.o": RowwiseParallel()}
             parallelize_module(block, mesh, plan)
-        run = torch.compile(own)
+        run = torch.compile(own) if mode == "compiled" else own
         return stepping(lambda: loss_of(run(x), y), own.parameters())
 
     def planned(**options: Any) -> Callable[[], Any]:
