@@ -28,6 +28,8 @@ _MOVING: Final = frozenset(
      "split", "split_with_sizes", "squeeze", "stack", "t", "transpose", "unbind", "unsqueeze", "view", "_to_copy",
      "_unsafe_view"}
 )  # fmt: skip
+# What a collective may wait for where it would stand by itself: gradients are added to those of earlier passes.
+_LEADING: Final = _MOVING | {"add"}
 # What may follow a wait without being reason to wait.
 _FOLLOWING: Final = _MOVING | {"add", "maximum", "minimum", "sum", "mul", "div"}
 _HELD = 2  # collectives under way
@@ -60,7 +62,7 @@ def _begin_early(nodes: list[Node], starts: list[Node], place: dict[Node, float]
     given = max((place[n] for n in nodes if n.op == "placeholder"), default=-1.0)
     ready: dict[Node, float] = {}
     for n in nodes:
-        moves = _begins(n) or _is(n, _MOVING)
+        moves = _begins(n) or _is(n, _LEADING)
         inputs = (ready[i] for i in n.all_input_nodes)
         ready[n] = given if n.op in ("placeholder", "get_attr") else max(inputs, default=given) if moves else place[n]
     read = given  # where what was gathered before is read first

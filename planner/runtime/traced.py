@@ -3,7 +3,8 @@
 `make_fx` follows the interpreter, so that a graph holds precisely the collectives of the program, as functional
 operators, and gives the bits that the interpreter gives.  A plan of one micro-batch is one graph, forward, backward and
 collectives together.  With several, what happens once at the beginning of a step, a pass, and what happens once at the
-end are three, so that their number does not matter.
+end are three, so that their number does not matter; where gradients are summed at the end, the last pass is one graph
+with it, so that they are while its backward pass goes on.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from planner.ir import Layout
-from planner.lowering import Event, Load
+from planner.lowering import Event, Load, Redistribute
+from planner.redistribute.steps import FREE
 from planner.runtime.overlap import overlap
 from planner.runtime.stage import Feed, Stage, Taken
 
@@ -72,6 +74,7 @@ class TracedStage:
         self._parts: tuple[_Graph, _Graph, _Graph] | None = None
         self._totals: list[Tensor] = []  # as meta tensors, the sums that passes add to
         self._others: list[str] = []  # gradients whose sums over ranks are not in the place of these
+        self._joined = False  # whether the last pass and the end of the step are one graph
 
     @property
     def graphs(self) -> list[GraphModule]:
@@ -113,11 +116,14 @@ class TracedStage:
         values = begin(*self._fed(begin, feed, 0))
         taken = Taken()
         totals = self._zeros()
+        last = self.passes - 1
         for n in range(self.passes):
-            self._taken(turn, turn(*totals, *values, *self._fed(turn, feed, n)), n, {}, taken)
-        found = end(*totals)
+            graph = end if n == last and self._joined else turn
+            found = graph(*totals, *values, *self._fed(graph, feed, n))
+            self._taken(graph, found, n, {}, taken)
+        others = found[len(end.outputs) :] if self._joined else end(*totals)
         summed = dict(zip((name for name, _ in turn.keys), totals, strict=True))
-        taken.gradients = {name: summed[name] for name in end.keys} | dict(zip(self._others, found, strict=True))
+        taken.gradients = {name: summed[name] for name in end.keys} | dict(zip(self._others, others, strict=True))
         return taken
 
     def _traced_parts(self, feed: Feed) -> tuple[_Graph, _Graph, _Graph]:
@@ -147,19 +153,33 @@ class TracedStage:
         self._totals = _summing(turn.module, len(turn.outputs))
         totals = self._zeros()
         self._compile(turn, [*totals, *values, *self._fed(turn, feed, 0)])
-        end = _Graph(GraphModule({}, torch.fx.Graph()), [])
+        self._joined = any(
+            isinstance(i, Redistribute) and any(step.kind not in FREE for step in i.steps)
+            for i in self.stage.staged.chunks[once].instructions("end")
+        )
+        end = _Graph(GraphModule({}, torch.fx.Graph()), turn.fed if self._joined else [])
 
         def ending(*tensors: Tensor) -> list[Tensor]:
-            taken = self._begun([], [])
-            self.stage.once[once].gradients = dict(zip(turn.keys, tensors, strict=True))
+            summed = dict(zip(turn.keys, tensors, strict=False))
+            if self._joined:
+                taken = self._begun(turn.fed, tensors[len(summed) + len(values) :])
+                self.stage.once[once].values = dict(zip(begin.keys, tensors[len(summed) :], strict=False))
+                self.stage.run(turns, taken)
+                made = self.stage.once[once].gradients
+                summed = {key: total + made[key] for key, total in summed.items()}
+            else:
+                taken = self._begun([], [])
+            found = self._listed(end, taken)
+            self.stage.once[once].gradients = summed
             self.stage.run(last, taken)
             self.stage.total(taken)
             end.keys = list(taken.gradients)
-            return list(taken.gradients.values())
+            return [*found, *taken.gradients.values()]
 
-        self._trace(end, ending, totals)
-        self._others = _in_place(end.module, [name for name, _ in turn.keys], end.keys)
-        self._compile(end, totals)
+        given = [*totals, *values, *self._fed(end, feed, 0)] if self._joined else totals
+        self._trace(end, ending, given)
+        self._others = _in_place(end.module, [name for name, _ in turn.keys], end.keys, len(end.outputs))
+        self._compile(end, given)
         return begin, turn, end
 
     def _zeros(self) -> list[Tensor]:
@@ -263,15 +283,15 @@ def _summing(module: GraphModule, outputs: int) -> list[Tensor]:
     return [torch.empty(n.meta["val"].shape, dtype=n.meta["val"].dtype, device="meta") for n in made]
 
 
-def _in_place(module: GraphModule, given: Sequence[str], made: Sequence[str]) -> list[str]:
-    """Has a graph write the results that are like its inputs of the same names into these, instead of returning them;
-    returns the names of the others."""
+def _in_place(module: GraphModule, given: Sequence[str], made: Sequence[str], outputs: int) -> list[str]:
+    """Has a graph write the results behind so many outputs that are like its first inputs, `given` by name, into the
+    inputs of the same names, instead of returning them; returns the names of the others."""
     graph = module.graph
-    end, inputs = graph.output_node(), dict(zip(given, graph.find_nodes(op="placeholder"), strict=True))
+    end, inputs = graph.output_node(), dict(zip(given, graph.find_nodes(op="placeholder"), strict=False))
     listed: Any = end.args[0]
-    returned: list[Any] = []
+    returned: list[Any] = list(listed[:outputs])
     others: list[str] = []
-    for name, node in zip(made, listed, strict=True):
+    for name, node in zip(made, listed[outputs:], strict=True):
         place = inputs.get(name)
         if place is None or _like(place) != _like(node):
             returned.append(node)

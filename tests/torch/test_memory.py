@@ -85,12 +85,12 @@ def test_gathered_weights_are_let_go_and_gathered_again(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_micro_batches_add_to_one_set_of_gradients(mode: str) -> None:
-    assert 1.0 <= peak("megatron:dp=2,zero=0,micro_batch=2", mode) < 1.3
+    assert 1.0 <= peak("megatron:dp=2,zero=0,micro_batch=2", mode) < 1.5
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_gradients_are_handed_over_where_they_lie(mode: str) -> None:
-    assert 1.0 <= peak("megatron:dp=2,zero=0,micro_batch=4", mode) < 1.3
+    assert 1.0 <= peak("megatron:dp=2,zero=0,micro_batch=4", mode) < 1.5
 
 
 @pytest.mark.parametrize("mode", MODES)
