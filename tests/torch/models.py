@@ -222,6 +222,23 @@ class Normed(nn.Module):
         return self.third(self.norm_2(self.second(self.norm_1(self.first(x)))))
 
 
+class Padded(nn.Module):
+    """Words of which one is padding, whose row in the table gets no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(WORDS, WIDTH, padding_idx=3), nn.Linear(WIDTH, 8)
+
+    def forward(self, idx: Tensor) -> Tensor:
+        return self.head(self.words(idx).tanh().mean(1))
+
+
+def padded() -> Case:
+    words = _words(1, BATCH, LENGTH)
+    words[:, ::3] = 3
+    return Case(Padded(), (words,), {}, (_words(2, BATCH, most=8),), functional.cross_entropy)
+
+
 def normed() -> Case:
     return Case(Normed(), (_numbers(1, BATCH, 16),), {}, (_words(2, BATCH, most=8),), functional.cross_entropy)
 
@@ -293,5 +310,5 @@ OWN: dict[str, Callable[[], Case]] = {
     "mlp": perceptron, "gpt": gpt, "nanogpt": nano_gpt, "einsum_moe": einsum_moe, "resnet": resnet, "vit": vit,
 }  # fmt: skip
 HUGGING_FACE: dict[str, Callable[[], Case]] = {"hf_gpt2": hf_gpt2, "hf_llama": hf_llama, "hf_mixtral": hf_mixtral}
-# What only exports are tried on.
-CASES = {**OWN, **HUGGING_FACE, "scaled": scaled, "normed": normed}
+# What only exports, and single operators, are tried on.
+CASES = {**OWN, **HUGGING_FACE, "scaled": scaled, "normed": normed, "padded": padded}

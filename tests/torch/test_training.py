@@ -53,6 +53,12 @@ def test_a_plan_trains_as_one_process_does(workers: Workers, name: str, kind: st
     assert kind == "searched" or "4" in found.parallelism or "2" in found.parallelism
 
 
+@pytest.mark.parametrize("kind", ["searched", "zero3", "tp+sp"])
+def test_the_row_of_padding_gets_no_gradient(workers: Workers, kind: str) -> None:
+    found = _compare(workers, "padded", KINDS[kind])
+    assert not found.gradients["words.weight"][3].any()
+
+
 @pytest.mark.parametrize("schedule", STAGES)
 def test_stages_of_a_pipeline_train_as_one_process_does(workers: Workers, schedule: str) -> None:
     found = workers.call(train, "gpt", STAGES[schedule], STEPS)

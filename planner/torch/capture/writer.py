@@ -99,7 +99,8 @@ class Writer:
 
     def constant(self, value: Tensor, name: str = "") -> str:
         """The name under which the numbers are stored."""
-        value = value.detach().cpu().contiguous()
+        # As one of its own: a view of one element may have any stride, and passes for contiguous.
+        value = value.detach().cpu().clone(memory_format=torch.contiguous_format)
         key = (name, value.dtype, tuple(value.shape), value.view(-1).view(torch.uint8).numpy().tobytes()) \
             if value.numel() <= 4096 and value.dtype != torch.bool else None  # fmt: skip
         if key is not None and key in self._known:

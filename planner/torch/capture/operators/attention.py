@@ -7,6 +7,7 @@ import math
 import torch
 
 from planner.errors import InputError
+from planner.torch.capture.operators.elementwise import dropped
 from planner.torch.capture.registry import aten
 from planner.torch.capture.writer import Value, Writer
 
@@ -18,12 +19,7 @@ def _attention(
     w: Writer, q: Value, k: Value, v: Value, mask: Value | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
 ) -> Value:  # fmt: skip
-    """ONNX Attention (version 23); operands of rank 3 get a head."""
-    if dropout_p:
-        raise InputError(
-            f"{w.path or 'the module'}: dropout of attention scores (p={dropout_p:g}) cannot be planned for; "
-            "set its probability to 0"
-        )
+    """ONNX Attention (version 23), where no scores are dropped; operands of rank 3 get a head."""
     given = q.rank
     if given == 3:
         q, k, v = (w.op("Unsqueeze", x, w.integers([1]), shape=(x.shape[0], 1, *x.shape[1:])) for x in (q, k, v))
@@ -37,8 +33,42 @@ def _attention(
             mask = w.op("Unsqueeze", mask, w.integers([1]), shape=(mask.shape[0], 1, *mask.shape[1:]))
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
     shape = (*q.shape[:3], v.shape[3])
-    y = w.op("Attention", q, k, v, mask, shape=shape, is_causal=int(is_causal), scale=scale)
+    if dropout_p:
+        y = _in_steps(w, q, k, v, mask, dropout_p, scale, is_causal)
+    else:
+        y = w.op("Attention", q, k, v, mask, shape=shape, is_causal=int(is_causal), scale=scale)
     return y if given == 4 else w.op("Squeeze", y, w.integers([1]), shape=(y.shape[0], *y.shape[2:]))
+
+
+def _in_steps(
+    w: Writer, q: Value, k: Value, v: Value, mask: Value | None, share: float, scale: float, is_causal: bool
+) -> Value:
+    """Operator by operator, with a share of the scores dropped, which ONNX's Attention does not do."""
+    k, v = (_for_heads(w, x, q.shape[1]) for x in (k, v))
+    swapped = (*k.shape[:2], k.shape[3], k.shape[2])
+    keys = w.op("Transpose", k, shape=swapped, perm=[0, 1, 3, 2])
+    size = (*q.shape[:3], k.shape[2])
+    scores = w.op("Mul", w.op("MatMul", q, keys, shape=size), w.scalar(scale, q.dtype), shape=size)
+    if is_causal:
+        seen = torch.ones(size[2:], dtype=torch.bool).tril()
+        mask = Value(w.constant(seen), tuple(seen.shape), torch.bool, seen)
+    if mask is not None and mask.dtype == torch.bool:
+        scores = w.op("Where", mask, scores, w.scalar(-math.inf, q.dtype), shape=size, dtype=q.dtype)
+    elif mask is not None:
+        scores = w.op("Add", scores, w.cast(mask, q.dtype), shape=size)
+    weights = dropped(w, w.op("Softmax", scores, shape=size, axis=-1), share)
+    return w.op("MatMul", weights, v, shape=(*q.shape[:3], v.shape[3]))
+
+
+def _for_heads(w: Writer, x: Value, heads: int) -> Value:
+    """Keys or values, once for each of the query heads that share them."""
+    batch, own, length, depth = x.shape
+    if own == heads:
+        return x
+    apart = w.op("Unsqueeze", x, w.integers([2]), shape=(batch, own, 1, length, depth))
+    wide = (batch, own, heads // own, length, depth)
+    each = w.op("Expand", apart, w.integers(wide), shape=wide)
+    return w.op("Reshape", each, w.integers((batch, heads, length, depth)), shape=(batch, heads, length, depth))
 
 
 def _is_causal(mask: Value, queries: int, keys: int) -> bool:

@@ -198,18 +198,19 @@ def _to(w: Writer, x: Value, dtype: Any = None, **_: Any) -> Value:
 def _same(w: Writer, x: Value, *arguments: Any, **_: Any) -> Value:
     """What is handed on as it is; a dropout only where it drops nothing."""
     if len(arguments) == 2 and arguments[0] and arguments[1]:
-        return _dropout(w, x, arguments[0])
+        return dropped(w, x, arguments[0])
     return x
 
 
-def _dropout(w: Writer, x: Value, share: float) -> Value:
+def dropped(w: Writer, x: Value, share: float) -> Value:
+    """Elements of which this share is dropped."""
     ratio, training = w.scalar(share, torch.float32), w.scalar(True, torch.bool)
     return w.op("Dropout", x, ratio, training, shape=x.shape)
 
 
 @aten("native_dropout.default")
 def _native_dropout(w: Writer, x: Value, p: float, train: bool | None) -> tuple[Value, None]:
-    return (_dropout(w, x, p) if train is not False and p else x), None
+    return (dropped(w, x, p) if train is not False and p else x), None
 
 
 @aten("detach.default")

@@ -17,12 +17,19 @@ __all__: list[str] = []
 def _embedding(
     w: Writer, table: Value, indices: Value, padding_idx: int = -1, scale: bool = False, sparse: bool = False
 ) -> Value:
-    if padding_idx >= 0 or scale or sparse:
+    if scale or sparse:
         raise InputError(
-            f"{w.path or 'the module'}: an embedding with padding_idx, scale_grad_by_freq or sparse changes its "
-            "gradient in ways that no plan says; leave these out"
+            f"{w.path or 'the module'}: an embedding with scale_grad_by_freq or sparse changes its gradient in ways "
+            "that no plan says; leave these out"
         )
-    return w.op("Gather", table, indices, shape=(*indices.shape, *table.shape[1:]), axis=0)
+    found = w.op("Gather", table, indices, shape=(*indices.shape, *table.shape[1:]), axis=0)
+    if padding_idx < 0:
+        return found
+    # The row of padding is read as it is, and gets no gradient.
+    padding = w.op("Equal", indices, w.scalar(padding_idx, indices.dtype), shape=indices.shape, dtype=torch.bool)
+    column = w.op("Unsqueeze", padding, w.integers([-1]), shape=(*indices.shape, 1))
+    still = w.op("Detach", found, shape=found.shape, domain="planner")
+    return w.op("Where", column, still, found, shape=found.shape, dtype=found.dtype)
 
 
 @aten("index_select.default")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from planner.errors import InputError
 from planner.torch.capture.registry import aten
 from planner.torch.capture.writer import Value, Writer
 
@@ -107,6 +108,48 @@ def _select(w: Writer, x: Value, dim: int, index: int) -> Value:
     at = x.dim(dim)
     where = w.scalar(index % x.shape[at], torch.int64)
     return w.op("Gather", x, where, shape=(*x.shape[:at], *x.shape[at + 1 :]), axis=at)
+
+
+@aten("copy.default")
+def _copy(w: Writer, x: Value, source: Value, *_: object, **__: object) -> Value:
+    """The source's elements in the shape and the type of `x`."""
+    found = w.cast(source, x.dtype)
+    return found if found.shape == x.shape else w.op("Expand", found, w.integers(x.shape), shape=x.shape)
+
+
+@aten("slice_scatter.default")
+def _slice_scatter(
+    w: Writer, x: Value, source: Value, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Value:
+    """`x` with the source in the place of a slice."""
+    if step != 1:
+        raise InputError(
+            f"{w.path or 'the module'}: slice_scatter with step {step} has no translation; use torch.where"
+        )
+    at = x.dim(dim)
+    n = x.shape[at]
+    first = 0 if start is None else max(start + n, 0) if start < 0 else min(start, n)
+    return _replaced(w, x, w.cast(source, x.dtype), at, first)
+
+
+@aten("select_scatter.default")
+def _select_scatter(w: Writer, x: Value, source: Value, dim: int, index: int) -> Value:
+    at = x.dim(dim)
+    one = _unsqueeze(w, w.cast(source, x.dtype), at)
+    return _replaced(w, x, one, at, index % x.shape[at])
+
+
+def _replaced(w: Writer, x: Value, part: Value, at: int, first: int) -> Value:
+    """`x` with the part from place `first` of dimension `at` on."""
+
+    def rest(begin: int, end: int) -> list[Value]:
+        if begin == end:
+            return []
+        shape = (*x.shape[:at], end - begin, *x.shape[at + 1 :])
+        return [w.op("Slice", x, *(w.integers(v) for v in ([begin], [end], [at])), shape=shape)]
+
+    pieces = [*rest(0, first), part, *rest(first + part.shape[at], x.shape[at])]
+    return part if len(pieces) == 1 else w.op("Concat", *pieces, shape=x.shape, axis=at)
 
 
 @aten("unbind.int")
