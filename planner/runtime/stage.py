@@ -11,13 +11,14 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from planner.errors import VerificationError
-from planner.ir import Layout, Role
+from planner.frontends.facts.chance import is_drawn
+from planner.ir import Layout, Op, Role
 from planner.kernels.shards import Array
 from planner.lowering import Event, Free, Host, Load, Redistribute, Run, Seed, Staged, StageTransfer
 from planner.lowering.program import StageInstruction
@@ -35,11 +36,13 @@ from planner.runtime.workers import Context
 from planner.verify.reference import incoming_gradient
 from planner.work.activity import fixed_operators
 
-__all__ = ["Cell", "Feed", "Stage", "Taken", "Watch"]
+__all__ = ["DRAW", "Cell", "Feed", "Stage", "Taken", "Watch"]
 
 # The local tensor of an input of a micro-batch, or of a parameter (micro-batch -1), in a layout.
 Feed = Callable[[str, Layout, int], Tensor]
 Watch = Callable[[StageInstruction], None]
+# What a feed is asked for before random operators run, of a micro-batch.
+DRAW: Final = ("", Layout.replicated(0))
 
 
 @dataclass
@@ -68,6 +71,7 @@ class Stage:
     constants  whole values of constants by name, where the graph does not hold them
     precision  the type in which floats of single precision are computed; None: as the graph says
     changing   constants that steps change, as running statistics are: given to every step
+    drawing    whether random operators draw anew for every micro-batch, of the whole number that is fed as `DRAW`
     """
 
     def __init__(
@@ -78,6 +82,7 @@ class Stage:
         *,
         precision: torch.dtype | None = None,
         changing: Collection[str] = (),
+        drawing: bool = False,
     ) -> None:
         self.staged, self.program, self.context = staged, staged.program, context
         self.graph, self.mesh = self.program.graph, self.program.mesh
@@ -89,6 +94,7 @@ class Stage:
         self.bound = {op.name: bind(self.program, op, context) for op in self.graph.ops
                       if staged.chunk_of[op.name] in own}  # fmt: skip
         self.fixed = fixed_operators(self.graph)
+        self.draws = {n for n, b in self.bound.items() if drawing and _draws(b.op) and n not in self.fixed}
         self.passing: dict[int, Passing] = {k: passing(self.program, staged, k) for k in self.chunks}
         self.again = frozenset[Key]().union(*(p.again for p in self.passing.values()))
         self.resident: dict[Key, Tensor] = {}
@@ -217,7 +223,7 @@ class Stage:
 
     def begin(self, feed: Feed) -> None:
         """Empties what a step fills."""
-        self._feed = feed
+        self._feed, self.context.draw = feed, None
         self._empty()
 
     def _empty(self) -> None:
@@ -362,6 +368,8 @@ class Stage:
                 store[m.tensor, m.target] = value
 
     def _forward(self, b: Bound, cell: Cell, shared: Cell, *, record: bool) -> None:
+        if b.op.name in self.draws:
+            self.context.draw = self._feed(*DRAW, cell.micro_batch)
         operands: list[Tensor | None] = []
         for i, key in enumerate(b.inputs):
             if key is not None and i == b.shape_operand:
@@ -469,6 +477,10 @@ class Stage:
                     total = all_reduce(total, self.context.group_of(group))
                     self.context.ledger.add(self.context.ledger.steps, "all_reduce", total.nbytes)
             taken.gradients[name] = total
+
+
+def _draws(op: Op) -> bool:
+    return is_drawn(op.type) or op.type.rpartition(":")[2] in ("Dropout", "BiasDropout")
 
 
 def _add(store: dict[Key, Tensor], key: Key, gradient: Tensor) -> None:

@@ -24,7 +24,7 @@ from planner.ir import Layout
 from planner.lowering import Event, Load, Redistribute
 from planner.redistribute.steps import FREE
 from planner.runtime.overlap import overlap
-from planner.runtime.stage import Feed, Stage, Taken
+from planner.runtime.stage import DRAW, Feed, Stage, Taken
 
 __all__ = ["TracedStage", "traceable"]
 
@@ -197,6 +197,8 @@ class TracedStage:
                     once = self.stage.is_parameter(i.tensor) or event.phase in ("begin", "end")
                     places = [-1] if once else range(self.stage.staged.copies)
                     out.update(dict.fromkeys((i.tensor, i.layout, p) for p in places))
+            if self.stage.draws and event.phase not in ("begin", "end"):
+                out.update(dict.fromkeys((*DRAW, p) for p in range(self.stage.staged.copies)))
         return list(out)
 
     def _fed(self, graph: _Graph, feed: Feed, turn: int) -> list[Tensor]:

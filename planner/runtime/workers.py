@@ -70,7 +70,9 @@ class Ledger:
 class Context:
     """Where a rank stands: its number, its device, the process groups made so far, and what it has communicated.
 
-    `state` is for what calls leave behind for later ones; `base` is the first rank of the pipeline stage.
+    `state` is for what calls leave behind for later ones; `base` is the first rank of the pipeline stage.  `draw`: a
+    whole number that random operators draw for, beside the places of elements; where it is None they draw what the
+    kernels that prove plans draw.
     """
 
     rank: int
@@ -79,6 +81,7 @@ class Context:
     state: dict[str, Any] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
     base: int = 0
+    draw: torch.Tensor | None = None
     _groups: dict[tuple[tuple[int, ...], str], Any] = field(default_factory=dict)
 
     def enter(self, mesh: DeviceMesh) -> int:

@@ -26,7 +26,7 @@ from planner.runtime.apart import Apart
 from planner.runtime.outputs import step_loss, whole
 from planner.runtime.parts import local_part
 from planner.runtime.placements import State, local_tensor
-from planner.runtime.stage import Feed, Stage, Taken
+from planner.runtime.stage import DRAW, Feed, Stage, Taken
 from planner.runtime.traced import TracedStage
 from planner.runtime.workers import Context
 from planner.torch.capture.writer import as_array
@@ -124,8 +124,10 @@ class Runner:
         self.buffers = {n for n, path in self.names.items() if path in kept}  # which the plan has as parameters
         self.changing = {u.buffer for u in self.capture.updates if u.output}
         self.stage = Stage(
-            self.staged, self.context, self._constants(), precision=self._precision(), changing=self.changing
-        )
+            self.staged, self.context, self._constants(), precision=self._precision(), changing=self.changing,
+            drawing=True,
+        )  # fmt: skip
+        self.steps = 0  # that were made, which is what dropout draws for
         self.stepper: Stage | TracedStage = self.stage
         if mode != "eager" and len(self.staged.passes.stages) == 1:
             self.stepper = TracedStage(self.stage, compiled=mode == "compiled")
@@ -213,6 +215,7 @@ class Runner:
         if not torch.is_grad_enabled() or not self.module.training:
             return self._wrapped(self._loss(self._forward_only().step(self._feed(given, self._forward_only()))))
         taken = self.stepper.step(self._feed(given, self.stage))
+        self.steps += 1
         self._update_buffers(taken)
         loss = self._loss(taken)
         return self._wrapped(_Deliver.apply(loss, self.anchor, self._delivery(taken)))
@@ -236,6 +239,8 @@ class Runner:
 
     def _feed(self, given: Mapping[str, Tensor], stage: Stage) -> Feed:
         def feed(name: str, layout: Layout, micro_batch: int) -> Tensor:
+            if (name, layout) == DRAW:
+                return torch.tensor(self.steps * self.micro_batches + micro_batch, device=self.device)
             if name in self.buffers:
                 return local_part(self.module.get_buffer(self.names[name]), layout, stage.mesh, self.context.place)
             if self.graph.tensors[name].role is Role.PARAMETER:

@@ -222,6 +222,28 @@ class Normed(nn.Module):
         return self.third(self.norm_2(self.second(self.norm_1(self.first(x)))))
 
 
+class Dropped(nn.Module):
+    """An MLP, and attention, of which a part is dropped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, 8)
+        self.q, self.k, self.v = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, idx: Tensor) -> Tensor:
+        x = self.words(idx)
+        b, s, _ = x.shape
+        q, k, v = (p(x).view(b, s, HEADS, -1).transpose(1, 2) for p in (self.q, self.k, self.v))
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=0.25 if self.training else 0.0)
+        y = functional.dropout(y.transpose(1, 2).reshape(b, s, -1), 0.5, self.training)
+        return self.head(y.mean(1))
+
+
+def dropped() -> Case:
+    words = _words(1, BATCH // 2, LENGTH).repeat(2, 1)  # each sample twice
+    return Case(Dropped(), (words,), {}, (_words(2, BATCH // 2, most=8).repeat(2),), functional.cross_entropy)
+
+
 class Padded(nn.Module):
     """Words of which one is padding, whose row in the table gets no gradient."""
 
@@ -311,4 +333,4 @@ OWN: dict[str, Callable[[], Case]] = {
 }  # fmt: skip
 HUGGING_FACE: dict[str, Callable[[], Case]] = {"hf_gpt2": hf_gpt2, "hf_llama": hf_llama, "hf_mixtral": hf_mixtral}
 # What only exports, and single operators, are tried on.
-CASES = {**OWN, **HUGGING_FACE, "scaled": scaled, "normed": normed, "padded": padded}
+CASES = {**OWN, **HUGGING_FACE, "scaled": scaled, "normed": normed, "padded": padded, "dropped": dropped}

@@ -51,6 +51,8 @@ def _uniform(c: Call, index: Tensor, stream: int = 0) -> Tensor:
     seed = c.op.attributes.get("seed", "")
     digest = hashlib.blake2b(f"{c.op.name}|{seed}|{stream}".encode(), digest_size=8).digest()
     z = (index + 1) * _signed(0x9E3779B97F4A7C15) + _signed(int.from_bytes(digest, "little"))
+    if c.inside.context.draw is not None:  # another stream for each micro-batch of a training
+        z = z + c.inside.context.draw * _signed(0xD1342543DE82EF95)
     z = (z ^ _right(z, 30)) * _signed(0xBF58476D1CE4E5B9)
     z = (z ^ _right(z, 27)) * _signed(0x94D049BB133111EB)
     z = z ^ _right(z, 31)

@@ -28,7 +28,7 @@ from planner.runtime.outputs import own_loss
 from planner.runtime.parts import tensor_of
 from planner.runtime.placements import State
 from planner.runtime.session import Traffic
-from planner.runtime.stage import Feed, Stage, Taken
+from planner.runtime.stage import DRAW, Feed, Stage, Taken
 from planner.runtime.timed import Timed
 from planner.runtime.training.data import Data, batch_rows
 from planner.runtime.training.finite import Suspect, first_not_finite
@@ -82,7 +82,7 @@ class RankTraining:
         self.data = data
         staged = pipeline_of(plan, program_of(plan, graph), self.micro_batches)
         low = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(plan.schedule.precision) if as_planned else None
-        self.stage = Stage(staged, context, weights.constants(), precision=low)
+        self.stage = Stage(staged, context, weights.constants(), precision=low, drawing=True)
         self.layouts = {t.name: plan.parameters[t.name].stored.layout() for t in graph.parameters}
         self.stages = len(staged.passes.stages)
         self.holders = {n: self._holders(n) for n in self.layouts}
@@ -182,6 +182,8 @@ class RankTraining:
 
     def _feed(self, fed: Mapping[tuple[str, Layout, int], Tensor]) -> Feed:
         def feed(name: str, layout: Layout, micro_batch: int) -> Tensor:
+            if (name, layout) == DRAW:
+                return torch.tensor(self.step_number * self.micro_batches + micro_batch, device=self.context.device)
             if name in self.parameters:
                 return self.parameters[name].data
             return fed[name, layout, max(micro_batch, 0)]

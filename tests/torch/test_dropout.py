@@ -1,0 +1,83 @@
+"""What is dropped: other elements in every step and micro-batch, and the same ones under every plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.peer
+
+import planner.torch  # noqa: E402
+from planner.runtime.workers import Context, Workers  # noqa: E402
+from tests.torch.training import made, planned, step_loss, whole  # noqa: E402
+
+Found = tuple[list[float], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    with Workers(4) as found:
+        yield found
+
+
+def _steps(context: Context, options: dict[str, Any], mode: str) -> Found:
+    """Losses of three steps that change no weight, and the gradients of the last."""
+    torch.set_num_threads(1)
+    case = made("dropped")
+    module = planner.torch.parallelize(case.module, planned(case, options), mode=mode)
+    losses = []
+    for _ in range(3):
+        module.zero_grad()
+        loss = step_loss(case, module, parallel=True)
+        loss.backward()
+        losses.append(loss.item())
+    return losses, {n: whole(p.grad).numpy() for n, p in module.named_parameters() if p.grad is not None}
+
+
+def ran(workers: Workers, options: dict[str, Any], mode: str = "eager") -> Found:
+    found: Found = workers.call(_steps, options, mode)[0]
+    return found
+
+
+def test_every_step_drops_other_elements(workers: Workers) -> None:
+    losses, _ = ran(workers, {"pin": ["rest=data_parallel"]})
+    assert len(set(losses)) == 3
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    ["fsdp", "megatron:tp=4,micro_batch=8", "megatron:tp=2,micro_batch=4", "megatron:tp=4,micro_batch=8,sp=0"],
+)
+def test_what_is_dropped_does_not_depend_on_the_plan(workers: Workers, strategy: str) -> None:
+    truth, gradients = ran(workers, {"pin": ["rest=data_parallel"]})
+    losses, found = ran(workers, {"strategy": strategy})
+    assert losses == pytest.approx(truth, rel=1e-6)
+    for name, g in gradients.items():
+        assert found[name] == pytest.approx(g, abs=1e-6)
+
+
+def _of_halves(context: Context) -> list[float]:
+    """The losses of two micro-batches that hold the same samples."""
+    torch.set_num_threads(1)
+    case = made("dropped")
+    module = planner.torch.parallelize(case.module, planned(case, {"strategy": "megatron:tp=4,micro_batch=4,sp=0"}))
+    runner = module._planner
+    with torch.no_grad():
+        taken = runner.stage.step(runner.feed((*case.inputs, *case.targets), {}))
+    return [float(value) for _, value in taken.outputs[runner.graph.loss].values()]
+
+
+def test_every_micro_batch_drops_other_elements(workers: Workers) -> None:
+    first, second = workers.call(_of_halves)[0]
+    assert first != second
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "megatron:tp=4,micro_batch=4,sp=0", "fsdp:micro_batch=1"])
+def test_traced_steps_drop_what_interpreted_ones_do(workers: Workers, strategy: str) -> None:
+    eager, traced = (ran(workers, {"strategy": strategy}, mode) for mode in ("eager", "traced"))
+    assert eager[0] == traced[0]
+    for name, g in eager[1].items():
+        assert (traced[1][name] == g).all()
