@@ -328,9 +328,32 @@ def hf_mixtral() -> Case:
     return _hugging_face(MixtralForCausalLM(config))
 
 
+def hf_bert() -> Case:
+    from transformers import BertConfig, BertForMaskedLM
+
+    config = BertConfig(
+        vocab_size=WORDS, hidden_size=WIDTH, intermediate_size=2 * WIDTH, num_hidden_layers=2,
+        num_attention_heads=HEADS, max_position_embeddings=LENGTH, hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    return _hugging_face(BertForMaskedLM(config))
+
+
+def hf_t5() -> Case:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    config = T5Config(
+        vocab_size=WORDS, d_model=WIDTH, num_layers=2, num_heads=HEADS, d_kv=WIDTH // HEADS, d_ff=2 * WIDTH,
+        dropout_rate=0.0, use_cache=False, decoder_start_token_id=0,
+    )  # fmt: skip
+    return _hugging_face(T5ForConditionalGeneration(config))
+
+
 OWN: dict[str, Callable[[], Case]] = {
     "mlp": perceptron, "gpt": gpt, "nanogpt": nano_gpt, "einsum_moe": einsum_moe, "resnet": resnet, "vit": vit,
 }  # fmt: skip
 HUGGING_FACE: dict[str, Callable[[], Case]] = {"hf_gpt2": hf_gpt2, "hf_llama": hf_llama, "hf_mixtral": hf_mixtral}
+# Tried under some kinds of plans.
+MORE: dict[str, Callable[[], Case]] = {"hf_bert": hf_bert, "hf_t5": hf_t5}
 # What only exports, and single operators, are tried on.
-CASES = {**OWN, **HUGGING_FACE, "scaled": scaled, "normed": normed, "padded": padded, "dropped": dropped}
+CASES = {**OWN, **HUGGING_FACE, **MORE, "scaled": scaled, "normed": normed, "padded": padded, "dropped": dropped}

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.peer
 
 from planner.runtime.workers import Workers  # noqa: E402  they import torch
-from tests.torch.models import HUGGING_FACE, OWN  # noqa: E402
+from tests.torch.models import HUGGING_FACE, MORE, OWN  # noqa: E402
 from tests.torch.training import KINDS, STAGES, Trained, alone, train, worst  # noqa: E402
 
 STEPS = 3
@@ -51,6 +51,13 @@ def _compare(workers: Workers, name: str, options: dict[str, Any], **more: Any) 
 def test_a_plan_trains_as_one_process_does(workers: Workers, name: str, kind: str) -> None:
     found = _compare(workers, name, KINDS[kind])
     assert kind == "searched" or "4" in found.parallelism or "2" in found.parallelism
+
+
+@pytest.mark.skipif(find_spec("transformers") is None, reason="models of Hugging Face")
+@pytest.mark.parametrize("kind", ["zero3", "2-d"])
+@pytest.mark.parametrize("name", MORE)
+def test_models_with_tables_and_masks_of_their_own_train(workers: Workers, name: str, kind: str) -> None:
+    _compare(workers, name, KINDS[kind])
 
 
 @pytest.mark.parametrize("kind", ["searched", "zero3", "tp+sp"])
