@@ -71,7 +71,7 @@ def state_bytes(c: Configuration) -> int:
     Weights in single precision are updated themselves, but where ranks store parts and gather all once a step (ZeRO 1
     and 2): then both are there.  Megatron's distributed optimizer alone has its parts inside of the gathered weights.
     """
-    apart = c.zero in (1, 2) and c.dp * c.cp > 1
+    apart = c.zero in (1, 2) and (c.shard_ranks or c.dp * c.cp) > 1
     return STATE_BYTES[c.optimizer] + (4 if c.weight_bytes != 4 or apart else 0)
 
 

@@ -130,20 +130,40 @@ class _View:
     offset: int
 
 
+def _reach(x: Tensor) -> int:
+    """Elements from its first to behind its last, where it lies in memory."""
+    return 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) if x.numel() else 0
+
+
+def _lying(value: Tensor, stride: tuple[int, ...]) -> Tensor:
+    """The value with these strides, which leave no gaps: those of a permuted tensor."""
+    if all(n == 1 or a == b for n, a, b in zip(value.shape, value.stride(), stride, strict=True)):
+        return value
+    order = sorted(range(value.dim()), key=lambda d: (-stride[d], -value.shape[d]))
+    back = sorted(range(value.dim()), key=order.__getitem__)
+    return value.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
+
+
 def _made_again(operands: Sequence[Tensor | None], again: Mapping[int, Callable[[], Tensor]]) -> Any:
     """Within it autograd notes of these operands, and of views of them, how they lie, and asks for them in the backward
-    pass.  They are made by the same collectives again, and so lie in memory as before."""
-    held = {x.untyped_storage()._cdata: i for i in again if (x := operands[i]) is not None}
-    offsets = {i: x.storage_offset() for i in again if (x := operands[i]) is not None}
+    pass.  Several may lie in one buffer, and need not lie where they did; one with gaps is held after all."""
+    dense = {i: x for i in again if (x := operands[i]) is not None and _reach(x) == x.numel()}
+    strides = {i: x.stride() for i, x in dense.items()}
+    # Autograd keeps both functions, and so they must not hold the operands themselves.
+    extents = [(x.untyped_storage()._cdata, x.storage_offset(), x.numel(), i) for i, x in dense.items()]
+    del dense
 
     def noted(x: Tensor) -> Tensor | _View:
-        i = held.get(x.untyped_storage()._cdata)
-        return x if i is None else _View(i, tuple(x.shape), x.stride(), x.storage_offset() - offsets[i])
+        for storage, first, count, i in extents:
+            begin = x.storage_offset() - first
+            if x.untyped_storage()._cdata == storage and begin >= 0 and begin + _reach(x) <= count:
+                return _View(i, tuple(x.shape), x.stride(), begin)
+        return x
 
     def found(note: Tensor | _View) -> Tensor:
         if isinstance(note, Tensor):
             return note
-        value = again[note.operand]()
+        value = _lying(again[note.operand](), strides[note.operand])
         if tuple(value.shape) == note.shape and value.stride() == note.stride:
             return value
         return value.as_strided(note.shape, note.stride, value.storage_offset() + note.offset)

@@ -190,7 +190,9 @@ def apply_together(
     gathered = all_gather(torch.cat([v.reshape(-1) for v in values])[None], count, 0, group)
     values.clear()
     columns = torch.split(gathered, [s.numel() for s in shapes], 1)
-    return [_joined(c.reshape(count, *s), step.dim) for c, s, step in zip(columns, shapes, steps, strict=True)]
+    # Each apart: a view would keep the whole bucket, and lie otherwise in another one.
+    pieces = zip(columns, shapes, steps, strict=True)
+    return [_joined(c.reshape(count, *s), step.dim).contiguous() for c, s, step in pieces]
 
 
 def _all_reduce(step: RedistributionStep, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:

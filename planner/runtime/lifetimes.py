@@ -18,10 +18,10 @@ _ORDER: tuple[Phase, ...] = ("forward", "backward", "weights")
 
 @dataclass(frozen=True, slots=True)
 class Passing:
-    """`recorded`: the forward runs whose backward comes before they run again; `again`: values that the forward pass
-    lets go and a later pass makes again, as gathered parameters are under ZeRO 3; `dropped`: values that nothing reads
-    behind an instruction; `summed`: gradients of parameters to which a pass adds nothing behind one.  A backward reads
-    its record, and of values those that are made again."""
+    """`recorded`: the forward runs whose backward comes before they run again; `again`: gathered parameters, and what
+    is made of them, that the forward pass lets go and a later pass makes again (ZeRO 3); `dropped`: values that nothing
+    reads behind an instruction; `summed`: gradients of parameters to which a pass adds nothing behind one.  A backward
+    reads its record, and of values those that are made again."""
 
     recorded: frozenset[Where]
     again: frozenset[Key]
@@ -47,7 +47,7 @@ def passing(program: Program, staged: Staged, chunk: int) -> Passing:
     ends = len(own.instructions("forward"))
     later = {key for (phase, _), i in listed if phase != "forward" for key in _written(program, i)}
     freed = {(i.tensor, i.layout) for (phase, _), i in listed if phase == "forward" and isinstance(i, Free)}
-    again = frozenset(freed & later)
+    again = frozenset(key for key in freed & later if key[0] in staged.weights)
     dropped: dict[Where, list[Key]] = {}
     wanted: set[Key] = set()
     for where, i in reversed(listed):

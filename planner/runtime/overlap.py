@@ -36,12 +36,14 @@ _HELD = 2  # collectives under way
 
 
 def overlap(graph: Graph, agreed: Callable[[Sequence[int]], bool]) -> None:
-    """Puts the nodes of a graph without side effects in an order in which collectives run beside computing.
+    """Puts the nodes of a graph in an order in which collectives run beside computing; one that writes in place stays.
 
     agreed  whether all ranks of the graph would begin their collectives in the order of these numbers, which they have
             now; if not, the graph stays as it is, since ranks that wait for different ones wait for ever
     """
     nodes = list(graph.nodes)
+    if any(getattr(getattr(n.target, "_schema", None), "is_mutable", False) for n in nodes):
+        return  # what is written in place is read by others in an order that no edge says
     place = {n: float(k) for k, n in enumerate(nodes)}
     starts = [n for n in nodes if _begins(n)]
     at = dict(place)

@@ -268,6 +268,10 @@ class Stage:
                 self._send(transfer, cell)
         if event.phase == "forward":
             self._outputs(event.chunk, cells, taken)
+        if not once and event.phase != "forward":  # what no backward pass has made, as a seed of a parameter
+            for cell in cells:
+                for key in [k for k in cell.gradients if self.is_parameter(k[0])]:
+                    _add(shared.gradients, key, cell.gradients.pop(key))
         if event.phase == self.staged.last:
             for n in numbers:
                 done = self.cells.pop((event.chunk, n), None)

@@ -123,7 +123,8 @@ class TracedStage:
             self._taken(graph, found, n, {}, taken)
         others = found[len(end.outputs) :] if self._joined else end(*totals)
         summed = dict(zip((name for name, _ in turn.keys), totals, strict=True))
-        taken.gradients = {name: summed[name] for name in end.keys} | dict(zip(self._others, others, strict=True))
+        apart = dict(zip(self._others, others, strict=True))
+        taken.gradients = {name: apart[name] if name in apart else summed[name] for name in end.keys}
         return taken
 
     def _traced_parts(self, feed: Feed) -> tuple[_Graph, _Graph, _Graph]:
@@ -290,6 +291,7 @@ def _in_place(module: GraphModule, given: Sequence[str], made: Sequence[str], ou
     inputs of the same names, instead of returning them; returns the names of the others."""
     graph = module.graph
     end, inputs = graph.output_node(), dict(zip(given, graph.find_nodes(op="placeholder"), strict=False))
+    behind = next(n for n in graph.nodes if n.op != "placeholder")
     listed: Any = end.args[0]
     returned: list[Any] = list(listed[:outputs])
     others: list[str] = []
@@ -299,7 +301,7 @@ def _in_place(module: GraphModule, given: Sequence[str], made: Sequence[str], ou
             returned.append(node)
             others.append(name)
         elif node is not place:
-            with graph.inserting_after(node):
+            with graph.inserting_before(behind) if node.op == "placeholder" else graph.inserting_after(node):
                 graph.call_function(torch.ops.aten.copy_.default, (place, node))
     end.args = (returned,)
     module.recompile()

@@ -45,7 +45,8 @@ class Transfers:
                 self._within.setdefault(transfer, deque()).append(value)
             return
         if value is None:
-            value = torch.zeros(self.shape_of(transfer.key), dtype=self.type_of(transfer.tensor))
+            kind = self.type_of(transfer.tensor)
+            value = torch.zeros(self.shape_of(transfer.key), dtype=kind, device=self.context.device)
         value = value.contiguous()
         peer = there * self.ranks + self.context.place
         work = dist.isend(value, peer, group=self._line(transfer, peer), tag=_tag(transfer))

@@ -240,7 +240,8 @@ class Runner:
     def _feed(self, given: Mapping[str, Tensor], stage: Stage) -> Feed:
         def feed(name: str, layout: Layout, micro_batch: int) -> Tensor:
             if (name, layout) == DRAW:
-                return torch.tensor(self.steps * self.micro_batches + micro_batch, device=self.device)
+                number = self.steps * self.micro_batches + micro_batch
+                return torch.full((), number, dtype=torch.int64, device=self.device)
             if name in self.buffers:
                 return local_part(self.module.get_buffer(self.names[name]), layout, stage.mesh, self.context.place)
             if self.graph.tensors[name].role is Role.PARAMETER:

@@ -66,6 +66,7 @@ class _Context:
     groups: dict[tuple[int, ...], _Group]
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     ledger: Ledger = field(default_factory=Ledger)
+    draw: Tensor | None = None
 
     def group(self, mesh: DeviceMesh, axes: tuple[str, ...]) -> tuple[_Group, tuple[int, ...]]:
         ranks = next(ranks for ranks in mesh.groups(axes) if self.rank in ranks)

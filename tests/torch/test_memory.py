@@ -17,6 +17,7 @@ from planner.runtime import buckets  # noqa: E402
 from planner.runtime.live import LiveBytes  # noqa: E402
 from planner.runtime.placements import local_tensor  # noqa: E402
 from planner.runtime.workers import Context, Workers  # noqa: E402
+from tests.torch.training import whole  # noqa: E402
 
 LAYERS, WIDTH = 6, 256
 MODES = ("eager", "traced")
@@ -110,3 +111,44 @@ def test_live_bytes_are_those_of_storages_that_are_there() -> None:
         gc.collect()
         assert live.now == 16
     assert live.peak == 16 + 1024
+
+
+class Uneven(nn.Module):
+    """A head with a row for each of two ranks, which lies in other buckets forward than backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(12, 20), nn.Linear(20, 12), nn.Linear(12, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.head(self.second(self.first(x).tanh()).tanh())
+        return found
+
+
+def _gradients(context: Context, size: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Of a step under ZeRO 3 with buckets of this size, and of the module alone."""
+    torch.set_num_threads(1)
+    buckets.BUCKET_BYTES = size
+    torch.manual_seed(0)
+    module = Uneven()
+    x, y = torch.randn(8, 12), torch.randint(0, 2, (8,))
+    nn.functional.cross_entropy(module(x), y).backward()
+    alone = {n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None}
+    module.zero_grad()
+    plan: Any = planner.torch.plan(
+        module, x, targets=y, loss=nn.functional.cross_entropy, strategy="fsdp", hardware="a100-80", cache=False
+    )
+    module = planner.torch.parallelize(module, plan)
+    module(x, y).backward()
+    return {n: whole(p.grad).numpy() for n, p in module.named_parameters() if p.grad is not None}, {
+        n: g.numpy() for n, g in alone.items()
+    }
+
+
+@pytest.mark.parametrize("size", [1, 100, 900, 1000, 1200, 2000, 1 << 20])
+def test_weights_gathered_again_may_lie_in_other_buckets(size: int) -> None:
+    with Workers(2) as workers:
+        found, truth = workers.call(_gradients, size)[0]
+    assert found.keys() == truth.keys()
+    for name, g in truth.items():
+        assert found[name] == pytest.approx(g, abs=1e-6), name

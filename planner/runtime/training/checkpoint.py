@@ -204,7 +204,7 @@ def _fresh(training: RankTraining) -> _Kept:
             continue
         if n.optimizer == "adamw":
             moments = {k: torch.zeros_like(p, requires_grad=False) for k in ("exp_avg", "exp_avg_sq")}
-            found[name] = {"step": torch.zeros(()), **moments}
+            found[name] = {"step": torch.zeros((), device=p.device), **moments}
         elif n.momentum:
             found[name] = {"momentum_buffer": torch.zeros_like(p, requires_grad=False)}
     return found

@@ -183,7 +183,8 @@ class RankTraining:
     def _feed(self, fed: Mapping[tuple[str, Layout, int], Tensor]) -> Feed:
         def feed(name: str, layout: Layout, micro_batch: int) -> Tensor:
             if (name, layout) == DRAW:
-                return torch.tensor(self.step_number * self.micro_batches + micro_batch, device=self.context.device)
+                number = self.step_number * self.micro_batches + micro_batch
+                return torch.full((), number, dtype=torch.int64, device=self.context.device)
             if name in self.parameters:
                 return self.parameters[name].data
             return fed[name, layout, max(micro_batch, 0)]

@@ -53,11 +53,13 @@ def _in_steps(
         seen = torch.ones(size[2:], dtype=torch.bool).tril()
         mask = Value(w.constant(seen), tuple(seen.shape), torch.bool, seen)
     if mask is not None and mask.dtype == torch.bool:
-        scores = w.op("Where", mask, scores, w.scalar(-math.inf, q.dtype), shape=size, dtype=q.dtype)
+        scores = w.op("Where", mask, scores, w.scalar(torch.finfo(q.dtype).min, q.dtype), shape=size, dtype=q.dtype)
     elif mask is not None:
         scores = w.op("Add", scores, w.cast(mask, q.dtype), shape=size)
-    weights = dropped(w, w.op("Softmax", scores, shape=size, axis=-1), share)
-    return w.op("MatMul", weights, v, shape=(*q.shape[:3], v.shape[3]))
+    weights = w.op("Softmax", scores, shape=size, axis=-1)
+    if mask is not None and mask.dtype == torch.bool and not is_causal:  # a query that sees nothing gets nothing
+        weights = w.op("Where", mask, weights, w.scalar(0.0, q.dtype), shape=size, dtype=q.dtype)
+    return w.op("MatMul", dropped(w, weights, share), v, shape=(*q.shape[:3], v.shape[3]))
 
 
 def _for_heads(w: Writer, x: Value, heads: int) -> Value:
