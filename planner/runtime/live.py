@@ -1,4 +1,4 @@
-"""Bytes of tensors that live at a time, where the device's allocator does not say: on CPUs."""
+"""Bytes of tensors that live at a time; on CPUs, whose allocator does not say, they are counted."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-__all__ = ["LiveBytes"]
+__all__ = ["LiveBytes", "peak_bytes"]
 
 
 class LiveBytes(TorchDispatchMode):
@@ -55,3 +56,15 @@ class LiveBytes(TorchDispatchMode):
         for gone in self._seen.values():
             gone.detach()
         self._seen.clear()
+
+
+def peak_bytes(step: Callable[[], object], device: torch.device, there: Iterable[Tensor]) -> int:
+    """Bytes that live at the fullest moment of a step; `there`: tensors that it finds, which a GPU's allocator has."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        step()
+        return int(torch.cuda.max_memory_allocated(device))
+    with LiveBytes(there) as live:
+        step()
+    live.close()
+    return live.peak

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from planner.lowering import Event, Redistribute, Run
 from planner.lowering.program import StageInstruction
 from planner.runtime.stage import Feed, Stage, Taken
 from planner.runtime.timed import Timed
 
-__all__ = ["watched_step"]
+__all__ = ["watched_step", "watched_steps"]
 
 _CYCLES_PER_S = 2.0e9  # of a GPU's clock, about: none runs much faster
 _Stamp = Any  # seconds, or an event of a GPU's stream
@@ -35,6 +36,21 @@ def watched_step(stage: Stage, feed: Feed, ahead_s: float = 0.0) -> tuple[Taken,
     finally:
         stage.received = None
     return taken, list(watch.found())
+
+
+def watched_steps(stage: Stage, feed: Feed, count: int) -> list[list[Timed]]:
+    """What a rank does when in each of `count` steps behind one that warms up; all ranks begin each together."""
+    found: list[list[Timed]] = []
+    ahead = 0.0
+    for n in range(1 + count):
+        dist.barrier()
+        begin = time.perf_counter()
+        _, timed = watched_step(stage, feed, ahead)
+        if n:
+            found.append(timed)
+        else:  # what the host takes to hand over a step
+            ahead = 1.5 * (time.perf_counter() - begin)
+    return found
 
 
 class _Watch:

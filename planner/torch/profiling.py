@@ -13,11 +13,10 @@ from torch import Tensor, nn
 
 from planner.errors import UsageError
 from planner.report.profiled import Profile, profiled
-from planner.runtime.live import LiveBytes
+from planner.runtime.live import peak_bytes
 from planner.runtime.placements import local_tensor
-from planner.runtime.timed import Timed
 from planner.runtime.traced import TracedStage
-from planner.runtime.watched import watched_step
+from planner.runtime.watched import watched_steps
 from planner.torch.capture.exported import loss_of
 
 __all__ = ["measured_steps", "profile"]
@@ -62,18 +61,8 @@ def profile(
 
     seconds = measured_steps(step, steps, runner.device)
     held = _held(step, runner, module, optimizer)
-    listed: list[list[Timed]] = []
     with torch.no_grad():
-        feed = runner.feed(arguments, keywords)
-        ahead = 0.0
-        for n in range(1 + steps):
-            dist.barrier()
-            begin = time.perf_counter()
-            _, found = watched_step(runner.stage, feed, ahead)
-            if n:
-                listed.append(found)
-            else:  # what the host takes to hand over a step
-                ahead = 1.5 * (time.perf_counter() - begin)
+        listed = watched_steps(runner.stage, runner.feed(arguments, keywords), steps)
     ranks: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(ranks, (listed, held))
     most = max((size for _, size in ranks if size is not None), default=None)
@@ -85,19 +74,14 @@ def _held(
 ) -> int | None:
     """Bytes that live on this rank at the fullest moment of a step, parameters and the optimizer's state among them;
     None of a compiled step on CPUs, whose tensors nobody sees."""
-    if runner.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(runner.device)
-        step()
-        return int(torch.cuda.max_memory_allocated(runner.device))
-    if isinstance(runner.stepper, TracedStage) and runner.stepper.compiled:
+    compiled = isinstance(runner.stepper, TracedStage) and runner.stepper.compiled
+    if compiled and runner.device.type == "cpu":
         step()
         return None
     states = [] if optimizer is None else [v for s in optimizer.state.values() for v in s.values()]
     there = (*module.parameters(), *module.buffers(), *states)
-    with LiveBytes(local_tensor(x.detach()) for x in there if isinstance(x, Tensor) and not x.is_meta) as live:
-        step()
-    live.close()
-    return live.peak
+    local = (local_tensor(x.detach()) for x in there if isinstance(x, Tensor) and not x.is_meta)
+    return peak_bytes(step, runner.device, local)
 
 
 def measured_steps(step: Callable[[], object], count: int, device: torch.device, warm: int = 1) -> list[float]:

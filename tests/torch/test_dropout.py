@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.peer
 
 import planner.torch  # noqa: E402
+from planner.cli.main import main  # noqa: E402
 from planner.runtime.workers import Context, Workers  # noqa: E402
 from tests.torch.training import made, planned, step_loss, whole  # noqa: E402
 
@@ -81,3 +84,21 @@ def test_traced_steps_drop_what_interpreted_ones_do(workers: Workers, strategy: 
     assert eager[0] == traced[0]
     for name, g in eager[1].items():
         assert (traced[1][name] == g).all()
+
+
+def test_a_training_that_goes_on_drops_what_one_without_a_break_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned(made("dropped"), {"strategy": "fsdp:micro_batch=2", "devices": 2}).save(tmp_path / "plan")
+    given = ["run", str(tmp_path / "plan"), str(tmp_path / "plan" / "model.onnx"), "--json"]
+
+    def losses(*more: str) -> list[float]:
+        capsys.readouterr()
+        assert main([*given, *more]) == 0
+        return [json.loads(line)["loss"] for line in capsys.readouterr().out.splitlines()[:-1]]
+
+    still = losses("--steps", "3", "--lr", "0", "--weight-decay", "0")
+    assert len(set(still)) == 3
+    whole_run = losses("--steps", "3")
+    assert losses("--steps", "2", "--save", str(tmp_path / "saved")) == whole_run[:2]
+    assert losses("--load", str(tmp_path / "saved")) == whole_run[2:]

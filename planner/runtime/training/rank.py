@@ -23,7 +23,7 @@ from planner.kernels.shards import Array
 from planner.planning import PlanDocument
 from planner.planning.programs import program_of
 from planner.runtime.apart import Apart
-from planner.runtime.live import LiveBytes
+from planner.runtime.live import peak_bytes
 from planner.runtime.outputs import own_loss
 from planner.runtime.parts import tensor_of
 from planner.runtime.placements import State
@@ -34,7 +34,7 @@ from planner.runtime.training.data import Data, batch_rows
 from planner.runtime.training.finite import Suspect, first_not_finite
 from planner.runtime.training.options import Numbers
 from planner.runtime.training.weights import Weights, plain_names
-from planner.runtime.watched import watched_step
+from planner.runtime.watched import watched_steps
 from planner.runtime.workers import Context
 from planner.verify.data import random_tensors
 from planner.verify.pipelined import pipeline_of
@@ -156,29 +156,10 @@ class RankTraining:
         if self._any_wrong(error):
             return error
         feed = self._feed(fed)
-        held = self._held(feed)
-        listed: list[list[Timed]] = []
-        ahead = 0.0
-        for n in range(1 + steps):
-            dist.barrier()
-            begin = time.perf_counter()
-            _, found = watched_step(self.stage, feed, ahead)
-            if n:
-                listed.append(found)
-            else:  # what the host takes to hand over a step
-                ahead = 1.5 * (time.perf_counter() - begin)
-        return listed, held
-
-    def _held(self, feed: Feed) -> int:
-        if self.context.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.context.device)
-            self.stage.step(feed)
-            return int(torch.cuda.max_memory_allocated(self.context.device))
         states = () if self.optimizer is None else (v for s in self.optimizer.state.values() for v in s.values())
-        with LiveBytes(x for x in (*self.parameters.values(), *states) if isinstance(x, Tensor)) as live:
-            self.stage.step(feed)
-        live.close()
-        return live.peak
+        there = (x for x in (*self.parameters.values(), *states) if isinstance(x, Tensor))
+        held = peak_bytes(lambda: self.stage.step(feed), self.context.device, there)
+        return watched_steps(self.stage, feed, steps), held
 
     def _feed(self, fed: Mapping[tuple[str, Layout, int], Tensor]) -> Feed:
         def feed(name: str, layout: Layout, micro_batch: int) -> Tensor:
