@@ -1,9 +1,9 @@
 """What never changes about an operator on one rank, and how it runs forward and backward.
 
-A forward operator whose result carries a gradient is recorded by autograd on its own, so that its backward runs where
-the program says; what the collectives between operators do to gradients is in the program, not in autograd.  A record
-holds no more tensors than the operator's backward reads: its ends are edges of autograd's graph.  Of operands that are
-made again for the backward pass it holds none, and takes them from where they are then.
+A forward operator whose result carries a gradient is followed by autograd, by itself or in a chain (`chain`), so that
+its backward runs where the program says; what the collectives between operators do to gradients is in the program, not
+in autograd.  Of operands that are made again for the backward pass nothing is held: they are taken from where they are
+then.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from planner.ir import Layout, Op, Role
 from planner.kernels import ShardContext
@@ -25,26 +24,20 @@ from planner.lowering import Program
 from planner.lowering.touched import Key, key_of
 from planner.rules.localize import local_op
 from planner.runtime.arrays import torch_function
+from planner.runtime.chain import Chain
 from planner.runtime.collectives import Inside
 from planner.runtime.fallback import NumpyCall, run_with_numpy
 from planner.runtime.registry import Call, Function
 from planner.runtime.workers import Context
 
-__all__ = ["Bound", "Record", "bind", "differentiated", "run"]
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """An operator that autograd has followed: where its operands enter, with their strides, and its results leave."""
-
-    entries: Sequence[tuple[GradientEdge, tuple[int, ...]] | None]
-    results: Sequence[tuple[GradientEdge, torch.dtype] | None]
+__all__ = ["Bound", "bind", "differentiated_by_numpy", "run"]
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
     """`inputs` and `outputs` are the keys of its values (None where absent), `given` and `gradients` those of the
-    gradients of operands and results; `wanted` the operands whose gradient it gives."""
+    gradients of operands and results; `wanted` the operands whose gradient it gives, `followed` their keys and those of
+    their gradients."""
 
     op: Op
     local: Op
@@ -62,6 +55,7 @@ class Bound:
     shape_operand: int | None
     weights_only: bool
     known: tuple[Array | None, ...]
+    followed: tuple[tuple[Key, Key], ...]
 
 
 def bind(program: Program, op: Op, context: Context) -> Bound:
@@ -78,6 +72,7 @@ def bind(program: Program, op: Op, context: Context) -> Bound:
 
     writes, reads = keys(op.outputs, strategy.results), keys(op.inputs, strategy.operands)
     stated = rule.shape_operand if strategy.results and strategy.results[0] is not None else None
+    stated = None if stated is None or stated >= len(reads) else stated
 
     def known(index: int, key: Key | None) -> Array | None:
         """The value of an operand as this rank reads it, where it is a known and whole one."""
@@ -88,6 +83,8 @@ def bind(program: Program, op: Op, context: Context) -> Bound:
         return tensor.value if tensor is not None and whole else None
 
     place = ShardContext.of(rule, split, mesh, context.place)
+    given = keys(op.inputs, strategy.operand_gradients)
+    wanted = tuple(n in program.active and i in rule.differentiable for i, n in enumerate(op.inputs))
     return Bound(
         op,
         local_op(op, rule, strategy, mesh),
@@ -95,8 +92,8 @@ def bind(program: Program, op: Op, context: Context) -> Bound:
         reads,
         writes,
         keys(op.outputs, strategy.result_gradients),
-        keys(op.inputs, strategy.operand_gradients),
-        tuple(n in program.active and i in rule.differentiable for i, n in enumerate(op.inputs)),
+        given,
+        wanted,
         tuple(local_shape(k) for k in writes),
         place,
         Inside(context, mesh, split),
@@ -105,19 +102,8 @@ def bind(program: Program, op: Op, context: Context) -> Bound:
         stated,
         all(graph.tensors[n].role in (Role.PARAMETER, Role.CONSTANT) for n in op.inputs if n),
         tuple(known(i, k) for i, k in enumerate(reads)),
+        tuple((k, g) for k, g, w in zip(reads, given, wanted, strict=True) if w and k is not None and g is not None),
     )
-
-
-class _Entry(torch.autograd.Function):
-    """An operand as autograd follows it: its edge holds no tensor, where that of a leaf would hold the operand."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, anchor: Tensor) -> Tensor:
-        return value.view_as(value)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None]:
-        return None, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,71 +161,45 @@ def run(
     b: Bound,
     program: Program,
     operands: Sequence[Tensor | None],
+    chain: Chain | None,
     *,
-    record: bool,
     again: Mapping[int, Callable[[], Tensor]] | None = None,
-) -> tuple[list[Tensor | None], Record | NumpyCall | None, bool]:
-    """Local results, what the backward needs where it is to be `record`ed, and whether PyTorch ran it.
+) -> tuple[list[Tensor | None], NumpyCall | None, bool]:
+    """Local results, what the backward needs where NumPy ran it, and whether PyTorch did.
 
+    chain  what follows the operator for its backward, if anything does: it has joined it
     again  operands that are let go before the backward pass, and what gives them there
     """
-    followed = record and any(b.wanted)
+    followed = chain is not None
     if b.function is not None:
-        entered = _entered(operands, b.wanted) if followed else list(operands)
-        with torch.set_grad_enabled(followed), _made_again(operands, again) if followed and again else nullcontext():
+        hooks = _made_again(operands, again) if followed and again else nullcontext()
+        with torch.set_grad_enabled(followed), hooks:
+            entered = operands if chain is None else _entered(b, operands, chain)
             found = b.function(Call(b.local, entered, b.shapes, b.place, b.inside, b.reduced, b.weights_only, b.known))
             results = [found] if isinstance(found, Tensor) else found
             if results is not None and b.scale != 1.0:
                 results = [y if y is None else y * b.scale for y in results]
         if results is not None:
-            return [y if y is None else y.detach() for y in results], _record(entered, results) if followed else None, \
-                True  # fmt: skip
+            if chain is not None:
+                for key, gradient, y in zip(b.outputs, b.gradients, results, strict=False):
+                    if y is not None:
+                        chain.made(key, gradient, y)
+            return [y if y is None else y.detach() for y in results], None, True
     outputs, call = run_with_numpy(b.local, program.rules[b.op.name], operands, b.shapes, b.place, b.inside)
     scaled = [y if y is None or b.scale == 1.0 else y * b.scale for y in outputs]
     return scaled, call if followed else None, False
 
 
-def _entered(operands: Sequence[Tensor | None], wanted: Sequence[bool]) -> list[Tensor | None]:
-    first = next((x for x in operands if x is not None), None)
-    assert first is not None
-    anchor = torch.empty(0, device=first.device, requires_grad=True)
-    with torch.enable_grad():
-        return [
-            _Entry.apply(x, anchor) if x is not None and want else x for x, want in zip(operands, wanted, strict=True)
-        ]
+def _entered(b: Bound, operands: Sequence[Tensor | None], chain: Chain) -> list[Tensor | None]:
+    return [
+        chain.operand(key, gradient, x) if x is not None and want and key is not None and gradient is not None else x
+        for x, want, key, gradient in zip(operands, b.wanted, b.inputs, b.given, strict=True)
+    ]
 
 
-def _record(entered: Sequence[Tensor | None], results: Sequence[Tensor | None]) -> Record:
-    return Record(
-        [(get_gradient_edge(x), x.stride()) if x is not None and x.requires_grad else None for x in entered],
-        [(get_gradient_edge(y), y.dtype) if y is not None and y.requires_grad else None for y in results],
-    )
-
-
-def differentiated(
-    b: Bound,
-    record: Record | NumpyCall,
-    given: Sequence[Tensor | None],
-    only: Collection[int] | None = None,
-    *,
-    again: bool = False,
+def differentiated_by_numpy(
+    b: Bound, record: NumpyCall, given: Sequence[Tensor | None], only: Collection[int] | None = None
 ) -> list[Tensor | None]:
-    """Gradients of the wanted operands (`only` some of them) from those of the results; `again`: the record is used
-    once more."""
+    """Gradients of the wanted operands (`only` some of them) from those of the results."""
     wanted = [w and (only is None or i in only) for i, w in enumerate(b.wanted)]
-    if isinstance(record, NumpyCall):
-        return record.backward([g if g is None or b.scale == 1.0 else g * b.scale for g in given], wanted)
-    pairs = [(y[0], g.to(y[1])) for y, g in zip(record.results, given, strict=False) if g is not None and y is not None]
-    entries = [e if w else None for e, w in zip(record.entries, wanted, strict=True)]
-    edges = [e[0] for e in entries if e is not None]
-    if not edges or not pairs:
-        return [None] * len(entries)
-    found = iter(
-        torch.autograd.grad([y for y, _ in pairs], edges, [g for _, g in pairs], retain_graph=again, allow_unused=True)
-    )
-    out: list[Tensor | None] = []
-    for e in entries:
-        g = None if e is None else next(found)
-        # As the operand lies in memory (a transposed weight is a view); other views leave a copy to their next reader.
-        out.append(g if g is None or e is None or g.stride() == e[1] else g.contiguous())
-    return out
+    return record.backward([g if g is None or b.scale == 1.0 else g * b.scale for g in given], wanted)

@@ -1,6 +1,7 @@
 """Collectives by torch.distributed: the steps of redistributions, and the sums inside operators.
 
-No step writes into its operand: values are views of each other, and autograd may hold them.
+No step writes into its operand: values are views of each other, and autograd may hold them.  A bucket is made for its
+collective alone, and may be reduced where it lies.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from planner.ir import DeviceMesh
 from planner.redistribute import RedistributionStep, StepKind, folded, permute_sources
@@ -50,15 +52,20 @@ def _done(value: Tensor) -> Tensor:
     return found
 
 
-def all_reduce(value: Tensor, group: Any, reduction: str = "sum") -> Tensor:
-    """`value` reduced over the group, to the same bits on every rank."""
+def all_reduce(value: Tensor, group: Any, reduction: str = "sum", *, ours: bool = False) -> Tensor:
+    """`value` reduced over the group, to the same bits on every rank.
+
+    ours  whether nobody else reads the value, whose memory the result then takes; a graph that is traced says so by
+          itself, since it shows who reads what
+    """
     ranks = group.size()
     more = (ranks - 1) * (1 - 2 / ranks) * value.nbytes  # than round a ring
     few = value.nbytes <= _AT_ONCE_BYTES and more <= _MORE_BYTES
     if value.device.type == "cpu" and reduction in _ADDED and ranks > 1 and few:
         others = value.expand(ranks - 1, *value.shape).reshape(-1)
         return _added(value, _from_others(others, value.numel(), group), group.rank(), _ADDED[reduction])
-    return _done(_FUNCTIONAL.all_reduce(value.contiguous(), reduction, group.group_name))
+    reduced = _FUNCTIONAL.all_reduce_ if ours and not isinstance(value, FakeTensor) else _FUNCTIONAL.all_reduce
+    return _done(reduced(value.contiguous(), reduction, group.group_name))
 
 
 def all_gather(value: Tensor, ranks: int, dim: int, group: Any) -> Tensor:
@@ -176,7 +183,7 @@ def apply_together(
         shapes = [v.shape for v in values]
         flat = torch.cat([v.reshape(-1) for v in values])
         values.clear()
-        pieces = torch.split(all_reduce(flat, group, _reduction(steps[0])), [s.numel() for s in shapes])
+        pieces = torch.split(all_reduce(flat, group, _reduction(steps[0]), ours=True), [s.numel() for s in shapes])
         return [p.view(s) for p, s in zip(pieces, shapes, strict=True)]
     if kind is StepKind.REDUCE_SCATTER:
         parts = [_parts(v, count, s.dim) for s, v in zip(steps, values, strict=True)]

@@ -10,7 +10,7 @@ from planner.lowering.program import StageInstruction
 from planner.lowering.staged import Phase
 from planner.lowering.touched import Key, key_of, reads, writes
 
-__all__ = ["Passing", "passing"]
+__all__ = ["Passing", "chained", "passing"]
 
 Where = tuple[Phase, int]  # a pass, and the number of an instruction in it
 _ORDER: tuple[Phase, ...] = ("forward", "backward", "weights")
@@ -60,6 +60,18 @@ def passing(program: Program, staged: Staged, chunk: int) -> Passing:
         wanted -= set(_written(program, i))
         wanted |= set(read)
     return Passing(frozenset(recorded), again, dropped, _summed(program, listed))
+
+
+def chained(staged: Staged, chunk: int) -> dict[str, str]:
+    """Operators with the one whose backward runs directly behind theirs."""
+    found: dict[str, str] = {}
+    before: str | None = None
+    for i in staged.chunks[chunk].instructions("backward"):
+        whole = isinstance(i, Run) and i.backward and not i.part
+        if before is not None and isinstance(i, Run) and whole:
+            found[before] = i.op
+        before = i.op if isinstance(i, Run) and whole else None
+    return found
 
 
 def _summed(program: Program, listed: list[tuple[Where, StageInstruction]]) -> dict[Where, list[Key]]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Call", "Function", "operator", "operator_types", "registered"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # frozen ones take three times as long to make, and one is made for every operator
 class Call:
     """An operator on one rank.
 

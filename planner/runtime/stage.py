@@ -25,11 +25,12 @@ from planner.lowering.program import StageInstruction
 from planner.lowering.staged import Phase
 from planner.lowering.touched import Key
 from planner.redistribute.steps import FREE
-from planner.runtime.bound import Bound, Record, bind, differentiated, run
+from planner.runtime.bound import Bound, bind, differentiated_by_numpy, run
 from planner.runtime.buckets import buckets
+from planner.runtime.chain import Chain
 from planner.runtime.collectives import all_reduce, apply, apply_together
 from planner.runtime.fallback import NumpyCall
-from planner.runtime.lifetimes import Passing, passing
+from planner.runtime.lifetimes import Passing, chained, passing
 from planner.runtime.parts import local_part
 from planner.runtime.transfers import Transfers
 from planner.runtime.workers import Context
@@ -61,8 +62,9 @@ class Cell:
     micro_batch: int
     values: dict[Key, Tensor] = field(default_factory=dict)
     gradients: dict[Key, Tensor] = field(default_factory=dict)
-    records: dict[str, Record | NumpyCall] = field(default_factory=dict)
-    waiting: dict[str, list[Tensor | None]] = field(default_factory=dict)  # gradients of results, for those of weights
+    records: dict[str, Chain | NumpyCall] = field(default_factory=dict)
+    chain: Chain | None = None  # the one that the next operator may join
+    waiting: dict[str, dict[Key, Tensor | None]] = field(default_factory=dict)  # of results, for gradients of weights
 
 
 class Stage:
@@ -96,8 +98,13 @@ class Stage:
         self.fixed = fixed_operators(self.graph)
         self.draws = {n for n, b in self.bound.items() if drawing and _draws(b.op) and n not in self.fixed}
         self.passing: dict[int, Passing] = {k: passing(self.program, staged, k) for k in self.chunks}
+        self.chained = {b: a for k in self.chunks for b, a in chained(staged, k).items()}
         self.again = frozenset[Key]().union(*(p.again for p in self.passing.values()))
         self.resident: dict[Key, Tensor] = {}
+        # Parameters as the feed gives them: those of the module, if they are not converted.
+        self.lasting = frozenset((i.tensor, i.layout) for i in self.loads() if self.is_parameter(i.tensor))
+        if precision is not None:
+            self.lasting = frozenset()
         self.buckets = {
             (k, phase): buckets(listed, self._bucketed(phase), lambda i: self._type(i.tensor))
             for k in self.chunks
@@ -219,6 +226,7 @@ class Stage:
         self.transfers.wait()
         self.total(taken)
         self._empty()
+        self._watch = None
         return taken
 
     def begin(self, feed: Feed) -> None:
@@ -258,12 +266,15 @@ class Stage:
             for cell in cells:
                 for key in life.dropped.get((event.phase, n), ()):
                     cell.values.pop(key, None)
+                    if cell.chain is not None:
+                        cell.chain.forget(key)
                 for key in () if once else life.summed.get((event.phase, n), ()):
                     if key in cell.gradients:
                         _add(shared.gradients, key, cell.gradients.pop(key))
             if self._watch is not None:
                 self._watch(i)
         for cell in cells:
+            self._joins(None, cell)
             for transfer in program.sent(event.phase):
                 self._send(transfer, cell)
         if event.phase == "forward":
@@ -374,24 +385,43 @@ class Stage:
     def _forward(self, b: Bound, cell: Cell, shared: Cell, *, record: bool) -> None:
         if b.op.name in self.draws:
             self.context.draw = self._feed(*DRAW, cell.micro_batch)
-        operands: list[Tensor | None] = []
-        for i, key in enumerate(b.inputs):
-            if key is not None and i == b.shape_operand:
-                operands.append(torch.tensor(b.shapes[0], dtype=torch.int64))
-                continue
-            value = None if key is None else self._value(key, cell, shared)
-            if key is not None and value is None:
+        operands = [None if key is None else self._value(key, cell, shared) for key in b.inputs]
+        if b.shape_operand is not None and b.inputs[b.shape_operand] is not None:
+            operands[b.shape_operand] = torch.tensor(b.shapes[0], dtype=torch.int64)
+        for key, value in zip(b.inputs, operands, strict=True):
+            if value is None and key is not None:
                 raise self._missing(f"{key[0]}, an operand of {b.op.type} {b.op.name},", key[1])
-            operands.append(value)
-        again = {i: self._later(k, cell, shared) for i, k in enumerate(b.inputs) if record and k in self.again}
-        results, kept, own = run(b, self.program, operands, record=record, again=again)
+        again: dict[int, Callable[[], Tensor]] = {}
+        if record and self.again:
+            again = {
+                i: self._later(k, cell, shared) for i, k in enumerate(b.inputs) if k is not None and k in self.again
+            }
+        chain = self._joins(b, cell) if record and b.followed else None
+        results, kept, own = run(b, self.program, operands, chain, again=again)
         if not own:
             self.fallbacks.add(b.op.type)
+            if chain is not None:
+                self._joins(None, cell)
         for key, y in zip(b.outputs, results, strict=False):
             if key is not None and y is not None:
                 cell.values[key] = y
-        if kept is not None:
-            cell.records[b.op.name] = kept
+        if chain is not None:
+            cell.records[b.op.name] = chain if kept is None else kept
+
+    def _joins(self, b: Bound | None, cell: Cell) -> Chain | None:
+        """The chain that follows an operator for its backward: the open one, or a new one where it may not join that;
+        without an operator the open one is closed."""
+        chain = cell.chain
+        if chain is not None:
+            if b is not None and self._follows(b, chain):
+                chain.joined(b.op.name)
+                return chain
+            chain.close()
+        cell.chain = None
+        if b is not None:
+            cell.chain = Chain(self.lasting)
+            cell.chain.joined("" if b.reduced else b.op.name)
+        return cell.chain
 
     def _later(self, key: Key, cell: Cell, shared: Cell) -> Callable[[], Tensor]:
         """What gives a value that is made again, when it is."""
@@ -404,24 +434,46 @@ class Stage:
 
         return found
 
+    def _follows(self, b: Bound, chain: Chain) -> bool:
+        """Those that communicate inside stay by themselves, since all ranks do so in one order, and so do all where
+        every instruction is watched."""
+        behind = self.chained.get(b.op.name) == chain.last
+        return behind and self._watch is None and not b.reduced and chain.takes(b.followed)
+
     def _backward(self, b: Bound, cell: Cell, part: str) -> None:
+        record = cell.records.get(b.op.name) if part == "values" else cell.records.pop(b.op.name, None)
+        if isinstance(record, NumpyCall):
+            self._backward_by_numpy(record, b, cell, part)
+        elif record is not None and record.pending:
+            self._backward_of(record, b, cell, part)
+
+    def _backward_of(self, chain: Chain, b: Bound, cell: Cell, part: str) -> None:
+        """Of a chain all, where its last operator is met: behind that the others have theirs."""
+
+        def given(key: Key) -> Tensor | None:
+            return cell.gradients.pop(key, None) if key[0] in self.program.active else None
+
+        if part == "values":  # their gradients are read once more, for those of weights
+            cell.waiting[b.op.name] = {k: given(k) for k in chain.results}
+        waiting = cell.waiting.pop(b.op.name, {}) if part == "weights" else cell.waiting.get(b.op.name, {})
+        only = (lambda key: (key[0] in self.staged.weights) == (part == "weights")) if part else None
+        for key, g in chain.differentiated(waiting.get if part else given, only, again=part == "values"):
+            _add(cell.gradients, key, g)
+
+    def _backward_by_numpy(self, record: NumpyCall, b: Bound, cell: Cell, part: str) -> None:
+        keys = [k for k in b.gradients if k is not None and k[0] in self.program.active]
         if part == "weights":
-            given = cell.waiting.pop(b.op.name, None)
-            record = cell.records.pop(b.op.name, None)
+            waiting = cell.waiting.pop(b.op.name, {})
         else:
-            given = [cell.gradients.pop(k, None) if k is not None and k[0] in self.program.active else None
-                     for k in b.gradients]  # fmt: skip
-            record = cell.records.get(b.op.name) if part else cell.records.pop(b.op.name, None)
-        if record is None or given is None or all(g is None for g in given):
+            waiting = {k: cell.gradients.pop(k, None) for k in keys}
+        if all(g is None for g in waiting.values()):
             return
-        only = None
-        if part:
-            heavy = {k for k, n in enumerate(b.op.inputs) if n in self.staged.weights}
-            only = heavy if part == "weights" else set(range(len(b.op.inputs))) - heavy
         if part == "values":
-            cell.waiting[b.op.name] = given
-        found = differentiated(b, record, given, only, again=part == "values")
-        for key, g in zip(b.given, found, strict=False):
+            cell.waiting[b.op.name] = waiting
+        heavy = {k for k, n in enumerate(b.op.inputs) if n in self.staged.weights}
+        only = None if not part else heavy if part == "weights" else set(range(len(b.op.inputs))) - heavy
+        given = [None if k is None else waiting.get(k) for k in b.gradients]
+        for key, g in zip(b.given, differentiated_by_numpy(b, record, given, only), strict=False):
             if key is not None and g is not None:
                 _add(cell.gradients, key, g)
 

@@ -241,6 +241,8 @@ class TracedStage:
         module = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*examples)
         module.graph.eliminate_dead_code()
         overlap(module.graph, self._agreed)
+        if not self.compiled:  # Inductor finds by itself what may be written over
+            _reduce_buckets_in_place(module)
         module.recompile()
         graph.module = module
 
@@ -284,6 +286,13 @@ def _summing(module: GraphModule, outputs: int) -> list[Tensor]:
     end.args = (list(returned[:outputs]),)
     module.recompile()
     return [torch.empty(n.meta["val"].shape, dtype=n.meta["val"].dtype, device="meta") for n in made]
+
+
+def _reduce_buckets_in_place(module: GraphModule) -> None:
+    """Has collectives reduce where it lies what is joined for them alone."""
+    for node in module.graph.find_nodes(op="call_function", target=torch.ops._c10d_functional.all_reduce.default):
+        if (joined := node.args[0]).target is torch.ops.aten.cat.default and len(joined.users) == 1:
+            node.target = torch.ops._c10d_functional.all_reduce_.default
 
 
 def _in_place(module: GraphModule, given: Sequence[str], made: Sequence[str], outputs: int) -> list[str]:
