@@ -17,6 +17,7 @@ __all__ = [
     "chunk_offloaded_bytes",
     "elements",
     "fullest",
+    "held_as_made",
     "held_by_rank",
     "held_bytes",
     "made_bytes",
@@ -87,7 +88,7 @@ def elements(workload: Workload, c: Configuration, chunks: Sequence[Sequence[int
 
 def chunk_activation_bytes(workload: Workload, c: Configuration, chunk: Sequence[int]) -> float:
     """Activations that one micro-batch keeps on the device in a chunk between its passes."""
-    return sum(_saved_of_unit(workload, c, i) * (1 - c.offload * workload.repeated[i]) for i in chunk)
+    return sum(_kept_of_unit(workload, c, i) for i in chunk)
 
 
 def chunk_offloaded_bytes(workload: Workload, c: Configuration, chunk: Sequence[int]) -> float:
@@ -121,11 +122,20 @@ def _again(workload: Workload, c: Configuration, i: int, saved: float) -> float:
 
 
 def held_by_rank(
-    workload: Workload, c: Configuration, chunks: Sequence[Sequence[int]], activations: Sequence[float]
+    workload: Workload,
+    c: Configuration,
+    chunks: Sequence[Sequence[int]],
+    activations: Sequence[float],
+    *,
+    as_made: bool = False,
 ) -> list[Held]:
-    """Of every pipeline rank; `activations` in flight as the schedule's simulation says."""
+    """Of every pipeline rank; `activations` in flight as the schedule's simulation says; `as_made`: gradients are there
+    from when they are made (`held_as_made`), else throughout, as most frameworks lay them out in buffers."""
     ranks = each_once(alike_ranks(workload, c, chunks), lambda device: held_bytes(workload, c, chunks, device, 0.0))
-    return [replace(held, activations=size) for held, size in zip(ranks, activations, strict=True)]
+    found = [replace(held, activations=size) for held, size in zip(ranks, activations, strict=True)]
+    if not as_made:
+        return found
+    return [_in_stage_as_made(workload, c, chunks[rank], rank, held) for rank, held in enumerate(found)]
 
 
 def fullest(held: Sequence[Held]) -> Held:
@@ -171,18 +181,69 @@ def held_bytes(
     )
 
 
-def _working(workload: Workload, c: Configuration, part: Sequence[int]) -> float:
-    """The most that passes through the units of a chunk hold beyond what all of it keeps.
+def held_as_made(workload: Workload, c: Configuration) -> Held:
+    """Peak of a device that runs one micro-batch through all of the model, where gradients of weights are there from
+    when they are made: the backward pass frees activations while it makes them, and at no moment are all of both
+    there."""
+    whole = tuple(range(len(workload.units)))
+    held = held_bytes(workload, c, (whole,), 0, chunk_activation_bytes(workload, c, whole))
+    return _as_made(workload, c, whole, held)
 
-    While a unit runs, what those behind it keep is not there yet, or not any more.  At the end of the model losses are
-    computed in single precision.
-    """
+
+def _in_stage_as_made(workload: Workload, c: Configuration, part: Sequence[int], device: int, held: Held) -> Held:
+    """Peak of a stage whose gradients are there from when the first backward pass makes them: at that pass, or at a
+    later one, where fewer micro-batches may be in flight.  `held`: with those of the first pass, and all gradients."""
+    if c.order not in ("1f1b", "gpipe") or c.virtual_stages > 1 or c.copies > 1:
+        return held
+    first = c.passes if c.order == "gpipe" else min(c.passes, c.pp - device)
+    later = min(c.passes - 1, first)
+    then = replace(held, activations=held.activations * later / first)
+    now = _as_made(workload, in_chunk(workload, c, part, device), part, held)
+    return max(now, then, key=lambda h: h.total) if later else now
+
+
+def _as_made(workload: Workload, c: Configuration, part: Sequence[int], held: Held) -> Held:
+    """The fullest moment of the first backward pass of a part of the model, which `held` counts with all gradients."""
+    if c.frozen or not workload.trained:
+        return held
+    made = {i: workload.units[i].stored if c.zero >= 2 else workload.units[i].weights for i in part}
+    for t in workload.tied:  # the last unit that reads a weight makes its gradient first
+        if not (mine := [i for i in t.units if i in made]):
+            continue
+        size = t.stored if c.zero >= 2 else t.weights
+        if t.units[0] in made:
+            made[t.units[0]] -= size
+        made[max(mine)] += size
+    beside = held.transient - c.copies * max(0.0, _working(workload, c, part))
+    moments, kept, gradients = [], held.activations, 0.0
+    for i in reversed(part):
+        gradients += made[i] * c.gradient_bytes
+        working = _working_of_unit(workload, c, i)
+        moments.append(replace(held, activations=kept, gradients=gradients, transient=beside + working))
+        kept -= _kept_of_unit(workload, c, i)
+    return max(moments, key=lambda h: h.total)
+
+
+def _kept_of_unit(workload: Workload, c: Configuration, i: int) -> float:
+    """Bytes that unit i keeps on the device between its passes."""
+    return _saved_of_unit(workload, c, i) * (1 - c.offload * workload.repeated[i])
+
+
+def _working_of_unit(workload: Workload, c: Configuration, i: int) -> float:
+    """Bytes that unit i holds beside what is kept while it runs.  At the end of the model losses are computed in single
+    precision."""
+    u = workload.units[i]
+    loss = u.score_bytes / c.activation_bytes * LOSS_HELD_BYTES[c.loss]
+    return max(_again(workload, c, i, _saved_of_unit(workload, c, i)) + u.over_bytes, loss)
+
+
+def _working(workload: Workload, c: Configuration, part: Sequence[int]) -> float:
+    """The most that passes through the units of a chunk hold beyond what all of it keeps: while a unit runs, what those
+    behind it keep is not there yet, or not any more."""
     most = later = 0.0
     for i in reversed(part):
-        u, saved = workload.units[i], _saved_of_unit(workload, c, i)
-        loss = u.score_bytes / c.activation_bytes * LOSS_HELD_BYTES[c.loss]
-        most = max(most, max(_again(workload, c, i, saved) + u.over_bytes, loss) - later)
-        later += saved * (1 - c.offload * workload.repeated[i])
+        most = max(most, _working_of_unit(workload, c, i) - later)
+        later += _kept_of_unit(workload, c, i)
     return most
 
 

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from planner.clock.configuration import Configuration
 from planner.clock.costs import redistribution_cost, run_cost
-from planner.clock.memory import Held, chunk_activation_bytes, held_bytes
+from planner.clock.memory import Held, chunk_activation_bytes, held_as_made, held_bytes
 from planner.clock.passes import Part
 from planner.clock.stages import in_one_chunk
 from planner.clock.step import StepTimes, step_of
@@ -143,7 +143,10 @@ def held_of_plan(
         workload = trace(program, settings, **_way(priced, execution), held_alone=True)
     else:
         workload = workload_of_plan(priced, program, execution)
-    c, whole = _at_once(workload, execution or usual(program, settings)), range(len(workload.units))
+    run_as = execution or usual(program, settings)
+    c, whole = _at_once(workload, run_as), range(len(workload.units))
+    if settings.target == "torch" and run_as.micro_batches == run_as.pp == run_as.copies == 1:
+        return held_as_made(workload, c)
     return held_bytes(workload, c, (whole,), 0, chunk_activation_bytes(workload, c, whole))
 
 

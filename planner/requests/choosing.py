@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from planner.planning.constraints import Constraints
     from planner.requests.uniform import Uniforms
     from planner.requests.uniform_found import Uniform
+    from planner.uniform.found import Scored
 
 __all__ = ["Choosing", "Chosen"]
 
@@ -164,13 +166,19 @@ class Choosing:
             if refusal is None:
                 if answer is None or own.documents[0]["step_time_s"] < answer.documents[0]["step_time_s"]:
                     within = own.documents[0]["step_time_s"] < best.step_time_s
-                    answer, uniform, chosen = self._before(own, best, answer), best, True
+                    answer, uniform, chosen = self._before(own, best.found.best[1:], answer), best, True
                 break
             say(f"{self.prepared.options.target} refuses {best.strategy}: {refusal}")
             uniforms.leave_out(best, refusal)
             best = uniforms.best()
         if answer is None:
             return None
+        if not chosen and len(answer.plans) < self.request.top_k:
+            own, further = (
+                replace(answer, plans=answer.plans[part], documents=answer.documents[part])
+                for part in (slice(1), slice(1, None))
+            )
+            answer = self._before(own, uniform.found.best, further)
         if self.front:
             uniform = uniforms.with_front(uniform)
         first = {**answer.documents[0], "uniform": uniform.document}
@@ -200,11 +208,11 @@ class Choosing:
         gap = gap_of(step, bound)
         return bound, f"optimality  a step takes at least {time_text(bound)}: gap {gap:.2%} (of {which})"
 
-    def _before(self, best: Answer, uniform: Uniform, others: Answer | None) -> Answer:
+    def _before(self, best: Answer, samples: Sequence[Scored], others: Answer | None) -> Answer:
         """With further plans, where these were asked for: of configurations and of operators, the fastest first."""
         count = self.request.top_k
         further = [] if others is None else list(zip(others.plans, others.documents, strict=True))
-        for s in uniform.found.best[1:count]:
+        for s in samples[: count - 1]:
             try:
                 own = self._of_configuration(spelled(s.configuration))
             except (InfeasibleError, NoPlanError, UsageError, InputError):

@@ -3,7 +3,8 @@
 The program says where the backward of each operator runs.  Of operators whose backward runs come one behind the other,
 with nothing between them, autograd may follow the whole chain: what one hands to the next stays in autograd's graph,
 and one call finds the gradients of all operands that the chain takes from elsewhere.  A chain holds no more tensors
-than the backward of its operators reads: its ends are edges of autograd's graph.
+than the backward of its operators reads: its ends are edges of autograd's graph.  Gradients of its operands are there
+at once, before they are added to those of other micro-batches: no more than a bucket, or those of one operator.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from planner.lowering.touched import Key
+from planner.runtime import buckets
 
 __all__ = ["Chain"]
 
-# Gradients of the parameters of a chain are there at once, and are added up behind it: a chain is shorter than a block.
-_LONGEST: Final = 32
+_LONGEST: Final = 64  # operators
 
 
 class _Entry(torch.autograd.Function):
@@ -48,7 +49,7 @@ class Chain:
         """lasting: operands that lie where they do longer than the chain, which may hold them, therefore"""
         self.last = ""  # the operator that came last
         self._lasting = lasting
-        self._count = 0
+        self._count = self._bytes = 0  # operators, and bytes of operands from elsewhere
         self._open = True
         self._anchor: Tensor | None = None
         self._linked: dict[Key, tuple[Tensor, Key]] = {}  # results that autograd follows, with their gradients' keys
@@ -69,7 +70,7 @@ class Chain:
 
     def takes(self, operands: Iterable[tuple[Key, Key]]) -> bool:
         """Whether one more operator, which reads these values and finds these gradients of them, may join."""
-        if not self._open or self._count >= _LONGEST:
+        if not self._open or self._count >= _LONGEST or self._bytes >= buckets.BUCKET_BYTES:
             return False
         for key, gradient in operands:
             linked = self._linked.get(key)
@@ -100,6 +101,7 @@ class Chain:
             found = _Entry.apply(value, self._anchor)
             self._entries.append((gradient, _edge(found), value.stride()))
         self._entered[key, gradient] = found
+        self._bytes += value.nbytes
         return found
 
     def made(self, key: Key | None, gradient: Key | None, result: Tensor) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from planner.kernels.shards import Array
 from planner.planning import PlanDocument
 from planner.runtime.ready import ready, workers_for
 from planner.runtime.session import Results, Session, Traffic, micro_batch_values
+from planner.runtime.tried import Tried, fastest
 from planner.verify.check import FORWARD_TOLERANCE, GRADIENT_TOLERANCE, relative_error
 from planner.verify.data import random_tensors
 from planner.verify.reference import gradients, run_ops
@@ -26,7 +27,8 @@ class RunResult:
     """Of one run, on the rank that reports it.
 
     `errors`: largest relative error of outputs and of gradients against the whole model on one process, None where
-    nobody asked; `passed`: whether they lie within the tolerances of `planner verify`.
+    nobody asked; `passed`: whether they lie within the tolerances of `planner verify`.  `tried`: of several plans that
+    were tried, what was found of each.
     """
 
     seconds: tuple[float, ...]
@@ -35,15 +37,18 @@ class RunResult:
     loss: float | None
     errors: Mapping[str, float] | None
     passed: bool
+    tried: tuple[Tried, ...] = ()
 
 
 def run_plan(
     model: Path, plan: PlanDocument, *, device: str = "cpu", threads: int = 1, steps: int = 3, seed: int = 0,
     check: bool = False, as_planned: bool = False, say: Callable[[str], None] | None = None,
+    others: Sequence[PlanDocument] = (), tell: Callable[[int, Tried], None] | None = None,
 ) -> RunResult | None:  # fmt: skip
     """Runs `steps` steps of the plan on random parameters and inputs; None on ranks that do not report.  Operators that
     would run on the host are named to `say` before anything is started; on GPUs they are refused.  Steps are computed
-    in the model's types or, `as_planned`, in the plan's precision.
+    in the model's types or, `as_planned`, in the plan's precision.  Where there are `others`, all are tried first and
+    the fastest is run; `tell` gets what was found of each, with its number.
 
     Raises:
         InputError: the plan is not for this model.
@@ -53,18 +58,23 @@ def run_plan(
     """
     here = ready(model, plan, device, say)
     workers = workers_for(here, plan.devices, device, threads)
+    speaks = here is None or here.reports
+    tried: tuple[Tried, ...] = ()
     with workers:
+        if others:
+            plan, tried = fastest(workers, model, [plan, *others], as_planned=as_planned, tell=tell if speaks else None)
         session = Session(workers, model, plan, seed=seed, as_planned=as_planned)
         seconds = tuple(session.step(steps))
         results = session.results()
         traffic = session.traffic()
-        if here is not None and not here.reports:
+        if not speaks:
             return None
     if traffic.executed != traffic.planned:
         raise VerificationError(f"executed {dict(traffic.executed)} but planned {dict(traffic.planned)}")
     errors = _errors(session.graph, results, seed, plan.schedule.micro_batches) if check else None
     passed = errors is None or (errors["outputs"] < FORWARD_TOLERANCE and errors["gradients"] < GRADIENT_TOLERANCE)
-    return RunResult(seconds, traffic, results.fallbacks, _loss(session.graph, results), errors, passed)
+    return RunResult(seconds, traffic, results.fallbacks, _loss(session.graph, results), errors, passed,
+                     tried)  # fmt: skip
 
 
 def _loss(graph: Graph, results: Results) -> float | None:

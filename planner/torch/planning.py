@@ -148,7 +148,7 @@ def _search(
                 "devices: expected a number of devices; give devices=…, a machine, or start a process group"
             )
         devices = dist.get_world_size()
-    given = {"precision": _precision(module), **options, "optimizer": optimizer_name(optimizer)}
+    given = {"precision": _precision(module), "target": "torch", **options, "optimizer": optimizer_name(optimizer)}
     model = model_of_step(captured)
 
     def searching(**more: Any) -> Plan:

@@ -30,7 +30,7 @@ def workers() -> Iterator[Workers]:
 
 
 def _both(context: Context, name: str, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], int, int]:
-    """Gradients of one step in chains and with every instruction watched, and how often autograd was called for each."""
+    """Gradients of a step in chains and with every instruction watched, and how often autograd was called for each."""
     torch.set_num_threads(1)
     case = made(name)
     runner: Any = planner.torch.parallelize(case.module, planned(case, options))._planner
@@ -59,7 +59,8 @@ def _both(context: Context, name: str, options: dict[str, Any]) -> tuple[dict[st
 @pytest.mark.parametrize("kind", ["ddp", "zero3", "tp", "2-d"])
 def test_chains_find_the_gradients_of_operators_by_themselves(workers: Workers, name: str, kind: str) -> None:
     for chained, single, few, many in workers.call(_both, name, KINDS[kind]):
-        assert chained.keys() == single.keys() and chained
+        assert chained.keys() == single.keys()
+        assert chained
         assert worst(chained, single) < 1e-5
         assert few < many
 
@@ -67,7 +68,8 @@ def test_chains_find_the_gradients_of_operators_by_themselves(workers: Workers, 
 @pytest.mark.parametrize("schedule", STAGES)
 def test_stages_do_too(workers: Workers, schedule: str) -> None:
     for chained, single, few, many in workers.call(_both, "gpt", STAGES[schedule]):
-        assert chained.keys() == single.keys() and worst(chained, single) < 1e-5
+        assert chained.keys() == single.keys()
+        assert worst(chained, single) < 1e-5
         assert few <= many
 
 
@@ -95,8 +97,10 @@ def test_a_chain_holds_neither_operands_nor_results() -> None:
     gc.collect()
     assert all(r() is None for r in held)
     ((key, gradient),) = chain.differentiated({KEYS["y"]: torch.full((4,), 3.0)}.get)
-    assert key == KEYS["x"] and gradient.tolist() == [6.0] * 4
-    assert not chain.pending and chain.differentiated({}.get) == []
+    assert key == KEYS["x"]
+    assert gradient.tolist() == [6.0] * 4
+    assert not chain.pending
+    assert chain.differentiated({}.get) == []
 
 
 def test_gradients_from_inside_and_outside_add_up() -> None:
@@ -145,4 +149,4 @@ def _squared(context: Context) -> tuple[list[float], list[float]]:
     parallel = planner.torch.parallelize(parallel, plan)
     parallel(x).loss.backward()
     assert plain.weight.grad is not None
-    return [p.grad.flatten().tolist() for p in parallel.parameters()][0], plain.weight.grad.flatten().tolist()
+    return next(p.grad.flatten().tolist() for p in parallel.parameters()), plain.weight.grad.flatten().tolist()

@@ -370,6 +370,19 @@ def test_operators_are_searched_alone_where_memory_is_not_short(
     assert request.space in ((None, "operators") if request.strategy else ("whole",))
 
 
+def test_further_plans_are_there_whichever_kind_is_fastest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A plan of operators one by one is followed by uniform configurations."""
+    kinds = set()
+    for options in (["--hardware", "cpu", "--precision", "fp32"], ["--hardware", "h100"]):
+        found = searched(capsys, tmp_path, "--space", "whole", "--top-k", "3", *options, "--force")
+        plans = [read_plan(Path(p)) for p in found["plans"]]  # type: ignore[attr-defined]
+        steps = [p.cost.step_time_s for p in plans]
+        assert len(plans) == 3
+        assert steps == sorted(steps)
+        kinds.add(plans[0].search.request.strategy is None)  # type: ignore[union-attr]
+    assert True in kinds
+
+
 def test_seconds_are_enough_for_a_plan_that_fits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Where the whole batch at once does not fit."""
     found = searched(capsys, tmp_path, "--memory-limit", "16MB", "--time-limit", "8")

@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
+from planner.cli.tuned import fastest_of, other_plans, plan_paths, telling, tuned
 from planner.errors import UsageError
 from planner.requests.values import not_negative, plan_file, positive
 
@@ -58,6 +59,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="one JSON document on standard output; of a training one a line for a step"
     )
+    parser.add_argument(
+        "--autotune", type=_several, metavar="K",
+        help="try the plans of `planner search --space whole --top-k K` for some steps each, and run the fastest",
+    )  # fmt: skip
     group = parser.add_argument_group("training (any of these trains)")
     group.add_argument(
         "--optimizer", choices=("adamw", "sgd"), help="default: the plan's; adam is AdamW, momentum is sgd with 0.9"
@@ -85,6 +90,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="measure every operator and collective behind the last step; writes profile.json and trace.json there",
     )  # fmt: skip
     group.add_argument("--load", type=Path, metavar="FOLDER", help="go on from a checkpoint, or the newest in a folder")
+
+
+def _several(text: str) -> int:
+    """argparse type: a whole number from two on."""
+    if not text.isdecimal() or int(text) < 2:
+        raise argparse.ArgumentTypeError(f"expected a number of plans from 2 on, found {text!r}")
+    return int(text)
 
 
 def _number(text: str) -> float:
@@ -129,12 +141,13 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--save-every: no --save says where to; add it")
     if options.weights is not None and options.load is not None:
         raise UsageError("--weights and --load: both say what the weights are; leave one of the two out")
+    plans = [plan, *other_plans(options.plan, plan, options.autotune or 1)]
     require_torch("planner run")
     from planner.runtime.started import Elsewhere
 
     try:
         trains = bool(given) or (options.steps is not None and not options.check and plan.schedule.mode == "training")
-        return (_train if trains else _compare)(options, plan, as_planned)
+        return (_train if trains else _compare)(options, plans, as_planned)
     except Elsewhere as error:
         # Another rank says it.  A launcher ends all ranks as soon as one is gone: it is not to end that one before.
         time.sleep(_SPEAKS_S)
@@ -145,9 +158,10 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _compare(options: argparse.Namespace, plan: PlanDocument, as_planned: bool) -> int:
+def _compare(options: argparse.Namespace, plans: list[PlanDocument], as_planned: bool) -> int:
     from planner.runtime.launch import run_plan
 
+    plan, *others = plans
     outcome = run_plan(
         options.model,
         plan,
@@ -158,15 +172,18 @@ def _compare(options: argparse.Namespace, plan: PlanDocument, as_planned: bool) 
         check=options.check,
         as_planned=as_planned,
         say=_say,
+        others=others,
+        tell=telling(plan_paths(options.plan, len(plans)), _say),
     )
     if outcome is None:  # another rank reports
         return 0
-    document = _document(outcome, plan, as_planned=as_planned)
+    plan = plans[fastest_of(outcome.tried)]
+    document = {**_document(outcome, plan, as_planned=as_planned), **tuned(options.plan, outcome.tried)}
     print(json.dumps(document, indent=1) if options.json else _text(document))
     return 0 if outcome.passed else 1
 
 
-def _train(options: argparse.Namespace, plan: PlanDocument, as_planned: bool) -> int:
+def _train(options: argparse.Namespace, plans: list[PlanDocument], as_planned: bool) -> int:
     from planner.report.profiled import profiled
     from planner.runtime.launch import RunResult
     from planner.runtime.training.driver import Step, train
@@ -180,14 +197,17 @@ def _train(options: argparse.Namespace, plan: PlanDocument, as_planned: bool) ->
         )
         print(json.dumps({**asdict(s), "saved": saved}) if options.json else text, flush=True)
 
+    plan, *others = plans
     steps = options.steps or (1 if options.profile is None else 3)
     asked = TrainingOptions(steps=steps, seed=options.seed, **{name: getattr(options, name) for name in _TRAINING})
     found = train(
         options.model, plan, asked,
         device=options.device, threads=options.threads, as_planned=as_planned, say=_say, tell=tell,
+        others=others, tried=telling(plan_paths(options.plan, len(plans)), _say),
     )  # fmt: skip
     if found is None:  # another rank reports
         return 0
+    plan = plans[fastest_of(found.tried)]
     seconds = tuple(s.seconds for s in found.steps)
     outcome = RunResult(seconds, found.traffic, found.fallbacks, found.steps[-1].loss, None, True)
     document = {
@@ -195,6 +215,7 @@ def _train(options: argparse.Namespace, plan: PlanDocument, as_planned: bool) ->
         "step": found.steps[-1].step,
         "weights": found.weights,
         "optimizer": asdict(found.numbers),
+        **tuned(options.plan, found.tried),
     }
     lines = [_text(document), f"  weights: {found.weights}"]
     if found.watched is not None:
@@ -236,7 +257,8 @@ def _executed(plan: PlanDocument) -> str:
 
 def _text(d: dict[str, Any]) -> str:
     steps = d["step_seconds"]
-    lines = [f"{len(steps)} steps on {d['devices']} processes, median {median(steps):.4g} s"]
+    lines = [f"the fastest of {len(d['autotune'])} plans is {d['plan']}"] if "autotune" in d else []
+    lines += [f"{len(steps)} steps on {d['devices']} processes, median {median(steps):.4g} s"]
     planned, executed = _TYPES[d["precision"]["planned"]], d["precision"]["executed"]
     as_planned = "as planned"
     if planned != executed:

@@ -166,7 +166,8 @@ def pipelined(
     sums = stage_sums(planned, stage_of)
     shared = tuple(name for name, over in stages_of_parameters(graph, stage_of).items() if len(over) > 1)
     run = simulate(order, step.rows, c.passes, step.sent_s, overlapped=c.overlap_pipeline)
-    memory = tuple(x.peak for x in held_by_rank(workload, run_as, workload.chunks, step.pipeline.activation_bytes))
+    flying, as_made = step.pipeline.activation_bytes, priced.machine.settings.target == "torch"
+    memory = tuple(x.peak for x in held_by_rank(workload, run_as, workload.chunks, flying, as_made=as_made))
     costs = _costs(step, order)
     parts, overlaps = step.breakdown, c.overlap_pipeline
     return Pipelined(

@@ -6,8 +6,8 @@ then end the same way, and one reports.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,6 +24,7 @@ from planner.runtime.training.finite import foremost
 from planner.runtime.training.options import Numbers, TrainingOptions
 from planner.runtime.training.rank import NotFinite, RankTraining, StepOutcome, graph_of_plan
 from planner.runtime.training.weights import weights_of
+from planner.runtime.tried import Tried, fastest
 from planner.runtime.workers import Context, Workers
 
 __all__ = ["Agreed", "Step", "Trained", "Watched", "train", "train_on"]
@@ -57,7 +58,7 @@ class Watched:
 @dataclass(frozen=True, slots=True)
 class Trained:
     """Of a training, on the rank that reports.  `weights`: where they came from; `begun`: the steps made before;
-    `watched`: where a profile was asked for."""
+    `watched`: where a profile was asked for; `tried`: of several plans that were tried, what was found of each."""
 
     steps: tuple[Step, ...]
     traffic: Traffic
@@ -66,6 +67,7 @@ class Trained:
     numbers: Numbers
     begun: int
     watched: Watched | None = None
+    tried: tuple[Tried, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +89,11 @@ class _Prepared:
 def train(
     model: Path, plan: PlanDocument, options: TrainingOptions, *, device: str = "cpu", threads: int = 1,
     as_planned: bool = False, say: Callable[[str], None] | None = None, tell: Callable[[Step], None] | None = None,
+    others: Sequence[PlanDocument] = (), tried: Callable[[int, Tried], None] | None = None,
 ) -> Trained | None:  # fmt: skip
     """Trains the model as the plan says; None on ranks that do not report.  `tell` gets each step when it is made,
-    `say` what is to be known beside.
+    `say` what is to be known beside.  Where there are `others`, all plans are tried first and the fastest is trained;
+    `tried` gets what was found of each, with its number.
 
     Raises:
         InputError: the plan is not for this model; weights, data or a checkpoint do not fit it.
@@ -104,12 +108,15 @@ def train(
     here = ready(model, plan, device, say)
     speaks = here is None or here.reports
     with workers_for(here, plan.devices, device, threads) as workers:
+        rows: tuple[Tried, ...] = ()
+        if others:
+            plan, rows = fastest(workers, model, [plan, *others], as_planned=as_planned, tell=tried if speaks else None)
         try:
             found = train_on(workers, model, plan, options, as_planned=as_planned, say=say if speaks else None,
                              tell=tell if speaks else None)  # fmt: skip
         except Agreed as error:
             raise (error.error if speaks else Elsewhere(error.error)) from None
-    return found if speaks else None
+    return replace(found, tried=rows) if speaks else None
 
 
 def train_on(
