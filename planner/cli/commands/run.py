@@ -30,7 +30,7 @@ _BYTES: Final = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 # Options that make a run a training.
 _TRAINING: Final = (
     "optimizer", "lr", "weight_decay", "momentum", "clip", "weights", "data", "save", "save_every", "load",
-    "profile",
+    "profile", "resume",
 )  # fmt: skip
 
 
@@ -89,6 +89,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--profile", type=Path, metavar="FOLDER",
         help="measure every operator and collective behind the last step; writes profile.json and trace.json there",
     )  # fmt: skip
+    group.add_argument(
+        "--resume", action="store_true", default=None,
+        help="go on from the newest checkpoint under --save, if there is one, up to --steps steps in all",
+    )  # fmt: skip
     group.add_argument("--load", type=Path, metavar="FOLDER", help="go on from a checkpoint, or the newest in a folder")
 
 
@@ -122,8 +126,8 @@ def _positive_number(text: str) -> float:
 
 def run(options: argparse.Namespace) -> int:
     from planner.planning import read_plan
-    from planner.runtime.extra import require_torch
 
+    options.plan = _for_those_started(options.plan)
     plan = read_plan(options.plan)
     as_planned = options.precision == "plan"
     if as_planned and options.check and plan.schedule.precision != "fp32":
@@ -139,10 +143,14 @@ def run(options: argparse.Namespace) -> int:
         )
     if options.save_every is not None and options.save is None:
         raise UsageError("--save-every: no --save says where to; add it")
+    if options.resume and options.save is None:
+        raise UsageError("--resume: no --save says where checkpoints lie; add it")
+    if options.resume and options.load is not None:
+        raise UsageError("--resume and --load: both say where to go on from; leave one of the two out")
     if options.weights is not None and options.load is not None:
         raise UsageError("--weights and --load: both say what the weights are; leave one of the two out")
     plans = [plan, *other_plans(options.plan, plan, options.autotune or 1)]
-    require_torch("planner run")
+    _require_torch()
     from planner.runtime.started import Elsewhere
 
     try:
@@ -152,6 +160,33 @@ def run(options: argparse.Namespace) -> int:
         # Another rank says it.  A launcher ends all ranks as soon as one is gone: it is not to end that one before.
         time.sleep(_SPEAKS_S)
         return error.exit_status
+
+
+def _require_torch() -> None:
+    from planner.runtime.extra import require_torch
+
+    require_torch("planner run")
+
+
+def _for_those_started(path: Path) -> Path:
+    """Of a folder with plans for several numbers of devices (`planner search --devices 2,4`) that for as many processes
+    as a launcher has started.  UsageError where there is none."""
+    plans = {int(p.stem[5:]): p for p in path.parent.glob("plan-*.json") if p.stem[5:].isdecimal()}
+    if path.name != "plan.json" or path.is_file() or not plans:
+        return path
+    _require_torch()
+    from planner.runtime.started import started
+
+    here = started()
+    if here is not None and here.world in plans:
+        return plans[here.world]
+    counts = ", ".join(map(str, sorted(plans)))
+    if here is None:
+        raise UsageError(f"{path.parent} holds plans for {counts} devices; name one, such as {min(plans.items())[1]}")
+    raise UsageError(
+        f"{path.parent} holds plans for {counts} devices, and {here.by} started {here.world}; start one of these "
+        f"numbers, or search a plan for {here.world}"
+    )
 
 
 def _say(text: str) -> None:
@@ -208,6 +243,10 @@ def _train(options: argparse.Namespace, plans: list[PlanDocument], as_planned: b
     if found is None:  # another rank reports
         return 0
     plan = plans[fastest_of(found.tried)]
+    if not found.steps:
+        done = {"step": found.begun, "weights": found.weights}
+        print(json.dumps(done) if options.json else f"{found.weights} has made all {steps} steps; none is left")
+        return 0
     seconds = tuple(s.seconds for s in found.steps)
     outcome = RunResult(seconds, found.traffic, found.fallbacks, found.steps[-1].loss, None, True)
     document = {

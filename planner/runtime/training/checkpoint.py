@@ -39,18 +39,22 @@ def place_of(folder: Path, step: int) -> Path:
     return folder / f"step-{step:08d}"
 
 
-def chosen(folder: Path) -> Path:
-    """The checkpoint that a folder is, or the newest of those in it.  InputError where it is and has none."""
-    if _is_whole(folder):
-        return folder
+def newest(folder: Path) -> Path | None:
+    """The newest whole checkpoint in a folder."""
     inside = folder.iterdir() if folder.is_dir() else ()
     found = [(int(m[1]), f) for f in inside if (m := _NAME.fullmatch(f.name)) and _is_whole(f)]
-    if not found:
+    return max(found)[1] if found else None
+
+
+def chosen(folder: Path) -> Path:
+    """The checkpoint that a folder is, or the newest of those in it.  InputError where it is and has none."""
+    found = folder if _is_whole(folder) else newest(folder)
+    if found is None:
         raise InputError(
             f"--load {folder}: expected a checkpoint (a folder with .metadata), or a folder of such called step-N, "
             f"found {'neither' if folder.is_dir() else 'no folder'}"
         )
-    return max(found)[1]
+    return found
 
 
 def _is_whole(folder: Path) -> bool:

@@ -18,7 +18,7 @@ from planner.runtime.ready import ready, workers_for
 from planner.runtime.session import Traffic
 from planner.runtime.started import Elsewhere, Ranks
 from planner.runtime.timed import Timed
-from planner.runtime.training.checkpoint import chosen, clear, load, place_of, record_of, save
+from planner.runtime.training.checkpoint import chosen, clear, load, newest, place_of, record_of, save
 from planner.runtime.training.data import batch_rows, open_data
 from planner.runtime.training.finite import foremost
 from planner.runtime.training.options import Numbers, TrainingOptions
@@ -57,7 +57,8 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """Of a training, on the rank that reports.  `weights`: where they came from; `begun`: the steps made before;
+    """Of a training, on the rank that reports.  `steps`: none where it was resumed and had made all of them; `weights`:
+    where they came from; `begun`: the steps made before;
     `watched`: where a profile was asked for; `tried`: of several plans that were tried, what was found of each."""
 
     steps: tuple[Step, ...]
@@ -172,6 +173,9 @@ class _Loop:
         checkpoint = None
         if o.load is not None:
             checkpoint, before = self.call(_found, o.load)[0]
+        elif o.resume:
+            checkpoint, before = self.call(_resumed, o.save)[0]
+            o = replace(o, load=checkpoint, weights=o.weights if checkpoint is None else None)
         numbers = o.numbers(self.plan.schedule.optimizer, before)
         seed = int(before.get("seed", 0)) if o.seed is None else o.seed
         if o.data is None and before.get("data"):
@@ -193,9 +197,12 @@ class _Loop:
         if o.profile is not None:
             self.call(_folder, o.profile)
         begun = int(before.get("step", 0))
+        end = o.steps if o.resume else begun + o.steps
+        if begun >= end:
+            return Trained((), Traffic({}, {}, {}), frozenset(), source, numbers, begun)
         made: list[Step] = []
-        for number in range(begun + 1, begun + o.steps + 1):
-            made.append(self._step(number, prepared.step_samples, last=number == begun + o.steps))
+        for number in range(begun + 1, end + 1):
+            made.append(self._step(number, prepared.step_samples, last=number == end))
             tell(made[-1])
         found = self.workers.call(_traffic)
         traffic = Traffic.of_all([t for t, _ in found], self.plan.mesh.devices)
@@ -248,6 +255,11 @@ def _guarded(context: Context, function: Callable[..., Any], *arguments: Any) ->
 def _found(_: Context, folder: Path) -> tuple[Path, dict[str, Any]]:
     checkpoint = chosen(folder)
     return checkpoint, record_of(checkpoint)
+
+
+def _resumed(_: Context, folder: Path) -> tuple[Path | None, dict[str, Any]]:
+    checkpoint = newest(folder)
+    return checkpoint, {} if checkpoint is None else record_of(checkpoint)
 
 
 def _open(context: Context, model: Path, text: str, options: TrainingOptions, seed: int) -> _Prepared:

@@ -45,6 +45,8 @@ class TrainingOptions:
     data     a folder (`planner.runtime.training.data`)
     save     a folder that gets a checkpoint every `save_every` steps and behind the last one
     load     a checkpoint, or the folder of several, of which the newest is taken
+    resume   whether to go on from the newest checkpoint under `save`, if there is one; `steps` then counts all steps of
+             the training
     profile  a folder that gets the profile of some steps behind the last one, which change nothing
     """
 
@@ -61,6 +63,7 @@ class TrainingOptions:
     save_every: int | None = None
     load: Path | None = None
     profile: Path | None = None
+    resume: bool | None = None
 
     def numbers(self, planned: str, before: dict[str, Any] | None = None) -> Numbers:
         """The optimizer: as asked, else as the checkpoint's training `before` had it, else as the plan and torch do.
