@@ -26,6 +26,7 @@ __all__ = [
     "parallelize",
     "plan",
     "profile",
+    "set_step",
     "state_dict",
     "whole_state_dict",
 ]
@@ -40,6 +41,7 @@ _HOME: Final = {
     "profile": "planner.torch.profiling",
     "clip_grad_norm_": "planner.torch.state",
     "load_state_dict": "planner.torch.state",
+    "set_step": "planner.torch.state",
     "state_dict": "planner.torch.state",
     "whole_state_dict": "planner.torch.state",
 }

@@ -23,9 +23,10 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.tensor import DTensor
 
+from planner.errors import UsageError
 from planner.runtime.placements import in_one_piece, in_shards_of, local_tensor
 
-__all__ = ["STAGES", "clip_grad_norm_", "load_state_dict", "state_dict", "whole_state_dict"]
+__all__ = ["STAGES", "clip_grad_norm_", "load_state_dict", "set_step", "state_dict", "whole_state_dict"]
 
 STAGES: Final = "_planner_stages"  # of a parameter, by how many stages of the pipeline it is held
 
@@ -44,13 +45,30 @@ def state_dict(module: nn.Module, optimizer: torch.optim.Optimizer | None = None
 def load_state_dict(
     module: nn.Module, state: Mapping[str, Any], optimizer: torch.optim.Optimizer | None = None
 ) -> None:
-    """Puts state of `state_dict`, as it was or as it was loaded since, into the module and the optimizer."""
+    """Puts state of `state_dict`, as it was or as it was loaded since, into the module and the optimizer.
+
+    Dropout goes on from the step that the optimizer counts, as AdamW does; beside one that counts none, as SGD, say it
+    with `set_step`.
+    """
     now = _held(get_model_state_dict(module))
     loaded = {n: in_shards_of(v, now[n]) for n, v in state["model"].items() if n in now}
     set_model_state_dict(module, loaded, options=StateDictOptions(strict=False))
     if optimizer is not None:
         fresh = get_optimizer_state_dict(module, optimizer)
         set_optimizer_state_dict(module, optimizer, _alike(state["optimizer"], fresh))
+        counted = [int(s["step"]) for s in optimizer.state.values() if "step" in s]
+        if counted:
+            set_step(module, max(counted))
+
+
+def set_step(module: nn.Module, step: int) -> None:
+    """Lets a parallel module drop what it drops in the step behind so many; UsageError of a module without a plan."""
+    runner = getattr(type(module), "_planner", None)
+    if runner is None:
+        raise UsageError(f"planner.torch.set_step: {type(module).__name__} is not parallel; parallelize it first")
+    if step < 0:
+        raise UsageError(f"planner.torch.set_step: step={step}: expected 0 or more steps that were made")
+    runner.steps = step
 
 
 def whole_state_dict(module: nn.Module) -> dict[str, Tensor]:

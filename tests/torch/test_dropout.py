@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ pytestmark = pytest.mark.peer
 
 import planner.torch  # noqa: E402
 from planner.cli.main import main  # noqa: E402
+from planner.errors import UsageError  # noqa: E402
 from planner.runtime.workers import Context, Workers  # noqa: E402
 from tests.torch.training import made, planned, step_loss, whole  # noqa: E402
 
@@ -102,3 +104,46 @@ def test_a_training_that_goes_on_drops_what_one_without_a_break_does(
     whole_run = losses("--steps", "3")
     assert losses("--steps", "2", "--save", str(tmp_path / "saved")) == whole_run[:2]
     assert losses("--load", str(tmp_path / "saved")) == whole_run[2:]
+
+
+def _gone_on(context: Context, kind: str) -> tuple[list[float], float]:
+    """Losses of three steps, and that of the third one of a module that goes on from the state behind the second."""
+    torch.set_num_threads(1)
+    states: list[Any] = []
+
+    def three(first: int) -> list[float]:
+        case = made("dropped")
+        module = planner.torch.parallelize(case.module, planned(case, {"strategy": "fsdp"}))
+        make = torch.optim.AdamW if kind == "adamw" else torch.optim.SGD
+        optimizer = make(module.parameters(), lr=1e-2)
+        if first:
+            step_loss(case, module, parallel=True).backward()  # which makes the optimizer's state
+            optimizer.step()
+            planner.torch.load_state_dict(module, states[0], optimizer)
+            if kind == "sgd":
+                planner.torch.set_step(module, first)
+        losses = []
+        for _ in range(first, 3):
+            optimizer.zero_grad()
+            loss = step_loss(case, module, parallel=True)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+            if len(losses) == 2:
+                found = planner.torch.state_dict(module, optimizer)
+                states.append(copy.deepcopy(found))
+        return losses
+
+    whole_run = three(0)
+    return whole_run, three(2)[0]
+
+
+@pytest.mark.parametrize("kind", ["adamw", "sgd"])
+def test_a_module_that_goes_on_drops_what_one_without_a_break_does(workers: Workers, kind: str) -> None:
+    for losses, third in workers.call(_gone_on, kind):
+        assert third == losses[2]
+
+
+def test_steps_are_of_parallel_modules() -> None:
+    with pytest.raises(UsageError, match="Linear is not parallel"):
+        planner.torch.set_step(torch.nn.Linear(1, 1), 3)
