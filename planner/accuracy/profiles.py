@@ -14,17 +14,17 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import planner.cost_models
 from planner.accuracy.fit import BY_TYPE, Values
 from planner.accuracy.predictor import Fitter, Predictor
 from planner.accuracy.rows import Case, read_rows
 from planner.cost_models import load_profile, profile_names
-from planner.cost_models.calibrate.document import base_document, calibrated_text
+from planner.cost_models.calibrate import ComputeSample, base_document, calibrated_text, fit_device
 from planner.errors import InputError
 
-__all__ = ["FittedProfile", "fitted_profile"]
+__all__ = ["FittedProfile", "fitted_profile", "is_of_run", "profile_of_run"]
 
 _DIGITS: Final = 3
 _NOT_FITTED: Final = ("alpha-beta", "cpu", "h200-one")  # nor are those of rows of their own (tests/bench/gpu/fit.py)
@@ -51,6 +51,36 @@ def fitted_profile(rows: Path, base: str, name: str, progress: Callable[[str], N
     values = Fitter()(cases, progress)[base]
     datasets = tuple(sorted({c.dataset for c in cases}))
     return FittedProfile(_text(base, name, values, _source(cases)), values, len(cases), datasets)
+
+
+def is_of_run(rows: Path) -> bool:
+    """Whether a file is the profile.json of `planner run --profile` or of `planner.torch.profile`."""
+    return isinstance(_json(rows), dict) and "samples" in _json(rows)
+
+
+def profile_of_run(rows: Path, base: str, name: str) -> FittedProfile:
+    """`base` with its device fitted to the operators that a run has measured.
+
+    InputError where the file is malformed, or has too few kinds of operators to tell.
+    """
+    document = _json(rows)
+    try:
+        samples = [ComputeSample(**s) for s in document["samples"]]
+        found = fit_device(load_profile(base), samples)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{rows}: its operators cannot be fitted to: {error}; profile another run") from None
+    source = f"measured: {len(samples)} operators of {document.get('model', 'a step')}, by planner run --profile"
+    values = {k: v if isinstance(v, int) else float(f"{v:.4g}") for k, v in found.values.items()}
+    about = base_document(base)
+    text = calibrated_text(about, values, name=name, description=about["description"], source=source)
+    return FittedProfile(text, values, len(samples), (str(document.get("model", "a step")),))
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None  # whoever reads rows says what is wrong with them
 
 
 def _cases(rows: Path, progress: Callable[[str], None]) -> list[Case]:

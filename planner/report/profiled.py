@@ -11,7 +11,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from planner.cost_models.calibrate.samples import ComputeSample
+from planner.cost_models.memory import Precision
+from planner.lowering import Program
 from planner.planning.document import PlanDocument
+from planner.report.samples import compute_samples
 from planner.report.trace import named, timed_event, trace_document
 from planner.report.words import memory_text, time_text
 from planner.runtime.timed import Timed, TimedKind
@@ -21,6 +25,7 @@ __all__ = ["Profile", "ProfileRow", "profiled"]
 Step = Sequence[Timed]
 _RANK: Final = 1000  # process number of rank 0 in the trace, behind those of the plan's own
 _LONGEST: Final = 12  # rows of a table on the terminal
+_OPERATORS: Final = ("forward", "backward")
 _FORWARD: Final = ("forward", "recompute")
 
 
@@ -48,7 +53,8 @@ class Profile:
     """`step_s`: measured seconds of a step without a watch, the slowest rank's median; `watched_s`: with one, which
     takes longer where operators are small; `predicted_step_s`: the plan's, with its optimizer.  `held_bytes`: what
     lives at the fullest moment of a step on the fullest rank, None where that cannot be seen; `predicted_bytes`: the
-    plan's, with its optimizer.  `steps`: those of each rank that were watched."""
+    plan's, with its optimizer.  `steps`: those of each rank that were watched; `samples`: operators as `planner
+    calibrate --rows` reads them."""
 
     plan: PlanDocument
     rows: tuple[ProfileRow, ...]
@@ -58,6 +64,7 @@ class Profile:
     held_bytes: int | None
     predicted_bytes: int
     steps: tuple[tuple[Step, ...], ...]
+    samples: tuple[ComputeSample, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -71,6 +78,7 @@ class Profile:
             "held_bytes": self.held_bytes,
             "predicted_bytes": self.predicted_bytes,
             "rows": [asdict(r) for r in self.rows],
+            "samples": [asdict(s) for s in self.samples],
         }
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
@@ -116,7 +124,7 @@ class Profile:
                     f"{memory_text(self.predicted_bytes)} predicted"
                 ]
             ),
-            *_table("operators, by type", _by_type(r for r in self.rows if r.kind in ("forward", "backward"))),
+            *_table("operators, by type", _by_type(r for r in self.rows if r.kind in _OPERATORS)),
             *_table(
                 "redistributions, by collectives", _by_type(r for r in self.rows if r.kind in ("value", "gradient"))
             ),
@@ -128,9 +136,16 @@ class Profile:
 
 
 def profiled(
-    plan: PlanDocument, ranks: Sequence[Sequence[Step]], step_s: float, held_bytes: int | None = None
+    plan: PlanDocument,
+    ranks: Sequence[Sequence[Step]],
+    step_s: float,
+    held_bytes: int | None = None,
+    *,
+    program: Program | None = None,
+    precision: Precision | None = None,
 ) -> Profile:
-    """`ranks`: the watched steps of each rank; `step_s`, `held_bytes`: as of `Profile`."""
+    """`ranks`: the watched steps of each rank; `step_s`, `held_bytes`: as of `Profile`; `program`: what was run, in a
+    `precision` which is the plan's by default."""
     predicted = _predictions(plan)
     sums: dict[tuple[TimedKind, str], list[tuple[float, int]]] = defaultdict(list)  # of each rank: seconds, how often
     for steps in ranks:
@@ -142,7 +157,7 @@ def profiled(
     for (kind, name), found in sums.items():
         times = max(n for _, n in found)
         once = predicted.get((kind, name))
-        operator = plan.operators.get(name)
+        operator = plan.operators.get(name) if kind in _OPERATORS else None  # a tensor may have an operator's name
         rows.append(
             ProfileRow(
                 kind=kind,
@@ -156,6 +171,7 @@ def profiled(
             )
         )
     watched = max((median(step[-1].end_s for step in steps if step) for steps in ranks if any(steps)), default=0.0)
+    computed = precision or plan.schedule.precision
     return Profile(
         plan,
         tuple(sorted(rows, key=lambda r: -r.measured_s)),
@@ -165,6 +181,7 @@ def profiled(
         held_bytes,
         plan.cost.peak_memory_bytes,
         tuple(tuple(steps) for steps in ranks),
+        () if program is None else compute_samples(program, computed, rows),
     )
 
 

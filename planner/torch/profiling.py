@@ -66,7 +66,8 @@ def profile(
     ranks: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(ranks, (listed, held))
     most = max((size for _, size in ranks if size is not None), default=None)
-    return profiled(runner.document, [watched for watched, _ in ranks], median(seconds), most)
+    watched = [each for each, _ in ranks]
+    return profiled(runner.document, watched, median(seconds), most, program=runner.staged.program)
 
 
 def _held(

@@ -17,7 +17,7 @@ from planner.trace.transfers import count_inner, count_redistributions, runs_aga
 from planner.trace.workload import Workload
 from planner.work.fusion import Fusion, fusion_of
 
-__all__ = ["trace", "trace_levels"]
+__all__ = ["placed", "trace", "trace_levels"]
 
 
 def trace(
@@ -43,7 +43,7 @@ def trace(
     """
     few = condensed(program, stage_of, chains=chains, attention=attention, copies=copies)
     if few is None:
-        at = _placed(program, settings, chains, attention, copies, stage_of)
+        at = placed(program, settings, chains=chains, attention=attention, copies=copies, stage_of=stage_of)
     else:
         fusion = _fusion(few.program, chains, attention, copies)
         at = Placed(few.program, few.facts, fusion, settings, resting_layouts(few.program))
@@ -84,17 +84,21 @@ def trace_levels(
     gathered_again: bool = False,
 ) -> Levels:
     """What a rank holds for activations at every instruction; arguments as of `trace`."""
-    return levels_of(_placed(program, settings, chains, attention, copies, None), gathered_again=gathered_again)
+    return levels_of(
+        placed(program, settings, chains=chains, attention=attention, copies=copies), gathered_again=gathered_again
+    )
 
 
-def _placed(
+def placed(
     program: Program,
     settings: Settings,
+    *,
     chains: bool,
     attention: bool,
     copies: bool,
-    stage_of: Mapping[str, int] | None,
+    stage_of: Mapping[str, int] | None = None,
 ) -> Placed:
+    """The program with what is known of it; arguments as of `trace`."""
     facts = facts_of(program.graph)
     if stage_of is not None:
         facts = facts.cut(stage_of)

@@ -28,7 +28,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
     parser.add_argument("--quick", action="store_true", help="fewer and smaller measurements")
     parser.add_argument(
-        "--rows", type=Path, metavar="ROWS.json", help="fit to published step times instead of to this machine"
+        "--rows",
+        type=Path,
+        metavar="ROWS.json",
+        help="fit to published step times, or to the profile.json of a run, instead of to this machine",
     )
     add_json_option(parser)
 
@@ -69,10 +72,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _from_rows(options: argparse.Namespace) -> int:
-    """The base's efficiencies fitted to measured training steps on that machine."""
-    from planner.accuracy.profiles import fitted_profile
+    """The base's efficiencies fitted to measured training steps on that machine, or to the operators of one."""
+    from planner.accuracy.profiles import fitted_profile, is_of_run, profile_of_run
 
-    found = fitted_profile(options.rows, options.base, options.out.stem, progress_to(quiet=False))
+    of_run = is_of_run(options.rows)
+    if of_run:
+        found = profile_of_run(options.rows, options.base, options.out.stem)
+    else:
+        found = fitted_profile(options.rows, options.base, options.out.stem, progress_to(quiet=False))
     _write(options.out, found.text)
     document = {
         "profile": str(options.out),
@@ -81,10 +88,11 @@ def _from_rows(options: argparse.Namespace) -> int:
         "datasets": list(found.datasets),
         "values": dict(found.values),
     }
+    what = "operators" if of_run else "steps"
     if options.json:
         print(json.dumps(document, indent=1))
     else:
-        print(f"{options.out}: {options.base} fitted to {found.rows} steps of {', '.join(found.datasets)}")
+        print(f"{options.out}: {options.base} fitted to {found.rows} {what} of {', '.join(found.datasets)}")
         print("\n".join(f"  {name:42} {value:.4g}" for name, value in found.values.items()))
     return 0
 

@@ -18,6 +18,7 @@ from planner.errors import UsageError
 from planner.requests.values import not_negative, plan_file, positive
 
 if TYPE_CHECKING:
+    from planner.cost_models.memory import Precision
     from planner.planning import PlanDocument
     from planner.runtime.launch import RunResult
 
@@ -219,6 +220,8 @@ def _compare(options: argparse.Namespace, plans: list[PlanDocument], as_planned:
 
 
 def _train(options: argparse.Namespace, plans: list[PlanDocument], as_planned: bool) -> int:
+    from planner.frontends import load_model
+    from planner.planning.programs import program_of
     from planner.report.profiled import profiled
     from planner.runtime.launch import RunResult
     from planner.runtime.training.driver import Step, train
@@ -258,7 +261,12 @@ def _train(options: argparse.Namespace, plans: list[PlanDocument], as_planned: b
     }
     lines = [_text(document), f"  weights: {found.weights}"]
     if found.watched is not None:
-        profile = profiled(plan, found.watched.ranks, found.watched.step_s, found.watched.held_bytes)
+        watched = found.watched
+        program = program_of(plan, load_model(options.model, bind=plan.model.bind, batch=plan.model.batch))
+        profile = profiled(
+            plan, watched.ranks, watched.step_s, watched.held_bytes,
+            program=program, precision=None if as_planned else _precision(_executed(plan)),
+        )  # fmt: skip
         profile.save(options.profile)
         document["profile"] = str(options.profile)
         lines += ["", str(profile), "", f"profile.json and trace.json (for Perfetto) lie in {options.profile}"]
@@ -292,6 +300,12 @@ def _executed(plan: PlanDocument) -> str:
     types of inputs and of tensors that move; of several the widest."""
     found = {t.dtype for t in plan.tensors.values()} | {x.dtype for x in plan.inputs.values()}
     return max(found & _BYTES.keys(), key=lambda t: (_BYTES[t], t), default="float32")
+
+
+def _precision(executed: str) -> Precision:
+    """What plans call an element type."""
+    names: dict[str, Precision] = {"bfloat16": "bf16", "float16": "fp16"}
+    return names.get(executed, "fp32")
 
 
 def _text(d: dict[str, Any]) -> str:
