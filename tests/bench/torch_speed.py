@@ -12,6 +12,7 @@ waits for whom.  Ratios are of medians.
     ddp         DistributedDataParallel, compiled         our ddp         weights whole on every rank
     fsdp        fully_shard of every block, compiled      our zero3       the same layout
     tp          parallelize_module, column and row wise   our tp          the same split
+    half        what a rank computes under tp, without any collective: no program of this split takes less
                                                           searched        what the planner finds for this machine
                                                           tuned           the fastest of the four it predicts fastest
 """
@@ -177,6 +178,20 @@ def recipes(module: nn.Module, x: Tensor, y: Tensor, hardware: str, mode: Mode) 
         run = torch.compile(own) if mode == "compiled" else own
         return stepping(lambda: loss_of(run(x), y), own.parameters())
 
+    def half() -> Any:
+        own = copy.deepcopy(module)
+        for block in own.blocks:
+            parts: list[tuple[Any, str, int]] = [(block, "up", 0), (block, "down", 1)]
+            if hasattr(block, "attention"):
+                parts += [(block.attention, n, int(n == "o")) for n in "qkvo"]
+            for holder, name, side in parts:
+                whole = getattr(holder, name)
+                sizes = [whole.in_features, whole.out_features]
+                sizes[1 - side] //= world
+                setattr(holder, name, nn.Linear(*sizes))
+        run = torch.compile(own) if mode == "compiled" else own
+        return stepping(lambda: loss_of(run(x), y), own.parameters())
+
     def planned(**options: Any) -> Callable[[], Any]:
         def make() -> Any:
             own = copy.deepcopy(module)
@@ -204,7 +219,7 @@ def recipes(module: nn.Module, x: Tensor, y: Tensor, hardware: str, mode: Mode) 
     return {
         "ddp": ddp, "our ddp": planned(pin=["rest=data_parallel"]),
         "fsdp": fsdp, "our zero3": planned(strategy=f"fsdp:micro_batch={len(x) // world}"),
-        "tp": tp, "our tp": planned(strategy=f"megatron:tp={world},micro_batch={len(x)},sp=0"),
+        "tp": tp, "our tp": planned(strategy=f"megatron:tp={world},micro_batch={len(x)},sp=0"), "half": half,
         "searched": planned(), "tuned": tuned,
     }  # fmt: skip
 
@@ -255,7 +270,7 @@ def main() -> None:
         middle = {n: median(v) for n, v in both.items()}
         for n, v in both.items():
             print(f"{n:10} {1e3 * middle[n]:8.1f} ms, {1e3 * min(v):.1f} to {1e3 * max(v):.1f}")
-        for ours, theirs in (("our ddp", "ddp"), ("our zero3", "fsdp"), ("our tp", "tp")):
+        for ours, theirs in (("our ddp", "ddp"), ("our zero3", "fsdp"), ("our tp", "tp"), ("half", "tp")):
             if ours in middle and theirs in middle:
                 print(f"{ours} / {theirs}: {middle[ours] / middle[theirs]:.3f}")
         recipes_best = [middle[n] for n in ("ddp", "fsdp", "tp") if n in middle]
