@@ -13,39 +13,37 @@ if TYPE_CHECKING:
     from planner.planning import PlanDocument
     from planner.runtime.tried import Tried
 
-__all__ = ["fastest_of", "other_plans", "plan_paths", "telling", "tuned"]
+__all__ = ["other_plans", "telling", "tuned"]
 
 
-def plan_paths(first: Path, count: int) -> list[Path]:
-    """So many plans, as `planner search --top-k` names them."""
-    return [first, *(first.with_name(f"{first.stem}-{k}.json") for k in range(2, count + 1))]
-
-
-def other_plans(first: Path, plan: PlanDocument, count: int) -> list[PlanDocument]:
+def other_plans(first: Path, plan: PlanDocument, count: int) -> dict[Path, PlanDocument]:
     """Those that are tried beside `plan`, which lies at `first`: so many together, or as many as there are.
 
     UsageError where there is none, or where one is not a plan of the same job.
     """
     from planner.planning import read_plan
 
-    paths = [path for path in plan_paths(first, count)[1:] if path.is_file()]  # a search may find fewer
-    if count > 1 and not paths:
+    named = [first.with_name(f"{first.stem}-{k}.json") for k in range(2, count + 1)]  # as search names them
+    found = {path: read_plan(path) for path in named if path.is_file()}  # of which it may find fewer
+    if named and not found:
         raise UsageError(
-            f"--autotune {count}: there is no {plan_paths(first, 2)[1]}; write several plans with planner search "
-            f"--space whole --top-k {count}, or leave --autotune out"
+            f"--autotune {count}: there is no {named[0]}; write several plans with planner search --space whole "
+            f"--top-k {count}, or leave --autotune out"
         )
-    found = [read_plan(path) for path in paths]
-    for path, other in zip(paths, found, strict=True):
+    for path, other in found.items():
         if _job(other) != _job(plan):
             raise UsageError(
-                f"--autotune {count}: {path} is for another model, number of devices or mode than {first}; search again"
-                f" with --top-k {count}, or remove it"
+                f"--autotune {count}: {path} is for another model, batch, number of devices or mode than {first}; "
+                f"search again with --top-k {count}, or remove it"
             )
     return found
 
 
 def _job(plan: PlanDocument) -> tuple[object, ...]:
-    return plan.model.digest, plan.model.batch, plan.devices, plan.schedule.mode
+    """What is the same of all plans of one search: those of several micro-batches are of a graph of fewer samples."""
+    shapes = {n: tuple(p.shape) for n, p in plan.parameters.items()}
+    first = next((x.shape[0] for x in plan.inputs.values() if x.shape), 1)
+    return shapes, plan.model.bind, first * plan.schedule.micro_batches, plan.devices, plan.schedule.mode
 
 
 def telling(paths: Sequence[Path], say: Callable[[str], None]) -> Callable[[int, Tried], None]:
@@ -55,21 +53,22 @@ def telling(paths: Sequence[Path], say: Callable[[str], None]) -> Callable[[int,
     width = max(len(path.name) for path in paths)
 
     def tell(number: int, tried: Tried) -> None:
-        say(
-            f"{paths[number].name:{width}}  a step without its optimizer takes {time_text(tried.measured_s)}, "
-            f"{time_text(tried.predicted_s)} predicted with it"
-        )
+        name = f"{paths[number].name:{width}}"
+        if tried.refused:
+            say(f"{name}  not tried: {tried.refused}")
+        else:
+            say(
+                f"{name}  a step without its optimizer takes {time_text(tried.measured_s)}, "
+                f"{time_text(tried.predicted_s)} predicted with it"
+            )
 
     return tell
 
 
-def fastest_of(tried: Sequence[Tried]) -> int:
-    """The number of the fastest plan; the first where none was tried."""
-    return min(range(len(tried)), key=lambda k: tried[k].measured_s, default=0)
-
-
-def tuned(first: Path, tried: Sequence[Tried]) -> dict[str, Any]:
+def tuned(paths: Sequence[Path], chosen: int, tried: Sequence[Tried]) -> dict[str, Any]:
     """What `--json` says of plans that were tried."""
-    paths = plan_paths(first, len(tried)) if tried else []
-    rows = [{"plan": str(path), **asdict(t)} for path, t in zip(paths, tried, strict=True)]
-    return {"plan": rows[fastest_of(tried)]["plan"], "autotune": rows} if rows else {}
+    rows = [
+        {"plan": str(path), **asdict(t), "measured_s": None if t.refused else t.measured_s}
+        for path, t in zip(paths, tried, strict=False)
+    ]
+    return {"plan": str(paths[chosen]), "autotune": rows} if rows else {}

@@ -184,7 +184,8 @@ def held_bytes(
 def held_as_made(workload: Workload, c: Configuration) -> Held:
     """Peak of a device that runs one micro-batch through all of the model, where gradients of weights are there from
     when they are made: the backward pass frees activations while it makes them, and at no moment are all of both
-    there."""
+    there.  Those of the step before are to be gone when it begins (`zero_grad` before the module is called).
+    """
     whole = tuple(range(len(workload.units)))
     held = held_bytes(workload, c, (whole,), 0, chunk_activation_bytes(workload, c, whole))
     return _as_made(workload, c, whole, held)

@@ -181,7 +181,7 @@ def profiled(
         held_bytes,
         plan.cost.peak_memory_bytes,
         tuple(tuple(steps) for steps in ranks),
-        () if program is None else compute_samples(program, computed, rows),
+        () if program is None else compute_samples(program, computed, rows, copies=plan.schedule.copies),
     )
 
 

@@ -17,10 +17,13 @@ if TYPE_CHECKING:
 __all__ = ["compute_samples"]
 
 
-def compute_samples(program: Program, precision: Precision, rows: Iterable[ProfileRow]) -> tuple[ComputeSample, ...]:
+def compute_samples(
+    program: Program, precision: Precision, rows: Iterable[ProfileRow], *, copies: int = 1
+) -> tuple[ComputeSample, ...]:
     """What each operator of a program computes and moves on a rank, as plans are priced, with the seconds of a row.
 
     precision  in which floats were computed
+    copies     micro-batches that pass together, each with kernels of its own
 
     Operators that communicate inside, and those that do nothing, are left out.
     """
@@ -34,7 +37,7 @@ def compute_samples(program: Program, precision: Precision, rows: Iterable[Profi
             continue
         flops, moved, launches = (sum(getattr(k, n) for k in kernels) for n in ("flops", "bytes", "launches"))
         if flops or moved:
-            label, seconds = f"{row.name} {row.kind}", row.measured_s / row.times
+            label, seconds = f"{row.name} {row.kind}", row.measured_s / row.times / copies
             kind = str(program.rules[row.name].cost.kind)
             out.append(ComputeSample(label, kind, float(flops), float(moved), precision, seconds, int(launches)))
     return tuple(out)

@@ -211,13 +211,19 @@ class Choosing:
     def _before(self, best: Answer, samples: Sequence[Scored], others: Answer | None) -> Answer:
         """With further plans, where these were asked for: of configurations and of operators, the fastest first."""
         count = self.request.top_k
+        if count == 1:
+            return replace(best, plans=best.plans[:1], documents=best.documents[:1])
         further = [] if others is None else list(zip(others.plans, others.documents, strict=True))
-        for s in samples[: count - 1]:
+        known = [_done(p) for p in (best.plans[0], *(p for p, _ in further))]
+        for s in samples[:count]:
+            if self.control.stopped:
+                break
             try:
                 own = self._of_configuration(spelled(s.configuration))
             except (InfeasibleError, NoPlanError, UsageError, InputError):
                 continue
-            if self._refusal(own) is None:
+            if self._refusal(own) is None and (done := _done(own.plans[0])) not in known:
+                known.append(done)
                 further.append((own.plans[0], own.documents[0]))
         further.sort(key=lambda f: f[1]["step_time_s"])
         plans, documents = [p for p, _ in further[: count - 1]], [d for _, d in further[: count - 1]]
@@ -277,3 +283,12 @@ class Choosing:
         own.check_job(self.devices)
         request = own.request(self.devices)
         return Choosing(own, self.devices, request, own.begin(request), own.recall).run().answer
+
+
+def _done(plan: str) -> tuple[object, ...]:
+    """What a plan does: two of the same are one, whatever they are called."""
+    p = PlanDocument.model_validate_json(plan)
+    schedule = p.schedule
+    passes = schedule.micro_batches, schedule.copies, schedule.stages, schedule.order
+    stored = {n: x.stored for n, x in p.parameters.items()}
+    return passes, p.mesh, {n: (o.strategy, o.chunk, len(o.runs)) for n, o in p.operators.items()}, stored

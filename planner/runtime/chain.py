@@ -107,6 +107,9 @@ class Chain:
     def made(self, key: Key | None, gradient: Key | None, result: Tensor) -> None:
         """A result of the last operator."""
         if result.requires_grad and gradient is not None:
+            if result.grad_fn is None:  # an operand that lasts, handed on as it is
+                with torch.enable_grad():
+                    result = result.view_as(result)
             self._results[gradient] = _edge(result), result.dtype
             if key is not None:
                 self._linked[key] = result, gradient

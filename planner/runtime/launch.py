@@ -28,7 +28,7 @@ class RunResult:
 
     `errors`: largest relative error of outputs and of gradients against the whole model on one process, None where
     nobody asked; `passed`: whether they lie within the tolerances of `planner verify`.  `tried`: of several plans that
-    were tried, what was found of each.
+    were tried, what was found of each; `chosen`: the number of the one that was run then.
     """
 
     seconds: tuple[float, ...]
@@ -37,6 +37,7 @@ class RunResult:
     loss: float | None
     errors: Mapping[str, float] | None
     passed: bool
+    chosen: int = 0
     tried: tuple[Tried, ...] = ()
 
 
@@ -59,10 +60,13 @@ def run_plan(
     here = ready(model, plan, device, say)
     workers = workers_for(here, plan.devices, device, threads)
     speaks = here is None or here.reports
-    tried: tuple[Tried, ...] = ()
+    chosen, tried = 0, tuple[Tried, ...]()
     with workers:
         if others:
-            plan, tried = fastest(workers, model, [plan, *others], as_planned=as_planned, tell=tell if speaks else None)
+            chosen, tried = fastest(
+                workers, model, [plan, *others], device=device, as_planned=as_planned, tell=tell if speaks else None
+            )
+            plan = [plan, *others][chosen]
         session = Session(workers, model, plan, seed=seed, as_planned=as_planned)
         seconds = tuple(session.step(steps))
         results = session.results()
@@ -74,7 +78,7 @@ def run_plan(
     errors = _errors(session.graph, results, seed, plan.schedule.micro_batches) if check else None
     passed = errors is None or (errors["outputs"] < FORWARD_TOLERANCE and errors["gradients"] < GRADIENT_TOLERANCE)
     return RunResult(seconds, traffic, results.fallbacks, _loss(session.graph, results), errors, passed,
-                     tried)  # fmt: skip
+                     chosen, tried)  # fmt: skip
 
 
 def _loss(graph: Graph, results: Results) -> float | None:

@@ -15,7 +15,7 @@ from planner.runtime.hosted import hosted, hosted_text
 from planner.runtime.started import Elsewhere, Ranks, Started, started
 from planner.runtime.workers import Workers
 
-__all__ = ["ready", "workers_for"]
+__all__ = ["check", "ready", "workers_for"]
 
 
 def ready(model: Path, plan: PlanDocument, device: str, say: Callable[[str], None] | None = None) -> Started | None:
@@ -32,7 +32,7 @@ def ready(model: Path, plan: PlanDocument, device: str, say: Callable[[str], Non
     if here is not None:
         here.expect(plan.devices)
     try:
-        _check(model, plan, device, say if here is None or here.reports else None)
+        check(model, plan, device, say if here is None or here.reports else None)
     except (InputError, UsageError) as error:
         if here is not None and here.local_rank:
             raise Elsewhere(error) from None
@@ -40,7 +40,8 @@ def ready(model: Path, plan: PlanDocument, device: str, say: Callable[[str], Non
     return here
 
 
-def _check(model: Path, plan: PlanDocument, device: str, say: Callable[[str], None] | None) -> None:
+def check(model: Path, plan: PlanDocument, device: str, say: Callable[[str], None] | None = None) -> None:
+    """InputError, UsageError: as `ready`, of a plan and a machine alone."""
     program = program_of(plan, load_model(model, bind=plan.model.bind, batch=plan.model.batch))
     on_host = hosted(program)
     if on_host and device == "cuda":

@@ -158,6 +158,11 @@ def _values(model: Path, bind: tuple[tuple[str, int], ...], batch: int | None, s
     return random_tensors(_graph(model, bind, batch), seed)
 
 
+def forget_values() -> None:
+    """Lets random tensors of models go."""
+    _values.cache_clear()
+
+
 def micro_batch_values(graph: Graph, values: Mapping[str, Array], seed: int, micro_batch: int) -> Mapping[str, Array]:
     """`values`, with the inputs of a micro-batch: those of the first, or drawn like them."""
     drawn = [n for n in graph.inputs if graph.tensors[n].role is Role.INPUT] if micro_batch else []

@@ -263,6 +263,10 @@ class Stage:
                 self._redistribute_together([listed[m] for m in together[n]], cells, shared)
             elif n not in passed:
                 self._instruction(i, cells, shared, record=(event.phase, n) in life.recorded)
+            if isinstance(i, Free | Host):  # a chain is not to hold what is let go, nor what goes to the host
+                for cell in cells:
+                    if cell.chain is not None:
+                        cell.chain.forget((i.tensor, i.layout))
             for cell in cells:
                 for key in life.dropped.get((event.phase, n), ()):
                     cell.values.pop(key, None)
@@ -396,7 +400,8 @@ class Stage:
             again = {
                 i: self._later(k, cell, shared) for i, k in enumerate(b.inputs) if k is not None and k in self.again
             }
-        chain = self._joins(b, cell) if record and b.followed else None
+        # What runs in between and is not followed, as blocks do that will run again, would keep a chain open for long.
+        chain = self._joins(b if record else None, cell) if b.followed else None
         results, kept, own = run(b, self.program, operands, chain, again=again)
         if not own:
             self.fallbacks.add(b.op.type)

@@ -47,8 +47,8 @@ def load_state_dict(
 ) -> None:
     """Puts state of `state_dict`, as it was or as it was loaded since, into the module and the optimizer.
 
-    Dropout goes on from the step that the optimizer counts, as AdamW does; beside one that counts none, as SGD, say it
-    with `set_step`.
+    Dropout goes on from the step that the optimizer counts, as AdamW does.  Beside one that counts none, as SGD, and
+    where the module is called several times for an update, say it with `set_step`.
     """
     now = _held(get_model_state_dict(module))
     loaded = {n: in_shards_of(v, now[n]) for n, v in state["model"].items() if n in now}
@@ -57,12 +57,12 @@ def load_state_dict(
         fresh = get_optimizer_state_dict(module, optimizer)
         set_optimizer_state_dict(module, optimizer, _alike(state["optimizer"], fresh))
         counted = [int(s["step"]) for s in optimizer.state.values() if "step" in s]
-        if counted:
+        if counted and hasattr(type(module), "_planner"):
             set_step(module, max(counted))
 
 
 def set_step(module: nn.Module, step: int) -> None:
-    """Lets a parallel module drop what it drops in the step behind so many; UsageError of a module without a plan."""
+    """Lets a parallel module drop what it drops behind so many calls; UsageError of a module without a plan."""
     runner = getattr(type(module), "_planner", None)
     if runner is None:
         raise UsageError(f"planner.torch.set_step: {type(module).__name__} is not parallel; parallelize it first")

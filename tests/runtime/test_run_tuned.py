@@ -11,6 +11,7 @@ import pytest
 
 from planner.builder import build
 from planner.cli.main import main
+from planner.errors import UsageError
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
@@ -70,6 +71,44 @@ def test_one_plan_alone_is_refused(given: tuple[str, str], tmp_path: Path, capsy
     assert "--top-k 2" in said
 
 
+def test_plans_of_several_micro_batches_are_of_one_job(
+    given: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The graph of a micro-batch has other shapes than that of the whole batch."""
+    search = ["search", given[1], "--devices", "2", "--hardware", "cpu", "--precision", "fp32", "--no-cache"]
+    for count in (1, 2, 4):
+        strategy = f"megatron:dp=2,micro_batch={4 // count},zero=1"
+        assert main([*search, "--strategy", strategy, "--out", str(tmp_path / str(count))]) == 0
+    for k, count in ((1, 1), (3, 2), (4, 4)):  # plan-2.json is not there
+        text = (tmp_path / str(count) / "plan.json").read_text()
+        (tmp_path / ("plan.json" if k == 1 else f"plan-{k}.json")).write_text(text)
+    capsys.readouterr()
+    assert main(["run", str(tmp_path), given[1], "--autotune", "4", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [Path(row["plan"]).name for row in found["autotune"]] == ["plan.json", "plan-3.json", "plan-4.json"]
+    assert found["plan"] == min(found["autotune"], key=lambda row: row["measured_s"])["plan"]
+
+
+def test_a_plan_that_is_refused_is_not_tried(
+    given: tuple[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from planner.runtime import tried
+
+    calls = iter([None, UsageError("not this one"), None])
+
+    def check(*_: Any) -> None:
+        if (error := next(calls)) is not None:
+            raise error
+
+    monkeypatch.setattr(tried, "check", check)
+    capsys.readouterr()
+    assert main(["run", *given, "--autotune", "3", "--json"]) == 0
+    shown = capsys.readouterr()
+    second = json.loads(shown.out)["autotune"][1]
+    assert (second["measured_s"], second["refused"]) == (None, "not this one")
+    assert "plan-2.json  not tried: not this one" in shown.err
+
+
 def test_a_plan_of_another_job_is_refused(
     given: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -78,6 +117,6 @@ def test_a_plan_of_another_job_is_refused(
     (tmp_path / "plan.json").rename(tmp_path / "plan-2.json")
     (tmp_path / "plan.json").write_text((Path(given[0]) / "plan.json").read_text())
     assert main(["run", str(tmp_path), given[1], "--autotune", "2"]) == 2
-    assert "plan-2.json is for another model, number of devices or mode" in capsys.readouterr().err
+    assert "plan-2.json is for another model, batch, number of devices or mode" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["run", *given, "--autotune", "1"])

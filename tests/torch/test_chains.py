@@ -16,6 +16,7 @@ from torch import Tensor, nn  # noqa: E402
 
 import planner.torch  # noqa: E402
 from planner.ir import Layout  # noqa: E402
+from planner.lowering import Free  # noqa: E402
 from planner.runtime.chain import Chain  # noqa: E402
 from planner.runtime.workers import Context, Workers  # noqa: E402
 from tests.torch.training import KINDS, STAGES, made, planned, worst  # noqa: E402
@@ -101,6 +102,49 @@ def test_a_chain_holds_neither_operands_nor_results() -> None:
     assert gradient.tolist() == [6.0] * 4
     assert not chain.pending
     assert chain.differentiated({}.get) == []
+
+
+def test_a_parameter_may_be_handed_on_as_it_is() -> None:
+    """By a Cast to its own type, or a Clip without bounds."""
+    chain = Chain(frozenset([KEYS["w"]]))
+    with torch.enable_grad():
+        w = chain.operand(KEYS["w"], KEYS["w"], torch.ones(2))
+    chain.made(KEYS["x"], KEYS["x"], w)
+    _doubled(chain, "x", torch.ones(2), "y")
+    given = {KEYS["y"]: torch.tensor([1.0, 2.0])}
+    assert [(k, g.tolist()) for k, g in chain.differentiated(given.get)] == [(KEYS["w"], [2.0, 4.0])]
+
+
+def _held_behind_frees(context: Context) -> tuple[int, list[str]]:
+    """How often a value was let go in a step, and what an open chain held then, all the same."""
+    torch.set_num_threads(1)
+    case = made("gpt")
+    options = {"strategy": "fsdp:micro_batch=2,recompute=full"}
+    stage = planner.torch.parallelize(case.module, planned(case, options))._planner.stage  # type: ignore[union-attr]
+    runner: Any = type(case.module)._planner  # type: ignore[union-attr]
+    freed: list[Any] = []
+    held: list[str] = []
+    plain = stage._instruction
+
+    def followed(i: Any, cells: Any, shared: Any, *, record: bool) -> None:
+        stores = [shared.values, *(c.values for c in cells)]
+        gone = [k for k in freed if not any(k in store for store in stores)]
+        chains = [c.chain for c in cells if c.chain is not None]
+        held.extend(k[0] for c in chains for k in gone if k in c._linked or any(e[0] == k for e in c._entered))
+        plain(i, cells, shared, record=record)
+        if isinstance(i, Free):
+            freed.append((i.tensor, i.layout))
+
+    stage._instruction = followed
+    with torch.no_grad():
+        stage.step(runner.feed((*case.inputs, *case.targets), case.kwargs))
+    return len(freed), held
+
+
+def test_what_is_let_go_is_held_by_no_chain(workers: Workers) -> None:
+    for freed, held in workers.call(_held_behind_frees):
+        assert freed
+        assert not held
 
 
 def test_gradients_from_inside_and_outside_add_up() -> None:

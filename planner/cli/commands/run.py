@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from planner.cli.tuned import fastest_of, other_plans, plan_paths, telling, tuned
+from planner.cli.tuned import other_plans, telling, tuned
 from planner.errors import UsageError
 from planner.requests.values import not_negative, plan_file, positive
 
@@ -150,7 +150,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--resume and --load: both say where to go on from; leave one of the two out")
     if options.weights is not None and options.load is not None:
         raise UsageError("--weights and --load: both say what the weights are; leave one of the two out")
-    plans = [plan, *other_plans(options.plan, plan, options.autotune or 1)]
+    plans = {options.plan: plan, **other_plans(options.plan, plan, options.autotune or 1)}
     _require_torch()
     from planner.runtime.started import Elsewhere
 
@@ -194,10 +194,10 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _compare(options: argparse.Namespace, plans: list[PlanDocument], as_planned: bool) -> int:
+def _compare(options: argparse.Namespace, plans: dict[Path, PlanDocument], as_planned: bool) -> int:
     from planner.runtime.launch import run_plan
 
-    plan, *others = plans
+    plan, *others = plans.values()
     outcome = run_plan(
         options.model,
         plan,
@@ -209,17 +209,17 @@ def _compare(options: argparse.Namespace, plans: list[PlanDocument], as_planned:
         as_planned=as_planned,
         say=_say,
         others=others,
-        tell=telling(plan_paths(options.plan, len(plans)), _say),
+        tell=telling(list(plans), _say),
     )
     if outcome is None:  # another rank reports
         return 0
-    plan = plans[fastest_of(outcome.tried)]
-    document = {**_document(outcome, plan, as_planned=as_planned), **tuned(options.plan, outcome.tried)}
+    plan = list(plans.values())[outcome.chosen]
+    document = {**_document(outcome, plan, as_planned=as_planned), **tuned(list(plans), outcome.chosen, outcome.tried)}
     print(json.dumps(document, indent=1) if options.json else _text(document))
     return 0 if outcome.passed else 1
 
 
-def _train(options: argparse.Namespace, plans: list[PlanDocument], as_planned: bool) -> int:
+def _train(options: argparse.Namespace, plans: dict[Path, PlanDocument], as_planned: bool) -> int:
     from planner.frontends import load_model
     from planner.planning.programs import program_of
     from planner.report.profiled import profiled
@@ -235,17 +235,17 @@ def _train(options: argparse.Namespace, plans: list[PlanDocument], as_planned: b
         )
         print(json.dumps({**asdict(s), "saved": saved}) if options.json else text, flush=True)
 
-    plan, *others = plans
+    plan, *others = plans.values()
     steps = options.steps or (1 if options.profile is None else 3)
     asked = TrainingOptions(steps=steps, seed=options.seed, **{name: getattr(options, name) for name in _TRAINING})
     found = train(
         options.model, plan, asked,
         device=options.device, threads=options.threads, as_planned=as_planned, say=_say, tell=tell,
-        others=others, tried=telling(plan_paths(options.plan, len(plans)), _say),
+        others=others, tried=telling(list(plans), _say),
     )  # fmt: skip
     if found is None:  # another rank reports
         return 0
-    plan = plans[fastest_of(found.tried)]
+    plan = list(plans.values())[found.chosen]
     if not found.steps:
         done = {"step": found.begun, "weights": found.weights}
         print(json.dumps(done) if options.json else f"{found.weights} has made all {steps} steps; none is left")
@@ -257,7 +257,7 @@ def _train(options: argparse.Namespace, plans: list[PlanDocument], as_planned: b
         "step": found.steps[-1].step,
         "weights": found.weights,
         "optimizer": asdict(found.numbers),
-        **tuned(options.plan, found.tried),
+        **tuned(list(plans), found.chosen, found.tried),
     }
     lines = [_text(document), f"  weights: {found.weights}"]
     if found.watched is not None:

@@ -59,7 +59,8 @@ class Watched:
 class Trained:
     """Of a training, on the rank that reports.  `steps`: none where it was resumed and had made all of them; `weights`:
     where they came from; `begun`: the steps made before;
-    `watched`: where a profile was asked for; `tried`: of several plans that were tried, what was found of each."""
+    `watched`: where a profile was asked for; `tried`: of several plans that were tried, what was found of each;
+    `chosen`: the number of the one that was trained then."""
 
     steps: tuple[Step, ...]
     traffic: Traffic
@@ -68,6 +69,7 @@ class Trained:
     numbers: Numbers
     begun: int
     watched: Watched | None = None
+    chosen: int = 0
     tried: tuple[Tried, ...] = ()
 
 
@@ -109,15 +111,18 @@ def train(
     here = ready(model, plan, device, say)
     speaks = here is None or here.reports
     with workers_for(here, plan.devices, device, threads) as workers:
-        rows: tuple[Tried, ...] = ()
+        chosen, rows = 0, tuple[Tried, ...]()
         if others:
-            plan, rows = fastest(workers, model, [plan, *others], as_planned=as_planned, tell=tried if speaks else None)
+            chosen, rows = fastest(
+                workers, model, [plan, *others], device=device, as_planned=as_planned, tell=tried if speaks else None
+            )
+            plan = [plan, *others][chosen]
         try:
             found = train_on(workers, model, plan, options, as_planned=as_planned, say=say if speaks else None,
                              tell=tell if speaks else None)  # fmt: skip
         except Agreed as error:
             raise (error.error if speaks else Elsewhere(error.error)) from None
-    return replace(found, tried=rows) if speaks else None
+    return replace(found, chosen=chosen, tried=rows) if speaks else None
 
 
 def train_on(
