@@ -189,17 +189,38 @@ def apply_together(
         parts = [_parts(v, count, s.dim) for s, v in zip(steps, values, strict=True)]
         values.clear()
         shapes = [p.shape[1:] for p in parts]
+        if parts[0].device.type == "cpu" and count == 2:
+            return _scattered_by_pair(parts, group)
         rows = torch.cat([p.reshape(count, -1) for p in parts], 1)
         parts.clear()
         pieces = torch.split(reduce_scatter(rows, count, 0, group).reshape(-1), [s.numel() for s in shapes])
         return [p.view(s) for p, s in zip(pieces, shapes, strict=True)]
     shapes = [v.shape for v in values]
-    gathered = all_gather(torch.cat([v.reshape(-1) for v in values])[None], count, 0, group)
+    flat = torch.cat([v.reshape(-1) for v in values])
     values.clear()
-    columns = torch.split(gathered, [s.numel() for s in shapes], 1)
+    rows = [torch.split(row, [s.numel() for s in shapes]) for row in _rows(flat, count, group)]
     # Each apart: a view would keep the whole bucket, and lie otherwise in another one.
-    pieces = zip(columns, shapes, steps, strict=True)
-    return [_joined(c.reshape(count, *s), step.dim).contiguous() for c, s, step in pieces]
+    pieces = zip(zip(*rows, strict=True), shapes, steps, strict=True)
+    return [torch.cat([p.view(s) for p in parts], step.dim) for parts, s, step in pieces]
+
+
+def _rows(flat: Tensor, ranks: int, group: Any) -> Sequence[Tensor]:
+    """What every rank has, in their order."""
+    if flat.device.type == "cpu" and ranks == 2:
+        (other,) = _from_others(flat, flat.numel(), group)
+        return (flat, other) if group.rank() == 0 else (other, flat)
+    return all_gather(flat[None], ranks, 0, group).unbind(0)
+
+
+def _scattered_by_pair(parts: list[Tensor], group: Any) -> list[Tensor]:
+    """Of each [2, …] this rank's part of the sum with the other rank's.  `parts` is emptied."""
+    mine = group.rank()
+    sent = torch.cat([p[1 - mine].reshape(-1) for p in parts])
+    own = [p[mine] for p in parts]
+    parts.clear()
+    (others,) = _from_others(sent, sent.numel(), group)
+    pieces = torch.split(others, [p.numel() for p in own])
+    return [a + b.view(a.shape) for a, b in zip(own, pieces, strict=True)]
 
 
 def _all_reduce(step: RedistributionStep, value: Tensor, mesh: DeviceMesh, context: Context) -> Tensor:
