@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from planner.cost_models.calibrate.samples import ComputeSample
 from planner.cost_models.memory import Precision
@@ -11,14 +11,27 @@ from planner.lowering import Program
 from planner.pricing import Settings
 from planner.trace import kernels_alone
 
-if TYPE_CHECKING:
-    from planner.report.profiled import ProfileRow
+__all__ = ["Measured", "compute_samples"]
 
-__all__ = ["compute_samples"]
+
+class Measured(Protocol):
+    """A row of a profile: how often a rank did something in a step, and the seconds of all that."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def times(self) -> int: ...
+
+    @property
+    def measured_s(self) -> float: ...
 
 
 def compute_samples(
-    program: Program, precision: Precision, rows: Iterable[ProfileRow], *, copies: int = 1
+    program: Program, precision: Precision, rows: Iterable[Measured], *, copies: int = 1
 ) -> tuple[ComputeSample, ...]:
     """What each operator of a program computes and moves on a rank, as plans are priced, with the seconds of a row.
 

@@ -375,7 +375,7 @@ def test_further_plans_are_there_whichever_kind_is_fastest(tmp_path: Path, capsy
     kinds = set()
     for options in (["--hardware", "cpu", "--precision", "fp32"], ["--hardware", "h100"]):
         found = searched(capsys, tmp_path, "--space", "whole", "--top-k", "3", *options, "--force")
-        plans = [read_plan(Path(p)) for p in found["plans"]]  # type: ignore[attr-defined]
+        plans = [read_plan(Path(p["plan"])) for p in found["plans"]]  # type: ignore[attr-defined]
         steps = [p.cost.step_time_s for p in plans]
         assert len(plans) == 3
         assert steps == sorted(steps)
