@@ -77,9 +77,12 @@ def test_stages_send_what_is_planned(workers: Workers, schedule: str) -> None:
     assert sum(s.get("send", 0) for _, s, *_ in found) == sum(s.get("recv_", 0) for _, s, *_ in found) > 0
 
 
-def test_bytes_are_the_planned_ones_where_the_backend_reduces(workers: Workers) -> None:
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_bytes_are_the_planned_ones_where_the_backend_reduces(workers: Workers, precision: str) -> None:
     """All-reduces, which gloo is handed as they are: others it is handed as exchanges."""
-    for counts, size, _, inside, plan in workers.call(_step, "gpt", KINDS["ddp"], True):
+    options = {**KINDS["ddp"], "precision": precision}
+    for counts, size, steps, inside, plan in workers.call(_step, "gpt", options, True):
+        assert steps == plan
         reduced = [plan["all_reduce"], *(v for k, v in inside.items() if k == "all_reduce")]
         both = {k: counts.get(k, 0) for k in ("all_reduce", "all_reduce_")}
         assert sum(both.values()) == sum(n for n, _ in reduced)
