@@ -235,7 +235,14 @@ def device_of(kind: str, local_rank: int) -> torch.device:
 def join_group(where: torch.device, rank: int, world: int, meeting: str) -> Context:
     """Joins the process group that meets at `meeting` (NCCL between GPUs, gloo between CPUs)."""
     backend = "nccl" if where.type == "cuda" else "gloo"
-    dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=world, timeout=_TIMEOUT)
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if meeting == "env://" and attempt != "0":
+        # torchrun's ranks may meet in the store of their first attempt, where addresses of the dead still stand.
+        found, rank, world = next(dist.rendezvous(meeting, rank, world, timeout=_TIMEOUT))
+        store = dist.PrefixStore(f"attempt {attempt}", found)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=_TIMEOUT)
+    else:
+        dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=world, timeout=_TIMEOUT)
     return Context(rank, world, where)
 
 
