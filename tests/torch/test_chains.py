@@ -15,7 +15,7 @@ pytestmark = pytest.mark.peer
 from torch import Tensor, nn  # noqa: E402
 
 import planner.torch  # noqa: E402
-from planner.ir import Layout  # noqa: E402
+from planner.ir import Layout, Reduction  # noqa: E402
 from planner.lowering import Free  # noqa: E402
 from planner.runtime.chain import Chain  # noqa: E402
 from planner.runtime.workers import Context, Workers  # noqa: E402
@@ -120,8 +120,8 @@ def _held_behind_frees(context: Context) -> tuple[int, list[str]]:
     torch.set_num_threads(1)
     case = made("gpt")
     options = {"strategy": "fsdp:micro_batch=2,recompute=full"}
-    stage = planner.torch.parallelize(case.module, planned(case, options))._planner.stage  # type: ignore[union-attr]
-    runner: Any = type(case.module)._planner  # type: ignore[union-attr]
+    runner: Any = planner.torch.parallelize(case.module, planned(case, options))._planner
+    stage = runner.stage
     freed: list[Any] = []
     held: list[str] = []
     plain = stage._instruction
@@ -159,7 +159,7 @@ def test_what_takes_a_result_in_another_form_does_not_join() -> None:
     """Its gradient is one that the chain would have to be given."""
     chain = Chain()
     _doubled(chain, "x", torch.ones(1), "y")
-    summed = ("y", Layout(((),), (("d", "sum"),)))  # type: ignore[arg-type]
+    summed = ("y", Layout(((),), (("d", Reduction.SUM),)))
     assert chain.takes([(KEYS["y"], KEYS["y"])])
     assert not chain.takes([(summed, KEYS["y"])])
     assert not chain.takes([(KEYS["y"], summed)])
