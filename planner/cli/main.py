@@ -33,6 +33,10 @@ COMMANDS = {
     ),
     "inspect": ("planner.cli.commands.inspect", "show what the importer understood of a model"),
     "hardware": ("planner.cli.commands.hardware", "list hardware profiles, or show one with its sources"),
+    "checkpoint": (
+        "planner.cli.commands.checkpoint",
+        "move a checkpoint to another plan, another number of devices or another framework",
+    ),
     "cache": ("planner.cli.commands.cache", "show or clear the cached plans"),
     "build": ("planner.cli.commands.build", "build a model graph of any size, without weights"),
     "accuracy": ("planner.cli.commands.accuracy", "measure the cost model against published measurements"),

@@ -1,0 +1,286 @@
+"""`planner checkpoint transform|merge|split|ranks|verify|inspect`: checkpoints that follow the plan."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from planner.cli.options import add_json_option
+from planner.errors import InputError, UsageError
+from planner.requests.values import not_negative, positive
+
+if TYPE_CHECKING:
+    from planner.checkpoint.transforming import Options, Transformed
+
+__all__ = ["configure", "run"]
+
+_UNITS = {"": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+_LAYOUT = "a plan.json or its folder, or a strategy file of MindSpore"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+    def action(name: str, line: str) -> argparse.ArgumentParser:
+        return actions.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
+
+    p = action("transform", "write a checkpoint anew, for another plan or in another format")
+    p.add_argument("source", type=Path, metavar="SRC", help="a checkpoint: a folder, or a file")
+    p.add_argument("target", type=Path, metavar="DST", help="where the new one will be")
+    p.add_argument("--from", dest="before", type=Path, metavar="PLAN", help=f"how SRC's ranks hold it: {_LAYOUT}")
+    p.add_argument("--to", dest="after", type=Path, metavar="PLAN", help=f"how DST's ranks will: {_LAYOUT}")
+    p.add_argument(
+        "--rank",
+        type=not_negative,
+        action="append",
+        default=[],
+        metavar="R",
+        help="write this rank alone; may be repeated",
+    )
+    _add_writing(p)
+
+    p = action("merge", "write the ranks' files of a checkpoint as one file of whole tensors")
+    p.add_argument("source", type=Path, metavar="SRC", help="a checkpoint of ranks")
+    p.add_argument("target", type=Path, metavar="FILE", help="the file: .safetensors, .ckpt, .npz or .pt")
+    p.add_argument(
+        "--from", dest="before", type=Path, required=True, metavar="PLAN", help=f"how ranks hold it: {_LAYOUT}"
+    )
+    p.set_defaults(after=None, rank=[])
+    _add_writing(p)
+
+    p = action("split", "write a file of whole tensors as one file for each rank")
+    p.add_argument("source", type=Path, metavar="FILE", help="a file or folder of whole tensors")
+    p.add_argument("target", type=Path, metavar="DST", help="the folder, in which rank_N/ will be")
+    p.add_argument(
+        "--to", dest="after", type=Path, required=True, metavar="PLAN", help=f"how ranks will hold it: {_LAYOUT}"
+    )
+    p.add_argument(
+        "--rank",
+        type=not_negative,
+        action="append",
+        default=[],
+        metavar="R",
+        help="write this rank alone; may be repeated",
+    )
+    p.set_defaults(before=None)
+    _add_writing(p)
+
+    p = action("ranks", "say which ranks' files are needed to make those of another plan")
+    p.add_argument("--from", dest="before", type=Path, required=True, metavar="PLAN", help=_LAYOUT)
+    p.add_argument("--to", dest="after", type=Path, required=True, metavar="PLAN", help=_LAYOUT)
+    p.add_argument(
+        "--rank",
+        type=not_negative,
+        action="append",
+        default=[],
+        metavar="R",
+        help="of this rank of --to; may be repeated",
+    )
+    add_json_option(p)
+
+    p = action("verify", "compare a checkpoint with its checksums, or with the one that it was made of")
+    p.add_argument("source", type=Path, metavar="CHECKPOINT")
+    p.add_argument(
+        "--against", type=Path, metavar="SRC", help="the checkpoint that it was made of: compare every element"
+    )
+    p.add_argument("--from", dest="before", type=Path, metavar="PLAN", help="how SRC's ranks hold it")
+    p.add_argument("--to", dest="after", type=Path, metavar="PLAN", help="how CHECKPOINT's ranks hold it")
+    add_json_option(p)
+
+    p = action("inspect", "show the tensors of a checkpoint, and how they lie")
+    p.add_argument("source", type=Path, metavar="CHECKPOINT")
+    p.add_argument("--from", dest="before", type=Path, metavar="PLAN", help=f"how its ranks hold it: {_LAYOUT}")
+    add_json_option(p)
+
+
+def _add_writing(p: argparse.ArgumentParser) -> None:
+    p.add_argument(
+        "--format", default="", metavar="FORMAT",
+        help="safetensors, mindspore, npz, torch, huggingface or dcp; default: what DST's ending says, or SRC's",
+    )  # fmt: skip
+    p.add_argument("--dry-run", action="store_true", help="say what would be read and written, and write nothing")
+    p.add_argument(
+        "--memory", type=_bytes, default=256 << 20, metavar="SIZE", help="held at once, such as 512MiB; default: 256MiB"
+    )
+    p.add_argument("--workers", type=positive, default=2, metavar="N", help="threads that copy; default: 2")
+    p.add_argument(
+        "--map", type=Path, metavar="FILE", help='JSON: {"name in SRC": "name in DST"}, * for any text in both'
+    )
+    p.add_argument(
+        "--skip",
+        action="append",
+        default=[],
+        metavar="NAMES",
+        help="leave these tensors out, such as 'adam_*'; may be repeated",
+    )
+    p.add_argument("--partial", action="store_true", help="leave out parameters that one side alone has")
+    p.add_argument("--dtype", metavar="TYPE", help="bf16, fp16, fp32, …: floating-point tensors become that")
+    p.add_argument("--resume", action="store_true", help="go on with what an earlier run of the same command has left")
+    p.add_argument("--force", action="store_true", help="replace what is at DST")
+    add_json_option(p)
+
+
+def _bytes(text: str) -> int:
+    """argparse type: a size in bytes."""
+    m = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]i?b)?", text.strip(), re.IGNORECASE)
+    if m is None or (size := int(float(m[1]) * _UNITS[(m[2] or "").upper()])) < 1 << 20:
+        raise argparse.ArgumentTypeError(f"expected a size of at least 1MiB, such as 512MiB, found {text!r}")
+    return size
+
+
+def run(options: argparse.Namespace) -> int:
+    return {"ranks": _ranks, "verify": _verify, "inspect": _inspect}.get(options.action, _transform)(options)
+
+
+def _transform(options: argparse.Namespace) -> int:
+    from planner.checkpoint.layouts import read_layouts
+    from planner.checkpoint.source import open_checkpoint
+    from planner.checkpoint.transforming import planned, transform
+    from planner.status import show_progress
+
+    began = time.perf_counter()
+    source = open_checkpoint(options.source, None if options.before is None else read_layouts(options.before))
+    target = None if options.after is None else read_layouts(options.after)
+    plan = planned(source, options.target, target, _options(options))
+    if options.dry_run:
+        _print(plan.done(), options, None)
+        return 0
+
+    def progress(done: int, total: int) -> None:
+        show_progress(f"{_size(done)} of {_size(total)}", done / total if total else 1.0)
+
+    _print(transform(plan, progress), options, time.perf_counter() - began)
+    return 0
+
+
+def _options(options: argparse.Namespace) -> Options:
+    from planner.checkpoint.transforming import Options
+    from planner.stored.elements import element_type
+
+    try:
+        dtype = None if options.dtype is None else element_type(options.dtype)
+    except ValueError as e:
+        raise UsageError(f"--dtype: {e}") from e
+    return Options(
+        format=options.format, ranks=tuple(dict.fromkeys(options.rank)), memory=options.memory,
+        workers=options.workers, dtype=dtype, rename=_names(options.map), skip=tuple(options.skip),
+        partial=options.partial, force=options.force, resume=options.resume,
+    )  # fmt: skip
+
+
+def _names(file: Path | None) -> dict[str, str]:
+    if file is None:
+        return {}
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as e:
+        raise InputError(f"--map {file}: cannot be read: {e.strerror}") from None
+    except (ValueError, RecursionError) as e:
+        raise InputError(f"--map {file}: expected JSON, found {e}") from None
+    if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
+        raise InputError(f'--map {file}: expected an object such as {{"name in SRC": "name in DST"}}, found another')
+    return found
+
+
+def _print(done: Transformed, options: argparse.Namespace, seconds: float | None) -> None:
+    if options.json:
+        print(json.dumps({**done.document(), "seconds": seconds}, indent=1))
+        return
+    ranks = f" from ranks {_some(done.read_ranks)}" if done.read_ranks else ""
+    what = f"{done.tensors} tensors, {_size(done.target_bytes)} in {len(done.files)} files ({done.format}){ranks}"
+    if seconds is None:
+        print(f"{done.place}: would be written: {what}")
+    else:
+        again = f", {_size(done.found_bytes)} of them by an earlier run" if done.found_bytes else ""
+        rate = f" ({_size(done.written_bytes / seconds)}/s)" if seconds > 0 else ""
+        print(f"{done.place}: {what}{again}, in {seconds:.1f} s{rate}")
+    if done.skipped:
+        print(f"left out: {_some(done.skipped)}")
+
+
+def _some(items: Any, most: int = 12) -> str:
+    found = list(map(str, items))
+    return ", ".join(found[:most]) + (f" and {len(found) - most} more" if len(found) > most else "")
+
+
+def _size(count: float) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.2f} {unit}"
+    return f"{count:.0f} bytes"
+
+
+def _ranks(options: argparse.Namespace) -> int:
+    from planner.checkpoint.layouts import read_layouts
+    from planner.checkpoint.needs import ranks_needed
+
+    before, after = read_layouts(options.before), read_layouts(options.after)
+    chosen = options.rank or list(range(after.ranks))
+    found = {r: ranks_needed(before, after, [r]) for r in chosen}
+    together = ranks_needed(before, after, chosen)
+    if options.json:
+        print(json.dumps({"ranks": {str(r): list(v) for r, v in found.items()}, "together": list(together)}, indent=1))
+        return 0
+    for r, needed in found.items():
+        print(f"rank {r}: needs the files of {_some(needed)}")
+    if len(found) > 1:
+        print(f"all together: {len(together)} of {before.ranks} ranks: {_some(together)}")
+    return 0
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from planner.checkpoint.comparing import compared, unsound
+    from planner.checkpoint.layouts import read_layouts
+
+    layouts = [None if p is None else read_layouts(p) for p in (options.before, options.after)]
+    if options.against is None:
+        found, checked = unsound(options.source)
+    else:
+        found, checked = compared(options.against, options.source, *layouts)
+    if options.json:
+        print(json.dumps({"ok": not found, "faults": found, "checked": checked}, indent=1))
+    else:
+        for line in found[:50]:
+            print(line)
+        if len(found) > 50:
+            print(f"and {len(found) - 50} more")
+        against = "its checksums" if options.against is None else str(options.against)
+        print(f"{'FAILED' if found else 'ok'}: {options.source}: {checked} tensors compared with {against}")
+    return 1 if found else 0
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    from planner.checkpoint.layouts import read_layouts
+    from planner.checkpoint.source import open_checkpoint
+
+    found = open_checkpoint(options.source, None if options.before is None else read_layouts(options.before))
+    rows: list[dict[str, Any]] = []
+    for name, held in found.tensors.items():
+        said = found.said[name]
+        lays = found.layouts
+        spread = None
+        if lays is not None and said.parameter:
+            spread = lays.of_slot(said.parameter) if said.slot else lays.parameters[said.parameter]
+        rows.append({
+            "name": name, "shape": list(held.shape), "dtype": held.dtype.name, "bytes": held.nbytes,
+            "parameter": said.parameter, "slot": said.slot, "pieces": len(held.pieces.distinct()[0]),
+            "layout": None if spread is None else f"{spread.layout} on {spread.mesh}",
+        })  # fmt: skip
+    if options.json:
+        values = {k: v for k, v in found.values.items() if isinstance(v, (str, int, float, bool, type(None)))}
+        print(json.dumps({"kind": found.kind, "format": found.format, "files": [str(f) for f in found.files],
+                          "ranks": list(found.ranks), "tensors": rows, "values": values}, indent=1))  # fmt: skip
+        return 0
+    total = sum(int(r["bytes"]) for r in rows)
+    files = f"{len(found.files)} files"
+    print(f"{options.source}: {found.kind}, {found.format}: {len(rows)} tensors, {_size(total)} in {files}")
+    width = min(60, max((len(r["name"]) for r in rows), default=4))
+    for r in rows:
+        lies = f"  {r['layout']}" if r["layout"] else (f"  {r['pieces']} pieces" if r["pieces"] != 1 else "")
+        slot = f"  {r['slot']} of {r['parameter']}" if r["slot"] else ""
+        print(f"  {r['name']:<{width}}  {r['dtype']:<9} {list(r['shape'])!s}{lies}{slot}")
+    return 0
