@@ -15,7 +15,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["STYLES", "Tensor", "parse", "spelled", "style_of"]
+__all__ = ["SHAPED", "STYLES", "Tensor", "parse", "spelled", "style_of"]
 
 STYLES: Final = ("mindspore", "torch", "plain")
 _SLOTS: Final = {
@@ -23,6 +23,7 @@ _SLOTS: Final = {
     "exp_avg_sq": "exp_avg_sq", "moments": "momentum_buffer", "accum": "momentum_buffer",
     "momentum_buffer": "momentum_buffer", "step": "step",
 }  # fmt: skip
+SHAPED: Final = ("exp_avg", "exp_avg_sq", "momentum_buffer")  # slots with the shape of their parameter
 _MINDSPORE: Final = {"exp_avg": "moment1", "exp_avg_sq": "moment2", "momentum_buffer": "moments"}
 
 

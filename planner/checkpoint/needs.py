@@ -32,8 +32,8 @@ def ranks_needed(before: Layouts, after: Layouts, ranks: Sequence[int]) -> tuple
             shape = here.shape or there.shape or _divisible(here, there)
             if there.shape not in (None, shape) or len(there.layout.dims) != len(shape):
                 raise InputError(
-                    f"parameter {name}: {before.said} has the shape {list(shape)}, {after.said} {list(there.shape or ())}; "
-                    "give plans of one model"
+                    f"parameter {name}: {before.said} has the shape {list(shape)}, {after.said} "
+                    f"{list(there.shape or ())}; give plans of one model"
                 )
             if (here, there, shape) in seen:
                 continue

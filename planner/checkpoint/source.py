@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from planner.checkpoint.layouts import Layouts, Spread
-from planner.checkpoint.naming import Tensor, parse
+from planner.checkpoint.naming import SHAPED, Tensor, parse
 from planner.errors import InputError, UsageError
 from planner.stored.arrays import Files, StoredArray
 from planner.stored.formats.dcp import METADATA, read_dcp
@@ -160,7 +160,7 @@ def _tensor(place: Path, tensor: Tensor, arrays: Mapping[int, StoredArray], layo
     types = {a.dtype for a in arrays.values()}
     if len(types) > 1:
         raise InputError(f"{place}: tensor {tensor.name}: ranks hold it as {_listed(map(str, types))}; save it alike")
-    spread = _spread_of(place, tensor, arrays, layouts)
+    spread = _spread_of(tensor, arrays, layouts)
     if spread is None:
         return _alike(place, tensor, arrays, files)
     shape = _whole_shape(place, tensor, spread, arrays)
@@ -187,18 +187,20 @@ def _held(pieces: Pieces, arrays: Mapping[int, StoredArray]) -> Held:
     return Held(found, tuple(arrays[r] for r in ranks), arrays[ranks[0]].dtype)
 
 
-def _spread_of(place: Path, tensor: Tensor, arrays: Mapping[int, StoredArray], layouts: Layouts) -> Spread | None:
-    """None of what belongs to no parameter, or is a scalar beside one."""
+def _spread_of(tensor: Tensor, arrays: Mapping[int, StoredArray], layouts: Layouts) -> Spread | None:
+    """None of what belongs to no parameter, or is a scalar beside one, such as a count of steps."""
     if not tensor.parameter:
         return None
-    weight = layouts.parameters[tensor.parameter]
     if not tensor.slot:
-        return weight
-    dims = {len(a.shape) for a in arrays.values()}
-    elements = {int(np.prod(a.shape)) for a in arrays.values()}
-    if tensor.slot == "step" or (elements == {1} and dims <= {0, 1} and weight.shape != (1,)):
-        return None
-    return layouts.of_slot(tensor.parameter)
+        return layouts.parameters[tensor.parameter]
+    spread = layouts.of_slot(tensor.parameter)
+    if tensor.slot in SHAPED:
+        return spread
+    rank, array = next(iter(arrays.items()))
+    alike = len(array.shape) == len(spread.layout.dims) and array.shape != () and tensor.slot != "step"
+    if alike and spread.shape is not None:
+        alike = local_shapes(spread.pieces(spread.shape)).get(rank) == array.shape
+    return spread if alike else None
 
 
 def _whole_shape(place: Path, tensor: Tensor, spread: Spread, arrays: Mapping[int, StoredArray]) -> tuple[int, ...]:

@@ -406,7 +406,9 @@ def _check_whole(source: Checkpoint, name: str, held: Held, into: Held) -> None:
         spread = lays.of_slot(said.parameter) if said.slot else lays.parameters[said.parameter]
         met = overlaps(spread.pieces(held.shape).boxes, rest)
         ranks = sorted({int(r) for r in spread.pieces(held.shape).holders[met.left]})
-        who = f", which rank {' or '.join(map(str, ranks[:4]))} would have, and whose file is not there"
+        there = [r for r in ranks if r in source.ranks]
+        lacks = "whose file is not there" if not there else f"whose file lacks it (rank {there[0]})"
+        who = f", which rank {' or '.join(map(str, ranks[:4]))} would have, {lacks}"
     raise InputError(f"{source.place}: tensor {name}: lacks elements [{box}]{who}; bring back the file")
 
 

@@ -37,6 +37,8 @@ class MindSpore:
         try:
             with file.open("rb") as opened:
                 size = os.fstat(opened.fileno()).st_size
+                if not size:
+                    raise ValueError("an empty one")
                 return Content(_arrays(file, _Bytes(opened.fileno(), size)))
         except OSError as e:
             raise InputError(f"{file}: cannot be read: {e.strerror}") from None
