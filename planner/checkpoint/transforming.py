@@ -29,7 +29,7 @@ __all__ = ["FORMAT_NAMES", "Options", "Transformed", "planned", "transform"]
 
 FORMAT_NAMES: Final = (*FORMATS, "huggingface", "dcp")
 _SHARD: Final = 5 << 30  # bytes of a file of Hugging Face, as its own tools cut them
-_STYLE: Final = {"mindspore": "mindspore", "huggingface": "torch", "dcp": "torch"}
+_STYLE: Final = {"mindspore": "mindspore", "huggingface": "plain", "dcp": "torch"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,7 +211,7 @@ def test_a_full_disk_is_a_clear_error_and_the_run_goes_on_later(given: tuple[Pat
         return write(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(UsageError, match="No space left on device.*--resume"):
+    with pytest.raises(UsageError, match=r"No space left on device.*--resume"):
         moved(source, rows, tmp_path / "target", columns)
     assert not (tmp_path / "target").exists()
     monkeypatch.setattr(os, "pwrite", write)

@@ -12,7 +12,6 @@ import pytest
 from planner.checkpoint.layouts import Layouts
 from planner.checkpoint.source import open_checkpoint, rank_files
 from planner.checkpoint.transforming import Options, planned, transform
-from planner.errors import InputError, UsageError
 from planner.stored.arrays import Files
 from planner.stored.formats.registry import read_file
 from tests.checkpoint.layouts import Whole, of_rank, random_layouts, random_shape, random_tensors, write_ranks

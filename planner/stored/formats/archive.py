@@ -6,6 +6,7 @@ the end.  Source: PKWARE's APPNOTE 6.3, sections 4.3.7, 4.3.12, 4.3.14 to 4.3.16
 
 from __future__ import annotations
 
+import errno
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
@@ -142,7 +143,7 @@ class _Part:
     def seek(self, to: int, whence: int = 0) -> int:
         self._at = to + (self._at if whence == 1 else self.length if whence == 2 else 0)
         if self._at < 0:
-            raise ValueError("before its beginning")
+            raise OSError(errno.EINVAL, "before the beginning of the file")  # as files say it, which zipfile awaits
         return self._at
 
     def read(self, count: int = -1) -> bytes:
