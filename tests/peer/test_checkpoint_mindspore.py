@@ -1,0 +1,121 @@
+"""MindSpore itself reads the checkpoints that we write, and moves shards as we do.
+
+MindSpore wants another protobuf than OR-Tools: it runs in an environment of its own, whose interpreter the variable
+PLANNER_MINDSPORE_PYTHON names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from planner.checkpoint.layouts import read_layouts
+from planner.checkpoint.source import rank_files
+from planner.emit.mindspore.arrangement import Arrangement
+from planner.emit.mindspore.strategy_map import ParameterLayout, StrategyMap, to_protobuf
+from tests.checkpoint.layouts import Whole, random_tensors, write_file, write_ranks
+from tests.checkpoint.test_transforming import arrays_of, moved
+
+PYTHON = os.environ.get("PLANNER_MINDSPORE_PYTHON", "")
+CASES = int(os.environ.get("PLANNER_MINDSPORE_CASES", "60"))
+pytestmark = [
+    pytest.mark.peer,
+    pytest.mark.skipif(not PYTHON, reason="PLANNER_MINDSPORE_PYTHON names no interpreter that has MindSpore"),
+]
+
+
+def mindspore(jobs: list[dict[str, str]], folder: Path) -> list[str]:
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    script = Path(__file__).with_name("mindspore_checkpoints.py")
+    done = subprocess.run([PYTHON, script, folder / "jobs.json"], cwd=folder, capture_output=True, text=True)
+    assert done.returncode in (0, -6), done.stderr[-2000:]  # it may abort at its exit
+    return [line for line in done.stdout.splitlines() if line[:1].isdigit()]
+
+
+def test_each_reads_what_the_other_writes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    types = (np.float32, np.float16, np.int32, np.int64, np.uint8, np.bool_, np.float64)
+    shapes: tuple[tuple[int, ...], ...] = ((2, 3), (5,), (), (1,), (2, 2, 2))
+    values: Whole = {f"p{i}.{t.__name__}": rng.integers(0, 2, s).astype(t) for t in types for i, s in enumerate(shapes)}
+    write_file(tmp_path / "ours.ckpt", values)
+    np.savez(tmp_path / "values.npz", **values)
+    jobs = [
+        {"do": "load", "from": "ours.ckpt", "to": "ours.npz"},
+        {"do": "save", "from": "values.npz", "to": "theirs.ckpt"},
+    ]
+    assert mindspore(jobs, tmp_path) == []
+    found, theirs = np.load(tmp_path / "ours.npz"), arrays_of(tmp_path / "theirs.ckpt")
+    for name, value in values.items():
+        for other in (found[name], theirs[name]):
+            assert (other.dtype, other.shape) == (value.dtype, value.shape)
+            np.testing.assert_array_equal(other, value)
+
+
+def random_arrangement(rng: random.Random, ranks: int, dims: int) -> Arrangement:
+    """A device matrix of so many ranks, dimensions on its axes, and now and then shards of the optimizer."""
+    matrix, left = [], ranks
+    while left > 1:
+        taken = rng.choice([n for n in (2, 4, 8) if left % n == 0])
+        matrix.append(taken)
+        left //= taken
+    rng.shuffle(matrix)
+    axes = list(range(len(matrix)))
+    rng.shuffle(axes)
+    places: list[int] = [axes.pop() if axes and rng.random() < 0.6 else -1 for _ in range(dims)]
+    made = Arrangement(tuple(matrix or [1]), tuple(places))
+    if made.replicas > 1 and dims and rng.random() < 0.5:
+        shards, step = _innermost(made, rng)
+        return Arrangement(made.device_matrix, made.tensor_map, step, shards)
+    return made
+
+
+def _innermost(made: Arrangement, rng: random.Random) -> tuple[int, int]:
+    """(optimizer shards, ranks between them) of the innermost axes that split nothing, one or more of them."""
+    used = {p for p in made.tensor_map if p != -1}
+    idle = [a for a in range(len(made.device_matrix)) if a not in used]
+    chosen = idle[: rng.randint(1, len(idle))]
+    step = int(np.prod(made.device_matrix[len(made.device_matrix) - chosen[0] :]))
+    return int(np.prod([made.device_matrix[-1 - a] for a in chosen])), step
+
+
+@pytest.mark.slow
+def test_shards_move_as_mindspore_moves_them(tmp_path: Path) -> None:
+    rng = random.Random(20)
+    jobs: list[dict[str, str]] = []
+    expected: list[tuple[Path, Any]] = []
+    shapes = {"w": (16, 32), "fc.bias": (64,), "embedding_table": (32, 16, 8)}
+    slots = ("moment1", "moment2")
+    for case in range(CASES):
+        sizes = [rng.choice([1, 2, 4, 8, 16]) for _ in range(2)]
+        folder = tmp_path / f"case{case}"
+        folder.mkdir()
+        for side, ranks in zip(("source", "target"), sizes, strict=True):
+            parameters = {}
+            for name, shape in shapes.items():
+                layout = ParameterLayout(random_arrangement(rng, ranks, len(shape)))
+                parameters |= dict.fromkeys((name, *(f"{s}.{name}" for s in slots)), layout)
+            (folder / f"{side}.ckpt").write_bytes(to_protobuf(StrategyMap({}, parameters)))
+        before, after = (read_layouts(folder / f"{side}.ckpt") for side in ("source", "target"))
+        weights, _ = random_tensors(rng, {n: shapes[n.split(".", 1)[1] if n.startswith("moment") else n]
+                                          for n in before.parameters})  # fmt: skip
+        write_ranks(folder / "a", before, weights, {}, ".ckpt")
+        moved(folder / "a", before, folder / "ours", after)
+        jobs.append({"do": "transform", "from": str(folder / "a"), "to": str(folder / "theirs"),
+                     "source": str(folder / "source.ckpt"), "target": str(folder / "target.ckpt")})  # fmt: skip
+        expected.append((folder, after))
+    assert mindspore(jobs, tmp_path) == []
+    for folder, after in expected:
+        ours = rank_files(folder / "ours")
+        assert len(ours) == after.ranks == len(list((folder / "theirs").glob("rank_*.npz")))
+        for rank, file in ours.items():
+            theirs, mine = np.load(folder / f"theirs/rank_{rank}.npz"), arrays_of(file)
+            assert set(theirs.files) == set(mine)
+            for name, value in mine.items():
+                np.testing.assert_array_equal(theirs[name], value, err_msg=f"{folder} rank {rank} {name}")
