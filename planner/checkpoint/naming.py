@@ -15,7 +15,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["SHAPED", "STYLES", "Tensor", "parse", "spelled", "style_of"]
+__all__ = ["SHAPED", "STYLES", "Tensor", "parameters_among", "parse", "spelled", "style_of"]
 
 STYLES: Final = ("mindspore", "torch", "plain")
 _SLOTS: Final = {
@@ -52,6 +52,20 @@ def parse(name: str, parameters: Collection[str]) -> Tensor:
             known = [_SLOTS[p] for p in rest if p in _SLOTS]
             return Tensor(name, parameter, known[-1] if known else ".".join(rest))
     return Tensor(name)
+
+
+def parameters_among(names: Collection[str]) -> set[str]:
+    """Those of the names that are parameters, where nobody says which are: all but slots of others."""
+    known = set(names)
+    plain = {n.removeprefix("model.") for n in known} if style_of(known) == "torch" else known
+    out = set()
+    for name in plain:
+        parts = name.split(".")
+        rest = {".".join(parts[:-1])} if parts[-1] in _SLOTS else set()
+        rest |= {".".join(parts[1:])} if parts[0] in _SLOTS else set()
+        if not rest & plain and not name.startswith("optimizer.state."):
+            out.add(name)
+    return out
 
 
 def style_of(names: Collection[str]) -> str:

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from planner.checkpoint.layouts import Layouts, Spread
-from planner.checkpoint.naming import SHAPED, Tensor, parse
+from planner.checkpoint.naming import SHAPED, Tensor, parameters_among, parse
 from planner.errors import InputError, UsageError
 from planner.stored.arrays import Files, StoredArray
 from planner.stored.formats.dcp import METADATA, read_dcp
@@ -115,7 +115,7 @@ def _of_whole(place: Path, kind: str, files: list[Path], layouts: Layouts | None
             tensors[name] = Held(whole(array.shape), (array,), array.dtype)
         values |= content.values
         metadata |= content.metadata
-    known = set(layouts.parameters) if layouts is not None else set(tensors)
+    known = set(layouts.parameters) if layouts is not None else parameters_among(tensors)
     said = {n: parse(n, known) for n in tensors}
     file_format = next(f.name for f in FORMATS.values() if files[0].suffix in f.suffixes)
     return Checkpoint(place, kind, file_format, tensors, said, values, metadata, (), layouts, tuple(files))
@@ -123,9 +123,7 @@ def _of_whole(place: Path, kind: str, files: list[Path], layouts: Layouts | None
 
 def _of_dcp(place: Path, layouts: Layouts | None) -> Checkpoint:
     tensors, values, files = read_dcp(place)
-    known = set(layouts.parameters) if layouts is not None else {
-        n.removeprefix("model.") for n in tensors if n.startswith("model.")
-    }  # fmt: skip
+    known = set(layouts.parameters) if layouts is not None else parameters_among(tensors)
     said = {n: parse(n, known) for n in tensors}
     return Checkpoint(place, "dcp", "torch", tensors, said, values, {}, (), layouts, files)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from planner.checkpoint.layouts import Layouts, Spread
 from planner.checkpoint.naming import Tensor, parse, spelled, style_of
+from planner.checkpoint.renaming import Rule, renamed
 from planner.checkpoint.source import Checkpoint, local_shapes
 from planner.errors import InputError, UsageError
 from planner.stored.copying import block_bytes, copy
@@ -35,7 +36,7 @@ _STYLE: Final = {"mindspore": "mindspore", "huggingface": "plain", "dcp": "torch
 @dataclass(frozen=True, slots=True)
 class Options:
     """`format`: of the target's files, that of the source if empty; `ranks`: which to write, all if empty; `memory`:
-    bytes that are held at once; `rename`: names of the source → names of the target, `*` for any text in both; `skip`:
+    bytes that are held at once; `rules`: other names, as `renaming` has them; `skip`:
     patterns of names that are left out; `partial`: whether parameters of one side only are left out."""
 
     format: str = ""
@@ -43,7 +44,7 @@ class Options:
     memory: int = 256 << 20
     workers: int = 1
     dtype: np.dtype[Any] | None = None
-    rename: Mapping[str, str] = field(default_factory=dict)
+    rules: tuple[Rule, ...] = ()
     skip: tuple[str, ...] = ()
     partial: bool = False
     force: bool = False
@@ -138,6 +139,9 @@ def planned(source: Checkpoint, place: Path, target: Layouts | None, options: Op
         InputError: a tensor fits no layout, lacks a part, or has no place on the other side.
         UsageError: options that do not go together; something is at the place already.
     """
+    if options.rules:
+        tensors, said = renamed(source.tensors, source.said, options.rules, source.place)
+        source = replace(source, tensors=tensors, said=said)
     kind, style = _kind(source, place, target, options)
     names, skipped = _names(source, target, options, style)
     if target is None:
@@ -190,48 +194,26 @@ def _names(
     source: Checkpoint, target: Layouts | None, options: Options, style: str
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Source name → target name, and what is left out."""
-    used: set[str] = set()
     own = style_of(source.tensors)
     names: dict[str, str] = {}
-    skipped = []
+    skipped, taken = [], set()
     for name in source.tensors:
         if any(fnmatch.fnmatchcase(name, p) for p in options.skip):
             skipped.append(name)
             continue
-        new = _renamed(name, options.rename, used)
-        if style != own:
-            new = spelled(parse(new, _parameters(source, options)), style)
+        new = spelled(source.said[name], style) if style != own else name
         if target is not None and source.layouts is not None and options.partial:
             said = parse(new, target.parameters)
             if source.said[name].parameter and not said.parameter:
                 skipped.append(name)
                 continue
-        if new in names.values():
+        if new in taken:
             raise InputError(f"{name} and another tensor both become {new}; give --map so that names differ")
         names[name] = new
-    unused = [p for p in options.rename if p not in used]
-    if unused:
-        raise InputError(f"--map: {unused[0]!r} is no tensor of {source.place}; it has {_listed(source.tensors)}")
+        taken.add(new)
     if target is not None:
         _check_sides(source, target, names, options)
     return names, tuple(skipped)
-
-
-def _parameters(source: Checkpoint, options: Options) -> set[str]:
-    used: set[str] = set()
-    return {_renamed(t.parameter, options.rename, used) for t in source.said.values() if t.parameter}
-
-
-def _renamed(name: str, rename: Mapping[str, str], used: set[str]) -> str:
-    if name in rename:
-        used.add(name)
-        return rename[name]
-    for pattern, new in rename.items():
-        front, star, back = pattern.partition("*")
-        if star and name.startswith(front) and name.endswith(back) and len(name) >= len(front) + len(back):
-            used.add(pattern)
-            return new.replace("*", name[len(front) : len(name) - len(back)], 1)
-    return name
 
 
 def _check_sides(source: Checkpoint, target: Layouts, names: Mapping[str, str], options: Options) -> None:
@@ -279,7 +261,8 @@ def _rank_files(
         for r in own:
             entries[r].append(Entry(new, dtype, shapes[r]))
         pieces[name] = where.chosen(np.isin(where.holders, list(own))), own
-    files = [FileToWrite(paths[r], file_format, tuple(entries[r]), source.metadata) for r in chosen]
+    # A rank that holds nothing has no file: an empty one could not be told from one that was cut short.
+    files = [FileToWrite(paths[r], file_format, tuple(entries[r]), source.metadata) for r in chosen if entries[r]]
     return files, {}, pieces
 
 
@@ -402,7 +385,7 @@ def _check_whole(source: Checkpoint, name: str, held: Held, into: Held) -> None:
     box = ", ".join(f"{a}:{b}" for a, b in zip(rest.starts[0], rest.stops[0], strict=True))
     said, lays = source.said[name], source.layouts
     who = ""
-    if lays is not None and said.parameter:
+    if lays is not None and said.parameter in lays.parameters:
         spread = lays.of_slot(said.parameter) if said.slot else lays.parameters[said.parameter]
         met = overlaps(spread.pieces(held.shape).boxes, rest)
         ranks = sorted({int(r) for r in spread.pieces(held.shape).holders[met.left]})

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planner.cli.options import add_json_option
-from planner.errors import InputError, UsageError
+from planner.errors import UsageError
 from planner.requests.values import not_negative, positive
 
 if TYPE_CHECKING:
@@ -108,7 +108,10 @@ def _add_writing(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument("--workers", type=positive, default=2, metavar="N", help="threads that copy; default: 2")
     p.add_argument(
-        "--map", type=Path, metavar="FILE", help='JSON: {"name in SRC": "name in DST"}, * for any text in both'
+        "--map",
+        type=Path,
+        metavar="FILE",
+        help="JSON: other names in DST, tensors that are turned, joined or cut (docs/checkpoints.md)",
     )
     p.add_argument(
         "--skip",
@@ -158,6 +161,7 @@ def _transform(options: argparse.Namespace) -> int:
 
 
 def _options(options: argparse.Namespace) -> Options:
+    from planner.checkpoint.renaming import read_rules
     from planner.checkpoint.transforming import Options
     from planner.stored.elements import element_type
 
@@ -165,25 +169,12 @@ def _options(options: argparse.Namespace) -> Options:
         dtype = None if options.dtype is None else element_type(options.dtype)
     except ValueError as e:
         raise UsageError(f"--dtype: {e}") from e
+    rules = () if options.map is None else read_rules(options.map)
     return Options(
         format=options.format, ranks=tuple(dict.fromkeys(options.rank)), memory=options.memory,
-        workers=options.workers, dtype=dtype, rename=_names(options.map), skip=tuple(options.skip),
+        workers=options.workers, dtype=dtype, rules=rules, skip=tuple(options.skip),
         partial=options.partial, force=options.force, resume=options.resume,
     )  # fmt: skip
-
-
-def _names(file: Path | None) -> dict[str, str]:
-    if file is None:
-        return {}
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as e:
-        raise InputError(f"--map {file}: cannot be read: {e.strerror}") from None
-    except (ValueError, RecursionError) as e:
-        raise InputError(f"--map {file}: expected JSON, found {e}") from None
-    if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
-        raise InputError(f'--map {file}: expected an object such as {{"name in SRC": "name in DST"}}, found another')
-    return found
 
 
 def _print(done: Transformed, options: argparse.Namespace, seconds: float | None) -> None:
