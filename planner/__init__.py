@@ -154,7 +154,9 @@ class _Public:
 
 
 sys.modules[__name__].__class__ = type(
-    "_Package", (ModuleType,), {name: _Public(name) for name in _HOME} | {"torch": _Package("torch")}
+    "_Package",
+    (ModuleType,),
+    {name: _Public(name) for name in _HOME} | {name: _Package(name) for name in ("checkpoint", "torch")},
 )
 
 

@@ -26,7 +26,7 @@ from planner.stored.arrays import StoredArray
 from planner.stored.moves import Held
 from planner.transfer.pieces import Boxes, Pieces
 
-__all__ = ["Rule", "read_rules", "renamed"]
+__all__ = ["Rule", "read_rules", "renamed", "rules_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,14 @@ def read_rules(file: Path) -> tuple[Rule, ...]:
         raise InputError(f"--map {file}: cannot be read: {e.strerror}") from None
     except (ValueError, RecursionError) as e:
         raise InputError(f"--map {file}: expected JSON, found {e}") from None
-    if not isinstance(found, dict):
-        raise InputError(f'--map {file}: expected an object such as {{"name in SRC": "name in DST"}}, found another')
-    return tuple(_rule(f"--map {file}: {key!r}", key, value) for key, value in found.items())
+    return rules_of(found, f"--map {file}")
+
+
+def rules_of(found: Any, where: str) -> tuple[Rule, ...]:
+    """As `read_rules`, of what stands in such a file; `where` stands in messages."""
+    if not isinstance(found, Mapping):
+        raise InputError(f'{where}: expected an object such as {{"name in SRC": "name in DST"}}, found another')
+    return tuple(_rule(f"{where}: {key!r}", str(key), value) for key, value in found.items())
 
 
 def _rule(where: str, key: str, value: Any) -> Rule:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planner.cli.options import add_json_option
 from planner.errors import UsageError
-from planner.requests.values import not_negative, positive
+from planner.requests.values import not_negative, positive, size_with_unit
 
 if TYPE_CHECKING:
     from planner.checkpoint.transforming import Options, Transformed
 
 __all__ = ["configure", "run"]
 
-_UNITS = {"": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _LAYOUT = "a plan.json or its folder, or a strategy file of MindSpore"
 
 
@@ -82,6 +80,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_json_option(p)
 
+    p = action("plan", "say who sends which part to whom when running devices change from a plan to another")
+    p.add_argument("--from", dest="before", type=Path, required=True, metavar="PLAN", help="the plan that they run")
+    p.add_argument("--to", dest="after", type=Path, required=True, metavar="PLAN", help="the plan that they shall run")
+    p.add_argument(
+        "--optimizer", choices=("adam", "momentum", "sgd"), default="adam", help="whose state moves, too; default: adam"
+    )
+    p.add_argument("--dtype", default="fp32", metavar="TYPE", help="of parameters; state is in fp32; default: fp32")
+    p.add_argument("--lost", type=_ranks_of, default=(), metavar="R,R,…", help="ranks of --from that are gone")
+    p.add_argument("--out", type=Path, metavar="FILE", help="write all messages there, as JSON")
+    add_json_option(p)
+
     p = action("verify", "compare a checkpoint with its checksums, or with the one that it was made of")
     p.add_argument("source", type=Path, metavar="CHECKPOINT")
     p.add_argument(
@@ -104,7 +113,11 @@ def _add_writing(p: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     p.add_argument("--dry-run", action="store_true", help="say what would be read and written, and write nothing")
     p.add_argument(
-        "--memory", type=_bytes, default=256 << 20, metavar="SIZE", help="held at once, such as 512MiB; default: 256MiB"
+        "--memory",
+        type=size_with_unit,
+        default=256 << 20,
+        metavar="SIZE",
+        help="held at once, such as 512MiB; default: 256MiB",
     )
     p.add_argument("--workers", type=positive, default=2, metavar="N", help="threads that copy; default: 2")
     p.add_argument(
@@ -127,16 +140,18 @@ def _add_writing(p: argparse.ArgumentParser) -> None:
     add_json_option(p)
 
 
-def _bytes(text: str) -> int:
-    """argparse type: a size in bytes."""
-    m = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]i?b)?", text.strip(), re.IGNORECASE)
-    if m is None or (size := int(float(m[1]) * _UNITS[(m[2] or "").upper()])) < 1 << 20:
-        raise argparse.ArgumentTypeError(f"expected a size of at least 1MiB, such as 512MiB, found {text!r}")
-    return size
+def _ranks_of(text: str) -> tuple[int, ...]:
+    """argparse type: ranks with commas between them."""
+    parts = text.split(",")
+    if not all(p.isdecimal() and len(p) < 8 for p in parts):
+        raise argparse.ArgumentTypeError(f"expected ranks such as 3,7, found {text!r}")
+    return tuple(map(int, parts))
 
 
 def run(options: argparse.Namespace) -> int:
-    return {"ranks": _ranks, "verify": _verify, "inspect": _inspect}.get(options.action, _transform)(options)
+    return {"ranks": _ranks, "plan": _plan, "verify": _verify, "inspect": _inspect}.get(options.action, _transform)(
+        options
+    )
 
 
 def _transform(options: argparse.Namespace) -> int:
@@ -220,6 +235,44 @@ def _ranks(options: argparse.Namespace) -> int:
         print(f"rank {r}: needs the files of {_some(needed)}")
     if len(found) > 1:
         print(f"all together: {len(together)} of {before.ranks} ranks: {_some(together)}")
+    return 0
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from planner.checkpoint.layouts import read_layouts
+    from planner.checkpoint.moving import transfer_plan
+    from planner.files import write_whole
+    from planner.stored.elements import element_type
+
+    try:
+        itemsize = element_type(options.dtype).itemsize
+    except ValueError as e:
+        raise UsageError(f"--dtype: {e}") from e
+    before, after = read_layouts(options.before), read_layouts(options.after)
+    outside = [r for r in options.lost if r >= before.ranks]
+    if outside:
+        raise UsageError(f"--lost {outside[0]}: {before.said} is for ranks 0 to {before.ranks - 1}")
+    found = transfer_plan(before, after, optimizer=options.optimizer, itemsize=itemsize, lost=options.lost)
+    document = found.document()
+    if options.out is not None:
+        try:
+            write_whole(options.out, json.dumps(document).encode())
+        except OSError as e:
+            raise UsageError(f"--out {options.out}: cannot be written: {e.strerror}") from e
+    if options.json:
+        print(json.dumps(document, indent=1))
+        return 0
+    moved, state = found.schedule.moved_bytes, found.state_bytes
+    of_state = f" ({moved / state:.2f} of parameters and state)" if state else ""
+    kept = f"{_size(found.schedule.kept_bytes)} stay in place"
+    print(f"{_size(moved)} move between {found.devices} devices{of_state}; {kept}")
+    print(f"a device sends at most {_size(document['most_sent_bytes'])}, receives at most "
+          f"{_size(document['most_received_bytes'])}")  # fmt: skip
+    elsewhere = [f"rank {r} on device {d}" for r, d in enumerate(document["placement"]) if r != d]
+    if elsewhere:
+        print(f"ranks of {after.said} that are not on the device of their number: {_some(elsewhere)}")
+    if found.lost:
+        print(f"lost, to be read from a checkpoint: {_some(found.lost)}")
     return 0
 
 

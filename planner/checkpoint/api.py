@@ -1,0 +1,149 @@
+"""The functions of `planner.checkpoint`: what `planner checkpoint` does, for Python."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from planner.checkpoint.comparing import compared, unsound
+from planner.checkpoint.layouts import Layouts, layouts_of_plan, read_layouts
+from planner.checkpoint.needs import ranks_needed
+from planner.checkpoint.renaming import Rule, read_rules, rules_of
+from planner.checkpoint.source import open_checkpoint
+from planner.checkpoint.transforming import Options, Transformed, planned
+from planner.checkpoint.transforming import transform as run
+from planner.errors import OptionError
+from planner.planning.document import PlanDocument
+from planner.stored.elements import element_type
+
+__all__ = ["Transformed", "merge", "ranks", "split", "transform", "verify"]
+
+PathLike = str | os.PathLike[str]
+
+
+class HasPlan(Protocol):
+    """A `planner.Plan`."""
+
+    @property
+    def document(self) -> PlanDocument: ...
+
+
+Plan = PathLike | HasPlan
+
+
+def transform(
+    src: PathLike,
+    dst: PathLike,
+    *,
+    source: Plan | None = None,
+    target: Plan | None = None,
+    format: str = "",
+    ranks: Sequence[int] = (),
+    map: Mapping[str, Any] | PathLike | None = None,
+    skip: Sequence[str] = (),
+    dtype: str | None = None,
+    partial: bool = False,
+    memory: int = 256 << 20,
+    workers: int = 2,
+    resume: bool = False,
+    force: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Transformed:
+    """Writes a checkpoint anew, for another plan or in another format.
+
+    Args:
+        src: a checkpoint: a folder with a file of each rank, one of Hugging Face or of torch.distributed.checkpoint, or
+            a file of whole tensors.
+        dst: where the new one will be; it is there whole or not at all.
+        source: how the ranks of `src` hold it: a plan, its file, or a strategy file of MindSpore.
+        target: how the ranks of `dst` will hold it; whole tensors without it.
+        format: safetensors, mindspore, npz, torch, huggingface or dcp; by default what the ending of `dst` says, or as
+            `src`.
+        ranks: the ranks of `target` to write; all by default.
+        map: other names, turned, joined and cut tensors, or a JSON file of them (docs/checkpoints.md).
+        skip: patterns of names that are left out.
+        dtype: the type that floating-point tensors become, such as "bf16".
+        partial: whether parameters that one side alone has are left out.
+        memory: bytes that are held at once, beside Python's own.
+        workers: threads that copy.
+        resume: whether to go on with what an earlier call has left.
+        force: whether to replace what is at `dst`.
+        progress: is called with the bytes that are done and those of all.
+
+    Returns:
+        What was read and written.
+
+    Raises:
+        InputError: files cannot be read, do not fit the layouts, or lack a part.
+        UsageError: something is at `dst`, its disk is full, or options do not go together.
+    """
+    options = Options(
+        format=format, ranks=tuple(ranks), memory=memory, workers=workers, dtype=_dtype(dtype), rules=_rules(map),
+        skip=tuple(skip), partial=partial, force=force, resume=resume,
+    )  # fmt: skip
+    opened = open_checkpoint(Path(src), _layouts(source))
+    return run(planned(opened, Path(dst), _layouts(target), options), progress)
+
+
+def merge(src: PathLike, file: PathLike, *, source: Plan, **options: Any) -> Transformed:
+    """Writes the ranks' files of a checkpoint as one file of whole tensors; options are those of `transform`."""
+    return transform(src, file, source=source, **options)
+
+
+def split(file: PathLike, dst: PathLike, *, target: Plan, **options: Any) -> Transformed:
+    """Writes a file of whole tensors as one file for each rank; options are those of `transform`."""
+    return transform(file, dst, target=target, **options)
+
+
+def ranks(source: Plan, target: Plan, ranks: Sequence[int] = ()) -> tuple[int, ...]:
+    """The fewest ranks of `source` whose files hold what these ranks of `target` need; all of them by default.
+
+    Raises:
+        InputError: the plans are of different models.
+    """
+    before, after = _known(source), _known(target)
+    return ranks_needed(before, after, ranks or range(after.ranks))
+
+
+def verify(
+    checkpoint: PathLike, *, against: PathLike | None = None, source: Plan | None = None, target: Plan | None = None
+) -> list[str]:
+    """What of a checkpoint is not as it was written, a line each; with `against`, what differs from that checkpoint.
+
+    Args:
+        checkpoint: one that was written here.
+        against: the one that it was made of.
+        source: how the ranks of `against` hold it.
+        target: how the ranks of `checkpoint` hold it.
+
+    Raises:
+        InputError: it has no checksums and `against` is not given, or files cannot be read.
+    """
+    if against is None:
+        return unsound(Path(checkpoint))[0]
+    return compared(Path(against), Path(checkpoint), _layouts(source), _layouts(target))[0]
+
+
+def _layouts(plan: Plan | None) -> Layouts | None:
+    return None if plan is None else _known(plan)
+
+
+def _known(plan: Plan) -> Layouts:
+    if isinstance(plan, (str, os.PathLike)):
+        return read_layouts(Path(plan))
+    return layouts_of_plan(plan.document, "the plan")
+
+
+def _dtype(name: str | None) -> Any:
+    try:
+        return None if name is None else element_type(name)
+    except ValueError as e:
+        raise OptionError(f"dtype: {e}") from e
+
+
+def _rules(given: Mapping[str, Any] | PathLike | None) -> tuple[Rule, ...]:
+    if given is None:
+        return ()
+    return read_rules(Path(given)) if isinstance(given, (str, os.PathLike)) else rules_of(given, "map")

@@ -1,0 +1,175 @@
+"""From one layout to another between live devices: who sends which box of which tensor to whom.
+
+Every target rank is put on a device, and gets what the device does not hold already, each element once, from one of the
+devices that have it.  So the bytes that move are what the targets hold less what lies in place, and the placement that
+moves fewest is the assignment of ranks to devices with the most bytes in place: a linear sum
+assignment, which is exact.
+Senders of a box that several hold take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.transfer.overlaps import Overlaps, overlaps
+from planner.transfer.pieces import Boxes, Integers, Pieces
+
+__all__ = ["Group", "Messages", "Schedule", "in_place", "placed", "scheduled"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """Tensors of one shape and type that lie alike before and alike after: `names`, and bytes of an element.
+
+    Holders of `before` are devices, of `after` ranks.  Pieces of one holder have nothing in common, and those of two
+    holders are equal or have nothing in common.
+    """
+
+    names: tuple[str, ...]
+    before: Pieces
+    after: Pieces
+    itemsize: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Messages:
+    """Message k of each of the group's tensors: device `senders[k]` gives `boxes[k]` to device `receivers[k]`; where
+    both are one, it stays there."""
+
+    group: Group
+    senders: Integers
+    receivers: Integers
+    boxes: Boxes
+
+    @property
+    def bytes(self) -> Integers:
+        """Of each message, for all tensors of the group together."""
+        return self.boxes.volumes * (self.group.itemsize * len(self.group.names))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schedule:
+    """`placement[r]`: the device on which rank r of the target is."""
+
+    placement: Integers
+    groups: tuple[Messages, ...]
+
+    @property
+    def moved_bytes(self) -> int:
+        """Between devices."""
+        return sum(int(m.bytes[m.senders != m.receivers].sum()) for m in self.groups)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of what stays on its device."""
+        return sum(int(m.bytes[m.senders == m.receivers].sum()) for m in self.groups)
+
+    def per_device(self, devices: int) -> tuple[Integers, Integers]:
+        """(bytes that each device sends, that it receives)."""
+        sent, received = np.zeros(devices, np.int64), np.zeros(devices, np.int64)
+        for m in self.groups:
+            moves = m.senders != m.receivers
+            np.add.at(sent, m.senders[moves], m.bytes[moves])
+            np.add.at(received, m.receivers[moves], m.bytes[moves])
+        return sent, received
+
+
+def _joint(group: Group) -> tuple[Overlaps, Integers, Integers, Integers, Integers]:
+    """(overlaps of distinct boxes, which box each source piece is, …each target piece, first pieces of both)."""
+    first_a, which_a = group.before.distinct()
+    first_b, which_b = group.after.distinct()
+    met = overlaps(group.before.boxes.chosen(first_a), group.after.boxes.chosen(first_b))
+    return met, which_a, which_b, first_a, first_b
+
+
+def _by_box(which: Integers, count: int) -> tuple[Integers, Integers]:
+    """(pieces sorted by their box, where those of each box begin, with the end)."""
+    order = np.argsort(which, kind="stable")
+    return np.asarray(order, np.int64), np.searchsorted(which[order], np.arange(count + 1))
+
+
+def in_place(groups: Sequence[Group], devices: int, ranks: int) -> Integers:
+    """(devices, ranks): bytes that a rank would find on a device."""
+    out = np.zeros((devices, ranks), np.int64)
+    for g in groups:
+        met, which_a, which_b, first_a, first_b = _joint(g)
+        order_a, begin_a = _by_box(which_a, len(first_a))
+        order_b, begin_b = _by_box(which_b, len(first_b))
+        count_a = (begin_a[1:] - begin_a[:-1])[met.left]
+        count_b = (begin_b[1:] - begin_b[:-1])[met.right]
+        pairs = count_a * count_b
+        at = np.repeat(np.arange(len(met)), pairs)
+        behind = np.arange(int(pairs.sum())) - np.repeat(np.cumsum(pairs) - pairs, pairs)
+        a = g.before.holders[order_a[begin_a[met.left][at] + behind // count_b[at]]]
+        b = g.after.holders[order_b[begin_b[met.right][at] + behind % count_b[at]]]
+        np.add.at(out, (a, b), met.boxes.volumes[at] * (g.itemsize * len(g.names)))
+    return out
+
+
+def placed(found: Integers, devices: Sequence[int]) -> Integers:
+    """The device of each rank so that the most bytes lie in place; `found` as `in_place` gives it.
+
+    `devices`: those that are to be used, at least as many as ranks.  ValueError where they are fewer.
+    """
+    from ortools.graph.python import linear_sum_assignment
+
+    ranks = found.shape[1]
+    if len(devices) < ranks:
+        raise ValueError(f"{ranks} ranks on {len(devices)} devices")
+    usable = found[list(devices)]
+    most = int(usable.max(initial=0))
+    # The solver wants a square: devices beyond the ranks take ranks that do not exist, at no cost.
+    cost = np.full((len(devices), len(devices)), most, np.int64)
+    cost[:, :ranks] = most - usable
+    rows, columns = np.indices(cost.shape)
+    solver = linear_sum_assignment.SimpleLinearSumAssignment()
+    solver.add_arcs_with_cost(rows.reshape(-1), columns.reshape(-1), cost.reshape(-1))
+    status = solver.solve()
+    assert status == solver.OPTIMAL, status
+    out = np.zeros(ranks, np.int64)
+    for i in range(len(devices)):
+        if (rank := solver.right_mate(i)) < ranks:
+            out[rank] = devices[i]
+    return out
+
+
+def scheduled(groups: Sequence[Group], placement: Integers) -> Schedule:
+    """The messages that put every rank's pieces on its device.
+
+    ValueError where a rank needs what no device holds.
+    """
+    return Schedule(placement, tuple(_messages(g, placement) for g in groups))
+
+
+def _messages(group: Group, placement: Integers) -> Messages:
+    met, which_a, which_b, first_a, first_b = _joint(group)
+    had = np.zeros(len(first_b), np.int64)
+    np.add.at(had, met.right, met.boxes.volumes)
+    if (had < group.after.boxes.chosen(first_b).volumes).any():
+        raise ValueError(f"{group.names[0]}: a part of it is on no device")
+    order_a, begin_a = _by_box(which_a, len(first_a))
+    order_b, begin_b = _by_box(which_b, len(first_b))
+    # Each overlap once for each rank that needs it.
+    needed = (begin_b[1:] - begin_b[:-1])[met.right]
+    at = np.repeat(np.arange(len(met)), needed)
+    turn = np.arange(len(at)) - np.repeat(np.cumsum(needed) - needed, needed)
+    receivers = placement[group.after.holders[order_b[begin_b[met.right][at] + turn]]]
+    owners = begin_a[1:] - begin_a[:-1]
+    sources = met.left[at]
+    held = _holds(group.before, which_a, receivers, sources)
+    # Those that hold a box take turns, and go on where the box before it ended.
+    sender_at = begin_a[sources] + (np.cumsum(~held) - 1) % owners[sources]
+    senders = group.before.holders[order_a[sender_at]]
+    return Messages(group, np.where(held, receivers, senders), receivers, met.boxes.chosen(at))
+
+
+def _holds(before: Pieces, which: Integers, devices: Integers, boxes: Integers) -> np.ndarray:
+    """Whether each device has the box."""
+    count = int(which.max(initial=0)) + 1
+    pairs = np.unique(before.holders * count + which)
+    wanted = devices * count + boxes
+    at = np.minimum(np.searchsorted(pairs, wanted), max(len(pairs) - 1, 0))
+    return np.asarray(pairs[at] == wanted) if len(pairs) else np.zeros(len(wanted), bool)
