@@ -11,17 +11,16 @@ import os
 import random
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from planner.checkpoint.layouts import read_layouts
+from planner.checkpoint.layouts import Layouts, read_layouts
 from planner.checkpoint.source import rank_files
 from planner.emit.mindspore.arrangement import Arrangement
-from planner.emit.mindspore.strategy_map import ParameterLayout, StrategyMap, to_protobuf
+from planner.emit.mindspore.strategy_map import ParameterLayout, StrategyMap, read_strategy_map, to_protobuf
 from tests.checkpoint.layouts import Whole, random_tensors, write_file, write_ranks
-from tests.checkpoint.test_transforming import arrays_of, moved
+from tests.checkpoint.test_transforming import arrays_of, check_ranks, moved
 
 PYTHON = os.environ.get("PLANNER_MINDSPORE_PYTHON", "")
 CASES = int(os.environ.get("PLANNER_MINDSPORE_CASES", "60"))
@@ -85,11 +84,23 @@ def _innermost(made: Arrangement, rng: random.Random) -> tuple[int, int]:
     return int(np.prod([made.device_matrix[-1 - a] for a in chosen])), step
 
 
+def misread_by_mindspore(a: Arrangement) -> bool:
+    """Whether its transform_checkpoints takes the ranks in another order than its training does.
+
+    Where the outermost axis alone holds replicas, and the optimizer divides them, mindspore/parallel/_tensor.py (2.10,
+    `_construct_tensor_layout_for_opt_shard`) makes the device matrix anew of the shards of each dimension, in the order
+    of the dimensions: axes that split them in another order are lost.
+    """
+    used = [p for p in a.tensor_map if isinstance(p, int) and p != -1]
+    idle = [i for i, n in enumerate(a.device_matrix) if n > 1 and len(a.device_matrix) - 1 - i not in used]
+    return a.optimizer_shards > 0 and idle == [0] and used != sorted(used, reverse=True)
+
+
 @pytest.mark.slow
 def test_shards_move_as_mindspore_moves_them(tmp_path: Path) -> None:
     rng = random.Random(20)
     jobs: list[dict[str, str]] = []
-    expected: list[tuple[Path, Any]] = []
+    expected: list[tuple[Path, Layouts, set[str]]] = []
     shapes = {"w": (16, 32), "fc.bias": (64,), "embedding_table": (32, 16, 8)}
     slots = ("moment1", "moment2")
     for case in range(CASES):
@@ -109,13 +120,20 @@ def test_shards_move_as_mindspore_moves_them(tmp_path: Path) -> None:
         moved(folder / "a", before, folder / "ours", after)
         jobs.append({"do": "transform", "from": str(folder / "a"), "to": str(folder / "theirs"),
                      "source": str(folder / "source.ckpt"), "target": str(folder / "target.ckpt")})  # fmt: skip
-        expected.append((folder, after))
+        sides = [read_strategy_map(folder / f"{side}.ckpt").parameters for side in ("source", "target")]
+        misread = {n for side in sides for n, p in side.items() if misread_by_mindspore(p.arrangement)}
+        expected.append((folder, after, misread))
+        check_ranks(folder / "ours", after, weights, {})  # numpy has the last word
     assert mindspore(jobs, tmp_path) == []
-    for folder, after in expected:
+    compared = 0
+    for folder, after, misread in expected:
         ours = rank_files(folder / "ours")
         assert len(ours) == after.ranks == len(list((folder / "theirs").glob("rank_*.npz")))
         for rank, file in ours.items():
             theirs, mine = np.load(folder / f"theirs/rank_{rank}.npz"), arrays_of(file)
             assert set(theirs.files) == set(mine)
-            for name, value in mine.items():
+            for name in set(mine) - misread:
+                compared += 1
+                value = mine[name]
                 np.testing.assert_array_equal(theirs[name], value, err_msg=f"{folder} rank {rank} {name}")
+    assert compared > 10 * CASES

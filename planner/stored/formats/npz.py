@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tokenize import TokenError  # numpy reads headers as Python does
 from typing import Final
 
 import numpy as np
@@ -38,7 +39,7 @@ class Npz:
             return Content(found)
         except OSError as e:
             raise InputError(f"{file}: cannot be read: {e.strerror}") from None
-        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as e:
+        except (ValueError, TypeError, SyntaxError, TokenError, RecursionError, MemoryError) as e:
             raise InputError(f"{file}: expected arrays that numpy.savez wrote, found {e}; save them anew") from None
 
     def arrange(self, entries: Sequence[Entry], metadata: Mapping[str, str]) -> Arranged:
