@@ -271,6 +271,9 @@ def _plan(options: argparse.Namespace) -> int:
     elsewhere = [f"rank {r} on device {d}" for r, d in enumerate(document["placement"]) if r != d]
     if elsewhere:
         print(f"ranks of {after.said} that are not on the device of their number: {_some(elsewhere)}")
+    fresh = [d for d in document["placement"] if d >= before.ranks]
+    if fresh:
+        print(f"devices that hold nothing yet: {_some(fresh)}")
     if found.lost:
         print(f"lost, to be read from a checkpoint: {_some(found.lost)}")
     return 0
