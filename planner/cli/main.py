@@ -37,6 +37,10 @@ COMMANDS = {
         "planner.cli.commands.checkpoint",
         "move a checkpoint to another plan, another number of devices or another framework",
     ),
+    "resume": (
+        "planner.cli.commands.resume",
+        "plan anew for the devices that are left of a training, and say where its state comes from",
+    ),
     "cache": ("planner.cli.commands.cache", "show or clear the cached plans"),
     "build": ("planner.cli.commands.build", "build a model graph of any size, without weights"),
     "accuracy": ("planner.cli.commands.accuracy", "measure the cost model against published measurements"),

@@ -10,7 +10,7 @@ from planner.requests.values import progress_to
 from planner.search.control import Report
 from planner.status import show_progress
 
-__all__ = ["Lines", "Phase", "Watch", "reports_in_seconds"]
+__all__ = ["Lines", "Phase", "Silent", "Watch", "reports_in_seconds"]
 
 Phase = Literal["import", "search", "write"]
 EVERY = 0.5  # seconds between two lines of progress
@@ -47,6 +47,17 @@ class Lines:
 
     def say(self, line: str) -> None:
         progress_to(quiet=False)(line)
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """Hears all, and says nothing."""
+
+    def phase(self, name: Phase) -> None: ...
+
+    def progress(self, incumbent_s: float, bound_s: float, gap: float, seconds: float) -> None: ...
+
+    def say(self, line: str) -> None: ...
 
 
 def reports_in_seconds(watch: Watch, unit_s: float) -> Callable[[Report], None]:
