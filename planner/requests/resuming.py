@@ -57,7 +57,7 @@ def counts_allowed(plan: PlanDocument, left: int) -> list[int]:
             return [left - left % _PER_SERVER]
         return [max(n for n in _ON_ONE if n <= left)]
     first = next((i.shape[0] for i in plan.inputs.values() if i.shape), None)
-    batch = plan.model.batch or first
+    batch = plan.model.batch or (None if first is None else first * plan.schedule.micro_batches)
     even = next((n for n in range(left, 0, -1) if batch is None or batch % n == 0), left)
     return list(dict.fromkeys((left, even)))
 

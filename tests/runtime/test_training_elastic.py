@@ -32,7 +32,7 @@ def losses(arguments: list[str], kill_at: int = 0) -> tuple[dict[int, float], in
             if "gradient_norm" in about:
                 found[about["step"]] = about["loss"]
                 if about["step"] == kill_at:
-                    for process in alive(ran.pid, b"planner")[2:4]:
+                    for process in alive(ran.pid)[2:4]:
                         os.kill(process, signal.SIGKILL)
         error = ran.stderr.read() if ran.stderr is not None else ""
     return found, ran.returncode, error
