@@ -5,6 +5,6 @@
 docs/checkpoints.md describes what is read and written.
 """
 
-from planner.checkpoint.api import Transformed, merge, ranks, split, transform, verify
+from planner.checkpoint.api import TransferPlan, Transformed, merge, ranks, split, transfer_plan, transform, verify
 
-__all__ = ["Transformed", "merge", "ranks", "split", "transform", "verify"]
+__all__ = ["TransferPlan", "Transformed", "merge", "ranks", "split", "transfer_plan", "transform", "verify"]

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 from planner.checkpoint.comparing import compared, unsound
 from planner.checkpoint.layouts import Layouts, layouts_of_plan, read_layouts
+from planner.checkpoint.moving import OPTIMIZERS, TransferPlan
+from planner.checkpoint.moving import transfer_plan as moves
 from planner.checkpoint.needs import ranks_needed
 from planner.checkpoint.renaming import Rule, read_rules, rules_of
 from planner.checkpoint.source import open_checkpoint
@@ -18,7 +20,7 @@ from planner.errors import OptionError
 from planner.planning.document import PlanDocument
 from planner.stored.elements import element_type
 
-__all__ = ["Transformed", "merge", "ranks", "split", "transform", "verify"]
+__all__ = ["TransferPlan", "Transformed", "merge", "ranks", "split", "transfer_plan", "transform", "verify"]
 
 PathLike = str | os.PathLike[str]
 
@@ -105,6 +107,23 @@ def ranks(source: Plan, target: Plan, ranks: Sequence[int] = ()) -> tuple[int, .
     """
     before, after = _known(source), _known(target)
     return ranks_needed(before, after, ranks or range(after.ranks))
+
+
+def transfer_plan(source: Plan, target: Plan, *, lost: Sequence[int] = (), optimizer: str = "adam") -> TransferPlan:
+    """Who sends which part of which tensor to whom, when running devices change from a plan to another.
+
+    Args:
+        source: the plan that they run.
+        target: the plan that they shall run.
+        lost: ranks of `source` that are gone.
+        optimizer: adam, momentum or sgd, whose state moves with the parameters.
+
+    Returns:
+        The messages, the device of each rank, and what is lost; `planner.torch.exchange` carries out its `schedule`.
+    """
+    if optimizer not in OPTIMIZERS:
+        raise OptionError(f"optimizer={optimizer!r}: expected one of {', '.join(OPTIMIZERS)}")
+    return moves(_known(source), _known(target), lost=lost, optimizer=optimizer)
 
 
 def verify(

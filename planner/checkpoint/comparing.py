@@ -10,8 +10,9 @@ from planner.checkpoint.layouts import Layouts
 from planner.checkpoint.source import Checkpoint, open_checkpoint
 from planner.stored.arrays import Files
 from planner.stored.copying import BLOCK, read_block
-from planner.stored.moves import Held, blocks, without_repeats
+from planner.stored.moves import Held, without_repeats
 from planner.stored.writing import faults
+from planner.transfer.blocks import blocks
 
 __all__ = ["compared", "unsound"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -13,9 +13,9 @@ from planner.errors import InputError, UsageError
 from planner.transfer.pieces import Pieces
 from planner.transfer.schedule import Group, Schedule, in_place, placed, scheduled
 
-__all__ = ["TransferPlan", "transfer_plan"]
+__all__ = ["OPTIMIZERS", "TransferPlan", "transfer_plan"]
 
-_SLOTS = {"adam": ("exp_avg", "exp_avg_sq"), "momentum": ("momentum_buffer",), "sgd": ()}
+OPTIMIZERS: Final = {"adam": ("exp_avg", "exp_avg_sq"), "momentum": ("momentum_buffer",), "sgd": ()}  # their slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def transfer_plan(
     """
     devices = max(before.ranks, after.ranks + len(set(lost)))
     left = [d for d in range(devices) if d not in set(lost)]
-    groups, gone = _groups(before, after, _SLOTS[optimizer], itemsize, slot_itemsize, set(lost))
+    groups, gone = _groups(before, after, OPTIMIZERS[optimizer], itemsize, slot_itemsize, set(lost))
     if placement is None:
         where = placed(in_place(groups, devices, after.ranks), left)
     else:

@@ -23,7 +23,8 @@ import xxhash
 
 from planner.errors import InputError
 from planner.stored.arrays import Array, Files, Range, bytes_of
-from planner.stored.moves import Held, Move, blocks
+from planner.stored.moves import Held, Move
+from planner.transfer.blocks import blocks
 from planner.transfer.overlaps import overlaps
 from planner.transfer.pieces import Boxes, Pieces
 

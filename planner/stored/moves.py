@@ -7,7 +7,7 @@ it is a contiguous range of every array whose pieces are rows, and each source b
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from planner.stored.arrays import Range, StoredArray
 from planner.transfer.overlaps import minus, overlaps
 from planner.transfer.pieces import Boxes, Pieces
 
-__all__ = ["Held", "Move", "blocks", "lacking", "without_repeats"]
+__all__ = ["Held", "Move", "lacking", "without_repeats"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,25 +55,6 @@ class Move:
     source: Held
     target: Held
     filled: bool = False
-
-
-def blocks(shape: Sequence[int], elements: int) -> Iterator[list[Range]]:
-    """The tensor in boxes of at most so many elements, each one range of a row-major array."""
-    yield from _blocks(list(shape), max(1, elements), [])
-
-
-def _blocks(shape: list[int], elements: int, front: list[Range]) -> Iterator[list[Range]]:
-    if not shape or math.prod(shape) <= elements:
-        yield [*front, *((0, n) for n in shape)]
-        return
-    row = math.prod(shape[1:])
-    if row <= elements:
-        step = elements // row
-        for low in range(0, shape[0], step):
-            yield [*front, (low, min(low + step, shape[0])), *((0, n) for n in shape[1:])]
-        return
-    for i in range(shape[0]):
-        yield from _blocks(shape[1:], elements, [*front, (i, i + 1)])
 
 
 def without_repeats(pieces: Pieces, preferred: Sequence[int] = ()) -> Pieces:

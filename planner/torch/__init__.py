@@ -9,6 +9,7 @@
 - `autotune` runs the plans that are predicted fastest, and keeps the fastest (`tuning`)
 - `profile` measures a step beside the plan's predictions (`profiling`)
 - `state_dict`, `load_state_dict`: checkpoints under plain names, whatever the plan (`state`)
+- `exchange` moves tensors between live processes as a transfer plan of `planner.checkpoint` says (`planner.runtime.exchange`)
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ __all__ = [
     "ModulePlan",
     "autotune",
     "clip_grad_norm_",
+    "exchange",
     "load",
     "load_exported",
     "load_state_dict",
@@ -40,6 +42,7 @@ _HOME: Final = {
     "plan": "planner.torch.planning",
     "profile": "planner.torch.profiling",
     "clip_grad_norm_": "planner.torch.state",
+    "exchange": "planner.runtime.exchange",
     "load_state_dict": "planner.torch.state",
     "set_step": "planner.torch.state",
     "state_dict": "planner.torch.state",
