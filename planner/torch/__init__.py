@@ -9,7 +9,7 @@
 - `autotune` runs the plans that are predicted fastest, and keeps the fastest (`tuning`)
 - `profile` measures a step beside the plan's predictions (`profiling`)
 - `state_dict`, `load_state_dict`: checkpoints under plain names, whatever the plan (`state`)
-- `exchange` moves tensors between live processes as a transfer plan of `planner.checkpoint` says (`planner.runtime.exchange`)
+- `exchange` moves tensors between live processes as a transfer plan says (`planner.runtime.exchange`)
 """
 
 from __future__ import annotations
