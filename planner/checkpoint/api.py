@@ -18,7 +18,7 @@ from planner.checkpoint.transforming import Options, Transformed, planned
 from planner.checkpoint.transforming import transform as run
 from planner.errors import OptionError
 from planner.planning.document import PlanDocument
-from planner.stored.elements import element_type
+from planner.stored.elements import weight_type
 
 __all__ = ["TransferPlan", "Transformed", "merge", "ranks", "split", "transfer_plan", "transform", "verify"]
 
@@ -66,7 +66,7 @@ def transform(
         ranks: the ranks of `target` to write; all by default.
         map: other names, turned, joined and cut tensors, or a JSON file of them (docs/checkpoints.md).
         skip: patterns of names that are left out.
-        dtype: the type that floating-point tensors become, such as "bf16".
+        dtype: the type that weights become, such as "bf16"; an optimizer's state stays as it is.
         partial: whether parameters that one side alone has are left out.
         memory: bytes that are held at once, beside Python's own.
         workers: threads that copy.
@@ -85,7 +85,7 @@ def transform(
         format=format, ranks=tuple(ranks), memory=memory, workers=workers, dtype=_dtype(dtype), rules=_rules(map),
         skip=tuple(skip), partial=partial, force=force, resume=resume,
     )  # fmt: skip
-    opened = open_checkpoint(Path(src), _layouts(source))
+    opened = open_checkpoint(Path(src), _layouts(source), skip)
     return run(planned(opened, Path(dst), _layouts(target), options), progress)
 
 
@@ -157,7 +157,7 @@ def _known(plan: Plan) -> Layouts:
 
 def _dtype(name: str | None) -> Any:
     try:
-        return None if name is None else element_type(name)
+        return None if name is None else weight_type(name)
     except ValueError as e:
         raise OptionError(f"dtype: {e}") from e
 

@@ -10,9 +10,10 @@ from planner.checkpoint.layouts import Layouts
 from planner.checkpoint.source import Checkpoint, open_checkpoint
 from planner.stored.arrays import Files
 from planner.stored.copying import BLOCK, read_block
-from planner.stored.moves import Held, without_repeats
+from planner.stored.moves import Held, lacking, without_repeats
 from planner.stored.writing import faults
 from planner.transfer.blocks import blocks
+from planner.transfer.pieces import whole
 
 __all__ = ["compared", "unsound"]
 
@@ -35,7 +36,7 @@ def compared(before: Path, after: Path, source: Layouts | None, target: Layouts 
     out += [f"{n}: is not in {before}" for n in b.tensors if n not in names.values()]
     with Files() as files:
         for name, other in names.items():
-            out += _differences(name, a.tensors[name], b.tensors[other], files)
+            out += _absent(a, name) or _absent(b, other) or _differences(name, a.tensors[name], b.tensors[other], files)
     return out, len(names)
 
 
@@ -49,6 +50,22 @@ def _paired(a: Checkpoint, b: Checkpoint) -> dict[str, str]:
         elif (said.parameter, said.slot) in meant:
             out[name] = meant[said.parameter, said.slot]
     return out
+
+
+def _absent(c: Checkpoint, name: str) -> list[str]:
+    """A line where a rank lacks what its layout gives it, or a part is nowhere."""
+    held, said, lays = c.tensors[name], c.said[name], c.layouts
+    if len(lacking(without_repeats(held.pieces), whole(held.shape))):
+        return [f"{name}: a part of it is nowhere in {c.place}"]
+    if c.kind != "ranks" or lays is None or said.parameter not in lays.parameters:
+        return []
+    spread = lays.of_slot(said.parameter) if said.slot else lays.parameters[said.parameter]
+    if len(held.shape) != len(spread.layout.dims):
+        return []
+    ranks = dict(zip(c.files, c.ranks, strict=True))
+    there = {ranks[array.file] for array in held.arrays}
+    gone = sorted({int(r) for r in spread.pieces(held.shape).holders} - there)
+    return [f"{name}: rank {gone[0]} of {c.place} lacks it"] if gone else []
 
 
 def _differences(name: str, a: Held, b: Held, files: Files) -> list[str]:

@@ -21,13 +21,17 @@ OPTIMIZERS: Final = {"adam": ("exp_avg", "exp_avg_sq"), "momentum": ("momentum_b
 @dataclass(frozen=True, slots=True)
 class TransferPlan:
     """A schedule, with what it is to be compared with: bytes of all parameters and state once (`state_bytes`), and of
-    what all ranks of the target hold (`held_bytes`).  `lost`: parameters of which no device has a part, by name."""
+    what all ranks of the target hold (`held_bytes`)."""
 
     schedule: Schedule
     devices: int
     state_bytes: int
     held_bytes: int
-    lost: tuple[str, ...]
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Tensors of which no device has some part, by name."""
+        return tuple(self.schedule.lost)
 
     def document(self) -> dict[str, Any]:
         """For a file: messages by group of tensors that move alike."""
@@ -43,7 +47,12 @@ class TransferPlan:
             "moved_bytes": s.moved_bytes,
             "most_sent_bytes": int(sent.max(initial=0)),
             "most_received_bytes": int(received.max(initial=0)),
-            "lost": list(self.lost),
+            "lost": {
+                name: [
+                    {"start": low.tolist(), "stop": high.tolist()} for low, high in zip(b.starts, b.stops, strict=True)
+                ]
+                for name, b in s.lost.items()
+            },
             "groups": [
                 {
                     "tensors": list(m.group.names),
@@ -84,7 +93,7 @@ def transfer_plan(
     """
     devices = max(before.ranks, after.ranks + len(set(lost)))
     left = [d for d in range(devices) if d not in set(lost)]
-    groups, gone = _groups(before, after, OPTIMIZERS[optimizer], itemsize, slot_itemsize, set(lost))
+    groups = _groups(before, after, OPTIMIZERS[optimizer], itemsize, slot_itemsize, set(lost))
     if placement is None:
         where = placed(in_place(groups, devices, after.ranks), left)
     else:
@@ -96,13 +105,13 @@ def transfer_plan(
     schedule = scheduled(groups, where)
     state = sum(int(np.prod(g.before.shape)) * g.itemsize * len(g.names) for g in groups)
     held = sum(int(g.after.boxes.volumes.sum()) * g.itemsize * len(g.names) for g in groups)
-    return TransferPlan(schedule, devices, state, held, tuple(gone))
+    return TransferPlan(schedule, devices, state, held)
 
 
 def _groups(
     before: Layouts, after: Layouts, slots: Sequence[str], itemsize: int, slot_itemsize: int, lost: set[int]
-) -> tuple[list[Group], list[str]]:
-    """Tensors that lie alike, together; and those of which a part is gone with the lost ranks."""
+) -> list[Group]:
+    """Tensors that lie alike, together."""
     alike: dict[tuple[Spread, Spread, tuple[int, ...], int], list[str]] = {}
     for name, there in after.parameters.items():
         here = before.parameters.get(name)
@@ -119,16 +128,10 @@ def _groups(
         for slot in slots:
             key = (before.of_slot(name), after.of_slot(name), shape, slot_itemsize)
             alike.setdefault(key, []).append(f"{name}.{slot}")
-    groups, gone = [], []
-    for (here, there, shape, size), names in alike.items():
-        source = _of(here.pieces(shape), lost)
-        target = there.pieces(shape)
-        first, _ = here.pieces(shape).distinct()
-        if len(source.distinct()[0]) < len(first):
-            gone += names
-            continue
-        groups.append(Group(tuple(names), source, target, size))
-    return groups, gone
+    return [
+        Group(tuple(names), _of(here.pieces(shape), lost), there.pieces(shape), size)
+        for (here, there, shape, size), names in alike.items()
+    ]
 
 
 def _of(pieces: Pieces, lost: set[int]) -> Pieces:

@@ -3,28 +3,29 @@
 | | weight | Adam | momentum |
 |---|---|---|---|
 | MindSpore | `P` | `moment1.P`, `moment2.P` (`adam_m.P`, `adam_v.P` of AdamWeightDecay) | `moments.P` |
-| PyTorch, by DCP | `model.P` | `optimizer.state.P.exp_avg`, `….exp_avg_sq` | `optimizer.state.P.momentum_buffer` |
-| plain | `P` | `P.exp_avg`, `P.exp_avg_sq` | `P.momentum_buffer` |
+| PyTorch, by DCP | `model.P` | `optimizer.state.P.exp_avg`, `….exp_avg_sq`, `….step` | `….momentum_buffer` |
+| plain | `P` | `P.exp_avg`, `P.exp_avg_sq`, `P.step` | `P.momentum_buffer` |
 
 Sources: mindspore/nn/optim (prefixes of the slots), torch.distributed.checkpoint.state_dict.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["SHAPED", "STYLES", "Tensor", "parameters_among", "parse", "spelled", "style_of"]
+__all__ = ["SHAPED", "STYLES", "Tensor", "numbered", "parameters_among", "parse", "spelled", "style_of"]
 
 STYLES: Final = ("mindspore", "torch", "plain")
-_SLOTS: Final = {
-    "moment1": "exp_avg", "adam_m": "exp_avg", "exp_avg": "exp_avg", "moment2": "exp_avg_sq", "adam_v": "exp_avg_sq",
-    "exp_avg_sq": "exp_avg_sq", "moments": "momentum_buffer", "accum": "momentum_buffer",
-    "momentum_buffer": "momentum_buffer", "step": "step",
-}  # fmt: skip
-SHAPED: Final = ("exp_avg", "exp_avg_sq", "momentum_buffer")  # slots with the shape of their parameter
+_BEFORE: Final = {"moment1": "exp_avg", "adam_m": "exp_avg", "moment2": "exp_avg_sq", "adam_v": "exp_avg_sq",
+                  "moments": "momentum_buffer", "step": "step"}  # fmt: skip
+_BEHIND: Final = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "step")
+SHAPED: Final = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")  # with the shape of their parameter
 _MINDSPORE: Final = {"exp_avg": "moment1", "exp_avg_sq": "moment2", "momentum_buffer": "moments"}
+_STATE: Final = "optimizer.state."
+_NUMBERED: Final = re.compile(rf"(?:.*\.)?state\.\d+\.(?:{'|'.join(_BEHIND)})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,44 +38,39 @@ class Tensor:
 
 
 def parse(name: str, parameters: Collection[str]) -> Tensor:
-    """What a name says, among these parameters."""
+    """What a name says, among these parameters; nothing that it does not say in one of the ways above."""
     if name in parameters:
         return Tensor(name, name)
-    parts = name.split(".")
-    for length in range(len(parts) - 1, 0, -1):
-        for begin in range(len(parts) - length + 1):
-            if (parameter := ".".join(parts[begin : begin + length])) not in parameters:
-                continue
-            front, back = parts[:begin], parts[begin + length :]
-            if front in (["model"], ["module"]) and not back:
-                return Tensor(name, parameter)
-            rest = [*front, *back]
-            known = [_SLOTS[p] for p in rest if p in _SLOTS]
-            return Tensor(name, parameter, known[-1] if known else ".".join(rest))
+    front, _, rest = name.partition(".")
+    if front in ("model", "module") and rest in parameters:
+        return Tensor(name, rest)
+    if front in _BEFORE and rest in parameters:
+        return Tensor(name, rest, _BEFORE[front])
+    parameter, _, slot = name.removeprefix(_STATE).rpartition(".")
+    if (name.startswith(_STATE) or slot in _BEHIND) and parameter in parameters:
+        return Tensor(name, parameter, slot)
     return Tensor(name)
 
 
-def parameters_among(names: Collection[str]) -> set[str]:
+def parameters_among(names: Collection[str], kind: str = "") -> set[str]:
     """Those of the names that are parameters, where nobody says which are: all but slots of others."""
     known = set(names)
-    plain = {n.removeprefix("model.") for n in known} if style_of(known) == "torch" else known
-    out = set()
-    for name in plain:
-        parts = name.split(".")
-        rest = {".".join(parts[:-1])} if parts[-1] in _SLOTS else set()
-        rest |= {".".join(parts[1:])} if parts[0] in _SLOTS else set()
-        if not rest & plain and not name.startswith("optimizer.state."):
-            out.add(name)
-    return out
+    plain = {n.removeprefix("model.") for n in known} if style_of(known, kind) == "torch" else known
+    return {n for n in plain if not n.startswith(_STATE) and not parse(n, plain - {n}).slot}
 
 
-def style_of(names: Collection[str]) -> str:
-    """How a checkpoint spells its tensors."""
-    if any(n.startswith("optimizer.state.") for n in names):  # "model." alone may be the module's own
+def numbered(names: Collection[str]) -> str | None:
+    """A slot whose parameter is a number, as `Optimizer.state_dict()` of PyTorch has them, if there is one."""
+    return next((n for n in names if _NUMBERED.fullmatch(n)), None)
+
+
+def style_of(names: Collection[str], kind: str = "") -> str:
+    """How a checkpoint of some kind spells its tensors."""
+    if any(n.startswith(_STATE) for n in names):  # "model." alone may be the module's own
         return "torch"
-    if any(n.partition(".")[0] in ("moment1", "moment2", "moments", "adam_m", "adam_v") for n in names):
-        return "mindspore"
-    return "plain"
+    if kind == "dcp" and names and all(n.startswith("model.") for n in names):
+        return "torch"
+    return "mindspore" if any(n.partition(".")[0] in _BEFORE for n in names) else "plain"
 
 
 def spelled(tensor: Tensor, style: str) -> str:
@@ -82,7 +78,7 @@ def spelled(tensor: Tensor, style: str) -> str:
     if not tensor.parameter:
         return tensor.name
     if style == "torch":
-        return f"optimizer.state.{tensor.parameter}.{tensor.slot}" if tensor.slot else f"model.{tensor.parameter}"
+        return f"{_STATE}{tensor.parameter}.{tensor.slot}" if tensor.slot else f"model.{tensor.parameter}"
     if not tensor.slot:
         return tensor.parameter
     if style == "mindspore":

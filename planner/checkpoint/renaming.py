@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.checkpoint.naming import Tensor, spelled
+from planner.checkpoint.naming import Tensor
 from planner.errors import InputError
 from planner.stored.arrays import StoredArray
 from planner.stored.moves import Held
@@ -63,6 +63,10 @@ def _rule(where: str, key: str, value: Any) -> Rule:
         value = {"name": value}
     if not isinstance(value, dict):
         raise InputError(f"{where}: expected a name or an object, found {value!r:.60}")
+    unknown = [k for k in value if k not in ("name", "transposed", "joined", "parts", "dim")]
+    if unknown or not isinstance(value.get("transposed", False), bool):
+        wrong = f"the key {unknown[0]!r}" if unknown else f"transposed: {value['transposed']!r:.40}"
+        raise InputError(f"{where}: expected name, transposed (true or false), joined, parts or dim, found {wrong}")
     dim = value.get("dim", 0)
     if isinstance(dim, bool) or not isinstance(dim, int) or not 0 <= dim < 32:
         raise InputError(f"{where}: dim: expected the number of a dimension from 0 on, found {dim!r:.40}")
@@ -90,6 +94,7 @@ def renamed(
         parameter = t.parameter or name
         slots.setdefault(parameter, []).append(t.slot)
         names[parameter, t.slot] = name
+    made: dict[str, tuple[Held, Tensor]] = {}
     for rule in rules:
         fits = _texts(rule.sources[0], slots)
         if not fits:
@@ -98,23 +103,25 @@ def renamed(
             parts = [s.replace("*", text, 1) for s in rule.sources]
             into = [t.replace("*", text, 1) for t in rule.targets]
             for slot in slots[parts[0]]:
-                found = [names.get((p, slot)) for p in parts]
-                lacking = [p for p, f in zip(parts, found, strict=True) if f is None]
-                if lacking:
-                    raise InputError(
-                        f"--map: {into[0]!r} needs {lacking[0]!r} ({slot or 'weight'}), which {place} lacks"
-                    )
-                first = what[str(found[0])]
-                made = _made(rule, [held[str(f)] for f in found], slot, f"--map: {', '.join(parts)}")
+                found = [names.get((p, slot), "") for p in parts]
+                if "" in found:
+                    lacks = parts[found.index("")]
+                    raise InputError(f"--map: {into[0]!r} needs {lacks!r} ({slot or 'weight'}), which {place} lacks")
+                used = next((f for f in found if f not in held), None)
+                if used is not None:
+                    raise InputError(f"--map: {used!r} fits several entries; leave one that says what becomes of it")
+                values = _made(rule, [held[f] for f in found], slot, f"--map: {', '.join(parts)}")
                 for f in found:
-                    held.pop(str(f), None)
-                    what.pop(str(f), None)
-                for target, value in zip(into, made, strict=True):
-                    new = _respelled(first, parts[0], target)
-                    if new in held:
+                    del held[f], what[f]
+                for target, value in zip(into, values, strict=True):
+                    new = _respelled(said[found[0]], target)
+                    if new in made:
                         raise InputError(f"--map: two tensors of {place} become {new!r}; give names that differ")
-                    held[new] = value
-                    what[new] = Tensor(new, target, slot)
+                    made[new] = value, Tensor(new, target, slot)
+    for new, (value, tensor) in made.items():
+        if new in held:
+            raise InputError(f"--map: two tensors of {place} become {new!r}; give names that differ")
+        held[new], what[new] = value, tensor
     return held, what
 
 
@@ -127,11 +134,15 @@ def _texts(pattern: str, names: Iterable[str]) -> list[str]:
             if n.startswith(front) and n.endswith(back) and len(n) >= len(front) + len(back)]  # fmt: skip
 
 
-def _respelled(tensor: Tensor, parameter: str, target: str) -> str:
-    """The name of a slot with another parameter in it."""
-    if not tensor.parameter:
+def _respelled(tensor: Tensor, target: str) -> str:
+    """The name of a parameter or slot with another parameter in it."""
+    name, parameter = tensor.name, tensor.parameter
+    if not parameter or name == parameter:
         return target
-    return tensor.name.replace(parameter, target, 1) if parameter in tensor.name else spelled(tensor, "plain")
+    if name.endswith(f".{parameter}"):
+        return name[: -len(parameter)] + target
+    front, _, back = name.rpartition(f"{parameter}.")
+    return f"{front}{target}.{back}"
 
 
 def _made(rule: Rule, parts: list[Held], slot: str, where: str) -> list[Held]:

@@ -10,8 +10,10 @@
 
 from __future__ import annotations
 
+import fnmatch
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -22,23 +24,26 @@ from planner.checkpoint.layouts import Layouts, Spread
 from planner.checkpoint.naming import SHAPED, Tensor, parameters_among, parse
 from planner.errors import InputError, UsageError
 from planner.stored.arrays import Files, StoredArray
+from planner.stored.copying import BLOCK
 from planner.stored.formats.dcp import METADATA, read_dcp
-from planner.stored.formats.registry import FORMATS, read_file
+from planner.stored.formats.registry import FORMATS, format_of, read_file
 from planner.stored.moves import Held
-from planner.transfer.pieces import Boxes, Pieces, whole
+from planner.transfer.blocks import blocks
+from planner.transfer.pieces import Pieces, whole
 
 __all__ = ["Checkpoint", "open_checkpoint", "rank_files"]
 
 _SUFFIXES: Final = tuple(s for f in FORMATS.values() for s in f.suffixes)
 _FOLDER: Final = re.compile(r"rank[_-]?(\d{1,7})")
 _FILE: Final = re.compile(r"(?:.*[_\-.])?rank[_-]?(\d{1,7})(?:[_\-.].*)?")
-_SMALL: Final = 1 << 16  # bytes of what is compared between ranks because no layout is known for it
+_INDEX: Final = ".safetensors.index.json"
+_LONGEST: Final = 1 << 28  # bytes of an index
 
 
 @dataclass(slots=True)
 class Checkpoint:
-    """`tensors`: by their names in the files; `values`: what else the files hold; `ranks`: files of ranks that are
-    there; `size`: bytes of all files."""
+    """`tensors`: by their names in the files; `values`: what else is there; `ranks`: files of ranks that are there;
+    `skipped`: names that are not looked at; `size`: bytes of all files."""
 
     place: Path
     kind: str
@@ -50,14 +55,15 @@ class Checkpoint:
     ranks: tuple[int, ...] = ()
     layouts: Layouts | None = None
     files: tuple[Path, ...] = ()
+    skipped: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
         return sum(f.stat().st_size for f in self.files)
 
 
-def open_checkpoint(place: Path, layouts: Layouts | None) -> Checkpoint:
-    """The checkpoint at a place, of ranks that lie as `layouts` say.
+def open_checkpoint(place: Path, layouts: Layouts | None, skip: Sequence[str] = ()) -> Checkpoint:
+    """The checkpoint at a place, of ranks that lie as `layouts` say; `skip`: patterns of names that are not looked at.
 
     InputError where nothing is there that could be one, files do not fit the layouts, or a rank's cannot be read.
     UsageError where files are of ranks and no layouts are given.
@@ -65,22 +71,55 @@ def open_checkpoint(place: Path, layouts: Layouts | None) -> Checkpoint:
     if not place.exists():
         raise InputError(f"{place}: there is no such file or folder; give a checkpoint")
     if place.is_file():
-        return _of_whole(place, "file", [place], layouts)
+        return _of_whole(place, "file", {place: None}, layouts)
     if (place / METADATA).is_file():
         return _of_dcp(place, layouts)
     ranks = rank_files(place)
     if ranks:
-        return _of_ranks(place, ranks, layouts)
-    files = sorted(f for f in place.iterdir() if f.suffix in _SUFFIXES and not f.name.startswith("."))
+        return _of_ranks(place, ranks, layouts, skip)
+    inside = sorted(f for f in place.iterdir() if not f.name.startswith("."))
+    files = [f for f in inside if f.suffix in _SUFFIXES]
+    safetensors = [f for f in files if f.suffix == ".safetensors"]
     if not files:
+        steps = [f.name for f in inside if f.is_dir() and ((f / METADATA).is_file() or f.name.startswith("rank"))]
         raise InputError(
             f"{place}: expected a checkpoint (rank_N/, *.safetensors, or .metadata of PyTorch), found "
-            f"{_listed(sorted(f.name for f in place.iterdir())) or 'an empty folder'}"
+            f"{_listed([f.name for f in inside]) or 'an empty folder'}"
+            + (f"; give {place / steps[-1]}" if steps else "")
         )
-    kind = "huggingface" if all(f.suffix == ".safetensors" for f in files) else "file"
-    if kind == "file" and len(files) > 1:
+    if len(files) > 1 and not safetensors:
         raise InputError(f"{place}: expected one file of tensors, found {_listed([f.name for f in files])}; give one")
-    return _of_whole(place, kind, files, layouts)
+    index = [f for f in inside if f.name.endswith(_INDEX)]
+    chosen = _indexed(place, index, safetensors) if index else dict.fromkeys(safetensors or files)
+    found = _of_whole(place, "huggingface" if safetensors else "file", chosen, layouts)
+    found.values |= {f"file {f.name}": None for f in files if f not in chosen}
+    return found
+
+
+def _indexed(place: Path, index: list[Path], there: list[Path]) -> dict[Path, set[str] | None]:
+    """File → the tensors that the index says are in it; with an optimizer's state, as it is written here."""
+    if len(index) > 1:
+        raise InputError(
+            f"{place}: expected one index, found {_listed([f.name for f in index])}; leave that of one model"
+        )
+    try:
+        if index[0].stat().st_size > _LONGEST:
+            raise ValueError(f"{index[0].stat().st_size:,} bytes")
+        held = json.loads(index[0].read_text(encoding="utf-8"))["weight_map"]
+        files: dict[Path, set[str] | None] = {}
+        for name, file in held.items():
+            if Path(file).name != file:
+                raise ValueError(f"the file {file!r:.80} elsewhere")
+            known = files.setdefault(place / file, set())
+            assert known is not None
+            known.add(name)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
+        raise InputError(f"{index[0]}: expected an index of safetensors files, found {e}; write it anew") from None
+    gone = [f.name for f in files if not f.is_file()]
+    if gone:
+        raise InputError(f"{index[0]}: names {_listed(gone)}, which {place} lacks; bring back the files")
+    state = place / "optimizer.safetensors"
+    return files | ({state: None} if state in there else {})
 
 
 def rank_files(folder: Path) -> dict[int, Path]:
@@ -103,13 +142,18 @@ def rank_files(folder: Path) -> dict[int, Path]:
     return {rank: files[0] for rank, files in sorted(found.items())}
 
 
-def _of_whole(place: Path, kind: str, files: list[Path], layouts: Layouts | None) -> Checkpoint:
+def _of_whole(place: Path, kind: str, files: Mapping[Path, set[str] | None], layouts: Layouts | None) -> Checkpoint:
     tensors: dict[str, Held] = {}
     values: dict[str, Any] = {}
     metadata: dict[str, str] = {}
-    for file in files:
+    for file, wanted in files.items():
         content = read_file(file)
+        lacking = (wanted or set()) - set(content.arrays)
+        if lacking:
+            raise InputError(f"{file}: has no {_listed(sorted(lacking))}, which the index says; write it anew")
         for name, array in content.arrays.items():
+            if wanted is not None and name not in wanted:
+                continue
             if name in tensors:
                 raise InputError(f"{place}: tensor {name!r} is in several files; leave those of one checkpoint")
             tensors[name] = Held(whole(array.shape), (array,), array.dtype)
@@ -117,18 +161,18 @@ def _of_whole(place: Path, kind: str, files: list[Path], layouts: Layouts | None
         metadata |= content.metadata
     known = set(layouts.parameters) if layouts is not None else parameters_among(tensors)
     said = {n: parse(n, known) for n in tensors}
-    file_format = next(f.name for f in FORMATS.values() if files[0].suffix in f.suffixes)
+    file_format = format_of(next(iter(files))).name
     return Checkpoint(place, kind, file_format, tensors, said, values, metadata, (), layouts, tuple(files))
 
 
 def _of_dcp(place: Path, layouts: Layouts | None) -> Checkpoint:
     tensors, values, files = read_dcp(place)
-    known = set(layouts.parameters) if layouts is not None else parameters_among(tensors)
+    known = set(layouts.parameters) if layouts is not None else parameters_among(tensors, "dcp")
     said = {n: parse(n, known) for n in tensors}
     return Checkpoint(place, "dcp", "torch", tensors, said, values, {}, (), layouts, files)
 
 
-def _of_ranks(place: Path, ranks: Mapping[int, Path], layouts: Layouts | None) -> Checkpoint:
+def _of_ranks(place: Path, ranks: Mapping[int, Path], layouts: Layouts | None, skip: Sequence[str]) -> Checkpoint:
     if layouts is None:
         raise UsageError(
             f"{place}: holds files of {len(ranks)} ranks; say with --from how tensors lie in them (a plan.json, or a "
@@ -141,23 +185,31 @@ def _of_ranks(place: Path, ranks: Mapping[int, Path], layouts: Layouts | None) -
         )
     contents = {rank: read_file(file) for rank, file in ranks.items()}
     held: dict[str, dict[int, StoredArray]] = {}
+    skipped: dict[str, None] = {}
     for rank, content in contents.items():
         for name, array in content.arrays.items():
+            if any(fnmatch.fnmatchcase(name, p) for p in skip):
+                skipped[name] = None
+                continue
             held.setdefault(name, {})[rank] = array
     said = {n: parse(n, layouts.parameters) for n in held}
     with Files() as files:
         tensors = {n: _tensor(place, said[n], arrays, layouts, files) for n, arrays in held.items()}
     first = next(iter(contents.values()))
     values = {k: v for c in contents.values() for k, v in c.values.items()}
-    file_format = next(f.name for f in FORMATS.values() if next(iter(ranks.values())).suffix in f.suffixes)
+    file_format = format_of(next(iter(ranks.values()))).name
     return Checkpoint(place, "ranks", file_format, tensors, said, values, dict(first.metadata), tuple(ranks), layouts,
-                      tuple(ranks.values()))  # fmt: skip
+                      tuple(ranks.values()), tuple(skipped))  # fmt: skip
 
 
 def _tensor(place: Path, tensor: Tensor, arrays: Mapping[int, StoredArray], layouts: Layouts, files: Files) -> Held:
     types = {a.dtype for a in arrays.values()}
     if len(types) > 1:
         raise InputError(f"{place}: tensor {tensor.name}: ranks hold it as {_listed(map(str, types))}; save it alike")
+    arrays = {r: a for r, a in arrays.items() if a.nbytes} or arrays  # shards of a part that is empty hold nothing
+    if not any(a.nbytes for a in arrays.values()):
+        first = next(iter(arrays.values()))
+        return Held(whole(first.shape), (first,), first.dtype)
     spread = _spread_of(tensor, arrays, layouts)
     if spread is None:
         return _alike(place, tensor, arrays, files)
@@ -222,31 +274,24 @@ def local_shapes(pieces: Pieces) -> dict[int, tuple[int, ...]]:
 
 
 def _alike(place: Path, tensor: Tensor, arrays: Mapping[int, StoredArray], files: Files) -> Held:
-    """A tensor for which no layout is known: small ones have to be equal on all ranks; others are refused, since a
-    shard taken for the whole would be lost in silence."""
-    first = next(iter(arrays.values()))
-    if any(a.shape != first.shape for a in arrays.values()) or first.nbytes > _SMALL:
+    """A tensor for which no layout is known: it has to be equal on all ranks; a shard that is taken for the whole would
+    be lost in silence."""
+    rank, first = next(iter(arrays.items()))
+    everywhere = Held(whole(first.shape, range(len(arrays))), tuple(arrays.values()), first.dtype)
+    differing = next((r for r, a in arrays.items() if a.shape != first.shape), None)
+    for block in blocks(first.shape, BLOCK // first.dtype.itemsize) if differing is None else ():
+        expected = files.read(first, block).tobytes()
+        differing = next((r for r, a in arrays.items() if files.read(a, block).tobytes() != expected), None)
+        if differing is not None:
+            break
+    if differing is not None:
         raise InputError(
-            f"{place}: tensor {tensor.name} {list(first.shape)} is of no parameter that the layouts name, so that "
-            "nobody knows how it lies on the ranks; say with --map which parameter it is, or leave it out with --skip"
+            f"{place}: tensor {tensor.name} differs between rank {rank} and rank {differing}, and is of no parameter "
+            "that the layouts name, so that nobody knows how it lies on the ranks; leave it out with --skip"
         )
-    everything = [(0, n) for n in first.shape]
-    values = {r: files.read(a, everything).tobytes() for r, a in arrays.items()}
-    differing = [r for r, v in values.items() if v != next(iter(values.values()))]
-    if differing:
-        raise InputError(
-            f"{place}: tensor {tensor.name} differs between rank {next(iter(values))} and rank {differing[0]}, and no "
-            "layout says how it lies; say with --map which parameter it is, or leave it out with --skip"
-        )
-    return Held(whole(first.shape, range(len(arrays))), tuple(arrays.values()), first.dtype)
+    return everywhere
 
 
 def _listed(names: Iterable[str]) -> str:
     found = list(names)
     return ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
-
-
-def boxes_of(array: StoredArray) -> Boxes:
-    """All of an array as one box."""
-    d = len(array.shape)
-    return Boxes(np.zeros((1, d), np.int64), np.array(array.shape, np.int64).reshape(1, d))

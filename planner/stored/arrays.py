@@ -26,7 +26,6 @@ Array = NDArray[Any]
 Range = tuple[int, int]  # start, stop
 
 _PAGE: Final = 4096
-_OPEN: Final = 200  # files at once, of each thread: below the usual limit of 1,024 of a process
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +33,7 @@ class StoredArray:
     """`shape` elements of a type from byte `offset` of a file on: row-major, unless `strides` (bytes) say otherwise.
 
     `extents`: of an array in several slices (first byte of the array, its byte in the file) each, in order.
+    `data`: its bytes, of an array that no file has.
     """
 
     file: Path
@@ -42,6 +42,7 @@ class StoredArray:
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None = None
     extents: tuple[tuple[int, int], ...] = ()
+    data: bytes | None = None
 
     @property
     def nbytes(self) -> int:
@@ -89,11 +90,11 @@ def _offsets(shape: Sequence[int], box: Sequence[Range], walked: int) -> Iterato
 class Files:
     """Open files; boxes of arrays in them.  For one thread; close it, or use it in a `with`.
 
-    `read_bytes`, `written_bytes`: of elements.
+    `most`: files that are open at once.  `read_bytes`, `written_bytes`: of elements.
     """
 
-    def __init__(self, *, write: bool = False) -> None:
-        self._write = write
+    def __init__(self, *, write: bool = False, most: int = 64) -> None:
+        self._write, self._most = write, most
         self._open: dict[Path, int] = {}
         self.read_bytes = 0
         self.written_bytes = 0
@@ -111,7 +112,7 @@ class Files:
     def descriptor(self, file: Path) -> int:
         found = self._open.pop(file, None)
         if found is None:
-            if len(self._open) >= _OPEN:
+            if len(self._open) >= self._most:
                 os.close(self._open.pop(next(iter(self._open))))  # that which was used longest ago
             found = os.open(file, os.O_RDWR if self._write else os.O_RDONLY)
         self._open[file] = found
@@ -122,6 +123,9 @@ class Files:
         shape = tuple(high - low for low, high in box)
         if 0 in shape:
             return np.empty(shape, array.dtype)
+        if array.data is not None:
+            given: Array = np.frombuffer(array.data, array.dtype).reshape(array.shape)
+            return given[tuple(slice(low, high) for low, high in box)]
         if array.strides is not None:
             return self._mapped(array, box)
         walked, elements = runs(array.shape, box)

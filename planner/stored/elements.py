@@ -7,7 +7,7 @@ from typing import Any, Final
 import ml_dtypes
 import numpy as np
 
-__all__ = ["MINDSPORE", "SAFETENSORS", "TORCH", "element_type", "name_in"]
+__all__ = ["MINDSPORE", "SAFETENSORS", "TORCH", "element_type", "name_in", "weight_type"]
 
 Type = np.dtype[Any]
 
@@ -40,6 +40,14 @@ def element_type(name: str) -> Type:
     found = TORCH.get(_SHORT.get(name, name))
     if found is None:
         raise ValueError(f"expected an element type ({', '.join(_SHORT)}, or one of torch), found {name!r}")
+    return found
+
+
+def weight_type(name: str) -> Type:
+    """As `element_type`, of floating-point numbers alone."""
+    found = element_type(name)
+    if found.kind not in "fV":
+        raise ValueError(f"expected a type of floating-point numbers, found {name!r}")
     return found
 
 

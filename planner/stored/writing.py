@@ -9,12 +9,13 @@ NAME/.checksums.json of every file: its size, a checksum of what is no tensor, a
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import shutil
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -57,9 +58,16 @@ class Writing:
     """
 
     def __init__(
-        self, place: Path, files: Sequence[FileToWrite], small: Mapping[str, bytes], *, replaces: bool = False
-    ) -> None:
-        self.place, self.files, self.small, self._replaces = place, files, small, replaces
+        self, place: Path, files: Sequence[FileToWrite], small: Mapping[str, bytes], *, replaces: bool = False,
+        keeps: Sequence[Path] = (),
+    ) -> None:  # fmt: skip
+        given = place
+        place = Path(os.path.realpath(place))
+        self.place, self.files, self.small = place, files, small
+        self.left = "nothing was written"
+        for other in (Path(os.path.realpath(k)) for k in keeps):
+            if other == place or other.is_relative_to(place):
+                raise UsageError(f"{given}: holds the source, {other}, which is only read; give another place")
         self.single = len(files) == 1 and files[0].path == place.name and not small
         self.part = place.with_name(f".{place.name}.part")
         self.arranged: list[Arranged] = []
@@ -69,11 +77,30 @@ class Writing:
             except ValueError as e:
                 raise InputError(f"{place / f.path}: {f.format.name} cannot hold it: {e}") from None
         if _exists(place) and not replaces:
-            raise UsageError(f"{place}: is there already; give another place, or --force to replace it")
+            raise UsageError(f"{given}: is there already; give another place, or --force to replace it")
+        if _exists(place) and place.is_dir() and not checksums_of(place).is_file():
+            raise UsageError(
+                f"{given}: is a folder that was not written here, which --force does not replace; give another"
+            )
 
     @property
     def size(self) -> int:
         return sum(a.size for a in self.arranged) + sum(map(len, self.small.values()))
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """While it is written: UsageError where another process writes to the same place."""
+        self.place.parent.mkdir(parents=True, exist_ok=True)
+        lock = self.place.with_name(f".{self.place.name}.lock")
+        with lock.open("w") as opened:
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(f"{self.place}: another process is writing there; wait for it") from None
+            try:
+                yield
+            finally:
+                lock.unlink(missing_ok=True)
 
     @property
     def journal(self) -> Path:
@@ -95,12 +122,16 @@ class Writing:
 
         `job`: what is copied from where (`what`), and such numbers.
         """
+        old = self.place.with_name(f".{self.place.name}.old")
+        if old.exists() and not _exists(self.place):
+            os.replace(old, self.place)  # a run that replaced it died before its own was in place
         before = self._unfinished() if resume else None
         if before is not None and before.get("what") == job["what"]:
             job = before
         elif self.part.exists():
             shutil.rmtree(self.part)
         self.part.mkdir(parents=True, exist_ok=True)
+        self.left = f"what was written stays in {self.part.name}: make room, and go on with --resume"
         free = shutil.disk_usage(self.part).free
         held = sum(f.stat().st_blocks * 512 for f in self.part.rglob("*") if f.is_file())
         if self.size > free + held:
@@ -177,15 +208,18 @@ class Writing:
                 os.close(handle)
 
     def _put(self) -> None:
-        """Renames; what had the place goes away behind that."""
-        (self.part / _JOB).unlink()
-        (self.part / JOURNAL).unlink(missing_ok=True)
+        """Renames; what had the place goes away behind that.
+
+        A process that dies between the two renames leaves both: the next run puts the old one back, and goes on.
+        """
         old = self.place.with_name(f".{self.place.name}.old")
         if _exists(self.place):
             _remove(old)
             self.place.rename(old)
         elif self.place.is_dir():
             self.place.rmdir()  # an empty one
+        for name in (_JOB, JOURNAL):
+            (self.part / name).unlink(missing_ok=True)
         if self.single:
             os.replace(self.part / f".{CHECKSUMS}", self.place.with_name(f".{self.place.name}.{CHECKSUMS}"))
             os.replace(self.part / self.files[0].path, self.place)
@@ -212,7 +246,7 @@ def _exists(place: Path) -> bool:
 
 def _remove(place: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
-        if place.is_dir():
+        if place.is_dir() and not place.is_symlink():
             shutil.rmtree(place)
         else:
             place.unlink()
@@ -265,6 +299,15 @@ def faults(place: Path, files: Files) -> tuple[list[str], int]:
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise InputError(f"{manifest}: cannot be read ({e}); write the checkpoint anew") from None
+    try:
+        return _compared(place, sums, files)
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        raise InputError(
+            f"{manifest}: is not as it was written ({type(e).__name__}: {e}); write the checkpoint anew"
+        ) from e
+
+
+def _compared(place: Path, sums: Mapping[str, Any], files: Files) -> tuple[list[str], int]:
     out = []
     for name, about in sums.items():
         path = place / name if place.is_dir() else place

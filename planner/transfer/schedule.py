@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.transfer.overlaps import Overlaps, overlaps
+from planner.transfer.overlaps import Overlaps, minus, overlaps
 from planner.transfer.pieces import Boxes, Integers, Pieces
 
 __all__ = ["Group", "Messages", "Schedule", "in_place", "placed", "scheduled"]
@@ -37,12 +37,13 @@ class Group:
 @dataclass(frozen=True, slots=True, eq=False)
 class Messages:
     """Message k of each of the group's tensors: device `senders[k]` gives `boxes[k]` to device `receivers[k]`; where
-    both are one, it stays there."""
+    both are one, it stays there.  `lost`: what is needed and no device has."""
 
     group: Group
     senders: Integers
     receivers: Integers
     boxes: Boxes
+    lost: Boxes
 
     @property
     def bytes(self) -> Integers:
@@ -56,6 +57,11 @@ class Schedule:
 
     placement: Integers
     groups: tuple[Messages, ...]
+
+    @property
+    def lost(self) -> dict[str, Boxes]:
+        """Of each tensor the boxes that ranks need and no device has."""
+        return {n: m.lost for m in self.groups if len(m.lost) for n in m.group.names}
 
     @property
     def moved_bytes(self) -> int:
@@ -137,19 +143,20 @@ def placed(found: Integers, devices: Sequence[int]) -> Integers:
 
 
 def scheduled(groups: Sequence[Group], placement: Integers) -> Schedule:
-    """The messages that put every rank's pieces on its device.
-
-    ValueError where a rank needs what no device holds.
-    """
+    """The messages that put every rank's pieces on its device, as far as a device has them."""
     return Schedule(placement, tuple(_messages(g, placement) for g in groups))
 
 
 def _messages(group: Group, placement: Integers) -> Messages:
     met, which_a, which_b, first_a, first_b = _joint(group)
+    wanted, source = group.after.boxes.chosen(first_b), group.before.boxes.chosen(first_a)
     had = np.zeros(len(first_b), np.int64)
     np.add.at(had, met.right, met.boxes.volumes)
-    if (had < group.after.boxes.chosen(first_b).volumes).any():
-        raise ValueError(f"{group.names[0]}: a part of it is on no device")
+    rest = [minus((wanted.starts[k], wanted.stops[k]), source.chosen(met.left[met.right == k]))
+            for k in np.flatnonzero(had < wanted.volumes)]  # fmt: skip
+    lost = wanted.chosen(np.empty(0, np.int64)) if not rest else Boxes(
+        np.concatenate([r.starts for r in rest]), np.concatenate([r.stops for r in rest])
+    )  # fmt: skip
     order_a, begin_a = _by_box(which_a, len(first_a))
     order_b, begin_b = _by_box(which_b, len(first_b))
     # Each overlap once for each rank that needs it.
@@ -163,7 +170,7 @@ def _messages(group: Group, placement: Integers) -> Messages:
     # Those that hold a box take turns, and go on where the box before it ended.
     sender_at = begin_a[sources] + (np.cumsum(~held) - 1) % owners[sources]
     senders = group.before.holders[order_a[sender_at]]
-    return Messages(group, np.where(held, receivers, senders), receivers, met.boxes.chosen(at))
+    return Messages(group, np.where(held, receivers, senders), receivers, met.boxes.chosen(at), lost)
 
 
 def _holds(before: Pieces, which: Integers, devices: Integers, boxes: Integers) -> np.ndarray:

@@ -114,7 +114,9 @@ def test_what_only_lost_ranks_held_is_named_and_the_rest_comes_from_replicas() -
     plan = transfer_plan(before, after, optimizer="momentum", lost=[1])
     assert plan.lost == ("gone", "gone.momentum_buffer")
     assert 1 not in plan.schedule.placement
-    assert plan.schedule.moved_bytes == 0  # ranks 0 and 3 have a half each
+    assert plan.schedule.moved_bytes == 16  # ranks 0 and 3 have a half each; rank 2 brings what it had of the other
+    (boxes,) = {(b.starts.tolist()[0][0], b.stops.tolist()[0][0]) for b in plan.schedule.lost.values()}
+    assert boxes == (2, 4)
 
 
 def test_plans_of_different_models_are_refused() -> None:

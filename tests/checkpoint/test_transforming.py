@@ -20,7 +20,8 @@ FORMATS = ("safetensors", "mindspore", "npz", "torch")
 
 
 def moved(source: Path, before: Layouts | None, place: Path, after: Layouts | None, **options: Any) -> Path:
-    transform(planned(open_checkpoint(source, before), place, after, Options(sync=False, **options)))
+    opened = open_checkpoint(source, before, options.get("skip", ()))
+    transform(planned(opened, place, after, Options(sync=False, **options)))
     return place
 
 

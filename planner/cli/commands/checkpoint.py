@@ -134,7 +134,9 @@ def _add_writing(p: argparse.ArgumentParser) -> None:
         help="leave these tensors out, such as 'adam_*'; may be repeated",
     )
     p.add_argument("--partial", action="store_true", help="leave out parameters that one side alone has")
-    p.add_argument("--dtype", metavar="TYPE", help="bf16, fp16, fp32, …: floating-point tensors become that")
+    p.add_argument(
+        "--dtype", metavar="TYPE", help="bf16, fp16, fp32, …: weights become that; an optimizer's state stays"
+    )
     p.add_argument("--resume", action="store_true", help="go on with what an earlier run of the same command has left")
     p.add_argument("--force", action="store_true", help="replace what is at DST")
     add_json_option(p)
@@ -161,7 +163,8 @@ def _transform(options: argparse.Namespace) -> int:
     from planner.status import show_progress
 
     began = time.perf_counter()
-    source = open_checkpoint(options.source, None if options.before is None else read_layouts(options.before))
+    layouts = None if options.before is None else read_layouts(options.before)
+    source = open_checkpoint(options.source, layouts, options.skip)
     target = None if options.after is None else read_layouts(options.after)
     plan = planned(source, options.target, target, _options(options))
     if options.dry_run:
@@ -178,10 +181,10 @@ def _transform(options: argparse.Namespace) -> int:
 def _options(options: argparse.Namespace) -> Options:
     from planner.checkpoint.renaming import read_rules
     from planner.checkpoint.transforming import Options
-    from planner.stored.elements import element_type
+    from planner.stored.elements import weight_type
 
     try:
-        dtype = None if options.dtype is None else element_type(options.dtype)
+        dtype = None if options.dtype is None else weight_type(options.dtype)
     except ValueError as e:
         raise UsageError(f"--dtype: {e}") from e
     rules = () if options.map is None else read_rules(options.map)
@@ -204,8 +207,12 @@ def _print(done: Transformed, options: argparse.Namespace, seconds: float | None
         again = f", {_size(done.found_bytes)} of them by an earlier run" if done.found_bytes else ""
         rate = f" ({_size(done.written_bytes / seconds)}/s)" if seconds > 0 else ""
         print(f"{done.place}: {what}{again}, in {seconds:.1f} s{rate}")
+    if done.everywhere:
+        print(f"whole on every rank, since no layout says how they lie: {_some(done.everywhere)}")
     if done.skipped:
         print(f"left out: {_some(done.skipped)}")
+    if done.values:
+        print(f"left out, since they are no tensors: {_some(done.values)}")
 
 
 def _some(items: Any, most: int = 12) -> str:
@@ -226,6 +233,8 @@ def _ranks(options: argparse.Namespace) -> int:
 
     before, after = read_layouts(options.before), read_layouts(options.after)
     chosen = options.rank or list(range(after.ranks))
+    if max(chosen) >= after.ranks:
+        raise UsageError(f"--rank {max(chosen)}: {after.said} is for ranks 0 to {after.ranks - 1}")
     found = {r: ranks_needed(before, after, [r]) for r in chosen}
     together = ranks_needed(before, after, chosen)
     if options.json:
@@ -275,7 +284,7 @@ def _plan(options: argparse.Namespace) -> int:
     if fresh:
         print(f"devices that hold nothing yet: {_some(fresh)}")
     if found.lost:
-        print(f"lost, to be read from a checkpoint: {_some(found.lost)}")
+        print(f"some parts are lost, to be read from a checkpoint: {_some(found.lost)}")
     return 0
 
 

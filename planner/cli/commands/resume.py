@@ -97,7 +97,7 @@ def _document(found: Resumed, options: argparse.Namespace, saved: Path | None, s
         "moved_bytes": moved["moved_bytes"],
         "kept_bytes": moved["kept_bytes"],
         "placement": moved["placement"],
-        "lost": moved["lost"],
+        "lost": list(moved["lost"]),
         "checkpoint": None if saved is None else str(saved),
         "refused": {str(n): why for n, why in found.refused.items()},
         "seconds": seconds,
@@ -111,7 +111,7 @@ def _text(
              f"{document['seconds']:.1f} s"]  # fmt: skip
     lines += [f"{n} devices: no plan: {why}" for n, why in found.refused.items()]
     lines.append(f"{options.out / 'plan.json'}")
-    lost = document["lost"]
+    lost = list(document["lost"])
     if lost:
         more = f" and {len(lost) - 5} more" if len(lost) > 5 else ""
         lines.append(f"no device holds all of {', '.join(lost[:5])}{more} any more")

@@ -19,7 +19,7 @@ from planner.stored.elements import TORCH, name_in
 from planner.stored.formats.crc import patches
 from planner.stored.formats.layout import Arranged, Content, Entry
 from planner.stored.formats.pickled import Call, Made, Name, read_pickle, write_pickle
-from planner.stored.formats.torch_file import TorchFile, flattened, read_saved, saved
+from planner.stored.formats.torch_file import TorchFile, read_saved, saved
 from planner.stored.moves import Held
 from planner.transfer.pieces import Boxes, Pieces
 
@@ -132,7 +132,7 @@ def _dtype(about: Mapping[str, Any]) -> np.dtype[Any]:
 
 def _value(places: Mapping[tuple[int, ...], Any]) -> Any:
     for place in places.values():
-        return flattened({"": read_saved(*place)}).get("")
+        return read_saved(*place)
     return None
 
 
@@ -180,13 +180,23 @@ def metadata(files: Mapping[str, Sequence[Entry]]) -> bytes:
             )
             where = {"relative_path": path, "offset": at, "length": length, "transform_descriptors": None}
             stored[index] = Made(Name("torch.distributed.checkpoint.filesystem", "_StorageInfo"), where)
-            keys[e.name] = (e.name,)
+            keys[e.name] = _path(e.name)
             at += length
     state = {
         "state_dict_metadata": described, "planner_data": keys, "storage_data": stored, "storage_meta": None,
         "version": None,
     }  # fmt: skip
     return write_pickle(Made(Name(_MODULE, "Metadata"), state), protocol=4)
+
+
+def _path(name: str) -> tuple[str, ...]:
+    """Keys of the nested dictionary that the name stands for, as planner.torch.state_dict and torch's own have it."""
+    if name.startswith("model."):
+        return "model", name.removeprefix("model.")
+    if name.startswith("optimizer.state.") and name.count(".") > 2:
+        parameter, _, slot = name.removeprefix("optimizer.state.").rpartition(".")
+        return "optimizer", "state", parameter, slot
+    return (name,)
 
 
 def _sized(sizes: Any) -> Call:

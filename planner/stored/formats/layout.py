@@ -6,13 +6,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
 from planner.stored.arrays import StoredArray
 
-__all__ = ["Arranged", "Content", "Entry", "FileFormat"]
+__all__ = ["MOST_DIMENSIONS", "Arranged", "Content", "Entry", "FileFormat"]
+
+
+MOST_DIMENSIONS: Final = 32  # of an array: as numpy had them
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from planner.errors import InputError
 from planner.stored.arrays import StoredArray
 from planner.stored.elements import SAFETENSORS, name_in
-from planner.stored.formats.layout import Arranged, Content, Entry
+from planner.stored.formats.layout import MOST_DIMENSIONS, Arranged, Content, Entry
 
 __all__ = ["Safetensors"]
 
@@ -43,7 +43,7 @@ class Safetensors:
             return Content(arrays, metadata)
         except OSError as e:
             raise InputError(f"{file}: cannot be read: {e.strerror}") from None
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as e:
             raise InputError(f"{file}: expected a safetensors file, found {e}; write it anew") from None
 
     def arrange(self, entries: Sequence[Entry], metadata: Mapping[str, str]) -> Arranged:
@@ -71,7 +71,9 @@ def _array(file: Path, name: str, about: Mapping[str, Any], begin: int, size: in
         raise ValueError(f"tensor {name!r} of the type {about['dtype']!r:.40}")
     shape = tuple(about["shape"])
     first, last = about["data_offsets"]
-    if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in (*shape, first, last)):
+    if len(shape) > MOST_DIMENSIONS or any(
+        isinstance(n, bool) or not isinstance(n, int) or not 0 <= n < 1 << 62 for n in (*shape, first, last)
+    ):
         raise ValueError(f"tensor {name!r} of the shape {list(shape)!r:.80}")
     if last - first != math.prod(shape) * dtype.itemsize or begin + last > size:
         raise ValueError(f"tensor {name!r} {list(shape)} in bytes {first} to {last} of {size - begin}")

@@ -7,7 +7,7 @@ nested dictionaries joined by a dot.  Source: torch/serialization.py and torch/_
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from planner.stored.formats.crc import patches
 from planner.stored.formats.layout import Arranged, Content, Entry
 from planner.stored.formats.pickled import Call, Name, Persistent, read_pickle, write_pickle
 
-__all__ = ["TorchFile", "flattened", "read_saved", "saved"]
+__all__ = ["TorchFile", "read_saved", "saved"]
 
 # Storage classes of torch by what they hold; UntypedStorage says it elsewhere.
 _STORAGES: Final = {
@@ -30,6 +30,10 @@ _STORAGES: Final = {
 }  # fmt: skip
 _ALIGNED: Final = 64
 _DEPTH: Final = 64
+_LEAVES: Final = 250_000
+_DICTIONARIES: Final = (
+    ("collections", "OrderedDict"), ("builtins", "dict"), ("collections", "defaultdict"), ("collections", "Counter"),
+)  # fmt: skip
 
 
 class TorchFile:
@@ -40,7 +44,11 @@ class TorchFile:
         try:
             arrays: dict[str, StoredArray] = {}
             values: dict[str, Any] = {}
-            for name, value in flattened(read_saved(file)).items():
+            for name, value in _leaves(read_saved(file)):
+                if name in arrays or name in values:
+                    raise ValueError(f"two values called {name!r:.80}, by keys that have dots in them")
+                if isinstance(value, Call) and _has_tensors(value, 0):
+                    raise ValueError(f"tensors within {value.name}: save a state_dict, of plain dictionaries and lists")
                 if isinstance(value, StoredArray):
                     arrays[name] = value
                 else:
@@ -48,7 +56,7 @@ class TorchFile:
             return Content(arrays, values=values)
         except OSError as e:
             raise InputError(f"{file}: cannot be read: {e.strerror}") from None
-        except (ValueError, RecursionError) as e:
+        except (ValueError, TypeError, RecursionError, OverflowError) as e:
             raise InputError(f"{file}: expected a file that torch.save wrote, found {e}; save it anew") from None
 
     def arrange(self, entries: Sequence[Entry], metadata: Mapping[str, str]) -> Arranged:
@@ -168,9 +176,12 @@ def _called(call: Call, file: Path, seen: dict[int, Any], depth: int) -> Any:
         return _tensor(call, file)
     if call.name.module == "torch._utils" and name.startswith("_rebuild_parameter") and call.arguments:
         return _resolved(call.arguments[0], file, seen, depth + 1)
-    if (call.name.module, name) in (("collections", "OrderedDict"), ("builtins", "dict")):
+    if (call.name.module, name) in _DICTIONARIES:
         pairs = call.arguments[0] if call.arguments else ()
-        held = dict(pairs) if isinstance(pairs, (list, tuple, dict)) else {}
+        pairs = list(pairs.items()) if isinstance(pairs, dict) else pairs
+        if not isinstance(pairs, (list, tuple)) or any(not isinstance(p, (list, tuple)) or len(p) != 2 for p in pairs):
+            pairs = ()  # the factory of a defaultdict
+        held = dict(pairs)
         return {k: _resolved(v, file, seen, depth + 1) for k, v in (held | call.entries).items()}
     if (call.name.module, name) == ("torch", "Size") and call.arguments:
         return tuple(call.arguments[0])
@@ -203,13 +214,32 @@ def _tensor(call: Call, file: Path) -> StoredArray:
     return found
 
 
-def flattened(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Leaves of nested dictionaries and lists by their keys, joined by a dot."""
-    if isinstance(value, dict) and value:
-        out: dict[str, Any] = {}
-        for k, v in value.items():
-            out |= flattened(v, f"{prefix}.{k}" if prefix else str(k))
-        return out
+def _leaves(value: Any, prefix: str = "", count: list[int] | None = None) -> Iterator[tuple[str, Any]]:
+    """(keys joined by dots, leaf) of nested dictionaries and lists.  ValueError where they are too many."""
+    count = count if count is not None else [0]
     if isinstance(value, (list, tuple)) and any(isinstance(v, (StoredArray, dict, list, tuple)) for v in value):
-        return flattened(dict(enumerate(value)), prefix)
-    return {prefix: value}
+        value = dict(enumerate(value))
+    if isinstance(value, dict) and value:
+        for k, v in value.items():
+            yield from _leaves(v, f"{prefix}.{k}" if prefix else str(k), count)
+        return
+    count[0] += 1
+    if count[0] > _LEAVES:
+        raise ValueError(f"more than {_LEAVES:,} values")
+    yield prefix, value
+
+
+def _has_tensors(value: Any, depth: int) -> bool:
+    """Whether tensors lie in what is not looked into."""
+    if isinstance(value, (StoredArray, _Storage)):
+        return True
+    if depth > _DEPTH:
+        return False
+    parts: list[Any] = []
+    if isinstance(value, Call):
+        parts = [*value.arguments, value.state, *value.entries.values(), *value.items]
+    elif isinstance(value, dict):
+        parts = list(value.values())
+    elif isinstance(value, (list, tuple)):
+        parts = list(value)
+    return any(_has_tensors(p, depth + 1) for p in parts[:1000])
