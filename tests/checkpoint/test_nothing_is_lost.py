@@ -37,8 +37,7 @@ def one_parameter(rank: int = 2, shape: tuple[int, ...] | None = (4, 2)) -> Layo
     return Layouts("plan", rank, {"w": Spread(layout, mesh, (0,), shape)})
 
 
-def test_a_run_with_another_map_does_not_go_on_with_what_was_written(tmp_path: Path,
-                                                                    monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+def test_a_run_with_another_map_does_not_go_on_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     value = np.arange(16.0).reshape(4, 4)
     source = whole(tmp_path, w=value)
 
