@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from planner.checkpoint.naming import slots_among
 from planner.emit.mindspore.arrangement import common_mesh, layouts_of
 from planner.emit.mindspore.strategy_map import ParameterLayout, StrategyMap, read_strategy_map
 from planner.errors import InputError
@@ -159,4 +160,6 @@ def _of_map(found: StrategyMap, said: str) -> Layouts:
                 raise InputError(f"{said}: parameter {name!r} lies otherwise in stage {stage} than in an earlier one")
             spreads[name] = spread if before is None else replace(before, firsts=(*before.firsts, first))
         first += sizes.pop()
-    return Layouts(said, first, spreads)
+    named = slots_among(spreads)
+    slots = {parameter: spreads[n] for n, parameter in named.items() if spreads[n] != spreads[parameter]}
+    return Layouts(said, first, {n: s for n, s in spreads.items() if n not in named}, slots)

@@ -16,11 +16,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["SHAPED", "STYLES", "Tensor", "numbered", "parameters_among", "parse", "spelled", "style_of"]
+__all__ = ["SHAPED", "STYLES", "Tensor", "numbered", "parameters_among", "parse", "slots_among", "spelled", "style_of"]
 
 STYLES: Final = ("mindspore", "torch", "plain")
 _BEFORE: Final = {"moment1": "exp_avg", "adam_m": "exp_avg", "moment2": "exp_avg_sq", "adam_v": "exp_avg_sq",
-                  "moments": "momentum_buffer", "step": "step"}  # fmt: skip
+                  "moments": "momentum_buffer", "accum": "momentum_buffer", "stat": "stat",
+                  "accu_grads": "accu_grads", "step": "step"}  # fmt: skip
 _BEHIND: Final = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "step")
 SHAPED: Final = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")  # with the shape of their parameter
 _MINDSPORE: Final = {"exp_avg": "moment1", "exp_avg_sq": "moment2", "momentum_buffer": "moments"}
@@ -50,6 +51,12 @@ def parse(name: str, parameters: Collection[str]) -> Tensor:
     if (name.startswith(_STATE) or slot in _BEHIND) and parameter in parameters:
         return Tensor(name, parameter, slot)
     return Tensor(name)
+
+
+def slots_among(names: Collection[str]) -> dict[str, str]:
+    """Of names as MindSpore spells them: those of slots → their parameters, which are among the names, too."""
+    split = ((n, *n.partition(".")) for n in names)
+    return {n: rest for n, front, _, rest in split if front in _BEFORE and rest in names}
 
 
 def parameters_among(names: Collection[str], kind: str = "") -> set[str]:

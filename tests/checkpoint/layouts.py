@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from planner.checkpoint.layouts import Layouts, Spread
+from planner.checkpoint.naming import parse
 from planner.checkpoint.source import local_shapes
 from planner.ir import DeviceMesh, Layout
 from planner.stored.arrays import Files, StoredArray
@@ -93,7 +94,7 @@ def write_file(path: Path, arrays: Whole) -> None:
 
 
 def write_ranks(folder: Path, layouts: Layouts, weights: Whole, slots: Whole, suffix: str = ".safetensors") -> None:
-    """`slots`: NAME.exp_avg and the like."""
+    """`slots`: NAME.exp_avg, moment1.NAME and the like."""
     for rank in range(layouts.ranks):
         held: Whole = {}
         for name, value in weights.items():
@@ -101,7 +102,7 @@ def write_ranks(folder: Path, layouts: Layouts, weights: Whole, slots: Whole, su
             if found is not None:
                 held[name] = found
         for slot, value in slots.items():
-            spread = layouts.of_slot(slot.rpartition(".")[0])
+            spread = layouts.of_slot(parse(slot, layouts.parameters).parameter)
             found = of_rank(value, spread.pieces(value.shape), rank)
             if found is not None:
                 held[slot] = found

@@ -14,6 +14,7 @@ from planner.checkpoint.layouts import Layouts, Spread
 from planner.checkpoint.naming import parameters_among, parse, spelled, style_of
 from planner.checkpoint.renaming import read_rules
 from planner.errors import InputError
+from planner.ir import Layout
 from tests.checkpoint.layouts import Whole, random_layout, random_layouts, random_mesh, random_tensors, write_ranks
 from tests.checkpoint.test_transforming import check_ranks, moved
 
@@ -119,3 +120,17 @@ def test_random_layouts_of_turned_matrices(seed: int, tmp_path: Path) -> None:
     after = Layouts("b", mesh.devices, {"w": Spread(random_layout(rng, 2, mesh, (10, 6)), mesh, (0,), (10, 6))})
     moved(tmp_path / "a", before, tmp_path / "b", after, rules=rules, memory=rng.choice([1 << 20, 100]))
     check_ranks(tmp_path / "b", after, {"w": weights["w"].T}, {"w.exp_avg": slots["w.exp_avg"].T})
+
+
+def test_slots_that_a_strategy_file_names_are_slots(tmp_path: Path) -> None:
+    from planner.checkpoint.layouts import read_layouts
+    from planner.emit.mindspore.arrangement import Arrangement
+    from planner.emit.mindspore.strategy_map import ParameterLayout, StrategyMap, to_protobuf
+
+    rows, columns = (ParameterLayout(Arrangement((2,), places)) for places in ((0, -1), (-1, 0)))
+    names = {"w": rows, "moment1.w": columns, "moment2.w": columns, "adam_m.w": columns, "moments.other": rows}
+    (tmp_path / "strategy.ckpt").write_bytes(to_protobuf(StrategyMap({}, names)))
+    found = read_layouts(tmp_path / "strategy.ckpt")
+    assert set(found.parameters) == {"w", "moments.other"}
+    assert found.of_slot("w").layout == Layout(((), ("x",)))
+    assert found.of_slot("moments.other") is found.parameters["moments.other"]

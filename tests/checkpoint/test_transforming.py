@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from planner.checkpoint.layouts import Layouts
+from planner.checkpoint.naming import parse
 from planner.checkpoint.source import open_checkpoint, rank_files
 from planner.checkpoint.transforming import Options, planned, transform
 from planner.stored.arrays import Files
@@ -36,8 +37,9 @@ def check_ranks(folder: Path, layouts: Layouts, weights: Whole, slots: Whole) ->
     for rank in range(layouts.ranks):
         expected: Whole = {}
         for name, value in (weights | slots).items():
-            parameter = name.removesuffix(".exp_avg").removeprefix("moment1.")
-            spread = layouts.parameters[name] if name in weights else layouts.of_slot(parameter)
+            spread = layouts.parameters[name] if name in weights else (
+                layouts.of_slot(parse(name, layouts.parameters).parameter)
+            )  # fmt: skip
             found = of_rank(value, spread.pieces(value.shape), rank)
             if found is not None:
                 expected[name] = found

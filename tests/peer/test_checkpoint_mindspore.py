@@ -114,16 +114,16 @@ def test_shards_move_as_mindspore_moves_them(tmp_path: Path) -> None:
                 parameters |= dict.fromkeys((name, *(f"{s}.{name}" for s in slots)), layout)
             (folder / f"{side}.ckpt").write_bytes(to_protobuf(StrategyMap({}, parameters)))
         before, after = (read_layouts(folder / f"{side}.ckpt") for side in ("source", "target"))
-        weights, _ = random_tensors(rng, {n: shapes[n.split(".", 1)[1] if n.startswith("moment") else n]
-                                          for n in before.parameters})  # fmt: skip
-        write_ranks(folder / "a", before, weights, {}, ".ckpt")
+        weights, _ = random_tensors(rng, shapes)
+        state = random_tensors(rng, {f"{s}.{n}": shape for n, shape in shapes.items() for s in slots})[0]
+        write_ranks(folder / "a", before, weights, state, ".ckpt")
         moved(folder / "a", before, folder / "ours", after)
         jobs.append({"do": "transform", "from": str(folder / "a"), "to": str(folder / "theirs"),
                      "source": str(folder / "source.ckpt"), "target": str(folder / "target.ckpt")})  # fmt: skip
         sides = [read_strategy_map(folder / f"{side}.ckpt").parameters for side in ("source", "target")]
         misread = {n for side in sides for n, p in side.items() if misread_by_mindspore(p.arrangement)}
         expected.append((folder, after, misread))
-        check_ranks(folder / "ours", after, weights, {})  # numpy has the last word
+        check_ranks(folder / "ours", after, weights, state)  # numpy has the last word
     assert mindspore(jobs, tmp_path) == []
     compared = 0
     for folder, after, misread in expected:
