@@ -239,3 +239,13 @@ def test_the_cells_of_a_network_get_the_stages_of_their_parameters(tmp_path: Pat
     assert Path(net._load_strategy_file_path).name == "strategy_stage1.ckpt"
     held = {n: stages[0] for n, stages in holders(plan).items()}
     assert {n: network.layers[int(n.split(".")[1])].pipeline_stage for n in shapes} == held
+
+
+def test_mindspore_takes_what_is_before_a_dash_for_a_stage(tmp_path: Path) -> None:
+    """Which is why such names are refused (planner.emit.mindspore.parameter_names)."""
+    plan = pipeline_plan("mesh=4")
+    names = {n: Name(n.replace(".", "-", 1)) for n in plan.parameters}
+    path = tmp_path / "strategy.ckpt"
+    path.write_bytes(emit_mindspore(plan, names).files["strategy_stage0.ckpt"])
+    with pytest.raises(ValueError, match="Convert layout strategy to list"):
+        mindspore.rank_list_for_transform(0, str(path), str(path))

@@ -248,3 +248,4 @@ def test_the_level_is_that_of_zero(zero: int | None, level: int) -> None:
     plan = plan.model_copy(update={"schedule": plan.schedule.model_copy(update={"run": run})})
     text = emit_mindspore(plan, own_names(plan)).files["parallel.py"].decode()
     assert f'optimizer_level="level{level}"' in text
+    assert (f"'optimizer_level': 'level{level}'" in text) == (level > 1)  # of CONTEXT

@@ -241,10 +241,10 @@ def _context(plan: PlanDocument, dataset: object, optimizer: Optimizer) -> Mappi
     }
     shards, _ = optimizer
     if shards:
-        out |= {
-            "enable_parallel_optimizer": True,
-            "parallel_optimizer_config": {"parallel_optimizer_threshold": 0, "optimizer_weight_shard_size": shards},
-        }
+        config: dict[str, Any] = {"parallel_optimizer_threshold": 0, "optimizer_weight_shard_size": shards}
+        if _level(plan) > 1:
+            config["optimizer_level"] = f"level{_level(plan)}"
+        out |= {"enable_parallel_optimizer": True, "parallel_optimizer_config": config}
     if len(plan.stages) > 1:
         out |= {"pipeline_stages": len(plan.stages)}
     return out

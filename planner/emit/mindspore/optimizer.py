@@ -53,7 +53,7 @@ class Wanted:
     def divided(self, size: int) -> Arrangement:
         """As MindSpore divides it where `hsdp` has this size, 0: none."""
         ways = self.arrangement.replicas if size < 0 else size
-        return self.arrangement.divided(ways if self.ways > 1 and self.takes(ways) else 1)
+        return self.arrangement.divided(ways if 1 < self.ways <= ways and self.takes(ways) else 1)
 
 
 def shard_size(wanted: Collection[Wanted]) -> int:
@@ -72,7 +72,7 @@ def differences(plan: PlanDocument, wanted: Mapping[str, Wanted], size: int) -> 
     made = {n: w.divided(size).optimizer_shards or 1 for n, w in wanted.items()}
     whole = {n: w for n, w in wanted.items() if made[n] < w.ways}
     finer = [n for n, w in wanted.items() if made[n] > w.ways]
-    other = [n for n, w in wanted.items() if made[n] == w.ways > 1 and not w.alike]
+    other = [n for n, w in wanted.items() if made[n] == w.ways and not w.alike and not w.parts]
     parts = [n for n, w in wanted.items() if w.parts]
     if other:
         out.append(
