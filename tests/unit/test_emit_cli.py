@@ -290,8 +290,9 @@ def test_groups_of_two_sizes_have_one_setting_and_what_differs_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pins = ("mesh=2x4", "rest=data_parallel", "*.c_fc.weight stored=[y,_]", "*.mlp.c_proj.weight stored=[x.y,_]")
-    plan = search(tmp_path / "plan", SAMPLES / "gpt_tiny.onnx", 8, *pins)
-    module = emit(plan, tmp_path / "ms")["parallel.py"].decode()
+    arguments = ["search", str(SAMPLES / "gpt_tiny.onnx"), "--devices", "8", "--hardware", "ascend-910b", "--no-cache"]
+    assert main([*arguments, "--out", str(tmp_path / "plan"), *(o for p in pins for o in ("--pin", p))]) == 0
+    module = emit(tmp_path / "plan" / "plan.json", tmp_path / "ms")["parallel.py"].decode()
     assert "hsdp(shard_size=-1, " in module
     assert "among how many ranks 2 parameters (transformer.h.0.mlp.c_fc.weight" in capsys.readouterr().out
 
