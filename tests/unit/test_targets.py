@@ -57,7 +57,7 @@ STRATEGIES = (
 )
 OF_EXPERTS = ("megatron:ep=2,zero=1,micro_batch=2", "megatron:ep=2,tp=2,micro_batch=2")
 # What depends on how a model's layers are written is met by trying: search takes the next configuration there.
-BY_TRYING = {("huggingface", "tp"), ("hyper-parallel", "zero"), ("mindspore", "ep")}
+BY_TRYING = {("huggingface", "tp"), ("mindspore", "tp"), ("hyper-parallel", "zero"), ("mindspore", "ep")}
 
 
 def written(architecture: str, folder: Path) -> Path:
