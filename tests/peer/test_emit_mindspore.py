@@ -249,3 +249,16 @@ def test_mindspore_takes_what_is_before_a_dash_for_a_stage(tmp_path: Path) -> No
     path.write_bytes(emit_mindspore(plan, names).files["strategy_stage0.ckpt"])
     with pytest.raises(ValueError, match="Convert layout strategy to list"):
         mindspore.rank_list_for_transform(0, str(path), str(path))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "classes"), [("adam", ["Adam", "AdamWeightDecay"]), ("momentum", ["Momentum"]), ("sgd", ["SGD"])]
+)
+def test_slots_are_called_as_mindspores_optimizers_call_them(optimizer: str, classes: list[str]) -> None:
+    rates = {"learning_rate": 0.1} | ({"momentum": 0.9} if optimizer == "momentum" else {})
+    found = set()
+    for name in classes:
+        cell = mindspore.nn.Dense(4, 4)
+        made = getattr(mindspore.nn, name)(cell.trainable_params(), **rates)
+        found |= {p.name.removesuffix(".weight") for p in made.get_parameters() if p.name.endswith(".weight")}
+    assert found == set(PREFIXES[optimizer])  # type: ignore[index]
