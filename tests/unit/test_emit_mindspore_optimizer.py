@@ -10,24 +10,28 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given, settings
 from onnx import TensorProto, helper, numpy_helper
 
 from planner.builder import build
 from planner.cost_models import load_profile
 from planner.emit import NameRules
 from planner.emit.mindspore import emit_mindspore
-from planner.emit.mindspore.arrangement import Arrangement
-from planner.emit.mindspore.optimizer import shard_size
+from planner.emit.mindspore.arrangement import Arrangement, arranged, common_mesh, layouts_of
+from planner.emit.mindspore.optimizer import Wanted, shard_size
 from planner.emit.mindspore.reading import read_strategies
 from planner.emit.mindspore.strategy import strategies_of_plan, wanted_of_plan
 from planner.emit.mindspore.strategy_map import ParameterLayout, StrategyMap, from_bytes, to_json, to_protobuf
 from planner.emit.names import Name
 from planner.frontends import import_bytes
-from planner.ir import Graph
+from planner.ir import DeviceMesh, Graph, Layout
 from planner.planning import PlanDocument, Request, describe, make_plan
 from planner.planning.constraints import Constraints, parse_pin
 from planner.pricing import Settings
+from planner.pricing.optimizer_parallel import divided_further, storable
+from planner.redistribute.steps import layouts_of as even_layouts
 from planner.targets import Target
+from tests.unit.test_emit_mindspore import cases
 
 SIZES = {"features": 64, "hidden": 128, "layers": 4, "classes": 32, "batch": 32}
 TENSOR = ("mesh=2x4", "layers.0.matmul m=x n=y", "layers.1.matmul m=x k=y", "layers.2.matmul m=x n=y",
@@ -75,6 +79,37 @@ def lying(plan: PlanDocument) -> dict[str, Arrangement]:
 def differing(plan: PlanDocument, names: Mapping[str, Name] | None = None) -> list[str]:
     lost = emit_mindspore(plan, names or own_names(plan)).lost
     return [line for line in lost if "optimizer parallel" in line or "MindSpore keeps the part" in line]
+
+
+@settings(max_examples=200, deadline=None)
+@given(cases())
+def test_what_a_search_divides_further_is_what_mindspore_divides(case: tuple[DeviceMesh, Layout, Layout]) -> None:
+    mesh, compute, _ = case
+    stored, shape = divided_further(compute, mesh), tuple(mesh.devices for _ in compute.dims)
+    wanted = Wanted.of(arranged(compute, mesh), shape, compute, stored, mesh)
+    assert wanted.alike
+    assert not wanted.parts
+    assert wanted.ways == wanted.arrangement.replicas
+    made = wanted.divided(-1)
+    common = common_mesh([made])
+    back = layouts_of(made, common)
+    for rank in range(mesh.devices):
+        regions = [x.region(shape, m, rank) for x, m in ((compute, mesh), (back[0], common))]
+        assert regions[0] == regions[1]
+        assert stored.region(shape, mesh, rank) == back[1].region(shape, common, rank)
+
+
+@pytest.mark.parametrize("sizes", [(2,), (2, 4), (4, 2), (2, 2, 2)])
+def test_parameters_may_be_stored_as_they_are_divided_further_and_no_other_way(sizes: tuple[int, ...]) -> None:
+    mesh, shape = DeviceMesh.of(*sizes), (8, 12)
+    every = even_layouts(shape, mesh)
+    ordered = [x for x in every if not x.partial and all(list(d) == sorted(d) for d in x.dims)]
+    found = storable(ordered, every, mesh)
+    assert found[: len(ordered)] == tuple(ordered)
+    assert len(set(found)) == len(found)
+    for x in found[len(ordered) :]:
+        assert any(x == divided_further(y, mesh) for y in ordered)
+        x.local_shape(shape, mesh)
 
 
 def test_zero_is_found_written_and_set() -> None:
