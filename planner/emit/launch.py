@@ -12,7 +12,7 @@ from planner.emit.hosts import Server
 from planner.errors import InputError
 from planner.planning.document import PlanDocument
 
-__all__ = ["Hosts", "hosts_of", "launch_scripts", "mpirun_hosts"]
+__all__ = ["Hosts", "hosts_of", "launch_scripts", "mpirun_hosts", "mpirun_network"]
 
 _PER_HOST: Final = 8
 
@@ -116,7 +116,7 @@ def launch_scripts(hosts: Hosts) -> Mapping[str, bytes]:
         "nodes": str(hosts.count),
         "master": first,
         "hosts": mpirun_hosts(hosts),
-        "network": (_NEEDED if several else "") + _NETWORK,
+        "network": mpirun_network(hosts),
     }
     files = {
         "run_torchrun.sh": _TORCHRUN.substitute(values).encode(),
@@ -124,6 +124,12 @@ def launch_scripts(hosts: Hosts) -> Mapping[str, bytes]:
         "mpi_rank.sh": _RANK.encode(),
     }
     return files | ({"hostfile": hosts.hostfile.encode()} if hosts.names else {})
+
+
+def mpirun_network(hosts: Hosts) -> str:
+    """Lines of bash that add to `options` the interface that hosts reach each other through; several cannot do without,
+    one may name it."""
+    return (_NEEDED if hosts.count > 1 else "") + _NETWORK
 
 
 def mpirun_hosts(hosts: Hosts) -> str:

@@ -99,8 +99,10 @@ class Target:
 
 
 def _mindspore(given: Given) -> Emission:
-    from planner.emit.mindspore import emit_mindspore
+    from planner.emit.mindspore import check_parameter_names, emit_mindspore
 
+    if given.named:
+        check_parameter_names(given.names)
     return emit_mindspore(given.plan, given.names, servers=given.servers)
 
 
@@ -172,7 +174,7 @@ _ZERO: Final = frozenset({"zero"})
 _COPIES: Final = frozenset({"copies"})
 TARGETS: Final[Mapping[str, Target]] = {
     "mindspore": Target(
-        _mindspore, _NAMES_AND_HOSTS, orders=frozenset({"1f1b", "gpipe"}), says=_COPIES, words="mindspore"
+        _mindspore, _NAMES_AND_HOSTS, orders=frozenset({"1f1b", "gpipe"}), says=_COPIES | _ZERO, words="mindspore"
     ),
     "mindformers": Target(
         _mindformers,

@@ -13,7 +13,7 @@ from planner.ir import Graph, Layout, Reduction, Tensor
 from planner.pricing.dtensor import Placeable
 from planner.pricing.hubs import MAX_SET_READERS, Read, SetHub, StarHub, capped, distances
 from planner.pricing.machine import IntArray, Machine
-from planner.pricing.optimizer_parallel import OptimizerParallel
+from planner.pricing.optimizer_parallel import OptimizerParallel, storable
 from planner.pricing.priced import Reader
 from planner.pricing.structure import Case, HubCase, RedistributedTensor, Structure
 from planner.pricing.tables import Allowed, OperatorTable, distinct, operator_tables
@@ -193,24 +193,26 @@ class CasePrices:
         states = len(self.hub(cast(HubCase, case[1])).states)
         return self._once(("zeros", states), lambda: np.zeros(states, dtype=np.int64))
 
-    def _ordered(self, shape: tuple[int, ...]) -> tuple[tuple[Layout, ...], IntArray]:
-        """Layouts a parameter or an output may have, any even split with the axes of a dimension in mesh order and
-        nothing pending, and their numbers."""
+    def _ordered(self, shape: tuple[int, ...], *, kept: bool = False) -> tuple[tuple[Layout, ...], IntArray]:
+        """Layouts a parameter (`kept`) or an output may have, any even split with the axes of a dimension in mesh order
+        and nothing pending, of parameters also what the target makes of these; and their numbers."""
 
         def make() -> tuple[tuple[Layout, ...], IntArray]:
-            layouts = lattice_of(shape, self.mesh, Reduction.SUM, self._parts.get(shape, ())).ordered
+            lattice = lattice_of(shape, self.mesh, Reduction.SUM, self._parts.get(shape, ()))
+            layouts = storable(lattice.ordered, lattice.layouts, self.mesh) if further else lattice.ordered
             return layouts, np.array([self.layouts.number(x) for x in layouts], dtype=np.int64)
 
-        return self._once(("ordered", shape), make)
+        further = kept and self.machine.settings.target == "mindspore"
+        return self._once(("ordered", shape, further), make)
 
     def _elements(self, shape: tuple[int, ...]) -> IntArray:
-        """Elements on one device, by ordered layout."""
+        """Elements of a parameter on one device, by layout."""
         whole = int(np.prod(shape, dtype=object))
-        return np.asarray(whole // self._shards_of(self._ordered(shape)[1]))
+        return np.asarray(whole // self._shards_of(self._ordered(shape, kept=True)[1]))
 
     def _stored(self, case: Case) -> tuple[tuple[Layout, ...], IntArray]:
         _, shape, dtype, active = cast(tuple[str, tuple[int, ...], str, bool], case)
-        layouts, numbers = self._ordered(shape)
+        layouts, numbers = self._ordered(shape, kept=True)
         if not (active and self.structure.samples[shape, dtype].is_float):
             return layouts, self._bytes(shape, dtype) // self._shards_of(numbers)
         return layouts, self._elements(shape) * self.machine.settings.per_parameter.total
@@ -267,7 +269,7 @@ class CasePrices:
 
     def _write_side(self, case: Case) -> _Side:
         if case[0] == "parameter":
-            return self._ordered_side(cast(tuple[int, ...], case[1]), active=bool(case[3]))
+            return self._ordered_side(cast(tuple[int, ...], case[1]), active=bool(case[3]), kept=True)
         _, cls, output = cast(tuple[str, int, int], case)
         placed = self.tables[cls].written_as[output]
         assert placed is not None, "a tensor of unknown shape is not redistributed"
@@ -286,8 +288,8 @@ class CasePrices:
         reads = zip(*([p.distinct[r] for r in p.rows[first].tolist()] for p in placed), strict=True)
         return _Side(tuple(reads), numbers, rows)
 
-    def _ordered_side(self, shape: tuple[int, ...], *, active: bool) -> _Side:
-        layouts, numbers = self._ordered(shape)
+    def _ordered_side(self, shape: tuple[int, ...], *, active: bool, kept: bool = False) -> _Side:
+        layouts, numbers = self._ordered(shape, kept=kept)
         pairs = np.stack([numbers, numbers if active else np.full(len(numbers), -1)], axis=1)
         return _Side(tuple(((x, x if active else None),) for x in layouts), pairs[:, None], np.arange(len(layouts)))
 

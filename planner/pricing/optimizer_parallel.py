@@ -1,6 +1,13 @@
-"""Which layouts MindSpore stores a parameter in (`enable_parallel_optimizer`), given how it is computed with."""
+"""Which layouts MindSpore stores a parameter in (`enable_parallel_optimizer`), given how it is computed with.
+
+Ranks that compute with equal parts keep a part of these each: dimension 0 is cut once more, among all of them, behind
+whatever axes cut it already (`OperatorInfo::CreateGroupForOptShard`).  A pending sum of which a bias is a part is no
+other layout: MindSpore reduces the sum where it arises and adds the bias as it lies.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +16,24 @@ from planner.ir import DeviceMesh, Layout
 from planner.pricing.machine import IntArray
 from planner.rules.expansion import Layouts
 
-__all__ = ["OptimizerParallel"]
+__all__ = ["OptimizerParallel", "divided_further", "storable"]
+
+
+def divided_further(computed: Layout, mesh: DeviceMesh) -> Layout:
+    """`computed`, whatever is pending, with dimension 0 divided among all axes that divide nothing yet."""
+    if not computed.dims:
+        return Layout(())
+    used = {a for d in computed.dims for a in d}
+    left = tuple(a.name for a in mesh.axes if a.size > 1 and a.name not in used)
+    return Layout(((*computed.dims[0], *left), *computed.dims[1:]), (), computed.parts)
+
+
+def storable(layouts: Iterable[Layout], known: Iterable[Layout], mesh: DeviceMesh) -> tuple[Layout, ...]:
+    """`layouts`, and those of the `known`, which divide a tensor evenly, that optimizer parallel makes of them: the
+    axes of dimension 0 are then in no order of the mesh."""
+    even, found = set(known), dict.fromkeys(layouts)
+    further = (divided_further(x, mesh) for x in tuple(found))
+    return tuple(found | dict.fromkeys(x for x in further if x in even))
 
 
 class OptimizerParallel:
@@ -30,14 +54,9 @@ class OptimizerParallel:
     def _allows(self, computed: int, stored: int) -> bool:
         if (computed, stored) not in self._known:
             known = self.layouts.known
-            self._known[computed, stored] = _cut_further(known[computed], known[stored], self.mesh)
+            whole, kept = known[computed], known[stored]
+            self._known[computed, stored] = kept in (
+                Layout(whole.dims, (), whole.parts),
+                divided_further(whole, self.mesh),
+            )
         return self._known[computed, stored]
-
-
-def _cut_further(computed: Layout, stored: Layout, mesh: DeviceMesh) -> bool:
-    """Whether `stored` divides the first dimension of `computed` among all axes that this leaves."""
-    if not stored.dims or computed.partial or stored.partial or computed.dims[1:] != stored.dims[1:]:
-        return False
-    used = {a for d in computed.dims for a in d}
-    left = tuple(a.name for a in mesh.axes if a.size > 1 and a.name not in used)
-    return stored.dims[0] == (*computed.dims[0], *left)

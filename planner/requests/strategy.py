@@ -48,7 +48,7 @@ def take_strategy(
     _check_target(source, c, options.target, graph)
     if c.micro_batches > 1:
         graph = load(c.micro_batch * c.dp)
-    pins = constraints_of_configuration(graph, c, source)
+    pins = constraints_of_configuration(graph, c, source, options.target)
     return c.pp, c.micro_batches, "blocks" if runs_blocks_again(c) else "none", c, pins
 
 

@@ -83,7 +83,7 @@ class _Inside:
         self.sample, self.c, self.limit, self.source, self.control = sample, c, limit, source, control
         self.graph = sample.at(c.micro_batch * c.dp)
         self.settings = settings
-        self.own = constraints_of_configuration(self.graph, c, source)
+        self.own = constraints_of_configuration(self.graph, c, source, settings.target)
         (self.mesh,) = (DeviceMesh.of(*sizes) for sizes in self.own.meshes)
 
     def found(self) -> Inside | None:

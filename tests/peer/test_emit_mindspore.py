@@ -13,6 +13,7 @@ import pytest
 from planner.builder import build
 from planner.cost_models import load_profile
 from planner.emit.mindspore import emit_mindspore
+from planner.emit.mindspore.slots import PREFIXES, with_slots
 from planner.emit.mindspore.strategy import strategies_of_plan
 from planner.emit.mindspore.strategy_map import to_json, to_protobuf
 from planner.emit.names import Name
@@ -26,6 +27,7 @@ from planner.pricing import Settings
 pytestmark = pytest.mark.peer
 mindspore = pytest.importorskip("mindspore")
 
+TENSOR = ("*.c_attn.matmul n=y", "*.attn.c_proj.matmul k=y", "*.c_fc.matmul n=y", "*.mlp.c_proj.matmul k=y")
 MODELS: dict[str, tuple[str, dict[str, Any], dict[str, tuple[str, ...]]]] = {
     "gpt2": (
         "gpt",
@@ -33,8 +35,11 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, tuple[str, ...]]]] = {
         {
             "data": ("rest=data_parallel",),
             "zero": ("rest=zero",),
-            "tensor": ("mesh=2x4", "*.c_attn.matmul n=y", "*.attn.c_proj.matmul k=y", "*.c_fc.matmul n=y",
-                       "*.mlp.c_proj.matmul k=y", "rest=data_parallel"),
+            "tensor": ("mesh=2x4", *TENSOR, "rest=data_parallel"),
+            "tensor and zero": ("mesh=2x4", *TENSOR, "*.mlp.c_proj.weight stored=[y.x,_]",
+                                "*.mlp.c_fc.weight stored=[x,y]", "rest=zero"),
+            "zero and tensor": ("mesh=4x2", *(p.replace("=y", "=x") for p in TENSOR),
+                                "*.mlp.c_proj.weight stored=[x.y,_]", "rest=zero"),
         },
     ),
     "resnet": (
@@ -59,19 +64,23 @@ def plans(model: str) -> dict[str, PlanDocument]:
         for pin in pins:
             found = parse_pin(pin)
             constraints = found if constraints is None else constraints + found
-        settings = Settings(training=True, target="any" if name == "zero" else "mindspore")
+        settings = Settings(training=True, target="mindspore")
         request = Request(8, load_profile("ascend-910b"), settings, constraints=constraints)
         out[name] = describe(make_plan(graph, request), bind={}, batch=None)
     return out
 
 
 def weights(plan: PlanDocument) -> dict[str, np.ndarray[Any, Any]]:
+    """With the slots of nn.Adam and of nn.AdamWeightDecay."""
     draw = np.random.default_rng(0)
-    return {n: draw.standard_normal(p.shape, dtype=np.float32) for n, p in plan.parameters.items()}
+    found = {n: p.shape for n, p in plan.parameters.items()}
+    found |= {f"{p}.{n}": plan.parameters[n].shape for p in PREFIXES["adam"] for n in plan.parameters}
+    return {n: draw.standard_normal(shape, dtype=np.float32) for n, shape in found.items()}
 
 
 def region(plan: PlanDocument, name: str, rank: int) -> tuple[slice, ...]:
-    p = plan.parameters[name]
+    prefix, _, rest = name.partition(".")
+    p = plan.parameters[rest if prefix in PREFIXES["adam"] else name]
     return p.stored.layout().region(tuple(p.shape), plan.mesh, rank)
 
 
@@ -88,7 +97,7 @@ def save(folder: Path, plan: PlanDocument, whole: dict[str, np.ndarray[Any, Any]
 
 def strategy_file(folder: Path, name: str, plan: PlanDocument, form: str) -> str:
     names = {n: Name(n) for n in plan.parameters}
-    found = strategies_of_plan(plan, names).map
+    found = with_slots(strategies_of_plan(plan, names).map, plan, names)
     path = folder / f"{name}.{form}"
     path.write_bytes(to_json(found) if form == "json" else to_protobuf(found))
     return str(path)
@@ -102,7 +111,7 @@ def test_mindspore_transforms_shards_from_any_plan_to_any_other(tmp_path: Path, 
     files = {name: strategy_file(tmp_path, name, plan, form) for name, plan in made.items()}
     for name, plan in made.items():
         save(tmp_path / name, plan, whole)
-        assert set(mindspore.build_searched_strategy(files[name])) == set(plan.parameters)
+        assert set(mindspore.build_searched_strategy(files[name])) == set(whole)
     for source in made:
         for target, plan in made.items():
             if source == target:
@@ -175,13 +184,15 @@ def test_mindspore_moves_shards_into_stages_and_out_of_them(tmp_path: Path, pins
     merged_file = str(tmp_path / "ms" / f"strategy_merged.{form}")
     kind, sizes, _ = MODELS["mlp"]
     graph = import_bytes(build(kind, {**sizes, "hidden": 4096}).SerializeToString(), name="mlp")
-    request = Request(8, load_profile("ascend-910b"), Settings(training=True), constraints=parse_pin("rest=zero"))
+    settings = Settings(training=True, target="mindspore")
+    request = Request(8, load_profile("ascend-910b"), settings, constraints=parse_pin("rest=zero"))
     flat = describe(make_plan(graph, request), bind={}, batch=None)
     flat_file = strategy_file(tmp_path, "flat", flat, form)
     whole = weights(flat)
     save(tmp_path / "flat", flat, whole)
     held = {n: stages[0] for n, stages in holders(plan).items()}
     assert set(held.values()) == {0, 1}
+    held |= {f"{p}.{n}": stage for p in PREFIXES["adam"] for n, stage in held.items()}
 
     def own(rank: int) -> dict[str, np.ndarray[Any, Any]]:
         stage, local = divmod(rank, plan.mesh.devices)
@@ -228,3 +239,26 @@ def test_the_cells_of_a_network_get_the_stages_of_their_parameters(tmp_path: Pat
     assert Path(net._load_strategy_file_path).name == "strategy_stage1.ckpt"
     held = {n: stages[0] for n, stages in holders(plan).items()}
     assert {n: network.layers[int(n.split(".")[1])].pipeline_stage for n in shapes} == held
+
+
+def test_mindspore_takes_what_is_before_a_dash_for_a_stage(tmp_path: Path) -> None:
+    """Which is why such names are refused (planner.emit.mindspore.parameter_names)."""
+    plan = pipeline_plan("mesh=4")
+    names = {n: Name(n.replace(".", "-", 1)) for n in plan.parameters}
+    path = tmp_path / "strategy.ckpt"
+    path.write_bytes(emit_mindspore(plan, names).files["strategy_stage0.ckpt"])
+    with pytest.raises(ValueError, match="Convert layout strategy to list"):
+        mindspore.rank_list_for_transform(0, str(path), str(path))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "classes"), [("adam", ["Adam", "AdamWeightDecay"]), ("momentum", ["Momentum"]), ("sgd", ["SGD"])]
+)
+def test_slots_are_called_as_mindspores_optimizers_call_them(optimizer: str, classes: list[str]) -> None:
+    rates = {"learning_rate": 0.1} | ({"momentum": 0.9} if optimizer == "momentum" else {})
+    found = set()
+    for name in classes:
+        cell = mindspore.nn.Dense(4, 4)
+        made = getattr(mindspore.nn, name)(cell.trainable_params(), **rates)
+        found |= {p.name.removesuffix(".weight") for p in made.get_parameters() if p.name.endswith(".weight")}
+    assert found == set(PREFIXES[optimizer])  # type: ignore[index]

@@ -51,7 +51,12 @@ def test_a_network_of_mindspore_is_planned_and_its_files_come_back(
     assert main(["verify", "plan/plan.json", "model.onnx"]) == 0
     assert main(["emit", "plan/plan.json", "--target", "mindspore", "--names", "names.json", "--out", "out"]) == 0
     found = mindspore.build_searched_strategy("out/strategy.ckpt")
-    assert set(found) == {n["name"] for n in names}
+    slots: set[str] = set()
+    for optimizer in (mindspore.nn.Adam, mindspore.nn.AdamWeightDecay):  # their own names, of which the file has all
+        made = {p.name for p in optimizer(cell.trainable_params()).get_parameters()}
+        slots |= {n for n in made if any(n.endswith(f".{p.name}") for p in cell.trainable_params())}
+    assert len(slots) == 4 * len(names)
+    assert set(found) == {n["name"] for n in names} | slots
     monkeypatch.syspath_prepend(str(tmp_path / "out"))
     sys.modules.pop("parallel", None)
     import parallel  # type: ignore[import-not-found]  # written just now

@@ -14,6 +14,7 @@ import onnx
 import pytest
 
 from planner.cli.main import main
+from planner.emit.mindspore.slots import PREFIXES
 from planner.emit.mindspore.strategy_map import read_strategy_map
 from planner.planning import PlanDocument, read_plan
 from planner.planning.compare import Differences, differences
@@ -138,7 +139,8 @@ def test_names_of_the_network_are_used(tmp_path: Path, tensor_parallel: Path) ->
     names.write_text(json.dumps({"parameters": network}), encoding="utf-8")
     emit(tensor_parallel, tmp_path / "ms", "--names", str(names))
     found = read_strategy_map(tmp_path / "ms" / "strategy.ckpt")
-    assert set(found.parameters) == {str(n["name"]) for n in network.values()}
+    named = {str(n["name"]) for n in network.values()}
+    assert set(found.parameters) == named | {f"{p}.{n}" for p in PREFIXES["adam"] for n in named}
     back = tmp_path / "plan.json"
     arguments = ["read", str(tmp_path / "ms" / "strategy.ckpt"), "--format", "mindspore", "--out", str(back)]
     assert main([*arguments, "--model", str(SAMPLES / "gpt_tiny.onnx"), "--names", str(names)]) == 0
@@ -284,11 +286,15 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], devices: int, *p
     return capsys.readouterr().err
 
 
-def test_groups_of_two_sizes_have_no_one_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_groups_of_two_sizes_have_one_setting_and_what_differs_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pins = ("mesh=2x4", "rest=data_parallel", "*.c_fc.weight stored=[y,_]", "*.mlp.c_proj.weight stored=[x.y,_]")
-    error = refused(tmp_path, capsys, 8, *pins)
-    assert "c_fc.weight among 4 ranks" in error
-    assert "c_proj.weight among 8" in error
+    arguments = ["search", str(SAMPLES / "gpt_tiny.onnx"), "--devices", "8", "--hardware", "ascend-910b", "--no-cache"]
+    assert main([*arguments, "--out", str(tmp_path / "plan"), *(o for p in pins for o in ("--pin", p))]) == 0
+    module = emit(tmp_path / "plan" / "plan.json", tmp_path / "ms")["parallel.py"].decode()
+    assert "hsdp(shard_size=-1, " in module
+    assert "among how many ranks 2 parameters (transformer.h.0.mlp.c_fc.weight" in capsys.readouterr().out
 
 
 def test_positions_of_every_sample_are_no_contiguous_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -506,14 +512,25 @@ def test_hybrid_mode_names_slices_and_collectives(
 def test_resnet_on_gpus_is_started_by_mpirun_with_a_hostfile(tmp_path: Path, resnet: Path, devices: int) -> None:
     plan = search(tmp_path / "plan", resnet, devices, "rest=data_parallel", hardware="a100-80")
     path = tmp_path / "hostfile"
-    path.write_text("".join(f"192.168.0.{i + 1} slots=8\n" for i in range(devices // 8)), encoding="utf-8")
+    hosts = [f"192.168.0.{9 - i}" for i in range(devices // 8)]  # the first of the file has rank 0
+    path.write_text("".join(f"{host} slots=8\n" for host in hosts), encoding="utf-8")
     files = emit(plan, tmp_path / "out", "--hosts", str(path))
     assert "rank_table.json" not in files
+    assert files["hostfile"].decode() == path.read_text(encoding="utf-8")
     told = files["run_mpirun.sh"].decode()
     assert f"mpirun -n {devices} " in told
-    assert ",".join(f"192.168.0.{i + 1}:8" for i in range(devices // 8)) in told
+    assert ",".join(f"{host}:8" for host in hosts) in told
     assert "HOSTFILE" in told
     assert "btl_tcp_if_include" in told
+
+
+@pytest.mark.parametrize("devices", [3, 5])
+def test_a_number_of_devices_that_hccl_refuses_is_refused_without_hosts(
+    tmp_path: Path, devices: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = search(tmp_path / "plan", SAMPLES / "mlp.onnx", devices)
+    assert main(["emit", str(plan), "--target", "mindspore", "--out", str(tmp_path / "out")]) == 3
+    assert f"for 1 server of {devices} Ascend devices; HCCL takes 1, 2, 4 or 8" in capsys.readouterr().err
 
 
 def test_a_merged_file_of_a_pipeline_is_read_back(tmp_path: Path) -> None:

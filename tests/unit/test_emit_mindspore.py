@@ -85,11 +85,16 @@ def arranged_apart(dim: tuple[str, ...], mesh: DeviceMesh) -> bool:
     return any(b != a + 1 for a, b in itertools.pairwise(at))
 
 
+def lying(mesh: DeviceMesh, compute: Layout, stored: Layout) -> Arrangement:
+    """With the shards that `stored` has beyond `compute`."""
+    return arranged(compute, mesh).divided(mesh.size(stored.split_axes) // mesh.size(compute.split_axes))
+
+
 @settings(max_examples=300, deadline=None)
 @given(cases())
 def test_every_rank_holds_what_the_plan_stores_there(case: tuple[DeviceMesh, Layout, Layout]) -> None:
     mesh, compute, stored = case
-    a = arranged(compute, stored, mesh)
+    a = lying(mesh, compute, stored)
     assert a.ranks == mesh.devices
     shape = tuple(math.prod(mesh.shape) * 5 for _ in compute.dims)
     for rank in range(mesh.devices):
@@ -101,7 +106,7 @@ def test_every_rank_holds_what_the_plan_stores_there(case: tuple[DeviceMesh, Lay
 @given(st.lists(cases(), min_size=1, max_size=3))
 def test_layouts_read_back_hold_the_same(found: list[tuple[DeviceMesh, Layout, Layout]]) -> None:
     mesh = found[0][0]
-    arrangements = [arranged(compute, stored, m) for m, compute, stored in found if m == mesh]
+    arrangements = [lying(*case) for case in found if case[0] == mesh]
     common = common_mesh(arrangements)
     assert common.devices == mesh.devices
     for a in arrangements:
@@ -116,7 +121,7 @@ def test_layouts_read_back_hold_the_same(found: list[tuple[DeviceMesh, Layout, L
 @settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.text(min_size=1, max_size=12), cases(), max_size=4), st.integers(0, 3))
 def test_both_forms_say_the_same(found: dict[str, tuple[DeviceMesh, Layout, Layout]], stage: int) -> None:
-    parameters = {n: ParameterLayout(arranged(c, s, m)) for n, (m, c, s) in found.items()}
+    parameters = {n: ParameterLayout(lying(*case)) for n, case in found.items()}
     operators = {f"MatMul_{n}": OperatorStrategy(stage, ((2, 1), (1, 4))) for n in found}
     strategies = StrategyMap(operators, parameters, stage)
     assert from_bytes(to_protobuf(strategies), "x") == strategies
@@ -158,17 +163,42 @@ def test_stages_are_merged_under_their_numbers() -> None:
     assert [s.stage for s in found.operators.values()] == [0, 1]
 
 
-def test_what_optimizer_parallel_cannot_say_is_refused() -> None:
-    mesh = DeviceMesh.of(2, 4)
-    whole = Layout(((), ()))
+def test_a_vector_split_by_axes_apart_is_refused() -> None:
     with pytest.raises(ValueError, match=r"a vector split by axes y\.x"):
-        arranged(Layout((("y", "x"),)), Layout((("y", "x"),)), mesh)
-    with pytest.raises(ValueError, match="cut further along dimension 0"):
-        arranged(whole, Layout(((), ("y",))), mesh)
-    with pytest.raises(ValueError, match=r"takes the innermost of x\.y"):
-        arranged(whole, Layout((("x",), ())), mesh)
-    assert arranged(whole, Layout((("y",), ())), mesh) == Arrangement((2, 4), (-1, -1), 1, 4)
-    assert arranged(whole, Layout((("x", "y"), ())), mesh) == Arrangement((2, 4), (-1, -1), 1, 8)
+        arranged(Layout((("y", "x"),)), DeviceMesh.of(2, 4))
+
+
+def group_of(a: Arrangement) -> list[int]:
+    """Ranks that compute with the same part as rank 0."""
+    whole, shape = Arrangement(a.device_matrix, a.tensor_map), tuple(60 * a.ranks for _ in a.tensor_map)
+    return [r for r in range(a.ranks) if held(whole, shape, r) == held(whole, shape, 0)]
+
+
+@settings(max_examples=200, deadline=None)
+@given(cases())
+def test_the_step_is_that_of_mindspores_front_end(case: tuple[DeviceMesh, Layout, Layout]) -> None:
+    a = lying(*case)
+    group = group_of(a)
+    assert len(group) == a.replicas
+    if a.optimizer_shards:  # (group_devices.back() - group_devices.front()) / (group_devices.size() - 1)
+        assert a.optimizer_step == (group[-1] - group[0]) // (len(group) - 1)
+
+
+@settings(max_examples=200, deadline=None)
+@given(cases(), st.integers(1, 24), st.integers(1, 96))
+def test_shards_are_taken_where_they_are_even_and_of_whole_axes_or_parts_of_one(
+    case: tuple[DeviceMesh, Layout, Layout], shards: int, rows: int
+) -> None:
+    a = arranged(case[1], case[0])
+    if not a.takes(shards, rows):
+        return
+    assert a.replicas % shards == 0
+    assert rows % (a.shards(0) * shards) == 0
+    divided, shape = a.divided(shards), (rows, *(60 * a.ranks for _ in a.tensor_map[1:]))
+    group = group_of(a)
+    parts = [held(divided, shape, r)[0] for r in group]
+    assert parts[:shards] == sorted(set(parts)) == parts[:shards]  # the innermost have one part each, in order
+    assert sum(end - begin for begin, end in parts[:shards]) * a.shards(0) == rows
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from planner.emit.hosts import read_hosts
 from planner.emit.launch import Hosts
 from planner.emit.mindspore.launch import launch_scripts
-from planner.emit.mindspore.rank_table import check_servers, rank_table, read_rank_table
+from planner.emit.mindspore.rank_table import check_counts, check_servers, rank_table, read_rank_table
 from planner.errors import InputError
 
 
@@ -62,6 +62,19 @@ def test_one_server_takes_a_power_of_two(tmp_path: Path, count: int) -> None:
 def test_what_hccl_would_refuse_is_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         check_servers(hosts(tmp_path, text), "hosts")
+
+
+@pytest.mark.parametrize("count", [3, 5, 6, 7])
+def test_counts_that_hccl_refuses_are_refused_without_hosts_too(count: int) -> None:
+    with pytest.raises(InputError, match=f"for 1 server of {count} Ascend devices; HCCL takes 1, 2, 4 or 8 devices"):
+        check_counts(Hosts(count, count))
+
+
+def test_several_servers_take_all_their_devices() -> None:
+    for hosts in (Hosts(1, 1), Hosts(2, 2), Hosts(4, 4), Hosts(8, 8), Hosts(16, 16), Hosts(64, 8), Hosts(32, 16)):
+        check_counts(hosts)
+    with pytest.raises(InputError, match="for 4 servers of 4 Ascend devices; HCCL takes all 8 devices of each"):
+        check_counts(Hosts(16, 4))
 
 
 def test_devices_of_a_910a_stay_in_one_half(tmp_path: Path) -> None:
@@ -158,6 +171,17 @@ def test_mpirun_is_told_the_hosts_or_the_hostfile(tmp_path: Path, gpu: bool, hos
     assert told[-3:] == ["python", str(tmp_path / "train.py"), "a b"]
     assert ("NCCL_SOCKET_IFNAME=en5" in told) == gpu
     assert ("GRAPH_OP_RUN" in told) != gpu
+
+
+def test_gpus_of_one_host_need_no_interface(tmp_path: Path) -> None:
+    done = started(tmp_path, scripts(8, gpu=True), NCCL_SOCKET_IFNAME="")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[:4] == ["-n", "8", "-x", "PATH"]
+    assert "btl_tcp_if_include" not in done.stdout
+    assert "NCCL_SOCKET_IFNAME=en5" in started(tmp_path, scripts(8, gpu=True)).stdout.splitlines()
+    several = started(tmp_path, scripts(16, ["a", "b"], gpu=True), NCCL_SOCKET_IFNAME="")
+    assert several.returncode != 0
+    assert "name the network interface" in several.stderr
 
 
 def test_a_hostfile_counts_devices(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 A device matrix is row-major over the ranks.  `tensor_map[d]` is the axis of the matrix that splits dimension d, counted
 from the right, -1 where none does; a tuple names several axes, outermost first.  Where the optimizer keeps a part of a
-weight, dimension 0 is cut once more, among ranks that compute with equal parts: `optimizer_shards` of them,
-`optimizer_step` ranks apart (mindspore/parallel/_tensor.py; DESIGN: strategy files).
+weight, dimension 0 is cut once more, among the innermost ranks that compute with equal parts: `optimizer_shards` of
+them, `optimizer_step` ranks apart (mindspore/parallel/_tensor.py; DESIGN: strategy files).
 """
 
 from __future__ import annotations
@@ -44,14 +44,48 @@ class Arrangement:
         """Ranks that compute with equal parts."""
         return self.ranks // math.prod(self.shards(d) for d in range(len(self.tensor_map)))
 
+    def divided(self, shards: int) -> Arrangement:
+        """With so many of the optimizer's shards, 1 for none.
 
-def arranged(compute: Layout, stored: Layout, mesh: DeviceMesh) -> Arrangement:
-    """The layout in which a parameter is computed with, and the optimizer's shards that `stored` makes of it.
+        The step is what MindSpore writes: of ranks with equal parts the last less the first, by the steps between
+        them, rounded down where they are no equal ones (`OperatorInfo::CreateGroupForOptShard`).
+        """
+        if shards <= 1:
+            return Arrangement(self.device_matrix, self.tensor_map)
+        last = sum((size - 1) * reach for size, reach in self._idle())
+        return Arrangement(self.device_matrix, self.tensor_map, last // (self.replicas - 1), shards)
+
+    def takes(self, shards: int, rows: int) -> bool:
+        """Whether optimizer parallel divides dimension 0, of so many rows, once more into so many shards, of which
+        each mesh axis has all or a part."""
+        if not self.tensor_map or rows % (self.shards(0) * shards):
+            return False
+        left = shards
+        for size, _ in self._idle():
+            if left % size and size % left:
+                return False
+            left = max(1, left // size)
+        return left == 1
+
+    def _idle(self) -> list[tuple[int, int]]:
+        """Sizes of the axes along which ranks compute with equal parts, innermost first, and the ranks between
+        neighbours on each."""
+        used = {a for place in self.tensor_map for a in _axes(place)}
+        reach, found = 1, []
+        for axis, size in enumerate(reversed(self.device_matrix)):
+            if axis not in used:
+                found.append((size, reach))
+            reach *= size
+        return found
+
+
+def arranged(compute: Layout, mesh: DeviceMesh) -> Arrangement:
+    """The layout in which a parameter is computed with.
 
     Raises:
-        ValueError: saying what of the layouts MindSpore has no words for.
+        ValueError: saying what of the layout MindSpore has no words for.
     """
-    if compute.partial or stored.partial:
+    if compute.partial:
         raise ValueError(f"{compute} is a pending sum, which no parameter can be")
     sizes = {a.name: a.size for a in mesh.axes if a.size > 1}
     dims = [tuple(a for a in d if a in sizes) for d in compute.dims]
@@ -62,8 +96,7 @@ def arranged(compute: Layout, stored: Layout, mesh: DeviceMesh) -> Arrangement:
             f"it is a vector split by axes {'.'.join(dims[0])}, which are no neighbours in that order; a tensor map of "
             "one dimension names one axis"
         )
-    shards, step = _optimizer(sizes, dims, [tuple(a for a in d if a in sizes) for d in stored.dims], stored)
-    return Arrangement(tuple(matrix), tensor_map, step, shards)
+    return Arrangement(tuple(matrix), tensor_map)
 
 
 def _merged(sizes: dict[str, int], dims: Sequence[tuple[str, ...]]) -> tuple[list[int], dict[str, int]]:
@@ -95,30 +128,6 @@ def _flat(places: list[int]) -> int | tuple[int, ...]:
 
 def _axes(place: int | tuple[int, ...]) -> tuple[int, ...]:
     return tuple(a for a in (place if isinstance(place, tuple) else (place,)) if a >= 0)
-
-
-def _optimizer(
-    sizes: dict[str, int], compute: Sequence[tuple[str, ...]], stored: Sequence[tuple[str, ...]], layout: Layout
-) -> tuple[int, int]:
-    """(shards, ranks between them) of what `stored` cuts beyond `compute`."""
-    if list(compute) == list(stored):
-        return 0, 0
-    beyond = stored[0][len(compute[0]) :] if stored else ()
-    if list(compute[1:]) != list(stored[1:]) or stored[0][: len(compute[0])] != compute[0]:
-        raise ValueError(
-            f"it is stored as {layout}, which is not what operators read cut further along dimension 0, as MindSpore's "
-            "optimizer parallel cuts it"
-        )
-    names = list(sizes)
-    used = {a for d in compute for a in d}
-    idle = [a for a in names if a not in used]
-    if list(beyond) != idle[len(idle) - len(beyond) :]:
-        raise ValueError(
-            f"it is stored as {layout}, cut among axes {'.'.join(beyond)}; MindSpore's optimizer parallel takes the "
-            f"innermost of {'.'.join(idle)}, in their order"
-        )
-    step = math.prod(sizes[n] for n in names[names.index(beyond[-1]) + 1 :])
-    return math.prod(sizes[a] for a in beyond), step
 
 
 def common_mesh(arrangements: Iterable[Arrangement]) -> DeviceMesh:
@@ -185,7 +194,7 @@ def layouts_of(a: Arrangement, mesh: DeviceMesh) -> tuple[Layout, Layout]:
             break
         beyond.insert(0, name)
         left = left // mesh.sizes[name] if left % mesh.sizes[name] == 0 else 0
-    if beyond and (left != 1 or a.optimizer_step not in (0, mesh.stride(beyond[-1]))):
+    if beyond and (left != 1 or a.optimizer_step not in (0, a.divided(a.optimizer_shards).optimizer_step)):
         raise InputError(
             f"expected optimizer shards of the innermost ranks with equal parts, found {a.optimizer_shards}, "
             f"{a.optimizer_step} ranks apart, of device matrix {list(a.device_matrix)}"

@@ -12,13 +12,16 @@ from planner.emit.launch import hosts_of
 from planner.emit.mindspore.hybrid import hybrid_text
 from planner.emit.mindspore.launch import launch_scripts
 from planner.emit.mindspore.module import module_text, optimizer_of
-from planner.emit.mindspore.rank_table import check_servers, rank_table
-from planner.emit.mindspore.strategy import Strategies, joined, merged, strategies_of_plan
+from planner.emit.mindspore.optimizer import differences, shard_size
+from planner.emit.mindspore.rank_table import check_counts, check_servers, rank_table
+from planner.emit.mindspore.slots import with_slots
+from planner.emit.mindspore.strategy import Strategies, joined, merged, strategies_of_plan, wanted_of_plan
 from planner.emit.mindspore.strategy_map import StrategyMap, to_json, to_protobuf
 from planner.emit.names import Name
 from planner.emit.stages import holders, stage_of_plan
 from planner.emit.uniform import Model, recomputes_layers
 from planner.emit.wording import some
+from planner.errors import InputError
 from planner.planning.document import PlanDocument
 
 __all__ = ["emit_mindspore", "unsupported"]
@@ -28,10 +31,8 @@ def unsupported(c: Configuration, model: Model) -> str:
     """What of a uniform configuration MindSpore's strategy files cannot be told; empty where they can be told all."""
     if c.cp > 1:
         return "context parallelism"  # rows of a product are one dimension there, whose parts are contiguous
-    if c.zero and c.tp * c.ep > 1 and c.dp > 1:
-        return "ZeRO beside tensor parallelism"  # parameters are cut further along their first dimension alone
-    if c.zero > 1 and c.dp > 1:
-        return f"ZeRO {c.zero}"
+    if c.zero and 1 < c.ep < c.dp:
+        return "ZeRO beside experts on fewer ranks"  # whose first dimension, of experts, is divided by these already
     return "" if recomputes_layers(c) else f"{c.recompute} recomputation of a part"
 
 
@@ -40,38 +41,53 @@ def emit_mindspore(plan: PlanDocument, names: Mapping[str, Name], *, servers: Se
 
     InputError where the plan cannot be said in MindSpore's terms, or the servers do not hold its devices.
     """
+    parts = [stage_of_plan(plan, s) if len(plan.stages) > 1 else plan for s in range(len(plan.stages))]
+    wanted = [wanted_of_plan(part, names) for part in parts]
+    size = shard_size([w for each in wanted for w in each.values()])
     stages = [
-        strategies_of_plan(stage_of_plan(plan, s), names, stage=s)
-        if len(plan.stages) > 1
-        else strategies_of_plan(plan, names)
-        for s in range(len(plan.stages))
+        strategies_of_plan(part, names, s, w, size) for s, (part, w) in enumerate(zip(parts, wanted, strict=True))
     ]
     found = joined(stages)
-    files = {"parallel.py": module_text(plan, names, found, optimizer_of(found)).encode()}
-    lost = _lost(plan, found)
+    _check_stages(stages)
+    files = {"parallel.py": module_text(plan, names, found, optimizer_of(found, size)).encode()}
+    lost = [*_lost(plan, found), *differences(plan, {n: w for each in wanted for n, w in each.items()}, size)]
+    maps = [with_slots(x.map, plan, names) for x in stages]
     if len(stages) == 1:
-        _add_maps(files, lost, {"strategy": found.map})
+        _add_maps(files, lost, {"strategy": maps[0]})
     else:
-        each = {f"strategy_stage{s}": x.map for s, x in enumerate(stages)}
-        _add_maps(files, lost, {**each, "strategy_merged": merged(x.map for x in stages)})
+        _add_maps(
+            files, lost, {**{f"strategy_stage{s}": m for s, m in enumerate(maps)}, "strategy_merged": merged(maps)}
+        )
     hybrid = hybrid_text(plan, names)
     if hybrid:
         files["hybrid.py"] = hybrid.encode()
-    # Rank tables number ranks in the order of the servers' names.
-    hosts = hosts_of(plan, sorted(servers, key=lambda s: s.server_id))
-    table, gpu = False, not plan.cluster.hardware.startswith("ascend")
-    if servers:
-        table = not gpu and all(s.addressed for s in servers)
-        if table:
-            check_servers(servers, "--hosts", halves=plan.cluster.hardware == "ascend-910a")
-        elif not gpu:
+    gpu = not plan.cluster.hardware.startswith("ascend")
+    table = not gpu and bool(servers) and all(s.addressed for s in servers)
+    # Rank tables number ranks in the order of the servers' names; otherwise they follow the file, the first has rank 0.
+    hosts = hosts_of(plan, sorted(servers, key=lambda s: s.server_id) if table else servers)
+    if table:
+        check_servers(servers, "--hosts", halves=plan.cluster.hardware == "ascend-910a")
+        files["rank_table.json"] = (json.dumps(rank_table(servers), indent=1) + "\n").encode()
+    elif not gpu:
+        check_counts(hosts)
+        if servers:
             lost.append("no rank table: the hosts file counts devices, and does not give their addresses")
-        if table:
-            files["rank_table.json"] = (json.dumps(rank_table(servers), indent=1) + "\n").encode()
     numbers = [d.number for d in servers[0].devices] if servers else range(hosts.per_host)
     scripts = launch_scripts(hosts, numbers=numbers, gpu=gpu, table=table)
     files |= {name: text.encode() for name, text in scripts.items()}
     return Emission(files, tuple(lost))
+
+
+def _check_stages(stages: Sequence[Strategies]) -> None:
+    """InputError where a stage has no parameter: MindSpore counts the stages of a strategy file by those of its
+    parameters, and transforms the shards of that many ranks, without a word of the others."""
+    empty = [s for s, x in enumerate(stages) if not x.map.parameters]
+    if empty and len(stages) > 1:
+        raise InputError(
+            f"plan: stage {empty[0]} of {len(stages)} reads no parameter, and MindSpore counts the stages of strategy "
+            "files by their parameters, so that transform_checkpoints would leave its ranks out; search with fewer "
+            "--stages, or with pins that cut elsewhere"
+        )
 
 
 def _add_maps(files: dict[str, bytes], lost: list[str], maps: Mapping[str, StrategyMap]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from string import Template
 from typing import Final
 
-from planner.emit.launch import Hosts, mpirun_hosts
+from planner.emit.launch import Hosts, mpirun_hosts, mpirun_network
 
 __all__ = ["launch_scripts"]
 
@@ -73,13 +73,13 @@ exec mpirun -n $devices "$${options[@]}" --allow-run-as-root --output-filename l
     -x GRAPH_OP_RUN -x HCCL_WHITELIST_DISABLE python "$$script" "$$@"
 """
 
-_MPI_GPU: Final = """# NCCL_SOCKET_IFNAME: the interface that servers reach each other through.
-interface="$${NCCL_SOCKET_IFNAME:?name the network interface, as ip addr shows it}"
+_MPI_GPU: Final = """# NCCL_SOCKET_IFNAME: the interface that servers reach each other through; one server needs none.
 here="$$PWD"
 options=(-x PATH)  # bash before 4.4 takes an empty array for an unset one
 $hosts
+$network
 exec mpirun -n $devices "$${options[@]}" --allow-run-as-root --output-filename log_output --merge-stderr-to-stdout \\
-    -x NCCL_SOCKET_IFNAME="$$interface" -mca btl_tcp_if_include "$$interface" python "$$script" "$$@"
+    python "$$script" "$$@"
 """
 
 
@@ -96,6 +96,7 @@ def launch_scripts(hosts: Hosts, *, numbers: Sequence[int], gpu: bool, table: bo
         "numbers": " ".join(map(str, numbers)),
         "addresses": " ".join(shlex.quote(a) for a in hosts.names),
         "hosts": mpirun_hosts(hosts),
+        "network": mpirun_network(hosts),
         "master": hosts.names[0] if hosts.count > 1 and hosts.names else "127.0.0.1",
     }
     parts = {"run_msrun.sh": ("All devices by msrun, without a rank table", _MSRUN)}

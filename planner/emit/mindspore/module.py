@@ -10,7 +10,6 @@ from planner.emit.mindspore.strategy import Strategies
 from planner.emit.names import Name, plain
 from planner.emit.stages import holders
 from planner.emit.wording import literal
-from planner.errors import InputError
 from planner.ir import Layout
 from planner.planning.document import PlanDocument
 
@@ -89,33 +88,17 @@ _Dims = tuple[str | tuple[str, ...], ...]
 Optimizer = tuple[int, tuple[str, ...]]  # shards (0: none, -1: all ranks with equal parts), and what stays whole
 
 
-def optimizer_of(found: Strategies) -> Optimizer:
-    """How optimizer parallel is set so that every parameter is divided as the file says.
+def optimizer_of(found: Strategies, size: int) -> Optimizer:
+    """How optimizer parallel of this size is set so that every parameter is divided as the file says."""
+    layouts = {n: p.arrangement for n, p in found.map.parameters.items()}
+    return size, tuple(n for n, a in layouts.items() if size and a.optimizer_shards <= 1 < a.replicas)
 
-    InputError where parameters are divided in groups of different sizes that no one setting makes.
-    """
-    divided: dict[str, tuple[int, int]] = {}
-    whole: list[str] = []
-    for name, p in found.map.parameters.items():
-        a = p.arrangement
-        if a.optimizer_shards > 1:
-            divided[name] = (a.optimizer_shards, a.replicas)
-        elif a.replicas > 1:
-            whole.append(name)
-    if not divided:
-        return 0, ()
-    if all(shards == replicas for shards, replicas in divided.values()):
-        return -1, tuple(whole)
-    sizes: dict[int, str] = {}
-    for name, (shards, _) in divided.items():
-        sizes.setdefault(shards, name)
-    if len(sizes) > 1:
-        (a_size, a_name), (b_size, b_name) = list(sizes.items())[:2]
-        raise InputError(
-            f"plan: the optimizer divides {a_name} among {a_size} ranks and {b_name} among {b_size}; MindSpore's "
-            "optimizer parallel has one size for all: pin `stored` alike, or rest=zero"
-        )
-    return next(iter(sizes)), tuple(whole)
+
+def _level(plan: PlanDocument) -> int:
+    """1: weights are gathered once, and gradients scattered; 2: gradients are kept in shards as they are added up; 3:
+    weights are gathered again for the backward pass."""
+    level = plan.schedule.run.get("zero", 1)
+    return level if isinstance(level, int) and 1 <= level <= 3 else 1
 
 
 def module_text(plan: PlanDocument, names: Mapping[str, Name], found: Strategies, optimizer: Optimizer) -> str:
@@ -130,7 +113,7 @@ def module_text(plan: PlanDocument, names: Mapping[str, Name], found: Strategies
     if stages > 1:
         settings.append(f'    net.pipeline(stages={stages}, scheduler="{plan.schedule.pass_order}")\n')
     if shards:
-        settings.append(f'    net.hsdp(shard_size={shards}, threshold=0, optimizer_level="level1")\n')
+        settings.append(f'    net.hsdp(shard_size={shards}, threshold=0, optimizer_level="level{_level(plan)}")\n')
     dataset = _dataset(plan)
     text = _MODULE.substitute(
         model=plain(plan.model.name),
@@ -258,10 +241,10 @@ def _context(plan: PlanDocument, dataset: object, optimizer: Optimizer) -> Mappi
     }
     shards, _ = optimizer
     if shards:
-        out |= {
-            "enable_parallel_optimizer": True,
-            "parallel_optimizer_config": {"parallel_optimizer_threshold": 0, "optimizer_weight_shard_size": shards},
-        }
+        config: dict[str, Any] = {"parallel_optimizer_threshold": 0, "optimizer_weight_shard_size": shards}
+        if _level(plan) > 1:
+            config["optimizer_level"] = f"level{_level(plan)}"
+        out |= {"enable_parallel_optimizer": True, "parallel_optimizer_config": config}
     if len(plan.stages) > 1:
         out |= {"pipeline_stages": len(plan.stages)}
     return out

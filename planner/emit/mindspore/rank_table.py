@@ -13,12 +13,27 @@ from pathlib import Path
 from typing import Any, Final
 
 from planner.emit.hosts import Device, Server, address, check_names
+from planner.emit.launch import Hosts
 from planner.errors import InputError
 
-__all__ = ["check_servers", "rank_table", "read_rank_table"]
+__all__ = ["check_counts", "check_servers", "rank_table", "read_rank_table"]
 
 PER_SERVER: Final = 8
 _HALF: Final = 4
+
+
+def check_counts(hosts: Hosts) -> None:
+    """InputError where HCCL would refuse so many devices on so many servers, whether a rank table names them or not:
+    a job has 1, 2, 4 or 8 devices of one server, or all of several (which are 8, or on later ones a multiple)."""
+    per = hosts.per_host
+    if per % PER_SERVER == 0 or (hosts.count == 1 and per in (1, 2, 4)):
+        return
+    kind = "1, 2, 4 or 8 devices of one server" if hosts.count == 1 else "all 8 devices of each of several servers"
+    servers = "1 server" if hosts.count == 1 else f"{hosts.count} servers"
+    raise InputError(
+        f"plan: is for {servers} of {per} Ascend devices; HCCL takes {kind}: "
+        "search with another --devices, or with as many --nodes as there are servers of 8"
+    )
 
 
 def check_servers(servers: Sequence[Server], where: str, *, halves: bool = False) -> None:

@@ -16,11 +16,13 @@ from planner.emit.mindspore.primitives import Primitive, primitive_of
 from planner.emit.mindspore.strategy_map import OperatorStrategy, ParameterLayout, StrategyMap, read_strategy_map
 from planner.emit.names import Name, NameRules
 from planner.emit.reading import Reading, check_devices, places_of, shapes_of
+from planner.emit.wording import some
 from planner.errors import InputError
 from planner.ir import DeviceMesh, Graph, Layout, Op
 from planner.planning.constraints import SCHEMA, Constraints, parse_constraints
 from planner.planning.constraints.values import StrategyPin
 from planner.planning.readers import Reader, readers_of
+from planner.pricing.optimizer_parallel import divided_further
 from planner.rules import rule_for
 from planner.rules.strategy import strategies
 
@@ -36,8 +38,9 @@ def read_strategies(path: Path, graph: Graph, rules: NameRules) -> Reading:
         replace(found, parameters=parameters), graph, names, str(path)
     )
     held = {n: stages[name.name] for n, name in names.items() if name.name in stages}
-    divided = any(p.arrangement.optimizer_shards for p in found.parameters.values())
-    return Reading(constraints, mesh, unused, "any" if divided else "mindspore", held)
+    # A search for MindSpore divides among all ranks with equal parts; smaller groups are left to a plan for any target.
+    groups = any(0 < p.arrangement.optimizer_shards < p.arrangement.replicas for p in found.parameters.values())
+    return Reading(constraints, mesh, unused, "any" if groups else "mindspore", held)
 
 
 def _by_name(found: StrategyMap, source: str) -> tuple[dict[str, ParameterLayout], dict[str, int]]:
@@ -80,17 +83,36 @@ def constraints_of_strategies(
     mesh = common_mesh(p.arrangement for p in parameters.values())
     check_devices(source, mesh.devices)
     used: set[str] = set()
+    turned: list[str] = []
     pins: dict[str, Any] = {"schema": SCHEMA, "mesh": str(mesh), "operators": [], "parameters": []}
     for n, name in names.items():
         compute, stored = _layouts(n, name, parameters[name.name], graph, mesh, source)
-        pins["parameters"].append({"match": glob.escape(n), "compute": str(compute), "stored": str(stored)})
+        if name.transposed and compute != stored:
+            turned.append(n)
+            stored = _along_the_first(compute, graph.tensors[n].shape or (), mesh)
+        pin = {"match": glob.escape(n), "stored": str(stored)}
+        if not _joins_a_sum(graph, n):
+            pin["compute"] = str(compute)
+        pins["parameters"].append(pin)
         for r in readers_of(graph, n):
-            key, pin = _operator_pin(found.operators, graph, r, name, mesh, source)
-            if pin is not None:
+            key, found_pin = _operator_pin(found.operators, graph, r, name, mesh, source)
+            if found_pin is not None:
                 used.add(key)
-                pins["operators"].append(pin)
-    unused = tuple(k for k in found.operators if k not in used)
-    return parse_constraints(json.dumps(pins), source, numbered=False), mesh, unused
+                pins["operators"].append(found_pin)
+    unused = [k for k in found.operators if k not in used]
+    if turned:
+        unused.append(
+            f"which part of {some(turned)} the optimizer has on a rank: the model holds it the other way round"
+        )
+    return parse_constraints(json.dumps(pins), source, numbered=False), mesh, tuple(unused)
+
+
+def _along_the_first(compute: Layout, shape: tuple[int, ...], mesh: DeviceMesh) -> Layout:
+    """The optimizer's shards of a matrix that the network holds the other way round: as many, cut along the first
+    dimension of the model's, as they are planned; none where it does not divide."""
+    further = divided_further(compute, mesh)
+    even = all(n % mesh.size(axes) == 0 for n, axes in zip(shape, further.dims, strict=True))
+    return further if even else compute
 
 
 def _layouts(
@@ -119,6 +141,13 @@ def _layouts(
             f"{source}: parameter {name.name!r}: its slice has shape {list(p.shape)}, expected {list(local)} of {n!r}"
         )
     return compute, stored
+
+
+def _joins_a_sum(graph: Graph, n: str) -> bool:
+    """Whether an operator of ours adds the parameter itself, as a part of a pending sum where its inner dimension is
+    divided; MindSpore adds it behind the sum, and the operator's own pin says the rest."""
+    found = ((graph.producers[r.operator], r.slot) for r in readers_of(graph, n))
+    return any((primitive := primitive_of(op.type)) is not None and slot == primitive.bias for op, slot in found)
 
 
 def _operator_pin(

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from planner.emit.mindspore.arrangement import Arrangement, arranged
+from planner.emit.mindspore.optimizer import Wanted, shard_size
 from planner.emit.mindspore.primitives import Primitive, primitive_of
 from planner.emit.mindspore.strategy_map import OperatorStrategy, ParameterLayout, StrategyMap
 from planner.emit.names import Name
@@ -15,7 +16,7 @@ from planner.errors import InputError
 from planner.ir import DeviceMesh, Layout
 from planner.planning.document import OperatorDocument, ParameterDocument, PlanDocument, ReaderDocument
 
-__all__ = ["Keyed", "Strategies", "joined", "merged", "strategies_of_plan"]
+__all__ = ["Keyed", "Strategies", "joined", "merged", "strategies_of_plan", "wanted_of_plan"]
 
 Axes = tuple[str, ...]
 
@@ -55,19 +56,29 @@ class Strategies:
         return tuple(k.name for k in self.keyed.values() if k.displaced)
 
 
-def strategies_of_plan(plan: PlanDocument, names: Mapping[str, Name], stage: int = 0) -> Strategies:
-    """InputError where operators want one parameter in two layouts, where one key would stand for two strategies, or a
-    layout has no words in MindSpore."""
+def strategies_of_plan(
+    plan: PlanDocument,
+    names: Mapping[str, Name],
+    stage: int = 0,
+    wanted: Mapping[str, Wanted] | None = None,
+    size: int | None = None,
+) -> Strategies:
+    """`wanted`: the parameters, and the `size` of optimizer parallel, where they are known already.
+
+    InputError where operators want one parameter in two layouts, where one key would stand for two strategies, or a
+    layout has no words in MindSpore.
+    """
     mesh = plan.mesh
+    wanted = wanted_of_plan(plan, names) if wanted is None else wanted
+    size = shard_size(wanted.values()) if size is None else size
     keyed: dict[str, Keyed] = {}
     operators: dict[str, OperatorStrategy] = {}
     parameters: dict[str, ParameterLayout] = {}
     first = _first_parameters(plan)
     for name, p in plan.parameters.items():
-        emitted = names[name]
-        arrangement = _arranged(plan, name, p, emitted)
-        shape = tuple(p.shape[::-1] if emitted.transposed else p.shape)
-        parameters[emitted.name] = ParameterLayout(arrangement, shape=_slice(name, shape, arrangement))
+        emitted, own = names[name], wanted[name]
+        arrangement = own.divided(size)
+        parameters[emitted.name] = ParameterLayout(arrangement, shape=_slice(name, own.shape, arrangement))
         for reader in p.readers:
             if first[reader.operator, _part(reader, plan)] != name:
                 continue
@@ -110,16 +121,21 @@ def merged(stages: Iterable[StrategyMap]) -> StrategyMap:
 # Parameters
 
 
-def _arranged(plan: PlanDocument, name: str, p: ParameterDocument, emitted: Name) -> Arrangement:
-    compute, stored = _one_layout(plan, name, p), p.stored.layout()
-    if emitted.transposed:
-        compute, stored = _turned(compute), _turned(stored)
-    try:
-        return arranged(compute, stored, plan.mesh)
-    except ValueError as e:
-        raise InputError(
-            f"plan: parameter {name}: {e}; search with --target mindspore, or pin `stored` and `compute`"
-        ) from e
+def wanted_of_plan(plan: PlanDocument, names: Mapping[str, Name]) -> dict[str, Wanted]:
+    """By the plan's names: how parameters are computed with, and among how many ranks the plan divides them.
+
+    InputError where operators want one in two layouts, or in one that MindSpore has no words for.
+    """
+    out = {}
+    for name, p in plan.parameters.items():
+        compute, stored, shape = _one_layout(plan, name, p), p.stored.layout(), tuple(p.shape)
+        if names[name].transposed:
+            compute, stored, shape = _turned(compute), _turned(stored), shape[::-1]
+        try:
+            out[name] = Wanted.of(arranged(compute, plan.mesh), shape, compute, stored, plan.mesh)
+        except ValueError as e:
+            raise InputError(f"plan: parameter {name}: {e}; search with --target mindspore, or pin `compute`") from e
+    return out
 
 
 def _slice(name: str, shape: Sequence[int], a: Arrangement) -> tuple[int, ...]:
@@ -133,11 +149,12 @@ def _slice(name: str, shape: Sequence[int], a: Arrangement) -> tuple[int, ...]:
 
 
 def _one_layout(plan: PlanDocument, name: str, p: ParameterDocument) -> Layout:
-    """The layout that all readers compute with."""
+    """The layout that all readers compute with.  Of what joins a pending sum one rank counts alone; MindSpore reduces
+    the sum where it arises, and every rank has the whole to add."""
     found: dict[Layout, str] = {}
     for r in p.readers:
         operand = plan.operators[r.operator].operands[r.slot]
-        layout = Layout.replicated(len(p.shape)) if operand is None else operand.layout()
+        layout = Layout.replicated(len(p.shape)) if operand is None else replace(operand.layout(), partial=())
         found.setdefault(_turned(layout) if r.transposed else layout, r.operator)
     if len(found) > 1:
         (a, first), (b, second) = list(found.items())[:2]

@@ -23,6 +23,10 @@ from planner.targets import NARROWED
 __all__ = ["conflict", "smallest_conflict"]
 
 MOST_SHOWN = 8
+_STORED = (
+    ", stored as every operator reads it or, by optimizer parallel, cut further along dimension 0 among all ranks that "
+    "read equal parts"
+)
 T = TypeVar("T")
 
 
@@ -105,7 +109,7 @@ def _between(priced: PricedProblem, demands: Sequence[Demand]) -> str:
     target = priced.machine.settings.target
     if parameters and target in NARROWED:
         users = counted(op.name for op, _ in priced.graph.consumers[parameters[0]])
-        stored = ", stored as every operator reads it" if target == "mindspore" else " to compute with"
+        stored = _STORED if target == "mindspore" else " to compute with"
         return (
             f"they share parameter {counted(parameters)} (read by {users}), and the target {target} keeps a "
             f"parameter in one layout{stored}; make them agree, or choose another --target"

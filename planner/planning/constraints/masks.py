@@ -14,6 +14,7 @@ from planner.ir import DeviceMesh, Layout, Op
 from planner.planning.constraints.resolve import Pins, Restriction
 from planner.planning.constraints.values import LayoutPin, StrategyPin, split_of
 from planner.pricing import PricedProblem
+from planner.pricing.optimizer_parallel import divided_further
 from planner.pricing.tables import Allowed
 from planner.rules.expansion import Choices
 from planner.rules.strategy import Strategy
@@ -120,10 +121,13 @@ class _Masks:
                 )
                 yield Demand(Restriction("rest", op.name, where, None, f"({op.type}) {text}"), node, mask)
         over = axes if pins.rest.kind == "zero" else ()
+        # MindSpore has one way to divide what operators read whole; which axes it takes is no choice of the user's.
+        divides = bool(over) and pins.rest.axes is None and priced.machine.settings.target == "mindspore"
         for name, node in priced.parameter_nodes.items():
             if name in pins.rest_parameters:
                 layouts = priced.stored_layouts[name]
-                mask = self._once(("rest", id(layouts)), partial(_most_split, layouts, over, mesh))
+                make = partial(_divided, layouts, mesh) if divides else partial(_most_split, layouts, over, mesh)
+                mask = self._once(("rest", id(layouts)), make)
                 yield Demand(Restriction("rest", name, where, None, f"stored {text}"), node, mask)
 
 
@@ -171,6 +175,14 @@ def _most_split(layouts: Sequence[Layout], axes: tuple[str, ...], mesh: DeviceMe
     """Layouts that no other axes split than these, and of them the ones in most shards."""
     shards = np.array([x.shards(mesh) if set(x.split_axes) <= set(axes) else 0 for x in layouts])
     return shards == shards.max()
+
+
+def _divided(layouts: Sequence[Layout], mesh: DeviceMesh) -> Mask:
+    """What optimizer parallel makes of a parameter that every rank computes with: whole where it cannot divide it."""
+    whole = Layout.replicated(len(layouts[0].dims))
+    further = divided_further(whole, mesh)
+    wanted = further if further in layouts else whole
+    return np.array([x == wanted for x in layouts])
 
 
 def demands_of(pins: Pins, priced: PricedProblem) -> list[Demand]:

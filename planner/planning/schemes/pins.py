@@ -29,6 +29,7 @@ from planner.planning.schemes.samples import roles_of_samples
 from planner.planning.schemes.stored import ranks_that_divide, stored
 from planner.planning.schemes.tensor import TENSOR
 from planner.rules.strategy import REPLICATE, AxisRole, Strategy, bind
+from planner.targets import Target
 
 __all__ = ["constraints_of_configuration"]
 
@@ -46,12 +47,13 @@ _Operators = tuple[Mapping[str, Strategy], tuple[OperatorPin, ...]]
 _KNOWN: WeakKeyDictionary[Graph, dict[object, _Operators]] = WeakKeyDictionary()
 
 
-def constraints_of_configuration(graph: Graph, c: Configuration, source: str) -> Constraints:
-    """`graph`: of a micro-batch of all data-parallel ranks together; `source`: what messages call the configuration.
+def constraints_of_configuration(graph: Graph, c: Configuration, source: str, target: Target = "any") -> Constraints:
+    """`graph`: of a micro-batch of all data-parallel ranks together; `source`: what messages call the configuration;
+    `target`: the runtime whose way of dividing the optimizer's state is taken.
 
     UsageError where an axis would do nothing but repeat the work, or one axis cannot be said as a mesh axis.
     """
-    axes = _axes(graph, c, source)
+    axes = _axes(graph, c, source, target)
     mesh = DeviceMesh.of(*(a.size for a in axes)) if axes else DeviceMesh.of(1)
     model = model_of(graph)
     known = _KNOWN.setdefault(graph, {})
@@ -71,11 +73,11 @@ def constraints_of_configuration(graph: Graph, c: Configuration, source: str) ->
         return [axis for axis, a in zip(mesh.names, axes, strict=False) if a.name in names]
 
     over = named("data", "expert", "context") if c.zero else []
-    parameters = stored(graph, strategies, mesh, over, named("context"), source)
+    parameters = stored(graph, strategies, mesh, over, named("context"), source, target)
     return Constraints(source, meshes=(mesh.shape,), operators=operators, parameters=parameters)
 
 
-def _axes(graph: Graph, c: Configuration, source: str) -> list[_Axis]:
+def _axes(graph: Graph, c: Configuration, source: str, target: Target) -> list[_Axis]:
     """Those of more than one rank, outermost first."""
     if c.dp % c.ep:
         raise UsageError(f"{source}: ep={c.ep}: expected a divisor of dp={c.dp}: experts lie on data-parallel ranks")
@@ -88,7 +90,8 @@ def _axes(graph: Graph, c: Configuration, source: str) -> list[_Axis]:
             f"ep * cp = {inside}"
         )
     data = shards // inside
-    divided = ranks_that_divide(graph, data) if c.zero else data
+    # MindSpore divides a parameter among all ranks with equal parts, or not at all.
+    divided = ranks_that_divide(graph, data) if c.zero and target != "mindspore" else data
     found = [
         _Axis("copies", c.dp * c.cp // shards * (data // divided), None),
         _Axis("data", divided, None),

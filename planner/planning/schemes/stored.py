@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from planner.ir import DeviceMesh, Graph, Layout, Tensor
 from planner.planning.constraints.values import LayoutPin, ParameterPin
+from planner.pricing.optimizer_parallel import divided_further
 from planner.rules.strategy import Strategy
+from planner.targets import Target
 
 __all__ = ["ranks_that_divide", "stored"]
 
@@ -29,10 +31,12 @@ def stored(
     over: Sequence[str],
     context: Sequence[str],
     source: str,
+    target: Target,
 ) -> tuple[ParameterPin, ...]:
     """Parameters lie as their first reader computes with them; the first dimension that divides is cut further `over`
     the axes whose ranks hold the same weights.  Ranks of the `context` axes hold them whole, of positions too, of which
-    each reads a part."""
+    each reads a part.  `target`: MindSpore's optimizer parallel cuts dimension 0 alone, among all ranks with equal
+    parts."""
     out = []
     for t in graph.parameters:
         readers = [(op, i) for op, i in graph.consumers.get(t.name, ()) if op.name in strategies]
@@ -40,9 +44,18 @@ def stored(
             op, slot = readers[0]
             layout = strategies[op.name].operands[slot] or Layout.replicated(len(t.shape))
             whole = Layout(tuple(tuple(a for a in d if a not in context) for d in layout.dims), (), layout.parts)
-            cut = _cut(t, whole, mesh, [a for a in over if a not in whole.split_axes])
+            if target == "mindspore":
+                cut = _divided(t, whole, mesh) if over else whole
+            else:
+                cut = _cut(t, whole, mesh, [a for a in over if a not in whole.split_axes])
             out.append(ParameterPin(source, (glob.escape(t.name),), stored=LayoutPin(cut.dims, parts=cut.parts)))
     return tuple(out)
+
+
+def _divided(tensor: Tensor, layout: Layout, mesh: DeviceMesh) -> Layout:
+    further = divided_further(layout, mesh)
+    even = all(size % mesh.size(axes) == 0 for size, axes in zip(tensor.shape or (), further.dims, strict=True))
+    return further if even else layout
 
 
 def _cut(tensor: Tensor, layout: Layout, mesh: DeviceMesh, over: Sequence[str]) -> Layout:
