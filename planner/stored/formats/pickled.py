@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import struct
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
@@ -144,7 +145,7 @@ def read_pickle(data: bytes, persistent: Callable[[Any], Any] | None = None) -> 
         return _Reader(data, persistent).load()
     except (
         pickle.UnpicklingError, EOFError, AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError,
-        UnicodeError, OverflowError, MemoryError, AssertionError,
+        UnicodeError, OverflowError, MemoryError, AssertionError, struct.error,
     ) as e:  # fmt: skip
         raise ValueError(f"a pickle that cannot be read ({type(e).__name__}: {e!s:.80})") from None
 
