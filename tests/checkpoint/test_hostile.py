@@ -73,7 +73,8 @@ def test_calls_become_data(data: bytes) -> None:
     b"\x80\x04\x8d" + struct.pack("<Q", 1 << 62) + b".",
     b"\x80\x02r" + b"\xff\xff\xff\x7f" + b".", b"L" + b"9" * 100_000 + b"L\n.",
     b"\x80\x02" + b"]" * 200_000 + b"a" * 199_999 + b".",  # lists in lists
-    b"\x80\x02G\x40\x09", b"\x80\x02J\x01", b"\x80\x02M", b"\x80\x04\x95\x05", b"\x80\x02K\x01K\x02R.", b"\x80\x02K\x01b.", b"\x80\x02)\x81.", b"\x80\x02]K\x01s.",
+    b"\x80\x02G\x40\x09", b"\x80\x02J\x01", b"\x80\x02M", b"\x80\x04\x95\x05",  # numbers that are cut off
+    b"\x80\x02K\x01K\x02R.", b"\x80\x02K\x01b.", b"\x80\x02)\x81.", b"\x80\x02]K\x01s.",
 ])  # fmt: skip
 def test_broken_pickles_are_errors_within_bounds(data: bytes) -> None:
     tracemalloc.start()
