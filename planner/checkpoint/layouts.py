@@ -11,7 +11,9 @@ import numpy as np
 
 from planner.checkpoint.naming import slots_among
 from planner.emit.mindspore.arrangement import common_mesh, layouts_of
+from planner.emit.mindspore.strategy import merged
 from planner.emit.mindspore.strategy_map import ParameterLayout, StrategyMap, read_strategy_map
+from planner.emit.names import Name
 from planner.errors import InputError
 from planner.ir import DeviceMesh, Layout
 from planner.planning import read_plan
@@ -62,15 +64,35 @@ def _pieces(spread: Spread, shape: tuple[int, ...]) -> Pieces:
 
 @dataclass(frozen=True, slots=True)
 class Layouts:
-    """`parameters`: name → where it lies; `slots`: where its optimizer's state lies, if elsewhere; `said`: the file."""
+    """`parameters`: name → where it lies; `slots`: where its optimizer's state lies, if elsewhere; `said`: the file;
+    `plan`: of which they are, if they are of one."""
 
     said: str
     ranks: int
     parameters: Mapping[str, Spread]
     slots: Mapping[str, Spread] = field(default_factory=dict)
+    plan: PlanDocument | None = None
 
     def of_slot(self, parameter: str) -> Spread:
         return self.slots.get(parameter, self.parameters[parameter])
+
+    def in_format(self, name: str) -> Layouts:
+        """As a format's own framework lays the plan out: MindSpore's optimizer parallel divides as it can, which need
+        not be as planned.  InputError where MindSpore cannot be told the plan."""
+        if name != "mindspore" or self.plan is None:
+            return self
+        from planner.emit.mindspore.stages import staged
+
+        plan = self.plan
+        maps = staged(plan, {n: Name(n) for n in plan.parameters}).maps
+        found = _of_map(maps[0] if len(maps) == 1 else merged(maps), self.said)
+        shapes = {n: tuple(p.shape) for n, p in plan.parameters.items()}
+        return replace(
+            self,
+            parameters={n: replace(s, shape=shapes[n]) for n, s in found.parameters.items()},
+            slots={n: replace(s, shape=shapes[n]) for n, s in found.slots.items()},
+            plan=None,
+        )
 
 
 def read_layouts(path: Path) -> Layouts:
@@ -116,7 +138,7 @@ def layouts_of_plan(plan: PlanDocument, said: str) -> Layouts:
         parameters[name] = spread(p.stored)
         if p.optimizer is not None and p.optimizer != p.stored:
             slots[name] = spread(p.optimizer)
-    return Layouts(said, int(firsts[-1]), parameters, slots)
+    return Layouts(said, int(firsts[-1]), parameters, slots, plan)
 
 
 # MindSpore

@@ -183,6 +183,8 @@ def _of_ranks(place: Path, ranks: Mapping[int, Path], layouts: Layouts | None, s
             f"{place}: has a file of rank {max(ranks)}, where {layouts.said} is for {layouts.ranks} ranks; give the "
             "plan that it was written under"
         )
+    file_format = format_of(next(iter(ranks.values()))).name
+    layouts = layouts.in_format(file_format)
     contents = {rank: read_file(file) for rank, file in ranks.items()}
     held: dict[str, dict[int, StoredArray]] = {}
     skipped: dict[str, None] = {}
@@ -197,7 +199,6 @@ def _of_ranks(place: Path, ranks: Mapping[int, Path], layouts: Layouts | None, s
         tensors = {n: _tensor(place, said[n], arrays, layouts, files) for n, arrays in held.items()}
     first = next(iter(contents.values()))
     values = {k: v for c in contents.values() for k, v in c.values.items()}
-    file_format = format_of(next(iter(ranks.values()))).name
     return Checkpoint(place, "ranks", file_format, tensors, said, values, dict(first.metadata), tuple(ranks), layouts,
                       tuple(ranks.values()), tuple(skipped))  # fmt: skip
 

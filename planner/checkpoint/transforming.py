@@ -117,6 +117,7 @@ def planned(source: Checkpoint, place: Path, target: Layouts | None, options: Op
         tensors, said = renamed(source.tensors, source.said, options.rules, source.place)
         source = replace(source, tensors=tensors, said=said)
     kind, style = kind_of(source, place, target, options)
+    target = None if target is None else target.in_format(kind)
     if style != style_of(source.tensors, source.kind):
         tensors, said = with_steps(source.tensors, source.said, style)
         source = replace(source, tensors=tensors, said=said)

@@ -12,13 +12,13 @@ from planner.emit.launch import hosts_of
 from planner.emit.mindspore.hybrid import hybrid_text
 from planner.emit.mindspore.launch import launch_scripts
 from planner.emit.mindspore.module import module_text, optimizer_of
-from planner.emit.mindspore.optimizer import differences, shard_size
+from planner.emit.mindspore.optimizer import differences
 from planner.emit.mindspore.rank_table import check_counts, check_servers, rank_table
-from planner.emit.mindspore.slots import with_slots
-from planner.emit.mindspore.strategy import Strategies, joined, merged, strategies_of_plan, wanted_of_plan
+from planner.emit.mindspore.stages import staged
+from planner.emit.mindspore.strategy import Strategies, joined, merged
 from planner.emit.mindspore.strategy_map import StrategyMap, to_json, to_protobuf
 from planner.emit.names import Name
-from planner.emit.stages import holders, stage_of_plan
+from planner.emit.stages import holders
 from planner.emit.uniform import Model, recomputes_layers
 from planner.emit.wording import some
 from planner.errors import InputError
@@ -41,18 +41,12 @@ def emit_mindspore(plan: PlanDocument, names: Mapping[str, Name], *, servers: Se
 
     InputError where the plan cannot be said in MindSpore's terms, or the servers do not hold its devices.
     """
-    parts = [stage_of_plan(plan, s) if len(plan.stages) > 1 else plan for s in range(len(plan.stages))]
-    wanted = [wanted_of_plan(part, names) for part in parts]
-    size = shard_size([w for each in wanted for w in each.values()])
-    stages = [
-        strategies_of_plan(part, names, s, w, size) for s, (part, w) in enumerate(zip(parts, wanted, strict=True))
-    ]
-    found = joined(stages)
-    _check_stages(stages)
-    files = {"parallel.py": module_text(plan, names, found, optimizer_of(found, size)).encode()}
-    lost = [*_lost(plan, found), *differences(plan, {n: w for each in wanted for n, w in each.items()}, size)]
-    maps = [with_slots(x.map, plan, names) for x in stages]
-    if len(stages) == 1:
+    made = staged(plan, names)
+    found, maps = joined(made.strategies), made.maps
+    _check_stages(made.strategies)
+    files = {"parallel.py": module_text(plan, names, found, optimizer_of(found, made.size)).encode()}
+    lost = [*_lost(plan, found), *differences(plan, made.wanted, made.size)]
+    if len(maps) == 1:
         _add_maps(files, lost, {"strategy": maps[0]})
     else:
         _add_maps(
