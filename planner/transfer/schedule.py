@@ -2,8 +2,7 @@
 
 Every target rank is put on a device, and gets what the device does not hold already, each element once, from one of the
 devices that have it.  So the bytes that move are what the targets hold less what lies in place, and the placement that
-moves fewest is the assignment of ranks to devices with the most bytes in place: a linear sum
-assignment, which is exact.
+moves fewest is the assignment of ranks to devices with the most bytes in place: a flow of least cost, which is exact.
 Senders of a box that several hold take turns.
 """
 
@@ -120,25 +119,36 @@ def placed(found: Integers, devices: Sequence[int]) -> Integers:
 
     `devices`: those that are to be used, at least as many as ranks.  ValueError where they are fewer.
     """
-    from ortools.graph.python import linear_sum_assignment
+    from ortools.graph.python import min_cost_flow
 
     ranks = found.shape[1]
     if len(devices) < ranks:
         raise ValueError(f"{ranks} ranks on {len(devices)} devices")
     usable = found[list(devices)]
-    most = int(usable.max(initial=0))
-    # The solver wants a square: devices beyond the ranks take ranks that do not exist, at no cost.
-    cost = np.full((len(devices), len(devices)), most, np.int64)
-    cost[:, :ranks] = most - usable
-    rows, columns = np.indices(cost.shape)
-    solver = linear_sum_assignment.SimpleLinearSumAssignment()
-    solver.add_arcs_with_cost(rows.reshape(-1), columns.reshape(-1), cost.reshape(-1))
-    status = solver.solve()
-    assert status == solver.OPTIMAL, status
-    out = np.zeros(ranks, np.int64)
-    for i in range(len(devices)):
-        if (rank := solver.right_mate(i)) < ranks:
-            out[rank] = devices[i]
+    # A unit of flow for each rank, through a device where something lies in place, or past all devices at no gain.
+    at, rank = np.nonzero(usable)
+    source, sink, past = ranks + len(devices), ranks + len(devices) + 1, ranks + len(devices) + 2
+    every_rank, every_device = np.arange(ranks), np.arange(len(devices))
+    flow = min_cost_flow.SimpleMinCostFlow()
+
+    def add(tails: Integers, heads: Integers, costs: Integers) -> Integers:
+        ones = np.ones(len(tails), np.int64)
+        return np.asarray(flow.add_arcs_with_capacity_and_unit_cost(tails, heads, ones, costs))
+
+    add(np.full(ranks, source), every_rank, np.zeros(ranks, np.int64))
+    chosen = add(rank, ranks + at, -usable[at, rank])
+    add(every_rank, np.full(ranks, past), np.zeros(ranks, np.int64))
+    add(ranks + every_device, np.full(len(devices), sink), np.zeros(len(devices), np.int64))
+    flow.add_arc_with_capacity_and_unit_cost(past, sink, ranks, 0)
+    flow.set_node_supply(source, ranks)
+    flow.set_node_supply(sink, -ranks)
+    status = flow.solve()
+    assert status == flow.OPTIMAL, status
+    taken = np.asarray(flow.flows(chosen), np.int64) > 0
+    out = np.full(ranks, -1, np.int64)
+    out[rank[taken]] = np.asarray(devices, np.int64)[at[taken]]
+    free = np.setdiff1d(np.asarray(devices, np.int64), out[out >= 0])
+    out[out < 0] = free[: int((out < 0).sum())]
     return out
 
 

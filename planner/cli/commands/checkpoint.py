@@ -139,6 +139,7 @@ def _add_writing(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument("--resume", action="store_true", help="go on with what an earlier run of the same command has left")
     p.add_argument("--force", action="store_true", help="replace what is at DST")
+    p.add_argument("--no-sync", action="store_true", help="do not wait until the disk has it")
     add_json_option(p)
 
 
@@ -191,7 +192,7 @@ def _options(options: argparse.Namespace) -> Options:
     return Options(
         format=options.format, ranks=tuple(dict.fromkeys(options.rank)), memory=options.memory,
         workers=options.workers, dtype=dtype, rules=rules, skip=tuple(options.skip),
-        partial=options.partial, force=options.force, resume=options.resume,
+        partial=options.partial, force=options.force, resume=options.resume, sync=not options.no_sync,
     )  # fmt: skip
 
 
