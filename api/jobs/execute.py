@@ -15,6 +15,7 @@ _FUNCTIONS: Final = {
     "explanation": ("planner.api.jobs.explanations", "explain"),
     "artifact": ("planner.api.jobs.artifacts", "artifact"),
     "diff": ("planner.api.jobs.artifacts", "diff"),
+    "transfer": ("planner.api.jobs.transfers", "transfer"),
     "evaluation": ("planner.api.jobs.evaluations", "evaluate"),
 }
 

@@ -27,6 +27,7 @@ KINDS: Final[Mapping[str, int]] = {
     "artifact": INTERACTIVE,
     "diff": INTERACTIVE,
     "evaluation": INTERACTIVE,
+    "transfer": INTERACTIVE,
     "plan": SEARCH,
     "explanation": SEARCH,  # it searches again for every alternative
 }

@@ -253,6 +253,18 @@ def test_a_diff_is_json_or_a_page_as_the_caller_likes(service: Service) -> None:
     assert service.client.get(f"/v1/diffs/{a}/none").status_code == 404
 
 
+def test_a_transfer_says_who_sends_what_to_whom(service: Service) -> None:
+    a, b = service.planned(PLAN), service.planned(b"{}", b"another")
+    url = f"/v1/transfers/{a}/{b}"
+    assert service.client.get(f"{url}?lost=7,3&optimizer=sgd", headers={"prefer": "wait=0"}).status_code == 202
+    claim = service.work({"transfer.json": b"{}"})
+    assert claim.options == {"lost": [3, 7], "optimizer": "sgd"}
+    assert service.client.get(f"{url}?lost=3,7&optimizer=sgd").json() == {}
+    for query in ("lost=x", "lost=3,", "optimizer=adagrad"):
+        assert service.client.get(f"{url}?{query}").status_code == 422
+    assert service.client.get(f"/v1/transfers/{a}/none").status_code == 404
+
+
 def test_an_evaluation_is_a_job_whose_summary_is_the_answer(service: Service) -> None:
     url = "/v1/evaluations?devices=4&strategy=fsdp"
     job = service.client.post(url, content=b"model", headers=ONNX).json()

@@ -1,0 +1,66 @@
+"""`/v1/transfers/A/B`: who sends what to whom when running devices change from a plan to another; no weights."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Header, Path, Query, Request, Response
+
+from planner.api.auth import Tenant
+from planner.api.descriptions import header, problems
+from planner.api.jobs.tasks import Task
+from planner.api.routes.artifacts import PENDING, pending, waits
+from planner.api.routes.plans import Prefer
+from planner.api.service import service_of
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["transfers"])
+
+Side = Annotated[str, Path(description="Id of a plan.", json_schema_extra={"pattern": "^[0-9a-f]{32}$"})]
+
+
+@router.get(
+    "/v1/transfers/{a}/{b}",
+    operation_id="getTransfer",
+    summary="The state of a training, from one plan to another",
+    responses={
+        200: {
+            "description": "Messages, the device of each rank, and what is lost (docs/checkpoints.md)",
+            "headers": {"ETag": header("Of these bytes.")},
+            "content": {"application/json": {"schema": {"type": "object"}}},
+        },
+        202: PENDING,
+        304: {"description": "The caller has it"},
+        **problems(
+            *("not-found", "validation", "usage", "input-invalid", "child-memory", "child-cpu", "child-wall"),
+            *("result-too-large", "queue-full", "storage-full", "input-lost", "child-died"),
+        ),
+    },
+)
+async def get_transfer(
+    request: Request,
+    tenant: Tenant,
+    a: Side,
+    b: Side,
+    lost: Annotated[
+        str,
+        Query(
+            description="Ranks of A that are gone, with commas between them.", pattern=r"^(\d{1,7}(,\d{1,7})*)?$",
+            max_length=10_000,
+        ),
+    ] = "",
+    optimizer: Annotated[
+        Literal["adam", "momentum", "sgd"], Query(description="Whose state moves with the parameters.")
+    ] = "adam",
+    prefer: Prefer = None,
+    if_none_match: Annotated[str | None, Header(description="ETags that the caller has.")] = None,
+) -> Response:  # fmt: skip
+    """As `planner checkpoint plan --from A --to B --json`."""
+    service = service_of(request)
+    inputs = {side: service.store.plan(tenant, plan).files["plan.json"].digest for side, plan in (("a", a), ("b", b))}
+    options = {"lost": sorted({int(r) for r in lost.split(",") if r}), "optimizer": optimizer}
+    state = await service.made(Task("transfer", inputs, options), tenant, waits(request))
+    if not state.ended:
+        return pending(request, state)
+    return await service.sent(request, next(iter(state.result.values())), tenant)
