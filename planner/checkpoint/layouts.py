@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from planner.checkpoint.naming import slots_among
 from planner.emit.mindspore.arrangement import common_mesh, layouts_of
-from planner.emit.mindspore.strategy import merged
 from planner.emit.mindspore.strategy_map import ParameterLayout, StrategyMap, read_strategy_map
-from planner.emit.names import Name
 from planner.errors import InputError
 from planner.ir import DeviceMesh, Layout
-from planner.planning import read_plan
-from planner.planning.document import LayoutDocument, PlanDocument
 from planner.transfer.pieces import Boxes, Pieces, laid_out
+
+if TYPE_CHECKING:
+    from planner.planning.document import LayoutDocument, PlanDocument
 
 __all__ = ["Layouts", "Spread", "layouts_of_plan", "read_layouts"]
 
@@ -82,6 +82,8 @@ class Layouts:
         if name != "mindspore" or self.plan is None:
             return self
         from planner.emit.mindspore.stages import staged
+        from planner.emit.mindspore.strategy import merged
+        from planner.emit.names import Name
 
         plan = self.plan
         maps = staged(plan, {n: Name(n) for n in plan.parameters}).maps
@@ -103,13 +105,19 @@ def read_layouts(path: Path) -> Layouts:
     """
     if path.is_dir():
         if (path / "plan.json").is_file():
-            return layouts_of_plan(read_plan(path / "plan.json"), str(path / "plan.json"))
+            return _of_plan_file(path / "plan.json")
         return _of_stages(path)
     if not path.exists():
         raise InputError(f"{path}: there is no such file; give a plan.json, or a strategy file of MindSpore")
     if path.suffix == ".json" and b'"operators"' in path.open("rb").read(1 << 20) and _is_plan(path):
-        return layouts_of_plan(read_plan(path), str(path))
+        return _of_plan_file(path)
     return _of_map(read_strategy_map(path), str(path))
+
+
+def _of_plan_file(path: Path) -> Layouts:
+    from planner.planning import read_plan  # which takes half a second
+
+    return layouts_of_plan(read_plan(path), str(path))
 
 
 def _is_plan(path: Path) -> bool:
