@@ -70,18 +70,10 @@ def random_arrangement(rng: random.Random, ranks: int, dims: int) -> Arrangement
     places: list[int] = [axes.pop() if axes and rng.random() < 0.6 else -1 for _ in range(dims)]
     made = Arrangement(tuple(matrix or [1]), tuple(places))
     if made.replicas > 1 and dims and rng.random() < 0.5:
-        shards, step = _innermost(made, rng)
-        return Arrangement(made.device_matrix, made.tensor_map, step, shards)
+        used = {p for p in made.tensor_map if p != -1}
+        idle = [n for a, n in enumerate(reversed(made.device_matrix)) if a not in used]
+        return made.divided(int(np.prod(idle[: rng.randint(1, len(idle))])))  # of the innermost, one or more
     return made
-
-
-def _innermost(made: Arrangement, rng: random.Random) -> tuple[int, int]:
-    """(optimizer shards, ranks between them) of the innermost axes that split nothing, one or more of them."""
-    used = {p for p in made.tensor_map if p != -1}
-    idle = [a for a in range(len(made.device_matrix)) if a not in used]
-    chosen = idle[: rng.randint(1, len(idle))]
-    step = int(np.prod(made.device_matrix[len(made.device_matrix) - chosen[0] :]))
-    return int(np.prod([made.device_matrix[-1 - a] for a in chosen])), step
 
 
 def misread_by_mindspore(a: Arrangement) -> bool:

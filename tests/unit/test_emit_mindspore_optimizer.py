@@ -284,3 +284,21 @@ def test_the_level_is_that_of_zero(zero: int | None, level: int) -> None:
     text = emit_mindspore(plan, own_names(plan)).files["parallel.py"].decode()
     assert f'optimizer_level="level{level}"' in text
     assert (f"'optimizer_level': 'level{level}'" in text) == (level > 1)  # of CONTEXT
+
+
+def test_the_step_of_a_file_is_that_of_mindspore_or_of_the_innermost_axis() -> None:
+    """With axes between those of equal parts, MindSpore writes the mean of the steps: 3 here, where neighbours on the
+    innermost axis are 2 apart."""
+    from planner.emit.mindspore.arrangement import Arrangement, common_mesh, layouts_of
+    from planner.errors import InputError
+
+    plain = Arrangement((2, 2, 2, 2), (0, 2))
+    assert plain.divided(2).optimizer_step == 3
+    found = []
+    for step in (0, 2, 3):
+        a = Arrangement(plain.device_matrix, plain.tensor_map, step, 2)
+        found.append(layouts_of(a, common_mesh([a])))
+    assert found[0] == found[1] == found[2]
+    wrong = Arrangement(plain.device_matrix, plain.tensor_map, 5, 2)
+    with pytest.raises(InputError, match="5 ranks apart"):
+        layouts_of(wrong, common_mesh([wrong]))
