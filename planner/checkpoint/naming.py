@@ -16,9 +16,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["SHAPED", "STYLES", "Tensor", "numbered", "parameters_among", "parse", "slots_among", "spelled", "style_of"]
+__all__ = ["SHAPED", "Tensor", "numbered", "parameters_among", "parse", "slots_among", "spelled", "style_of"]
 
-STYLES: Final = ("mindspore", "torch", "plain")
 _BEFORE: Final = {"moment1": "exp_avg", "adam_m": "exp_avg", "moment2": "exp_avg_sq", "adam_v": "exp_avg_sq",
                   "moments": "momentum_buffer", "accum": "momentum_buffer", "stat": "stat",
                   "accu_grads": "accu_grads", "step": "step"}  # fmt: skip

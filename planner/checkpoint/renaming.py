@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from planner.checkpoint.naming import Tensor
+from planner.checkpoint.wording import listed
 from planner.errors import InputError
 from planner.stored.arrays import StoredArray
 from planner.stored.moves import Held
@@ -98,7 +99,7 @@ def renamed(
     for rule in rules:
         fits = _texts(rule.sources[0], slots)
         if not fits:
-            raise InputError(f"--map: {rule.sources[0]!r} is no tensor of {place}; it has {_listed(slots)}")
+            raise InputError(f"--map: {rule.sources[0]!r} is no tensor of {place}; it has {listed(slots)}")
         for text in fits:
             parts = [s.replace("*", text, 1) for s in rule.sources]
             into = [t.replace("*", text, 1) for t in rule.targets]
@@ -208,8 +209,3 @@ def _joined(parts: list[Held], rule: Rule, where: str) -> Held:
     starts, stops, holders, inside = (np.concatenate(x) for x in zip(*all_pieces, strict=True))
     shape = (*first.shape[:d], begin, *first.shape[d + 1 :])
     return Held(Pieces(shape, Boxes(starts, stops), holders, inside), tuple(arrays), first.dtype, first.order)
-
-
-def _listed(names: Iterable[str]) -> str:
-    found = list(names)
-    return ", ".join(found[:4]) + (f" and {len(found) - 4} more" if len(found) > 4 else "")

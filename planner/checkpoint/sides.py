@@ -10,6 +10,7 @@ from planner.checkpoint.layouts import Layouts
 from planner.checkpoint.naming import numbered, parse, spelled, style_of
 from planner.checkpoint.options import Options
 from planner.checkpoint.source import Checkpoint
+from planner.checkpoint.wording import listed
 from planner.errors import InputError
 
 __all__ = ["Chosen", "check_source", "chosen"]
@@ -47,7 +48,7 @@ def chosen(source: Checkpoint, target: Layouts | None, options: Options, style: 
         raise InputError(f"{source.place}: holds no tensor{' that is not left out' if skipped else ''}")
     unused = [p for p in options.skip if not any(fnmatch.fnmatchcase(n, p) for n in skipped)]
     if unused:
-        raise InputError(f"--skip {unused[0]!r}: {source.place} has no such tensor; it has {_listed(source.tensors)}")
+        raise InputError(f"--skip {unused[0]!r}: {source.place} has no such tensor; it has {listed(source.tensors)}")
     if target is not None and not options.partial:
         _check_target(source, target, names, skipped)
     return Chosen(names, tuple(skipped), tuple(everywhere))
@@ -65,7 +66,7 @@ def check_source(source: Checkpoint, options: Options) -> None:
         gone = [r for r in spread.ranks if r not in source.ranks]
         ranks = f" (rank {' or '.join(map(str, gone[:4]))}, whose file is not there)" if gone else ""
         raise InputError(
-            f"{source.place}: no rank has {_listed(lacking)}, which {source.layouts.said} lays out{ranks}; bring back "
+            f"{source.place}: no rank has {listed(lacking)}, which {source.layouts.said} lays out{ranks}; bring back "
             "the files, or leave it out with --partial"
         )
 
@@ -77,8 +78,8 @@ def _check_target(source: Checkpoint, target: Layouts, names: Mapping[str, str],
     lacking = [p for p in target.parameters if p not in there | left_out]
     if lacking:
         raise InputError(
-            f"{source.place}: has no {_listed(lacking)}, which {target.said} lays out; it has "
-            f"{_listed(names.values())}: say with --map how names differ, or leave them out with --partial"
+            f"{source.place}: has no {listed(lacking)}, which {target.said} lays out; it has "
+            f"{listed(names.values())}: say with --map how names differ, or leave them out with --partial"
         )
     count = numbered(list(names.values()))
     if count is not None:
@@ -92,10 +93,5 @@ def _check_target(source: Checkpoint, target: Layouts, names: Mapping[str, str],
         if source.said[name].parameter and not parse(new, target.parameters).parameter:
             raise InputError(
                 f"{source.place}: {name} is no parameter of {target.said}, which lays out "
-                f"{_listed(target.parameters)}: say with --map how names differ, or leave it out with --partial"
+                f"{listed(target.parameters)}: say with --map how names differ, or leave it out with --partial"
             )
-
-
-def _listed(names: Iterable[str]) -> str:
-    found = list(names)
-    return ", ".join(found[:4]) + (f" and {len(found) - 4} more" if len(found) > 4 else "")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,7 @@ import numpy as np
 
 from planner.checkpoint.layouts import Layouts, Spread
 from planner.checkpoint.naming import SHAPED, Tensor, parameters_among, parse
+from planner.checkpoint.wording import listed
 from planner.errors import InputError, UsageError
 from planner.stored.arrays import Files, StoredArray
 from planner.stored.copying import BLOCK
@@ -84,11 +85,11 @@ def open_checkpoint(place: Path, layouts: Layouts | None, skip: Sequence[str] = 
         steps = [f.name for f in inside if f.is_dir() and ((f / METADATA).is_file() or f.name.startswith("rank"))]
         raise InputError(
             f"{place}: expected a checkpoint (rank_N/, *.safetensors, or .metadata of PyTorch), found "
-            f"{_listed([f.name for f in inside]) or 'an empty folder'}"
+            f"{listed([f.name for f in inside]) or 'an empty folder'}"
             + (f"; give {place / steps[-1]}" if steps else "")
         )
     if len(files) > 1 and not safetensors:
-        raise InputError(f"{place}: expected one file of tensors, found {_listed([f.name for f in files])}; give one")
+        raise InputError(f"{place}: expected one file of tensors, found {listed([f.name for f in files])}; give one")
     index = [f for f in inside if f.name.endswith(_INDEX)]
     chosen = _indexed(place, index, safetensors) if index else dict.fromkeys(safetensors or files)
     found = _of_whole(place, "huggingface" if safetensors else "file", chosen, layouts)
@@ -100,7 +101,7 @@ def _indexed(place: Path, index: list[Path], there: list[Path]) -> dict[Path, se
     """File → the tensors that the index says are in it; with an optimizer's state, as it is written here."""
     if len(index) > 1:
         raise InputError(
-            f"{place}: expected one index, found {_listed([f.name for f in index])}; leave that of one model"
+            f"{place}: expected one index, found {listed([f.name for f in index])}; leave that of one model"
         )
     try:
         if index[0].stat().st_size > _LONGEST:
@@ -117,7 +118,7 @@ def _indexed(place: Path, index: list[Path], there: list[Path]) -> dict[Path, se
         raise InputError(f"{index[0]}: expected an index of safetensors files, found {e}; write it anew") from None
     gone = [f.name for f in files if not f.is_file()]
     if gone:
-        raise InputError(f"{index[0]}: names {_listed(gone)}, which {place} lacks; bring back the files")
+        raise InputError(f"{index[0]}: names {listed(gone)}, which {place} lacks; bring back the files")
     state = place / "optimizer.safetensors"
     return files | ({state: None} if state in there else {})
 
@@ -137,7 +138,7 @@ def rank_files(folder: Path) -> dict[int, Path]:
     for rank, files in found.items():
         if len(files) > 1:
             raise InputError(
-                f"{folder}: rank {rank} has several files ({_listed([f.name for f in files])}); leave that of one step"
+                f"{folder}: rank {rank} has several files ({listed([f.name for f in files])}); leave that of one step"
             )
     return {rank: files[0] for rank, files in sorted(found.items())}
 
@@ -150,7 +151,7 @@ def _of_whole(place: Path, kind: str, files: Mapping[Path, set[str] | None], lay
         content = read_file(file)
         lacking = (wanted or set()) - set(content.arrays)
         if lacking:
-            raise InputError(f"{file}: has no {_listed(sorted(lacking))}, which the index says; write it anew")
+            raise InputError(f"{file}: has no {listed(sorted(lacking))}, which the index says; write it anew")
         for name, array in content.arrays.items():
             if wanted is not None and name not in wanted:
                 continue
@@ -206,7 +207,7 @@ def _of_ranks(place: Path, ranks: Mapping[int, Path], layouts: Layouts | None, s
 def _tensor(place: Path, tensor: Tensor, arrays: Mapping[int, StoredArray], layouts: Layouts, files: Files) -> Held:
     types = {a.dtype for a in arrays.values()}
     if len(types) > 1:
-        raise InputError(f"{place}: tensor {tensor.name}: ranks hold it as {_listed(map(str, types))}; save it alike")
+        raise InputError(f"{place}: tensor {tensor.name}: ranks hold it as {listed(map(str, types))}; save it alike")
     arrays = {r: a for r, a in arrays.items() if a.nbytes} or arrays  # shards of a part that is empty hold nothing
     if not any(a.nbytes for a in arrays.values()):
         first = next(iter(arrays.values()))
@@ -291,8 +292,3 @@ def _alike(place: Path, tensor: Tensor, arrays: Mapping[int, StoredArray], files
             "that the layouts name, so that nobody knows how it lies on the ranks; leave it out with --skip"
         )
     return everywhere
-
-
-def _listed(names: Iterable[str]) -> str:
-    found = list(names)
-    return ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")

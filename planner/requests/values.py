@@ -30,6 +30,7 @@ __all__ = [
     "positive",
     "profile_of",
     "progress_to",
+    "ranks",
     "seconds",
     "size_with_unit",
 ]
@@ -52,6 +53,14 @@ def not_negative(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) > 10**9:
         raise argparse.ArgumentTypeError(f"expected an integer from 0 on, found {text!r}")
     return int(text)
+
+
+def ranks(text: str) -> tuple[int, ...]:
+    """argparse type: ranks with commas between them, each once."""
+    parts = text.split(",")
+    if not all(p.isdecimal() and len(p) < 8 for p in parts):
+        raise argparse.ArgumentTypeError(f"expected ranks such as 3,7, found {text!r}")
+    return tuple(dict.fromkeys(map(int, parts)))
 
 
 def plan_file(text: str) -> Path:

@@ -279,3 +279,16 @@ def test_endings_and_formats_agree(tmp_path: Path) -> None:
     source = whole(tmp_path, w=np.ones((4, 2)))
     with pytest.raises(UsageError, match=r"as npz, give a name with the ending \.npz"):
         moved(source, None, tmp_path / "b.pt", None, format="npz")
+
+
+def test_a_text_in_a_checkpoint_of_mindspore_is_no_tensor_and_is_said(tmp_path: Path) -> None:
+    """Bytes that save_checkpoint of MindSpore 2.10 wrote of a parameter `w` and append_dict={"note": "hello"}."""
+    written = (
+        "0a1a0a0177121508021207466c6f617433321a080000803f0000803f"
+        "0a250a046e6f7465121d080012037374721a1468000000650000006c0000006c0000006f000000"
+    )
+    (tmp_path / "a.ckpt").write_bytes(bytes.fromhex(written))
+    plan = planned(open_checkpoint(tmp_path / "a.ckpt", None), tmp_path / "b.npz", None, Options())
+    assert plan.source.values == {"note": "hello"}
+    assert transform(plan).values == ("note",)
+    assert arrays_of(tmp_path / "b.npz")["w"].tolist() == [1, 1]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from planner.cli.options import add_json_option
 from planner.errors import UsageError
-from planner.requests.values import not_negative, positive, size_with_unit
+from planner.requests.values import not_negative, positive, ranks, size_with_unit
 
 if TYPE_CHECKING:
     from planner.checkpoint.transforming import Options, Transformed
@@ -87,7 +87,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--optimizer", choices=("adam", "momentum", "sgd"), default="adam", help="whose state moves, too; default: adam"
     )
     p.add_argument("--dtype", default="fp32", metavar="TYPE", help="of parameters; state is in fp32; default: fp32")
-    p.add_argument("--lost", type=_ranks_of, default=(), metavar="R,R,…", help="ranks of --from that are gone")
+    p.add_argument("--lost", type=ranks, default=(), metavar="R,R,…", help="ranks of --from that are gone")
     p.add_argument("--out", type=Path, metavar="FILE", help="write all messages there, as JSON")
     add_json_option(p)
 
@@ -141,14 +141,6 @@ def _add_writing(p: argparse.ArgumentParser) -> None:
     p.add_argument("--force", action="store_true", help="replace what is at DST")
     p.add_argument("--no-sync", action="store_true", help="do not wait until the disk has it")
     add_json_option(p)
-
-
-def _ranks_of(text: str) -> tuple[int, ...]:
-    """argparse type: ranks with commas between them."""
-    parts = text.split(",")
-    if not all(p.isdecimal() and len(p) < 8 for p in parts):
-        raise argparse.ArgumentTypeError(f"expected ranks such as 3,7, found {text!r}")
-    return tuple(map(int, parts))
 
 
 def run(options: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from planner.cli.options import add_json_option
 from planner.errors import InputError, UsageError
-from planner.requests.values import cache_size, plan_file
+from planner.requests.values import cache_size, plan_file, ranks
 
 if TYPE_CHECKING:
     from planner.requests.resuming import Resumed
@@ -20,7 +20,7 @@ __all__ = ["configure", "run"]
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plan", type=plan_file, required=True, metavar="PLAN", help="the plan that was run")
-    parser.add_argument("--lost", type=_ranks, required=True, metavar="R,R,…", help="its ranks that are gone")
+    parser.add_argument("--lost", type=ranks, required=True, metavar="R,R,…", help="its ranks that are gone")
     parser.add_argument(
         "--model", type=Path, metavar="MODEL", help="the model that was planned; default: the one beside the plan"
     )
@@ -34,14 +34,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-cache", action="store_true", help="search anew, and keep nothing")
     add_json_option(parser)
-
-
-def _ranks(text: str) -> tuple[int, ...]:
-    """argparse type: ranks with commas between them."""
-    parts = text.split(",")
-    if not all(p.isdecimal() and len(p) < 8 for p in parts):
-        raise argparse.ArgumentTypeError(f"expected ranks such as 3,7, found {text!r}")
-    return tuple(dict.fromkeys(map(int, parts)))
 
 
 def run(options: argparse.Namespace) -> int:

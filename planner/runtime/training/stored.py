@@ -6,15 +6,13 @@ is asked for.
 
 from __future__ import annotations
 
-import json
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
@@ -22,15 +20,9 @@ from onnx import external_data_helper, helper, numpy_helper
 
 from planner.errors import InputError
 from planner.kernels.shards import Array
+from planner.stored.formats.safetensors import Safetensors
 
 __all__ = ["Stored", "in_onnx", "npy", "npz", "safetensors"]
-
-_TYPES: Final[dict[str, Any]] = {
-    "BOOL": np.bool_, "U8": np.uint8, "I8": np.int8, "U16": np.uint16, "I16": np.int16, "U32": np.uint32,
-    "I32": np.int32, "U64": np.uint64, "I64": np.int64, "F16": np.float16, "BF16": ml_dtypes.bfloat16,
-    "F32": np.float32, "F64": np.float64,
-}  # fmt: skip
-_LONGEST_HEADER: Final = 100_000_000  # bytes, as the format has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,32 +44,10 @@ def _mapped(file: Path, dtype: np.dtype[Any], shape: tuple[int, ...], offset: in
 
 def safetensors(file: Path) -> dict[str, Stored]:
     """The tensors of a .safetensors file by name.  InputError for a file that is none."""
-    try:
-        size = file.stat().st_size
-        with file.open("rb") as opened:
-            length = int.from_bytes(opened.read(8), "little")
-            if not 2 <= length <= min(_LONGEST_HEADER, size - 8):
-                raise ValueError(f"a header of {length} bytes in a file of {size}")
-            header = json.loads(opened.read(length))
-        found = {}
-        for name, about in header.items():
-            if name != "__metadata__":
-                found[name] = _entry(file, name, about, 8 + length, size)
-        return found
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{file}: expected a safetensors file, found {error}; write it anew") from None
-
-
-def _entry(file: Path, name: str, about: Mapping[str, Any], begin: int, size: int) -> Stored:
-    if about["dtype"] not in _TYPES:
-        raise ValueError(f"tensor {name} of the type {about['dtype']}")
-    dtype, shape = np.dtype(_TYPES[about["dtype"]]), tuple(int(n) for n in about["shape"])
-    first, last = about["data_offsets"]
-    if min(shape, default=0) < 0 or last - first != int(np.prod(shape)) * dtype.itemsize or begin + last > size:
-        raise ValueError(f"tensor {name} {list(shape)} in bytes {first} to {last} of {size - begin}")
-    return Stored(f"{name} of {file}", shape, dtype, partial(_mapped, file, dtype, shape, begin + first))
+    return {
+        n: Stored(f"{n} of {file}", a.shape, a.dtype, partial(_mapped, file, a.dtype, a.shape, a.offset))
+        for n, a in Safetensors().read(file).arrays.items()
+    }
 
 
 def npy(file: Path) -> Stored:

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 __all__ = ["Member", "Zipped", "members", "zipped"]
@@ -131,7 +131,7 @@ def members(file: Path, begin: int = 0, length: int | None = None) -> dict[str, 
 class _Part:
     """A part of a file as a file of its own, for reading."""
 
-    def __init__(self, opened: object, begin: int, length: int) -> None:
+    def __init__(self, opened: BinaryIO, begin: int, length: int) -> None:
         self._opened, self._begin, self.length, self._at = opened, begin, length, 0
 
     def seekable(self) -> bool:
@@ -149,7 +149,7 @@ class _Part:
     def read(self, count: int = -1) -> bytes:
         left = max(0, self.length - self._at)
         count = left if count < 0 else min(count, left)
-        self._opened.seek(self._begin + self._at)  # type: ignore[attr-defined]
-        data: bytes = self._opened.read(count)  # type: ignore[attr-defined]
+        self._opened.seek(self._begin + self._at)
+        data: bytes = self._opened.read(count)
         self._at += len(data)
         return data

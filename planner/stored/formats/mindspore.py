@@ -39,7 +39,9 @@ class MindSpore:
                 size = os.fstat(opened.fileno()).st_size
                 if not size:
                     raise ValueError("an empty one")
-                return Content(_arrays(file, _Bytes(opened.fileno(), size)))
+                values: dict[str, str] = {}
+                arrays = _arrays(file, _Bytes(opened.fileno(), size), values)
+                return Content(arrays, values=values)
         except OSError as e:
             raise InputError(f"{file}: cannot be read: {e.strerror}") from None
         except ValueError as e:
@@ -134,7 +136,8 @@ class _Bytes:
         return self.take(begin, end - begin).decode()
 
 
-def _arrays(file: Path, data: _Bytes) -> dict[str, StoredArray]:
+def _arrays(file: Path, data: _Bytes, values: dict[str, str]) -> dict[str, StoredArray]:
+    """By name; `values` takes texts, which `append_dict` of save_checkpoint makes."""
     found: dict[str, StoredArray] = {}
     slices: dict[str, list[tuple[int, int]]] = {}
     came: dict[str, int] = {}  # bytes so far
@@ -149,7 +152,10 @@ def _arrays(file: Path, data: _Bytes) -> dict[str, StoredArray]:
                 tensor = low, high
         if tensor is None:
             raise ValueError(f"{name!r}, which is no tensor")
-        array, length = _tensor(file, data, name, *tensor)
+        found_tensor = _tensor(file, data, name, *tensor, values)
+        if found_tensor is None:
+            continue
+        array, length = found_tensor
         before = found.setdefault(name, array)
         if before is not array and (before.shape, before.dtype) != (array.shape, array.dtype):
             raise ValueError(f"{name!r} twice, of the shapes {list(before.shape)} and {list(array.shape)}")
@@ -163,7 +169,10 @@ def _arrays(file: Path, data: _Bytes) -> dict[str, StoredArray]:
     return found
 
 
-def _tensor(file: Path, data: _Bytes, name: str, begin: int, end: int) -> tuple[StoredArray, int]:
+def _tensor(
+    file: Path, data: _Bytes, name: str, begin: int, end: int, values: dict[str, str]
+) -> tuple[StoredArray, int] | None:
+    """(array, bytes of it); None of a text, which becomes one of the `values`."""
     dims: list[int] = []
     kind, content = "", None
     for key, low, high in data.fields(begin, end):
@@ -178,6 +187,10 @@ def _tensor(file: Path, data: _Bytes, name: str, begin: int, end: int) -> tuple[
             kind = data.text(low, high)
         elif key == _CONTENT:
             content = low, high
+    if kind == "str" and content is not None:
+        shown = min(content[1] - content[0], _NAME_BYTES)
+        values[name] = data.take(content[0], shown).decode("utf-32-le", "replace")  # as numpy holds texts
+        return None
     dtype = MINDSPORE.get(kind)
     if dtype is None:
         raise ValueError(f"{name!r} of the type {kind!r:.40}")
