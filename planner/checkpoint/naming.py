@@ -12,9 +12,9 @@ Sources: mindspore/nn/optim (prefixes of the slots), torch.distributed.checkpoin
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 __all__ = ["SHAPED", "Tensor", "numbered", "parameters_among", "parse", "slots_among", "spelled", "style_of"]
 
@@ -58,10 +58,10 @@ def slots_among(names: Collection[str]) -> dict[str, str]:
     return {n: rest for n, front, _, rest in split if front in _BEFORE and rest in names}
 
 
-def parameters_among(names: Collection[str], kind: str = "") -> set[str]:
+def parameters_among(names: Collection[str], kind: str = "", paths: Iterable[tuple[Any, ...]] = ()) -> set[str]:
     """Those of the names that are parameters, where nobody says which are: all but slots of others."""
     known = set(names)
-    plain = {n.removeprefix("model.") for n in known} if style_of(known, kind) == "torch" else known
+    plain = {n.removeprefix("model.") for n in known} if style_of(known, kind, paths) == "torch" else known
     return {n for n in plain if not n.startswith(_STATE) and not parse(n, plain - {n}).slot}
 
 
@@ -70,8 +70,10 @@ def numbered(names: Collection[str]) -> str | None:
     return next((n for n in names if _NUMBERED.fullmatch(n)), None)
 
 
-def style_of(names: Collection[str], kind: str = "") -> str:
-    """How a checkpoint of some kind spells its tensors."""
+def style_of(names: Collection[str], kind: str = "", paths: Iterable[tuple[Any, ...]] = ()) -> str:
+    """How a checkpoint of some kind spells its tensors, which lie at `paths` of nested dictionaries, if at any."""
+    if any(p[:1] == ("model",) and len(p) == 2 for p in paths):
+        return "torch"
     if any(n.startswith(_STATE) for n in names):  # "model." alone may be the module's own
         return "torch"
     if kind == "dcp" and names and all(n.startswith("model.") for n in names):

@@ -37,8 +37,9 @@ class Options:
 @dataclass(frozen=True, slots=True)
 class Transformed:
     """What was, or would be, done.  Bytes of tensors; `read_ranks`: ranks of the source whose files are read;
-    `skipped`: names that are left out; `values`: what the source holds beside tensors, which is left out, too;
-    `everywhere`: tensors of no parameter, which every rank gets whole; `found_bytes`: those of an earlier run."""
+    `skipped`: names that are left out; `values`: what the source holds beside tensors and the target cannot; `carried`:
+    what of it goes along; `everywhere`: tensors of no parameter, which every rank gets whole; `found_bytes`: those of
+    an earlier run."""
 
     place: str
     format: str
@@ -52,6 +53,7 @@ class Transformed:
     skipped: tuple[str, ...]
     values: tuple[str, ...]
     everywhere: tuple[str, ...]
+    carried: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
         return {name: list(v) if isinstance(v := getattr(self, name), tuple) else v for name in self.__slots__}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from planner.checkpoint.layouts import Layouts
-from planner.checkpoint.naming import numbered, parse, spelled, style_of
+from planner.checkpoint.naming import numbered, parse, spelled
 from planner.checkpoint.options import Options
 from planner.checkpoint.source import Checkpoint
 from planner.checkpoint.wording import listed
@@ -27,7 +27,7 @@ class Chosen:
 
 def chosen(source: Checkpoint, target: Layouts | None, options: Options, style: str) -> Chosen:
     """InputError where a side lacks a parameter of the other, or two tensors get one name."""
-    own = style_of(source.tensors, source.kind)
+    own = source.style
     names: dict[str, str] = {}
     skipped, everywhere, taken = list(source.skipped), [], set()
     for name in source.tensors:
@@ -46,7 +46,8 @@ def chosen(source: Checkpoint, target: Layouts | None, options: Options, style: 
         taken.add(new)
     if not names:
         raise InputError(f"{source.place}: holds no tensor{' that is not left out' if skipped else ''}")
-    unused = [p for p in options.skip if not any(fnmatch.fnmatchcase(n, p) for n in skipped)]
+    others = [*source.values, *(f.name for f in source.beside)]
+    unused = [p for p in options.skip if not any(fnmatch.fnmatchcase(n, p) for n in (*skipped, *others))]
     if unused:
         raise InputError(f"--skip {unused[0]!r}: {source.place} has no such tensor; it has {listed(source.tensors)}")
     if target is not None and not options.partial:

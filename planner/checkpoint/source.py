@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from planner.checkpoint.layouts import Layouts, Spread
-from planner.checkpoint.naming import SHAPED, Tensor, parameters_among, parse
+from planner.checkpoint.naming import SHAPED, Tensor, parameters_among, parse, style_of
 from planner.checkpoint.wording import listed
 from planner.errors import InputError, UsageError
 from planner.stored.arrays import Files, StoredArray
@@ -43,8 +43,9 @@ _LONGEST: Final = 1 << 28  # bytes of an index
 
 @dataclass(slots=True)
 class Checkpoint:
-    """`tensors`: by their names in the files; `values`: what else is there; `ranks`: files of ranks that are there;
-    `skipped`: names that are not looked at; `size`: bytes of all files."""
+    """`tensors`: by their names in the files; `values`: what else is there, `differing` of them between ranks; `paths`:
+    where names lie among nested dictionaries; `beside`: files without tensors; `ranks`: files of ranks that are there;
+    `skipped`: names that are not looked at; `size`: bytes of all files with tensors."""
 
     place: Path
     kind: str
@@ -57,6 +58,14 @@ class Checkpoint:
     layouts: Layouts | None = None
     files: tuple[Path, ...] = ()
     skipped: tuple[str, ...] = ()
+    paths: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    differing: frozenset[str] = frozenset()
+    beside: tuple[Path, ...] = ()
+
+    @property
+    def style(self) -> str:
+        """How the tensors are spelled."""
+        return style_of(self.tensors, self.kind, self.paths.values())
 
     @property
     def size(self) -> int:
@@ -94,6 +103,7 @@ def open_checkpoint(place: Path, layouts: Layouts | None, skip: Sequence[str] = 
     chosen = _indexed(place, index, safetensors) if index else dict.fromkeys(safetensors or files)
     found = _of_whole(place, "huggingface" if safetensors else "file", chosen, layouts)
     found.values |= {f"file {f.name}": None for f in files if f not in chosen}
+    found.beside = tuple(f for f in inside if f.is_file() and f not in files and f not in index)
     return found
 
 
@@ -147,6 +157,7 @@ def _of_whole(place: Path, kind: str, files: Mapping[Path, set[str] | None], lay
     tensors: dict[str, Held] = {}
     values: dict[str, Any] = {}
     metadata: dict[str, str] = {}
+    paths: dict[str, tuple[Any, ...]] = {}
     for file, wanted in files.items():
         content = read_file(file)
         lacking = (wanted or set()) - set(content.arrays)
@@ -160,17 +171,23 @@ def _of_whole(place: Path, kind: str, files: Mapping[Path, set[str] | None], lay
             tensors[name] = Held(whole(array.shape), (array,), array.dtype)
         values |= content.values
         metadata |= content.metadata
-    known = set(layouts.parameters) if layouts is not None else parameters_among(tensors)
+        paths |= content.paths
+    known = set(layouts.parameters) if layouts is not None else parameters_among(tensors, kind, paths.values())
     said = {n: parse(n, known) for n in tensors}
     file_format = format_of(next(iter(files))).name
-    return Checkpoint(place, kind, file_format, tensors, said, values, metadata, (), layouts, tuple(files))
+    return Checkpoint(place, kind, file_format, tensors, said, values, metadata, (), layouts, tuple(files), paths=paths)
 
 
 def _of_dcp(place: Path, layouts: Layouts | None) -> Checkpoint:
-    tensors, values, files = read_dcp(place)
-    known = set(layouts.parameters) if layouts is not None else parameters_among(tensors, "dcp")
-    said = {n: parse(n, known) for n in tensors}
-    return Checkpoint(place, "dcp", "torch", tensors, said, values, {}, (), layouts, files)
+    found = read_dcp(place)
+    known = set(layouts.parameters) if layouts is not None else parameters_among(found.tensors, "dcp")
+    said = {n: parse(n, known) for n in found.tensors}
+    beside = (f for f in sorted(place.iterdir()) if f.is_file() and not f.name.startswith("."))
+    others = tuple(f for f in beside if f not in found.files and f.suffix != ".distcp")
+    return Checkpoint(
+        place, "dcp", "torch", found.tensors, said, found.values, {}, (), layouts, found.files, paths=found.paths,
+        beside=others,
+    )  # fmt: skip
 
 
 def _of_ranks(place: Path, ranks: Mapping[int, Path], layouts: Layouts | None, skip: Sequence[str]) -> Checkpoint:
@@ -199,9 +216,15 @@ def _of_ranks(place: Path, ranks: Mapping[int, Path], layouts: Layouts | None, s
     with Files() as files:
         tensors = {n: _tensor(place, said[n], arrays, layouts, files) for n, arrays in held.items()}
     first = next(iter(contents.values()))
-    values = {k: v for c in contents.values() for k, v in c.values.items()}
-    return Checkpoint(place, "ranks", file_format, tensors, said, values, dict(first.metadata), tuple(ranks), layouts,
-                      tuple(ranks.values()), tuple(skipped))  # fmt: skip
+    values: dict[str, Any] = {}
+    differing = set()
+    for c in contents.values():
+        differing |= {k for k, v in c.values.items() if repr(values.setdefault(k, v)) != repr(v)}
+    paths = {n: p for c in contents.values() for n, p in c.paths.items()}
+    return Checkpoint(
+        place, "ranks", file_format, tensors, said, values, dict(first.metadata), tuple(ranks), layouts,
+        tuple(ranks.values()), tuple(skipped), paths, frozenset(differing),
+    )  # fmt: skip
 
 
 def _tensor(place: Path, tensor: Tensor, arrays: Mapping[int, StoredArray], layouts: Layouts, files: Files) -> Held:

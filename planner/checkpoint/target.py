@@ -10,14 +10,16 @@ from typing import Any, Final
 
 import numpy as np
 
+from planner.checkpoint.carried import Carried
 from planner.checkpoint.layouts import Layouts, Spread
-from planner.checkpoint.naming import SHAPED, Tensor, parse, style_of
+from planner.checkpoint.naming import SHAPED, Tensor, parse
 from planner.checkpoint.options import FORMAT_NAMES, Options
 from planner.checkpoint.source import Checkpoint, local_shapes
 from planner.errors import InputError, UsageError
-from planner.stored.formats.dcp import METADATA, DistCp, metadata
+from planner.stored.formats.dcp import METADATA, DistCp, metadata, values_file
 from planner.stored.formats.layout import Entry, FileFormat
 from planner.stored.formats.registry import FORMATS, format_of
+from planner.stored.formats.torch_file import TorchFile
 from planner.stored.moves import Held
 from planner.stored.writing import FileToWrite
 from planner.transfer.pieces import Pieces, whole
@@ -39,12 +41,16 @@ class Target:
 
 
 def target_of(
-    source: Checkpoint, place: Path, kind: str, names: Mapping[str, str], layouts: Layouts | None, options: Options
-) -> Target:
-    """InputError where a tensor does not fit the layouts; UsageError where options do not go together."""
+    source: Checkpoint, place: Path, kind: str, names: Mapping[str, str], layouts: Layouts | None, options: Options,
+    along: Carried,
+) -> Target:  # fmt: skip
+    """`along`: what goes with the tensors.
+
+    InputError where a tensor does not fit the layouts; UsageError where options do not go together.
+    """
     if layouts is None:
-        return _whole_files(source, place, kind, names, options)
-    return _rank_files(source, kind, names, layouts, options)
+        return _whole_files(source, place, kind, names, options, along)
+    return _rank_files(source, kind, names, layouts, options, along)
 
 
 def kind_of(source: Checkpoint, place: Path, target: Layouts | None, options: Options) -> tuple[str, str]:
@@ -61,7 +67,7 @@ def kind_of(source: Checkpoint, place: Path, target: Layouts | None, options: Op
             kind = source.kind if source.kind in ("huggingface", "dcp") else source.format
         else:
             kind = source.format
-    own = style_of(source.tensors, source.kind)
+    own = source.style
     return kind, _STYLE.get(kind, own if source.format == FORMATS.get(kind, FORMATS["npz"]).name else "plain")
 
 
@@ -72,12 +78,18 @@ def element_of(held: Held, said: Tensor, options: Options) -> np.dtype[Any]:
     return options.dtype if options.dtype is not None and is_weight else held.dtype
 
 
-def _rank_files(source: Checkpoint, kind: str, names: Mapping[str, str], target: Layouts, options: Options) -> Target:
+def _file_format(kind: str, along: Carried) -> FileFormat:
+    return TorchFile(along.values, along.paths) if kind == "torch" else FORMATS[kind]
+
+
+def _rank_files(
+    source: Checkpoint, kind: str, names: Mapping[str, str], target: Layouts, options: Options, along: Carried
+) -> Target:
     chosen = options.ranks or tuple(range(target.ranks))
     outside = [r for r in chosen if not 0 <= r < target.ranks]
     if outside:
         raise UsageError(f"--rank {outside[0]}: {target.said} is for ranks 0 to {target.ranks - 1}")
-    file_format: FileFormat = FORMATS[kind]
+    file_format = _file_format(kind, along)
     paths = {r: f"rank_{r}/checkpoint{file_format.suffixes[0]}" for r in chosen}
     entries: dict[int, list[Entry]] = {r: [] for r in chosen}
     pieces: dict[str, tuple[Pieces, dict[int, str]]] = {}
@@ -128,7 +140,9 @@ def _where(tensor: Tensor, held: Held, target: Layouts) -> Pieces:
         raise InputError(f"{target.said}: parameter {tensor.parameter}: {e}") from e
 
 
-def _whole_files(source: Checkpoint, place: Path, kind: str, names: Mapping[str, str], options: Options) -> Target:
+def _whole_files(
+    source: Checkpoint, place: Path, kind: str, names: Mapping[str, str], options: Options, along: Carried
+) -> Target:
     if options.ranks:
         raise UsageError("--rank: the target has no ranks without --to")
     entries = {
@@ -140,7 +154,9 @@ def _whole_files(source: Checkpoint, place: Path, kind: str, names: Mapping[str,
     if kind == "dcp":
         path = "__0_0.distcp"
         files = [FileToWrite(path, DistCp(), tuple(entries.values()), {})]
-        small[METADATA] = metadata({path: tuple(entries.values())})
+        held, places = values_file(along.values)
+        small |= {"__0_1.distcp": held} if along.values else {}
+        small[METADATA] = metadata({path: tuple(entries.values())}, along.paths, ("__0_1.distcp", places))
     elif kind == "huggingface":
         files, small = _sharded(source, entries)
     else:
@@ -149,10 +165,10 @@ def _whole_files(source: Checkpoint, place: Path, kind: str, names: Mapping[str,
                 f"{place}: as {kind}, give a name with the ending {FORMATS[kind].suffixes[0]}, or say --format "
                 "huggingface or dcp"
             )
-        files = [FileToWrite(place.name, FORMATS[kind], tuple(entries.values()), source.metadata)]
+        files = [FileToWrite(place.name, _file_format(kind, along), tuple(entries.values()), source.metadata)]
     paths = {e.name: f.path for f in files for e in f.entries}
     pieces = {n: (whole(source.tensors[n].shape), {0: paths[e.name]}) for n, e in entries.items()}
-    return Target(files, small, pieces)
+    return Target(files, {n: d for n, d in along.files.items() if n not in paths.values()} | small, pieces)
 
 
 def _sharded(source: Checkpoint, entries: Mapping[str, Entry]) -> tuple[list[FileToWrite], dict[str, bytes]]:

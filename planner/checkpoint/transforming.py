@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from planner.checkpoint.carried import Carried, carried
 from planner.checkpoint.layouts import Layouts
-from planner.checkpoint.naming import style_of
 from planner.checkpoint.options import Options, Transformed
 from planner.checkpoint.reading import check_whole, pieces_read, ranks_read
 from planner.checkpoint.renaming import renamed
@@ -37,6 +37,7 @@ class Planned:
     format: str
     read_ranks: tuple[int, ...]
     chosen: Chosen
+    along: Carried
     options: Options
     stamps: tuple[tuple[str, int, int], ...]
 
@@ -49,7 +50,7 @@ class Planned:
         return Transformed(
             str(self.writing.place), self.format, len(self.moves), self.target_bytes, read, written, found,
             self.read_ranks, tuple(f.path for f in self.writing.files) + tuple(self.writing.small),
-            self.chosen.skipped, tuple(self.source.values), self.chosen.everywhere,
+            self.chosen.skipped, self.along.left, self.chosen.everywhere, (*self.along.values, *self.along.files),
         )  # fmt: skip
 
     @property
@@ -58,7 +59,8 @@ class Planned:
         moves = [[m.name, _held(m.source), _held(m.target)] for m in self.moves]
         files = [(f.path, f.format.name, [(e.name, str(e.dtype), e.shape) for e in f.entries])
                  for f in self.writing.files]  # fmt: skip
-        return identity([self.stamps, moves, files, {n: d.hex() for n, d in self.writing.small.items()}])
+        fixed = [d.hex() for a in self.writing.arranged for _, d in a.fixed]
+        return identity([self.stamps, moves, files, {n: d.hex() for n, d in self.writing.small.items()}, fixed])
 
 
 def _held(h: Held) -> list[Any]:
@@ -118,11 +120,12 @@ def planned(source: Checkpoint, place: Path, target: Layouts | None, options: Op
         source = replace(source, tensors=tensors, said=said)
     kind, style = kind_of(source, place, target, options)
     target = None if target is None else target.in_format(kind)
-    if style != style_of(source.tensors, source.kind):
+    if style != source.style:
         tensors, said = with_steps(source.tensors, source.said, style)
         source = replace(source, tensors=tensors, said=said)
     names = chosen(source, target, options, style)
-    found = target_of(source, place, kind, names.names, target, options)
+    along = carried(source, kind, names.names, options)
+    found = target_of(source, place, kind, names.names, target, options, along)
     writing = Writing(place, found.files, found.small, replaces=options.force, keeps=(source.place, *source.files))
     arrays = writing.arrays()
     reduced = pieces_read(source, found.pieces)
@@ -137,4 +140,4 @@ def planned(source: Checkpoint, place: Path, target: Layouts | None, options: Op
         check_whole(source, name, reduced[name], into)
         moves.append(Move(new, reduced[name], into))
     read = ranks_read(source, moves)
-    return Planned(source, writing, tuple(moves), kind, read, names, options, stamps)
+    return Planned(source, writing, tuple(moves), kind, read, names, along, options, stamps)

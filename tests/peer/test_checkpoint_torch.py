@@ -121,3 +121,44 @@ def test_what_fsdp2_and_tensor_parallelism_leave_is_read_whole(tmp_path: Path) -
     transform(planned(open_checkpoint(tmp_path / "dcp", None), tmp_path / "hf", None, Options(format="huggingface")))
     weights: Whole = arrays_of(tmp_path / "hf/model.safetensors")
     assert set(weights) == {"0.weight", "0.bias", "2.weight", "2.bias"}
+
+
+def test_a_training_goes_on_from_what_went_through_dcp_and_a_file(tmp_path: Path) -> None:
+    """Weights, moments, counts and the settings of the optimizer, by torch's own functions on both ends."""
+    import torch.distributed.checkpoint as dcp
+    from torch import nn
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    def training(lr: float) -> Any:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 7))
+        return model, torch.optim.AdamW(model.parameters(), lr=lr)
+
+    def step(model: Any, optimizer: Any) -> float:
+        loss = model(torch.ones(4, 8)).square().sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return float(loss)
+
+    model, optimizer = training(0.1)
+    for _ in range(3):
+        step(model, optimizer)
+    weights, state = get_state_dict(model, optimizer)
+    dcp.save({"model": weights, "optimizer": state, "epoch": 4}, checkpoint_id=tmp_path / "a")
+    moved(tmp_path / "a", None, tmp_path / "b.pt", None)
+    loaded = torch.load(tmp_path / "b.pt", weights_only=True)
+    assert loaded["epoch"] == 4
+    assert loaded["optimizer"]["param_groups"][0]["betas"] == (0.9, 0.999)
+    moved(tmp_path / "b.pt", None, tmp_path / "c", None, format="dcp")
+    again, other = training(0.5)
+    weights, state = get_state_dict(again, other)
+    held = {"model": weights, "optimizer": state, "epoch": 0}
+    dcp.load(held, checkpoint_id=tmp_path / "c")
+    assert held["epoch"] == 4
+    set_state_dict(again, other, model_state_dict=held["model"], optim_state_dict=held["optimizer"])
+    third, last = training(0.5)
+    set_state_dict(third, last, model_state_dict=loaded["model"], optim_state_dict=loaded["optimizer"])
+    expected = [step(model, optimizer) for _ in range(3)]
+    assert [step(again, other) for _ in range(3)] == expected
+    assert [step(third, last) for _ in range(3)] == expected

@@ -205,7 +205,9 @@ def _print(done: Transformed, options: argparse.Namespace, seconds: float | None
     if done.skipped:
         print(f"left out: {_some(done.skipped)}")
     if done.values:
-        print(f"left out, since they are no tensors: {_some(done.values)}")
+        print(f"left out, since {done.format} has no place for it: {_some(done.values)}")
+    if done.carried:
+        print(f"goes along: {_some(done.carried)}")
 
 
 def _some(items: Any, most: int = 12) -> str:

@@ -7,7 +7,9 @@ Source: torch/distributed/checkpoint/{metadata,filesystem}.py of PyTorch 2.13.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,12 +20,13 @@ from planner.stored.arrays import StoredArray
 from planner.stored.elements import TORCH, name_in
 from planner.stored.formats.crc import patches
 from planner.stored.formats.layout import Arranged, Content, Entry
+from planner.stored.formats.nested import Index, place_of
 from planner.stored.formats.pickled import Call, Made, Name, read_pickle, write_pickle
 from planner.stored.formats.torch_file import TorchFile, read_saved, saved
 from planner.stored.moves import Held
 from planner.transfer.pieces import Boxes, Pieces
 
-__all__ = ["METADATA", "DistCp", "metadata", "read_dcp"]
+__all__ = ["METADATA", "DistCp", "Folder", "metadata", "read_dcp", "values_file"]
 
 METADATA: Final = ".metadata"
 _MODULE: Final = "torch.distributed.checkpoint.metadata"
@@ -33,8 +36,18 @@ _LONGEST: Final = 1 << 29
 # Reading
 
 
-def read_dcp(folder: Path) -> tuple[dict[str, Held], dict[str, Any], tuple[Path, ...]]:
-    """(tensors with their pieces, other values, files).  InputError for a folder that is no such checkpoint."""
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """`tensors` with their pieces; `values`: what else is there; `paths`: where names lie among nested dictionaries."""
+
+    tensors: dict[str, Held]
+    values: dict[str, Any]
+    paths: dict[str, tuple[Any, ...]]
+    files: tuple[Path, ...]
+
+
+def read_dcp(folder: Path) -> Folder:
+    """InputError for a folder that is no such checkpoint."""
     try:
         file = folder / METADATA
         if file.stat().st_size > _LONGEST:
@@ -57,13 +70,24 @@ def read_dcp(folder: Path) -> tuple[dict[str, Held], dict[str, Any], tuple[Path,
                 tensors[str(name)] = _tensor(str(name), _state(about, "TensorStorageMetadata"), places)
             else:
                 values[str(name)] = _value(places.get(str(name), {}))
-        return tensors, values, tuple(sorted(files))
+        return Folder(tensors, values, _paths(found.get("planner_data")), tuple(sorted(files)))
     except OSError as e:
         raise InputError(f"{folder}: cannot be read: {e.strerror} ({e.filename})") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as e:
         raise InputError(
             f"{folder}: expected a checkpoint of torch.distributed.checkpoint, found {e}; save it anew"
         ) from None
+
+
+def _paths(found: Any) -> dict[str, tuple[Any, ...]]:
+    """Of the keys of nested dictionaries; numbers among them are indices of lists, as torch reads them."""
+    if not isinstance(found, dict):
+        return {}
+    return {
+        str(n): tuple(Index(k) if type(k) is int else str(k) for k in path)
+        for n, path in found.items()
+        if isinstance(path, tuple) and path
+    }
 
 
 def _state(call: Any, name: str) -> dict[str, Any]:
@@ -166,22 +190,53 @@ class DistCp:
         return out
 
 
-def metadata(files: Mapping[str, Sequence[Entry]]) -> bytes:
-    """`.metadata` of files that `DistCp` arranged, every tensor whole in one of them."""
-    described, stored = {}, {}
-    keys: dict[str, tuple[str, ...]] = {}
+def values_file(values: Mapping[str, Any]) -> tuple[bytes, dict[str, tuple[int, int]]]:
+    """(a data file with a file of torch.save for each value, behind each other; name → its first byte, and bytes)."""
+    out = io.BytesIO()
+    places = {}
+    for name, value in values.items():
+        made, begin = saved([], value), out.tell()
+        for offset, data in made.fixed:
+            out.seek(begin + offset)
+            out.write(data)
+        places[name] = begin, made.size
+        out.seek(begin + made.size)
+    return out.getvalue(), places
+
+
+def metadata(
+    files: Mapping[str, Sequence[Entry]],
+    paths: Mapping[str, tuple[Any, ...]],
+    values: tuple[str, Mapping[str, tuple[int, int]]] = ("", {}),
+) -> bytes:
+    """`.metadata` of files that `DistCp` arranged, every tensor whole in one of them.
+
+    Args:
+        files: path → what lies there.
+        paths: where names lie among nested dictionaries; others lie where their names say.
+        values: the path of what `values_file` made, and where each value lies in it.
+    """
+    described: dict[str, Made] = {}
+    stored: dict[Made, Made] = {}
+    keys: dict[str, tuple[Any, ...]] = {}
+
+    def store(name: str, index: dict[str, Any], path: str, at: int, length: int) -> None:
+        where = {"relative_path": path, "offset": at, "length": length, "transform_descriptors": None}
+        found = Made(Name(_MODULE, "MetadataIndex"), {"fqn": name, **index})
+        stored[found] = Made(Name("torch.distributed.checkpoint.filesystem", "_StorageInfo"), where)
+        known = paths.get(name) or _path(name, paths)
+        keys[name] = tuple(int(k) if isinstance(k, Index) else str(k) for k in known)
+
     for path, entries in files.items():
         at = 0
         for e in entries:
             length = saved([e], e).size
             described[e.name] = _described(e)
-            index = Made(
-                Name(_MODULE, "MetadataIndex"), {"fqn": e.name, "offset": _sized(0 for _ in e.shape), "index": 0}
-            )
-            where = {"relative_path": path, "offset": at, "length": length, "transform_descriptors": None}
-            stored[index] = Made(Name("torch.distributed.checkpoint.filesystem", "_StorageInfo"), where)
-            keys[e.name] = _path(e.name)
+            store(e.name, {"offset": _sized(0 for _ in e.shape), "index": 0}, path, at, length)
             at += length
+    for name, (begin, length) in values[1].items():
+        described[name] = Made(Name(_MODULE, "BytesStorageMetadata"), {})
+        store(name, {"offset": None, "index": None}, values[0], begin, length)
     state = {
         "state_dict_metadata": described, "planner_data": keys, "storage_data": stored, "storage_meta": None,
         "version": None,
@@ -189,14 +244,14 @@ def metadata(files: Mapping[str, Sequence[Entry]]) -> bytes:
     return write_pickle(Made(Name(_MODULE, "Metadata"), state), protocol=4)
 
 
-def _path(name: str) -> tuple[str, ...]:
+def _path(name: str, paths: Mapping[str, tuple[Any, ...]]) -> tuple[Any, ...]:
     """Keys of the nested dictionary that the name stands for, as planner.torch.state_dict and torch's own have it."""
     if name.startswith("model."):
         return "model", name.removeprefix("model.")
     if name.startswith("optimizer.state.") and name.count(".") > 2:
         parameter, _, slot = name.removeprefix("optimizer.state.").rpartition(".")
         return "optimizer", "state", parameter, slot
-    return (name,)
+    return place_of(name, paths)
 
 
 def _sized(sizes: Any) -> Call:

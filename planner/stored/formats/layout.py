@@ -20,11 +20,13 @@ MOST_DIMENSIONS: Final = 32  # of an array: as numpy had them
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The arrays of a file by name, in its order; `metadata` of safetensors; `values`: what else torch's files hold."""
+    """The arrays of a file by name, in its order; `metadata` of safetensors; `values`: what else torch's files hold;
+    `paths`: where each name lies among their nested dictionaries."""
 
     arrays: Mapping[str, StoredArray]
     metadata: Mapping[str, str] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
+    paths: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

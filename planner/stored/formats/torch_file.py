@@ -7,7 +7,7 @@ nested dictionaries joined by a dot.  Source: torch/serialization.py and torch/_
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from planner.stored.elements import TORCH, Type, name_in
 from planner.stored.formats.archive import Member, Zipped, members, zipped
 from planner.stored.formats.crc import patches
 from planner.stored.formats.layout import Arranged, Content, Entry
+from planner.stored.formats.nested import leaves, name_of, nested, place_of
 from planner.stored.formats.pickled import Call, Name, Persistent, read_pickle, write_pickle
 
 __all__ = ["TorchFile", "read_saved", "saved"]
@@ -30,21 +31,30 @@ _STORAGES: Final = {
 }  # fmt: skip
 _ALIGNED: Final = 64
 _DEPTH: Final = 64
-_LEAVES: Final = 250_000
 _DICTIONARIES: Final = (
     ("collections", "OrderedDict"), ("builtins", "dict"), ("collections", "defaultdict"), ("collections", "Counter"),
 )  # fmt: skip
 
 
 class TorchFile:
+    """`values`: of a file to write, what it holds beside tensors, by name; `paths`: where each name lies among nested
+    dictionaries; names without one lie where the longest such path leads."""
+
     name = "torch"
     suffixes: tuple[str, ...] = (".pt", ".pth", ".bin")
+
+    def __init__(
+        self, values: Mapping[str, Any] | None = None, paths: Mapping[str, tuple[Any, ...]] | None = None
+    ) -> None:
+        self._values, self._paths = values or {}, paths or {}
 
     def read(self, file: Path) -> Content:
         try:
             arrays: dict[str, StoredArray] = {}
             values: dict[str, Any] = {}
-            for name, value in _leaves(read_saved(file)):
+            paths: dict[str, tuple[Any, ...]] = {}
+            for path, value in leaves(read_saved(file)):
+                name = name_of(path)
                 if name in arrays or name in values:
                     raise ValueError(f"two values called {name!r:.80}, by keys that have dots in them")
                 if isinstance(value, Call) and _has_tensors(value, 0):
@@ -53,23 +63,35 @@ class TorchFile:
                     arrays[name] = value
                 else:
                     values[name] = value
-            return Content(arrays, values=values)
+                paths[name] = path
+            return Content(arrays, values=values, paths=paths)
         except OSError as e:
             raise InputError(f"{file}: cannot be read: {e.strerror}") from None
         except (ValueError, TypeError, RecursionError, OverflowError) as e:
             raise InputError(f"{file}: expected a file that torch.save wrote, found {e}; save it anew") from None
 
     def arrange(self, entries: Sequence[Entry], metadata: Mapping[str, str]) -> Arranged:
-        made = _zipped(entries, {e.name: e for e in entries})
+        made = _zipped(entries, self._outline(entries))
         offsets = {e.name: made.begins[_member(i)] for i, e in enumerate(entries)}
         return Arranged(made.size, made.fixed, offsets, summed=True)
 
     def finished(self, entries: Sequence[Entry], sums: Mapping[str, int]) -> list[tuple[int, bytes]]:
-        made = _zipped(entries, {e.name: e for e in entries})
+        made = _zipped(entries, self._outline(entries))
         found: list[tuple[int, bytes]] = []
         for i, e in enumerate(entries):
             found += patches(made.sums[_member(i)], b"", sums[e.name], e.nbytes)
         return found
+
+    def _outline(self, entries: Sequence[Entry]) -> Any:
+        """What is saved, entries in place of tensors; a single dictionary where names cannot be nested so."""
+        held: dict[str, Any] = {e.name: e for e in entries}
+        held = {n: v for n, v in self._values.items() if n not in held} | held
+        order = [n for n in self._paths if n in held]
+        order += [n for n in held if n not in self._paths]
+        try:
+            return nested((place_of(n, self._paths), held[n]) for n in order)
+        except ValueError:
+            return held
 
 
 def _member(index: int) -> str:
@@ -212,21 +234,6 @@ def _tensor(call: Call, file: Path) -> StoredArray:
     if found.end > storage.offset + storage.nbytes:
         raise ValueError(f"a tensor {list(shape)} of {dtype} in a storage of {storage.nbytes} bytes")
     return found
-
-
-def _leaves(value: Any, prefix: str = "", count: list[int] | None = None) -> Iterator[tuple[str, Any]]:
-    """(keys joined by dots, leaf) of nested dictionaries and lists.  ValueError where they are too many."""
-    count = count if count is not None else [0]
-    if isinstance(value, (list, tuple)) and any(isinstance(v, (StoredArray, dict, list, tuple)) for v in value):
-        value = dict(enumerate(value))
-    if isinstance(value, dict) and value:
-        for k, v in value.items():
-            yield from _leaves(v, f"{prefix}.{k}" if prefix else str(k), count)
-        return
-    count[0] += 1
-    if count[0] > _LEAVES:
-        raise ValueError(f"more than {_LEAVES:,} values")
-    yield prefix, value
 
 
 def _has_tensors(value: Any, depth: int) -> bool:
