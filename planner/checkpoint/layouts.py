@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -156,11 +156,32 @@ def _of_stages(folder: Path) -> Layouts:
     merged = [folder / f"strategy_merged.{e}" for e in ("ckpt", "json")]
     single = [folder / f"strategy.{e}" for e in ("ckpt", "json")]
     found = next((f for f in (*merged, *single) if f.is_file()), None)
-    if found is None:
-        raise InputError(
-            f"{folder}: expected a plan.json, or strategy.ckpt or strategy_merged.ckpt of MindSpore, found none of them"
-        )
-    return _of_map(read_strategy_map(found), str(found))
+    if found is not None:
+        return _of_map(read_strategy_map(found), str(found))
+    files = sorted(f for f in folder.glob("*.ckpt") if f.is_file()) or sorted(folder.glob("*.json"))
+    if not files:
+        raise InputError(f"{folder}: expected a plan.json, or strategy files of MindSpore (*.ckpt, *.json), found none")
+    return _of_map(_merged(files), str(folder))
+
+
+def _merged(files: Sequence[Path]) -> StrategyMap:
+    """The files that ranks of all stages have written, as one; a file says its stage with its operators."""
+    from planner.emit.mindspore.strategy import merged
+
+    stages: dict[int, tuple[Path, StrategyMap]] = {}
+    for file in files:
+        found = read_strategy_map(file)
+        stage = next((s.stage for s in found.operators.values()), 0)
+        other, known = stages.setdefault(stage, (file, found))
+        if known.parameters != found.parameters:
+            raise InputError(
+                f"{file}: has other layouts than {other.name}, which is of stage {stage}, too; leave the files of one "
+                "training"
+            )
+    if sorted(stages) != list(range(len(stages))):
+        lacking = next(s for s in range(max(stages)) if s not in stages)
+        raise InputError(f"{files[0].parent}: lacks the strategy file of stage {lacking}; bring it back")
+    return stages[0][1] if len(stages) == 1 else merged(stages[s][1] for s in sorted(stages))
 
 
 def _of_map(found: StrategyMap, said: str) -> Layouts:
