@@ -1,21 +1,23 @@
-"""Whether a checkpoint is what it was made of: by its checksums, or element by element."""
+"""Whether a checkpoint is what it was made of: by its checksums, or element by element; and whether ranks that hold the
+same hold it alike."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from planner.checkpoint.layouts import Layouts
 from planner.checkpoint.source import Checkpoint, open_checkpoint
-from planner.stored.arrays import Files
+from planner.stored.arrays import Files, Range
 from planner.stored.copying import BLOCK, read_block
 from planner.stored.moves import Held, lacking, without_repeats
 from planner.stored.writing import faults
 from planner.transfer.blocks import blocks
 from planner.transfer.pieces import whole
 
-__all__ = ["compared", "unsound"]
+__all__ = ["compared", "unlike", "unsound"]
 
 
 def unsound(place: Path) -> tuple[list[str], int]:
@@ -38,6 +40,50 @@ def compared(before: Path, after: Path, source: Layouts | None, target: Layouts 
         for name, other in names.items():
             out += _absent(a, name) or _absent(b, other) or _differences(name, a.tensors[name], b.tensors[other], files)
     return out, len(names)
+
+
+def unlike(place: Path, layouts: Layouts) -> tuple[list[str], int]:
+    """(a line for each tensor of which ranks hold unequal copies, tensors of which there are copies).
+
+    A transformation reads one copy of each part; this says whether it would have mattered which.
+    """
+    found = open_checkpoint(place, layouts)
+    out, compared = [], 0
+    with Files() as files:
+        for name, held in found.tensors.items():
+            lines, copies = _unlike(found, name, held, files)
+            out += lines
+            compared += copies > 1
+    return out, compared
+
+
+def _unlike(checkpoint: Checkpoint, name: str, held: Held, files: Files) -> tuple[list[str], int]:
+    turns = list(_copies(held))
+    if len(turns) < 2:
+        return [], len(turns)
+    ranks = dict(zip(checkpoint.files, checkpoint.ranks, strict=True)) if checkpoint.ranks else {}
+    for block in blocks(held.shape, BLOCK // held.dtype.itemsize):
+        first = read_block(turns[0], block, files).tobytes()
+        for turn in turns[1:]:
+            if read_block(turn, block, files).tobytes() != first:
+                there = sorted({ranks[turn.arrays[int(h)].file] for h in turn.pieces.holders if ranks})
+                return [f"{name}: elements within {_text(block)} differ between ranks that hold the same, "
+                        f"{', '.join(map(str, there[:8]))} among them"], len(turns)  # fmt: skip
+    return [], len(turns)
+
+
+def _copies(held: Held) -> Iterator[Held]:
+    """The tensor once from the first holder of each part, once from the second, and so on, until all were used."""
+    first, which = held.pieces.distinct()
+    copies = int(np.bincount(which).max()) if len(which) else 0
+    for turn in range(copies):
+        chosen = [np.flatnonzero(which == k)[turn % int((which == k).sum())] for k in range(len(first))]
+        pieces = held.pieces.chosen(np.asarray(chosen, np.int64))
+        yield Held(without_repeats(pieces), held.arrays, held.dtype, held.order)
+
+
+def _text(block: Sequence[Range]) -> str:
+    return "[" + ", ".join(f"{low}:{high}" for low, high in block) + "]"
 
 
 def _paired(a: Checkpoint, b: Checkpoint) -> dict[str, str]:
@@ -72,16 +118,10 @@ def _differences(name: str, a: Held, b: Held, files: Files) -> list[str]:
     if a.shape != b.shape:
         return [f"{name}: expected the shape {list(a.shape)}, found {list(b.shape)}"]
     source = Held(without_repeats(a.pieces), a.arrays, a.dtype, a.order)
-    first, which = b.pieces.distinct()
-    copies = int(np.bincount(which).max()) if len(which) else 0
-    for turn in range(copies):  # every copy of each box once
-        chosen = [np.flatnonzero(which == k)[turn % int((which == k).sum())] for k in range(len(first))]
-        pieces = b.pieces.chosen(np.asarray(chosen, np.int64))
-        target = Held(without_repeats(pieces), b.arrays, b.dtype, b.order)
+    for target in _copies(b):
         for block in blocks(a.shape, BLOCK // max(a.dtype.itemsize, b.dtype.itemsize)):
             left = read_block(source, block, files).astype(b.dtype, copy=False)
             right = read_block(target, block, files)
             if left.tobytes() != right.tobytes():
-                text = ", ".join(f"{low}:{high}" for low, high in block)
-                return [f"{name}: elements within [{text}] differ"]
+                return [f"{name}: elements within {_text(block)} differ"]
     return []

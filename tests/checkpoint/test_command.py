@@ -85,6 +85,8 @@ def test_a_dry_run_writes_nothing(plans: Path, tmp_path: Path, capsys: pytest.Ca
     arguments = ("checkpoint", "split", plans / "whole.safetensors", tmp_path / "a", "--to", plans / "tp4", "--dry-run")
     assert run(*arguments) == 0
     assert "would be written: 112 tensors, 1.65 MB in 4 files" in capsys.readouterr().out
+    assert run(*arguments, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["seconds"] > 0
     assert not list(tmp_path.iterdir())
 
 

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.checkpoint.comparing import compared
+from planner.checkpoint.comparing import compared, unlike
 from planner.checkpoint.layouts import Layouts, Spread
 from planner.checkpoint.source import open_checkpoint, rank_files
 from planner.checkpoint.transforming import Options, planned, transform
+from planner.cli.main import main
 from planner.errors import InputError, UsageError
 from planner.ir import DeviceMesh, Layout
 from planner.stored import writing
@@ -292,3 +293,18 @@ def test_a_text_in_a_checkpoint_of_mindspore_is_no_tensor_and_is_said(tmp_path: 
     assert plan.source.values == {"note": "hello"}
     assert transform(plan).values == ("note",)
     assert arrays_of(tmp_path / "b.npz")["w"].tolist() == [1, 1]
+
+
+def test_copies_that_differ_between_ranks_are_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mesh = DeviceMesh.of(2, 2)
+    lays = Layouts("plan", 4, {"w": Spread(Layout((("x",), ())), mesh, (0,), (4, 2))})
+    weights, slots = random_tensors(random.Random(0), {"w": (4, 2)})
+    write_ranks(tmp_path / "a", lays, weights, slots)
+    assert unlike(tmp_path / "a", lays) == ([], 2)
+    file = tmp_path / "a/rank_3/checkpoint.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"\1")
+    found, _ = unlike(tmp_path / "a", lays)
+    assert len(found) == 1
+    assert "differ between ranks that hold the same" in found[0]
+    assert main(["checkpoint", "verify", str(tmp_path / "a"), "--replicas"]) == 2
+    assert "give --to" in capsys.readouterr().err

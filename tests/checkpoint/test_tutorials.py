@@ -2,8 +2,8 @@
 
 Figures of the first: "Saving and Loading Models in Hybrid Parallel Mode" (r1.5), which prints the moments of four
 ranks, the merged ones and those of two ranks (the merged weights printed there do not agree with its own inputs).  The
-second, "Distributed Resilience Training and Inference" (r2.0), turns four-way model parallelism with two-way data and optimizer
-parallelism into four-way model parallelism, and two stages of four ranks into four ranks.
+second, "Distributed Resilience Training and Inference" (r2.0), turns four-way model parallelism with two-way data and
+optimizer parallelism into four-way model parallelism, and two stages of four ranks into four ranks.
 """
 
 from __future__ import annotations

@@ -91,13 +91,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     p.add_argument("--out", type=Path, metavar="FILE", help="write all messages there, as JSON")
     add_json_option(p)
 
-    p = action("verify", "compare a checkpoint with its checksums, or with the one that it was made of")
+    p = action("verify", "compare a checkpoint with its checksums, the one that it was made of, or copies among ranks")
     p.add_argument("source", type=Path, metavar="CHECKPOINT")
     p.add_argument(
         "--against", type=Path, metavar="SRC", help="the checkpoint that it was made of: compare every element"
     )
     p.add_argument("--from", dest="before", type=Path, metavar="PLAN", help="how SRC's ranks hold it")
     p.add_argument("--to", dest="after", type=Path, metavar="PLAN", help="how CHECKPOINT's ranks hold it")
+    p.add_argument(
+        "--replicas", action="store_true", help="compare what several ranks of CHECKPOINT hold, which lie as --to says"
+    )
     add_json_option(p)
 
     p = action("inspect", "show the tensors of a checkpoint, and how they lie")
@@ -111,7 +114,9 @@ def _add_writing(p: argparse.ArgumentParser) -> None:
         "--format", default="", metavar="FORMAT",
         help="safetensors, mindspore, npz, torch, huggingface or dcp; default: what DST's ending says, or SRC's",
     )  # fmt: skip
-    p.add_argument("--dry-run", action="store_true", help="say what would be read and written, and write nothing")
+    p.add_argument(
+        "--dry-run", action="store_true", help="say what would be read and written, and about how long it takes"
+    )
     p.add_argument(
         "--memory",
         type=size_with_unit,
@@ -161,7 +166,9 @@ def _transform(options: argparse.Namespace) -> int:
     target = None if options.after is None else read_layouts(options.after)
     plan = planned(source, options.target, target, _options(options))
     if options.dry_run:
-        _print(plan.done(), options, None)
+        from planner.checkpoint.trial import seconds_of
+
+        _print(plan.done(), options, seconds_of(plan))
         return 0
 
     def progress(done: int, total: int) -> None:
@@ -188,14 +195,14 @@ def _options(options: argparse.Namespace) -> Options:
     )  # fmt: skip
 
 
-def _print(done: Transformed, options: argparse.Namespace, seconds: float | None) -> None:
+def _print(done: Transformed, options: argparse.Namespace, seconds: float) -> None:
     if options.json:
         print(json.dumps({**done.document(), "seconds": seconds}, indent=1))
         return
     ranks = f" from ranks {_some(done.read_ranks)}" if done.read_ranks else ""
     what = f"{done.tensors} tensors, {_size(done.target_bytes)} in {len(done.files)} files ({done.format}){ranks}"
-    if seconds is None:
-        print(f"{done.place}: would be written: {what}")
+    if options.dry_run:
+        print(f"{done.place}: would be written: {what}, in about {seconds:.1f} s, as its first 64 MiB went")
     else:
         again = f", {_size(done.found_bytes)} of them by an earlier run" if done.found_bytes else ""
         rate = f" ({_size(done.written_bytes / seconds)}/s)" if seconds > 0 else ""
@@ -284,11 +291,16 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from planner.checkpoint.comparing import compared, unsound
+    from planner.checkpoint.comparing import compared, unlike, unsound
     from planner.checkpoint.layouts import read_layouts
 
     layouts = [None if p is None else read_layouts(p) for p in (options.before, options.after)]
-    if options.against is None:
+    if options.replicas:
+        after = layouts[1] or layouts[0]
+        if after is None or options.against is not None:
+            raise UsageError("--replicas: give --to, how the ranks hold CHECKPOINT, and no --against")
+        found, checked = unlike(options.source, after)
+    elif options.against is None:
         found, checked = unsound(options.source)
     else:
         found, checked = compared(options.against, options.source, *layouts)
@@ -300,6 +312,7 @@ def _verify(options: argparse.Namespace) -> int:
         if len(found) > 50:
             print(f"and {len(found) - 50} more")
         against = "its checksums" if options.against is None else str(options.against)
+        against = "their copies on other ranks" if options.replicas else against
         print(f"{'FAILED' if found else 'ok'}: {options.source}: {checked} tensors compared with {against}")
     return 1 if found else 0
 
