@@ -14,8 +14,7 @@ from planner.checkpoint.moving import transfer_plan as moves
 from planner.checkpoint.needs import ranks_needed
 from planner.checkpoint.renaming import Rule, read_rules, rules_of
 from planner.checkpoint.source import open_checkpoint
-from planner.checkpoint.transforming import Options, Transformed, planned
-from planner.checkpoint.transforming import transform as run
+from planner.checkpoint.transforming import Options, Transformed, planned_by_rank, transform_all
 from planner.errors import OptionError
 from planner.planning.document import PlanDocument
 from planner.stored.elements import weight_type
@@ -63,7 +62,8 @@ def transform(
         target: how the ranks of `dst` will hold it; whole tensors without it.
         format: safetensors, mindspore, npz, torch, huggingface or dcp; by default what the ending of `dst` says, or as
             `src`.
-        ranks: the ranks of `target` to write; all by default.
+        ranks: the ranks of `target` to write, each whole or not at all, beside those that other calls write; all by
+            default.
         map: other names, turned, joined and cut tensors, or a JSON file of them (docs/checkpoints.md).
         skip: patterns of names that are left out.
         dtype: the type that weights become, such as "bf16"; an optimizer's state stays as it is.
@@ -86,7 +86,8 @@ def transform(
         skip=tuple(skip), partial=partial, force=force, resume=resume,
     )  # fmt: skip
     opened = open_checkpoint(Path(src), _layouts(source), skip)
-    return run(planned(opened, Path(dst), _layouts(target), options), progress)
+    plans = planned_by_rank(opened, Path(dst), _layouts(target), options)
+    return Transformed.together(str(dst), transform_all(plans, progress))
 
 
 def merge(src: PathLike, file: PathLike, *, source: Plan, **options: Any) -> Transformed:

@@ -13,7 +13,7 @@ from planner.checkpoint.source import Checkpoint, open_checkpoint
 from planner.stored.arrays import Files, Range
 from planner.stored.copying import BLOCK, read_block
 from planner.stored.moves import Held, lacking, without_repeats
-from planner.stored.writing import faults
+from planner.stored.writing import checksums_of, faults
 from planner.transfer.blocks import blocks
 from planner.transfer.pieces import whole
 
@@ -21,9 +21,16 @@ __all__ = ["compared", "unlike", "unsound"]
 
 
 def unsound(place: Path) -> tuple[list[str], int]:
-    """(a line for each part that is not as it was written, arrays compared).  InputError without checksums."""
+    """(a line for each part that is not as it was written, arrays compared).  InputError without checksums.
+
+    Ranks that were written one by one have checksums of their own.
+    """
+    places = [place]
+    if place.is_dir() and not checksums_of(place).is_file():
+        places = [f for f in sorted(place.iterdir()) if f.is_dir() and checksums_of(f).is_file()] or [place]
     with Files() as files:
-        return faults(place, files)
+        found = [faults(p, files) for p in places]
+    return [line for lines, _ in found for line in lines], sum(count for _, count in found)
 
 
 def compared(before: Path, after: Path, source: Layouts | None, target: Layouts | None) -> tuple[list[str], int]:

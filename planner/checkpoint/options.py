@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -54,6 +56,25 @@ class Transformed:
     values: tuple[str, ...]
     everywhere: tuple[str, ...]
     carried: tuple[str, ...] = ()
+
+    @classmethod
+    def together(cls, place: str, each: Sequence[Transformed]) -> Transformed:
+        """Of ranks that were written one by one into a folder."""
+        if len(each) == 1:
+            return each[0]
+
+        def all_of(values: Callable[[Transformed], tuple[Any, ...]]) -> tuple[Any, ...]:
+            return tuple(dict.fromkeys(v for t in each for v in values(t)))
+
+        read, written, found = (sum(getattr(t, f"{what}_bytes") for t in each) for what in ("read", "written", "found"))
+        return cls(
+            place=place, format=each[0].format, tensors=max(t.tensors for t in each),
+            target_bytes=sum(t.target_bytes for t in each), read_bytes=read, written_bytes=written, found_bytes=found,
+            read_ranks=tuple(sorted(all_of(lambda t: t.read_ranks))),
+            files=tuple(f"{Path(t.place).name}/{f}" for t in each for f in t.files),
+            skipped=all_of(lambda t: t.skipped), values=all_of(lambda t: t.values),
+            everywhere=all_of(lambda t: t.everywhere), carried=all_of(lambda t: t.carried),
+        )  # fmt: skip
 
     def document(self) -> dict[str, Any]:
         return {name: list(v) if isinstance(v := getattr(self, name), tuple) else v for name in self.__slots__}

@@ -90,7 +90,8 @@ def _rank_files(
     if outside:
         raise UsageError(f"--rank {outside[0]}: {target.said} is for ranks 0 to {target.ranks - 1}")
     file_format = _file_format(kind, along)
-    paths = {r: f"rank_{r}/checkpoint{file_format.suffixes[0]}" for r in chosen}
+    # One rank's file is all of the folder that is written (`transforming.planned`).
+    paths = {r: f"{'' if options.ranks else f'rank_{r}/'}checkpoint{file_format.suffixes[0]}" for r in chosen}
     entries: dict[int, list[Entry]] = {r: [] for r in chosen}
     pieces: dict[str, tuple[Pieces, dict[int, str]]] = {}
     for name, new in names.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from planner.stored.moves import Held, Move
 from planner.stored.writing import Writing, identity
 from planner.transfer.pieces import Pieces
 
-__all__ = ["Options", "Planned", "Transformed", "planned", "transform"]
+__all__ = ["Options", "Planned", "Transformed", "planned", "planned_by_rank", "transform", "transform_all"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +106,39 @@ def _stamps(source: Checkpoint) -> tuple[tuple[str, int, int], ...]:
     return tuple((str(f), s.st_size, s.st_mtime_ns) for f, s in found)
 
 
+def planned_by_rank(source: Checkpoint, place: Path, target: Layouts | None, options: Options) -> list[Planned]:
+    """As `planned`; of ranks that are asked for, each by itself, so that several runs fill one folder."""
+    if len(options.ranks) < 2:
+        return [planned(source, place, target, options)]
+    return [planned(source, place, target, replace(options, ranks=(r,))) for r in options.ranks]
+
+
+def transform_all(plans: Sequence[Planned], progress: Callable[[int, int], None] | None = None) -> list[Transformed]:
+    """As `transform`, one behind the other; `progress` counts all of them."""
+    total, begun, out = sum(p.target_bytes for p in plans), 0, []
+    for plan in plans:
+
+        def tell(done: int, _: int, begun: int = begun) -> None:
+            if progress is not None:
+                progress(begun + done, total)
+
+        out.append(transform(plan, tell))
+        begun += plan.target_bytes
+    return out
+
+
 def planned(source: Checkpoint, place: Path, target: Layouts | None, options: Options) -> Planned:
     """What is to be copied so that the source's tensors lie at a place as `target` says, or whole where it is None.
+
+    The file of a single rank becomes the folder `rank_R` of the place, whatever else lies there.
 
     Raises:
         InputError: a tensor fits no layout, lacks a part, or has no place on the other side.
         UsageError: options that do not go together; something is at the place already.
     """
     stamps = _stamps(source)
+    if len(options.ranks) > 1:
+        raise ValueError("ranks are planned one by one")
     check_source(source, options)
     if options.rules:
         tensors, said = renamed(source.tensors, source.said, options.rules, source.place)
@@ -126,6 +151,7 @@ def planned(source: Checkpoint, place: Path, target: Layouts | None, options: Op
     names = chosen(source, target, options, style)
     along = carried(source, kind, names.names, options)
     found = target_of(source, place, kind, names.names, target, options, along)
+    place = place / f"rank_{options.ranks[0]}" if options.ranks else place
     writing = Writing(place, found.files, found.small, replaces=options.force, keeps=(source.place, *source.files))
     arrays = writing.arrays()
     reduced = pieces_read(source, found.pieces)

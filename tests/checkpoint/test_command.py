@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +90,30 @@ def test_a_dry_run_writes_nothing(plans: Path, tmp_path: Path, capsys: pytest.Ca
     assert run(*arguments, "--json") == 0
     assert json.loads(capsys.readouterr().out)["seconds"] > 0
     assert not list(tmp_path.iterdir())
+
+
+def test_ranks_fill_one_folder_from_several_runs(
+    plans: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["checkpoint", "split", plans / "whole.safetensors"]
+    each = [sys.executable, "-m", "planner", *map(str, arguments), str(tmp_path / "b"), "--to", str(plans / "tp4")]
+    running = [subprocess.Popen([*each, "--rank", str(r)], stdout=subprocess.DEVNULL) for r in (0, 1)]
+    assert [p.wait(timeout=120) for p in running] == [0, 0]
+    assert run(*arguments, tmp_path / "b", "--to", plans / "tp4", "--rank", "2", "--rank", "3", "--json") == 0
+    done = json.loads(capsys.readouterr().out)
+    assert done["files"] == ["rank_2/checkpoint.safetensors", "rank_3/checkpoint.safetensors"]
+    assert run(*arguments, tmp_path / "a", "--to", plans / "tp4") == 0
+    for rank in range(4):
+        one, other = (tmp_path / place / f"rank_{rank}/checkpoint.safetensors" for place in "ab")
+        assert one.read_bytes() == other.read_bytes()
+    assert run("checkpoint", "verify", tmp_path / "b") == 0
+    with (tmp_path / "b/rank_3/checkpoint.safetensors").open("r+b") as opened:
+        opened.seek(-1, 2)
+        opened.write(b"\x7f")
+    assert run("checkpoint", "verify", tmp_path / "b") == 1
+    capsys.readouterr()
+    assert run(*arguments, tmp_path / "b", "--to", plans / "tp4", "--rank", "1") == 2
+    assert "rank_1: is there already" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("arguments", "status", "message"), [

@@ -157,24 +157,26 @@ def run(options: argparse.Namespace) -> int:
 def _transform(options: argparse.Namespace) -> int:
     from planner.checkpoint.layouts import read_layouts
     from planner.checkpoint.source import open_checkpoint
-    from planner.checkpoint.transforming import planned, transform
+    from planner.checkpoint.transforming import Transformed, planned_by_rank, transform_all
     from planner.status import show_progress
 
     began = time.perf_counter()
     layouts = None if options.before is None else read_layouts(options.before)
     source = open_checkpoint(options.source, layouts, options.skip)
     target = None if options.after is None else read_layouts(options.after)
-    plan = planned(source, options.target, target, _options(options))
+    plans = planned_by_rank(source, options.target, target, _options(options))
     if options.dry_run:
         from planner.checkpoint.trial import seconds_of
 
-        _print(plan.done(), options, seconds_of(plan))
+        done = Transformed.together(str(options.target), [p.done() for p in plans])
+        _print(done, options, sum(map(seconds_of, plans)))
         return 0
 
     def progress(done: int, total: int) -> None:
         show_progress(f"{_size(done)} of {_size(total)}", done / total if total else 1.0)
 
-    _print(transform(plan, progress), options, time.perf_counter() - began)
+    done = Transformed.together(str(options.target), transform_all(plans, progress))
+    _print(done, options, time.perf_counter() - began)
     return 0
 
 
