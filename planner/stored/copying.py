@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,15 +46,25 @@ class Strip:
     box: tuple[Range, ...]
     digest: str
 
+    def text(self) -> bytes:
+        """As the checksums of a file have it: JSON, of [box, digest]."""
+        return f'[[{",".join(f"[{low},{high}]" for low, high in self.box)}],"{self.digest}"]'.encode()
+
 
 @dataclass(slots=True)
 class Copied:
-    """Bytes that were read and written, and by move the strips of which its arrays consist."""
+    """Bytes that were read and written, and by (move, array of its target) the strips of which the array consists: as
+    text with commas between them, since there are millions where a checkpoint has terabytes."""
 
     read: int = 0
     written: int = 0
     found: int = 0
-    strips: dict[int, list[Strip]] = field(default_factory=dict)
+    strips: dict[tuple[int, int], bytearray] = field(default_factory=dict)
+
+    def add(self, move: int, strips: Sequence[Strip]) -> None:
+        for s in strips:
+            text = self.strips.setdefault((move, s.array), bytearray())
+            text += b"," + s.text() if text else s.text()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +79,14 @@ def block_bytes(memory: int, workers: int) -> int:
     return max(1, min(BLOCK, memory // (workers * _COPIES)))
 
 
-def units(moves: Sequence[Move], block: int) -> list[_Unit]:
+def units(moves: Sequence[Move], block: int) -> Iterator[_Unit]:
     """What is copied at once, in blocks of so many bytes: the same units for the same moves."""
-    out = []
+    number = 0
     for i, m in enumerate(moves):
         item = max(m.source.dtype.itemsize, m.target.dtype.itemsize)
-        out += [(i, tuple(each)) for each in blocks(m.target.shape, block // item)]
-    return [_Unit(n, *each) for n, each in enumerate(out)]
+        for each in blocks(m.target.shape, block // item):
+            yield _Unit(number, i, tuple(each))
+            number += 1
 
 
 def copy(
@@ -89,8 +100,7 @@ def copy(
         InputError: a source file is shorter than its arrays.
         OSError: a target cannot be written to.
     """
-    todo = units(moves, block)
-    known = _journaled(journal, len(todo))
+    known = _journaled(journal)
     out, lock = Copied(), threading.Lock()
     local = threading.local()
     opened: list[tuple[Files, Files]] = []
@@ -119,8 +129,8 @@ def copy(
             return unit, strips, False
 
         try:
-            for unit, strips, found in _ordered(work, todo, workers):
-                out.strips.setdefault(unit.move, []).extend(strips)
+            for unit, strips, found in _ordered(work, units(moves, block), workers):
+                out.add(unit.move, strips)
                 held = moves[unit.move].target
                 done = sum(_volume(s.box) for s in strips) * held.dtype.itemsize
                 out.found += done if found else 0
@@ -136,7 +146,7 @@ def copy(
 
 
 def _ordered(
-    work: Callable[[_Unit], tuple[_Unit, list[Strip], bool]], todo: Sequence[_Unit], workers: int
+    work: Callable[[_Unit], tuple[_Unit, list[Strip], bool]], todo: Iterable[_Unit], workers: int
 ) -> Iterator[tuple[_Unit, list[Strip], bool]]:
     """Results in the order of the units; a few are under way ahead of the one that is waited for."""
     if workers == 1:
@@ -156,7 +166,7 @@ def _ordered(
                 each.cancel()
 
 
-def _journaled(journal: Path, count: int) -> dict[int, list[str]]:
+def _journaled(journal: Path) -> dict[int, list[str]]:
     """Digests of units that an earlier run has written; a line that was cut off is none."""
     found: dict[int, list[str]] = {}
     if not journal.is_file():
@@ -164,7 +174,7 @@ def _journaled(journal: Path, count: int) -> dict[int, list[str]]:
     text = journal.read_text(encoding="ascii", errors="replace")
     for line in text[: text.rfind("\n") + 1].splitlines():
         number, *digests = line.split(" ")
-        if number.isdecimal() and int(number) < count:
+        if number.isdecimal() and len(number) < 19:
             found[int(number)] = digests
     if not text.endswith("\n") and text:
         journal.write_text(text[: text.rfind("\n") + 1], encoding="ascii")

@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import xxhash
 
@@ -162,11 +162,9 @@ class Writing:
         sums: dict[str, dict[str, Any]] = {}
         arrays = self.arrays()
         where = {array: key for key, array in arrays.items()}
-        strips: dict[tuple[str, str], list[Any]] = {}
-        for number, found in copied.strips.items():
-            for s in found:
-                key = where[moves[number].target.arrays[s.array]]
-                strips.setdefault(key, []).append([[list(r) for r in s.box], s.digest])
+        strips: dict[tuple[str, str], bytearray] = {
+            where[moves[move].target.arrays[array]]: found for (move, array), found in copied.strips.items()
+        }
         for f, a in zip(self.files, self.arranged, strict=True):
             path = self.part / f.path
             fixed = list(a.fixed)
@@ -181,10 +179,7 @@ class Writing:
                 "size": a.size,
                 "rest": _digest_of(path, [(offset, len(data)) for offset, data in fixed]),
                 "ranges": [[offset, len(data)] for offset, data in fixed],
-                "arrays": {
-                    e.name: {**_where(arrays[f.path, e.name]), "strips": strips.get((f.path, e.name), [])}
-                    for e in f.entries
-                },
+                "arrays": {e.name: _where(arrays[f.path, e.name]) for e in f.entries},
             }
         for name, data in self.small.items():
             path = self.part / name
@@ -192,9 +187,8 @@ class Writing:
             path.write_bytes(data)
             sums[name] = {"size": len(data), "rest": _digest_of(path, [(0, len(data))]), "ranges": [[0, len(data)]],
                           "arrays": {}}  # fmt: skip
-        text = json.dumps({"schema": 1, "files": sums}, separators=(",", ":")).encode()
-        manifest = self.part / f".{CHECKSUMS}"
-        manifest.write_bytes(text)
+        with (self.part / f".{CHECKSUMS}").open("wb") as manifest:
+            _write_sums(manifest, sums, strips)
         if sync:
             self._sync()
         self._put()
@@ -250,6 +244,26 @@ def _remove(place: Path) -> None:
             shutil.rmtree(place)
         else:
             place.unlink()
+
+
+def _write_sums(
+    out: BinaryIO, sums: Mapping[str, Mapping[str, Any]], strips: Mapping[tuple[str, str], bytearray]
+) -> None:
+    """The file of checksums, array by array: strips are text already."""
+    out.write(b'{"schema":1,"files":{')
+    for i, (path, about) in enumerate(sums.items()):
+        head = _json({k: v for k, v in about.items() if k != "arrays"})
+        out.write(b"," * (i > 0) + _json(path) + b":" + head[:-1] + b',"arrays":{')
+        for j, (name, array) in enumerate(about["arrays"].items()):
+            out.write(b"," * (j > 0) + _json(name) + b":" + _json(array)[:-1] + b',"strips":[')
+            out.write(strips.get((path, name), b""))
+            out.write(b"]}")
+        out.write(b"}}")
+    out.write(b"}}")
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 def _where(array: StoredArray) -> dict[str, Any]:
