@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -214,9 +215,18 @@ def _print(done: Transformed, options: argparse.Namespace, seconds: float) -> No
     if done.skipped:
         print(f"left out: {_some(done.skipped)}")
     if done.values:
-        print(f"left out, since {done.format} has no place for it: {_some(done.values)}")
+        print(f"left out, since {done.format} has no place for it: {_some(_grouped(done.values))}")
     if done.carried:
-        print(f"goes along: {_some(done.carried)}")
+        print(f"goes along: {_some(_grouped(done.carried))}")
+
+
+def _grouped(names: Sequence[str]) -> list[str]:
+    """Several keys of one dictionary as `dictionary.* (count)`."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(name.rpartition(".")[0], []).append(name)
+    return [text for prefix, found in groups.items()
+            for text in ([f"{prefix}.* ({len(found)})"] if prefix and len(found) > 2 else found)]  # fmt: skip
 
 
 def _some(items: Any, most: int = 12) -> str:
