@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from planner.errors import PlannerError, UsageError
+from planner.runtime.freed import keep_freed_memory
 from planner.runtime.workers import WorkerError, device_of, join_group
 
 __all__ = ["Elsewhere", "Ranks", "Started", "started"]
@@ -93,6 +94,8 @@ class Ranks:
     def __init__(self, here: Started, device: str, threads: int) -> None:
         torch.set_num_threads(threads)
         where = device_of(device, here.local_rank)
+        if where.type == "cpu":
+            keep_freed_memory()
         try:
             self.context = join_group(where, here.rank, here.world, "env://")
         except (RuntimeError, ValueError) as error:

@@ -23,6 +23,7 @@ from planner.ir import Layout, Role
 from planner.lowering import lower
 from planner.planning.programs import assignment_of, program_of
 from planner.runtime.apart import Apart
+from planner.runtime.freed import keep_freed_memory
 from planner.runtime.outputs import step_loss, whole
 from planner.runtime.parts import local_part
 from planner.runtime.placements import State, local_tensor
@@ -117,6 +118,8 @@ class Runner:
         self.device = next((b.device for b in (*module.parameters(), *module.buffers()) if not b.is_meta),
                            torch.device("cpu"))  # fmt: skip
         self.context = Context(dist.get_rank(), dist.get_world_size(), self.device)
+        if self.device.type == "cpu":
+            keep_freed_memory()
         program = program_of(self.document, self.graph)
         self.staged = pipeline_of(self.document, program, self.micro_batches)
         self.names = self.capture.paths(self.graph)
