@@ -17,17 +17,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from planner.clock import CONTEXTS, Configuration, Context, Prediction, predict
+from planner.clock import Configuration, Prediction, predict
 from planner.errors import InputError, UsageError
 from planner.trace import Workload
+from planner.uniform.bounding import Bounds, step_of
 from planner.uniform.coarse import Coarse, Ranks, alone, divides, ranks_of
-from planner.uniform.dominance import no_better, others
-from planner.uniform.families import least_in_groups, least_seconds
 from planner.uniform.first import likely
 from planner.uniform.found import Found, Scored
 from planner.uniform.least import Held, Passed
-from planner.uniform.load import Load
-from planner.uniform.loads import IN_GROUPS, LARGER, LONGER, Loads
+from planner.uniform.loads import IN_GROUPS, LARGER, LONGER
 from planner.uniform.sample import Sample
 from planner.uniform.space import Space, configurations, groups, levels, scheduled
 
@@ -68,13 +66,9 @@ class _Search:
         self._open: list[tuple[float, int, Callable[[float, Any], None], Any]] = []
         self._number = itertools.count()
         self._rates: dict[Ranks, float] = {}  # device-seconds of a sample, at least
-        self._passed: dict[Configuration, Passed | None] = {}
         self._estimates: dict[Configuration, float] = {}  # seconds of steps
-        self._bounds: dict[object, float] = {}  # seconds, by family
-        self._bounds_in_groups: dict[object, float] = {}
         self._shortest: dict[Configuration, float] = {}  # of those played, whatever their groups of ranks
-        self._loads = Loads(sample, self.profile)
-        self._coarse: dict[Ranks, tuple[Held, Mapping[int, Passed]]] = {}
+        self._bounds = Bounds(sample, space, limit)
 
     def run(self, tell: Callable[[Scored], None]) -> Found:
         groups: dict[Ranks, dict[int, list[Configuration]]] = defaultdict(lambda: defaultdict(list))
@@ -97,7 +91,7 @@ class _Search:
         if not self.best and self._open:
             first = self._promising(first)
         best = tuple(self.best) or (() if first is None else (first,))
-        coarse = Coarse(self._coarse, self.profile, self._loads)
+        coarse = Coarse(self._bounds.coarse, self.profile, self._bounds.loads)
         ended = not self.stopped()
         bounded = self.considered - self.rejected.total() - self._looked_at
         rejected = {**self.rejected, **({"bound": bounded} if ended else {})}  # else some were never looked at
@@ -182,71 +176,33 @@ class _Search:
         except (UsageError, InputError):
             self._reject("model", len(there))
             return
-        fitting = [c for c in there if self._fits(held, c)]
+        fitting = [c for c in there if self._bounds.fits(held, c)]
         self._reject("memory", len(there) - len(fitting))
         sizes = [self.space.batch, *sorted({c.micro_batch for c in fitting}, reverse=True)]
         together: dict[int, Passed] = {}
         for n in {c.copies for c in fitting}:
-            passes = (self._passes(smallest.with_(micro_batch=m, micro_batches=n, copies=n)) for m in sizes)
+            passes = (self._bounds.passes(smallest.with_(micro_batch=m, micro_batches=n, copies=n)) for m in sizes)
             passed = next((p for p in passes if p is not None), None)
             if passed is not None:
-                together[n] = self._faster_alone(passed, smallest)
+                together[n] = self._bounds.faster_alone(passed, smallest)
         self._reject("model", sum(c.copies not in together for c in fitting))
         if not together:
             return
-        if self._dominated(smallest, held, together, fitting):
+        if self._bounds.dominated(smallest, held, together, fitting):
             self.refused["bound"] += len(fitting)
             return
         self._rates[ranks] = min(p.seconds / p.samples for p in together.values()) * ranks[0] * ranks[1]
-        self._coarse[ranks] = held, together
+        self._bounds.coarse[ranks] = held, together
         for c in (c for c in fitting if c.copies in together):
-            least = self._step(together[c.copies], c)
+            least = step_of(together[c.copies], c)
             if c.pp == c.micro_batches == 1:
                 self._at_once.append((least, c))
             self._push(least, self._schedule, c)
-
-    def _faster_alone(self, large: Passed, smallest: Configuration) -> Passed:
-        """The passes of a large micro-batch, or of one sample where these take less for it: positions that ranks divide
-        may stay divided in one sample alone (`Sample.estimated`)."""
-        if smallest.micro_batch > 1 or not (smallest.cp > 1 or smallest.sequence_parallel):
-            return large
-        copies = large.configuration.copies
-        one = self._passes(smallest.with_(micro_batches=copies, copies=copies))
-        return large if one is None or large.seconds / large.samples <= one.seconds / one.samples else one
 
     def _reject(self, reason: str, count: int) -> None:
         """Of configurations that are not looked at closer."""
         self.refused[reason] += count
         self.rejected[reason] += count
-
-    def _dominated(
-        self, smallest: Configuration, held: Held, together: Mapping[int, Passed], fitting: Sequence[Configuration]
-    ) -> bool:
-        """Whether these ranks are in no respect better than those that differ in how attention goes about the sequence;
-        of two that are equal in all, the latter of the two kinds goes.  `fitting`: their configurations, of which the
-        space must have the others."""
-        for other in others(smallest, self.space.contexts):
-            if not all(self._has_all_levels(c, other.context) for c in fitting):
-                continue
-            sizes = [alone(smallest), *(p.configuration.with_(micro_batch=p.samples) for p in together.values())]
-            mine = [held.workload, *(p.workload for p in together.values())]
-            theirs = [self._passes(size.with_(context=other.context)) for size in sizes]
-            pairs = [(a, b.workload, c) for a, b, c in zip(mine, theirs, sizes, strict=True) if b is not None]
-            if len(pairs) < len(sizes):  # a micro-batch that the other way does not admit
-                continue
-            later = CONTEXTS.index(smallest.context) > CONTEXTS.index(other.context)
-            if all(no_better(a, b, c, self.profile) for a, b, c in pairs) and (
-                later or not all(no_better(b, a, c, self.profile) for a, b, c in pairs)
-            ):
-                return True
-        return False
-
-    def _has_all_levels(self, c: Configuration, context: Context) -> bool:
-        """Whether the space has the configuration with the other `context` at all levels of ZeRO that it has it at."""
-        unsupported = self.space.unsupported
-        return unsupported is None or not any(
-            unsupported(level.with_(context=context)) for level in levels(self.space, c)
-        )
 
     def _seconds_at_once(self) -> float:
         """Of the fastest that passes the whole batch at once, where it is not slower than the best anyway."""
@@ -262,76 +218,40 @@ class _Search:
                     found = min(found, prediction.step_time_s)
         return found
 
-    def _fits(self, held: Held, c: Configuration) -> bool:
-        """Whether the device may hold it."""
-        try:
-            size = held.bytes(c)
-        except UsageError:  # more chunks than layers
-            return False
-        return self.limit is None or size <= self.limit
-
     def _schedule(self, bound: float, c: Configuration) -> None:
         """Bounds it by its own micro-batch."""
-        passed = self._passes(c)
+        passed = self._bounds.passes(c)
         if passed is None:
             self._reject("model", 1)
             return
         self._looked_at += 1
-        least = self._step(passed, c)
-        held, _ = self._coarse[ranks_of(c)]
+        least = step_of(passed, c)
+        held, _ = self._bounds.coarse[ranks_of(c)]
         for level in levels(self.space, c):
-            if self._fits(held, level):
+            if self._bounds.fits(held, level):
                 self._push(max(bound, least + held.update(level, self.profile)), self._exchange, level)
 
     def _exchange(self, bound: float, c: Configuration) -> None:
         """Bounds it with what data-parallel ranks exchange, as all cuts of the model at its level of ZeRO."""
-        load = self._loads.of(c, exact=False)
+        load = self._bounds.loads.of(c, exact=False)
         if load is None:
             return
-        least = self._least(load, c)
+        least = self._bounds.least(load, c, self._last())
         self._push(max(bound, least * (1 - LONGER)), self._estimate, c)
-        within = self._least_in_groups(load, c, least)
+        within = self._bounds.least_in_groups(load, c, least, self._last())
         if within < least:
             self._push(max(bound, within * (1 - LONGER)), self._in_groups, c)
 
     def _in_groups(self, bound: float, c: Configuration) -> None:
         """Bounds the same with ZeRO over smaller groups, each by what is exchanged in it; those that are not bounded
         by less are left out, since they hold more."""
-        held, _ = self._coarse[ranks_of(c)]
-        over_all = self._loads.of(c, exact=False)
-        least = float("inf") if over_all is None else self._least(over_all, c)
+        held, _ = self._bounds.coarse[ranks_of(c)]
+        over_all = self._bounds.loads.of(c, exact=False)
+        least = float("inf") if over_all is None else self._bounds.least(over_all, c, self._last())
         for group in groups(self.space, c):
-            load = self._loads.of(group, exact=False) if self._fits(held, group) else None
-            if load is not None and (within := self._least(load, group)) < least:
+            load = self._bounds.loads.of(group, exact=False) if self._bounds.fits(held, group) else None
+            if load is not None and (within := self._bounds.least(load, group, self._last())) < least:
                 self._push(max(bound, within * (1 - LONGER)), self._estimate, group)
-
-    def _least(self, load: Load, c: Configuration) -> float:
-        """Of the family of `c` by this load, found once however many of the blocks run again or wait elsewhere."""
-        below = self._last() / (1 - LONGER)
-        key = self._loads.family(c), below
-        if key not in self._bounds:
-            self._bounds[key] = least_seconds(load, c, self.profile, self.limit, below)
-        return self._bounds[key]
-
-    def _least_in_groups(self, load: Load, c: Configuration, least: float) -> float:
-        """The same with ZeRO over any smaller group, where over all ranks it is the `least`; inf if there is none."""
-        below = self._last() / (1 - LONGER)
-        key = self._loads.family(c), below
-        if key not in self._bounds_in_groups:
-            any_group = self._loads.in_groups(c)
-            self._bounds_in_groups[key] = (
-                float("inf")
-                if any_group is None
-                else least_in_groups(any_group, load, c, self.profile, self.limit, below, least=least)
-            )
-        return self._bounds_in_groups[key]
-
-    @staticmethod
-    def _step(passed: Passed, c: Configuration) -> float:
-        try:
-            return passed.step(c) * (1 - LONGER)
-        except UsageError:  # more chunks than layers
-            return float("inf")
 
     def _estimate(self, bound: float, c: Configuration) -> None:
         """Bounds it by its step as it is estimated.  Groups that are not faster than all ranks are left out."""
@@ -385,16 +305,6 @@ class _Search:
             self.refused["memory"] += 1
             return None
         return prediction
-
-    def _passes(self, c: Configuration) -> Passed | None:
-        """What a rank takes for a micro-batch; None where the model does not admit it."""
-        one = alone(c)
-        if one not in self._passed:
-            try:
-                self._passed[one] = Passed(self.sample.estimated(one), one, self.profile, c.micro_batch)
-            except (UsageError, InputError):
-                self._passed[one] = None
-        return self._passed[one]
 
 
 def _over_all(c: Configuration) -> Configuration:
