@@ -114,8 +114,8 @@ def planned(source: Checkpoint, place: Path, target: Layouts | None, options: Op
     stamps = _stamps(source)
     check_source(source, options)
     if options.rules:
-        tensors, said = renamed(source.tensors, source.said, options.rules, source.place)
-        source = replace(source, tensors=tensors, said=said)
+        made = renamed(source.tensors, source.said, options.rules, source.place)
+        source = replace(source, tensors=made.tensors, said=made.said, skipped=(*source.skipped, *made.cut))
     kind, style = kind_of(source, place, target, options)
     target = None if target is None else target.in_format(kind)
     if style != style_of(source.tensors, source.kind):
