@@ -4,9 +4,11 @@
 |---|---|---|---|
 | MindSpore | `P` | `moment1.P`, `moment2.P` (`adam_m.P`, `adam_v.P` of AdamWeightDecay) | `moments.P` |
 | PyTorch, by DCP | `model.P` | `optimizer.state.P.exp_avg`, `….exp_avg_sq`, `….step` | `….momentum_buffer` |
+| Megatron, by DCP | `P` | `optimizer.state.exp_avg.P`, `….exp_avg_sq.P`, `….fp32_param.P` (`param.P`) | |
 | plain | `P` | `P.exp_avg`, `P.exp_avg_sq`, `P.step` | `P.momentum_buffer` |
 
-Sources: mindspore/nn/optim (prefixes of the slots), torch.distributed.checkpoint.state_dict.
+Sources: mindspore/nn/optim (prefixes of the slots), torch.distributed.checkpoint.state_dict, megatron/core/optimizer
+(`fp32_param` is the copy of a weight in fp32 that it updates, `param` in the distributed optimizer).
 """
 
 from __future__ import annotations
@@ -21,10 +23,17 @@ __all__ = ["SHAPED", "Tensor", "numbered", "parameters_among", "parse", "slots_a
 _BEFORE: Final = {"moment1": "exp_avg", "adam_m": "exp_avg", "moment2": "exp_avg_sq", "adam_v": "exp_avg_sq",
                   "moments": "momentum_buffer", "accum": "momentum_buffer", "stat": "stat",
                   "accu_grads": "accu_grads", "step": "step"}  # fmt: skip
-_BEHIND: Final = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "step")
-SHAPED: Final = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")  # with the shape of their parameter
+_BEHIND: Final = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "step", "fp32_param")
+SHAPED: Final = (
+    "exp_avg",
+    "exp_avg_sq",
+    "max_exp_avg_sq",
+    "momentum_buffer",
+    "fp32_param",
+)  # with the shape of their parameter
 _MINDSPORE: Final = {"exp_avg": "moment1", "exp_avg_sq": "moment2", "momentum_buffer": "moments"}
 _STATE: Final = "optimizer.state."
+_MEGATRON: Final = {"param": "fp32_param"}  # names of slots that it has beside ours
 _NUMBERED: Final = re.compile(rf"(?:.*\.)?state\.\d+\.(?:{'|'.join(_BEHIND)})")
 
 
@@ -49,6 +58,10 @@ def parse(name: str, parameters: Collection[str]) -> Tensor:
     parameter, _, slot = name.removeprefix(_STATE).rpartition(".")
     if (name.startswith(_STATE) or slot in _BEHIND) and parameter in parameters:
         return Tensor(name, parameter, slot)
+    slot, _, parameter = name.removeprefix(_STATE).partition(".")
+    slot = _MEGATRON.get(slot, slot)
+    if name.startswith(_STATE) and slot in _BEHIND and parameter in parameters:
+        return Tensor(name, parameter, slot)
     return Tensor(name)
 
 
@@ -72,6 +85,8 @@ def numbered(names: Collection[str]) -> str | None:
 
 def style_of(names: Collection[str], kind: str = "") -> str:
     """How a checkpoint of some kind spells its tensors."""
+    if kind == "megatron":
+        return "megatron"
     if any(n.startswith(_STATE) for n in names):  # "model." alone may be the module's own
         return "torch"
     if kind == "dcp" and names and all(n.startswith("model.") for n in names):
@@ -87,6 +102,8 @@ def spelled(tensor: Tensor, style: str) -> str:
         return f"{_STATE}{tensor.parameter}.{tensor.slot}" if tensor.slot else f"model.{tensor.parameter}"
     if not tensor.slot:
         return tensor.parameter
+    if style == "megatron":
+        return f"{_STATE}{tensor.slot}.{tensor.parameter}"
     if style == "mindspore":
         return f"{_MINDSPORE.get(tensor.slot, tensor.slot)}.{tensor.parameter}"
     return f"{tensor.parameter}.{tensor.slot}"

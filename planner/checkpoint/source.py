@@ -6,6 +6,7 @@
 | `file` | one file with whole tensors |
 | `huggingface` | whole tensors in `*.safetensors`, with `model.safetensors.index.json` or without |
 | `dcp` | torch.distributed.checkpoint: `.metadata`, which says where everything lies, and `*.distcp` |
+| `megatron` | the same of Megatron-core, with `metadata.json` and `common.pt` |
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from planner.checkpoint.layouts import Layouts, Spread
+from planner.checkpoint.megatron import is_megatron, with_common
 from planner.checkpoint.naming import SHAPED, Tensor, parameters_among, parse
 from planner.checkpoint.wording import listed
 from planner.errors import InputError, UsageError
@@ -168,9 +170,13 @@ def _of_whole(place: Path, kind: str, files: Mapping[Path, set[str] | None], lay
 
 def _of_dcp(place: Path, layouts: Layouts | None) -> Checkpoint:
     tensors, values, files = read_dcp(place)
-    known = set(layouts.parameters) if layouts is not None else parameters_among(tensors, "dcp")
+    kind = "dcp"
+    if is_megatron(place):
+        kind = "megatron"
+        tensors, values, files = with_common(place, tensors, values, files)
+    known = set(layouts.parameters) if layouts is not None else parameters_among(tensors, kind)
     said = {n: parse(n, known) for n in tensors}
-    return Checkpoint(place, "dcp", "torch", tensors, said, values, {}, (), layouts, files)
+    return Checkpoint(place, kind, "torch", tensors, said, values, {}, (), layouts, files)
 
 
 def _of_ranks(place: Path, ranks: Mapping[int, Path], layouts: Layouts | None, skip: Sequence[str]) -> Checkpoint:

@@ -10,10 +10,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from planner.checkpoint import megatron
 from planner.checkpoint.layouts import Layouts, Spread
 from planner.checkpoint.naming import SHAPED, Tensor, parse, style_of
 from planner.checkpoint.options import FORMAT_NAMES, Options
 from planner.checkpoint.source import Checkpoint, local_shapes
+from planner.checkpoint.steps import value_of
 from planner.errors import InputError, UsageError
 from planner.stored.formats.dcp import METADATA, DistCp, metadata
 from planner.stored.formats.layout import Entry, FileFormat
@@ -25,7 +27,7 @@ from planner.transfer.pieces import Pieces, whole
 __all__ = ["Target", "element_of", "kind_of", "target_of"]
 
 _SHARD: Final = 5 << 30  # bytes of a file of Hugging Face, as its own tools cut them
-_STYLE: Final = {"mindspore": "mindspore", "huggingface": "plain", "dcp": "torch"}
+_STYLE: Final = {"mindspore": "mindspore", "huggingface": "plain", "dcp": "torch", "megatron": "megatron"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +54,13 @@ def kind_of(source: Checkpoint, place: Path, target: Layouts | None, options: Op
     kind = options.format
     if kind and kind not in FORMAT_NAMES:
         raise UsageError(f"--format: expected one of {', '.join(FORMAT_NAMES)}, found {kind!r}")
-    if target is not None and kind in ("huggingface", "dcp"):
+    if target is not None and kind in ("huggingface", "dcp", "megatron"):
         raise UsageError(f"--format {kind} and --to: that form has whole tensors, which any plan reads; leave --to out")
     if not kind:
         if target is None and place.suffix in (s for f in FORMATS.values() for s in f.suffixes):
             kind = format_of(place).name
         elif target is None and source.kind != "ranks" and not place.suffix:
-            kind = source.kind if source.kind in ("huggingface", "dcp") else source.format
+            kind = source.kind if source.kind in ("huggingface", "dcp", "megatron") else source.format
         else:
             kind = source.format
     own = style_of(source.tensors, source.kind)
@@ -141,13 +143,18 @@ def _whole_files(source: Checkpoint, place: Path, kind: str, names: Mapping[str,
         path = "__0_0.distcp"
         files = [FileToWrite(path, DistCp(), tuple(entries.values()), {})]
         small[METADATA] = metadata({path: tuple(entries.values())})
+    elif kind == "megatron":
+        counted = source.tensors.get(megatron.COUNT)
+        count = None if counted is None else value_of(counted)
+        entries.pop(megatron.COUNT, None)
+        files, small = megatron.written(place, list(entries.values()), count)
     elif kind == "huggingface":
         files, small = _sharded(source, entries)
     else:
         if place.suffix not in FORMATS[kind].suffixes:
             raise UsageError(
                 f"{place}: as {kind}, give a name with the ending {FORMATS[kind].suffixes[0]}, or say --format "
-                "huggingface or dcp"
+                "huggingface, dcp or megatron"
             )
         files = [FileToWrite(place.name, FORMATS[kind], tuple(entries.values()), source.metadata)]
     paths = {e.name: f.path for f in files for e in f.entries}

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from planner.checkpoint.layouts import Layouts
+from planner.checkpoint.megatron import check_reshardable
 from planner.checkpoint.naming import style_of
 from planner.checkpoint.options import Options, Transformed
 from planner.checkpoint.reading import check_whole, pieces_read, ranks_read
@@ -113,13 +114,17 @@ def planned(source: Checkpoint, place: Path, target: Layouts | None, options: Op
     """
     stamps = _stamps(source)
     check_source(source, options)
+    if source.kind == "megatron":
+        check_reshardable(source.place, source.tensors, source.said, options.skip)
     if options.rules:
         made = renamed(source.tensors, source.said, options.rules, source.place)
         source = replace(source, tensors=made.tensors, said=made.said, skipped=(*source.skipped, *made.cut))
     kind, style = kind_of(source, place, target, options)
     target = None if target is None else target.in_format(kind)
-    if style != style_of(source.tensors, source.kind):
-        tensors, said = with_steps(source.tensors, source.said, style)
+    own = style_of(source.tensors, source.kind)
+    if style != own:
+        counts = "torch" if own == "megatron" and style == "plain" else style  # as PyTorch has them: beside each
+        tensors, said = with_steps(source.tensors, source.said, counts)
         source = replace(source, tensors=tensors, said=said)
     names = chosen(source, target, options, style)
     found = target_of(source, place, kind, names.names, target, options)

@@ -1,33 +1,39 @@
 """torch.distributed.checkpoint: `.metadata`, a pickle that says which chunk of which tensor lies where, and `*.distcp`,
 in which each chunk is a file of torch.save behind others.
 
-A folder that is written here has every tensor in one chunk; any reader of DCP takes it apart as its own plan wants it.
+A folder that is written here has every tensor in one chunk, or in chunks that a writer asks for; any reader of DCP
+takes it apart as its own plan wants it.
 Source: torch/distributed/checkpoint/{metadata,filesystem}.py of PyTorch 2.13.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from planner.errors import InputError
-from planner.stored.arrays import StoredArray
+from planner.stored.arrays import Range, StoredArray
 from planner.stored.elements import TORCH, name_in
+from planner.stored.formats.archive import Zipped
 from planner.stored.formats.crc import patches
-from planner.stored.formats.layout import Arranged, Content, Entry
+from planner.stored.formats.layout import Arranged, Content, Entry, slice_name
 from planner.stored.formats.pickled import Call, Made, Name, read_pickle, write_pickle
 from planner.stored.formats.torch_file import TorchFile, read_saved, saved
 from planner.stored.moves import Held
 from planner.transfer.pieces import Boxes, Pieces
 
-__all__ = ["METADATA", "DistCp", "metadata", "read_dcp"]
+__all__ = ["METADATA", "DistCp", "Objects", "metadata", "read_dcp"]
 
 METADATA: Final = ".metadata"
 _MODULE: Final = "torch.distributed.checkpoint.metadata"
 _LONGEST: Final = 1 << 29
+_SHARDED: Final = "/shard_"  # in names of Megatron's objects, which are not looked into
 
 
 # Reading
@@ -51,10 +57,13 @@ def read_dcp(folder: Path) -> tuple[dict[str, Held], dict[str, Any], tuple[Path,
             offset = index.get("offset")
             at = () if offset is None else _size(offset)
             places.setdefault(str(index["fqn"]), {})[at] = (path, int(where["offset"]), int(where["length"]))
-        tensors, values = {}, {}
+        tensors: dict[str, Held] = {}
+        values: dict[str, Any] = {}
         for name, about in _pairs(found["state_dict_metadata"]):
             if about.name.name == "TensorStorageMetadata":
                 tensors[str(name)] = _tensor(str(name), _state(about, "TensorStorageMetadata"), places)
+            elif _SHARDED in str(name):  # one of each rank, or layer: as many as there are layers and experts
+                values[str(name)] = None
             else:
                 values[str(name)] = _value(places.get(str(name), {}))
         return tensors, values, tuple(sorted(files))
@@ -139,54 +148,117 @@ def _value(places: Mapping[tuple[int, ...], Any]) -> Any:
 # Writing
 
 
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """Values that are no tensors, by name: each is the value that a file of torch.save at `path` has, whole."""
+
+    path: str
+    size: int
+    names: tuple[str, ...]
+
+
 class DistCp:
-    """A data file of DCP: for each entry a file of torch.save, behind each other."""
+    """A data file of DCP: for each chunk of an entry a file of torch.save, behind each other.
+
+    `chunks`: the boxes of arrays that are not in one chunk, in order, each one range of the row-major array.  A reader
+    reads a chunk whole, whatever part of it it wants.
+    """
 
     name = "dcp"
     suffixes: tuple[str, ...] = (".distcp",)
+
+    def __init__(self, chunks: Mapping[str, Sequence[Sequence[Range]]] | None = None) -> None:
+        self.chunks = chunks or {}
 
     def read(self, file: Path) -> Content:
         return TorchFile().read(file)
 
     def arrange(self, entries: Sequence[Entry], metadata: Mapping[str, str]) -> Arranged:
-        at, fixed, offsets = 0, [], {}
+        at, fixed = 0, []
+        offsets: dict[str, int] = {}
+        extents: dict[str, list[tuple[int, int]]] = {}
         for e in entries:
-            made = saved([e], e)
-            fixed += [(at + offset, data) for offset, data in made.fixed]
-            offsets[e.name] = at + made.begins["archive/data/0"]
-            at += made.size
-        return Arranged(at, tuple(fixed), offsets, summed=True)
+            begin = 0
+            for box in self.of(e):
+                made, size = _saved(e.dtype, _extent(box)), math.prod(_extent(box)) * e.dtype.itemsize
+                fixed += [(at + offset, data) for offset, data in made.fixed]
+                place = at + made.begins["archive/data/0"]
+                offsets.setdefault(e.name, place)
+                if e.name in self.chunks:
+                    extents.setdefault(e.name, []).append((begin, place))
+                begin, at = begin + size, at + made.size
+        return Arranged(at, tuple(fixed), offsets, True, {n: tuple(x) for n, x in extents.items()})
 
     def finished(self, entries: Sequence[Entry], sums: Mapping[str, int]) -> list[tuple[int, bytes]]:
         at, out = 0, []
         for e in entries:
-            made = saved([e], e)
-            out += patches([at + o for o in made.sums["archive/data/0"]], b"", sums[e.name], e.nbytes)
-            at += made.size
+            for k, box in enumerate(self.of(e)):
+                made, size = _saved(e.dtype, _extent(box)), math.prod(_extent(box)) * e.dtype.itemsize
+                found = sums[slice_name(e.name, k) if e.name in self.chunks else e.name]
+                out += patches([at + o for o in made.sums["archive/data/0"]], b"", found, size)
+                at += made.size
         return out
 
+    def of(self, e: Entry) -> Sequence[Sequence[Range]]:
+        """The boxes of an entry's chunks."""
+        return self.chunks.get(e.name) or [[(0, n) for n in e.shape]]
 
-def metadata(files: Mapping[str, Sequence[Entry]]) -> bytes:
-    """`.metadata` of files that `DistCp` arranged, every tensor whole in one of them."""
-    described, stored = {}, {}
+
+def _extent(box: Sequence[Range]) -> tuple[int, ...]:
+    return tuple(high - low for low, high in box)
+
+
+@lru_cache(maxsize=1024)
+def _saved(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Zipped:
+    e = Entry("", dtype, shape)
+    return saved([e], e)
+
+
+def metadata(
+    files: Mapping[str, Sequence[Entry]], written: DistCp | None = None, objects: Objects | None = None, *,
+    aliases: Mapping[str, str] | None = None, nested: bool = True,
+) -> bytes:  # fmt: skip
+    """`.metadata` of files that `written` arranged, every tensor in one of them.
+
+    `aliases`: other names → entries that they mean, too.  `nested`: whether names are keys of nested dictionaries.
+    """
+    described: dict[str, Made] = {}
+    stored = {}
     keys: dict[str, tuple[str, ...]] = {}
+    written = written or DistCp()
+    others: dict[str, list[str]] = {}
+    for other, name in (aliases or {}).items():
+        others.setdefault(name, []).append(other)
     for path, entries in files.items():
         at = 0
         for e in entries:
-            length = saved([e], e).size
-            described[e.name] = _described(e)
-            index = Made(
-                Name(_MODULE, "MetadataIndex"), {"fqn": e.name, "offset": _sized(0 for _ in e.shape), "index": 0}
-            )
-            where = {"relative_path": path, "offset": at, "length": length, "transform_descriptors": None}
-            stored[index] = Made(Name("torch.distributed.checkpoint.filesystem", "_StorageInfo"), where)
-            keys[e.name] = _path(e.name)
-            at += length
+            boxes = written.of(e)
+            names = (e.name, *others.get(e.name, ()))
+            described |= dict.fromkeys(names, _described(e, boxes))
+            keys |= {n: _path(n) for n in names}
+            for k, box in enumerate(boxes):
+                length = _saved(e.dtype, _extent(box)).size
+                for n in names:
+                    stored[_index(n, _sized(low for low, _ in box), k)] = _place(path, at, length)
+                at += length
+    for name in objects.names if objects is not None else ():
+        assert objects is not None
+        described[name] = Made(Name(_MODULE, "BytesStorageMetadata"), {})
+        stored[_index(name, None, None)] = _place(objects.path, 0, objects.size)
     state = {
-        "state_dict_metadata": described, "planner_data": keys, "storage_data": stored, "storage_meta": None,
-        "version": None,
+        "state_dict_metadata": described, "planner_data": keys if nested else {}, "storage_data": stored,
+        "storage_meta": None, "version": None,
     }  # fmt: skip
     return write_pickle(Made(Name(_MODULE, "Metadata"), state), protocol=4)
+
+
+def _index(name: str, offset: Call | None, number: int | None) -> Made:
+    return Made(Name(_MODULE, "MetadataIndex"), {"fqn": name, "offset": offset, "index": number})
+
+
+def _place(path: str, offset: int, length: int) -> Made:
+    where = {"relative_path": path, "offset": offset, "length": length, "transform_descriptors": None}
+    return Made(Name("torch.distributed.checkpoint.filesystem", "_StorageInfo"), where)
 
 
 def _path(name: str) -> tuple[str, ...]:
@@ -203,16 +275,18 @@ def _sized(sizes: Any) -> Call:
     return Call(Name("torch", "Size"), (tuple(sizes),))
 
 
-def _described(e: Entry) -> Made:
+def _described(e: Entry, boxes: Sequence[Sequence[Range]]) -> Made:
     layout = Call(Name("torch.serialization", "_get_layout"), ("torch.strided",))
     memory = Call(Name(_MODULE, "_MEM_FORMAT_ENCODING"), (0,))
     properties = Made(
         Name(_MODULE, "TensorProperties"), (Name("torch", name_in(TORCH, e.dtype)), layout, False, memory, False)
     )
-    chunk = Made(
-        Name(_MODULE, "ChunkStorageMetadata"), {"offsets": _sized(0 for _ in e.shape), "sizes": _sized(e.shape)}
-    )
+    chunks = [
+        Made(Name(_MODULE, "ChunkStorageMetadata"),
+             {"offsets": _sized(low for low, _ in box), "sizes": _sized(_extent(box))})
+        for box in boxes
+    ]  # fmt: skip
     return Made(
         Name(_MODULE, "TensorStorageMetadata"),
-        {"properties": properties, "size": _sized(e.shape), "chunks": [chunk]},
+        {"properties": properties, "size": _sized(e.shape), "chunks": chunks},
     )
