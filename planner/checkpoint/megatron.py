@@ -44,6 +44,8 @@ _BACKEND: Final = {"sharded_backend": "torch_dist", "sharded_backend_version": 1
                    "common_backend_version": 1}  # fmt: skip
 _STATE: Final = "optimizer.state."
 _MAIN: Final = ("fp32_param", "param")  # names of the weights in fp32: of Float16Optimizer, of DistributedOptimizer
+_BEFORE: Final = "pre_mlp_layernorm."  # the norm in front of experts
+_FUSED: Final = "mlp.linear_fc1.layer_norm_"  # that of a matrix behind it
 _CHUNK: Final = 64 << 20  # bytes of a chunk at most, since each rank reads chunks whole
 _SMALL: Final = 1 << 20  # bytes of a tensor whose layers need no chunks of their own
 _LONGEST: Final = 1 << 16  # bytes of metadata.json
@@ -91,11 +93,11 @@ def with_common(
 
 
 def _is_alias(name: str, held: Held, tensors: Mapping[str, Held]) -> bool:
-    """Whether a name of a weight in fp32 means what another name means already, as in what is written here."""
+    """Whether a name means what another name means already, as in what is written here."""
     slot, _, parameter = name.removeprefix(_STATE).partition(".")
-    if not name.startswith(_STATE) or slot not in _MAIN:
-        return False
-    others = [parameter] if slot == _MAIN[0] else [parameter, f"{_STATE}{_MAIN[0]}.{parameter}"]
+    others = [name.replace(_FUSED, _BEFORE)] if _FUSED in name else []
+    if name.startswith(_STATE) and slot in _MAIN:
+        others += [parameter] if slot == _MAIN[0] else [parameter, f"{_STATE}{_MAIN[0]}.{parameter}"]
     return any(tensors[o].arrays == held.arrays for o in others if o in tensors)
 
 
@@ -182,13 +184,21 @@ def _extra_states(e: Entry) -> Iterator[str]:
 
 
 def _aliases(names: set[str]) -> Iterator[tuple[str, str]]:
-    """(name of a weight in fp32 that an optimizer asks for, what has it): where no slot has it, the weight itself."""
+    """(another name of a tensor that Megatron may ask for, the name that has it).
+
+    Of a weight in fp32, which its optimizers call differently: where no slot has it, the weight itself.  And of the
+    norm before experts, which TransformerEngine's layers and Megatron's own call differently.
+    """
     for name in names:
         slot, _, parameter = name.removeprefix(_STATE).partition(".")
         if name.startswith(_STATE) and slot == "exp_avg" and parameter in names:
             main = f"{_STATE}{_MAIN[0]}.{parameter}"
             held = main if main in names else parameter
-            yield from ((n, held) for n in (f"{_STATE}{s}.{parameter}" for s in _MAIN) if n not in names)
+            mains = [n for n in (f"{_STATE}{s}.{parameter}" for s in _MAIN) if n not in names]
+            yield from ((n, held) for n in mains)
+            yield from ((n.replace(_BEFORE, _FUSED), held) for n in mains if _BEFORE in n)
+        if _BEFORE in name and (other := name.replace(_BEFORE, _FUSED)) not in names:
+            yield other, name
 
 
 def _common(names: set[str], count: int | None) -> bytes:

@@ -150,6 +150,7 @@ def _whole_files(source: Checkpoint, place: Path, kind: str, names: Mapping[str,
         files, small = megatron.written(place, list(entries.values()), count)
     elif kind == "huggingface":
         files, small = _sharded(source, entries)
+        small |= dict(options.beside)
     else:
         if place.suffix not in FORMATS[kind].suffixes:
             raise UsageError(
