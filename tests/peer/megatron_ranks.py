@@ -1,8 +1,8 @@
 """Processes of Megatron-core on the CPU, for tests: they load, save and run small GPT models over gloo.
 
 Megatron-core asks for CUDA's device and its random states in a few places: `on_cpu` gives it the CPU and nothing to
-track, which changes no number, since nothing here draws any.  Its writer needs psutil.  Layers are of its local specification, without
-TransformerEngine; checkpoints, their names and the division among ranks are its own.
+track, which changes no number, since nothing here draws any.  Its writer needs psutil.  Layers are of its local
+specification, without TransformerEngine; checkpoints, their names and the division among ranks are its own.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 
 def run_ranks(ranks: int, work: Callable[..., None], *arguments: Any) -> None:
@@ -54,6 +55,7 @@ def on_cpu() -> None:
     import torch
     from megatron.core import tensor_parallel
     from megatron.core.tensor_parallel import random
+    from megatron.core.transformer.moe import moe_utils
 
     class Nothing:
         def fork(self, *_: Any, **__: Any) -> contextlib.AbstractContextManager[None]:
@@ -64,6 +66,7 @@ def on_cpu() -> None:
 
     torch.cuda.current_device = current_device  # type: ignore[assignment]
     torch.cuda.synchronize = lambda *_: None  # type: ignore[assignment]
+    moe_utils.te_general_gemm = None  # which it looks for without having TransformerEngine
     for module in (random, tensor_parallel):
         module.get_cuda_rng_tracker = lambda *_, **__: Nothing()
 
@@ -139,31 +142,64 @@ def logits(m: Any, ids: Any) -> Any:
 
 
 def load_and_run(
-    rank: int, ranks: int, folder: str, kind: str, tp: int, pp: int, vocabulary: int, out: str, form: dict[str, Any]
+    rank: int, ranks: int, folder: str, kind: str, tp: int, pp: int, vocabulary: int, form: dict[str, Any]
 ) -> None:  # fmt: skip
-    """Loads a checkpoint by dist_checkpointing, writes the logits of fixed ids to a file, and saves it again."""
-    import torch
-    from megatron.core import dist_checkpointing
+    """Loads `megatron` of a folder by dist_checkpointing, writes the logits of its `ids.pt`, and saves all again.
 
-    config = json.loads(Path(folder, "config.json").read_text())
-    m = model(kind, config, tp, pp, vocabulary=vocabulary)
-    state = dist_checkpointing.load({"model": m.sharded_state_dict()}, f"{folder}/megatron")
-    m.load_state_dict(state["model"])
-    m.eval()
-    ids = torch.load(f"{folder}/ids.pt")
-    found = logits(m, ids)
-    if found is not None and rank == ranks - 1:
-        torch.save(found[..., : config["vocab_size"]].clone(), f"{out}.pt")
-    save(m, f"{out}.saved", form)
-
-
-def save(m: Any, folder: str, form: dict[str, Any]) -> None:
+    With an optimizer's state in it, Megatron's optimizer loads and saves that, too.
+    """
     import torch
     from megatron.core import dist_checkpointing, parallel_state
 
-    if torch.distributed.get_rank() == 0:
-        Path(folder).mkdir()
+    place = Path(folder)
+    config = json.loads((place / "config.json").read_text())
+    m = model(kind, config, tp, pp, vocabulary=vocabulary)
+    weights = m.sharded_state_dict()
+    wanted = {"model": weights}
+    optimizer = None
+    if (place / "hf/optimizer.safetensors").exists():
+        optimizer = adam(m)
+        wanted["optimizer"] = own_groups(optimizer.sharded_state_dict(weights, is_loading=True), optimizer)
+    state = dist_checkpointing.load(wanted, str(place / "megatron"))
+    m.load_state_dict(state["model"])
+    m.eval()
+    if optimizer is not None:
+        optimizer.load_state_dict(state["optimizer"])
+    found = logits(m, torch.load(place / "ids.pt"))
+    if found is not None and rank == ranks - 1:
+        torch.save(found[..., : config["vocab_size"]].clone(), place / "logits.pt")
+    if rank == 0:
+        (place / "saved").mkdir()
     torch.distributed.barrier()
     group = parallel_state.get_data_parallel_group(with_context_parallel=True)
-    state = {"model": m.sharded_state_dict(metadata={**form, "dp_cp_group": group}), "iteration": 7}
-    dist_checkpointing.save(state, folder, content_metadata=dict(form))
+    weights = m.sharded_state_dict(metadata={**form, "dp_cp_group": group})
+    again: dict[str, Any] = {"model": weights, "iteration": 7}
+    if optimizer is not None:
+        again["optimizer"] = optimizer.sharded_state_dict(weights)
+    dist_checkpointing.save(again, str(place / "saved"), content_metadata=dict(form))
+
+
+def adam(m: Any) -> Any:
+    """Megatron's optimizer of weights in fp32, around PyTorch's AdamW."""
+    import torch
+    from megatron.core.optimizer import OptimizerConfig
+    from megatron.core.optimizer.optimizer import FP32Optimizer
+
+    def begin(inner: Any, _: Any) -> None:
+        for g in inner.param_groups:
+            for p in g["params"]:
+                inner.state[p] = {"step": torch.tensor(0.0), "exp_avg": torch.zeros_like(p.data),
+                                  "exp_avg_sq": torch.zeros_like(p.data)}  # fmt: skip
+
+    group = {"params": list(m.parameters()), "wd_mult": 1.0, "lr_mult": 1.0, "is_expert_parallel": False,
+             "is_decoupled_lr": False}  # fmt: skip
+    tensor = torch.tensor
+    with mock.patch.object(torch, "tensor", lambda *a, device=None, **k: tensor(*a, **k)):  # its scale is CUDA's
+        return FP32Optimizer(torch.optim.AdamW([group], lr=0.1), OptimizerConfig(optimizer="adam", lr=0.1), begin)
+
+
+def own_groups(state: dict[str, Any], optimizer: Any) -> dict[str, Any]:
+    """With settings such as the learning rate from the optimizer itself: Hugging Face's files have none."""
+    from megatron.core.dist_checkpointing.mapping import LocalNonpersistentObject
+
+    return state | {"param_groups": LocalNonpersistentObject(optimizer.optimizer.state_dict()["param_groups"])}
