@@ -48,8 +48,11 @@ class Tensor:
 
 def parse(name: str, parameters: Collection[str]) -> Tensor:
     """What a name says, among these parameters; nothing that it does not say in one of the ways above."""
-    if name in parameters:
-        return Tensor(name, name)
+    return Tensor(name, name) if name in parameters else _of_another(name, parameters)
+
+
+def _of_another(name: str, parameters: Collection[str]) -> Tensor:
+    """As `parse`, of a name that is that of no parameter itself."""
     front, _, rest = name.partition(".")
     if front in ("model", "module") and rest in parameters:
         return Tensor(name, rest)
@@ -75,7 +78,7 @@ def parameters_among(names: Collection[str], kind: str = "") -> set[str]:
     """Those of the names that are parameters, where nobody says which are: all but slots of others."""
     known = set(names)
     plain = {n.removeprefix("model.") for n in known} if style_of(known, kind) == "torch" else known
-    return {n for n in plain if not n.startswith(_STATE) and not parse(n, plain - {n}).slot}
+    return {n for n in plain if not n.startswith(_STATE) and not _of_another(n, plain).slot}
 
 
 def numbered(names: Collection[str]) -> str | None:
