@@ -172,5 +172,7 @@ def _mapped(
     given: Mapping[str, Any] | PathLike | None, config: PathLike | None, source: Checkpoint, skip: Sequence[str]
 ) -> Mapped:
     if isinstance(given, Mapping):
+        if config is not None:
+            raise OptionError("config: goes with the name of a known mapping, found map of names")
         return Mapped(rules_of(given, "map"))
     return mapped(None if given is None else os.fspath(given), None if config is None else Path(config), source, skip)

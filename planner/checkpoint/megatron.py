@@ -89,7 +89,7 @@ def with_common(
         value = np.array(count, np.int64)
         array = StoredArray(Path("."), 0, value.dtype, (), data=value.tobytes())
         found[COUNT] = Held(whole(()), (array,), value.dtype)
-    return found, {**values, **beside}, (*files, common)
+    return found, {**beside, **values}, (*files, common)
 
 
 def _is_alias(name: str, held: Held, tensors: Mapping[str, Held]) -> bool:
