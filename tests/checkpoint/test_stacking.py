@@ -8,8 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from planner.errors import InputError
+from planner.stored.arrays import StoredArray
 from tests.checkpoint.layouts import (
     Whole,
     random_layout,
@@ -164,3 +167,53 @@ def test_what_a_map_cannot_mean_is_said(document: Any, message: str, tmp_path: P
     })  # fmt: skip
     with pytest.raises(InputError, match=message):
         moved(tmp_path / "a.npz", None, tmp_path / "b.npz", None, rules=rules_of(tmp_path, document))
+
+
+WORDS = st.sampled_from(["name", "joined", "parts", "stacked", "unstacked", "dim", "groups", "padded", "cut", "grouped",
+                         "ungrouped", "transposed", "sizes", "w", "u", "h.#", "h.*", "x"])  # fmt: skip
+LEAVES = st.one_of(WORDS, st.integers(-2, 9), st.booleans(), st.none(), st.floats(allow_nan=True))
+ANYTHING = st.recursive(LEAVES, lambda x: st.one_of(st.lists(x, max_size=3), st.dictionaries(WORDS, x, max_size=4)))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(WORDS, ANYTHING, max_size=3))
+def test_any_map_is_taken_or_refused_in_words(document: Any) -> None:
+    from planner.checkpoint.naming import Tensor
+    from planner.checkpoint.renaming import renamed, rules_of
+    from planner.stored.moves import Held
+    from planner.transfer.pieces import whole
+
+    shapes: dict[str, tuple[int, ...]] = {"w": (8, 2), "u": (4, 2), "h.0": (3,), "h.1": (3,), "s": ()}
+    tensors = {n: Held(whole(s), (stored(n, s),), np.dtype(np.float32)) for n, s in shapes.items()}
+    said = {n: Tensor(n, n) for n in tensors}
+    try:
+        made = renamed(tensors, said, rules_of(document, "map"), Path("a"))
+    except InputError:
+        return
+    assert set(made.tensors) == set(made.said)
+
+
+def stored(name: str, shape: tuple[int, ...]) -> StoredArray:
+    return StoredArray(Path(name), 0, np.dtype(np.float32), shape)
+
+
+def test_layers_of_an_array_in_slices_are_read_from_theirs(tmp_path: Path) -> None:
+    """As large tensors of MindSpore lie in their files."""
+    from planner.stored.arrays import Files
+    from planner.stored.moves import Held
+    from planner.stored.shaping import unstacked
+    from planner.transfer.pieces import whole
+
+    values = np.arange(4 * 3 * 5, dtype=np.float32).reshape(4, 3, 5)
+    data, extents, at = b"", [], 0
+    for size in (52, 100, 88):  # not where layers end
+        data += b"gap!"
+        extents.append((at, len(data)))
+        data += values.tobytes()[at : at + size]
+        at += size
+    (tmp_path / "x").write_bytes(data)
+    array = StoredArray(tmp_path / "x", extents[0][1], values.dtype, values.shape, None, tuple(extents))
+    with Files() as files:
+        for i, h in enumerate(unstacked(Held(whole(values.shape), (array,), values.dtype), 1)):
+            np.testing.assert_array_equal(files.read(h.arrays[0], [(0, 3), (0, 5)]), values[i])
+            np.testing.assert_array_equal(files.read(h.arrays[0], [(1, 3), (2, 4)]), values[i, 1:3, 2:4])

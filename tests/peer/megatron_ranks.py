@@ -71,8 +71,8 @@ def on_cpu() -> None:
         module.get_cuda_rng_tracker = lambda *_, **__: Nothing()
 
 
-def model(kind: str, config: dict[str, Any], tp: int, pp: int, *, vocabulary: int = 0) -> Any:
-    """A GPTModel of the sizes of a Hugging Face configuration, on this rank of tp x pp."""
+def model(kind: str, config: dict[str, Any], tp: int, pp: int, ep: int, *, vocabulary: int = 0) -> Any:
+    """A GPTModel of the sizes of a Hugging Face configuration, on this rank; its experts lie on `ep` ranks."""
     import torch
     from megatron.core import parallel_state
     from megatron.core.models.gpt import GPTModel
@@ -80,7 +80,7 @@ def model(kind: str, config: dict[str, Any], tp: int, pp: int, *, vocabulary: in
     from megatron.core.transformer import TransformerConfig
 
     if not parallel_state.is_initialized():
-        parallel_state.initialize_model_parallel(tp, pp)
+        parallel_state.initialize_model_parallel(tp, pp, expert_model_parallel_size=ep)
     gpt2 = kind == "gpt2"
     common: dict[str, Any] = {
         "use_cpu_initialization": True, "bias_activation_fusion": False, "bias_dropout_fusion": False,
@@ -106,7 +106,7 @@ def model(kind: str, config: dict[str, Any], tp: int, pp: int, *, vocabulary: in
     if kind == "mixtral":
         count = config["num_local_experts"]
         sizes |= {
-            "num_moe_experts": count, "moe_router_topk": config["num_experts_per_tok"],
+            "num_moe_experts": count, "expert_model_parallel_size": ep, "moe_router_topk": config["num_experts_per_tok"],
             "moe_ffn_hidden_size": config["intermediate_size"], "moe_grouped_gemm": False,
             "moe_router_load_balancing_type": "none", "moe_token_dispatcher_type": "allgather",
         }  # fmt: skip
@@ -142,7 +142,7 @@ def logits(m: Any, ids: Any) -> Any:
 
 
 def load_and_run(
-    rank: int, ranks: int, folder: str, kind: str, tp: int, pp: int, vocabulary: int, form: dict[str, Any]
+    rank: int, ranks: int, folder: str, kind: str, tp: int, pp: int, ep: int, vocabulary: int, form: dict[str, Any]
 ) -> None:  # fmt: skip
     """Loads `megatron` of a folder by dist_checkpointing, writes the logits of its `ids.pt`, and saves all again.
 
@@ -153,7 +153,7 @@ def load_and_run(
 
     place = Path(folder)
     config = json.loads((place / "config.json").read_text())
-    m = model(kind, config, tp, pp, vocabulary=vocabulary)
+    m = model(kind, config, tp, pp, ep, vocabulary=vocabulary)
     weights = m.sharded_state_dict()
     wanted = {"model": weights}
     optimizer = None

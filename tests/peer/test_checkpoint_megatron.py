@@ -60,13 +60,14 @@ NUMBERED = {"non_homogeneous_layers": True}
 APART = {"singleton_local_shards": True, "non_homogeneous_layers": True}
 
 
-@pytest.mark.parametrize(("kind", "tp", "pp", "form", "adam"), [
-    ("llama", 1, 1, {}, True), ("llama", 2, 1, {}, True), ("llama", 1, 2, {}, False), ("llama", 2, 2, NUMBERED, True),
-    ("llama", 2, 1, APART, False), ("gpt2", 2, 1, {}, True), ("mixtral", 2, 1, {}, True),
-    ("mixtral", 1, 1, APART, False),
+@pytest.mark.parametrize(("kind", "tp", "pp", "ep", "form", "adam"), [
+    ("llama", 1, 1, 1, {}, True), ("llama", 2, 1, 1, {}, True), ("llama", 1, 2, 1, {}, False),
+    ("llama", 2, 2, 1, NUMBERED, True), ("llama", 2, 1, 1, APART, False), ("gpt2", 2, 1, 1, {}, True),
+    ("mixtral", 2, 1, 1, {}, True), ("mixtral", 1, 1, 2, {}, False), ("mixtral", 1, 1, 1, APART, False),
 ])  # fmt: skip
 def test_megatron_and_transformers_have_the_same_logits(
-    kind: str, tp: int, pp: int, form: dict[str, Any], adam: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, tp: int, pp: int, ep: int, form: dict[str, Any], adam: bool, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(of_megatron, "_SMALL", 0)  # in chunks of layers, as large tensors are
     monkeypatch.setattr(of_megatron, "_CHUNK", 2048)
@@ -78,7 +79,7 @@ def test_megatron_and_transformers_have_the_same_logits(
     assert checkpoint.verify(tmp_path / "megatron") == []
     ids = torch.randint(0, VOCABULARY, (2, 16))
     torch.save(ids, tmp_path / "ids.pt")
-    run_ranks(tp * pp, load_and_run, str(tmp_path), kind, tp, pp, PADDED, form)
+    run_ranks(tp * pp * ep, load_and_run, str(tmp_path), kind, tp, pp, ep, PADDED, form)
     expected = model(ids).logits.detach()
     torch.testing.assert_close(torch.load(tmp_path / "logits.pt"), expected, atol=1e-5, rtol=0)
 
