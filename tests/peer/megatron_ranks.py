@@ -106,7 +106,8 @@ def model(kind: str, config: dict[str, Any], tp: int, pp: int, ep: int, *, vocab
     if kind == "mixtral":
         count = config["num_local_experts"]
         sizes |= {
-            "num_moe_experts": count, "expert_model_parallel_size": ep, "moe_router_topk": config["num_experts_per_tok"],
+            "num_moe_experts": count, "moe_router_topk": config["num_experts_per_tok"],
+            "expert_model_parallel_size": ep,
             "moe_ffn_hidden_size": config["intermediate_size"], "moe_grouped_gemm": False,
             "moe_router_load_balancing_type": "none", "moe_token_dispatcher_type": "allgather",
         }  # fmt: skip
