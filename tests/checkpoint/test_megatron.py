@@ -3,7 +3,9 @@ refused.  tests/peer/test_checkpoint_megatron.py has Megatron itself."""
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 from planner import checkpoint
+from planner.checkpoint import megatron
 from planner.checkpoint.families import MAPS
 from planner.checkpoint.source import open_checkpoint
 from planner.cli.main import main
@@ -289,3 +292,30 @@ def test_ranks_of_a_plan_and_megatron(tmp_path: Path) -> None:
     after = Layouts("b", 2, {"w": Spread(Layout((("x",), ())), DeviceMesh.of(2), (0,), (2, 3))})
     with pytest.raises(UsageError, match="--format megatron and --to"):
         planned(open_checkpoint(tmp_path / "a.npz", None), tmp_path / "m", after, Options(format="megatron"))
+
+
+def test_every_chunk_is_a_sound_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers lie in chunks, whose checksums are those of zip files; a flipped byte is found."""
+    monkeypatch.setattr(megatron, "_SMALL", 0)
+    monkeypatch.setattr(megatron, "_CHUNK", 100)
+    weights, state = hugging_face(tmp_path / "hf", "hf-mixtral")
+    checkpoint.transform(tmp_path / "hf", tmp_path / "m", map="hf-mixtral:megatron", memory=1000)
+    about = read_pickle((tmp_path / "m/.metadata").read_bytes())
+    assert isinstance(about, Call)
+    places = {(i.state["relative_path"], i.state["offset"], i.state["length"])
+              for i in about.state["storage_data"].values()}  # fmt: skip
+    assert len(places) > 3 * len(weights)
+    for path, offset, length in places:
+        data = (tmp_path / "m" / path).read_bytes()[offset : offset + length]
+        assert zipfile.ZipFile(io.BytesIO(data)).testzip() is None
+    checkpoint.transform(tmp_path / "m", tmp_path / "b", map="megatron:hf-mixtral", config=tmp_path / "hf/config.json")
+    check_back(tmp_path / "b", weights, state)
+    file = tmp_path / "m/__0_0.distcp"
+    for at in (file.stat().st_size // 3, file.stat().st_size // 2):
+        data = bytearray(file.read_bytes())
+        data[at] ^= 1
+        file.write_bytes(data)
+        assert len(checkpoint.verify(tmp_path / "m")) == 1
+        data[at] ^= 1
+        file.write_bytes(data)
+    assert checkpoint.verify(tmp_path / "m") == []
